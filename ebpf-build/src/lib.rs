@@ -1,0 +1,117 @@
+//! The one code path that turns `memscope-ebpf/` into a BPF object.
+//!
+//! Needs a Rust compiler with its library sources (`rust-src`) that may use unstable features, and
+//! `bpf-linker`. A nightly toolchain of rustup is taken where there is one, else any `rustc` whose
+//! sources are installed (Debian's `rustc-web` and `rust-web-src`).
+
+mod toolchain;
+
+pub use toolchain::{Toolchain, find_linker, find_toolchain};
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Why the object could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// No compiler with its library sources.
+    #[error(
+        "no Rust compiler with library sources was found, which BPF programs need\n  \
+         either: cargo xtask setup\n  \
+         or:     rustup toolchain install nightly --component rust-src\n  \
+         or:     apt-get install rustc-web rust-web-src   (Debian)\n  \
+         looked at: {looked}"
+    )]
+    NoCompiler {
+        /// What was tried, with the reason for each refusal.
+        looked: String,
+    },
+    /// No `bpf-linker`.
+    #[error(
+        "bpf-linker was not found in {tools} or on PATH\n  \
+         either: cargo xtask setup\n  \
+         or:     cargo install bpf-linker"
+    )]
+    NoLinker {
+        /// The project's own folder for tools.
+        tools: PathBuf,
+    },
+    /// The architecture has no register layout in `memscope-ebpf`.
+    #[error("memscope's BPF programs do not know the registers of {0}; x86_64 is supported")]
+    Architecture(String),
+    /// A program could not be started.
+    #[error("{program} could not be started")]
+    Start {
+        /// Which.
+        program: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The compiler said no.
+    #[error("building the BPF object failed:\n{output}")]
+    Compile {
+        /// Its messages.
+        output: String,
+    },
+}
+
+/// Builds the object for programs that trace processes of `arch` and returns its path.
+///
+/// `root` is the workspace; build products go to `target_dir`.
+pub fn build(root: &Path, arch: &str, target_dir: &Path) -> Result<PathBuf, BuildError> {
+    if arch != "x86_64" {
+        return Err(BuildError::Architecture(arch.to_owned()));
+    }
+    let toolchain = find_toolchain()?;
+    let tools = root.join("target/tools/bin");
+    let linker = find_linker(&tools)?;
+    let mut command = Command::new("cargo");
+    for (name, _) in std::env::vars_os() {
+        // A build script and `cargo clippy` hand down settings that belong to the outer build.
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO") && text != "CARGO_HOME" && !text.starts_with("CARGO_REGISTR")
+            || text.starts_with("RUSTC")
+            || text == "RUSTFLAGS"
+            || text == "RUSTUP_TOOLCHAIN"
+            || text == "CLIPPY_ARGS"
+            || text == "MAKEFLAGS"
+        {
+            command.env_remove(&name);
+        }
+    }
+    let flags = [
+        format!("-Clinker={}", linker.display()),
+        "-Clink-arg=--btf".to_owned(),
+        // Version 3 of the instruction set: fetching atomics; kernels from 5.12 on.
+        "-Ctarget-cpu=v3".to_owned(),
+        "-Cdebuginfo=2".to_owned(),
+        "--cfg".to_owned(),
+        format!("bpf_target_arch=\"{arch}\""),
+    ]
+    .join("\x1f");
+    if let Some(name) = &toolchain.rustup {
+        command.env("RUSTUP_TOOLCHAIN", name);
+    } else {
+        command.env("RUSTC", &toolchain.rustc);
+    }
+    let output = command
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_ENCODED_RUSTFLAGS", flags)
+        .current_dir(root.join("memscope-ebpf"))
+        .args(["build", "--release", "--locked"])
+        .args(["-Z", "build-std=core", "--target", "bpfel-unknown-none"])
+        .arg("--target-dir")
+        .arg(target_dir)
+        .output()
+        .map_err(|source| BuildError::Start {
+            program: "cargo".to_owned(),
+            source,
+        })?;
+    if !output.status.success() {
+        return Err(BuildError::Compile {
+            output: String::from_utf8_lossy(&output.stderr).into_owned(),
+        });
+    }
+    Ok(target_dir.join("bpfel-unknown-none/release/memscope"))
+}

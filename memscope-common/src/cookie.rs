@@ -1,0 +1,262 @@
+//! The attach cookie: which site was hit and where its arguments are, in 64 bits, so that one BPF
+//! program serves every function of a family without a table lookup.
+
+/// Argument position "none".
+pub const NO_ARG: u8 = 15;
+
+/// What an allocator call does. The numbers are part of the record format.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Op {
+    /// Device memory (`cudaMalloc`, `cuMemAlloc`, pitched, …).
+    Alloc = 1,
+    /// Frees device memory.
+    Free = 2,
+    /// Stream-ordered device memory (`cudaMallocAsync`, pools).
+    AsyncAlloc = 3,
+    /// Frees stream-ordered memory.
+    AsyncFree = 4,
+    /// Managed (unified) memory.
+    ManagedAlloc = 5,
+    /// Page-locked host memory.
+    HostAlloc = 6,
+    /// Frees page-locked host memory.
+    HostFree = 7,
+    /// Page-locks memory that the program owns.
+    HostRegister = 8,
+    /// Undoes `HostRegister`.
+    HostUnregister = 9,
+    /// Reserves addresses (`cuMemAddressReserve`).
+    Reserve = 10,
+    /// Gives addresses back.
+    ReserveFree = 11,
+    /// Physical memory (`cuMemCreate`); `handle` is the result.
+    Create = 12,
+    /// Gives a physical handle back (`cuMemRelease`).
+    Release = 13,
+    /// Maps physical memory: `ptr`, `size`, `handle`.
+    Map = 14,
+    /// Unmaps `ptr`, `size`.
+    Unmap = 15,
+    /// Takes another reference to the handle mapped at `ptr`.
+    Retain = 16,
+    /// Imports physical memory of another process; `handle` is the result.
+    Import = 17,
+    /// Opens an IPC handle: `ptr` is the result, its size is not known.
+    IpcOpen = 18,
+    /// Closes an IPC mapping.
+    IpcClose = 19,
+    /// `cudaMemGetInfo`: `extra` is free bytes, `size` total bytes.
+    MemInfo = 20,
+    /// Everything of the current device is gone (`cudaDeviceReset`, context destroyed).
+    Reset = 21,
+    /// Selects the thread's device (not sent as a record of its own).
+    SetDevice = 22,
+    /// Selects the thread's context: `handle` (not sent).
+    SetContext = 23,
+    /// Pushes a context (not sent).
+    PushContext = 24,
+    /// Pops a context (not sent).
+    PopContext = 25,
+    /// Retains a device's primary context: `handle` result, `size` the device (not sent).
+    PrimaryContext = 26,
+    /// Array memory: `handle` is the result, the size is not among the arguments.
+    ArrayAlloc = 27,
+    /// Frees an array.
+    ArrayFree = 28,
+}
+
+impl Op {
+    /// The operation with this number, if there is one.
+    pub const fn from_u16(n: u16) -> Option<Op> {
+        Some(match n {
+            1 => Op::Alloc,
+            2 => Op::Free,
+            3 => Op::AsyncAlloc,
+            4 => Op::AsyncFree,
+            5 => Op::ManagedAlloc,
+            6 => Op::HostAlloc,
+            7 => Op::HostFree,
+            8 => Op::HostRegister,
+            9 => Op::HostUnregister,
+            10 => Op::Reserve,
+            11 => Op::ReserveFree,
+            12 => Op::Create,
+            13 => Op::Release,
+            14 => Op::Map,
+            15 => Op::Unmap,
+            16 => Op::Retain,
+            17 => Op::Import,
+            18 => Op::IpcOpen,
+            19 => Op::IpcClose,
+            20 => Op::MemInfo,
+            21 => Op::Reset,
+            22 => Op::SetDevice,
+            23 => Op::SetContext,
+            24 => Op::PushContext,
+            25 => Op::PopContext,
+            26 => Op::PrimaryContext,
+            27 => Op::ArrayAlloc,
+            28 => Op::ArrayFree,
+            _ => return None,
+        })
+    }
+}
+
+/// How the pointer of a call is found.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PtrMode {
+    /// The call has none.
+    None = 0,
+    /// The argument is the pointer.
+    Value = 1,
+    /// The argument points to where the call writes the pointer.
+    Out = 2,
+}
+
+/// How the size of a call is found.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizeMode {
+    /// Argument `size` in bytes (none: 0).
+    Value = 0,
+    /// Pitch written through argument `extra` × rows in argument `size`.
+    Pitch = 1,
+    /// `cudaMalloc3D`: pitch from the result struct × height × depth of the extent on the stack.
+    Extent = 2,
+    /// Two results: `size` is written through argument `size`, `extra` through argument `extra`.
+    Out = 3,
+}
+
+/// Which variant of PyTorch's `record_trace` a site is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TorchAbi {
+    /// The sixth register argument is the device (2.4 and later).
+    pub device: bool,
+    /// The pool id lies on the stack (2.8 and later).
+    pub pool: bool,
+}
+
+/// The attach cookie. Bits, from the least: site 20, op 6, ptr 4, ptr mode 2, size 4, size mode 2,
+/// stream 4, handle 4, handle-is-result 1, extra 4, torch device 1, torch pool 1, return-by-value 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie(pub u64);
+
+impl Cookie {
+    /// Largest site number that fits.
+    pub const MAX_SITE: u32 = (1 << 20) - 1;
+
+    /// A cookie that carries only the site.
+    pub const fn new(site: u32, op: u16) -> Cookie {
+        let none = NO_ARG as u64;
+        Cookie(
+            (site as u64 & 0xf_ffff)
+                | ((op as u64 & 63) << 20)
+                | (none << 26)
+                | (none << 32)
+                | (none << 38)
+                | (none << 42)
+                | (none << 47),
+        )
+    }
+    const fn put(self, at: u32, bits: u32, value: u64) -> Cookie {
+        let mask = ((1u64 << bits) - 1) << at;
+        Cookie((self.0 & !mask) | ((value << at) & mask))
+    }
+    const fn get(self, at: u32, bits: u32) -> u64 {
+        (self.0 >> at) & ((1u64 << bits) - 1)
+    }
+    /// With the pointer at this argument.
+    pub const fn with_ptr(self, arg: u8, mode: PtrMode) -> Cookie {
+        self.put(26, 4, arg as u64).put(30, 2, mode as u64)
+    }
+    /// With the size at this argument.
+    pub const fn with_size(self, arg: u8, mode: SizeMode) -> Cookie {
+        self.put(32, 4, arg as u64).put(36, 2, mode as u64)
+    }
+    /// With the stream at this argument.
+    pub const fn with_stream(self, arg: u8) -> Cookie {
+        self.put(38, 4, arg as u64)
+    }
+    /// With the handle at this argument, a result (written through the pointer) or a value.
+    pub const fn with_handle(self, arg: u8, is_result: bool) -> Cookie {
+        self.put(42, 4, arg as u64).put(46, 1, is_result as u64)
+    }
+    /// With the operation's second number at this argument.
+    pub const fn with_extra(self, arg: u8) -> Cookie {
+        self.put(47, 4, arg as u64)
+    }
+    /// With a `record_trace` variant.
+    pub const fn with_torch(self, abi: TorchAbi) -> Cookie {
+        self.put(51, 1, abi.device as u64)
+            .put(52, 1, abi.pool as u64)
+    }
+    /// The site's number.
+    pub const fn site(self) -> u32 {
+        self.get(0, 20) as u32
+    }
+    /// The operation's number.
+    pub const fn op(self) -> u16 {
+        self.get(20, 6) as u16
+    }
+    /// Position of the pointer argument.
+    pub const fn ptr(self) -> u8 {
+        self.get(26, 4) as u8
+    }
+    /// [`PtrMode`] as a number.
+    pub const fn ptr_mode(self) -> u8 {
+        self.get(30, 2) as u8
+    }
+    /// Position of the size argument.
+    pub const fn size(self) -> u8 {
+        self.get(32, 4) as u8
+    }
+    /// [`SizeMode`] as a number.
+    pub const fn size_mode(self) -> u8 {
+        self.get(36, 2) as u8
+    }
+    /// Position of the stream argument.
+    pub const fn stream(self) -> u8 {
+        self.get(38, 4) as u8
+    }
+    /// Position of the handle argument.
+    pub const fn handle(self) -> u8 {
+        self.get(42, 4) as u8
+    }
+    /// Whether the handle is a result.
+    pub const fn handle_is_result(self) -> bool {
+        self.get(46, 1) == 1
+    }
+    /// Position of the extra argument.
+    pub const fn extra(self) -> u8 {
+        self.get(47, 4) as u8
+    }
+    /// The sixth register argument is the device.
+    pub const fn torch_device(self) -> bool {
+        self.get(51, 1) == 1
+    }
+    /// The pool id lies on the stack.
+    pub const fn torch_pool(self) -> bool {
+        self.get(52, 1) == 1
+    }
+}
+
+const _: () = {
+    let c = Cookie::new(0xabcde, 28)
+        .with_ptr(3, PtrMode::Out)
+        .with_size(1, SizeMode::Out)
+        .with_stream(2)
+        .with_handle(4, true)
+        .with_extra(5)
+        .with_torch(TorchAbi {
+            device: true,
+            pool: true,
+        });
+    assert!(c.site() == 0xabcde && c.op() == 28 && c.ptr() == 3 && c.ptr_mode() == 2);
+    assert!(c.size() == 1 && c.size_mode() == 3 && c.stream() == 2 && c.handle() == 4);
+    assert!(c.handle_is_result() && c.extra() == 5 && c.torch_device() && c.torch_pool());
+    let n = Cookie::new(1, 2);
+    assert!(n.ptr() == NO_ARG && n.size() == NO_ARG && n.stream() == NO_ARG);
+    assert!(n.handle() == NO_ARG && n.extra() == NO_ARG && !n.torch_pool());
+};

@@ -1,0 +1,21 @@
+//! What the BPF programs and user space must agree on: record layouts, the attach cookie, the
+//! shapes of the maps, and the reasons for loss. Integers and byte arrays only; every layout is
+//! checked at compile time. Nothing here allocates, decodes or decides.
+#![no_std]
+
+mod cookie;
+mod map;
+mod record;
+
+pub use cookie::{Cookie, NO_ARG, Op, PtrMode, SizeMode, TorchAbi};
+pub use map::{
+    CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING,
+    NO_REGISTER, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS, WATCH_ALL, name,
+};
+pub use record::{
+    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CalibrationRecord,
+    CallRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_CALL, KIND_DAEMON_FIRST, KIND_MAPPINGS,
+    KIND_OOM, KIND_PROCESS, KIND_REPORT, KIND_TRACE, MappingsRecord, OomRecord, PROCESS_EXEC,
+    PROCESS_EXIT, PROCESS_FORK, ProcessRecord, RECORD_VERSION, RecordHeader, ReportRecord,
+    TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
+};

@@ -1,0 +1,160 @@
+//! Shapes and names of the BPF maps.
+
+/// Names of maps and programs in the BPF object.
+pub mod name {
+    /// Ring buffer of records.
+    pub const RING: &str = "RING";
+    /// tgid → index into `SLOTS`.
+    pub const PROCESSES: &str = "PROCESSES";
+    /// [`super::SLOTS`] times [`super::ProcessEntry`], mapped into the daemon's memory as well: it
+    /// changes single fields while programs count in others.
+    pub const SLOTS: &str = "SLOTS";
+    /// tid → [`super::InflightThread`].
+    pub const INFLIGHT: &str = "INFLIGHT";
+    /// tid → device and context of the thread.
+    pub const THREAD_DEVICE: &str = "THREAD_DEVICE";
+    /// context pointer → device ordinal, per tgid.
+    pub const CONTEXTS: &str = "CONTEXTS";
+    /// Counters by [`super::DropReason`].
+    pub const DROPS: &str = "DROPS";
+    /// One [`super::GlobalConfig`].
+    pub const CONFIG: &str = "CONFIG";
+}
+
+/// Default size of the ring buffer: at 120 bytes a record about 70,000 records.
+pub const RING_BYTES_DEFAULT: u32 = 16 << 20;
+
+/// `ProcessEntry::flags`: records are wanted.
+pub const PROCESS_LIVE: u32 = 1;
+/// `ProcessEntry::flags`: send calibration records for `record_trace`.
+pub const CALIBRATE: u32 = 2;
+/// `ProcessEntry::flags`: say when the process forks.
+pub const FOLLOW_FORKS: u32 = 4;
+/// `GlobalConfig::flags`: say when any process executes an image or forks.
+pub const WATCH_ALL: u32 = 1;
+
+/// "No register known to hold the block."
+pub const NO_REGISTER: u8 = 0xff;
+
+/// How many processes can be traced at a time.
+pub const SLOTS: u32 = 4096;
+
+/// One traced process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessEntry {
+    /// The daemon's handle.
+    pub handle: u32,
+    /// `PROCESS_LIVE`, `CALIBRATE`, …
+    pub flags: u32,
+    /// Records that were to be sent so far.
+    pub sequence: u64,
+    /// Records that could not be sent.
+    pub lost: u64,
+    /// Allocator calls made inside others, and so not sent.
+    pub nested: u64,
+    /// Device of a thread that never chose one: 0 when we saw the runtime being loaded, else
+    /// [`crate::DEVICE_UNKNOWN`].
+    pub default_device: i32,
+    /// Offset in PyTorch's allocator object of the allocated bytes' current value; the reserved
+    /// bytes' follows at `reserved_offset`. 0: not known.
+    pub allocated_offset: u32,
+    /// Offset of the reserved bytes' current value.
+    pub reserved_offset: u32,
+    /// Offset of the address field in PyTorch's `Block`; the rounded size lies 24 bytes and the
+    /// requested size 16 bytes before it. 0: not known.
+    pub block_ptr_offset: u16,
+    /// Index into the saved registers that holds the block on `alloc`, or [`NO_REGISTER`].
+    pub alloc_register: u8,
+    /// The same for `free_requested`.
+    pub free_register: u8,
+}
+
+/// Settings for all programs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalConfig {
+    /// `WATCH_ALL`.
+    pub flags: u32,
+    /// Wake the daemon when this many bytes lie unread.
+    pub wake_bytes: u32,
+}
+
+/// How deep allocator calls may nest before we stop pairing (the deepest seen is 3).
+pub const MAX_NESTING: usize = 4;
+
+/// An allocator call that has been entered.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InflightCall {
+    /// Cookie of the entry probe.
+    pub cookie: u64,
+    /// Stack pointer at the entry: what pairs the return, and shows frames that were left by a jump.
+    pub sp: u64,
+    /// `CLOCK_BOOTTIME` at the entry.
+    pub time_ns: u64,
+    /// The six register arguments.
+    pub args: [u64; 6],
+    /// Rows × depth for `cudaMalloc3D`, the device for `cuMemCreate`.
+    pub aside: u64,
+}
+
+/// The calls that a thread is inside of.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InflightThread {
+    /// How many entries of `calls` count.
+    pub depth: u32,
+    /// Allocator calls seen inside the outermost one.
+    pub nested: u32,
+    /// Outermost first.
+    pub calls: [InflightCall; MAX_NESTING],
+}
+
+/// Why a record or an observation was lost: index into the `DROPS` map.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// The ring was full.
+    RingFull = 0,
+    /// The table of calls in flight was full.
+    InflightFull = 1,
+    /// Calls nested deeper than [`MAX_NESTING`].
+    TooDeep = 2,
+    /// A return without its entry.
+    ReturnWithoutEntry = 3,
+    /// A result could not be read from the process's memory.
+    ResultUnreadable = 4,
+    /// The table of threads' devices was full.
+    DeviceTableFull = 5,
+}
+
+impl DropReason {
+    /// All reasons, in order of their number.
+    pub const ALL: [DropReason; 6] = [
+        DropReason::RingFull,
+        DropReason::InflightFull,
+        DropReason::TooDeep,
+        DropReason::ReturnWithoutEntry,
+        DropReason::ResultUnreadable,
+        DropReason::DeviceTableFull,
+    ];
+    /// The name that users see.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DropReason::RingFull => "ring_full",
+            DropReason::InflightFull => "inflight_table_full",
+            DropReason::TooDeep => "calls_nested_too_deep",
+            DropReason::ReturnWithoutEntry => "return_without_entry",
+            DropReason::ResultUnreadable => "result_unreadable",
+            DropReason::DeviceTableFull => "device_table_full",
+        }
+    }
+}
+
+const _: () = {
+    assert!(core::mem::size_of::<ProcessEntry>() == 48);
+    assert!(core::mem::size_of::<GlobalConfig>() == 8);
+    assert!(core::mem::size_of::<InflightCall>() == 80);
+    assert!(core::mem::size_of::<InflightThread>() == 8 + 80 * MAX_NESTING);
+};

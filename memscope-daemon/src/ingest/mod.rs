@@ -1,0 +1,3 @@
+//! From the kernel's ring buffer to whole records.
+
+pub mod ring;

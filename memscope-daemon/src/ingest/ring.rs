@@ -1,0 +1,187 @@
+//! The reading side of a BPF ring buffer.
+//!
+//! Owns: the shared positions and the order of memory accesses. Written here rather than taken from
+//! aya because an answer needs the *producer's* position: a query first reads every record that was
+//! submitted before it was asked, and must know when one is still being written.
+//!
+//! Layout (kernel/bpf/ringbuf.c): one page with the consumer position, one with the producer
+//! position, then the data, mapped twice in a row so that no record wraps. Each record has an
+//! 8-byte head: length with two flag bits, and a page offset.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The record is still being written.
+const BUSY: u32 = 1 << 31;
+/// The record was given up; skip it.
+const DISCARD: u32 = 1 << 30;
+/// Bytes of a record's head.
+const HEAD: u64 = 8;
+
+/// Why a ring could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum RingError {
+    /// `mmap` failed.
+    #[error("the ring buffer's {part} could not be mapped")]
+    Map {
+        /// Which part.
+        part: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+struct Mapping {
+    address: NonNull<u8>,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(
+        fd: RawFd,
+        len: usize,
+        offset: i64,
+        writable: bool,
+        part: &'static str,
+    ) -> Result<Mapping, RingError> {
+        let protection = if writable {
+            libc::PROT_READ | libc::PROT_WRITE
+        } else {
+            libc::PROT_READ
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                libc::MAP_SHARED,
+                fd,
+                offset,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(RingError::Map {
+                part,
+                source: std::io::Error::last_os_error(),
+            });
+        }
+        match NonNull::new(address.cast::<u8>()) {
+            Some(address) => Ok(Mapping { address, len }),
+            None => Err(RingError::Map {
+                part,
+                source: std::io::Error::from_raw_os_error(libc::EFAULT),
+            }),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length, and nothing borrows from it any more.
+        unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };
+    }
+}
+
+// SAFETY: shared memory that is only touched through atomics and by the one reader that owns it.
+unsafe impl Send for Mapping {}
+
+/// The one reader of a ring buffer.
+pub struct Ring {
+    fd: OwnedFd,
+    consumer: Mapping,
+    producer: Mapping,
+    page: usize,
+    mask: u64,
+}
+
+/// Why [`Ring::drain`] stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// Everything up to the wanted position was read.
+    Reached,
+    /// A record before the wanted position is still being written.
+    Busy,
+}
+
+impl Ring {
+    /// Opens the ring behind a map's descriptor; `bytes` is its size, a power of two.
+    pub fn open(fd: OwnedFd, bytes: u32) -> Result<Ring, RingError> {
+        let page = rustix::param::page_size();
+        let raw = fd.as_raw_fd();
+        let consumer = Mapping::new(raw, page, 0, true, "consumer page")?;
+        let producer = Mapping::new(
+            raw,
+            page + 2 * bytes as usize,
+            page as i64,
+            false,
+            "producer page and data",
+        )?;
+        Ok(Ring {
+            fd,
+            consumer,
+            producer,
+            page,
+            mask: bytes as u64 - 1,
+        })
+    }
+
+    fn consumer(&self) -> &AtomicU64 {
+        // SAFETY: the mapping is page aligned, at least 8 bytes, and lives as long as self.
+        unsafe { &*self.consumer.address.as_ptr().cast::<AtomicU64>() }
+    }
+
+    /// Position up to which producers have reserved room.
+    pub fn producer_position(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { &*self.producer.address.as_ptr().cast::<AtomicU64>() }.load(Ordering::Acquire)
+    }
+
+    /// Position up to which records were read.
+    pub fn consumer_position(&self) -> u64 {
+        self.consumer().load(Ordering::Relaxed)
+    }
+
+    /// Descriptor to poll for wake-ups.
+    pub fn poll_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Size of the ring in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// Hands every record up to `position` to `take`, which may keep the bytes only while it runs.
+    /// `limit` bounds the bytes read in one go.
+    pub fn drain(&mut self, position: u64, limit: u64, mut take: impl FnMut(&[u8])) -> Drained {
+        let start = self.consumer_position();
+        let mut at = start;
+        let mut outcome = Drained::Reached;
+        while at < position && at - start < limit {
+            let offset = (at & self.mask) as usize;
+            // SAFETY: the data follow the producer page; offset is below the ring's size, the head
+            // is 8-byte aligned, and the second mapping of the data catches what crosses the end.
+            let head = unsafe { self.producer.address.as_ptr().add(self.page + offset) };
+            // SAFETY: as above; the producer publishes the length with a release store.
+            let word = unsafe { &*head.cast::<AtomicU32>() }.load(Ordering::Acquire);
+            if word & BUSY != 0 {
+                outcome = Drained::Busy;
+                break;
+            }
+            let len = (word & !(BUSY | DISCARD)) as u64;
+            if word & DISCARD == 0 {
+                // SAFETY: the record's bytes were written before the length was published, and are
+                // not reused until the consumer position passes them.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(head.add(HEAD as usize), len as usize) };
+                take(bytes);
+            }
+            at += (len + HEAD).next_multiple_of(8);
+            self.consumer().store(at, Ordering::Release);
+        }
+        outcome
+    }
+}

@@ -1,0 +1,4 @@
+//! The parts of `memscoped`.
+
+pub mod ingest;
+pub mod probe;

@@ -1,0 +1,4 @@
+//! memscoped
+mod ingest;
+mod probe;
+fn main() {}

@@ -1,0 +1,461 @@
+//! Finds, by evidence, where PyTorch's allocator keeps what `record_trace` does not pass: the block's
+//! rounded size and the allocator's totals.
+//!
+//! While it looks, the reporting function is probed as well and gives both. A finding is first
+//! guessed from the process's memory, then written to the probe's settings, and believed only after
+//! the probe's own readings have equalled the reports for a run of calls. What the probe reads later
+//! still proves itself: the block's address and requested size must be those of the call.
+//!
+//! Pure: memory is read through a trait, decisions come back as [`Step`]s.
+
+use std::collections::{HashMap, HashSet};
+
+/// Offsets and registers, once found: what is worth remembering per library file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Offset of the allocated bytes' current value in the allocator object.
+    pub allocated_offset: u32,
+    /// Offset of the reserved bytes' current value.
+    pub reserved_offset: u32,
+    /// Offset of the address in a block; sizes lie 24 and 16 bytes before it.
+    pub block_ptr_offset: u16,
+    /// Saved register that holds the block on `alloc`.
+    pub alloc_register: u8,
+    /// … on `free_requested`.
+    pub free_register: u8,
+}
+
+/// Reads the traced process.
+pub trait Memory {
+    /// Fills `into` from `address`, or says no.
+    fn read(&self, address: u64, into: &mut [u8]) -> bool;
+}
+
+/// What the owner of the probes is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing yet.
+    Wait,
+    /// Let the probe read there, and keep both probes.
+    Try(Layout),
+    /// The layout is proven: the reporting probe can go.
+    Proven(Layout),
+    /// It cannot be found; both probes stay.
+    GiveUp(String),
+}
+
+/// One call of `record_trace` while calibrating.
+#[derive(Debug, Clone, Copy)]
+pub struct TraceSeen {
+    /// Thread.
+    pub tid: u32,
+    /// The allocator object.
+    pub allocator: u64,
+    /// PyTorch's action number.
+    pub action: i32,
+    /// Block address.
+    pub addr: u64,
+    /// Requested bytes.
+    pub size: u64,
+    /// The caller's saved registers.
+    pub registers: [u64; 6],
+    /// Rounded size as the probe read it.
+    pub block_size: Option<u64>,
+    /// Allocated and reserved bytes as the probe read them (before the block counts, for `alloc`).
+    pub totals: Option<(u64, u64)>,
+}
+
+/// One call of the reporting function.
+#[derive(Debug, Clone, Copy)]
+pub struct ReportSeen {
+    /// Thread.
+    pub tid: u32,
+    /// Block address.
+    pub ptr: u64,
+    /// Signed rounded size.
+    pub size: i64,
+    /// Allocated bytes after it.
+    pub allocated: u64,
+    /// Reserved bytes after it.
+    pub reserved: u64,
+}
+
+const ALLOC: i32 = 0;
+const FREE_REQUESTED: i32 = 1;
+/// How far into a block the address field is looked for.
+const BLOCK_SPAN: usize = 192;
+/// How far into the allocator object its statistics are looked for.
+const OBJECT_SPAN: usize = 4096;
+/// `StatArray`: three `Stat`s of four 64-bit numbers; the reserved bytes follow the allocated ones.
+const STAT_ARRAY: usize = 96;
+/// Equal findings needed before a register and offset are tried.
+const VOTES: u32 = 3;
+/// Equal readings needed before a layout is believed, for allocations and for frees.
+const PROOFS: u32 = 8;
+/// Calls after which the search is given up.
+const PATIENCE: u64 = 200_000;
+/// Layouts that failed their proof before the search is given up.
+const ATTEMPTS: u32 = 4;
+/// Blocks read per round: reading another process's memory is not free.
+const READS_PER_ROUND: u32 = 64;
+
+#[derive(Default)]
+struct Votes(HashMap<(u8, u16), u32>);
+
+impl Votes {
+    fn best(&self) -> Option<(u8, u16)> {
+        self.0
+            .iter()
+            .filter(|(_, n)| **n >= VOTES)
+            .max_by_key(|((register, offset), n)| (**n, std::cmp::Reverse((*register, *offset))))
+            .map(|(key, _)| *key)
+    }
+}
+
+/// The search for one process.
+pub struct Calibrator {
+    alloc_votes: Votes,
+    free_votes: Votes,
+    /// Candidates for the allocated bytes' offset: `None` before the first round.
+    total_candidates: Option<HashSet<usize>>,
+    snapshot: Option<Vec<u8>>,
+    recent_allocated: HashSet<u64>,
+    recent_reserved: HashSet<u64>,
+    last_totals: Option<(u64, u64)>,
+    allocator: Option<u64>,
+    pending: HashMap<u32, TraceSeen>,
+    trying: Option<Layout>,
+    proofs: (u32, u32),
+    attempts: u32,
+    calls: u64,
+    reads_left: u32,
+}
+
+impl Default for Calibrator {
+    fn default() -> Self {
+        Calibrator::new(None)
+    }
+}
+
+impl Calibrator {
+    /// A new search; `known` is what was proven for the same file before, and goes straight to proof.
+    pub fn new(known: Option<Layout>) -> Calibrator {
+        Calibrator {
+            alloc_votes: Votes::default(),
+            free_votes: Votes::default(),
+            total_candidates: None,
+            snapshot: None,
+            recent_allocated: HashSet::new(),
+            recent_reserved: HashSet::new(),
+            last_totals: None,
+            allocator: None,
+            pending: HashMap::new(),
+            trying: known,
+            proofs: (0, 0),
+            attempts: 0,
+            calls: 0,
+            reads_left: READS_PER_ROUND,
+        }
+    }
+
+    /// A call of `record_trace` was seen.
+    pub fn trace(&mut self, seen: &TraceSeen, memory: &dyn Memory) {
+        self.calls += 1;
+        if seen.action != ALLOC && seen.action != FREE_REQUESTED {
+            return;
+        }
+        self.pending.insert(seen.tid, *seen);
+        if self.pending.len() > 4096 {
+            self.pending.clear();
+        }
+        if self.trying.is_some() || self.reads_left == 0 {
+            return;
+        }
+        self.reads_left -= 1;
+        let votes = if seen.action == ALLOC {
+            &mut self.alloc_votes
+        } else {
+            &mut self.free_votes
+        };
+        let mut bytes = [0u8; BLOCK_SPAN];
+        for (index, register) in seen.registers.iter().enumerate() {
+            if *register < 0x1000 || *register >> 47 != 0 || *register & 7 != 0 {
+                continue;
+            }
+            if !memory.read(*register, &mut bytes) {
+                continue;
+            }
+            for offset in (24..BLOCK_SPAN - 8).step_by(8) {
+                if word(&bytes, offset) == seen.addr && word(&bytes, offset - 16) == seen.size {
+                    *votes.0.entry((index as u8, offset as u16)).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// The reporting function was called; when a layout is on trial, this is its proof.
+    pub fn report(&mut self, seen: &ReportSeen) -> Step {
+        let Some(trace) = self.pending.remove(&seen.tid) else {
+            return Step::Wait;
+        };
+        if trace.addr != seen.ptr {
+            return Step::Wait;
+        }
+        // Each device has an allocator object of its own; one of them is enough to learn from.
+        if *self.allocator.get_or_insert(trace.allocator) == trace.allocator {
+            self.recent_allocated.insert(seen.allocated);
+            self.recent_reserved.insert(seen.reserved);
+            self.last_totals = Some((seen.allocated, seen.reserved));
+        }
+        let Some(layout) = self.trying else {
+            return Step::Wait;
+        };
+        // Calls made before the settings reached the probe carry no reading.
+        let (Some(block), Some((allocated, reserved))) = (trace.block_size, trace.totals) else {
+            return self.unread();
+        };
+        let rounded = seen.size.unsigned_abs();
+        let after = if trace.action == ALLOC {
+            allocated.wrapping_add(block)
+        } else {
+            allocated
+        };
+        if block != rounded || after != seen.allocated || reserved != seen.reserved {
+            return self.refuted();
+        }
+        if trace.action == ALLOC {
+            self.proofs.0 += 1;
+        } else {
+            self.proofs.1 += 1;
+        }
+        if self.proofs.0 >= PROOFS && self.proofs.1 >= PROOFS {
+            Step::Proven(layout)
+        } else {
+            Step::Wait
+        }
+    }
+
+    fn unread(&mut self) -> Step {
+        if self.calls > PATIENCE {
+            return Step::GiveUp(
+                "the block is not in a register that the probe can read".to_owned(),
+            );
+        }
+        Step::Wait
+    }
+
+    fn refuted(&mut self) -> Step {
+        self.attempts += 1;
+        *self = Calibrator {
+            attempts: self.attempts,
+            calls: self.calls,
+            ..Calibrator::new(None)
+        };
+        if self.attempts >= ATTEMPTS {
+            return Step::GiveUp("readings differed from the allocator's reports".to_owned());
+        }
+        Step::Wait
+    }
+
+    /// Called after each batch of records: looks for the totals, and puts a layout on trial.
+    pub fn round(&mut self, memory: &dyn Memory) -> Step {
+        self.reads_left = READS_PER_ROUND;
+        if self.trying.is_some() {
+            return self.unread();
+        }
+        if self.calls > PATIENCE {
+            return Step::GiveUp("no place with the allocator's totals was found".to_owned());
+        }
+        let Some(allocator) = self.allocator else {
+            return Step::Wait;
+        };
+        // The picture of the last round against the totals that were reported around it.
+        if let Some(picture) = self.snapshot.take() {
+            let found: HashSet<usize> = (8..OBJECT_SPAN - STAT_ARRAY - 8)
+                .step_by(8)
+                .filter(|at| {
+                    let allocated = word(&picture, *at);
+                    allocated != 0
+                        && self.recent_allocated.contains(&allocated)
+                        && self
+                            .recent_reserved
+                            .contains(&word(&picture, *at + STAT_ARRAY))
+                })
+                .collect();
+            if !found.is_empty() {
+                self.total_candidates = Some(match &self.total_candidates {
+                    Some(before) => {
+                        let both: HashSet<usize> = before.intersection(&found).copied().collect();
+                        if both.is_empty() { found } else { both }
+                    }
+                    None => found,
+                });
+            }
+            self.recent_allocated.clear();
+            self.recent_reserved.clear();
+        }
+        if let Some((allocated, reserved)) = self.last_totals {
+            self.recent_allocated.insert(allocated);
+            self.recent_reserved.insert(reserved);
+        }
+        let mut picture = vec![0u8; OBJECT_SPAN];
+        if memory.read(allocator, &mut picture) {
+            self.snapshot = Some(picture);
+        }
+        let (Some((alloc_register, on_alloc)), Some((free_register, on_free)), Some(totals)) = (
+            self.alloc_votes.best(),
+            self.free_votes.best(),
+            &self.total_candidates,
+        ) else {
+            return Step::Wait;
+        };
+        if totals.len() != 1 || on_alloc != on_free {
+            return Step::Wait;
+        }
+        let Some(allocated) = totals.iter().next().copied() else {
+            return Step::Wait;
+        };
+        let layout = Layout {
+            allocated_offset: allocated as u32,
+            reserved_offset: (allocated + STAT_ARRAY) as u32,
+            block_ptr_offset: on_alloc,
+            alloc_register,
+            free_register,
+        };
+        self.trying = Some(layout);
+        self.proofs = (0, 0);
+        Step::Try(layout)
+    }
+
+    /// What is missing so far, in words, for `status`.
+    pub fn progress(&self) -> String {
+        format!(
+            "block on alloc {:?}, on free {:?}, totals {}, proofs {:?}",
+            self.alloc_votes.best(),
+            self.free_votes.best(),
+            self.total_candidates.as_ref().map_or(0, HashSet::len),
+            self.proofs
+        )
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes
+        .get(at..at + 8)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u64::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    const OBJECT: u64 = 0x10_0000;
+    const TOTALS: usize = 0x98;
+    const PTR: u16 = 88;
+
+    /// A process with one allocator object and blocks, at the layout above.
+    #[derive(Default)]
+    struct Process {
+        cells: RefCell<HashMap<u64, u64>>,
+    }
+
+    impl Memory for Process {
+        fn read(&self, address: u64, into: &mut [u8]) -> bool {
+            let cells = self.cells.borrow();
+            for (i, chunk) in into.chunks_mut(8).enumerate() {
+                let value = cells.get(&(address + 8 * i as u64)).copied().unwrap_or(7);
+                chunk.copy_from_slice(&value.to_ne_bytes()[..chunk.len()]);
+            }
+            true
+        }
+    }
+
+    impl Process {
+        fn set(&self, address: u64, value: u64) {
+            self.cells.borrow_mut().insert(address, value);
+        }
+    }
+
+    /// Runs allocations and frees through the search until it decides; `truth` is where the probe
+    /// really finds things, so that a wrong layout yields no reading.
+    fn run(process: &Process, search: &mut Calibrator, lie: bool) -> Step {
+        let mut allocated = 1 << 20;
+        let reserved = 20 << 20;
+        let mut layout = None;
+        for n in 0..4000u64 {
+            let block = 0x50_0000 + 0x100 * (n % 7);
+            let addr = 0x7f00_0000_0000 + 4096 * n;
+            let rounded = 512 * (1 + n % 5);
+            process.set(block + PTR as u64, addr);
+            process.set(block + PTR as u64 - 16, rounded - 100);
+            process.set(block + PTR as u64 - 24, rounded);
+            for (action, sign) in [(ALLOC, 1i64), (FREE_REQUESTED, -1)] {
+                let before = allocated;
+                allocated = allocated.wrapping_add_signed(sign * rounded as i64);
+                let in_trap = if action == ALLOC { before } else { allocated };
+                let read = layout.is_some();
+                search.trace(
+                    &TraceSeen {
+                        tid: 1,
+                        allocator: OBJECT,
+                        action,
+                        addr,
+                        size: rounded - 100,
+                        registers: [3, 0, block, 0x60_0000, block + 4, 0],
+                        block_size: read.then_some(rounded),
+                        totals: read.then_some((in_trap + u64::from(lie), reserved)),
+                    },
+                    process,
+                );
+                process.set(OBJECT + TOTALS as u64, allocated);
+                process.set(OBJECT + TOTALS as u64 + 96, reserved);
+                // A field that has the same value now and then.
+                process.set(OBJECT + 0x200, if n % 3 == 0 { allocated } else { 1 });
+                process.set(OBJECT + 0x260, reserved);
+                let step = search.report(&ReportSeen {
+                    tid: 1,
+                    ptr: addr,
+                    size: sign * rounded as i64,
+                    allocated,
+                    reserved,
+                });
+                if step != Step::Wait {
+                    return step;
+                }
+            }
+            if n % 5 == 4 {
+                match search.round(process) {
+                    Step::Try(found) => layout = Some(found),
+                    Step::Wait => {}
+                    step => return step,
+                }
+            }
+        }
+        Step::Wait
+    }
+
+    #[test]
+    fn finds_and_proves_the_layout() {
+        let process = Process::default();
+        let step = run(&process, &mut Calibrator::default(), false);
+        assert_eq!(
+            step,
+            Step::Proven(Layout {
+                allocated_offset: TOTALS as u32,
+                reserved_offset: TOTALS as u32 + 96,
+                block_ptr_offset: PTR,
+                alloc_register: 2,
+                free_register: 2,
+            })
+        );
+    }
+
+    #[test]
+    fn a_reading_that_differs_once_is_not_believed() {
+        let process = Process::default();
+        let step = run(&process, &mut Calibrator::default(), true);
+        assert!(matches!(step, Step::GiveUp(_)), "{step:?}");
+    }
+}

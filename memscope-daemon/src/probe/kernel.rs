@@ -1,0 +1,138 @@
+//! Facts about the running kernel: offsets in its structures, from BTF, and whether it has the
+//! multi-uprobe link.
+
+use super::ProbeError;
+
+const KIND_STRUCT: u32 = 4;
+const KIND_CONST: u32 = 10;
+
+/// A view of the kernel's BTF (Documentation/bpf/btf.rst), enough to find members of structs.
+struct Btf<'a> {
+    bytes: &'a [u8],
+    types: std::ops::Range<usize>,
+    strings: usize,
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let four = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes([four[0], four[1], four[2], four[3]]))
+}
+
+impl<'a> Btf<'a> {
+    fn parse(bytes: &'a [u8]) -> Option<Btf<'a>> {
+        let header = word(bytes, 4)? as usize;
+        let types = header + word(bytes, 8)? as usize;
+        let types_len = word(bytes, 12)? as usize;
+        let strings = header + word(bytes, 16)? as usize;
+        Some(Btf {
+            bytes,
+            types: types..types + types_len,
+            strings,
+        })
+    }
+
+    fn name_is(&self, offset: u32, name: &str) -> bool {
+        let start = self.strings + offset as usize;
+        let end = start + name.len();
+        self.bytes.get(start..end) == Some(name.as_bytes()) && self.bytes.get(end) == Some(&0)
+    }
+
+    /// Byte offset of a direct member of a struct.
+    fn member(&self, structure: &str, member: &str) -> Option<u64> {
+        let mut at = self.types.start;
+        while at < self.types.end {
+            let name = word(self.bytes, at)?;
+            let info = word(self.bytes, at + 4)?;
+            let kind = (info >> 24) & 0x1f;
+            let count = (info & 0xffff) as usize;
+            let body = at + 12;
+            if kind == KIND_STRUCT && self.name_is(name, structure) {
+                return self.member_at(body, count, info >> 31 == 1, member);
+            }
+            // Sizes of what follows each kind, from the BTF documentation.
+            at = body
+                + match kind {
+                    1 | 14 | 17 => 4,
+                    3 => 12,
+                    4 | 5 | 15 | 19 => 12 * count,
+                    6 | 13 => 8 * count,
+                    2 | 7..=9 | KIND_CONST | 11 | 12 | 16 | 18 => 0,
+                    _ => return None,
+                };
+        }
+        None
+    }
+
+    fn member_at(&self, body: usize, count: usize, bitfields: bool, name: &str) -> Option<u64> {
+        for index in 0..count {
+            let at = body + 12 * index;
+            if self.name_is(word(self.bytes, at)?, name) {
+                let bits = word(self.bytes, at + 8)?;
+                let bits = if bitfields { bits & 0xff_ffff } else { bits };
+                return Some(bits as u64 / 8);
+            }
+        }
+        None
+    }
+}
+
+/// Offset of `tgid` in `struct task_struct` of the running kernel.
+pub fn task_tgid_offset() -> Result<u64, ProbeError> {
+    let bytes = std::fs::read("/sys/kernel/btf/vmlinux").map_err(|source| ProbeError::Btf {
+        what: "could not be read".to_owned(),
+        source: Some(source),
+    })?;
+    Btf::parse(&bytes)
+        .and_then(|btf| btf.member("task_struct", "tgid"))
+        .ok_or_else(|| ProbeError::Btf {
+            what: "does not describe task_struct.tgid".to_owned(),
+            source: None,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A BTF blob with one int and one struct of two members.
+    fn blob() -> Vec<u8> {
+        let strings = b"\0int\0thing\0first\0second\0";
+        let mut types = Vec::new();
+        let put = |types: &mut Vec<u8>, words: &[u32]| {
+            for w in words {
+                types.extend_from_slice(&w.to_ne_bytes());
+            }
+        };
+        put(&mut types, &[1, 1 << 24, 4, 32]);
+        put(&mut types, &[5, (4 << 24) | 2, 16]);
+        put(&mut types, &[11, 1, 0]);
+        put(&mut types, &[17, 1, 64]);
+        let mut out = vec![0x9f, 0xeb, 1, 0];
+        let lens = [
+            24,
+            0,
+            types.len() as u32,
+            types.len() as u32,
+            strings.len() as u32,
+        ];
+        put(&mut out, &lens);
+        out.extend_from_slice(&types);
+        out.extend_from_slice(strings);
+        out
+    }
+
+    #[test]
+    fn finds_members_and_survives_truncation() {
+        let bytes = blob();
+        let btf = Btf::parse(&bytes).expect("header");
+        assert_eq!(btf.member("thing", "first"), Some(0));
+        assert_eq!(btf.member("thing", "second"), Some(8));
+        assert_eq!(btf.member("thing", "third"), None);
+        assert_eq!(btf.member("other", "first"), None);
+        for cut in 0..bytes.len() {
+            if let Some(btf) = Btf::parse(&bytes[..cut]) {
+                let _ = btf.member("thing", "second");
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Live attachments: a program on places of one file in one process.
+
+use std::ffi::CString;
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
+
+use super::load::{AttachMethod, Kernel, Program};
+use super::multi::{self, Point};
+use super::{ProbeError, load};
+
+/// A live attachment; dropping it detaches (which may take a tenth of a second: the kernel waits
+/// until no processor is inside the probe).
+pub struct Link {
+    /// Which program.
+    pub program: Program,
+    /// File that it stands in, as users see it.
+    pub path: String,
+    /// How many places.
+    pub points: usize,
+    _held: Held,
+}
+
+#[allow(dead_code)] // held for their drop
+enum Held {
+    Multi(OwnedFd),
+    Perf(Vec<UProbeLink>),
+}
+
+/// Places one program. `open_path` must lead to the file that is really mapped; `shown_path` is for
+/// people.
+pub fn attach(
+    kernel: &mut Kernel,
+    program: Program,
+    pid: u32,
+    open_path: &Path,
+    shown_path: &str,
+    points: &[Point],
+) -> Result<Link, ProbeError> {
+    let failed = |source| ProbeError::Attach {
+        path: shown_path.to_owned(),
+        pid,
+        source,
+    };
+    let held = match kernel.method() {
+        AttachMethod::Multi => {
+            let path = CString::new(open_path.as_os_str().as_encoded_bytes())
+                .map_err(|e| failed(std::io::Error::new(std::io::ErrorKind::InvalidInput, e)))?;
+            let fd = kernel
+                .multi_program(program)
+                .ok_or_else(|| ProbeError::Missing(program.name().to_owned()))?;
+            let on_return = program == Program::CallReturn;
+            Held::Multi(multi::attach(fd, &path, pid, points, on_return).map_err(failed)?)
+        }
+        AttachMethod::Perf => {
+            let scope = NonZeroU32::new(pid).map_or(UProbeScope::CallingProcess, |pid| {
+                UProbeScope::OneProcess(pid)
+            });
+            let probe = kernel.perf_program(program)?;
+            let mut links = Vec::with_capacity(points.len());
+            for point in points {
+                let wrap = |source| ProbeError::Aya {
+                    program: program.name().to_owned(),
+                    action: "attached",
+                    source: Box::new(source),
+                };
+                let id = probe
+                    .attach(
+                        UProbeAttachPoint {
+                            location: UProbeAttachLocation::AbsoluteOffset(point.offset),
+                            cookie: Some(point.cookie),
+                        },
+                        open_path,
+                        scope,
+                    )
+                    .map_err(wrap)?;
+                links.push(probe.take_link(id).map_err(wrap)?);
+            }
+            Held::Perf(links)
+        }
+    };
+    Ok(Link {
+        program,
+        path: shown_path.to_owned(),
+        points: points.len(),
+        _held: held,
+    })
+}
+
+/// Removes links side by side, since each removal waits for a grace period; returns when all are gone.
+pub fn detach_all(links: Vec<Link>) {
+    const SIDE_BY_SIDE: usize = 16;
+    let mut rest = links;
+    std::thread::scope(|scope| {
+        while !rest.is_empty() {
+            let share = rest.len().div_ceil(SIDE_BY_SIDE).max(1);
+            let part = rest.split_off(rest.len().saturating_sub(share));
+            scope.spawn(move || drop(part));
+        }
+    });
+}
+
+/// Kind of links in use, for status.
+pub fn method(kernel: &load::Kernel) -> &'static str {
+    kernel.method().name()
+}

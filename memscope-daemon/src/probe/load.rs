@@ -1,0 +1,463 @@
+//! Loads the BPF object: maps, tracepoints, and the uprobe programs in the form that the kernel's
+//! links want.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData};
+use aya::programs::{RawTracePoint, UProbe};
+use memscope_common::{DropReason, GlobalConfig, ProcessEntry, RING_BYTES_DEFAULT, name};
+
+use super::{ProbeError, kernel, multi};
+use crate::ingest::ring::Ring;
+
+/// The compiled object, put beside the daemon by its build script.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/memscope.bpf.o"));
+
+/// The uprobe programs of the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Program {
+    /// Entry of a runtime or driver call.
+    CallEntry,
+    /// Its return.
+    CallReturn,
+    /// `reportMemoryUsageToProfiler`.
+    Report,
+    /// `reportOutOfMemoryToProfiler`.
+    Oom,
+    /// `record_trace`.
+    Trace,
+    /// The dynamic linker's hook.
+    LinkerHook,
+}
+
+impl Program {
+    const ALL: [Program; 6] = [
+        Program::CallEntry,
+        Program::CallReturn,
+        Program::Report,
+        Program::Oom,
+        Program::Trace,
+        Program::LinkerHook,
+    ];
+
+    /// Name in the object.
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::CallEntry => "call_entry",
+            Program::CallReturn => "call_return",
+            Program::Report => "torch_report",
+            Program::Oom => "torch_oom",
+            Program::Trace => "torch_trace",
+            Program::LinkerHook => "linker_hook",
+        }
+    }
+}
+
+/// Which kind of link carries the probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttachMethod {
+    /// One multi-uprobe link per file and program (6.6 and later).
+    Multi,
+    /// One perf event per site.
+    Perf,
+}
+
+impl AttachMethod {
+    /// The name that users see.
+    pub fn name(self) -> &'static str {
+        match self {
+            AttachMethod::Multi => "uprobe_multi",
+            AttachMethod::Perf => "perf_event",
+        }
+    }
+}
+
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct ConfigValue(GlobalConfig);
+// SAFETY: two u32, no padding, any bit pattern is valid.
+unsafe impl aya::Pod for ConfigValue {}
+
+/// The slots of traced processes, shared with the programs.
+struct Slots {
+    address: std::ptr::NonNull<ProcessEntry>,
+    len: usize,
+}
+
+// SAFETY: shared memory, touched through atomics and whole-field volatile accesses only.
+unsafe impl Send for Slots {}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `Kernel::load` with this length.
+        unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The loaded object.
+pub struct Kernel {
+    bpf: Ebpf,
+    multi: BTreeMap<Program, OwnedFd>,
+    method: AttachMethod,
+    processes: BpfHashMap<MapData, u32, u32>,
+    slots: Slots,
+    free_slots: std::collections::VecDeque<u32>,
+    taken: BTreeMap<u32, u32>,
+    drops: Array<MapData, u64>,
+    config: Array<MapData, ConfigValue>,
+}
+
+fn map_error(
+    map: &'static str,
+    action: &'static str,
+) -> impl Fn(aya::maps::MapError) -> ProbeError {
+    move |source| ProbeError::Map {
+        map,
+        action,
+        source: Box::new(source),
+    }
+}
+
+/// The data of a map, whatever its kind in this object.
+fn map_data(map: &Map) -> Option<&MapData> {
+    match map {
+        Map::Array(d) | Map::HashMap(d) | Map::PerCpuArray(d) | Map::RingBuf(d) => Some(d),
+        _ => None,
+    }
+}
+
+impl Kernel {
+    /// Loads everything and starts the process tracepoints. `method` forces a kind of link.
+    pub fn load(
+        method: Option<AttachMethod>,
+        ring_bytes: u32,
+    ) -> Result<(Kernel, Ring), ProbeError> {
+        let tgid_offset = kernel::task_tgid_offset()?;
+        let mut bpf = aya::EbpfLoader::new()
+            .override_global("TASK_TGID_OFFSET", &tgid_offset, true)
+            .map_max_entries(name::RING, ring_bytes)
+            .load(OBJECT)
+            .map_err(|e| ProbeError::Load(Box::new(e)))?;
+        let (method, multi) = match method {
+            Some(AttachMethod::Perf) => (AttachMethod::Perf, BTreeMap::new()),
+            Some(AttachMethod::Multi) => (AttachMethod::Multi, load_multi(&bpf)?),
+            None => match load_multi(&bpf) {
+                Ok(programs) if multi_works(&programs) => (AttachMethod::Multi, programs),
+                Ok(_) => (AttachMethod::Perf, BTreeMap::new()),
+                Err(error) => {
+                    tracing::debug!(%error, "no multi-uprobe programs; using perf events");
+                    (AttachMethod::Perf, BTreeMap::new())
+                }
+            },
+        };
+        if method == AttachMethod::Perf {
+            for program in Program::ALL {
+                uprobe(&mut bpf, program)?
+                    .load()
+                    .map_err(|source| ProbeError::Aya {
+                        program: program.name().to_owned(),
+                        action: "loaded",
+                        source: Box::new(source),
+                    })?;
+            }
+        }
+        for (program, tracepoint) in [
+            ("process_fork", "sched_process_fork"),
+            ("process_exec", "sched_process_exec"),
+            ("process_exit", "sched_process_exit"),
+        ] {
+            start_tracepoint(&mut bpf, program, tracepoint)?;
+        }
+        let ring_map = bpf
+            .map(name::RING)
+            .and_then(map_data)
+            .ok_or_else(|| ProbeError::Missing(name::RING.to_owned()))?;
+        let ring_fd = ring_map
+            .fd()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|source| {
+                ProbeError::Ring(crate::ingest::ring::RingError::Map {
+                    part: "descriptor",
+                    source,
+                })
+            })?;
+        let ring = Ring::open(ring_fd, ring_bytes)?;
+        let slots = map_slots(&bpf)?;
+        let mut take = |map: &str| {
+            bpf.take_map(map)
+                .ok_or_else(|| ProbeError::Missing(map.to_owned()))
+        };
+        let processes = BpfHashMap::try_from(take(name::PROCESSES)?)
+            .map_err(map_error(name::PROCESSES, "opened"))?;
+        let drops =
+            Array::try_from(take(name::DROPS)?).map_err(map_error(name::DROPS, "opened"))?;
+        let config =
+            Array::try_from(take(name::CONFIG)?).map_err(map_error(name::CONFIG, "opened"))?;
+        let mut kernel = Kernel {
+            bpf,
+            multi,
+            method,
+            processes,
+            slots,
+            free_slots: (0..memscope_common::SLOTS).collect(),
+            taken: BTreeMap::new(),
+            drops,
+            config,
+        };
+        kernel.configure(0, ring_bytes / 4)?;
+        Ok((kernel, ring))
+    }
+
+    /// Default size of the ring.
+    pub const RING_BYTES: u32 = RING_BYTES_DEFAULT;
+
+    /// Which links are used.
+    pub fn method(&self) -> AttachMethod {
+        self.method
+    }
+
+    /// Sets the global flags and the fill at which the daemon is woken.
+    pub fn configure(&mut self, flags: u32, wake_bytes: u32) -> Result<(), ProbeError> {
+        self.config
+            .set(0, ConfigValue(GlobalConfig { flags, wake_bytes }), 0)
+            .map_err(map_error(name::CONFIG, "set"))
+    }
+
+    /// Counts of losses by cause.
+    pub fn drops(&self) -> Vec<(DropReason, u64)> {
+        DropReason::ALL
+            .iter()
+            .map(|reason| (*reason, self.drops.get(&(*reason as u32), 0).unwrap_or(0)))
+            .collect()
+    }
+
+    /// Takes a slot for a process; its records are not wanted before [`Kernel::update`] says so.
+    pub fn add_process(&mut self, tgid: u32, entry: ProcessEntry) -> Result<(), ProbeError> {
+        let slot = match self.taken.get(&tgid) {
+            Some(slot) => *slot,
+            None => self.free_slots.pop_front().ok_or_else(|| {
+                ProbeError::Missing(format!(
+                    "room for another process: {} are traced already",
+                    memscope_common::SLOTS
+                ))
+            })?,
+        };
+        // SAFETY: `slot` is below the array's length, and no program uses it before the insert below
+        // (or, when a process is taken over after an exec, none counts while it is not live).
+        unsafe { std::ptr::write_volatile(self.slot(slot), entry) };
+        self.taken.insert(tgid, slot);
+        self.processes
+            .insert(tgid, slot, 0)
+            .map_err(map_error(name::PROCESSES, "changed"))
+    }
+
+    /// Forgets a process; what its programs counted is returned.
+    pub fn remove_process(&mut self, tgid: u32) -> Option<Counters> {
+        let counters = self.counters(tgid);
+        let slot = self.taken.remove(&tgid)?;
+        self.set_flags(slot, 0);
+        if let Err(error) = self.processes.remove(&tgid) {
+            tracing::debug!(%error, tgid, "was not in the table of processes");
+        }
+        self.free_slots.push_back(slot);
+        counters
+    }
+
+    fn slot(&self, slot: u32) -> *mut ProcessEntry {
+        // SAFETY: slots come from 0..SLOTS, the length of the mapping.
+        unsafe { self.slots.address.as_ptr().add(slot as usize) }
+    }
+
+    fn set_flags(&self, slot: u32, flags: u32) {
+        // SAFETY: an aligned u32 in the shared mapping.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.slot(slot)).flags) }
+            .store(flags, Ordering::Release);
+    }
+
+    /// Sets the flags of a process.
+    pub fn set_process_flags(&self, tgid: u32, flags: u32) {
+        if let Some(slot) = self.taken.get(&tgid) {
+            self.set_flags(*slot, flags);
+        }
+    }
+
+    /// Changes the settings of a process: everything but the handle, flags and counters.
+    pub fn update(&self, tgid: u32, change: impl FnOnce(&mut ProcessEntry)) {
+        let Some(slot) = self.taken.get(&tgid) else {
+            return;
+        };
+        let at = self.slot(*slot);
+        // SAFETY: shared memory; the settings are written by this side only, and each field is
+        // written whole.
+        unsafe {
+            let mut entry = std::ptr::read_volatile(at);
+            change(&mut entry);
+            std::ptr::write_volatile(&raw mut (*at).default_device, entry.default_device);
+            std::ptr::write_volatile(&raw mut (*at).reserved_offset, entry.reserved_offset);
+            std::ptr::write_volatile(&raw mut (*at).alloc_register, entry.alloc_register);
+            std::ptr::write_volatile(&raw mut (*at).free_register, entry.free_register);
+            std::ptr::write_volatile(&raw mut (*at).allocated_offset, entry.allocated_offset);
+            std::ptr::write_volatile(&raw mut (*at).block_ptr_offset, entry.block_ptr_offset);
+        }
+    }
+
+    /// What the programs counted for a process.
+    pub fn counters(&self, tgid: u32) -> Option<Counters> {
+        let at = self.slot(*self.taken.get(&tgid)?);
+        // SAFETY: aligned u64 fields in the shared mapping.
+        unsafe {
+            Some(Counters {
+                sequence: AtomicU64::from_ptr(&raw mut (*at).sequence).load(Ordering::Acquire),
+                lost: AtomicU64::from_ptr(&raw mut (*at).lost).load(Ordering::Acquire),
+                nested: AtomicU64::from_ptr(&raw mut (*at).nested).load(Ordering::Acquire),
+            })
+        }
+    }
+
+    /// Descriptor of a program for multi-uprobe links.
+    pub(super) fn multi_program(&self, program: Program) -> Option<BorrowedFd<'_>> {
+        self.multi.get(&program).map(|fd| fd.as_fd())
+    }
+
+    /// aya's form of a program, for perf events.
+    pub(super) fn perf_program(&mut self, program: Program) -> Result<&mut UProbe, ProbeError> {
+        uprobe(&mut self.bpf, program)
+    }
+}
+
+/// What programs counted for one process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Records tried.
+    pub sequence: u64,
+    /// Records lost.
+    pub lost: u64,
+    /// Calls inside others.
+    pub nested: u64,
+}
+
+fn uprobe(bpf: &mut Ebpf, program: Program) -> Result<&mut UProbe, ProbeError> {
+    bpf.program_mut(program.name())
+        .and_then(|p| p.try_into().ok())
+        .ok_or_else(|| ProbeError::Missing(program.name().to_owned()))
+}
+
+fn start_tracepoint(
+    bpf: &mut Ebpf,
+    program: &'static str,
+    tracepoint: &str,
+) -> Result<(), ProbeError> {
+    let raw: &mut RawTracePoint = bpf
+        .program_mut(program)
+        .and_then(|p| p.try_into().ok())
+        .ok_or_else(|| ProbeError::Missing(program.to_owned()))?;
+    let failed = |action| {
+        move |source| ProbeError::Aya {
+            program: program.to_owned(),
+            action,
+            source: Box::new(source),
+        }
+    };
+    raw.load().map_err(failed("loaded"))?;
+    raw.attach(tracepoint).map_err(failed("attached"))?;
+    Ok(())
+}
+
+fn map_slots(bpf: &Ebpf) -> Result<Slots, ProbeError> {
+    let data = bpf
+        .map(name::SLOTS)
+        .and_then(map_data)
+        .ok_or_else(|| ProbeError::Missing(name::SLOTS.to_owned()))?;
+    let page = rustix::param::page_size();
+    let len = (memscope_common::SLOTS as usize * size_of::<ProcessEntry>()).next_multiple_of(page);
+    // SAFETY: a new mapping of a memory-mappable array, at an address of the kernel's choice.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            data.fd().as_fd().as_raw_fd(),
+            0,
+        )
+    };
+    let failed = || {
+        ProbeError::Ring(crate::ingest::ring::RingError::Map {
+            part: "table of processes",
+            source: std::io::Error::last_os_error(),
+        })
+    };
+    if address == libc::MAP_FAILED {
+        return Err(failed());
+    }
+    let address = std::ptr::NonNull::new(address.cast::<ProcessEntry>()).ok_or_else(failed)?;
+    Ok(Slots { address, len })
+}
+
+/// Loads the uprobe programs a second time, for multi-uprobe links, over the maps that aya made.
+fn load_multi(bpf: &Ebpf) -> Result<BTreeMap<Program, OwnedFd>, ProbeError> {
+    let broken = |e: &dyn std::fmt::Display| ProbeError::Missing(format!("usable code ({e})"));
+    let mut object = aya_obj::Object::parse(OBJECT).map_err(|e| broken(&e))?;
+    let text: HashSet<usize> = object
+        .functions
+        .keys()
+        .map(|(section, _)| *section)
+        .collect();
+    let maps: Vec<(String, i32, aya_obj::Map)> = bpf
+        .maps()
+        .filter_map(|(name, map)| {
+            let fd = map_data(map)?.fd().as_fd().as_raw_fd();
+            Some((name.to_owned(), fd, object.maps.get(name)?.clone()))
+        })
+        .collect();
+    object
+        .relocate_maps(maps.iter().map(|(n, fd, m)| (n.as_str(), *fd, m)), &text)
+        .map_err(|e| broken(&e))?;
+    object.relocate_calls(&text).map_err(|e| broken(&e))?;
+    let mut programs = BTreeMap::new();
+    for program in Program::ALL {
+        let function = object
+            .programs
+            .get(program.name())
+            .and_then(|p| object.functions.get(&p.function_key()))
+            .ok_or_else(|| ProbeError::Missing(program.name().to_owned()))?;
+        let fd = multi::load_program(program.name(), &function.instructions).map_err(
+            |(source, log)| ProbeError::Program {
+                program: program.name().to_owned(),
+                log,
+                source,
+            },
+        )?;
+        programs.insert(program, fd);
+    }
+    Ok(programs)
+}
+
+/// Kernels before 6.6 accept the programs but not the link: ask with a path that cannot be, where a
+/// kernel that knows the link answers "no such file" (or "bad file" where it checks that first).
+fn multi_works(programs: &BTreeMap<Program, OwnedFd>) -> bool {
+    let Some(program) = programs.get(&Program::LinkerHook) else {
+        return false;
+    };
+    let point = multi::Point {
+        offset: 0,
+        cookie: 0,
+    };
+    match multi::attach(
+        program.as_fd(),
+        &c"/proc/self/no-such-file".to_owned(),
+        std::process::id(),
+        &[point],
+        false,
+    ) {
+        Ok(_) => true,
+        Err(error) => matches!(
+            error.raw_os_error(),
+            Some(libc::ENOENT | libc::EBADF | libc::ENOTDIR)
+        ),
+    }
+}

@@ -1,0 +1,142 @@
+//! The kernel's multi-uprobe link (6.6 and later): many sites of one file and one process in one
+//! link, each with its cookie; attached and removed in one go. aya 0.14 has no such link, so the
+//! two system calls are made here.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const BPF_PROG_LOAD: i32 = 5;
+const BPF_LINK_CREATE: i32 = 28;
+const BPF_PROG_TYPE_KPROBE: u32 = 2;
+const BPF_TRACE_UPROBE_MULTI: u32 = 48;
+const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
+
+/// `union bpf_attr` for `BPF_PROG_LOAD`, as far as it is used.
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttr {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+}
+
+/// `union bpf_attr` for `BPF_LINK_CREATE` with `uprobe_multi`.
+#[repr(C)]
+#[derive(Default)]
+struct LinkAttr {
+    prog_fd: u32,
+    target_fd: u32,
+    attach_type: u32,
+    flags: u32,
+    path: u64,
+    offsets: u64,
+    ref_ctr_offsets: u64,
+    cookies: u64,
+    cnt: u32,
+    multi_flags: u32,
+    pid: u32,
+    reserved: u32,
+}
+
+fn bpf<T>(command: i32, attr: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: `attr` is a plain structure of the size that is passed with it.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attr),
+            size_of::<T>(),
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel returned a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+}
+
+/// Loads instructions as a program for multi-uprobe links. On refusal the verifier's words come back
+/// beside the error.
+pub fn load_program(
+    name: &str,
+    instructions: &[aya_obj::generated::bpf_insn],
+) -> Result<OwnedFd, (io::Error, String)> {
+    let mut attr = LoadAttr {
+        prog_type: BPF_PROG_TYPE_KPROBE,
+        insn_cnt: instructions.len() as u32,
+        insns: instructions.as_ptr() as u64,
+        license: c"Dual MIT/GPL".as_ptr() as u64,
+        expected_attach_type: BPF_TRACE_UPROBE_MULTI,
+        ..LoadAttr::default()
+    };
+    for (slot, byte) in attr.prog_name.iter_mut().zip(name.bytes().take(15)) {
+        *slot = byte;
+    }
+    match bpf(BPF_PROG_LOAD, &mut attr) {
+        Ok(fd) => Ok(fd),
+        Err(first) => {
+            // Again with a log: it is expensive, so only after a refusal.
+            let mut log = vec![0u8; 1 << 20];
+            attr.log_level = 1;
+            attr.log_size = log.len() as u32;
+            attr.log_buf = log.as_mut_ptr() as u64;
+            match bpf(BPF_PROG_LOAD, &mut attr) {
+                Ok(fd) => Ok(fd),
+                Err(_) => {
+                    let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
+                    let text = String::from_utf8_lossy(&log[..end]).into_owned();
+                    let tail: Vec<&str> = text.lines().rev().take(25).collect();
+                    let tail: Vec<&str> = tail.into_iter().rev().collect();
+                    Err((first, tail.join("\n")))
+                }
+            }
+        }
+    }
+}
+
+/// One place in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
+    /// Offset in the file.
+    pub offset: u64,
+    /// Attach cookie.
+    pub cookie: u64,
+}
+
+/// Attaches a program to places of one file in one process. Dropping the descriptor detaches.
+pub fn attach(
+    program: BorrowedFd<'_>,
+    path: &CString,
+    pid: u32,
+    points: &[Point],
+    on_return: bool,
+) -> io::Result<OwnedFd> {
+    let offsets: Vec<u64> = points.iter().map(|p| p.offset).collect();
+    let cookies: Vec<u64> = points.iter().map(|p| p.cookie).collect();
+    let mut attr = LinkAttr {
+        prog_fd: program.as_raw_fd() as u32,
+        attach_type: BPF_TRACE_UPROBE_MULTI,
+        path: path.as_ptr() as u64,
+        offsets: offsets.as_ptr() as u64,
+        cookies: cookies.as_ptr() as u64,
+        cnt: points.len() as u32,
+        multi_flags: if on_return {
+            BPF_F_UPROBE_MULTI_RETURN
+        } else {
+            0
+        },
+        pid,
+        ..LinkAttr::default()
+    };
+    bpf(BPF_LINK_CREATE, &mut attr)
+}

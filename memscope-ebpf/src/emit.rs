@@ -1,0 +1,150 @@
+//! The maps through which records leave, and the only place that reserves and submits.
+
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
+use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{Array, HashMap, RingBuf};
+use core::intrinsics::{AtomicOrdering, atomic_xadd};
+use memscope_common::{
+    DropReason, GlobalConfig, PROCESS_LIVE, ProcessEntry, RECORD_VERSION, RING_BYTES_DEFAULT,
+    RecordHeader,
+};
+
+#[map]
+static RING: RingBuf = RingBuf::with_byte_size(RING_BYTES_DEFAULT, 0);
+#[map]
+static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(memscope_common::SLOTS, 0);
+#[map]
+static SLOTS: Array<ProcessEntry> = Array::with_max_entries(memscope_common::SLOTS, BPF_F_MMAPABLE);
+#[map]
+static DROPS: Array<u64> = Array::with_max_entries(8, 0);
+#[map]
+pub static CONFIG: Array<GlobalConfig> = Array::with_max_entries(1, 0);
+
+/// How many records lie between two looks at the fill of the ring.
+const WAKE_CHECK_MASK: u64 = 31;
+
+#[inline(always)]
+fn add(counter: *mut u64, n: u64) -> u64 {
+    // The atomic types offer no addition on this target; a relaxed intrinsic would compile to the
+    // form that does not return the old value.
+    // SAFETY: the pointer leads into a map value, which lives as long as the program runs.
+    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(counter, n) }
+}
+
+/// Counts a loss by its cause.
+#[inline(always)]
+pub fn count_drop(reason: DropReason) {
+    if let Some(counter) = DROPS.get_ptr_mut(reason as u32) {
+        add(counter, 1);
+    }
+}
+
+/// Counts allocator calls that went unsent because they were made inside another.
+#[inline(always)]
+pub fn count_nested(process: *mut ProcessEntry) {
+    // SAFETY: a map value.
+    add(unsafe { &raw mut (*process).nested }, 1);
+}
+
+/// The entry of a process, whether its records are wanted or not.
+#[inline(always)]
+pub fn known_process(tgid: u32) -> Option<*mut ProcessEntry> {
+    let slot = PROCESSES.get_ptr(&tgid)?;
+    // SAFETY: a map value.
+    SLOTS.get_ptr_mut(unsafe { *slot })
+}
+
+/// The entry of the current process, if its records are wanted.
+#[inline(always)]
+pub fn live_process(tgid: u32) -> Option<*mut ProcessEntry> {
+    let process = known_process(tgid)?;
+    // SAFETY: a map value.
+    if unsafe { (*process).flags } & PROCESS_LIVE == 0 {
+        return None;
+    }
+    Some(process)
+}
+
+/// Sends one record of `T`, which begins with a [`RecordHeader`]; `fill` writes everything behind it.
+/// A record that finds no room is counted in the process and under its cause.
+#[inline(always)]
+pub fn emit<T: 'static>(
+    process: *mut ProcessEntry,
+    tid: u32,
+    kind: u16,
+    flags: u8,
+    fill: impl FnOnce(*mut T),
+) {
+    // SAFETY: a map value.
+    let sequence = add(unsafe { &raw mut (*process).sequence }, 1) + 1;
+    let Some(mut slot) = RING.reserve::<T>(0) else {
+        count_drop(DropReason::RingFull);
+        // SAFETY: a map value.
+        add(unsafe { &raw mut (*process).lost }, 1);
+        return;
+    };
+    let record = slot.as_mut_ptr();
+    // SAFETY: the reservation is as large as T, and T begins with the header.
+    unsafe {
+        *record.cast::<RecordHeader>() = RecordHeader {
+            len: size_of::<T>() as u16,
+            kind,
+            version: RECORD_VERSION,
+            flags,
+            reserved: 0,
+            process: (*process).handle,
+            tid,
+            time_ns: bpf_ktime_get_boot_ns(),
+            sequence,
+            lost_before: core::ptr::read_volatile(&raw const (*process).lost),
+        };
+    }
+    fill(record);
+    slot.submit(wake_flags(sequence));
+}
+
+/// Sends a record that belongs to no traced process.
+#[inline(always)]
+pub fn emit_unowned<T: 'static>(tid: u32, kind: u16, fill: impl FnOnce(*mut T)) {
+    let Some(mut slot) = RING.reserve::<T>(0) else {
+        count_drop(DropReason::RingFull);
+        return;
+    };
+    let record = slot.as_mut_ptr();
+    // SAFETY: as in `emit`.
+    unsafe {
+        *record.cast::<RecordHeader>() = RecordHeader {
+            len: size_of::<T>() as u16,
+            kind,
+            version: RECORD_VERSION,
+            flags: 0,
+            reserved: 0,
+            process: 0,
+            tid,
+            time_ns: bpf_ktime_get_boot_ns(),
+            sequence: 0,
+            lost_before: 0,
+        };
+    }
+    fill(record);
+    slot.submit(BPF_RB_FORCE_WAKEUP as u64);
+}
+
+/// A wake-up costs the traced program far more than a record, so the daemon reads by the clock and
+/// is woken only when the ring fills faster than that.
+#[inline(always)]
+fn wake_flags(sequence: u64) -> u64 {
+    if sequence & WAKE_CHECK_MASK != 0 {
+        return BPF_RB_NO_WAKEUP as u64;
+    }
+    let threshold = match CONFIG.get(0) {
+        Some(config) => config.wake_bytes as u64,
+        None => 0,
+    };
+    if RING.query(BPF_RB_AVAIL_DATA as u64) >= threshold {
+        BPF_RB_FORCE_WAKEUP as u64
+    } else {
+        BPF_RB_NO_WAKEUP as u64
+    }
+}

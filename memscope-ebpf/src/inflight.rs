@@ -1,0 +1,100 @@
+//! Pairs the entry of a call with its return, by thread and stack pointer.
+//!
+//! A frame that was left without returning (longjmp, an exception through it) is recognised by its
+//! stack pointer: a live caller's frame lies above the callee's.
+
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{HashMap, PerCpuArray};
+use memscope_common::{DropReason, InflightCall, InflightThread, MAX_NESTING};
+
+use crate::emit::count_drop;
+
+#[map]
+static INFLIGHT: HashMap<u32, InflightThread> = HashMap::with_max_entries(32768, 0);
+/// A zeroed value to insert: it is too large for the stack.
+#[map]
+static EMPTY: PerCpuArray<InflightThread> = PerCpuArray::with_max_entries(1, 0);
+
+/// Remembers a call; how many calls it is inside of, or `None` when it could not be kept.
+#[inline(always)]
+pub fn enter(tid: u32, call: &InflightCall) -> Option<u32> {
+    let thread = match INFLIGHT.get_ptr_mut(&tid) {
+        Some(thread) => thread,
+        None => {
+            let empty = EMPTY.get_ptr(0)?;
+            // SAFETY: a map value that nobody writes to.
+            if INFLIGHT.insert(&tid, unsafe { &*empty }, 0).is_err() {
+                count_drop(DropReason::InflightFull);
+                return None;
+            }
+            INFLIGHT.get_ptr_mut(&tid)?
+        }
+    };
+    // SAFETY: a map value; only this thread writes to its entry, and a thread is in one probe at a time.
+    unsafe {
+        let mut depth = (*thread).depth as usize;
+        for _ in 0..MAX_NESTING {
+            if depth == 0 || depth > MAX_NESTING {
+                break;
+            }
+            if (*thread).calls[(depth - 1) & (MAX_NESTING - 1)].sp > call.sp {
+                break;
+            }
+            depth -= 1;
+        }
+        if depth >= MAX_NESTING {
+            count_drop(DropReason::TooDeep);
+            return None;
+        }
+        if depth == 0 {
+            (*thread).nested = 0;
+        }
+        (*thread).calls[depth & (MAX_NESTING - 1)] = *call;
+        (*thread).depth = depth as u32 + 1;
+        Some(depth as u32)
+    }
+}
+
+/// Finds the call whose entry had this stack pointer, and forgets it and all inside it.
+/// Returns the call, how many calls it was inside of, and the count of calls seen inside it.
+#[inline(always)]
+pub fn leave(tid: u32, sp: u64) -> Option<(InflightCall, u32, u32)> {
+    let thread = INFLIGHT.get_ptr_mut(&tid)?;
+    // SAFETY: as in `enter`.
+    unsafe {
+        let mut depth = (*thread).depth as usize;
+        for _ in 0..MAX_NESTING {
+            if depth == 0 || depth > MAX_NESTING {
+                return None;
+            }
+            let call = &(*thread).calls[(depth - 1) & (MAX_NESTING - 1)];
+            if call.sp == sp {
+                let call = *call;
+                depth -= 1;
+                (*thread).depth = depth as u32;
+                return Some((call, depth as u32, (*thread).nested));
+            }
+            if call.sp > sp {
+                // The entry of this return was not kept; what is still in flight is outside it.
+                return None;
+            }
+            depth -= 1;
+        }
+        None
+    }
+}
+
+/// Notes that a call inside the outermost one was seen.
+#[inline(always)]
+pub fn note_nested(tid: u32) {
+    if let Some(thread) = INFLIGHT.get_ptr_mut(&tid) {
+        // SAFETY: as in `enter`.
+        unsafe { (*thread).nested += 1 }
+    }
+}
+
+/// Forgets a thread that ended.
+#[inline(always)]
+pub fn forget(tid: u32) {
+    let _ = INFLIGHT.remove(&tid);
+}

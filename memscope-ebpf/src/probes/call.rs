@@ -1,0 +1,217 @@
+//! Runtime and driver calls: entry and return of C functions that return a status.
+
+use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
+use aya_ebpf::EbpfContext;
+use aya_ebpf::macros::{uprobe, uretprobe};
+use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use memscope_common::{
+    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CallRecord, Cookie,
+    DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG, Op, ProcessEntry, PtrMode,
+    SizeMode, UNKNOWN_U64,
+};
+
+use super::{device, ids};
+use crate::emit::{count_drop, count_nested, emit, live_process};
+use crate::{inflight, read};
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`, from the driver API's header.
+const LOCATION_DEVICE: u32 = 1;
+
+/// An allocator function was entered.
+#[uprobe]
+pub fn call_entry(ctx: ProbeContext) -> u32 {
+    let (tgid, tid) = ids();
+    if live_process(tgid).is_none() {
+        return 0;
+    }
+    let cookie = read::cookie(&ctx);
+    let args = read::args(&ctx);
+    let mut aside = 0;
+    if cookie.size_mode() == SizeMode::Extent as u8 {
+        // cudaMalloc3D: the extent {width, height, depth} is passed on the stack.
+        let extent = read::user::<[u64; 3]>(read::stack_args(&ctx)).unwrap_or([0; 3]);
+        aside = extent[1].wrapping_mul(extent[2]);
+    } else if cookie.op() == Op::Create as u16 {
+        // CUmemAllocationProp: location {type, id} at 8, in argument 2.
+        aside = match read::user::<[u32; 2]>(args[2].wrapping_add(8)) {
+            Some([LOCATION_DEVICE, id]) => id as u64 + 1,
+            _ => 0,
+        };
+    }
+    let call = InflightCall {
+        cookie: cookie.0,
+        sp: read::sp(&ctx),
+        // SAFETY: a helper without arguments.
+        time_ns: unsafe { bpf_ktime_get_boot_ns() },
+        args,
+        aside,
+    };
+    inflight::enter(tid, &call);
+    0
+}
+
+/// An allocator function returned.
+#[uretprobe]
+pub fn call_return(ctx: RetProbeContext) -> u32 {
+    let ctx = ProbeContext::new(ctx.as_ptr());
+    let (tgid, tid) = ids();
+    let Some(process) = live_process(tgid) else {
+        return 0;
+    };
+    let Some((call, depth, nested)) = inflight::leave(tid, read::entry_sp(&ctx)) else {
+        count_drop(DropReason::ReturnWithoutEntry);
+        return 0;
+    };
+    let cookie = Cookie(call.cookie);
+    let status = read::result(&ctx) as i32;
+    let op = cookie.op();
+    if op >= Op::SetDevice as u16 && op <= Op::PrimaryContext as u16 {
+        if status == 0 {
+            follow_device(tgid, tid, op, cookie, &call);
+        }
+        return 0;
+    }
+    if depth > 0 {
+        inflight::note_nested(tid);
+        count_nested(process);
+        return 0;
+    }
+    send(process, tid, cookie, &call, status, nested);
+    0
+}
+
+/// Argument at a position of the cookie.
+#[inline(always)]
+fn arg(call: &InflightCall, position: u8) -> u64 {
+    match position {
+        0 => call.args[0],
+        1 => call.args[1],
+        2 => call.args[2],
+        3 => call.args[3],
+        4 => call.args[4],
+        5 => call.args[5],
+        _ => 0,
+    }
+}
+
+/// A value that the call wrote through a pointer argument.
+#[inline(always)]
+fn out(call: &InflightCall, position: u8) -> u64 {
+    match read::user::<u64>(arg(call, position)) {
+        Some(value) => value,
+        None => {
+            count_drop(DropReason::ResultUnreadable);
+            UNKNOWN_U64
+        }
+    }
+}
+
+#[inline(always)]
+fn follow_device(tgid: u32, tid: u32, op: u16, cookie: Cookie, call: &InflightCall) {
+    if op == Op::SetDevice as u16 {
+        device::select(tid, call.args[0] as i32);
+    } else if op == Op::PopContext as u16 {
+        device::pop(tid);
+    } else if op == Op::PrimaryContext as u16 {
+        let context = out(call, cookie.handle());
+        device::learn_context(tgid, context, arg(call, cookie.size()) as i32);
+    } else {
+        let of = device::of_context(tgid, arg(call, cookie.handle()));
+        if op == Op::PushContext as u16 {
+            device::push(tid, of);
+        } else {
+            device::select(tid, of);
+        }
+    }
+}
+
+#[inline(always)]
+fn send(
+    process: *mut ProcessEntry,
+    tid: u32,
+    cookie: Cookie,
+    call: &InflightCall,
+    status: i32,
+    nested: u32,
+) {
+    let done = status == 0;
+    let ptr = if cookie.ptr_mode() == PtrMode::Value as u8 {
+        arg(call, cookie.ptr())
+    } else if cookie.ptr_mode() == PtrMode::Out as u8 && done {
+        out(call, cookie.ptr())
+    } else {
+        0
+    };
+    let mut extra = 0;
+    let size = if cookie.size() == NO_ARG && cookie.size_mode() != SizeMode::Extent as u8 {
+        0
+    } else if cookie.size_mode() == SizeMode::Value as u8 {
+        if cookie.extra() != NO_ARG {
+            extra = arg(call, cookie.extra());
+        }
+        arg(call, cookie.size())
+    } else if !done {
+        0
+    } else if cookie.size_mode() == SizeMode::Pitch as u8 {
+        out(call, cookie.extra()).wrapping_mul(arg(call, cookie.size()))
+    } else if cookie.size_mode() == SizeMode::Extent as u8 {
+        // cudaPitchedPtr: {ptr, pitch, …}.
+        match read::user::<u64>(arg(call, cookie.ptr()).wrapping_add(8)) {
+            Some(pitch) => pitch.wrapping_mul(call.aside),
+            None => {
+                count_drop(DropReason::ResultUnreadable);
+                0
+            }
+        }
+    } else {
+        extra = out(call, cookie.extra());
+        out(call, cookie.size())
+    };
+    let handle = if cookie.handle() == NO_ARG {
+        0
+    } else if !cookie.handle_is_result() {
+        arg(call, cookie.handle())
+    } else if done {
+        out(call, cookie.handle())
+    } else {
+        0
+    };
+    let stream = if cookie.stream() == NO_ARG {
+        UNKNOWN_U64
+    } else {
+        arg(call, cookie.stream())
+    };
+    let (device, flags) = if cookie.op() == Op::Create as u16 && call.aside != 0 {
+        (
+            call.aside as i32 - 1,
+            CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT,
+        )
+    } else if let Some(device) = device::current(tid) {
+        (device, CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD)
+    } else {
+        // SAFETY: a map value.
+        let device = unsafe { (*process).default_device };
+        if device == DEVICE_UNKNOWN {
+            (DEVICE_UNKNOWN, 0)
+        } else {
+            (device, CALL_DEVICE_KNOWN)
+        }
+    };
+    let time_ns = call.time_ns;
+    emit::<CallRecord>(process, tid, KIND_CALL, flags, |record| {
+        // SAFETY: `record` is the reservation, as large as CallRecord; every field is written.
+        unsafe {
+            (*record).site = cookie.site();
+            (*record).status = status;
+            (*record).device = device;
+            (*record).op = cookie.op();
+            (*record).nested = nested as u16;
+            (*record).ptr = ptr;
+            (*record).size = size;
+            (*record).stream = stream;
+            (*record).handle = handle;
+            (*record).extra = extra;
+            (*record).duration_ns = (*record).header.time_ns.wrapping_sub(time_ns);
+        }
+    });
+}

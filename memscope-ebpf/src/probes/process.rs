@@ -1,0 +1,129 @@
+//! Processes that fork, execute another image or end, and the dynamic linker's debugger hook.
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
+use aya_ebpf::macros::{raw_tracepoint, uprobe};
+use aya_ebpf::programs::{ProbeContext, RawTracePointContext};
+use core::ffi::c_void;
+use core::ptr::{addr_of, read_volatile};
+use memscope_common::{
+    FOLLOW_FORKS, KIND_MAPPINGS, KIND_PROCESS, MappingsRecord, PROCESS_EXEC, PROCESS_EXIT,
+    PROCESS_FORK, PROCESS_LIVE, ProcessRecord, WATCH_ALL,
+};
+
+use super::{device, ids};
+use crate::emit::{CONFIG, emit, emit_unowned, known_process, live_process};
+use crate::inflight;
+
+/// Offset of `tgid` in `struct task_struct`, from the kernel's BTF, set before the load.
+#[unsafe(no_mangle)]
+static TASK_TGID_OFFSET: u64 = 0;
+
+#[inline(always)]
+fn watch_all() -> bool {
+    match CONFIG.get(0) {
+        Some(config) => config.flags & WATCH_ALL != 0,
+        None => false,
+    }
+}
+
+#[inline(always)]
+fn write(record: *mut ProcessRecord, what: u32, tgid: u32, other: u32) {
+    // SAFETY: the reservation is as large as ProcessRecord; every field behind the header is written.
+    unsafe {
+        (*record).what = what;
+        (*record).tgid = tgid;
+        (*record).other = other;
+        (*record).reserved = 0;
+    }
+}
+
+/// `sched_process_fork(parent, child)`, also for threads.
+#[raw_tracepoint(tracepoint = "sched_process_fork")]
+pub fn process_fork(ctx: RawTracePointContext) -> i32 {
+    let (tgid, tid) = ids();
+    let process = known_process(tgid);
+    let follow = match process {
+        // SAFETY: a map value.
+        Some(p) => unsafe { (*p).flags & FOLLOW_FORKS != 0 },
+        None => false,
+    };
+    if !follow && !watch_all() {
+        return 0;
+    }
+    // SAFETY: the second argument of this tracepoint is a task_struct.
+    let child_task = unsafe { *(ctx.as_ptr() as *const u64).add(1) };
+    let mut child: u32 = 0;
+    // SAFETY: reads four bytes of kernel memory, or fails.
+    let failed = unsafe {
+        bpf_probe_read_kernel(
+            (&raw mut child) as *mut c_void,
+            4,
+            (child_task + read_volatile(addr_of!(TASK_TGID_OFFSET))) as *const c_void,
+        )
+    };
+    if failed != 0 || child == tgid {
+        return 0;
+    }
+    match process {
+        Some(process) if follow => emit::<ProcessRecord>(process, tid, KIND_PROCESS, 0, |r| {
+            write(r, PROCESS_FORK, tgid, child)
+        }),
+        _ => emit_unowned::<ProcessRecord>(tid, KIND_PROCESS, |r| {
+            write(r, PROCESS_FORK, tgid, child)
+        }),
+    }
+    0
+}
+
+/// `sched_process_exec`: the image of a traced process is gone, so its records stop at once.
+#[raw_tracepoint(tracepoint = "sched_process_exec")]
+pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
+    let (tgid, tid) = ids();
+    match known_process(tgid) {
+        Some(process) => {
+            emit::<ProcessRecord>(process, tid, KIND_PROCESS, 0, |r| {
+                write(r, PROCESS_EXEC, tgid, 0)
+            });
+            // SAFETY: a map value.
+            unsafe { (*process).flags &= !PROCESS_LIVE };
+            inflight::forget(tid);
+            device::forget(tid);
+        }
+        None => {
+            if watch_all() {
+                emit_unowned::<ProcessRecord>(tid, KIND_PROCESS, |r| {
+                    write(r, PROCESS_EXEC, tgid, 0)
+                });
+            }
+        }
+    }
+    0
+}
+
+/// `sched_process_exit`, for every thread.
+#[raw_tracepoint(tracepoint = "sched_process_exit")]
+pub fn process_exit(_ctx: RawTracePointContext) -> i32 {
+    let (tgid, tid) = ids();
+    let Some(process) = known_process(tgid) else {
+        return 0;
+    };
+    inflight::forget(tid);
+    device::forget(tid);
+    if tgid == tid {
+        emit::<ProcessRecord>(process, tid, KIND_PROCESS, 0, |r| {
+            write(r, PROCESS_EXIT, tgid, 0)
+        });
+    }
+    0
+}
+
+/// The dynamic linker's `_dl_debug_state`: objects were mapped or unmapped.
+#[uprobe]
+pub fn linker_hook(_ctx: ProbeContext) -> u32 {
+    let (tgid, tid) = ids();
+    if let Some(process) = live_process(tgid) {
+        emit::<MappingsRecord>(process, tid, KIND_MAPPINGS, 0, |_| {});
+    }
+    0
+}

@@ -1,0 +1,199 @@
+//! PyTorch's caching allocator: entries only, since its functions may throw.
+
+use aya_ebpf::macros::uprobe;
+use aya_ebpf::programs::ProbeContext;
+use memscope_common::{
+    CALIBRATE, CalibrationRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_OOM, KIND_REPORT,
+    KIND_TRACE, NO_REGISTER, OomRecord, ProcessEntry, ReportRecord, TRACE_HAS_BLOCK,
+    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord,
+};
+
+use super::ids;
+use crate::emit::{emit, live_process};
+use crate::read;
+
+/// `c10::DeviceType::CPU`.
+const DEVICE_CPU: i8 = 0;
+const ACTION_ALLOC: i32 = 0;
+const ACTION_FREE_REQUESTED: i32 = 1;
+
+/// `c10::reportMemoryUsageToProfiler(ptr, size, allocated, reserved, device)`.
+#[uprobe]
+pub fn torch_report(ctx: ProbeContext) -> u32 {
+    let args = read::args(&ctx);
+    let device_type = args[4] as i8;
+    if device_type == DEVICE_CPU {
+        return 0;
+    }
+    let (tgid, tid) = ids();
+    let Some(process) = live_process(tgid) else {
+        return 0;
+    };
+    emit::<ReportRecord>(process, tid, KIND_REPORT, 0, |record| {
+        // SAFETY: the reservation is as large as ReportRecord; every field is written.
+        unsafe {
+            (*record).ptr = args[0];
+            (*record).size = args[1] as i64;
+            (*record).total_allocated = args[2];
+            (*record).total_reserved = args[3];
+            (*record).device_type = device_type as i32;
+            (*record).device = (args[4] >> 8) as i8 as i32;
+        }
+    });
+    0
+}
+
+/// `c10::reportOutOfMemoryToProfiler(size, allocated, reserved, device)`.
+#[uprobe]
+pub fn torch_oom(ctx: ProbeContext) -> u32 {
+    let args = read::args(&ctx);
+    let (tgid, tid) = ids();
+    let Some(process) = live_process(tgid) else {
+        return 0;
+    };
+    emit::<OomRecord>(process, tid, KIND_OOM, 0, |record| {
+        // SAFETY: the reservation is as large as OomRecord; every field is written.
+        unsafe {
+            (*record).size = args[0] as i64;
+            (*record).total_allocated = args[1];
+            (*record).total_reserved = args[2];
+            (*record).device_type = args[3] as i8 as i32;
+            (*record).device = (args[3] >> 8) as i8 as i32;
+        }
+    });
+    0
+}
+
+/// What was read beside the arguments of `record_trace`.
+struct Beside {
+    flags: u8,
+    block_size: u64,
+    allocated: u64,
+    reserved: u64,
+    pool: [u64; 2],
+}
+
+/// `DeviceCachingAllocator::record_trace(this, action, addr, size, stream, device, pool, …)`.
+#[uprobe]
+pub fn torch_trace(ctx: ProbeContext) -> u32 {
+    let (tgid, tid) = ids();
+    let Some(process) = live_process(tgid) else {
+        return 0;
+    };
+    let args = read::args(&ctx);
+    let cookie = read::cookie(&ctx);
+    let action = args[1] as i32;
+    let mut beside = Beside {
+        flags: 0,
+        block_size: 0,
+        allocated: 0,
+        reserved: 0,
+        pool: [0; 2],
+    };
+    let mut device = args[5] as i8 as i32;
+    if !cookie.torch_device() {
+        device = DEVICE_UNKNOWN;
+        beside.flags |= TRACE_NO_DEVICE;
+    }
+    if cookie.torch_pool()
+        && let Some(pool) = read::user::<[u64; 2]>(read::stack_args(&ctx))
+    {
+        beside.pool = pool;
+        beside.flags |= TRACE_HAS_POOL;
+    }
+    read_block(&ctx, process, action, &args, &mut beside);
+    read_totals(process, args[0], &mut beside);
+    // SAFETY: a map value.
+    if unsafe { (*process).flags } & CALIBRATE != 0 {
+        let registers = read::saved(&ctx);
+        let caller = read::caller(&ctx);
+        emit::<CalibrationRecord>(process, tid, KIND_CALIBRATION, beside.flags, |record| {
+            // SAFETY: the reservation is as large as CalibrationRecord; every field is written.
+            unsafe {
+                fill(&raw mut (*record).trace, &args, action, device, &beside);
+                (*record).registers = registers;
+                (*record).caller = caller;
+            }
+        });
+    } else {
+        emit::<TraceRecord>(process, tid, KIND_TRACE, beside.flags, |record| {
+            fill(record, &args, action, device, &beside);
+        });
+    }
+    0
+}
+
+#[inline(always)]
+fn fill(record: *mut TraceRecord, args: &[u64; 6], action: i32, device: i32, beside: &Beside) {
+    // SAFETY: `record` lies in a reservation; every field behind the header is written.
+    unsafe {
+        (*record).allocator = args[0];
+        (*record).action = action;
+        (*record).device = device;
+        (*record).addr = args[2];
+        (*record).size = args[3];
+        (*record).stream = args[4];
+        (*record).block_size = beside.block_size;
+        (*record).total_allocated = beside.allocated;
+        (*record).total_reserved = beside.reserved;
+        (*record).pool = beside.pool;
+    }
+}
+
+/// The block that the caller holds in a register: believed only if its address and its requested
+/// size are those of the call, so a wrong register or offset yields nothing, never a wrong size.
+#[inline(always)]
+fn read_block(
+    ctx: &ProbeContext,
+    process: *mut ProcessEntry,
+    action: i32,
+    args: &[u64; 6],
+    beside: &mut Beside,
+) {
+    // SAFETY: a map value.
+    let (offset, on_alloc, on_free) = unsafe {
+        (
+            (*process).block_ptr_offset,
+            (*process).alloc_register,
+            (*process).free_register,
+        )
+    };
+    let register = match action {
+        ACTION_ALLOC => on_alloc,
+        ACTION_FREE_REQUESTED => on_free,
+        _ => NO_REGISTER,
+    };
+    if offset == 0 || register == NO_REGISTER {
+        return;
+    }
+    let block = read::saved_one(ctx, register);
+    // {size, requested_size, pool, ptr}
+    let Some(fields) =
+        read::user::<[u64; 4]>(block.wrapping_add(offset as u64).wrapping_sub(24))
+    else {
+        return;
+    };
+    if fields[3] == args[2] && fields[1] == args[3] {
+        beside.block_size = fields[0];
+        beside.flags |= TRACE_HAS_BLOCK;
+    }
+}
+
+#[inline(always)]
+fn read_totals(process: *mut ProcessEntry, allocator: u64, beside: &mut Beside) {
+    // SAFETY: a map value.
+    let (allocated, reserved) =
+        unsafe { ((*process).allocated_offset, (*process).reserved_offset) };
+    if allocated == 0 {
+        return;
+    }
+    let (Some(a), Some(r)) = (
+        read::user::<u64>(allocator.wrapping_add(allocated as u64)),
+        read::user::<u64>(allocator.wrapping_add(reserved as u64)),
+    ) else {
+        return;
+    };
+    beside.allocated = a;
+    beside.reserved = r;
+    beside.flags |= TRACE_HAS_TOTALS;
+}

@@ -41,8 +41,7 @@ pub fn find_toolchain() -> Result<Toolchain, BuildError> {
     match sysroot {
         Some(sysroot) if has_sources(&sysroot) => {
             let rustc = Path::new(&sysroot).join("bin/rustc");
-            let version =
-                output_of(Command::new(&rustc).arg("--version")).unwrap_or_default();
+            let version = output_of(Command::new(&rustc).arg("--version")).unwrap_or_default();
             return Ok(Toolchain {
                 rustc,
                 rustup: Some("nightly".to_owned()),
@@ -64,15 +63,17 @@ pub fn find_toolchain() -> Result<Toolchain, BuildError> {
             continue;
         };
         if has_sources(&sysroot) {
-            let version =
-                output_of(Command::new(&rustc).arg("--version")).unwrap_or_default();
+            let version = output_of(Command::new(&rustc).arg("--version")).unwrap_or_default();
             return Ok(Toolchain {
                 rustc,
                 rustup: None,
                 version,
             });
         }
-        looked.push(format!("{} (no library sources in {sysroot})", rustc.display()));
+        looked.push(format!(
+            "{} (no library sources in {sysroot})",
+            rustc.display()
+        ));
     }
     Err(BuildError::NoCompiler {
         looked: looked.join("; "),

@@ -33,8 +33,11 @@ pub const FOLLOW_FORKS: u32 = 4;
 /// `GlobalConfig::flags`: say when any process executes an image or forks.
 pub const WATCH_ALL: u32 = 1;
 
-/// "No register known to hold the block."
-pub const NO_REGISTER: u8 = 0xff;
+/// "No place known that holds the block." Places below [`PLACE_STACK`] are indices into the
+/// calibration record's registers, those from it on are words of its stack.
+pub const NOWHERE: u8 = 0xff;
+/// Place of the first stack word (the return address).
+pub const PLACE_STACK: u8 = 16;
 
 /// How many processes can be traced at a time.
 pub const SLOTS: u32 = 4096;
@@ -64,10 +67,10 @@ pub struct ProcessEntry {
     /// Offset of the address field in PyTorch's `Block`; the rounded size lies 24 bytes and the
     /// requested size 16 bytes before it. 0: not known.
     pub block_ptr_offset: u16,
-    /// Index into the saved registers that holds the block on `alloc`, or [`NO_REGISTER`].
-    pub alloc_register: u8,
+    /// Place that holds the block on `alloc`, or [`NOWHERE`].
+    pub alloc_place: u8,
     /// The same for `free_requested`.
-    pub free_register: u8,
+    pub free_place: u8,
 }
 
 /// Settings for all programs.

@@ -170,16 +170,24 @@ pub struct TraceRecord {
     pub pool: [u64; 2],
 }
 
+/// Registers in a [`CalibrationRecord`].
+pub const CALIBRATION_REGISTERS: usize = 9;
+/// Stack words in a [`CalibrationRecord`].
+pub const CALIBRATION_STACK: usize = 48;
+
 /// A [`TraceRecord`] and what is needed to find where blocks and totals lie.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CalibrationRecord {
     /// The trace entry itself.
     pub trace: TraceRecord,
-    /// rbx, rbp, r12, r13, r14, r15 of the caller (aarch64: x19 … x24).
-    pub registers: [u64; 6],
+    /// Registers that may still hold the caller's values: rbx, rbp, r12, r13, r14, r15, rax, r10,
+    /// r11.
+    pub registers: [u64; CALIBRATION_REGISTERS],
     /// Return address: which call site it was.
     pub caller: u64,
+    /// Words of the caller's frame, from the return address's own word upwards.
+    pub stack: [u64; CALIBRATION_STACK],
 }
 
 /// `ProcessRecord::what`: a child was forked; `other` is its tgid.
@@ -227,7 +235,10 @@ layout!(CallRecord, 40 + 16 + 48);
 layout!(ReportRecord, 40 + 40);
 layout!(OomRecord, 40 + 32);
 layout!(TraceRecord, 40 + 16 + 64);
-layout!(CalibrationRecord, 120 + 56);
+layout!(
+    CalibrationRecord,
+    120 + 8 * (CALIBRATION_REGISTERS + 1 + CALIBRATION_STACK)
+);
 layout!(ProcessRecord, 40 + 16);
 layout!(MappingsRecord, 40);
 const _: () = {

@@ -1,4 +1,26 @@
-//! The parts of `memscoped`.
+//! The parts of `memscoped`: probes, the ring, the keeper with journal and ledger, the tracer, and
+//! what the gRPC server asks.
 
+pub mod clock;
+pub mod config;
 pub mod ingest;
+pub mod keeper;
 pub mod probe;
+pub mod replay;
+pub mod serve;
+pub mod tracer;
+
+/// An error and all its causes, in one line.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let words = inner.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        cause = inner.source();
+    }
+    text
+}

@@ -1,4 +1,203 @@
-//! memscoped
-mod ingest;
-mod probe;
-fn main() {}
+//! `memscoped`: starts the parts, serves, and takes everything down again.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use memscope_daemon::config::Config;
+use memscope_daemon::keeper::{Command, Keeper, KeeperHandle};
+use memscope_daemon::probe::load::Kernel;
+use memscope_daemon::serve::{Messages, Serving};
+use memscope_daemon::tracer::{Order, Tracer, told_channel};
+use memscope_daemon::{clock, replay};
+use memscope_journal::{ClockPair, Journal};
+use memscope_ledger::LedgerConfig;
+use memscope_rpc::{EventHub, Export, ListenOptions, Listener, ServeOptions, Severity, serve};
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> std::process::ExitCode {
+    let config = Config::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(log_filter(&config.log))
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+    match run(&config) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("memscoped: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+/// A bare level is meant for memscope's own crates; a filter with targets is taken as it is.
+fn log_filter(words: &str) -> tracing_subscriber::EnvFilter {
+    use tracing_subscriber::EnvFilter;
+    let own = [
+        "memscoped",
+        "memscope_daemon",
+        "memscope_rpc",
+        "memscope_site",
+        "memscope_journal",
+    ];
+    let words = if words.contains(['=', ',']) {
+        words.to_owned()
+    } else {
+        let each: Vec<String> = own
+            .iter()
+            .map(|crate_name| format!("{crate_name}={words}"))
+            .collect();
+        format!("warn,{}", each.join(","))
+    };
+    EnvFilter::try_new(words).unwrap_or_else(|_| EnvFilter::new("info"))
+}
+
+fn run(config: &Config) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("the runtime could not be started")?;
+    match &config.replay {
+        Some(path) => runtime.block_on(serve_recording(config, path)),
+        None => runtime.block_on(serve_live(config)),
+    }
+}
+
+fn ledger_config(config: &Config) -> LedgerConfig {
+    LedgerConfig {
+        trace_entries: config.trace_entries,
+        retention_ns: config.retention.saturating_mul(1_000_000_000),
+        ..LedgerConfig::default()
+    }
+}
+
+fn serve_options() -> ServeOptions {
+    ServeOptions {
+        export: Export {
+            memory_viz: Some(Arc::new(|report, out| {
+                memscope_export::memory_viz(report, out).map_err(std::io::Error::other)
+            })),
+        },
+        ..ServeOptions::default()
+    }
+}
+
+/// Waits for SIGINT or SIGTERM.
+async fn told_to_stop() -> Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> {
+    let listener = Listener::bind(&ListenOptions::private(&config.socket))?;
+    let replayed = replay::replay(path, ledger_config(config))?;
+    let messages = Messages::default();
+    for warning in &replayed.warnings {
+        messages.say(Severity::Warning, warning.clone());
+    }
+    tracing::info!(records = replayed.records, path = %path.display(), "replayed");
+    let hub = Arc::new(EventHub::new());
+    let (keeper, thread) = Keeper::for_replay(replayed.ledger, replayed.epoch, hub)
+        .context("the keeper could not be started")?;
+    let serving = Serving {
+        keeper: keeper.clone(),
+        tracer: None,
+        started: Instant::now(),
+        messages,
+        replay: Some((path.to_owned(), replayed.end)),
+        journal_limit: None,
+    };
+    let mut options = serve_options();
+    // Whoever can read the file may see what is in it, whosever processes they were.
+    options.access = memscope_rpc::Access::Everyone;
+    let result = serve(listener, Arc::new(serving), options, async {
+        let _ = told_to_stop().await;
+    })
+    .await;
+    let _ = keeper.send(Command::Stop);
+    let _ = thread.join();
+    Ok(result?)
+}
+
+fn start_journal(config: &Config, epoch: u64) -> Result<Option<Journal>> {
+    if config.journal_mib == 0 {
+        return Ok(None);
+    }
+    let (boot_ns, unix_ns) = clock::pair();
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .ok()
+        .and_then(|text| memscope_journal::boot_id(text.trim()))
+        .unwrap_or_default();
+    let mut journal = memscope_journal::Config::new(epoch, boot_id, ClockPair { boot_ns, unix_ns });
+    journal.total_bytes = config.journal_mib << 20;
+    journal.segment_bytes = (journal.total_bytes / 16).clamp(1 << 20, 16 << 20);
+    let dir = config.state_dir.join("journal");
+    Journal::create(&dir, journal)
+        .map(Some)
+        .context("the journal could not be started (--state-dir DIR puts it elsewhere, --journal-mib 0 does without)")
+}
+
+async fn serve_live(config: &Config) -> Result<()> {
+    let listener = Listener::bind(&ListenOptions::new(&config.socket))?;
+    let epoch = clock::boot_ns();
+    let ring_bytes = config.ring_mib << 20;
+    let (kernel, ring) = match Kernel::load(config.links.method(), ring_bytes) {
+        Ok(loaded) => loaded,
+        Err(error) => bail!(
+            "{}\n  try: memscope-ctl doctor   (says what this machine lacks)",
+            memscope_daemon::error_chain(&error)
+        ),
+    };
+    let method = kernel.method().name();
+    let journal = start_journal(config, epoch)?;
+    let hub = Arc::new(EventHub::new());
+    let (orders, order_queue) = std::sync::mpsc::channel();
+    let told = told_channel(orders.clone())?;
+    let (keeper, keeper_thread) = Keeper::start(
+        Some(ring),
+        journal,
+        epoch,
+        ledger_config(config),
+        hub,
+        Some(told),
+    )
+    .context("the keeper could not be started")?;
+    let tracer_thread = Tracer::start(kernel, keeper.clone(), order_queue, ring_bytes / 4)
+        .context("the tracer could not be started")?;
+    let messages = Messages::default();
+    let serving = Serving {
+        keeper: keeper.clone(),
+        tracer: Some(orders.clone()),
+        started: Instant::now(),
+        messages,
+        replay: None,
+        journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),
+    };
+    tracing::info!(socket = %config.socket.display(), links = method, "ready");
+    let result = serve(listener, Arc::new(serving), serve_options(), async {
+        let _ = told_to_stop().await;
+    })
+    .await;
+    stop(&orders, &keeper).await;
+    let _ = tracer_thread.join();
+    let _ = keeper_thread.join();
+    Ok(result?)
+}
+
+/// Detaches everything, then lets the keeper write what is left.
+async fn stop(orders: &Sender<Order>, keeper: &KeeperHandle) {
+    let (reply, done) = tokio::sync::oneshot::channel();
+    if orders.send(Order::Stop(reply)).is_ok() {
+        let _ = done.await;
+    }
+    let _ = keeper.send(Command::Stop);
+}

@@ -1,6 +1,8 @@
 //! The maps through which records leave, and the only place that reserves and submits.
 
-use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
+use aya_ebpf::bindings::{
+    BPF_F_MMAPABLE, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP,
+};
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, RingBuf};
@@ -76,6 +78,29 @@ pub fn emit<T: 'static>(
     flags: u8,
     fill: impl FnOnce(*mut T),
 ) {
+    send(process, tid, kind, flags, false, fill);
+}
+
+/// As [`emit`], and wakes the daemon at once: for what it must act on.
+#[inline(always)]
+pub fn emit_urgent<T: 'static>(
+    process: *mut ProcessEntry,
+    tid: u32,
+    kind: u16,
+    fill: impl FnOnce(*mut T),
+) {
+    send(process, tid, kind, 0, true, fill);
+}
+
+#[inline(always)]
+fn send<T: 'static>(
+    process: *mut ProcessEntry,
+    tid: u32,
+    kind: u16,
+    flags: u8,
+    urgent: bool,
+    fill: impl FnOnce(*mut T),
+) {
     // SAFETY: a map value.
     let sequence = add(unsafe { &raw mut (*process).sequence }, 1) + 1;
     let Some(mut slot) = RING.reserve::<T>(0) else {
@@ -101,7 +126,11 @@ pub fn emit<T: 'static>(
         };
     }
     fill(record);
-    slot.submit(wake_flags(sequence));
+    slot.submit(if urgent {
+        BPF_RB_FORCE_WAKEUP as u64
+    } else {
+        wake_flags(sequence)
+    });
 }
 
 /// Sends a record that belongs to no traced process.

@@ -25,6 +25,19 @@ pub fn user<T: Copy>(address: u64) -> Option<T> {
     Some(unsafe { value.assume_init() })
 }
 
+/// Reads `T` from user memory to where it is needed; zeroes it where that fails.
+#[inline(always)]
+pub fn user_into<T>(to: *mut T, address: u64) {
+    // SAFETY: the caller's `to` is a T in a map or a reservation; the helper fills or zeroes it.
+    unsafe {
+        bpf_probe_read_user(
+            to as *mut c_void,
+            size_of::<T>() as u32,
+            address as *const c_void,
+        );
+    }
+}
+
 /// The cookie of the link that this probe was attached with.
 #[inline(always)]
 pub fn cookie(ctx: &ProbeContext) -> Cookie {
@@ -35,6 +48,7 @@ pub fn cookie(ctx: &ProbeContext) -> Cookie {
 #[cfg(bpf_target_arch = "x86_64")]
 mod arch {
     use aya_ebpf::programs::ProbeContext;
+    use memscope_common::{CALIBRATION_REGISTERS, PLACE_STACK};
 
     /// The six integer arguments of the System V calling convention.
     #[inline(always)]
@@ -51,9 +65,9 @@ mod arch {
         ]
     }
 
-    /// Callee-saved registers, in the order of the calibration record.
+    /// Registers that may still hold the caller's values, in the order of the calibration record.
     #[inline(always)]
-    pub fn saved(ctx: &ProbeContext) -> [u64; 6] {
+    pub fn left_over(ctx: &ProbeContext) -> [u64; CALIBRATION_REGISTERS] {
         // SAFETY: as above.
         let r = unsafe { &*ctx.regs };
         [
@@ -63,23 +77,44 @@ mod arch {
             r.r13 as u64,
             r.r14 as u64,
             r.r15 as u64,
+            r.rax as u64,
+            r.r10 as u64,
+            r.r11 as u64,
         ]
     }
 
-    /// One callee-saved register by its index in `saved`.
+    /// What lies at a place (see `memscope_common::PLACE_STACK`).
     #[inline(always)]
-    pub fn saved_one(ctx: &ProbeContext, index: u8) -> u64 {
-        // SAFETY: as above.
-        let r = unsafe { &*ctx.regs };
-        match index {
-            0 => r.rbx as u64,
-            1 => r.rbp as u64,
-            2 => r.r12 as u64,
-            3 => r.r13 as u64,
-            4 => r.r14 as u64,
-            5 => r.r15 as u64,
-            _ => 0,
+    pub fn place(ctx: &ProbeContext, place: u8) -> Option<u64> {
+        if place >= PLACE_STACK {
+            return super::user::<u64>(sp(ctx).wrapping_add((place - PLACE_STACK) as u64 * 8));
         }
+        // Volatile: the compiler would otherwise load through one computed address, which the
+        // verifier refuses for the context.
+        macro_rules! register {
+            ($name:ident) => {
+                // SAFETY: as above.
+                unsafe { core::ptr::read_volatile(&raw const (*ctx.regs).$name) as u64 }
+            };
+        }
+        let all = [
+            register!(rbx),
+            register!(rbp),
+            register!(r12),
+            register!(r13),
+            register!(r14),
+            register!(r15),
+            register!(rax),
+            register!(r10),
+            register!(r11),
+        ];
+        let mut value = None;
+        for (index, register) in all.iter().enumerate() {
+            if place as usize == index {
+                value = Some(*register);
+            }
+        }
+        value
     }
 
     /// Stack pointer: at a function's entry it points to the return address.

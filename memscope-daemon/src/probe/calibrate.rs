@@ -19,10 +19,10 @@ pub struct Layout {
     pub reserved_offset: u32,
     /// Offset of the address in a block; sizes lie 24 and 16 bytes before it.
     pub block_ptr_offset: u16,
-    /// Saved register that holds the block on `alloc`.
-    pub alloc_register: u8,
+    /// Place (register or stack word) that holds the block on `alloc`.
+    pub alloc_place: u8,
     /// … on `free_requested`.
-    pub free_register: u8,
+    pub free_place: u8,
 }
 
 /// Reads the traced process.
@@ -46,7 +46,7 @@ pub enum Step {
 
 /// One call of `record_trace` while calibrating.
 #[derive(Debug, Clone, Copy)]
-pub struct TraceSeen {
+pub struct TraceSeen<'a> {
     /// Thread.
     pub tid: u32,
     /// The allocator object.
@@ -57,8 +57,8 @@ pub struct TraceSeen {
     pub addr: u64,
     /// Requested bytes.
     pub size: u64,
-    /// The caller's saved registers.
-    pub registers: [u64; 6],
+    /// Candidates for the block: (place, value).
+    pub candidates: &'a [(u8, u64)],
     /// Rounded size as the probe read it.
     pub block_size: Option<u64>,
     /// Allocated and reserved bytes as the probe read them (before the block counts, for `alloc`).
@@ -99,6 +99,15 @@ const ATTEMPTS: u32 = 4;
 /// Blocks read per round: reading another process's memory is not free.
 const READS_PER_ROUND: u32 = 64;
 
+/// What a report is compared with.
+struct Pending {
+    allocator: u64,
+    action: i32,
+    addr: u64,
+    block_size: Option<u64>,
+    totals: Option<(u64, u64)>,
+}
+
 #[derive(Default)]
 struct Votes(HashMap<(u8, u16), u32>);
 
@@ -107,7 +116,7 @@ impl Votes {
         self.0
             .iter()
             .filter(|(_, n)| **n >= VOTES)
-            .max_by_key(|((register, offset), n)| (**n, std::cmp::Reverse((*register, *offset))))
+            .max_by_key(|((place, offset), n)| (**n, std::cmp::Reverse((*place, *offset))))
             .map(|(key, _)| *key)
     }
 }
@@ -123,7 +132,7 @@ pub struct Calibrator {
     recent_reserved: HashSet<u64>,
     last_totals: Option<(u64, u64)>,
     allocator: Option<u64>,
-    pending: HashMap<u32, TraceSeen>,
+    pending: HashMap<u32, Pending>,
     trying: Option<Layout>,
     proofs: (u32, u32),
     attempts: u32,
@@ -159,12 +168,21 @@ impl Calibrator {
     }
 
     /// A call of `record_trace` was seen.
-    pub fn trace(&mut self, seen: &TraceSeen, memory: &dyn Memory) {
+    pub fn trace(&mut self, seen: &TraceSeen<'_>, memory: &dyn Memory) {
         self.calls += 1;
         if seen.action != ALLOC && seen.action != FREE_REQUESTED {
             return;
         }
-        self.pending.insert(seen.tid, *seen);
+        self.pending.insert(
+            seen.tid,
+            Pending {
+                allocator: seen.allocator,
+                action: seen.action,
+                addr: seen.addr,
+                block_size: seen.block_size,
+                totals: seen.totals,
+            },
+        );
         if self.pending.len() > 4096 {
             self.pending.clear();
         }
@@ -178,16 +196,16 @@ impl Calibrator {
             &mut self.free_votes
         };
         let mut bytes = [0u8; BLOCK_SPAN];
-        for (index, register) in seen.registers.iter().enumerate() {
-            if *register < 0x1000 || *register >> 47 != 0 || *register & 7 != 0 {
+        for (place, value) in seen.candidates {
+            if *value < 0x1_0000 || *value >> 47 != 0 || *value & 7 != 0 {
                 continue;
             }
-            if !memory.read(*register, &mut bytes) {
+            if !memory.read(*value, &mut bytes) {
                 continue;
             }
             for offset in (24..BLOCK_SPAN - 8).step_by(8) {
                 if word(&bytes, offset) == seen.addr && word(&bytes, offset - 16) == seen.size {
-                    *votes.0.entry((index as u8, offset as u16)).or_default() += 1;
+                    *votes.0.entry((*place, offset as u16)).or_default() += 1;
                 }
             }
         }
@@ -302,7 +320,7 @@ impl Calibrator {
         if memory.read(allocator, &mut picture) {
             self.snapshot = Some(picture);
         }
-        let (Some((alloc_register, on_alloc)), Some((free_register, on_free)), Some(totals)) = (
+        let (Some((alloc_place, on_alloc)), Some((free_place, on_free)), Some(totals)) = (
             self.alloc_votes.best(),
             self.free_votes.best(),
             &self.total_candidates,
@@ -319,8 +337,8 @@ impl Calibrator {
             allocated_offset: allocated as u32,
             reserved_offset: (allocated + STAT_ARRAY) as u32,
             block_ptr_offset: on_alloc,
-            alloc_register,
-            free_register,
+            alloc_place,
+            free_place,
         };
         self.trying = Some(layout);
         self.proofs = (0, 0);
@@ -403,7 +421,13 @@ mod tests {
                         action,
                         addr,
                         size: rounded - 100,
-                        registers: [3, 0, block, 0x60_0000, block + 4, 0],
+                        candidates: &[
+                            (0, 3),
+                            (2, block),
+                            (3, 0x60_0000),
+                            (4, block + 4),
+                            (30, block),
+                        ],
                         block_size: read.then_some(rounded),
                         totals: read.then_some((in_trap + u64::from(lie), reserved)),
                     },
@@ -446,8 +470,8 @@ mod tests {
                 allocated_offset: TOTALS as u32,
                 reserved_offset: TOTALS as u32 + 96,
                 block_ptr_offset: PTR,
-                alloc_register: 2,
-                free_register: 2,
+                alloc_place: 2,
+                free_place: 2,
             })
         );
     }

@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData};
 use aya::programs::{RawTracePoint, UProbe};
-use memscope_common::{DropReason, GlobalConfig, ProcessEntry, RING_BYTES_DEFAULT, name};
+use memscope_common::{DropReason, GlobalConfig, NOWHERE, ProcessEntry, RING_BYTES_DEFAULT, name};
 
+use super::calibrate::Layout;
 use super::{ProbeError, kernel, multi};
 use crate::ingest::ring::Ring;
 
@@ -89,6 +91,8 @@ struct Slots {
 
 // SAFETY: shared memory, touched through atomics and whole-field volatile accesses only.
 unsafe impl Send for Slots {}
+// SAFETY: as above.
+unsafe impl Sync for Slots {}
 
 impl Drop for Slots {
     fn drop(&mut self) {
@@ -103,7 +107,7 @@ pub struct Kernel {
     multi: BTreeMap<Program, OwnedFd>,
     method: AttachMethod,
     processes: BpfHashMap<MapData, u32, u32>,
-    slots: Slots,
+    slots: Arc<Slots>,
     free_slots: std::collections::VecDeque<u32>,
     taken: BTreeMap<u32, u32>,
     drops: Array<MapData, u64>,
@@ -186,7 +190,7 @@ impl Kernel {
                 })
             })?;
         let ring = Ring::open(ring_fd, ring_bytes)?;
-        let slots = map_slots(&bpf)?;
+        let slots = Arc::new(map_slots(&bpf)?);
         let mut take = |map: &str| {
             bpf.take_map(map)
                 .ok_or_else(|| ProbeError::Missing(map.to_owned()))
@@ -235,10 +239,10 @@ impl Kernel {
             .collect()
     }
 
-    /// Takes a slot for a process; its records are not wanted before [`Kernel::update`] says so.
-    pub fn add_process(&mut self, tgid: u32, entry: ProcessEntry) -> Result<(), ProbeError> {
-        let slot = match self.taken.get(&tgid) {
-            Some(slot) => *slot,
+    /// Takes a slot for a process; its records are not wanted before its flags say so.
+    pub fn add_process(&mut self, tgid: u32, entry: ProcessEntry) -> Result<Slot, ProbeError> {
+        let index = match self.taken.get(&tgid) {
+            Some(index) => *index,
             None => self.free_slots.pop_front().ok_or_else(|| {
                 ProbeError::Missing(format!(
                     "room for another process: {} are traced already",
@@ -246,76 +250,34 @@ impl Kernel {
                 ))
             })?,
         };
-        // SAFETY: `slot` is below the array's length, and no program uses it before the insert below
-        // (or, when a process is taken over after an exec, none counts while it is not live).
-        unsafe { std::ptr::write_volatile(self.slot(slot), entry) };
-        self.taken.insert(tgid, slot);
+        let slot = Slot {
+            slots: Arc::clone(&self.slots),
+            index,
+        };
+        // SAFETY: the index is below the array's length, and no program uses it before the insert
+        // below (or, when a process is taken over after an exec, none counts while it is not live).
+        unsafe { std::ptr::write_volatile(slot.entry(), entry) };
+        self.taken.insert(tgid, index);
         self.processes
-            .insert(tgid, slot, 0)
-            .map_err(map_error(name::PROCESSES, "changed"))
+            .insert(tgid, index, 0)
+            .map_err(map_error(name::PROCESSES, "changed"))?;
+        Ok(slot)
     }
 
-    /// Forgets a process; what its programs counted is returned.
-    pub fn remove_process(&mut self, tgid: u32) -> Option<Counters> {
-        let counters = self.counters(tgid);
-        let slot = self.taken.remove(&tgid)?;
-        self.set_flags(slot, 0);
+    /// Forgets a process.
+    pub fn remove_process(&mut self, tgid: u32) {
+        let Some(index) = self.taken.remove(&tgid) else {
+            return;
+        };
+        Slot {
+            slots: Arc::clone(&self.slots),
+            index,
+        }
+        .set_flags(0);
         if let Err(error) = self.processes.remove(&tgid) {
             tracing::debug!(%error, tgid, "was not in the table of processes");
         }
-        self.free_slots.push_back(slot);
-        counters
-    }
-
-    fn slot(&self, slot: u32) -> *mut ProcessEntry {
-        // SAFETY: slots come from 0..SLOTS, the length of the mapping.
-        unsafe { self.slots.address.as_ptr().add(slot as usize) }
-    }
-
-    fn set_flags(&self, slot: u32, flags: u32) {
-        // SAFETY: an aligned u32 in the shared mapping.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.slot(slot)).flags) }
-            .store(flags, Ordering::Release);
-    }
-
-    /// Sets the flags of a process.
-    pub fn set_process_flags(&self, tgid: u32, flags: u32) {
-        if let Some(slot) = self.taken.get(&tgid) {
-            self.set_flags(*slot, flags);
-        }
-    }
-
-    /// Changes the settings of a process: everything but the handle, flags and counters.
-    pub fn update(&self, tgid: u32, change: impl FnOnce(&mut ProcessEntry)) {
-        let Some(slot) = self.taken.get(&tgid) else {
-            return;
-        };
-        let at = self.slot(*slot);
-        // SAFETY: shared memory; the settings are written by this side only, and each field is
-        // written whole.
-        unsafe {
-            let mut entry = std::ptr::read_volatile(at);
-            change(&mut entry);
-            std::ptr::write_volatile(&raw mut (*at).default_device, entry.default_device);
-            std::ptr::write_volatile(&raw mut (*at).reserved_offset, entry.reserved_offset);
-            std::ptr::write_volatile(&raw mut (*at).alloc_register, entry.alloc_register);
-            std::ptr::write_volatile(&raw mut (*at).free_register, entry.free_register);
-            std::ptr::write_volatile(&raw mut (*at).allocated_offset, entry.allocated_offset);
-            std::ptr::write_volatile(&raw mut (*at).block_ptr_offset, entry.block_ptr_offset);
-        }
-    }
-
-    /// What the programs counted for a process.
-    pub fn counters(&self, tgid: u32) -> Option<Counters> {
-        let at = self.slot(*self.taken.get(&tgid)?);
-        // SAFETY: aligned u64 fields in the shared mapping.
-        unsafe {
-            Some(Counters {
-                sequence: AtomicU64::from_ptr(&raw mut (*at).sequence).load(Ordering::Acquire),
-                lost: AtomicU64::from_ptr(&raw mut (*at).lost).load(Ordering::Acquire),
-                nested: AtomicU64::from_ptr(&raw mut (*at).nested).load(Ordering::Acquire),
-            })
-        }
+        self.free_slots.push_back(index);
     }
 
     /// Descriptor of a program for multi-uprobe links.
@@ -326,6 +288,72 @@ impl Kernel {
     /// aya's form of a program, for perf events.
     pub(super) fn perf_program(&mut self, program: Program) -> Result<&mut UProbe, ProbeError> {
         uprobe(&mut self.bpf, program)
+    }
+}
+
+/// The kernel side's view of one traced process. Valid until the process is forgotten; what is read
+/// or written through it later touches another process's counters, so its owner drops it first.
+#[derive(Clone)]
+pub struct Slot {
+    slots: Arc<Slots>,
+    index: u32,
+}
+
+impl Slot {
+    fn entry(&self) -> *mut ProcessEntry {
+        // SAFETY: indices come from 0..SLOTS, the length of the mapping.
+        unsafe { self.slots.address.as_ptr().add(self.index as usize) }
+    }
+
+    /// Sets the process's flags.
+    pub fn set_flags(&self, flags: u32) {
+        // SAFETY: an aligned u32 in the shared mapping.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).flags) }
+            .store(flags, Ordering::Release);
+    }
+
+    /// Sets the device of threads that chose none.
+    pub fn set_default_device(&self, device: i32) {
+        // SAFETY: an aligned i32 in the shared mapping.
+        unsafe { AtomicI32::from_ptr(&raw mut (*self.entry()).default_device) }
+            .store(device, Ordering::Release);
+    }
+
+    /// Tells the `record_trace` probe where to read; `None`: nowhere.
+    pub fn set_layout(&self, layout: Option<&Layout>) {
+        let at = self.entry();
+        let (allocated, reserved, block, on_alloc, on_free) = match layout {
+            Some(l) => (
+                l.allocated_offset,
+                l.reserved_offset,
+                l.block_ptr_offset,
+                l.alloc_place,
+                l.free_place,
+            ),
+            None => (0, 0, 0, NOWHERE, NOWHERE),
+        };
+        // SAFETY: shared memory; these fields are written by this side only, each one whole, and the
+        // probe checks what it reads with them.
+        unsafe {
+            std::ptr::write_volatile(&raw mut (*at).reserved_offset, reserved);
+            std::ptr::write_volatile(&raw mut (*at).alloc_place, on_alloc);
+            std::ptr::write_volatile(&raw mut (*at).free_place, on_free);
+            std::ptr::write_volatile(&raw mut (*at).allocated_offset, allocated);
+            std::ptr::write_volatile(&raw mut (*at).block_ptr_offset, block);
+        }
+    }
+
+    /// What the programs counted.
+    pub fn counters(&self) -> Counters {
+        let at = self.entry();
+        // SAFETY: aligned u64 fields in the shared mapping.
+        unsafe {
+            Counters {
+                sequence: AtomicU64::from_ptr(&raw mut (*at).sequence).load(Ordering::Acquire),
+                lost: AtomicU64::from_ptr(&raw mut (*at).lost).load(Ordering::Acquire),
+                nested: AtomicU64::from_ptr(&raw mut (*at).nested).load(Ordering::Acquire),
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runtime and driver calls: entry and return of C functions that return a status.
 
-use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::EbpfContext;
+use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use memscope_common::{

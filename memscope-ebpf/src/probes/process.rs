@@ -12,7 +12,7 @@ use memscope_common::{
 };
 
 use super::{device, ids};
-use crate::emit::{CONFIG, emit, emit_unowned, known_process, live_process};
+use crate::emit::{CONFIG, emit_unowned, emit_urgent, known_process, live_process};
 use crate::inflight;
 
 /// Offset of `tgid` in `struct task_struct`, from the kernel's BTF, set before the load.
@@ -66,7 +66,7 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
         return 0;
     }
     match process {
-        Some(process) if follow => emit::<ProcessRecord>(process, tid, KIND_PROCESS, 0, |r| {
+        Some(process) if follow => emit_urgent::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
             write(r, PROCESS_FORK, tgid, child)
         }),
         _ => emit_unowned::<ProcessRecord>(tid, KIND_PROCESS, |r| {
@@ -82,7 +82,7 @@ pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
     let (tgid, tid) = ids();
     match known_process(tgid) {
         Some(process) => {
-            emit::<ProcessRecord>(process, tid, KIND_PROCESS, 0, |r| {
+            emit_urgent::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
                 write(r, PROCESS_EXEC, tgid, 0)
             });
             // SAFETY: a map value.
@@ -111,7 +111,7 @@ pub fn process_exit(_ctx: RawTracePointContext) -> i32 {
     inflight::forget(tid);
     device::forget(tid);
     if tgid == tid {
-        emit::<ProcessRecord>(process, tid, KIND_PROCESS, 0, |r| {
+        emit_urgent::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
             write(r, PROCESS_EXIT, tgid, 0)
         });
     }
@@ -123,7 +123,7 @@ pub fn process_exit(_ctx: RawTracePointContext) -> i32 {
 pub fn linker_hook(_ctx: ProbeContext) -> u32 {
     let (tgid, tid) = ids();
     if let Some(process) = live_process(tgid) {
-        emit::<MappingsRecord>(process, tid, KIND_MAPPINGS, 0, |_| {});
+        emit_urgent::<MappingsRecord>(process, tid, KIND_MAPPINGS, |_| {});
     }
     0
 }

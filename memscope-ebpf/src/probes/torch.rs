@@ -4,8 +4,8 @@ use aya_ebpf::macros::uprobe;
 use aya_ebpf::programs::ProbeContext;
 use memscope_common::{
     CALIBRATE, CalibrationRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_OOM, KIND_REPORT,
-    KIND_TRACE, NO_REGISTER, OomRecord, ProcessEntry, ReportRecord, TRACE_HAS_BLOCK,
-    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord,
+    KIND_TRACE, NOWHERE, OomRecord, ProcessEntry, ReportRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL,
+    TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord,
 };
 
 use super::ids;
@@ -105,14 +105,16 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
     read_totals(process, args[0], &mut beside);
     // SAFETY: a map value.
     if unsafe { (*process).flags } & CALIBRATE != 0 {
-        let registers = read::saved(&ctx);
+        let registers = read::left_over(&ctx);
         let caller = read::caller(&ctx);
+        let stack = read::sp(&ctx);
         emit::<CalibrationRecord>(process, tid, KIND_CALIBRATION, beside.flags, |record| {
             // SAFETY: the reservation is as large as CalibrationRecord; every field is written.
             unsafe {
                 fill(&raw mut (*record).trace, &args, action, device, &beside);
                 (*record).registers = registers;
                 (*record).caller = caller;
+                read::user_into(&raw mut (*record).stack, stack);
             }
         });
     } else {
@@ -140,8 +142,8 @@ fn fill(record: *mut TraceRecord, args: &[u64; 6], action: i32, device: i32, bes
     }
 }
 
-/// The block that the caller holds in a register: believed only if its address and its requested
-/// size are those of the call, so a wrong register or offset yields nothing, never a wrong size.
+/// The block that the caller holds in a register or its frame: believed only if its address and its requested
+/// size are those of the call, so a wrong place or offset yields nothing, never a wrong size.
 #[inline(always)]
 fn read_block(
     ctx: &ProbeContext,
@@ -154,22 +156,23 @@ fn read_block(
     let (offset, on_alloc, on_free) = unsafe {
         (
             (*process).block_ptr_offset,
-            (*process).alloc_register,
-            (*process).free_register,
+            (*process).alloc_place,
+            (*process).free_place,
         )
     };
-    let register = match action {
+    let place = match action {
         ACTION_ALLOC => on_alloc,
         ACTION_FREE_REQUESTED => on_free,
-        _ => NO_REGISTER,
+        _ => NOWHERE,
     };
-    if offset == 0 || register == NO_REGISTER {
+    if offset == 0 || place == NOWHERE {
         return;
     }
-    let block = read::saved_one(ctx, register);
+    let Some(block) = read::place(ctx, place) else {
+        return;
+    };
     // {size, requested_size, pool, ptr}
-    let Some(fields) =
-        read::user::<[u64; 4]>(block.wrapping_add(offset as u64).wrapping_sub(24))
+    let Some(fields) = read::user::<[u64; 4]>(block.wrapping_add(offset as u64).wrapping_sub(24))
     else {
         return;
     };

@@ -1,0 +1,254 @@
+//! The command line. Its help is the documentation.
+
+use crate::units::{parse_duration, parse_timeout};
+use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Examples:
+  sudo memscope-ctl doctor                      what works on this machine
+  sudo memscope-ctl attach --pid 4242           follow a running process
+  memscope-ctl stats --pid 4242 --json          what it holds, for programs
+  memscope-ctl watch --pid 4242                 the same, live
+  memscope-ctl leaks --pid 4242 --min-age 30s   what keeps growing
+  memscope-ctl snapshot --pid 4242 -o s.pickle  for https://pytorch.org/memory_viz
+  memscope-ctl --recording run.mscope stats     ask a recording instead of a daemon
+
+Durations are written 500ms, 5s, 2m, 1h; a bare number means seconds.
+
+With --json, one JSON document goes to standard output (watch and events: one in a line). Names
+are those of memscope.v1, integers are numbers, unknown is null. An error is the document
+{\"error\": {\"code\", \"message\", \"hint\"}}; it is also told on standard error.
+
+Exit codes:
+   0  done
+   1  the daemon refused or failed, or the answer could not be written
+   2  the command line makes no sense
+   3  no daemon can be reached
+   4  there is no such process, or it is not traced
+   5  not permitted
+   6  no answer within --timeout
+  10  leaks --exit-code: something grows";
+
+/// Follows the GPU and NPU memory of running processes, without restarting them.
+///
+/// Asks memscoped, the daemon that traces processes with eBPF probes, and shows its answers: as
+/// tables, or with --json for programs.
+#[derive(Debug, Parser)]
+#[command(name = "memscope-ctl", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub(crate) struct Args {
+    /// Socket of the daemon.
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "MEMSCOPE_SOCKET",
+        default_value = memscope_proto::DEFAULT_SOCKET
+    )]
+    pub(crate) socket: PathBuf,
+
+    /// Print JSON instead of tables.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// How long to wait for an answer.
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "30", value_parser = parse_timeout)]
+    pub(crate) timeout: Duration,
+
+    /// Ask a recording instead of a daemon.
+    ///
+    /// Starts `memscoped --replay FILE` on a private socket, asks it, and stops it. The memscoped
+    /// beside this program is taken, else the one in PATH; MEMSCOPED names another.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) recording: Option<PathBuf>,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what works on this machine, what does not, and what to do about it.
+    ///
+    /// Checks kernel, privileges and surroundings, lists the processes that use a device, and asks
+    /// the daemon, if one runs, which ways it has into them. Needs no daemon and no privilege.
+    Doctor,
+    /// Show how the daemon does: version, journal, losses, libraries, rules.
+    Status,
+    /// List the processes that are or were traced.
+    Ps,
+    /// Start to trace a running process, or whatever matches now and later.
+    ///
+    /// Returns once the probes are live. The process goes on as it is: nothing in it is restarted,
+    /// changed or preloaded.
+    #[command(after_help = "Examples:
+  memscope-ctl attach --pid 4242
+  memscope-ctl attach --pid 4242 --children    also the processes that it starts from now on
+  memscope-ctl attach --comm python --level segments
+  memscope-ctl attach --cgroup /system.slice/slurmstepd.scope
+  memscope-ctl attach --all                    every process with a device library, now and later")]
+    Attach(Attach),
+    /// Stop tracing; the processes live on.
+    Detach(Detach),
+    /// Show what a process holds on each device.
+    ///
+    /// `allocated` includes the baseline: what was there before the attach and still lives.
+    Stats(Process),
+    /// Show what a process holds, again and again.
+    ///
+    /// Redraws a terminal; elsewhere one table follows another, with --json one line another.
+    Watch(Watch),
+    /// Show which groups of live blocks keep growing.
+    #[command(after_help = "Examples:
+  memscope-ctl leaks --pid 4242 --min-age 30s
+  memscope-ctl leaks --pid 4242 --exit-code || echo it leaks")]
+    Leaks(Leaks),
+    /// Show how the pools of a process breathe over a window of time.
+    Fluctuation(Fluctuation),
+    /// Write segments, blocks and trace of a process to a file.
+    #[command(after_help = "Examples:
+  memscope-ctl snapshot --pid 4242 -o s.pickle    open it at https://pytorch.org/memory_viz
+  memscope-ctl snapshot --pid 4242 --format json | jq .header")]
+    Snapshot(Snapshot),
+    /// Print events as they happen, one JSON object a line.
+    ///
+    /// A reader that is too slow misses events; `missed` says how many just before an event.
+    Events(Events),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(group(ArgGroup::new("scope").required(true)))]
+pub(crate) struct Attach {
+    /// This process.
+    #[arg(long, group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
+    /// Also the children that it makes from now on.
+    #[arg(long, requires = "pid")]
+    pub(crate) children: bool,
+    /// Every process with this short name (/proc/PID/comm), now and later.
+    #[arg(long, group = "scope", value_name = "NAME")]
+    pub(crate) comm: Option<String>,
+    /// Every process in this control group or below it, now and later.
+    #[arg(long, group = "scope", value_name = "PATH")]
+    pub(crate) cgroup: Option<String>,
+    /// Every process that uses a device, now and later.
+    #[arg(long, group = "scope")]
+    pub(crate) all: bool,
+    /// How deep to look; deeper costs more.
+    #[arg(long, value_enum, default_value_t = Level::Trace)]
+    pub(crate) level: Level,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Level {
+    /// Calls of the device runtime and driver: what a process takes from the device.
+    Segments,
+    /// And the blocks that the framework's pool hands out: rounded sizes and totals.
+    Blocks,
+    /// And the pool's own trace: requested sizes, streams, segments, pending frees.
+    Trace,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(group(ArgGroup::new("scope").required(true)))]
+pub(crate) struct Detach {
+    /// This process.
+    #[arg(long, group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
+    /// This rule (see status) and the processes that it attached.
+    #[arg(long, group = "scope", value_name = "NUMBER")]
+    pub(crate) rule: Option<u64>,
+    /// Everything that you may detach.
+    #[arg(long, group = "scope")]
+    pub(crate) all: bool,
+}
+
+#[derive(Clone, Copy, Debug, ClapArgs)]
+pub(crate) struct Process {
+    /// The process; may be left out while only one is traced.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Watch {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// Time between two looks.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_timeout)]
+    pub(crate) interval: Duration,
+    /// Look so many times, then end.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Leaks {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// Only blocks at least this old.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
+    pub(crate) min_age: Duration,
+    /// Also groups that do not grow.
+    #[arg(long)]
+    pub(crate) all_groups: bool,
+    /// At most so many groups, 0 for all.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) limit: u32,
+    /// Exit with 10 when something grows.
+    #[arg(long)]
+    pub(crate) exit_code: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Fluctuation {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// How far back to look, 0s for all that is kept.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    pub(crate) window: Duration,
+    /// Into how many intervals to cut it.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) intervals: u32,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Snapshot {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// Format of the file.
+    #[arg(long, value_enum, default_value_t = Format::MemoryViz)]
+    pub(crate) format: Format,
+    /// The file; written whole or not at all. Without it, standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// A pickle that PyTorch's memory viewer opens.
+    MemoryViz,
+    /// A JSON document {header, segments, trace}.
+    Json,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Events {
+    /// Only events of this process.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
+    /// End after so many.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Args::command().debug_assert();
+    }
+}

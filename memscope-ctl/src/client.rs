@@ -1,0 +1,194 @@
+//! The connection to a daemon. Nothing here waits longer than `--timeout`.
+
+use crate::failure::Failure;
+use hyper_util::rt::TokioIo;
+use memscope_proto::v1;
+use memscope_proto::v1::memscope_client::MemscopeClient;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Request, Response, Status, Streaming};
+
+/// Largest answer that is taken; the daemon keeps them below 4 MiB, an older one may not.
+const LARGEST: usize = 64 << 20;
+
+/// The generated client.
+pub(crate) type Rpc = MemscopeClient<Channel>;
+
+/// A daemon that can be asked.
+#[derive(Clone)]
+pub(crate) struct Client {
+    rpc: Rpc,
+    socket: PathBuf,
+    timeout: Duration,
+}
+
+impl Client {
+    /// Connects.
+    pub(crate) async fn connect(socket: &Path, timeout: Duration) -> Result<Client, Failure> {
+        let late = |_| Failure::Timeout {
+            socket: socket.to_owned(),
+            what: "accept the connection",
+            after: timeout,
+        };
+        // Connected here and not by the transport, which would wrap the reason away.
+        let stream = tokio::time::timeout(timeout, UnixStream::connect(socket))
+            .await
+            .map_err(late)?
+            .map_err(|source| not_connected(socket, source))?;
+        let stream = Arc::new(Mutex::new(Some(stream)));
+        let connector = tower::service_fn(move |_: Uri| {
+            let stream = Arc::clone(&stream);
+            async move {
+                let taken = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // A second connection would be to another daemon.
+                taken
+                    .map(TokioIo::new)
+                    .ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionReset))
+            }
+        });
+        let endpoint = Endpoint::from_static("http://memscoped");
+        let connecting = endpoint.connect_with_connector(connector);
+        let channel = tokio::time::timeout(timeout, connecting)
+            .await
+            .map_err(late)?
+            .map_err(|source| Failure::Broken {
+                socket: socket.to_owned(),
+                source: Box::new(source),
+            })?;
+        Ok(Client {
+            rpc: MemscopeClient::new(channel).max_decoding_message_size(LARGEST),
+            socket: socket.to_owned(),
+            timeout,
+        })
+    }
+
+    /// The same connection with another patience.
+    pub(crate) fn with_timeout(self, timeout: Duration) -> Client {
+        Client { timeout, ..self }
+    }
+
+    fn late(&self) -> Failure {
+        Failure::Timeout {
+            socket: self.socket.clone(),
+            what: "answer",
+            after: self.timeout,
+        }
+    }
+
+    /// Asks one question.
+    pub(crate) async fn ask<Q, A, F, R>(&self, question: Q, call: F) -> Result<A, Failure>
+    where
+        F: FnOnce(Rpc, Request<Q>) -> R,
+        R: Future<Output = Result<Response<A>, Status>>,
+    {
+        let request = Request::new(question);
+        match tokio::time::timeout(self.timeout, call(self.rpc.clone(), request)).await {
+            Err(_) => Err(self.late()),
+            Ok(Err(status)) => Err(Failure::from_status(status, self.socket.clone())),
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+        }
+    }
+
+    /// The next part of a streamed answer, which must come within the timeout.
+    pub(crate) async fn next<T>(&self, stream: &mut Streaming<T>) -> Result<Option<T>, Failure> {
+        match tokio::time::timeout(self.timeout, stream.message()).await {
+            Err(_) => Err(self.late()),
+            Ok(part) => part.map_err(|status| Failure::from_status(status, self.socket.clone())),
+        }
+    }
+
+    /// The next part, however long it takes: of events, nobody knows when one comes.
+    pub(crate) async fn next_ever<T>(
+        &self,
+        stream: &mut Streaming<T>,
+    ) -> Result<Option<T>, Failure> {
+        let part = stream.message().await;
+        part.map_err(|status| Failure::from_status(status, self.socket.clone()))
+    }
+
+    /// The process that is meant: the one named, else the only one there is.
+    pub(crate) async fn choose(&self, pid: Option<u32>) -> Result<u32, Failure> {
+        if let Some(pid) = pid {
+            return Ok(pid);
+        }
+        let list = self
+            .ask(v1::ListRequest {}, async |mut rpc, request| {
+                rpc.list(request).await
+            })
+            .await?;
+        only_one(&list.processes)
+    }
+}
+
+/// The only traced process, else the only one there was.
+fn only_one(processes: &[v1::Process]) -> Result<u32, Failure> {
+    let pids = |traced_only: bool| {
+        let mut pids: Vec<u32> = processes
+            .iter()
+            .filter(|p| !traced_only || p.state() == v1::ProcessState::Attached)
+            .filter_map(|process| Some(process.facts.as_ref()?.pid))
+            .collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    };
+    let mut candidates = pids(true);
+    if candidates.is_empty() {
+        candidates = pids(false);
+    }
+    match candidates.as_slice() {
+        [] => Err(Failure::NothingTraced),
+        [pid] => Ok(*pid),
+        several => Err(Failure::SeveralTraced {
+            pids: several
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", "),
+        }),
+    }
+}
+
+fn not_connected(socket: &Path, source: io::Error) -> Failure {
+    let socket = socket.to_owned();
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => Failure::Forbidden { socket, source },
+        _ => Failure::NoDaemon { socket, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, state: v1::ProcessState) -> v1::Process {
+        v1::Process {
+            facts: Some(v1::ProcessFacts {
+                pid,
+                ..Default::default()
+            }),
+            state: state.into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn chooses_the_only_one() {
+        use v1::ProcessState::{Attached, Exited, Replaced};
+        assert!(matches!(only_one(&[]), Err(Failure::NothingTraced)));
+        let one = [process(1, Exited), process(2, Attached)];
+        assert!(matches!(only_one(&one), Ok(2)));
+        let ended = [process(3, Replaced), process(3, Exited)];
+        assert!(matches!(only_one(&ended), Ok(3)));
+        let two = [process(9, Attached), process(2, Attached)];
+        match only_one(&two) {
+            Err(Failure::SeveralTraced { pids }) => assert_eq!(pids, "2, 9"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

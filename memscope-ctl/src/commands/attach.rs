@@ -1,0 +1,68 @@
+//! `attach` and `detach`.
+
+use crate::args;
+use crate::client::Client;
+use crate::failure::{Exit, Failure};
+use crate::{output, render};
+use memscope_proto::v1;
+
+pub(super) async fn attach(
+    client: &Client,
+    attach: &args::Attach,
+    json: bool,
+) -> Result<Exit, Failure> {
+    use v1::attach_request::Scope;
+    let scope = if let Some(pid) = attach.pid {
+        Scope::Pid(v1::PidScope {
+            pid,
+            children: attach.children,
+        })
+    } else if let Some(comm) = &attach.comm {
+        Scope::Comm(comm.clone())
+    } else if let Some(cgroup) = &attach.cgroup {
+        Scope::Cgroup(cgroup.clone())
+    } else {
+        Scope::All(attach.all)
+    };
+    let level = match attach.level {
+        args::Level::Segments => v1::Level::Segments,
+        args::Level::Blocks => v1::Level::Blocks,
+        args::Level::Trace => v1::Level::Trace,
+    };
+    let request = v1::AttachRequest {
+        scope: Some(scope),
+        level: level.into(),
+    };
+    let answer = client
+        .ask(request, async |mut rpc, request| rpc.attach(request).await)
+        .await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::text(&render::attach::attached(&answer))?;
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) async fn detach(
+    client: &Client,
+    detach: &args::Detach,
+    json: bool,
+) -> Result<Exit, Failure> {
+    use v1::detach_request::Scope;
+    let scope = match (detach.pid, detach.rule) {
+        (Some(pid), _) => Scope::Pid(pid),
+        (None, Some(rule)) => Scope::Rule(rule),
+        (None, None) => Scope::All(detach.all),
+    };
+    let request = v1::DetachRequest { scope: Some(scope) };
+    let answer = client
+        .ask(request, async |mut rpc, request| rpc.detach(request).await)
+        .await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::text(&render::attach::detached(&answer))?;
+    }
+    Ok(Exit::Done)
+}

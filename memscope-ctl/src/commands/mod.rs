@@ -1,0 +1,91 @@
+//! The commands: ask, then show.
+
+mod attach;
+mod doctor;
+mod events;
+mod query;
+mod snapshot;
+mod watch;
+
+use crate::args::{Args, Command};
+use crate::client::Client;
+use crate::failure::{Exit, Failure};
+use crate::recording::Replayer;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Runs the command.
+pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
+    if let Command::Doctor = args.command {
+        if args.recording.is_some() {
+            return Err(Failure::Usage {
+                what: "a recording has no machine to examine".into(),
+                hint: "leave out --recording, or ask for its status".into(),
+            });
+        }
+        return doctor::doctor(&args).await;
+    }
+    // Told before anything is asked or started.
+    if let Command::Snapshot(snapshot) = &args.command {
+        snapshot::refuse_terminal(snapshot)?;
+    }
+    match &args.recording {
+        None => {
+            let client = Client::connect(&args.socket, args.timeout).await?;
+            ask(&client, &args).await
+        }
+        Some(recording) => {
+            tokio::select! {
+                result = ask_recording(recording, &args) => result,
+                // Ends the replayer, too: it is killed when it is dropped.
+                code = interrupted() => Ok(code),
+            }
+        }
+    }
+}
+
+async fn ask_recording(recording: &std::path::Path, args: &Args) -> Result<Exit, Failure> {
+    if let Command::Attach(_) | Command::Detach(_) = args.command {
+        return Err(Failure::Usage {
+            what: "a recording cannot be attached to or detached from".into(),
+            hint: "leave out --recording".into(),
+        });
+    }
+    let (replayer, client) = Replayer::start(recording, args.timeout).await?;
+    let result = ask(&client, args).await;
+    drop(client);
+    replayer.stop().await;
+    result
+}
+
+/// Waits for a signal that ends programs.
+async fn interrupted() -> Exit {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        // Without handlers, signals do what they always do.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Exit::Failed
+}
+
+async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
+    match &args.command {
+        // Handled before a daemon was sought.
+        Command::Doctor => Ok(Exit::Done),
+        Command::Status => query::status(client, args.json).await,
+        Command::Ps => query::ps(client, args.recording.is_none(), args.json).await,
+        Command::Attach(request) => attach::attach(client, request, args.json).await,
+        Command::Detach(request) => attach::detach(client, request, args.json).await,
+        Command::Stats(process) => query::stats(client, *process, args.json).await,
+        Command::Watch(request) => watch::watch(client, request, args.json).await,
+        Command::Leaks(request) => query::leaks(client, request, args.json).await,
+        Command::Fluctuation(request) => query::fluctuation(client, request, args.json).await,
+        Command::Snapshot(request) => snapshot::snapshot(client, request, args.json).await,
+        Command::Events(request) => events::events(client, request).await,
+    }
+}

@@ -1,0 +1,125 @@
+//! Commands with one question and one answer.
+
+use crate::args;
+use crate::client::Client;
+use crate::failure::{Exit, Failure};
+use crate::{output, render};
+use memscope_proto::v1;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+pub(super) async fn status(client: &Client, json: bool) -> Result<Exit, Failure> {
+    let answer = ask_status(client).await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::text(&render::status::status(&answer))?;
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) async fn ask_status(client: &Client) -> Result<v1::StatusResponse, Failure> {
+    client
+        .ask(v1::StatusRequest {}, async |mut rpc, request| {
+            rpc.status(request).await
+        })
+        .await
+}
+
+/// `live`: the daemon's clock is ours, and not that of a recording.
+pub(super) async fn ps(client: &Client, live: bool, json: bool) -> Result<Exit, Failure> {
+    let answer = client
+        .ask(v1::ListRequest {}, async |mut rpc, request| {
+            rpc.list(request).await
+        })
+        .await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        let now = if live { boot_ns() } else { None };
+        output::text(&render::processes::list(&answer, now))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn boot_ns() -> Option<u64> {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).ok()?;
+    let nanoseconds = u64::try_from(now.tv_nsec).ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
+}
+
+pub(super) async fn ask_stats(client: &Client, pid: u32) -> Result<v1::StatsResponse, Failure> {
+    client
+        .ask(v1::StatsRequest { pid }, async |mut rpc, request| {
+            rpc.stats(request).await
+        })
+        .await
+}
+
+pub(super) async fn stats(
+    client: &Client,
+    process: args::Process,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let pid = client.choose(process.pid).await?;
+    let answer = ask_stats(client, pid).await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::text(&render::stats::stats(&answer))?;
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) async fn leaks(
+    client: &Client,
+    leaks: &args::Leaks,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let question = v1::LeaksRequest {
+        pid: client.choose(leaks.process.pid).await?,
+        min_age_ns: nanoseconds(leaks.min_age),
+        include_steady: leaks.all_groups,
+        limit: leaks.limit,
+    };
+    let answer = client
+        .ask(question, async |mut rpc, request| rpc.leaks(request).await)
+        .await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::text(&render::leaks::leaks(&answer))?;
+    }
+    if leaks.exit_code && render::leaks::growing(&answer) > 0 {
+        return Ok(Exit::Growing);
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) async fn fluctuation(
+    client: &Client,
+    fluctuation: &args::Fluctuation,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let question = v1::FluctuationRequest {
+        pid: client.choose(fluctuation.process.pid).await?,
+        window_ns: nanoseconds(fluctuation.window),
+        intervals: fluctuation.intervals,
+    };
+    let answer = client
+        .ask(question, async |mut rpc, request| {
+            rpc.fluctuation(request).await
+        })
+        .await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::text(&render::leaks::fluctuation(&answer))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

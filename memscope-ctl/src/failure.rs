@@ -1,0 +1,259 @@
+//! What went wrong, as the user is told, and the exit code for it.
+
+use memscope_proto::{ERROR_CODE, split_message};
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tonic::{Code, Status};
+
+/// Exit codes. They are documented in `--help` and never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Done = 0,
+    Failed = 1,
+    Usage = 2,
+    Unreachable = 3,
+    NoProcess = 4,
+    NotPermitted = 5,
+    Timeout = 6,
+    Growing = 10,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("no daemon answers at {socket}")]
+    NoDaemon { socket: PathBuf, source: io::Error },
+    #[error("you may not connect to {socket}")]
+    Forbidden { socket: PathBuf, source: io::Error },
+    #[error("the daemon at {socket} did not {what} within {}", crate::units::duration(*after))]
+    Timeout {
+        socket: PathBuf,
+        what: &'static str,
+        after: Duration,
+    },
+    #[error("the connection to the daemon at {socket} broke")]
+    Broken {
+        socket: PathBuf,
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The daemon's own words.
+    #[error("{what}")]
+    Refused {
+        exit: Exit,
+        code: String,
+        what: String,
+        hint: Option<String>,
+    },
+    #[error("no process is traced")]
+    NothingTraced,
+    #[error("several processes are traced: {pids}")]
+    SeveralTraced { pids: String },
+    #[error("{what}")]
+    Usage { what: String, hint: String },
+    #[error("the answer is not whole: {what}")]
+    Incomplete { what: String },
+    #[error("{what}")]
+    Output { what: String, source: io::Error },
+    #[error("the recording {path} cannot be read")]
+    NoRecording { path: PathBuf, source: io::Error },
+    #[error("{program} cannot be started to read the recording")]
+    NoReplayer { program: PathBuf, source: io::Error },
+    #[error("memscoped cannot replay {path}: {said}")]
+    ReplayFailed { path: PathBuf, said: String },
+}
+
+impl Failure {
+    /// From the answer of a daemon that is not an answer.
+    pub(crate) fn from_status(status: Status, socket: PathBuf) -> Failure {
+        let word = status
+            .metadata()
+            .get(ERROR_CODE)
+            .and_then(|word| word.to_str().ok())
+            .map(str::to_owned);
+        // Without the daemon's own word, these come from the transport.
+        let transport = matches!(status.code(), Code::Unavailable | Code::Unknown);
+        if word.is_none() && (transport || status.source().is_some()) {
+            return Failure::Broken {
+                socket,
+                source: Box::new(status),
+            };
+        }
+        let exit = match (word.as_deref(), status.code()) {
+            (Some("died_during_attach"), _) | (_, Code::NotFound) => Exit::NoProcess,
+            (_, Code::PermissionDenied | Code::Unauthenticated) => Exit::NotPermitted,
+            (_, Code::DeadlineExceeded) => Exit::Timeout,
+            (_, Code::InvalidArgument) => Exit::Usage,
+            (_, Code::Unavailable) => Exit::Unreachable,
+            _ => Exit::Failed,
+        };
+        let (what, hint) = split_message(status.message());
+        let (what, hint) = if status.code() == Code::Unimplemented {
+            let hint = "the daemon is older than this program: update it".to_owned();
+            ("the daemon does not know this question", Some(hint))
+        } else {
+            (what, hint.map(str::to_owned))
+        };
+        Failure::Refused {
+            exit,
+            code: word.unwrap_or_else(|| code_word(status.code()).to_owned()),
+            what: what.to_owned(),
+            hint,
+        }
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Failure::NoDaemon { .. } | Failure::Broken { .. } => Exit::Unreachable,
+            Failure::Forbidden { .. } => Exit::NotPermitted,
+            Failure::Timeout { .. } => Exit::Timeout,
+            Failure::Refused { exit, .. } => *exit,
+            Failure::NothingTraced => Exit::NoProcess,
+            Failure::SeveralTraced { .. } | Failure::Usage { .. } => Exit::Usage,
+            Failure::Incomplete { .. }
+            | Failure::Output { .. }
+            | Failure::NoRecording { .. }
+            | Failure::NoReplayer { .. }
+            | Failure::ReplayFailed { .. } => Exit::Failed,
+        }
+    }
+
+    /// Stable word for programs.
+    pub(crate) fn code(&self) -> &str {
+        match self {
+            Failure::NoDaemon { .. } => "no_daemon",
+            Failure::Forbidden { .. } => "not_permitted",
+            Failure::Timeout { .. } => "timeout",
+            Failure::Broken { .. } => "connection_broke",
+            Failure::Refused { code, .. } => code,
+            Failure::NothingTraced => "nothing_traced",
+            Failure::SeveralTraced { .. } => "several_traced",
+            Failure::Usage { .. } => "usage",
+            Failure::Incomplete { .. } => "incomplete",
+            Failure::Output { .. } => "output",
+            Failure::NoRecording { .. } => "no_recording",
+            Failure::NoReplayer { .. } => "no_replayer",
+            Failure::ReplayFailed { .. } => "replay_failed",
+        }
+    }
+
+    /// What happened, with its causes.
+    pub(crate) fn what(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            // tonic says "transport error" over and over; each cause once is enough.
+            let next = error.to_string();
+            if !text.contains(&next) {
+                text.push_str(": ");
+                text.push_str(&next);
+            }
+            cause = error.source();
+        }
+        text
+    }
+
+    /// The way out.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Failure::NoDaemon { .. } => {
+                "start it: sudo memscoped (or: sudo systemctl start memscoped); --socket PATH \
+                 names another"
+            }
+            Failure::Forbidden { .. } => {
+                "ask with sudo, or join the group: sudo usermod -aG memscope $USER (and log in \
+                 again)"
+            }
+            Failure::Timeout { .. } => {
+                "wait longer with --timeout SECONDS; if it never answers, look at its log \
+                 (journalctl -u memscoped) and restart it"
+            }
+            Failure::Broken { .. } => "did it end? look at its log: journalctl -u memscoped",
+            Failure::Refused { hint, .. } => return hint.clone(),
+            Failure::NothingTraced => {
+                "memscope-ctl attach --pid PID; memscope-ctl doctor lists processes with a device"
+            }
+            Failure::SeveralTraced { .. } => "choose one with --pid PID",
+            Failure::Usage { hint, .. } => return Some(hint.clone()),
+            Failure::Incomplete { .. } => "ask again; if it happens again, see the daemon's log",
+            Failure::Output { .. } => "is there room, and may this user write there?",
+            Failure::NoRecording { .. } => "check the path and its permissions",
+            Failure::NoReplayer { .. } => {
+                "install memscoped beside memscope-ctl or in PATH, or name it with MEMSCOPED"
+            }
+            Failure::ReplayFailed { .. } => {
+                "is it a recording of memscope, whole, and not from a newer version?"
+            }
+        };
+        Some(hint.to_owned())
+    }
+
+    /// True if all that went wrong is that nobody reads our output any more.
+    pub(crate) fn is_closed_output(&self) -> bool {
+        matches!(self, Failure::Output { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+fn code_word(code: Code) -> &'static str {
+    match code {
+        Code::NotFound => "not_found",
+        Code::PermissionDenied | Code::Unauthenticated => "not_permitted",
+        Code::DeadlineExceeded => "timeout",
+        Code::InvalidArgument => "invalid",
+        Code::Unimplemented => "unimplemented",
+        _ => "failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(code: Code, word: Option<&'static str>) -> Exit {
+        let mut status = Status::new(code, "it went wrong — do better");
+        if let Some(word) = word {
+            status.metadata_mut().insert(
+                ERROR_CODE,
+                tonic::metadata::MetadataValue::from_static(word),
+            );
+        }
+        Failure::from_status(status, "/s".into()).exit()
+    }
+
+    #[test]
+    fn codes_become_exit_codes() {
+        assert_eq!(exit(Code::NotFound, Some("not_traced")), Exit::NoProcess);
+        assert_eq!(
+            exit(Code::Aborted, Some("died_during_attach")),
+            Exit::NoProcess
+        );
+        assert_eq!(
+            exit(Code::PermissionDenied, Some("not_permitted")),
+            Exit::NotPermitted
+        );
+        assert_eq!(exit(Code::DeadlineExceeded, None), Exit::Timeout);
+        assert_eq!(exit(Code::InvalidArgument, Some("invalid")), Exit::Usage);
+        assert_eq!(exit(Code::Internal, Some("internal")), Exit::Failed);
+        assert_eq!(
+            exit(Code::Unavailable, Some("shutting_down")),
+            Exit::Unreachable
+        );
+        assert_eq!(exit(Code::Unavailable, None), Exit::Unreachable);
+    }
+
+    #[test]
+    fn the_daemons_words_are_kept_apart() {
+        let status = Status::not_found("it went wrong — do better — now");
+        let failure = Failure::from_status(status, "/s".into());
+        assert_eq!(failure.what(), "it went wrong");
+        assert_eq!(failure.hint().as_deref(), Some("do better — now"));
+        assert_eq!(failure.code(), "not_found");
+    }
+}

@@ -1,0 +1,41 @@
+//! `memscope-ctl`: asks a memscope daemon and shows its answers.
+//!
+//! Owns: arguments, exit codes, tables. Refuses: knowing how answers come about; it speaks
+//! `memscope.v1` and nothing else.
+
+mod args;
+mod client;
+mod commands;
+mod failure;
+mod output;
+mod recording;
+mod render;
+mod units;
+
+use clap::Parser;
+use failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    let json = args.json;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(commands::run(args)),
+        Err(source) => Err(Failure::Output {
+            what: "the runtime cannot be started".into(),
+            source,
+        }),
+    };
+    match result {
+        Ok(exit) => exit.into(),
+        // Whoever read us has had enough.
+        Err(failure) if failure.is_closed_output() => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::report(&failure, json);
+            failure.exit().into()
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Standard output and standard error, without panics when nobody reads them.
+
+use crate::failure::Failure;
+use serde::Serialize;
+use std::io::{self, IsTerminal, Write};
+
+/// Prints a text as it is.
+pub(crate) fn text(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(cannot_print)
+}
+
+/// Prints one JSON document over several lines.
+pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut document = serde_json::to_string_pretty(value).map_err(no_json)?;
+    document.push('\n');
+    text(&document)
+}
+
+/// Prints one JSON document on one line.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
+    let mut document = serde_json::to_string(value).map_err(no_json)?;
+    document.push('\n');
+    text(&document)
+}
+
+pub(crate) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+pub(crate) fn cannot_print(source: io::Error) -> Failure {
+    Failure::Output {
+        what: "the answer cannot be printed".into(),
+        source,
+    }
+}
+
+pub(crate) fn no_json(source: serde_json::Error) -> Failure {
+    Failure::Output {
+        what: "the answer cannot be written as JSON".into(),
+        source: source.into(),
+    }
+}
+
+#[derive(Serialize)]
+struct ErrorDocument<'a> {
+    error: ErrorBody<'a>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ErrorBody<'a> {
+    code: &'a str,
+    message: String,
+    hint: Option<String>,
+}
+
+impl<'a> From<&'a Failure> for ErrorBody<'a> {
+    fn from(failure: &'a Failure) -> Self {
+        ErrorBody {
+            code: failure.code(),
+            message: failure.what(),
+            hint: failure.hint(),
+        }
+    }
+}
+
+/// Tells what went wrong: people on standard error, programs (`--json`) on standard output too.
+pub(crate) fn report(failure: &Failure, as_json: bool) {
+    let mut message = format!("memscope-ctl: {}\n", crate::units::plain(&failure.what()));
+    if let Some(hint) = failure.hint() {
+        message.push_str(&format!("  try: {}\n", crate::units::plain(&hint)));
+    }
+    // There is nobody left to tell about a failure here.
+    let _ = io::stderr().write_all(message.as_bytes());
+    if as_json {
+        let error = ErrorBody::from(failure);
+        let _ = json_line(&ErrorDocument { error });
+    }
+}

@@ -1,0 +1,152 @@
+//! Recordings: asked through a memscoped of their own, on a private socket.
+
+use crate::client::Client;
+use crate::failure::Failure;
+use memscope_proto::v1;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+/// Time between two looks at whether it answers yet.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Time that it has to end when told to, before it is killed.
+const GRACE: Duration = Duration::from_secs(3);
+/// Bytes of its last words that are passed on.
+const LAST_WORDS: u64 = 2000;
+
+/// A memscoped that replays a recording.
+pub(crate) struct Replayer {
+    child: Child,
+    // Holds the socket; goes with us.
+    folder: TempDir,
+}
+
+impl Replayer {
+    /// Starts one and waits until it answers. It is killed if this is dropped.
+    pub(crate) async fn start(
+        recording: &Path,
+        timeout: Duration,
+    ) -> Result<(Replayer, Client), Failure> {
+        let no_recording = |source| Failure::NoRecording {
+            path: recording.to_owned(),
+            source,
+        };
+        let path = std::fs::canonicalize(recording).map_err(no_recording)?;
+        if path.is_file() {
+            File::open(&path).map_err(no_recording)?;
+        }
+        let cannot = |source| Failure::Output {
+            what: "no private folder can be made for the socket".into(),
+            source,
+        };
+        let folder = tempfile::Builder::new()
+            .prefix("memscope-")
+            .tempdir()
+            .map_err(cannot)?;
+        let socket = folder.path().join("replay.sock");
+        let mut words = tempfile::tempfile().map_err(cannot)?;
+        let program = find_memscoped();
+        let child = Command::new(&program)
+            .arg("--replay")
+            .arg(&path)
+            .arg("--socket")
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(words.try_clone().map_err(cannot)?)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|source| Failure::NoReplayer { program, source })?;
+        let mut replayer = Replayer { child, folder };
+        let deadline = Instant::now() + timeout;
+        loop {
+            // Read before the socket is tried, so that an end in between is not overlooked twice.
+            let ended = replayer.child.try_wait().ok().flatten();
+            if let Ok(client) = replayer.ask(deadline).await {
+                return Ok((replayer, client.with_timeout(timeout)));
+            }
+            if let Some(status) = ended {
+                return Err(Failure::ReplayFailed {
+                    path: recording.to_owned(),
+                    said: last_words(&mut words).unwrap_or_else(|| format!("it ended: {status}")),
+                });
+            }
+            if Instant::now() >= deadline {
+                replayer.stop().await;
+                return Err(Failure::Timeout {
+                    socket,
+                    what: "replay the recording",
+                    after: timeout,
+                });
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// A client, if it answers.
+    async fn ask(&self, deadline: Instant) -> Result<Client, Failure> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let client = Client::connect(&self.folder.path().join("replay.sock"), left).await?;
+        client
+            .ask(v1::StatusRequest {}, async |mut rpc, request| {
+                rpc.status(request).await
+            })
+            .await?;
+        Ok(client)
+    }
+
+    /// Ends it: politely, then by force.
+    pub(crate) async fn stop(mut self) {
+        let pid = self
+            .child
+            .id()
+            .and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?));
+        if let Some(pid) = pid {
+            // It may have ended by itself; then there is nothing to do. It is our child and not
+            // yet waited for, so the number is still its own.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        if tokio::time::timeout(GRACE, self.child.wait())
+            .await
+            .is_err()
+        {
+            let _ = self.child.kill().await;
+        }
+    }
+}
+
+/// MEMSCOPED, else the one beside this program, else the one in PATH.
+fn find_memscoped() -> PathBuf {
+    if let Some(named) = std::env::var_os("MEMSCOPED").filter(|name| !name.is_empty()) {
+        return named.into();
+    }
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|own| Some(own.parent()?.join("memscoped")));
+    match beside {
+        Some(path) if path.is_file() => path,
+        _ => "memscoped".into(),
+    }
+}
+
+/// The last lines that it wrote.
+fn last_words(words: &mut File) -> Option<String> {
+    let length = words.seek(SeekFrom::End(0)).ok()?;
+    words
+        .seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS)))
+        .ok()?;
+    let mut bytes = Vec::new();
+    words.read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<_> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let last = lines[lines.len().saturating_sub(3)..].join("; ");
+    (!last.is_empty()).then_some(last)
+}

@@ -1,0 +1,107 @@
+//! `doctor`.
+
+use super::table::{Column, table};
+use crate::failure::Failure;
+use crate::units::plain;
+use memscope_preflight::{DeviceProcess, Report, Status};
+use memscope_proto::v1;
+
+pub(crate) fn doctor(report: &Report, daemon: &Result<v1::StatusResponse, Failure>) -> String {
+    let rows = report.checks.iter().map(|check| {
+        let word = match check.status {
+            Status::Ok => "ok",
+            Status::Warn => "warn",
+            Status::Fail => "FAIL",
+        };
+        vec![word.to_owned(), check.name.to_owned(), plain(&check.found)]
+    });
+    let head = [
+        Column::Left(""),
+        Column::Left("CHECK"),
+        Column::Left("FOUND"),
+    ];
+    let mut text = table(&head, rows.collect());
+    let bad: Vec<_> = report
+        .checks
+        .iter()
+        .filter(|check| check.status != Status::Ok)
+        .collect();
+    if !bad.is_empty() {
+        text.push_str("\nWhat that means\n");
+    }
+    for check in bad {
+        text.push_str(&format!("  {}: {}\n", check.name, check.means));
+        if let Some(todo) = &check.todo {
+            text.push_str(&format!("    try: {todo}\n"));
+        }
+    }
+    text.push_str(&processes(&report.scan.processes));
+    text.push_str(&ways(daemon));
+    text
+}
+
+fn processes(processes: &[DeviceProcess]) -> String {
+    if processes.is_empty() {
+        return String::new();
+    }
+    let head = [
+        Column::Right("PID"),
+        Column::Left("PROCESS"),
+        Column::Left("DEVICE LIBRARIES"),
+        Column::Left("NOTES"),
+    ];
+    let rows = processes.iter().map(|process| {
+        let mut names: Vec<_> = process
+            .libraries
+            .iter()
+            .map(|library| library.name)
+            .collect();
+        names.dedup();
+        let notes = [
+            (process.other_mounts, "container"),
+            (process.other_root, "chroot"),
+            (
+                process.libraries.iter().any(|library| library.deleted),
+                "library replaced on disk",
+            ),
+        ];
+        let notes: Vec<_> = notes
+            .iter()
+            .filter(|(is, _)| *is)
+            .map(|(_, note)| *note)
+            .collect();
+        vec![
+            process.pid.to_string(),
+            plain(&process.comm),
+            names.join(", "),
+            notes.join(", "),
+        ]
+    });
+    format!("\n{}", table(&head, rows.collect()))
+}
+
+fn ways(daemon: &Result<v1::StatusResponse, Failure>) -> String {
+    match daemon {
+        Ok(status) => {
+            let method = status.attach_method.as_deref().unwrap_or("unknown");
+            let libraries = super::status::libraries(&status.libraries);
+            let in_use = if libraries.is_empty() {
+                "\nNo probe is in use.\n".to_owned()
+            } else {
+                libraries
+            };
+            format!(
+                "\nDaemon: memscoped {}, attaches by {}\n{in_use}",
+                plain(&status.version),
+                plain(method)
+            )
+        }
+        Err(failure) => {
+            let mut text = format!("\nDaemon: {}\n", plain(&failure.what()));
+            if let Some(hint) = failure.hint() {
+                text.push_str(&format!("  try: {}\n", plain(&hint)));
+            }
+            text
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! `leaks` and `fluctuation`.
+
+use super::table::{Column, table};
+use super::{coverage, device, heading};
+use crate::units::{self, bytes, grouped, nanoseconds, plain, rate};
+use memscope_proto::v1;
+use std::time::Duration;
+
+pub(crate) fn leaks(answer: &v1::LeaksResponse) -> String {
+    let mut text = heading(
+        answer.process.as_ref(),
+        answer.as_of,
+        answer.as_of_event.as_ref(),
+        answer.lost_records,
+    );
+    let growing = growing(answer);
+    let watched = nanoseconds(answer.watched_ns);
+    text.push_str(&match growing {
+        0 => format!("Nothing grows, watched for {watched}.\n"),
+        1 => format!(
+            "1 group grows: {} in {watched}.\n",
+            bytes(answer.growing_bytes)
+        ),
+        count => format!(
+            "{count} groups grow: {} in {watched}.\n",
+            bytes(answer.growing_bytes)
+        ),
+    });
+    if let Some(left) = answer.seconds_to_full
+        && let Ok(left) = Duration::try_from_secs_f64(left)
+    {
+        let left = units::duration(left);
+        text.push_str(&format!("At this pace the device is full in {left}.\n"));
+    }
+    if !answer.groups.is_empty() {
+        text.push('\n');
+        text.push_str(&groups(&answer.groups));
+    }
+    if answer.omitted_groups > 0 {
+        let omitted = grouped(answer.omitted_groups);
+        text.push_str(&format!(" and {omitted} smaller groups left out\n"));
+    }
+    let mut reasons = answer
+        .groups
+        .iter()
+        .filter(|g| !g.reason.is_empty())
+        .peekable();
+    if reasons.peek().is_some() {
+        text.push_str("\nWhy\n");
+        for group in reasons {
+            let (size, reason) = (bytes(group.size_bytes), plain(&group.reason));
+            text.push_str(&format!("  {size}, {}: {reason}\n", group.verdict()));
+        }
+    }
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+/// How many groups grow.
+pub(crate) fn growing(answer: &v1::LeaksResponse) -> usize {
+    let groups = answer.groups.iter();
+    groups
+        .filter(|group| group.verdict() == v1::Verdict::Growing)
+        .count()
+}
+
+fn groups(groups: &[v1::LeakGroup]) -> String {
+    let head = [
+        Column::Left("VERDICT"),
+        Column::Right("DEVICE"),
+        Column::Right("SIZE"),
+        Column::Right("LIVE"),
+        Column::Right("HELD"),
+        Column::Right("GREW BY"),
+        Column::Right("RATE"),
+        Column::Right("OLDEST"),
+        Column::Right("STREAM"),
+        Column::Left("FROM"),
+    ];
+    let rows = groups.iter().map(|group| {
+        vec![
+            group.verdict().to_string(),
+            device(group.device),
+            bytes(group.size_bytes),
+            grouped(group.live_count),
+            bytes(group.live_bytes),
+            bytes(group.growth_bytes),
+            rate(group.growth_bytes_per_s),
+            nanoseconds(group.oldest_age_ns),
+            group
+                .stream
+                .map_or_else(units::unknown, |stream| format!("{stream:#x}")),
+            group.source().to_string(),
+        ]
+    });
+    table(&head, rows.collect())
+}
+
+pub(crate) fn fluctuation(answer: &v1::FluctuationResponse) -> String {
+    let mut text = heading(
+        answer.process.as_ref(),
+        answer.as_of,
+        answer.as_of_event.as_ref(),
+        answer.lost_records,
+    );
+    if answer.devices.is_empty() {
+        text.push_str("Nothing was seen on any device yet.\n");
+    }
+    for one in &answer.devices {
+        let overall = one.overall.unwrap_or_default();
+        text.push_str(&format!(
+            "\nDevice {} ({}): allocated {} to {}, swing {:.1} %, floor {}\n",
+            device(one.device),
+            one.source(),
+            bytes(overall.min_allocated_bytes),
+            bytes(overall.max_allocated_bytes),
+            one.swing * 100.0,
+            rate(one.floor_slope_bytes_per_s),
+        ));
+        text.push_str(&intervals(&one.intervals, answer.as_of_boot_ns));
+    }
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+fn intervals(intervals: &[v1::Interval], now: u64) -> String {
+    let head = [
+        Column::Right("FROM"),
+        Column::Right("MIN ALLOCATED"),
+        Column::Right("MAX ALLOCATED"),
+        Column::Right("MIN RESERVED"),
+        Column::Right("MAX RESERVED"),
+        Column::Right("ALLOCS"),
+        Column::Right("FREES"),
+    ];
+    let rows = intervals.iter().map(|interval| {
+        vec![
+            format!(
+                "-{}",
+                nanoseconds(now.saturating_sub(interval.from_boot_ns))
+            ),
+            bytes(interval.min_allocated_bytes),
+            bytes(interval.max_allocated_bytes),
+            bytes(interval.min_reserved_bytes),
+            bytes(interval.max_reserved_bytes),
+            grouped(interval.allocs),
+            grouped(interval.frees),
+        ]
+    });
+    table(&head, rows.collect())
+}

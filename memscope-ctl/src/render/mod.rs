@@ -1,0 +1,74 @@
+//! Answers as text for people. Pure: answers in, text out.
+
+pub(crate) mod attach;
+pub(crate) mod doctor;
+pub(crate) mod leaks;
+pub(crate) mod processes;
+pub(crate) mod stats;
+pub(crate) mod status;
+pub(crate) mod table;
+
+use crate::units::{self, plain};
+use memscope_proto::v1;
+
+/// What an answer does not show, beneath every table.
+pub(crate) fn coverage(notes: &[v1::CoverageNote]) -> String {
+    if notes.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("\nWhat these numbers do not show\n");
+    for note in notes {
+        text.push_str(&format!("  {}: {}\n", plain(&note.code), plain(&note.text)));
+    }
+    text
+}
+
+/// The line above an answer about one process.
+pub(crate) fn heading(
+    process: Option<&v1::Process>,
+    as_of: u64,
+    event: Option<&v1::EventId>,
+    lost: u64,
+) -> String {
+    let mut text = match process {
+        Some(process) => name(process),
+        None => "process".to_owned(),
+    };
+    if let Some(process) = process
+        && process.state() != v1::ProcessState::Attached
+    {
+        text.push_str(&format!(", {}", process.state()));
+    }
+    text.push_str(&format!("  as of {}", units::moment(as_of)));
+    if let Some(event) = event {
+        text.push_str(&format!(", event {}", event.sequence));
+    }
+    text.push_str(&match lost {
+        0 => ", no records lost\n".to_owned(),
+        1 => ", 1 RECORD LOST\n".to_owned(),
+        lost => format!(", {} RECORDS LOST\n", units::grouped(lost)),
+    });
+    text
+}
+
+/// `python (pid 4242)`.
+pub(crate) fn name(process: &v1::Process) -> String {
+    match &process.facts {
+        Some(facts) => format!("{} (pid {})", plain(&facts.comm), facts.pid),
+        None => format!("process {}", process.handle),
+    }
+}
+
+/// An ordinal, or `unknown`.
+pub(crate) fn device(device: Option<i32>) -> String {
+    device.map_or_else(units::unknown, |device| device.to_string())
+}
+
+/// Words with commas, or `none`.
+pub(crate) fn list(words: &[String]) -> String {
+    if words.is_empty() {
+        return "none".to_owned();
+    }
+    let words: Vec<_> = words.iter().map(|word| plain(word)).collect();
+    words.join(", ")
+}

@@ -1,0 +1,246 @@
+//! `stats` and `watch`.
+
+use super::table::{Column, table};
+use super::{coverage, device, heading, list};
+use crate::units::{self, exact_bytes, grouped, maybe_bytes, nanoseconds, plain};
+use memscope_proto::v1;
+
+/// Devices beside each other.
+const ABREAST: usize = 3;
+/// Failures and gaps shown.
+const SHOWN: usize = 10;
+
+pub(crate) fn stats(answer: &v1::StatsResponse) -> String {
+    let mut text = heading(
+        answer.process.as_ref(),
+        answer.as_of,
+        answer.as_of_event.as_ref(),
+        answer.lost_records,
+    );
+    text.push_str(&ways(answer));
+    if answer.devices.is_empty() {
+        text.push_str("\nNothing was seen on any device yet.\n");
+    }
+    for devices in answer.devices.chunks(ABREAST) {
+        text.push('\n');
+        text.push_str(&columns(devices));
+    }
+    text.push_str(&host(answer));
+    text.push_str(&failures(answer));
+    text.push_str(&gaps(answer));
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+fn ways(answer: &v1::StatsResponse) -> String {
+    let allocator = match &answer.backend {
+        Some(v1::Backend {
+            name: Some(name), ..
+        }) => plain(name),
+        Some(backend) => plain(&backend.kind),
+        None => units::unknown(),
+    };
+    let (ways, sites) = match &answer.placement {
+        Some(placement) => (list(&placement.ways), placement.sites),
+        None => ("none".to_owned(), 0),
+    };
+    format!(
+        "level {}, allocator {allocator}, {sites} sites, ways in: {ways}\n",
+        answer.level()
+    )
+}
+
+fn columns(devices: &[v1::DeviceStats]) -> String {
+    let count = |value: u64| grouped(value);
+    let of = |bytes: &Option<v1::DriverBytes>| match bytes {
+        Some(bytes) => format!("{} in {}", units::bytes(bytes.bytes), grouped(bytes.count)),
+        None => units::unknown(),
+    };
+    let spread =
+        |distribution: &Option<v1::Distribution>, show: fn(u64) -> String| match distribution {
+            Some(d) if d.count > 0 => {
+                format!("{} / {} / {}", show(d.p50), show(d.p99), show(d.max))
+            }
+            _ => "none seen".to_owned(),
+        };
+    type Row<'a> = (&'a str, &'a dyn Fn(&v1::DeviceStats) -> String);
+    let rows: &[Row<'_>] = &[
+        ("device", &|d| device(d.device)),
+        ("allocated", &|d| exact_bytes(d.allocated_bytes)),
+        ("  of it baseline", &|d| exact_bytes(d.baseline_bytes)),
+        ("reserved", &|d| exact_bytes(d.reserved_bytes)),
+        ("peak allocated", &|d| exact_bytes(d.peak_allocated_bytes)),
+        ("peak reserved", &|d| exact_bytes(d.peak_reserved_bytes)),
+        ("requested", &|d| exact_bytes(d.requested_bytes)),
+        ("pending free", &|d| exact_bytes(d.pending_free_bytes)),
+        ("device total", &|d| exact_bytes(d.total_bytes)),
+        ("device free (last seen)", &|d| exact_bytes(d.free_bytes)),
+        ("numbers from", &|d| d.source().to_string()),
+        ("live blocks", &|d| count(d.live_blocks)),
+        ("allocations", &|d| count(d.alloc_count)),
+        ("frees", &|d| count(d.free_count)),
+        ("frees of unknown blocks", &|d| count(d.orphan_free_count)),
+        ("out of memory", &|d| count(d.oom_count)),
+        ("totals taken over", &|d| count(d.resync_count)),
+        ("segments", &|d| {
+            d.segments.map_or_else(units::unknown, grouped)
+        }),
+        ("from the driver", &|d| of(&d.driver)),
+        ("  not for the pool", &|d| of(&d.direct)),
+        ("  stream-ordered", &|d| of(&d.async_pool)),
+        ("  managed", &|d| of(&d.managed)),
+        ("  physical", &|d| of(&d.physical)),
+        ("imported", &|d| of(&d.imported)),
+        ("size p50 / p99 / max", &|d| spread(&d.sizes, units::bytes)),
+        ("lifetime p50 / p99 / max", &|d| {
+            spread(&d.lifetimes, nanoseconds)
+        }),
+    ];
+    let mut head = vec![Column::Left("")];
+    head.extend(devices.iter().map(|_| Column::Right("")));
+    let rows = rows
+        .iter()
+        .map(|(name, value)| {
+            let mut row = vec![(*name).to_owned()];
+            row.extend(devices.iter().map(|device| value(device)));
+            row
+        })
+        .collect();
+    table(&head, rows)
+}
+
+fn host(answer: &v1::StatsResponse) -> String {
+    let kinds = [
+        ("page-locked host memory", &answer.host),
+        ("  of it registered", &answer.host_registered),
+        ("address space reserved", &answer.address_reserved),
+    ];
+    let rows: Vec<_> = kinds
+        .into_iter()
+        .filter_map(|(name, bytes)| {
+            let bytes = bytes.as_ref().filter(|bytes| bytes.count > 0)?;
+            let count = grouped(bytes.count);
+            Some((
+                name,
+                format!("{} in {count}", exact_bytes(Some(bytes.bytes))),
+            ))
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("\n{}", super::table::pairs(rows))
+}
+
+fn failures(answer: &v1::StatsResponse) -> String {
+    if answer.failures.is_empty() {
+        return String::new();
+    }
+    let rows = answer.failures.iter().take(SHOWN).map(|failure| {
+        vec![
+            plain(&failure.function),
+            failure.status.to_string(),
+            grouped(failure.count),
+            units::bytes(failure.bytes),
+        ]
+    });
+    let head = [
+        Column::Left("FAILED CALL"),
+        Column::Right("STATUS"),
+        Column::Right("TIMES"),
+        Column::Right("ASKED FOR"),
+    ];
+    let mut text = format!("\n{}", table(&head, rows.collect()));
+    text.push_str(&more(answer.failures.len()));
+    text
+}
+
+fn gaps(answer: &v1::StatsResponse) -> String {
+    if answer.gaps.is_empty() {
+        return String::new();
+    }
+    let rows = answer.gaps.iter().rev().take(SHOWN).map(|gap| {
+        vec![
+            nanoseconds(answer.as_of_boot_ns.saturating_sub(gap.from_boot_ns)),
+            nanoseconds(gap.to_boot_ns.saturating_sub(gap.from_boot_ns)),
+            grouped(gap.records),
+        ]
+    });
+    let head = [
+        Column::Left("GAP, AGO"),
+        Column::Right("LONG"),
+        Column::Right("RECORDS LOST"),
+    ];
+    let mut text = format!("\n{}", table(&head, rows.collect()));
+    text.push_str(&more(answer.gaps.len()));
+    text
+}
+
+fn more(count: usize) -> String {
+    match count.checked_sub(SHOWN) {
+        None | Some(0) => String::new(),
+        Some(more) => format!(" and {more} more (--json shows all)\n"),
+    }
+}
+
+/// One look of `watch`.
+pub(crate) fn watch(answer: &v1::StatsResponse, before: Option<&v1::StatsResponse>) -> String {
+    let mut text = heading(
+        answer.process.as_ref(),
+        answer.as_of,
+        answer.as_of_event.as_ref(),
+        answer.lost_records,
+    );
+    let head = [
+        Column::Right("DEVICE"),
+        Column::Right("ALLOCATED"),
+        Column::Right("CHANGE"),
+        Column::Right("RESERVED"),
+        Column::Right("PEAK"),
+        Column::Right("BASELINE"),
+        Column::Right("TOTAL"),
+        Column::Right("LIVE BLOCKS"),
+        Column::Right("ALLOCS/S"),
+        Column::Right("FREES/S"),
+    ];
+    let rows = answer.devices.iter().map(|now| {
+        let seconds = before.map_or(0.0, |before| {
+            answer.as_of_boot_ns.saturating_sub(before.as_of_boot_ns) as f64 / 1e9
+        });
+        let then = before.and_then(|before| before.devices.iter().find(|d| d.device == now.device));
+        let per_second = |count: fn(&v1::DeviceStats) -> u64| match then {
+            Some(then) if seconds > 0.0 => {
+                let rate = count(now).saturating_sub(count(then)) as f64 / seconds;
+                grouped(rate.round() as u64)
+            }
+            _ => String::new(),
+        };
+        vec![
+            device(now.device),
+            maybe_bytes(now.allocated_bytes),
+            change(
+                then.and_then(|then| then.allocated_bytes),
+                now.allocated_bytes,
+            ),
+            maybe_bytes(now.reserved_bytes),
+            maybe_bytes(now.peak_allocated_bytes),
+            maybe_bytes(now.baseline_bytes),
+            maybe_bytes(now.total_bytes),
+            grouped(now.live_blocks),
+            per_second(|d| d.alloc_count),
+            per_second(|d| d.free_count),
+        ]
+    });
+    text.push_str(&table(&head, rows.collect()));
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+fn change(then: Option<u64>, now: Option<u64>) -> String {
+    match (then, now) {
+        (Some(then), Some(now)) if now > then => format!("+{}", units::bytes(now - then)),
+        (Some(then), Some(now)) if now < then => format!("-{}", units::bytes(then - now)),
+        (Some(_), Some(_)) => "0 B".to_owned(),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,93 @@
+//! What `memscoped` can be told on its command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+use crate::probe::load::AttachMethod;
+
+/// Follows the device memory of running processes and answers for it over gRPC.
+///
+/// memscoped attaches to unmodified processes with eBPF probes on the allocator functions of CUDA and
+/// PyTorch, keeps what they hold, and answers `memscope-ctl`. It traces nothing until it is told to:
+/// `memscope-ctl attach --pid N`.
+///
+/// It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE;
+/// `memscope-ctl doctor` says what this machine lacks.
+#[derive(Debug, Parser)]
+#[command(name = "memscoped", version)]
+pub struct Config {
+    /// Unix socket to listen on. Mode 0660 with group `memscope` where that group exists, else 0600.
+    #[arg(
+        long,
+        env = "MEMSCOPE_SOCKET",
+        default_value = "/run/memscope/memscoped.sock"
+    )]
+    pub socket: PathBuf,
+
+    /// Directory for the journal.
+    #[arg(long, default_value = "/var/lib/memscope")]
+    pub state_dir: PathBuf,
+
+    /// Size of the journal on disk in MiB; the oldest part goes first. 0: no journal.
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    pub journal_mib: u64,
+
+    /// Size of the ring buffer between the kernel and the daemon in MiB, a power of two.
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = ring_size)]
+    pub ring_mib: u32,
+
+    /// Seconds for which ended processes can still be asked about.
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    pub retention: u64,
+
+    /// Trace entries kept per device.
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    pub trace_entries: usize,
+
+    /// Kind of links for the probes. `auto`: one link for many sites where the kernel can (6.6), else
+    /// one perf event for each.
+    #[arg(long, value_enum, default_value_t = Links::Auto)]
+    pub links: Links,
+
+    /// Replay a recording (a journal directory, a segment or an exported file) instead of tracing.
+    /// Needs no privileges. The socket is for the own user only.
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
+
+    /// What to log (`info`, `debug`, `memscope_daemon=trace`, …).
+    #[arg(long, env = "MEMSCOPE_LOG", default_value = "info")]
+    pub log: String,
+}
+
+/// Kind of links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Links {
+    /// The best that the kernel has.
+    Auto,
+    /// Multi-uprobe links.
+    Multi,
+    /// Perf events.
+    Perf,
+}
+
+impl Links {
+    /// For the loader.
+    pub fn method(self) -> Option<AttachMethod> {
+        match self {
+            Links::Auto => None,
+            Links::Multi => Some(AttachMethod::Multi),
+            Links::Perf => Some(AttachMethod::Perf),
+        }
+    }
+}
+
+fn ring_size(text: &str) -> Result<u32, String> {
+    let mib: u32 = text
+        .parse()
+        .map_err(|e| format!("{e}; give a number of MiB, such as 16"))?;
+    if !mib.is_power_of_two() || mib > 1024 {
+        return Err("give a power of two from 1 to 1024".to_owned());
+    }
+    Ok(mib)
+}

@@ -1,0 +1,131 @@
+//! Feeds the search for the allocator's layout with what the ring brings.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use memscope_common::PLACE_STACK;
+use memscope_ledger::event::{Body, Event, ProcessHandle, TraceAction};
+
+use super::{Keeper, Told};
+use crate::probe::calibrate::{Calibrator, Layout, Memory, ReportSeen, Step, TraceSeen};
+use crate::probe::load::Slot;
+
+/// One search.
+pub(super) struct Calibrating {
+    pub(super) pid: u32,
+    pub(super) search: Calibrator,
+    memory: Target,
+    slot: Slot,
+}
+
+/// `/proc/<pid>/mem`.
+struct Target(Option<File>);
+
+impl Memory for Target {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|file| file.read_exact_at(into, address).is_ok())
+    }
+}
+
+impl Keeper {
+    pub(super) fn calibrate(&mut self, process: ProcessHandle, known: Option<Layout>) {
+        let Some(watched) = self.watched.get(&process) else {
+            return;
+        };
+        watched.slot.set_layout(known.as_ref());
+        let memory = Target(File::open(format!("/proc/{}/mem", watched.pid)).ok());
+        let search = Calibrating {
+            pid: watched.pid,
+            search: Calibrator::new(known),
+            memory,
+            slot: watched.slot.clone(),
+        };
+        self.calibrating.insert(process, search);
+    }
+
+    pub(super) fn calibration_event(&mut self, event: &Event, record: &[u8]) {
+        let Some(one) = self.calibrating.get_mut(&event.process) else {
+            return;
+        };
+        let step = match &event.body {
+            Body::Trace(trace) => {
+                let Some(seen) = memscope_decode::calibration(record) else {
+                    return;
+                };
+                let action = match trace.action {
+                    TraceAction::Alloc => 0,
+                    TraceAction::FreeRequested => 1,
+                    _ => return,
+                };
+                // The event's total counts the block already; the probe read it before.
+                let allocated = match (trace.total_allocated, trace.block_size) {
+                    (Some(after), Some(block)) if action == 0 => Some(after.wrapping_sub(block)),
+                    (Some(after), _) if action == 1 => Some(after),
+                    _ => None,
+                };
+                let candidates: Vec<(u8, u64)> = (0u8..)
+                    .zip(seen.registers)
+                    .chain((PLACE_STACK..).zip(seen.stack))
+                    .collect();
+                one.search.trace(
+                    &TraceSeen {
+                        tid: event.tid,
+                        allocator: trace.allocator,
+                        action,
+                        addr: trace.addr,
+                        size: trace.size,
+                        candidates: &candidates,
+                        block_size: trace.block_size,
+                        totals: allocated.zip(trace.total_reserved),
+                    },
+                    &one.memory,
+                );
+                return;
+            }
+            Body::Report(report) => one.search.report(&ReportSeen {
+                tid: event.tid,
+                ptr: report.ptr,
+                size: report.size,
+                allocated: report.total_allocated,
+                reserved: report.total_reserved,
+            }),
+            _ => return,
+        };
+        self.follow(event.process, step);
+    }
+
+    /// After each batch.
+    pub(super) fn calibration_round(&mut self) {
+        let steps: Vec<(ProcessHandle, Step)> = self
+            .calibrating
+            .iter_mut()
+            .map(|(process, one)| (*process, one.search.round(&one.memory)))
+            .collect();
+        for (process, step) in steps {
+            self.follow(process, step);
+        }
+    }
+
+    fn follow(&mut self, process: ProcessHandle, step: Step) {
+        match step {
+            Step::Wait => {}
+            Step::Try(layout) => {
+                if let Some(one) = self.calibrating.get(&process) {
+                    one.slot.set_layout(Some(&layout));
+                }
+            }
+            Step::Proven(layout) => {
+                self.calibrating.remove(&process);
+                self.tell(Told::Proven { process, layout });
+            }
+            Step::GiveUp(reason) => {
+                if let Some(one) = self.calibrating.remove(&process) {
+                    one.slot.set_layout(None);
+                }
+                self.tell(Told::NotCalibrated { process, reason });
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What others hold of the keeper.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError};
+
+use memscope_ledger::Ledger;
+use memscope_ledger::report::AsOf;
+use memscope_rpc::EventHub;
+
+use super::Command;
+
+/// Commands that may wait.
+pub(super) const QUEUE: usize = 1024;
+
+/// The keeper did not take a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Gone {
+    /// Its queue is full.
+    #[error("{QUEUE} questions are waiting already")]
+    Busy,
+    /// It has ended.
+    #[error("the daemon is ending")]
+    Ended,
+}
+
+/// How the keeper is.
+#[derive(Debug, Clone)]
+pub struct KeeperStatus {
+    /// Records read since the start.
+    pub records: u64,
+    /// Records of no use, by cause.
+    pub skipped: Vec<(String, u64)>,
+    /// State of the journal, if there is one.
+    pub journal: Option<memscope_journal::State>,
+    /// Where it lies.
+    pub journal_dir: PathBuf,
+    /// Records that it did not take.
+    pub journal_dropped: u64,
+    /// Number of its last record.
+    pub journal_sequence: u64,
+    /// Why it stopped.
+    pub journal_problem: Option<String>,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Size of the ring.
+    pub ring_bytes: Option<u64>,
+    /// Bytes in it that were not read when asked.
+    pub ring_unread: u64,
+    /// Searches under way: pid and progress.
+    pub calibrating: Vec<(u32, String)>,
+    /// Boot time of this.
+    pub boot_ns: u64,
+}
+
+/// Sends commands to the keeper.
+#[derive(Clone)]
+pub struct KeeperHandle {
+    sender: SyncSender<Command>,
+    wake: Arc<OwnedFd>,
+    hub: Arc<EventHub>,
+}
+
+impl KeeperHandle {
+    pub(super) fn new(
+        sender: SyncSender<Command>,
+        wake: Arc<OwnedFd>,
+        hub: Arc<EventHub>,
+    ) -> KeeperHandle {
+        KeeperHandle { sender, wake, hub }
+    }
+
+    /// Readers of events.
+    pub fn hub(&self) -> &Arc<EventHub> {
+        &self.hub
+    }
+
+    fn wake(&self) {
+        // A full counter wakes as well.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Sends a command, waiting for room. Not from async code.
+    pub fn send(&self, command: Command) -> Result<(), Gone> {
+        let sent = self.sender.send(command).map_err(|_| Gone::Ended);
+        self.wake();
+        sent
+    }
+
+    /// Sends a command if there is room.
+    pub fn try_send(&self, command: Command) -> Result<(), Gone> {
+        let sent = self.sender.try_send(command).map_err(|e| match e {
+            TrySendError::Full(_) => Gone::Busy,
+            TrySendError::Disconnected(_) => Gone::Ended,
+        });
+        self.wake();
+        sent
+    }
+
+    /// Asks a question.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Ledger, AsOf) -> T + Send + 'static,
+    ) -> Result<T, Gone> {
+        let (sender, answer) = tokio::sync::oneshot::channel();
+        self.try_send(Command::Ask(Box::new(move |ledger, as_of| {
+            // Whoever asked may be gone.
+            let _ = sender.send(question(ledger, as_of));
+        })))?;
+        answer.await.map_err(|_| Gone::Ended)
+    }
+
+    /// Asks a question outside of async code; `None` if the keeper is gone.
+    pub fn ask_blocking<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Ledger, AsOf) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, answer) = std::sync::mpsc::channel();
+        self.send(Command::Ask(Box::new(move |ledger, as_of| {
+            let _ = sender.send(question(ledger, as_of));
+        })))
+        .ok()?;
+        answer.recv().ok()
+    }
+
+    /// How the keeper is.
+    pub async fn status(&self) -> Result<KeeperStatus, Gone> {
+        let (sender, answer) = tokio::sync::oneshot::channel();
+        self.try_send(Command::Status(sender))?;
+        answer.await.map_err(|_| Gone::Ended)
+    }
+}

@@ -1,0 +1,147 @@
+//! From records to the journal and the ledger.
+
+use std::sync::Arc;
+
+use memscope_decode::{Outcome, RecordReader};
+use memscope_ledger::event::{Body, Event};
+use memscope_rpc::EventItem;
+
+use super::{Keeper, KeeperStatus, Told};
+use crate::clock;
+use crate::ingest::ring::{Drained, Ring};
+
+impl Keeper {
+    /// Reads what is there, at most so many bytes.
+    pub(super) fn read_now(&mut self, limit: u64) {
+        if let Some(position) = self.ring.as_ref().map(Ring::producer_position) {
+            self.read_to(position, limit);
+            self.calibration_round();
+        }
+    }
+
+    /// Reads up to a position of the ring.
+    pub(super) fn read_to(&mut self, position: u64, limit: u64) -> Drained {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        let Some(ring) = &mut self.ring else {
+            return Drained::Reached;
+        };
+        let drained = ring.drain(position, limit, |record| batch.extend_from_slice(record));
+        if !batch.is_empty() {
+            self.take(&batch);
+        }
+        self.batch = batch;
+        drained
+    }
+
+    /// Journals whole records and applies them.
+    pub(super) fn take(&mut self, records: &[u8]) {
+        let position = self.ring.as_ref().map_or(0, Ring::consumer_position);
+        if let Some(journal) = &mut self.journal
+            && let Err(error) = journal.append(records, position)
+        {
+            let text = crate::error_chain(&error);
+            tracing::error!(error = %text, "the journal has stopped; tracing goes on without it");
+            self.journal_problem = Some(text);
+        }
+        for record in RecordReader::new(records) {
+            match record {
+                Ok(record) => self.apply(record),
+                Err(error) => {
+                    tracing::error!(%error, "the ring held bytes that are no record");
+                    *self.skipped.entry("malformed").or_default() += 1;
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, record: &[u8]) {
+        self.records += 1;
+        match self.decoder.decode(record) {
+            Outcome::Decoded(event) => self.event(event, record),
+            Outcome::Notice(notice) => {
+                self.tell(Told::Notice {
+                    process: notice.process,
+                    what: notice.what,
+                });
+            }
+            Outcome::Skipped(why) => {
+                if why.is_loss() {
+                    *self.skipped.entry(why.code()).or_default() += 1;
+                }
+            }
+            Outcome::Malformed(error) => {
+                tracing::error!(%error, "a record could not be decoded");
+                *self.skipped.entry("malformed").or_default() += 1;
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event, record: &[u8]) {
+        self.ledger.apply(&event);
+        if let Body::Forked { child } = event.body {
+            self.tell(Told::Forked {
+                process: event.process,
+                child,
+            });
+        }
+        if self.calibrating.contains_key(&event.process) {
+            self.calibration_event(&event, record);
+        }
+        if !self.hub.is_idle() {
+            let watched = self.watched.get(&event.process);
+            self.hub.publish(&EventItem {
+                pid: watched.map(|w| w.pid),
+                uids: watched.map(|w| w.uids),
+                unix_ns: Some(self.ledger.unix_ns(event.time_ns)),
+                event: Arc::new(event),
+                missed: 0,
+            });
+        }
+    }
+
+    pub(super) fn tell(&self, told: Told) {
+        if let Some(tracer) = &self.tracer {
+            // The tracer ends after the keeper; if it is gone there is nothing left to act on.
+            let _ = tracer.send(told);
+        }
+    }
+
+    pub(super) fn status(&self) -> KeeperStatus {
+        let mut drops: Vec<(String, u64)> = self
+            .skipped
+            .iter()
+            .map(|(cause, n)| ((*cause).to_owned(), *n))
+            .collect();
+        drops.sort();
+        let (state, dir, dropped, sequence) = match &self.journal {
+            Some(journal) => (
+                Some(journal.state().clone()),
+                journal.epoch_dir().to_owned(),
+                journal.dropped(),
+                journal.next_sequence().saturating_sub(1),
+            ),
+            None => (None, Default::default(), 0, 0),
+        };
+        KeeperStatus {
+            records: self.records,
+            skipped: drops,
+            journal: state,
+            journal_dir: dir,
+            journal_dropped: dropped,
+            journal_sequence: sequence,
+            journal_problem: self.journal_problem.clone(),
+            epoch: self.epoch,
+            ring_bytes: self.ring.as_ref().map(Ring::capacity),
+            ring_unread: self.ring.as_ref().map_or(0, |r| {
+                r.producer_position().saturating_sub(r.consumer_position())
+            }),
+            calibrating: self
+                .calibrating
+                .values()
+                .map(|c| (c.pid, c.search.progress()))
+                .collect(),
+            boot_ns: clock::boot_ns(),
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The keeper: the one thread that owns the ring's reading side, the journal and the ledger.
+//!
+//! Everyone else sends it commands over a bounded channel. A question is answered after every record
+//! that was submitted before it was asked has been applied, and the answer says `as_of`.
+
+mod calibrating;
+mod handle;
+mod intake;
+
+pub use handle::{Gone, KeeperHandle, KeeperStatus};
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::time::Duration;
+
+use memscope_decode::{DaemonRecord, Decoder, Stamp, What};
+use memscope_journal::Journal;
+use memscope_ledger::event::{EventId, ProcessHandle};
+use memscope_ledger::report::AsOf;
+use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_rpc::EventHub;
+
+use crate::clock;
+use crate::ingest::ring::{Drained, Ring};
+use crate::probe::calibrate::Layout;
+use crate::probe::load::Slot;
+use calibrating::Calibrating;
+
+/// How long records may lie in the ring while nobody asks.
+const TICK: Duration = Duration::from_millis(40);
+/// How long a question waits for a record that another processor is just writing.
+const BUSY_PATIENCE: Duration = Duration::from_millis(20);
+/// Bytes read from the ring in one go, so that commands are looked at in between.
+const BATCH_BYTES: u64 = 4 << 20;
+/// How often clocks are paired and ended processes expired.
+const HOUSEKEEPING: Duration = Duration::from_secs(10);
+
+/// What others want of the keeper.
+pub enum Command {
+    /// Append a record of the daemon's own and apply it.
+    Append {
+        /// Whose; 0 for the machine.
+        process: ProcessHandle,
+        /// What.
+        record: DaemonRecord,
+    },
+    /// A process is traced: this is the kernel's side of it.
+    Watch {
+        /// Handle.
+        process: ProcessHandle,
+        /// Its pid and uids, for readers of events.
+        pid: u32,
+        /// Real, effective, saved.
+        uids: [u32; 3],
+        /// Its counters.
+        slot: Slot,
+    },
+    /// Look for the layout of PyTorch's allocator in this process.
+    Calibrate {
+        /// Handle.
+        process: ProcessHandle,
+        /// What was proven for the same file before.
+        known: Option<Layout>,
+    },
+    /// Read what is left of a process's records, and let go of its slot.
+    Unwatch {
+        /// Handle.
+        process: ProcessHandle,
+        /// Told when done.
+        done: Sender<()>,
+    },
+    /// Answer a question.
+    Ask(Box<dyn FnOnce(&mut Ledger, AsOf) + Send>),
+    /// Say how you are.
+    Status(tokio::sync::oneshot::Sender<KeeperStatus>),
+    /// Read everything, close the journal and end.
+    Stop,
+}
+
+/// What the keeper tells the tracer.
+#[derive(Debug)]
+pub enum Told {
+    /// Something happened to a process or its mappings.
+    Notice {
+        /// Whose; 0 for a process that is not traced.
+        process: ProcessHandle,
+        /// What.
+        what: What,
+    },
+    /// A traced process forked.
+    Forked {
+        /// Parent.
+        process: ProcessHandle,
+        /// Child's pid.
+        child: u32,
+    },
+    /// The allocator's layout is proven: one probe suffices.
+    Proven {
+        /// Whose.
+        process: ProcessHandle,
+        /// The layout.
+        layout: Layout,
+    },
+    /// It cannot be found.
+    NotCalibrated {
+        /// Whose.
+        process: ProcessHandle,
+        /// Why.
+        reason: String,
+    },
+}
+
+struct Watched {
+    pid: u32,
+    uids: [u32; 3],
+    slot: Slot,
+}
+
+/// The state of the thread.
+pub struct Keeper {
+    commands: Receiver<Command>,
+    wake: Arc<OwnedFd>,
+    ring: Option<Ring>,
+    journal: Option<Journal>,
+    journal_problem: Option<String>,
+    decoder: Decoder,
+    ledger: Ledger,
+    hub: Arc<EventHub>,
+    tracer: Option<Sender<Told>>,
+    watched: HashMap<ProcessHandle, Watched>,
+    calibrating: HashMap<ProcessHandle, Calibrating>,
+    /// Site definitions and facts that a new journal segment repeats.
+    preamble: Vec<(ProcessHandle, Vec<u8>)>,
+    /// Records read, and those of no use by cause.
+    records: u64,
+    skipped: HashMap<&'static str, u64>,
+    batch: Vec<u8>,
+    last_housekeeping: u64,
+    epoch: u64,
+}
+
+impl Keeper {
+    /// Starts the thread. Without a ring it replays: whoever holds the handle feeds it.
+    pub fn start(
+        ring: Option<Ring>,
+        journal: Option<Journal>,
+        epoch: u64,
+        config: LedgerConfig,
+        hub: Arc<EventHub>,
+        tracer: Option<Sender<Told>>,
+    ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
+        let (sender, commands) = std::sync::mpsc::sync_channel(handle::QUEUE);
+        let wake = Arc::new(rustix::event::eventfd(
+            0,
+            rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
+        )?);
+        let handle = KeeperHandle::new(sender, Arc::clone(&wake), Arc::clone(&hub));
+        let mut keeper = Keeper {
+            commands,
+            wake,
+            ring,
+            journal,
+            journal_problem: None,
+            decoder: Decoder::new(epoch),
+            ledger: Ledger::new(config),
+            hub,
+            tracer,
+            watched: HashMap::new(),
+            calibrating: HashMap::new(),
+            preamble: Vec::new(),
+            records: 0,
+            skipped: HashMap::new(),
+            batch: Vec::new(),
+            last_housekeeping: 0,
+            epoch,
+        };
+        let thread = std::thread::Builder::new()
+            .name("keeper".to_owned())
+            .spawn(move || keeper.run())?;
+        Ok((handle, thread))
+    }
+
+    /// A keeper for a recording: not a thread yet, to be fed first.
+    pub fn for_replay(
+        ledger: Ledger,
+        epoch: u64,
+        hub: Arc<EventHub>,
+    ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
+        let (handle, thread) =
+            Keeper::start(None, None, epoch, LedgerConfig::default(), hub, None)?;
+        handle.ask_blocking(move |own, _| *own = ledger);
+        Ok((handle, thread))
+    }
+
+    fn run(&mut self) {
+        self.housekeeping(clock::boot_ns());
+        loop {
+            self.wait();
+            self.read_now(BATCH_BYTES);
+            loop {
+                match self.commands.try_recv() {
+                    Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
+                        self.read_everything();
+                        self.hub.close();
+                        return;
+                    }
+                    Ok(command) => self.obey(command),
+                    Err(TryRecvError::Empty) => break,
+                }
+            }
+            let now = clock::boot_ns();
+            if now.saturating_sub(self.last_housekeeping) > HOUSEKEEPING.as_nanos() as u64 {
+                self.housekeeping(now);
+            }
+        }
+    }
+
+    /// Sleeps until a command, a full ring, or the next tick.
+    fn wait(&self) {
+        let wake: BorrowedFd<'_> = self.wake.as_fd();
+        let mut fds = vec![rustix::event::PollFd::new(
+            &wake,
+            rustix::event::PollFlags::IN,
+        )];
+        let ring = self.ring.as_ref().map(Ring::poll_fd);
+        if let Some(ring) = &ring {
+            fds.push(rustix::event::PollFd::new(
+                ring,
+                rustix::event::PollFlags::IN,
+            ));
+        }
+        // With nothing to watch there is no clock to keep, but the housekeeping.
+        let pause = if self.watched.is_empty() {
+            HOUSEKEEPING
+        } else {
+            TICK
+        };
+        let timeout = rustix::event::Timespec {
+            tv_sec: pause.as_secs() as i64,
+            tv_nsec: pause.subsec_nanos().into(),
+        };
+        // An interrupted or failed poll only means that we look earlier.
+        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&*self.wake, &mut count);
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Append { process, record } => self.append(process, &record),
+            Command::Watch {
+                process,
+                pid,
+                uids,
+                slot,
+            } => {
+                self.watched.insert(process, Watched { pid, uids, slot });
+            }
+            Command::Calibrate { process, known } => self.calibrate(process, known),
+            Command::Unwatch { process, done } => {
+                self.read_everything();
+                self.note_losses();
+                self.watched.remove(&process);
+                self.calibrating.remove(&process);
+                self.preamble.retain(|(owner, _)| *owner != process);
+                // Nobody waiting any more is no fault.
+                let _ = done.send(());
+            }
+            Command::Ask(question) => {
+                self.read_everything();
+                self.note_losses();
+                let as_of = self.as_of();
+                question(&mut self.ledger, as_of);
+            }
+            Command::Status(reply) => {
+                let _ = reply.send(self.status());
+            }
+            Command::Stop => {}
+        }
+    }
+
+    fn as_of(&self) -> AsOf {
+        let (boot_ns, unix_ns) = clock::pair();
+        AsOf {
+            boot_ns,
+            unix_ns,
+            event: EventId {
+                epoch: self.epoch,
+                sequence: self.decoder.next_sequence().saturating_sub(1),
+            },
+        }
+    }
+
+    /// Reads all that was submitted up to now.
+    fn read_everything(&mut self) {
+        let Some(target) = self.ring.as_ref().map(Ring::producer_position) else {
+            return;
+        };
+        let started = std::time::Instant::now();
+        loop {
+            let drained = self.read_to(target, u64::MAX);
+            let there = self
+                .ring
+                .as_ref()
+                .is_none_or(|r| r.consumer_position() >= target);
+            if there || started.elapsed() > BUSY_PATIENCE && drained == Drained::Busy {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Losses that no later record has told yet.
+    fn note_losses(&mut self) {
+        let now = clock::boot_ns();
+        for (process, watched) in &self.watched {
+            self.ledger
+                .note_loss(*process, watched.slot.counters().lost, now);
+        }
+    }
+
+    fn housekeeping(&mut self, now: u64) {
+        self.last_housekeeping = now;
+        let (_, unix_ns) = clock::pair();
+        self.append(ProcessHandle(0), &DaemonRecord::Clock { unix_ns });
+        for process in self.ledger.expire(now) {
+            self.preamble.retain(|(owner, _)| *owner != process);
+        }
+    }
+
+    /// Writes a record of our own at the current place of the log, and applies it.
+    fn append(&mut self, process: ProcessHandle, record: &DaemonRecord) {
+        // What the kernel sent before belongs before it.
+        self.read_everything();
+        let stamp = Stamp {
+            process,
+            tid: 0,
+            time_ns: clock::boot_ns(),
+            lost_before: self
+                .watched
+                .get(&process)
+                .map_or(0, |w| w.slot.counters().lost),
+        };
+        let bytes = match record.encode(stamp) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::error!(%error, "a record of the daemon's own could not be written");
+                *self.skipped.entry("unwritable").or_default() += 1;
+                return;
+            }
+        };
+        self.remember(process, record, &bytes);
+        self.take(&bytes);
+    }
+
+    /// Keeps what a new segment of the journal must repeat to be read alone.
+    fn remember(&mut self, process: ProcessHandle, record: &DaemonRecord, bytes: &[u8]) {
+        match record {
+            DaemonRecord::SiteDefined(_)
+            | DaemonRecord::Attached(_)
+            | DaemonRecord::Placed(_)
+            | DaemonRecord::Backend(_)
+            | DaemonRecord::Coverage(_) => {
+                self.preamble.push((process, bytes.to_vec()));
+            }
+            DaemonRecord::Clock { .. } => {
+                self.preamble
+                    .retain(|(_, b)| !is_kind(b, memscope_decode::KIND_CLOCK));
+                self.preamble.push((process, bytes.to_vec()));
+            }
+            DaemonRecord::Exited | DaemonRecord::Replaced | DaemonRecord::Detached => {
+                self.preamble.retain(|(owner, _)| *owner != process);
+                return self.set_preamble();
+            }
+            DaemonRecord::DeviceTotal(_) => return,
+        }
+        self.set_preamble();
+    }
+
+    fn set_preamble(&mut self) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let (boot_ns, unix_ns) = clock::pair();
+        journal.set_clock(memscope_journal::ClockPair { boot_ns, unix_ns });
+        if let Err(error) = journal.set_preamble(self.preamble.iter().map(|(_, b)| b)) {
+            tracing::warn!(%error, "later journal segments will not stand alone");
+        }
+    }
+}
+
+fn is_kind(record: &[u8], kind: u16) -> bool {
+    record.get(2..4) == Some(&kind.to_ne_bytes())
+}

@@ -1,0 +1,277 @@
+//! The live daemon behind the gRPC server: passes questions to the keeper and orders to the tracer.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use memscope_ledger::Ledger;
+use memscope_ledger::event::ProcessHandle;
+use memscope_ledger::report::{
+    AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary,
+    SnapshotReport, StatsReport,
+};
+use memscope_rpc::{
+    AttachOutcome, AttachRequest, Caller, Daemon, DaemonStatus, DetachOutcome, DetachScope,
+    EventFilter, EventItem, JournalState, JournalStatus, Refusal, Severity, StatusMessage,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock;
+use crate::keeper::{Gone, KeeperHandle, KeeperStatus};
+use crate::tracer::{Order, TracerStatus};
+
+/// Messages kept for `status`.
+const MESSAGES: usize = 64;
+/// How long an answer waits for the tracer to read a process's allocator again; an attach of another
+/// process may be under way.
+const REFRESH: Duration = Duration::from_millis(300);
+
+/// What the daemon has to say about itself.
+#[derive(Clone, Default)]
+pub struct Messages(Arc<Mutex<VecDeque<StatusMessage>>>);
+
+impl Messages {
+    /// Adds a message; the oldest goes when there are too many.
+    pub fn say(&self, severity: Severity, text: String) {
+        let (_, unix_ns) = clock::pair();
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.len() == MESSAGES {
+            list.pop_front();
+        }
+        list.push_back(StatusMessage {
+            unix_ns,
+            severity,
+            text,
+        });
+    }
+
+    fn all(&self) -> Vec<StatusMessage> {
+        let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.iter().cloned().collect()
+    }
+}
+
+/// Answers for a live daemon, or (without a tracer) for a recording.
+pub struct Serving {
+    /// The ledger's owner.
+    pub keeper: KeeperHandle,
+    /// Who attaches; `None` when a recording is replayed.
+    pub tracer: Option<Sender<Order>>,
+    /// Where it all began.
+    pub started: Instant,
+    /// What there is to say.
+    pub messages: Messages,
+    /// The recording that is replayed, and the moment it ends.
+    pub replay: Option<(std::path::PathBuf, AsOf)>,
+    /// Largest size of the journal.
+    pub journal_limit: Option<u64>,
+}
+
+impl From<Gone> for RefusalOf {
+    fn from(gone: Gone) -> RefusalOf {
+        RefusalOf(match gone {
+            Gone::Busy => Refusal::Busy {
+                what: gone.to_string(),
+            },
+            Gone::Ended => Refusal::ShuttingDown,
+        })
+    }
+}
+
+/// A refusal made from another crate's error.
+struct RefusalOf(Refusal);
+
+impl Serving {
+    /// Asks the ledger about one process.
+    async fn about<T: Send + 'static>(
+        &self,
+        pid: u32,
+        question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let end = self.replay.as_ref().map(|(_, end)| *end);
+        self.keeper
+            .ask(move |ledger, as_of| {
+                let process = ledger.find(pid)?;
+                question(ledger, process, end.unwrap_or(as_of))
+            })
+            .await
+            .map_err(|gone| RefusalOf::from(gone).0)?
+            .ok_or(Refusal::NotTraced { pid })
+    }
+
+    async fn order<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, Refusal> {
+        let Some(tracer) = &self.tracer else {
+            return Err(Refusal::Replaying);
+        };
+        let (reply, answer) = oneshot::channel();
+        tracer
+            .send(make(reply))
+            .map_err(|_| Refusal::ShuttingDown)?;
+        answer.await.map_err(|_| Refusal::ShuttingDown)
+    }
+
+    /// Has the allocator of a process read again: it may have been exchanged since.
+    async fn refresh(&self, pid: u32) {
+        if self.tracer.is_some() {
+            let order = self.order(|reply| Order::Refresh { pid, reply });
+            // Without an answer in time the last reading stands.
+            let _ = tokio::time::timeout(REFRESH, order).await;
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Daemon for Serving {
+    async fn attach(
+        &self,
+        caller: Caller,
+        request: AttachRequest,
+    ) -> Result<AttachOutcome, Refusal> {
+        self.order(|reply| Order::Attach {
+            caller,
+            request,
+            reply,
+        })
+        .await?
+    }
+
+    async fn detach(&self, caller: Caller, scope: DetachScope) -> Result<DetachOutcome, Refusal> {
+        self.order(|reply| Order::Detach {
+            caller,
+            scope,
+            reply,
+        })
+        .await?
+    }
+
+    async fn list(&self) -> Result<Vec<ProcessSummary>, Refusal> {
+        self.keeper
+            .ask(|ledger, _| ledger.processes())
+            .await
+            .map_err(|gone| RefusalOf::from(gone).0)
+    }
+
+    async fn stats(&self, pid: u32) -> Result<StatsReport, Refusal> {
+        self.refresh(pid).await;
+        self.about(pid, |ledger, process, as_of| ledger.stats(process, as_of))
+            .await
+    }
+
+    async fn leaks(&self, pid: u32, query: LeakQuery) -> Result<LeakReport, Refusal> {
+        self.about(pid, move |ledger, process, as_of| {
+            ledger.leaks(process, as_of, &query)
+        })
+        .await
+    }
+
+    async fn fluctuation(
+        &self,
+        pid: u32,
+        query: FluctuationQuery,
+    ) -> Result<FluctuationReport, Refusal> {
+        self.about(pid, move |ledger, process, as_of| {
+            ledger.fluctuation(process, as_of, &query)
+        })
+        .await
+    }
+
+    async fn snapshot(&self, pid: u32) -> Result<Arc<SnapshotReport>, Refusal> {
+        self.about(pid, |ledger, process, as_of| {
+            ledger.snapshot(process, as_of)
+        })
+        .await
+        .map(Arc::new)
+    }
+
+    async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal> {
+        Ok(self.keeper.hub().subscribe(filter))
+    }
+
+    async fn status(&self) -> Result<DaemonStatus, Refusal> {
+        let keeper = self
+            .keeper
+            .status()
+            .await
+            .map_err(|gone| RefusalOf::from(gone).0)?;
+        let tracer = match self.tracer {
+            Some(_) => Some(self.order(Order::Status).await?),
+            None => None,
+        };
+        Ok(self.put_together(keeper, tracer))
+    }
+}
+
+impl Serving {
+    fn put_together(&self, keeper: KeeperStatus, tracer: Option<TracerStatus>) -> DaemonStatus {
+        let mut messages = self.messages.all();
+        let (_, unix_ns) = clock::pair();
+        messages.extend(
+            keeper
+                .calibrating
+                .iter()
+                .map(|(pid, progress)| StatusMessage {
+                    unix_ns,
+                    severity: Severity::Info,
+                    text: format!("process {pid}: looking for the allocator's layout ({progress})"),
+                }),
+        );
+        let mut drops = keeper.skipped.clone();
+        let journal = JournalStatus {
+            state: match (&self.replay, &keeper.journal) {
+                (Some(_), _) => JournalState::Replay,
+                (None, None) => JournalState::Off,
+                (None, Some(memscope_journal::State::Running)) => JournalState::Writing,
+                (None, Some(memscope_journal::State::Stopped { reason, .. })) => {
+                    if reason.contains("No space") || reason.contains("full") {
+                        JournalState::Full
+                    } else {
+                        JournalState::Failed
+                    }
+                }
+            },
+            path: keeper.journal_dir.clone(),
+            epoch: keeper.epoch,
+            last_sequence: keeper.journal_sequence,
+            bytes: directory_bytes(&keeper.journal_dir),
+            limit_bytes: self.journal_limit,
+            refused_records: keeper.journal_dropped,
+            problem: keeper.journal_problem.clone(),
+        };
+        let mut status = DaemonStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
+                .map(|s| s.trim().to_owned())
+                .unwrap_or_default(),
+            uptime: self.started.elapsed(),
+            replay: self.replay.as_ref().map(|(path, _)| path.clone()),
+            ring_bytes: keeper.ring_bytes,
+            journal,
+            records: keeper.records,
+            messages,
+            ..DaemonStatus::default()
+        };
+        if let Some(tracer) = tracer {
+            drops.extend(tracer.drops);
+            status.attach_method = Some(tracer.method.name().to_owned());
+            status.sites = tracer.sites;
+            status.libraries = tracer.libraries;
+            status.rules = tracer.rules;
+        }
+        status.drops = drops;
+        status
+    }
+}
+
+/// Allocated bytes of the files in a directory.
+fn directory_bytes(dir: &std::path::Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return 0;
+    };
+    entries
+        .flatten()
+        .filter_map(|e| e.metadata().ok())
+        .map(|m| m.blocks() * 512)
+        .sum()
+}

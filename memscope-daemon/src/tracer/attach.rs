@@ -1,0 +1,675 @@
+//! Attaching: from a pid to live probes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use memscope_common::{
+    CALIBRATE, DEVICE_UNKNOWN, FOLLOW_FORKS, NOWHERE, PROCESS_LIVE, ProcessEntry,
+};
+use memscope_decode::DaemonRecord;
+use memscope_ledger::event::{
+    Backend, CoverageNote, Level, Placement, ProcessFacts, ProcessHandle,
+};
+use memscope_rpc::{
+    AttachOutcome, AttachRequest, AttachScope, AttachedProcess, Caller, Refusal, RefusedProcess,
+};
+use memscope_site::catalog::Purpose;
+use memscope_site::{FileIdentity, ObjectSites, Resolved, SiteError};
+
+use super::{TraceState, Traced, Tracer, rules};
+use crate::keeper::Command;
+use crate::probe::links;
+use crate::probe::load::Program;
+use crate::probe::multi::Point;
+
+/// How a process came to be attached.
+pub(super) struct Cause {
+    pub(super) level: Level,
+    pub(super) rule: Option<u64>,
+    pub(super) children: bool,
+    /// Attach even if no device library is mapped yet.
+    pub(super) wait: bool,
+    pub(super) generation: u32,
+    /// Said in coverage: what happened before the probes were live.
+    pub(super) late: Option<CoverageNote>,
+}
+
+impl Tracer {
+    pub(super) fn attach(
+        &mut self,
+        caller: Caller,
+        request: &AttachRequest,
+    ) -> Result<AttachOutcome, Refusal> {
+        match &request.scope {
+            AttachScope::Pid { pid, children } => {
+                let cause = Cause {
+                    level: request.level,
+                    rule: None,
+                    children: *children,
+                    wait: *children,
+                    generation: 0,
+                    late: None,
+                };
+                let attached = self.attach_one(caller, *pid, cause)?;
+                Ok(AttachOutcome {
+                    processes: vec![attached],
+                    ..AttachOutcome::default()
+                })
+            }
+            scope => {
+                let rule = self.add_rule(caller, scope.clone(), request.level);
+                let (processes, refused) = self.apply_rule(rule);
+                Ok(AttachOutcome {
+                    processes,
+                    rule: Some(rule),
+                    refused,
+                })
+            }
+        }
+    }
+
+    /// Attaches what matches a rule now.
+    pub(super) fn apply_rule(&mut self, id: u64) -> (Vec<AttachedProcess>, Vec<RefusedProcess>) {
+        let mut attached = Vec::new();
+        let mut refused = Vec::new();
+        let own = std::process::id();
+        for pid in rules::pids() {
+            let Some(rule) = self.rules.iter().find(|r| r.id == id).cloned() else {
+                break;
+            };
+            if pid == own || self.traced.contains_key(&pid) || !rule.matches(pid) {
+                continue;
+            }
+            match self.attach_matching(&rule, pid) {
+                Ok(one) => attached.push(one),
+                // Not this caller's, gone, or nothing to see: no match after all.
+                Err(
+                    Refusal::NoSuchProcess { .. }
+                    | Refusal::DiedDuringAttach { .. }
+                    | Refusal::NoDeviceLibraries { .. },
+                ) => {}
+                Err(refusal) => refused.push(RefusedProcess { pid, refusal }),
+            }
+        }
+        (attached, refused)
+    }
+
+    pub(super) fn attach_matching(
+        &mut self,
+        rule: &super::Rule,
+        pid: u32,
+    ) -> Result<AttachedProcess, Refusal> {
+        let cause = Cause {
+            level: rule.level,
+            rule: Some(rule.id),
+            children: false,
+            wait: rule.waits(),
+            generation: 0,
+            late: None,
+        };
+        let attached = self.attach_one(rule.caller, pid, cause)?;
+        if let Some(rule) = self.rules.iter_mut().find(|r| r.id == rule.id) {
+            rule.attached += 1;
+        }
+        Ok(attached)
+    }
+
+    /// Attaches one process; returns when its probes are live.
+    pub(super) fn attach_one(
+        &mut self,
+        caller: Caller,
+        pid: u32,
+        cause: Cause,
+    ) -> Result<AttachedProcess, Refusal> {
+        self.notice_exits();
+        let pidfd = open_pidfd(pid)?;
+        let mut facts =
+            memscope_site::process::facts(pid).map_err(|error| refusal(pid, false, error))?;
+        if !caller.may_see(&facts.uids) {
+            return Err(Refusal::NoSuchProcess { pid });
+        }
+        if let Some(traced) = self.traced.get(&pid) {
+            return Err(Refusal::AlreadyAttached {
+                pid,
+                level: traced.level,
+            });
+        }
+        if pid == std::process::id() {
+            return Err(Refusal::NothingToProbe {
+                pid,
+                why: "it is this daemon".to_owned(),
+            });
+        }
+        let resolved = self
+            .resolver
+            .resolve(pid, cause.level)
+            .map_err(|error| refusal(pid, true, error))?;
+        let level = reachable(pid, &facts, &resolved, &cause)?;
+        facts.level = Some(level);
+        facts.generation = cause.generation;
+        facts.from_start = !resolved.device_library && !resolved.pytorch;
+
+        let handle = ProcessHandle(self.next_handle);
+        self.next_handle += 1;
+        let one_device = visible_devices(&facts) == Some(1);
+        let slot = self
+            .kernel
+            .add_process(
+                pid,
+                ProcessEntry {
+                    handle: handle.0,
+                    flags: 0,
+                    sequence: 0,
+                    lost: 0,
+                    nested: 0,
+                    default_device: if facts.from_start || one_device {
+                        0
+                    } else {
+                        DEVICE_UNKNOWN
+                    },
+                    allocated_offset: 0,
+                    reserved_offset: 0,
+                    block_ptr_offset: 0,
+                    alloc_place: NOWHERE,
+                    free_place: NOWHERE,
+                },
+            )
+            .map_err(internal(
+                "the process could not be entered into the kernel's table",
+            ))?;
+        let watch = Command::Watch {
+            process: handle,
+            pid,
+            uids: facts.uids,
+            slot: slot.clone(),
+        };
+        if self.keeper.send(watch).is_err() {
+            return Err(Refusal::ShuttingDown);
+        }
+        self.append(handle, DaemonRecord::Attached(Box::new(facts.clone())));
+        self.traced.insert(
+            pid,
+            Traced {
+                pid,
+                handle,
+                wanted: cause.level,
+                level,
+                facts,
+                pidfd,
+                slot,
+                links: Vec::new(),
+                placed: Default::default(),
+                trace_file: None,
+                trace: TraceState::Unused,
+                allocator_address: None,
+                backend: Backend::Unknown,
+                rule: cause.rule,
+                children: cause.children,
+                notes: BTreeMap::new(),
+                ways: Default::default(),
+                libraries: BTreeMap::new(),
+            },
+        );
+        if let Err(refused) = self.place(pid, &resolved) {
+            self.end(pid, DaemonRecord::Detached);
+            return Err(refused);
+        }
+        if level < cause.level {
+            self.note(
+                pid,
+                "level_reduced",
+                &format!(
+                    "level {} needs symbols that the process's libraries do not have; traced at \
+                     level {}",
+                    name(cause.level),
+                    name(level)
+                ),
+            );
+        }
+        if let Some(late) = &cause.late {
+            self.note(pid, &late.code, &late.text);
+        }
+        // Libraries that were mapped while we looked.
+        self.place_again(pid);
+        self.read_backend(pid);
+        self.notice_exits();
+        let Some(traced) = self.traced.get(&pid) else {
+            return Err(Refusal::DiedDuringAttach { pid });
+        };
+        tracing::info!(pid, sites = traced.sites(), level = name(level), "traced");
+        Ok(AttachedProcess {
+            pid,
+            comm: traced.facts.comm.clone(),
+            sites: traced.sites(),
+            ways: traced.ways.iter().cloned().collect(),
+            level: traced.level,
+            coverage: traced.coverage(),
+            cost: traced.cost(),
+        })
+    }
+
+    /// Looks for sites that have no probe yet, and places them.
+    pub(super) fn place_again(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        match self.resolver.resolve(pid, traced.wanted) {
+            Ok(resolved) => {
+                if let Err(error) = self.place(pid, &resolved) {
+                    self.note(
+                        pid,
+                        "not_probed",
+                        &format!("probes could not be placed: {}", error.what()),
+                    );
+                }
+            }
+            // The pidfd will tell.
+            Err(SiteError::NoSuchProcess { .. } | SiteError::Zombie { .. }) => {}
+            Err(error) => {
+                tracing::warn!(pid, error = %crate::error_chain(&error), "mappings could not be read");
+            }
+        }
+    }
+
+    /// Places what is found and has no probe yet, then says what is in use.
+    fn place(&mut self, pid: u32, resolved: &Resolved) -> Result<(), Refusal> {
+        let Some(traced) = self.traced.get(&pid) else {
+            return Ok(());
+        };
+        let before = traced.placed.len();
+        let has_trace = traced.wanted == Level::Trace
+            && resolved
+                .objects
+                .iter()
+                .flat_map(|o| &o.sites)
+                .any(|s| s.row.purpose == Purpose::Trace);
+        for object in &resolved.objects {
+            self.place_object(pid, object, has_trace)?;
+        }
+        if let Some(hook) = &resolved.loader_hook {
+            let point = Point {
+                offset: hook.site.entry_offset,
+                cookie: 0,
+            };
+            self.place_points(
+                pid,
+                Program::LinkerHook,
+                &hook.open_path,
+                &hook.display_path,
+                &hook.identity,
+                vec![point],
+            )?;
+        }
+        self.say_missing(pid, resolved);
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return Ok(());
+        };
+        if resolved.allocator_address.is_some() {
+            traced.allocator_address = resolved.allocator_address;
+        }
+        let start_search = has_trace && traced.trace == TraceState::Unused;
+        if start_search {
+            let reports = traced.placed.iter().any(|(_, _, p)| *p == Program::Report);
+            traced.trace = if reports {
+                TraceState::Searching
+            } else {
+                TraceState::Both(
+                    "the reporting function was not found, so rounded sizes and totals are not \
+                     known"
+                        .to_owned(),
+                )
+            };
+        }
+        if traced.trace != TraceState::Unused {
+            traced.level = Level::Trace;
+        } else if traced.placed.iter().any(|(_, _, p)| *p == Program::Report) {
+            traced.level = Level::Blocks;
+        }
+        let handle = traced.handle;
+        let searching = traced.trace == TraceState::Searching;
+        traced
+            .slot
+            .set_flags(PROCESS_LIVE | FOLLOW_FORKS | if searching { CALIBRATE } else { 0 });
+        if start_search && searching {
+            let known = traced
+                .trace_file
+                .as_ref()
+                .and_then(|file| self.layouts.get(file))
+                .copied();
+            let _ = self.keeper.send(Command::Calibrate {
+                process: handle,
+                known,
+            });
+        }
+        let changed = self
+            .traced
+            .get(&pid)
+            .is_some_and(|t| t.placed.len() != before);
+        if changed || before == 0 {
+            self.say_placed(pid);
+        }
+        Ok(())
+    }
+
+    fn place_object(
+        &mut self,
+        pid: u32,
+        object: &ObjectSites,
+        has_trace: bool,
+    ) -> Result<(), Refusal> {
+        let mut points: BTreeMap<Program, Vec<Point>> = BTreeMap::new();
+        for site in &object.sites {
+            let program = match site.row.purpose {
+                Purpose::Call(_) => Program::CallEntry,
+                Purpose::Report => Program::Report,
+                // record_trace tells of it already.
+                Purpose::Oom if has_trace => continue,
+                Purpose::Oom => Program::Oom,
+                Purpose::Trace => Program::Trace,
+                Purpose::Loader => continue,
+            };
+            if program == Program::Report
+                && self
+                    .traced
+                    .get(&pid)
+                    .is_some_and(|t| t.trace == TraceState::Proven)
+            {
+                continue;
+            }
+            let number = self.site_number(&object.identity, &object.display_path, site);
+            let cookie = site.cookie(number).0;
+            points.entry(program).or_default().push(Point {
+                offset: site.entry_offset,
+                cookie,
+            });
+            if let Some(offset) = site.return_offset {
+                points
+                    .entry(Program::CallReturn)
+                    .or_default()
+                    .push(Point { offset, cookie });
+            }
+            if let Some(traced) = self.traced.get_mut(&pid) {
+                if program == Program::Trace {
+                    traced.trace_file = Some(object.identity.clone());
+                }
+                if program != Program::CallEntry {
+                    traced.ways.insert(site.row.name.to_owned());
+                }
+            }
+        }
+        // Returns first: a return without its entry is dropped, an entry without its return would
+        // wait for ever.
+        for program in [
+            Program::CallReturn,
+            Program::CallEntry,
+            Program::Report,
+            Program::Oom,
+            Program::Trace,
+        ] {
+            if let Some(points) = points.remove(&program) {
+                self.place_points(
+                    pid,
+                    program,
+                    &object.open_path,
+                    &object.display_path,
+                    &object.identity,
+                    points,
+                )?;
+            }
+        }
+        if let Some(traced) = self.traced.get_mut(&pid) {
+            traced.libraries.insert(
+                object.display_path.clone(),
+                (object.identity.build_id_hex(), object.sites.len() as u32),
+            );
+            if object.deleted {
+                traced.notes.entry("library_replaced".to_owned()).or_insert(format!(
+                    "{} was replaced on disk while the process runs; the file that it really maps \
+                     is probed",
+                    object.display_path
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn place_points(
+        &mut self,
+        pid: u32,
+        program: Program,
+        open_path: &Path,
+        shown: &str,
+        identity: &FileIdentity,
+        mut points: Vec<Point>,
+    ) -> Result<(), Refusal> {
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return Ok(());
+        };
+        points.retain(|p| {
+            !traced
+                .placed
+                .contains(&(identity.clone(), p.offset, program))
+        });
+        points.sort_by_key(|p| p.offset);
+        points.dedup_by_key(|p| p.offset);
+        if points.is_empty() {
+            return Ok(());
+        }
+        match links::attach(&mut self.kernel, program, pid, open_path, shown, &points) {
+            Ok(link) => {
+                for point in &points {
+                    traced
+                        .placed
+                        .insert((identity.clone(), point.offset, program));
+                }
+                traced.links.push(link);
+                Ok(())
+            }
+            Err(error) => {
+                if super::attach::ended(traced) {
+                    return Err(Refusal::DiedDuringAttach { pid });
+                }
+                Err(internal("probes could not be attached")(error))
+            }
+        }
+    }
+
+    fn say_placed(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        let pool_seen = traced
+            .placed
+            .iter()
+            .any(|(_, _, p)| matches!(p, Program::Report | Program::Trace));
+        let placement = Placement {
+            sites: traced.sites(),
+            ways: traced.ways.iter().cloned().collect(),
+            pool_seen,
+            libraries: traced.libraries.keys().cloned().collect(),
+        };
+        self.append(traced.handle, DaemonRecord::Placed(placement));
+    }
+
+    fn say_missing(&mut self, pid: u32, resolved: &Resolved) {
+        let lines: Vec<String> = resolved
+            .missing
+            .iter()
+            .filter(|m| !m.is_harmless())
+            .map(ToString::to_string)
+            .collect();
+        let text = if lines.len() > 6 {
+            format!("{}; and {} more", lines[..6].join("; "), lines.len() - 6)
+        } else {
+            lines.join("; ")
+        };
+        self.note(pid, "not_probed", &text);
+    }
+
+    /// Says a coverage note, once for each text; an empty text takes it back.
+    pub(super) fn note(&mut self, pid: u32, code: &str, text: &str) {
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return;
+        };
+        let said = traced.notes.get(code).map_or("", String::as_str);
+        if said == text {
+            return;
+        }
+        traced.notes.insert(code.to_owned(), text.to_owned());
+        let handle = traced.handle;
+        self.append(
+            handle,
+            DaemonRecord::Coverage(CoverageNote {
+                code: code.to_owned(),
+                text: text.to_owned(),
+            }),
+        );
+    }
+}
+
+/// Whether the process has ended.
+pub(super) fn ended(traced: &Traced) -> bool {
+    use std::os::fd::AsFd;
+    let fd = traced.pidfd.as_fd();
+    let mut fds = [rustix::event::PollFd::new(
+        &fd,
+        rustix::event::PollFlags::IN,
+    )];
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(n) if n > 0)
+}
+
+pub(super) fn name(level: Level) -> &'static str {
+    match level {
+        Level::Segments => "segments",
+        Level::Blocks => "blocks",
+        Level::Trace => "trace",
+    }
+}
+
+pub(super) fn internal<E: std::error::Error + Send + Sync + 'static>(
+    what: &'static str,
+) -> impl FnOnce(E) -> Refusal {
+    move |source| Refusal::Internal {
+        what: what.to_owned(),
+        source: Box::new(source),
+    }
+}
+
+fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd, Refusal> {
+    let raw = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+        .ok_or(Refusal::NoSuchProcess { pid })?;
+    match rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::empty()) {
+        Ok(fd) => Ok(fd),
+        // A thread's number is answered with "invalid" (or, from 6.9 on, "no such file").
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Err(Refusal::Invalid {
+            what: format!("{pid} is a thread, not a process"),
+            hint: format!("name its process: grep Tgid /proc/{pid}/status"),
+        }),
+        Err(_) => Err(Refusal::NoSuchProcess { pid }),
+    }
+}
+
+/// What a failure to look at a process means to whoever asked.
+pub(super) fn refusal(pid: u32, under_way: bool, error: SiteError) -> Refusal {
+    match error {
+        SiteError::NoSuchProcess { .. } | SiteError::Reused { .. } if under_way => {
+            Refusal::DiedDuringAttach { pid }
+        }
+        SiteError::NoSuchProcess { .. } | SiteError::Reused { .. } => {
+            Refusal::NoSuchProcess { pid }
+        }
+        SiteError::ThreadId { process, .. } => Refusal::Invalid {
+            what: format!("{pid} is a thread of process {process}"),
+            hint: format!("attach its process: memscope-ctl attach --pid {process}"),
+        },
+        error @ (SiteError::Zombie { .. }
+        | SiteError::KernelThread { .. }
+        | SiteError::UnsupportedMachine { .. }) => Refusal::NothingToProbe {
+            pid,
+            why: error.to_string(),
+        },
+        SiteError::NotPermitted { path, source, .. } => Refusal::Unreadable {
+            pid,
+            what: path.display().to_string(),
+            source,
+        },
+        SiteError::Read { path, source, .. } => Refusal::Unreadable {
+            pid,
+            what: path.display().to_string(),
+            source,
+        },
+        other => Refusal::Internal {
+            what: format!("process {pid} could not be looked at"),
+            source: Box::new(other),
+        },
+    }
+}
+
+/// The level that the process's libraries allow, or why there is nothing to do.
+fn reachable(
+    pid: u32,
+    facts: &ProcessFacts,
+    resolved: &Resolved,
+    cause: &Cause,
+) -> Result<Level, Refusal> {
+    if !resolved.device_library && !resolved.pytorch {
+        if cause.wait {
+            return Ok(cause.level);
+        }
+        return Err(Refusal::NoDeviceLibraries {
+            pid,
+            comm: facts.comm.clone(),
+        });
+    }
+    let has = |purpose: fn(&Purpose) -> bool| {
+        resolved
+            .objects
+            .iter()
+            .flat_map(|o| &o.sites)
+            .any(|s| purpose(&s.row.purpose))
+    };
+    let calls = has(|p| matches!(p, Purpose::Call(_)));
+    let report = has(|p| matches!(p, Purpose::Report));
+    let trace = has(|p| matches!(p, Purpose::Trace));
+    if !calls && !report && !trace && !cause.wait {
+        let first = resolved.missing.iter().find(|m| !m.is_harmless());
+        return Err(match first {
+            Some(missing) => Refusal::StrippedLibrary {
+                pid,
+                path: missing.library.clone().into(),
+                missing: missing.to_string(),
+            },
+            None => Refusal::NothingToProbe {
+                pid,
+                why: "none of its libraries has a function that memscope knows".to_owned(),
+            },
+        });
+    }
+    if !resolved.pytorch {
+        return Ok(cause.level);
+    }
+    Ok(match cause.level {
+        Level::Trace if trace => Level::Trace,
+        Level::Trace | Level::Blocks if report => Level::Blocks,
+        _ => Level::Segments,
+    })
+}
+
+/// How many devices the environment leaves to the process, where it says so.
+fn visible_devices(facts: &ProcessFacts) -> Option<usize> {
+    let (_, value) = facts
+        .environment
+        .iter()
+        .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")?;
+    let value = value.trim();
+    if value.is_empty() {
+        return None;
+    }
+    Some(value.split(',').count())
+}

@@ -1,0 +1,228 @@
+//! Following processes: libraries loaded later, execs, forks, matches of rules, and the allocator in
+//! use.
+
+use memscope_common::{FOLLOW_FORKS, PROCESS_LIVE};
+use memscope_decode::{DaemonRecord, What};
+use memscope_ledger::event::{Backend, CoverageNote, ProcessHandle};
+use memscope_rpc::Caller;
+
+use super::attach::Cause;
+use super::{TraceState, Tracer};
+use crate::keeper::Told;
+use crate::probe::load::Program;
+
+/// The daemon itself, for what follows from an attach that was allowed.
+const SELF: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    pid: None,
+};
+
+impl Tracer {
+    pub(super) fn told(&mut self, told: Told) {
+        match told {
+            Told::Notice { process, what } => match what {
+                What::MappingsChanged => {
+                    if let Some(pid) = self.pid_of(process) {
+                        self.place_again(pid);
+                        self.read_backend(pid);
+                    }
+                }
+                What::Exec { tgid } if process.0 != 0 => self.executed(process, tgid),
+                What::Exec { tgid } => self.appeared(tgid),
+                What::ForkedElsewhere { child, .. } => self.appeared(child),
+                What::LeaderExited { .. } => self.notice_exits(),
+                What::SiteDefined(_) => {}
+            },
+            Told::Forked { process, child } => self.forked(process, child),
+            Told::Proven { process, layout } => {
+                let Some(pid) = self.pid_of(process) else {
+                    return;
+                };
+                if let Some(traced) = self.traced.get_mut(&pid) {
+                    if let Some(file) = &traced.trace_file {
+                        self.layouts.insert(file.clone(), layout);
+                    }
+                    traced.trace = TraceState::Proven;
+                    traced.slot.set_flags(PROCESS_LIVE | FOLLOW_FORKS);
+                    let (reports, rest) = std::mem::take(&mut traced.links)
+                        .into_iter()
+                        .partition(|l| l.program == Program::Report);
+                    traced.links = rest;
+                    traced.placed.retain(|(_, _, p)| *p != Program::Report);
+                    traced
+                        .ways
+                        .retain(|w| !w.starts_with("c10::reportMemoryUsage"));
+                    crate::probe::links::detach_all(reports);
+                    tracing::info!(pid, ?layout, "the allocator's layout is proven");
+                }
+                self.note(pid, "both_ways", "");
+                self.say_placed_again(pid);
+            }
+            Told::NotCalibrated { process, reason } => {
+                let Some(pid) = self.pid_of(process) else {
+                    return;
+                };
+                if let Some(traced) = self.traced.get_mut(&pid) {
+                    traced.trace = TraceState::Both(reason.clone());
+                    traced.slot.set_flags(PROCESS_LIVE | FOLLOW_FORKS);
+                }
+                self.note(
+                    pid,
+                    "both_ways",
+                    &format!(
+                        "both of PyTorch's ways in stay probed, which costs five traps instead of \
+                         three for an allocation and its free: {reason}"
+                    ),
+                );
+            }
+        }
+    }
+
+    fn say_placed_again(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        let placement = memscope_ledger::event::Placement {
+            sites: traced.sites(),
+            ways: traced.ways.iter().cloned().collect(),
+            pool_seen: true,
+            libraries: traced.libraries.keys().cloned().collect(),
+        };
+        self.append(traced.handle, DaemonRecord::Placed(placement));
+    }
+
+    fn pid_of(&self, process: ProcessHandle) -> Option<u32> {
+        self.traced
+            .values()
+            .find(|t| t.handle == process)
+            .map(|t| t.pid)
+    }
+
+    /// A traced process runs another image: what it held is gone, and the new image is followed.
+    fn executed(&mut self, process: ProcessHandle, tgid: u32) {
+        if self.pid_of(process) != Some(tgid) {
+            return;
+        }
+        let Some(old) = self.end(tgid, DaemonRecord::Replaced) else {
+            return;
+        };
+        let cause = Cause {
+            level: old.wanted,
+            rule: old.rule,
+            children: old.children,
+            wait: true,
+            generation: old.facts.generation + 1,
+            late: None,
+        };
+        if let Err(error) = self.attach_one(SELF, tgid, cause) {
+            tracing::warn!(pid = tgid, error = %error.what(), "not followed through its exec");
+        }
+    }
+
+    fn forked(&mut self, parent: ProcessHandle, child: u32) {
+        let Some(pid) = self.pid_of(parent) else {
+            return;
+        };
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        if !traced.children {
+            // A rule may want it.
+            self.appeared(child);
+            return;
+        }
+        let cause = Cause {
+            level: traced.wanted,
+            rule: traced.rule,
+            children: true,
+            wait: true,
+            generation: 0,
+            late: Some(CoverageNote {
+                code: "child_attached_late".to_owned(),
+                text: format!(
+                    "a child of {pid}: its allocations between the fork and this attach were not \
+                     seen"
+                ),
+            }),
+        };
+        if let Err(error) = self.attach_one(SELF, child, cause) {
+            tracing::info!(pid = child, parent = pid, error = %error.what(), "child not attached");
+        }
+    }
+
+    /// A process that is not traced executed something or was forked: a rule may want it.
+    fn appeared(&mut self, pid: u32) {
+        if self.traced.contains_key(&pid) || pid == std::process::id() {
+            return;
+        }
+        let rule = self
+            .rules
+            .iter()
+            .find(|r| r.waits() && r.matches(pid))
+            .cloned();
+        if let Some(rule) = rule
+            && let Err(error) = self.attach_matching(&rule, pid)
+        {
+            tracing::debug!(pid, rule = rule.id, error = %error.what(), "matched, not attached");
+        }
+    }
+
+    pub(super) fn search_rules(&mut self) {
+        let rules: Vec<u64> = self.rules.iter().map(|r| r.id).collect();
+        for rule in rules {
+            let (_, refused) = self.apply_rule(rule);
+            for one in refused {
+                tracing::debug!(pid = one.pid, rule, error = %one.refusal.what(), "not attached");
+            }
+        }
+    }
+
+    /// Reads which allocator PyTorch uses, and says it when it changed.
+    pub(super) fn read_backend(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        let Some(address) = traced.allocator_address else {
+            return;
+        };
+        let Ok(memory) = memscope_site::ProcessMemory::open(pid) else {
+            return;
+        };
+        let backend = match memscope_site::backend::read(&memory, address) {
+            Ok(Some(backend)) => {
+                memscope_site::backend::with_environment(backend, &traced.facts.environment)
+            }
+            Ok(None) => Backend::Unknown,
+            Err(error) => {
+                tracing::debug!(pid, error = %crate::error_chain(&error), "allocator not read");
+                return;
+            }
+        };
+        if backend != traced.backend {
+            let handle = traced.handle;
+            if let Some(traced) = self.traced.get_mut(&pid) {
+                traced.backend = backend.clone();
+            }
+            self.append(handle, DaemonRecord::Backend(backend));
+        }
+        self.say_totals(pid);
+    }
+
+    /// Total memory of the process's devices, where NVML tells.
+    fn say_totals(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        let handle = traced.handle;
+        for (device, total_bytes) in self.nvml.of_process(pid, &traced.facts) {
+            self.append(
+                handle,
+                DaemonRecord::DeviceTotal(memscope_decode::DeviceTotal {
+                    device,
+                    total_bytes,
+                }),
+            );
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! The tracer: the one thread that attaches and detaches.
+//!
+//! Owns: the loaded object, the traced processes with their links, and the rules. It follows
+//! processes that load libraries, execute, fork and end. What they hold is the keeper's business.
+
+mod attach;
+mod follow;
+pub mod nvml;
+mod rules;
+mod traced;
+
+pub use rules::{Rule, maps_device_library};
+pub use traced::{TraceState, Traced};
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use memscope_common::{Op, WATCH_ALL};
+use memscope_decode::{DaemonRecord, SiteDefined};
+use memscope_ledger::event::ProcessHandle;
+use memscope_rpc::{
+    AttachOutcome, AttachRequest, AttachScope, Caller, DetachOutcome, DetachScope, LibraryStatus,
+    Refusal, RuleStatus,
+};
+use memscope_site::catalog::Purpose;
+use memscope_site::{FileIdentity, FoundSite, Resolver};
+use tokio::sync::oneshot;
+
+use crate::keeper::{Command, KeeperHandle, Told};
+use crate::probe::calibrate::Layout;
+use crate::probe::load::{AttachMethod, Kernel};
+
+/// How often ended processes, rules and allocators are looked at when nobody asks.
+const TICK: Duration = Duration::from_millis(200);
+/// How often `/proc` is searched for matches of rules.
+const RULE_SEARCH: Duration = Duration::from_secs(1);
+/// How often mappings are read again although the linker said nothing.
+const RESCAN: Duration = Duration::from_secs(5);
+
+/// What others want of the tracer.
+pub enum Order {
+    /// Attach.
+    Attach {
+        /// Who asks.
+        caller: Caller,
+        /// What.
+        request: AttachRequest,
+        /// Where the outcome goes.
+        reply: oneshot::Sender<Result<AttachOutcome, Refusal>>,
+    },
+    /// Detach.
+    Detach {
+        /// Who asks.
+        caller: Caller,
+        /// What.
+        scope: DetachScope,
+        /// Where the outcome goes.
+        reply: oneshot::Sender<Result<DetachOutcome, Refusal>>,
+    },
+    /// Read the process's allocator again, before a question about it is answered.
+    Refresh {
+        /// Which.
+        pid: u32,
+        /// Told when done.
+        reply: oneshot::Sender<()>,
+    },
+    /// Say how you are.
+    Status(oneshot::Sender<TracerStatus>),
+    /// The keeper says.
+    Told(Told),
+    /// Detach everything and end.
+    Stop(oneshot::Sender<()>),
+}
+
+/// How the tracer is.
+#[derive(Debug, Clone)]
+pub struct TracerStatus {
+    /// Kind of links.
+    pub method: AttachMethod,
+    /// Probe sites in use.
+    pub sites: u64,
+    /// Losses by cause, from the kernel side.
+    pub drops: Vec<(String, u64)>,
+    /// Libraries with probes.
+    pub libraries: Vec<LibraryStatus>,
+    /// Rules.
+    pub rules: Vec<RuleStatus>,
+}
+
+/// The state of the thread.
+pub struct Tracer {
+    kernel: Kernel,
+    keeper: KeeperHandle,
+    resolver: Resolver,
+    traced: BTreeMap<u32, Traced>,
+    rules: Vec<Rule>,
+    next_rule: u64,
+    next_handle: u32,
+    sites: HashMap<(FileIdentity, u64, String), u32>,
+    /// Layouts of PyTorch's allocator that were proven, by library.
+    layouts: HashMap<FileIdentity, Layout>,
+    wake_bytes: u32,
+    last_rule_search: Instant,
+    last_rescan: Instant,
+    nvml: nvml::Totals,
+}
+
+impl Tracer {
+    /// Starts the thread.
+    pub fn start(
+        kernel: Kernel,
+        keeper: KeeperHandle,
+        orders: Receiver<Order>,
+        wake_bytes: u32,
+    ) -> std::io::Result<std::thread::JoinHandle<()>> {
+        std::thread::Builder::new()
+            .name("tracer".to_owned())
+            .spawn(move || {
+                let now = Instant::now();
+                Tracer {
+                    kernel,
+                    keeper,
+                    resolver: Resolver::new(),
+                    traced: BTreeMap::new(),
+                    rules: Vec::new(),
+                    next_rule: 1,
+                    next_handle: 1,
+                    sites: HashMap::new(),
+                    layouts: HashMap::new(),
+                    wake_bytes,
+                    last_rule_search: now,
+                    last_rescan: now,
+                    nvml: nvml::Totals::default(),
+                }
+                .run(&orders);
+            })
+    }
+
+    fn run(&mut self, orders: &Receiver<Order>) {
+        loop {
+            match orders.recv_timeout(self.pause()) {
+                Ok(Order::Attach {
+                    caller,
+                    request,
+                    reply,
+                }) => {
+                    let outcome = self.attach(caller, &request);
+                    // Whoever asked may be gone; the attach stands.
+                    let _ = reply.send(outcome);
+                }
+                Ok(Order::Detach {
+                    caller,
+                    scope,
+                    reply,
+                }) => {
+                    let _ = reply.send(self.detach(caller, scope));
+                }
+                Ok(Order::Refresh { pid, reply }) => {
+                    self.read_backend(pid);
+                    let _ = reply.send(());
+                }
+                Ok(Order::Status(reply)) => {
+                    let _ = reply.send(self.status());
+                }
+                Ok(Order::Told(told)) => self.told(told),
+                Ok(Order::Stop(reply)) => {
+                    self.detach_everything();
+                    let _ = reply.send(());
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.detach_everything();
+                    return;
+                }
+            }
+            self.look_around();
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        if self.traced.is_empty() && self.rules.is_empty() {
+            Duration::from_secs(60)
+        } else {
+            TICK
+        }
+    }
+
+    /// What is done between orders, each at its own pace.
+    fn look_around(&mut self) {
+        self.notice_exits();
+        if !self.rules.is_empty() && self.last_rule_search.elapsed() > RULE_SEARCH {
+            self.last_rule_search = Instant::now();
+            self.search_rules();
+        }
+        if self.last_rescan.elapsed() > RESCAN {
+            self.last_rescan = Instant::now();
+            let pids: Vec<u32> = self.traced.keys().copied().collect();
+            for pid in pids {
+                self.place_again(pid);
+                self.read_backend(pid);
+            }
+        }
+    }
+
+    fn append(&self, process: ProcessHandle, record: DaemonRecord) {
+        // The keeper ends last: if it is gone, so is everything that could ask.
+        let _ = self.keeper.send(Command::Append { process, record });
+    }
+
+    /// The number of a site; a new one is defined in the journal first.
+    fn site_number(&mut self, identity: &FileIdentity, library: &str, site: &FoundSite) -> u32 {
+        let key = (
+            identity.clone(),
+            site.function_offset,
+            site.row.name.to_owned(),
+        );
+        if let Some(number) = self.sites.get(&key) {
+            return *number;
+        }
+        let number = self.sites.len() as u32 + 1;
+        self.sites.insert(key, number);
+        let op = match site.row.purpose {
+            Purpose::Call(op) => call_op(op),
+            _ => None,
+        };
+        self.append(
+            ProcessHandle(0),
+            DaemonRecord::SiteDefined(SiteDefined {
+                site: number,
+                function: site.row.name.to_owned(),
+                layer: match site.row.layer {
+                    memscope_site::Layer::Runtime => Some(memscope_ledger::event::Layer::Runtime),
+                    memscope_site::Layer::Driver => Some(memscope_ledger::event::Layer::Driver),
+                    _ => None,
+                },
+                op,
+                library: library.to_owned(),
+                offset: site.entry_offset,
+            }),
+        );
+        number
+    }
+
+    fn configure(&mut self) {
+        let flags = if self.rules.is_empty() { 0 } else { WATCH_ALL };
+        if let Err(error) = self.kernel.configure(flags, self.wake_bytes) {
+            tracing::error!(error = %crate::error_chain(&error), "could not watch for new processes");
+        }
+    }
+
+    /// Removes ended processes: their pidfd is readable.
+    fn notice_exits(&mut self) {
+        let ended: Vec<u32> = self
+            .traced
+            .values()
+            .filter(|t| {
+                let fd = t.pidfd.as_fd();
+                let mut fds = [rustix::event::PollFd::new(
+                    &fd,
+                    rustix::event::PollFlags::IN,
+                )];
+                let now = rustix::event::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                };
+                matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(n) if n > 0)
+            })
+            .map(|t| t.pid)
+            .collect();
+        for pid in ended {
+            self.end(pid, DaemonRecord::Exited);
+        }
+    }
+
+    /// Stops tracing a process and says why.
+    fn end(&mut self, pid: u32, why: DaemonRecord) -> Option<Traced> {
+        let mut traced = self.traced.remove(&pid)?;
+        traced.slot.set_flags(0);
+        crate::probe::links::detach_all(std::mem::take(&mut traced.links));
+        self.append(traced.handle, why);
+        let (done, wait) = std::sync::mpsc::channel();
+        let sent = self.keeper.send(Command::Unwatch {
+            process: traced.handle,
+            done,
+        });
+        if sent.is_ok() {
+            // The slot may be given away only when the keeper has read its counters.
+            let _ = wait.recv();
+        }
+        self.kernel.remove_process(pid);
+        tracing::info!(pid, "no longer traced");
+        Some(traced)
+    }
+
+    fn detach(&mut self, caller: Caller, scope: DetachScope) -> Result<DetachOutcome, Refusal> {
+        self.notice_exits();
+        let mut outcome = DetachOutcome::default();
+        let pids: Vec<u32> = match scope {
+            DetachScope::Pid(pid) => {
+                match self.traced.get(&pid) {
+                    Some(t) if caller.may_see(&t.facts.uids) => {}
+                    _ => return Err(Refusal::NotTraced { pid }),
+                }
+                vec![pid]
+            }
+            DetachScope::Rule(rule) => {
+                let found = self
+                    .rules
+                    .iter()
+                    .position(|r| r.id == rule && (caller.is_root() || r.caller.uid == caller.uid));
+                let Some(at) = found else {
+                    return Err(Refusal::NoSuchRule { rule });
+                };
+                self.rules.remove(at);
+                outcome.rules.push(rule);
+                self.traced
+                    .values()
+                    .filter(|t| t.rule == Some(rule))
+                    .map(|t| t.pid)
+                    .collect()
+            }
+            DetachScope::All => {
+                let mine = |r: &Rule| caller.is_root() || r.caller.uid == caller.uid;
+                outcome
+                    .rules
+                    .extend(self.rules.iter().filter(|r| mine(r)).map(|r| r.id));
+                self.rules.retain(|r| !mine(r));
+                self.traced
+                    .values()
+                    .filter(|t| caller.may_see(&t.facts.uids))
+                    .map(|t| t.pid)
+                    .collect()
+            }
+        };
+        self.configure();
+        for pid in pids {
+            if self.end(pid, DaemonRecord::Detached).is_some() {
+                outcome.pids.push(pid);
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn detach_everything(&mut self) {
+        let pids: Vec<u32> = self.traced.keys().copied().collect();
+        // All links side by side first: each removal waits for the kernel.
+        let links = self
+            .traced
+            .values_mut()
+            .flat_map(|t| {
+                t.slot.set_flags(0);
+                std::mem::take(&mut t.links)
+            })
+            .collect();
+        crate::probe::links::detach_all(links);
+        for pid in pids {
+            self.end(pid, DaemonRecord::Detached);
+        }
+    }
+
+    fn status(&self) -> TracerStatus {
+        let mut libraries: BTreeMap<String, LibraryStatus> = BTreeMap::new();
+        for traced in self.traced.values() {
+            for (path, (build_id, sites)) in &traced.libraries {
+                let library = libraries.entry(path.clone()).or_default();
+                library.path = path.clone();
+                library.build_id = (!build_id.is_empty()).then(|| build_id.clone());
+                library.pids.push(traced.pid);
+                library.sites = *sites;
+                if traced.ways.iter().any(|w| w.ends_with(path.as_str())) {
+                    library.ways = traced.ways.iter().cloned().collect();
+                }
+            }
+        }
+        TracerStatus {
+            method: self.kernel.method(),
+            sites: self.traced.values().map(|t| u64::from(t.sites())).sum(),
+            drops: self
+                .kernel
+                .drops()
+                .into_iter()
+                .map(|(reason, n)| (reason.name().to_owned(), n))
+                .collect(),
+            libraries: libraries.into_values().collect(),
+            rules: self
+                .rules
+                .iter()
+                .map(|r| RuleStatus {
+                    rule: r.id,
+                    scope: r.scope.clone(),
+                    level: r.level,
+                    uid: r.caller.uid,
+                    attached: r.attached,
+                })
+                .collect(),
+        }
+    }
+
+    fn add_rule(
+        &mut self,
+        caller: Caller,
+        scope: AttachScope,
+        level: memscope_ledger::event::Level,
+    ) -> u64 {
+        let id = self.next_rule;
+        self.next_rule += 1;
+        self.rules.push(Rule {
+            id,
+            scope,
+            level,
+            caller,
+            attached: 0,
+        });
+        self.configure();
+        id
+    }
+}
+
+/// The ledger's word for an operation that changes memory.
+fn call_op(op: Op) -> Option<memscope_ledger::event::CallOp> {
+    use memscope_ledger::event::CallOp;
+    Some(match op {
+        Op::Alloc => CallOp::Alloc,
+        Op::Free => CallOp::Free,
+        Op::AsyncAlloc => CallOp::AsyncAlloc,
+        Op::AsyncFree => CallOp::AsyncFree,
+        Op::ManagedAlloc => CallOp::ManagedAlloc,
+        Op::HostAlloc => CallOp::HostAlloc,
+        Op::HostFree => CallOp::HostFree,
+        Op::HostRegister => CallOp::HostRegister,
+        Op::HostUnregister => CallOp::HostUnregister,
+        Op::Reserve => CallOp::Reserve,
+        Op::ReserveFree => CallOp::ReserveFree,
+        Op::Create => CallOp::Create,
+        Op::Release => CallOp::Release,
+        Op::Map => CallOp::Map,
+        Op::Unmap => CallOp::Unmap,
+        Op::Retain => CallOp::Retain,
+        Op::Import => CallOp::Import,
+        Op::IpcOpen => CallOp::IpcOpen,
+        Op::IpcClose => CallOp::IpcClose,
+        Op::MemInfo => CallOp::MemInfo,
+        Op::Reset => CallOp::Reset,
+        Op::ArrayAlloc => CallOp::ArrayAlloc,
+        Op::ArrayFree => CallOp::ArrayFree,
+        Op::SetDevice | Op::SetContext | Op::PushContext | Op::PopContext | Op::PrimaryContext => {
+            return None;
+        }
+    })
+}
+
+/// A channel into the tracer that the keeper can use too.
+pub fn told_channel(orders: Sender<Order>) -> std::io::Result<Sender<Told>> {
+    let (sender, receiver) = std::sync::mpsc::channel::<Told>();
+    std::thread::Builder::new()
+        .name("told".to_owned())
+        .spawn(move || {
+            for told in receiver {
+                if orders.send(Order::Told(told)).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok(sender)
+}

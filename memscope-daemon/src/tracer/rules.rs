@@ -1,0 +1,115 @@
+//! Rules: attach whatever matches, now and later.
+
+use std::path::Path;
+
+use memscope_ledger::event::Level;
+use memscope_rpc::{AttachScope, Caller};
+
+/// One rule.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// Number, from 1.
+    pub id: u64,
+    /// Scope; never `Pid`.
+    pub scope: AttachScope,
+    /// Level.
+    pub level: Level,
+    /// Who made it: only processes that this caller may see are attached.
+    pub caller: Caller,
+    /// Processes attached so far.
+    pub attached: u64,
+}
+
+impl Rule {
+    /// Whether a process matches by name or place. `All` is decided by the mapped libraries.
+    pub fn matches(&self, pid: u32) -> bool {
+        match &self.scope {
+            AttachScope::Pid { .. } => false,
+            AttachScope::Comm(name) => comm(pid).is_some_and(|c| c == *name),
+            AttachScope::Cgroup(path) => {
+                cgroup(pid).is_some_and(|c| Path::new(&c).starts_with(path))
+            }
+            AttachScope::All => maps_device_library(pid),
+        }
+    }
+
+    /// Whether a match is attached even before it maps a device library.
+    pub fn waits(&self) -> bool {
+        !matches!(self.scope, AttachScope::All)
+    }
+}
+
+/// Processes that exist now.
+pub fn pids() -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+fn comm(pid: u32) -> Option<String> {
+    Some(
+        std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .ok()?
+            .trim_end_matches('\n')
+            .to_owned(),
+    )
+}
+
+fn cgroup(pid: u32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let line = text
+        .lines()
+        .find(|l| l.starts_with("0::"))
+        .or_else(|| text.lines().next())?;
+    line.splitn(3, ':').nth(2).map(str::to_owned)
+}
+
+/// Beginnings of the names of libraries that make a process a device's user.
+const DEVICE_LIBRARIES: [&str; 5] = [
+    "libcudart.so",
+    "libcuda.so",
+    "libc10_cuda.so",
+    "libascendcl.so",
+    "libtorch_npu.so",
+];
+
+/// Whether the process maps a library of a device now.
+pub fn maps_device_library(pid: u32) -> bool {
+    let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else {
+        return false;
+    };
+    maps.split(|b| *b == b'\n').any(|line| {
+        let name = line.rsplit(|b| *b == b'/').next().unwrap_or_default();
+        DEVICE_LIBRARIES
+            .iter()
+            .any(|library| name.starts_with(library.as_bytes()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_this_process_by_name_and_cgroup() {
+        let pid = std::process::id();
+        let rule = |scope| Rule {
+            id: 1,
+            scope,
+            level: Level::Trace,
+            caller: Caller { pid: None, uid: 0 },
+            attached: 0,
+        };
+        let name = comm(pid).expect("comm");
+        assert!(rule(AttachScope::Comm(name)).matches(pid));
+        assert!(!rule(AttachScope::Comm("no such".into())).matches(pid));
+        let group = cgroup(pid).expect("cgroup");
+        assert!(rule(AttachScope::Cgroup(group.clone())).matches(pid));
+        assert!(!rule(AttachScope::Cgroup(format!("{group}/deeper"))).matches(pid));
+        assert!(!rule(AttachScope::All).matches(pid));
+    }
+}

@@ -1,0 +1,106 @@
+//! One traced process, as the tracer sees it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+
+use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
+use memscope_site::FileIdentity;
+
+use crate::probe::links::Link;
+use crate::probe::load::{Program, Slot};
+
+/// Whether `record_trace` alone tells everything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TraceState {
+    /// No `record_trace` probe.
+    Unused,
+    /// Both probes, until the layout is proven.
+    Searching,
+    /// One probe.
+    Proven,
+    /// Both probes for good, and why.
+    Both(String),
+}
+
+/// A live attachment of the tracer's.
+pub struct Traced {
+    /// Process id.
+    pub pid: u32,
+    /// Handle.
+    pub handle: ProcessHandle,
+    /// Level asked for.
+    pub wanted: Level,
+    /// Level reached.
+    pub level: Level,
+    /// What was read at the attach.
+    pub facts: ProcessFacts,
+    /// Tells when it ends.
+    pub pidfd: OwnedFd,
+    /// The kernel's side.
+    pub slot: Slot,
+    /// Live links.
+    pub links: Vec<Link>,
+    /// What has a probe already: file, offset, program.
+    pub placed: BTreeSet<(FileIdentity, u64, Program)>,
+    /// File that holds the `record_trace` in use.
+    pub trace_file: Option<FileIdentity>,
+    /// State of the search for the allocator's layout.
+    pub trace: TraceState,
+    /// Allocator pointer of PyTorch in the process.
+    pub allocator_address: Option<u64>,
+    /// Allocator in use, as read last.
+    pub backend: Backend,
+    /// Rule that attached it.
+    pub rule: Option<u64>,
+    /// Also attach its children.
+    pub children: bool,
+    /// Coverage notes said so far.
+    pub notes: BTreeMap<String, String>,
+    /// Ways in use.
+    pub ways: BTreeSet<String>,
+    /// Libraries with sites: display path → (build id, sites).
+    pub libraries: BTreeMap<String, (String, u32)>,
+}
+
+impl Traced {
+    /// Number of probe sites in use (returns not counted apart).
+    pub fn sites(&self) -> u32 {
+        self.links
+            .iter()
+            .filter(|l| l.program != Program::CallReturn && l.program != Program::LinkerHook)
+            .map(|l| l.points as u32)
+            .sum()
+    }
+
+    /// The notes as the ledger takes them.
+    pub fn coverage(&self) -> Vec<CoverageNote> {
+        self.notes
+            .iter()
+            .filter(|(_, text)| !text.is_empty())
+            .map(|(code, text)| CoverageNote {
+                code: code.clone(),
+                text: text.clone(),
+            })
+            .collect()
+    }
+
+    /// What the probes cost, in words.
+    pub fn cost(&self) -> Option<String> {
+        match (&self.trace, self.level) {
+            (TraceState::Searching, _) => Some(
+                "both of PyTorch's ways in are probed (5 traps for an allocation and its free) \
+                 until the allocator's layout is proven; then 3"
+                    .to_owned(),
+            ),
+            (TraceState::Both(why), _) => Some(format!(
+                "both of PyTorch's ways in stay probed (5 traps for an allocation and its free): \
+                 {why}"
+            )),
+            (TraceState::Proven, _) => Some("3 traps for an allocation and its free".to_owned()),
+            (TraceState::Unused, Level::Blocks) => {
+                Some("2 traps for an allocation and its free".to_owned())
+            }
+            (TraceState::Unused, _) => None,
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The records that BPF programs write.
+
+use crate::bytes::{Bytes, Header};
+use crate::daemon::SiteDefined;
+use crate::outcome::{Malformed, Skipped, What};
+use core::mem::{offset_of, size_of};
+use memscope_common::{
+    CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,
+    CALL_DEVICE_KNOWN, CalibrationRecord, CallRecord, KIND_CALIBRATION, KIND_CALL, KIND_MAPPINGS,
+    KIND_OOM, KIND_PROCESS, KIND_REPORT, KIND_TRACE, MappingsRecord, OomRecord, Op, PROCESS_EXEC,
+    PROCESS_EXIT, PROCESS_FORK, ProcessRecord, ReportRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL,
+    TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
+};
+use memscope_ledger::event::{
+    Body, Call, CallOp, PoolOom, PoolReport, PoolTrace, ProcessHandle, TraceAction,
+};
+use std::sync::Arc;
+
+/// `c10::DeviceType` of CUDA; ROCm builds report it as well.
+const DEVICE_TYPE_CUDA: i32 = 1;
+/// `c10::DeviceType` of HIP.
+const DEVICE_TYPE_HIP: i32 = 6;
+
+/// What the decoder keeps of a site.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) definition: SiteDefined,
+    pub(crate) function: Arc<str>,
+}
+
+/// What a kernel record says.
+pub(crate) enum Said {
+    Event(Body),
+    Notice(What),
+    Skip(Skipped),
+}
+
+/// Decodes a kernel record whose header has been read and whose length is right for its bytes.
+pub(crate) fn decode<'s>(
+    header: &Header,
+    record: &[u8],
+    site: impl FnOnce(u32) -> Option<&'s Site>,
+) -> Result<Said, Malformed> {
+    let raw = Bytes(record);
+    match header.kind {
+        KIND_CALL => sized::<CallRecord>(header).and_then(|()| call(header, raw, site)),
+        KIND_REPORT => sized::<ReportRecord>(header).and_then(|()| report(header, raw)),
+        KIND_OOM => sized::<OomRecord>(header).and_then(|()| oom(header, raw)),
+        KIND_TRACE => sized::<TraceRecord>(header).and_then(|()| trace(header, raw)),
+        // The trace is the first field of a calibration record.
+        KIND_CALIBRATION => sized::<CalibrationRecord>(header).and_then(|()| trace(header, raw)),
+        KIND_PROCESS => sized::<ProcessRecord>(header).and_then(|()| process(header, raw)),
+        KIND_MAPPINGS => {
+            sized::<MappingsRecord>(header).map(|()| Said::Notice(What::MappingsChanged))
+        }
+        kind => Ok(Said::Skip(Skipped::UnknownKind(kind))),
+    }
+}
+
+fn sized<T>(header: &Header) -> Result<(), Malformed> {
+    if header.len == size_of::<T>() {
+        return Ok(());
+    }
+    Err(Malformed::Size {
+        kind: header.kind,
+        expected: size_of::<T>(),
+        found: header.len,
+    })
+}
+
+fn call<'s>(
+    header: &Header,
+    raw: Bytes,
+    site: impl FnOnce(u32) -> Option<&'s Site>,
+) -> Result<Said, Malformed> {
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    let number = raw.u16(offset_of!(CallRecord, op))?;
+    let Some(op) = Op::from_u16(number) else {
+        return Ok(Said::Skip(Skipped::UnknownOp(number)));
+    };
+    let Some(op) = call_op(op) else {
+        return Ok(Said::Skip(Skipped::NoMemoryOp(number)));
+    };
+    let at = raw.u32(offset_of!(CallRecord, site))?;
+    let Some(site) = site(at) else {
+        return Ok(Said::Skip(Skipped::UnknownSite(at)));
+    };
+    let Some(layer) = site.definition.layer else {
+        return Ok(Said::Skip(Skipped::NotACall(at)));
+    };
+    let known = CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD | CALL_DEVICE_BY_ARGUMENT;
+    let device = raw.i32(offset_of!(CallRecord, device))?;
+    let size = raw.u64(offset_of!(CallRecord, size))?;
+    let stream = raw.u64(offset_of!(CallRecord, stream))?;
+    Ok(Said::Event(Body::Call(Call {
+        function: Arc::clone(&site.function),
+        layer,
+        op,
+        status: raw.i32(offset_of!(CallRecord, status))?,
+        device: (header.flags & known != 0 && device >= 0).then_some(device),
+        ptr: raw.u64(offset_of!(CallRecord, ptr))?,
+        size: if size == UNKNOWN_U64 { 0 } else { size },
+        stream: (stream != UNKNOWN_U64).then_some(stream),
+        handle: raw.u64(offset_of!(CallRecord, handle))?,
+        extra: raw.u64(offset_of!(CallRecord, extra))?,
+        nested: u32::from(raw.u16(offset_of!(CallRecord, nested))?),
+        duration_ns: raw.u64(offset_of!(CallRecord, duration_ns))?,
+    })))
+}
+
+/// The ledger's word for an operation; `None` for those that only select a device or context.
+fn call_op(op: Op) -> Option<CallOp> {
+    Some(match op {
+        Op::Alloc => CallOp::Alloc,
+        Op::Free => CallOp::Free,
+        Op::AsyncAlloc => CallOp::AsyncAlloc,
+        Op::AsyncFree => CallOp::AsyncFree,
+        Op::ManagedAlloc => CallOp::ManagedAlloc,
+        Op::HostAlloc => CallOp::HostAlloc,
+        Op::HostFree => CallOp::HostFree,
+        Op::HostRegister => CallOp::HostRegister,
+        Op::HostUnregister => CallOp::HostUnregister,
+        Op::Reserve => CallOp::Reserve,
+        Op::ReserveFree => CallOp::ReserveFree,
+        Op::Create => CallOp::Create,
+        Op::Release => CallOp::Release,
+        Op::Map => CallOp::Map,
+        Op::Unmap => CallOp::Unmap,
+        Op::Retain => CallOp::Retain,
+        Op::Import => CallOp::Import,
+        Op::IpcOpen => CallOp::IpcOpen,
+        Op::IpcClose => CallOp::IpcClose,
+        Op::MemInfo => CallOp::MemInfo,
+        Op::Reset => CallOp::Reset,
+        Op::ArrayAlloc => CallOp::ArrayAlloc,
+        Op::ArrayFree => CallOp::ArrayFree,
+        Op::SetDevice | Op::SetContext | Op::PushContext | Op::PopContext | Op::PrimaryContext => {
+            return None;
+        }
+    })
+}
+
+/// Why a pool record is not for the ledger, if it is not.
+fn foreign(header: &Header, device_type: i32, device: i32, totals: [u64; 2]) -> Option<Skipped> {
+    if header.process == 0 {
+        Some(Skipped::NoProcess)
+    } else if device_type != DEVICE_TYPE_CUDA && device_type != DEVICE_TYPE_HIP {
+        Some(Skipped::DeviceType(device_type))
+    } else if device < 0 {
+        Some(Skipped::NoDevice)
+    } else if totals.contains(&UNKNOWN_U64) {
+        Some(Skipped::NoTotals)
+    } else {
+        None
+    }
+}
+
+fn report(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    let device = raw.i32(offset_of!(ReportRecord, device))?;
+    let total_allocated = raw.u64(offset_of!(ReportRecord, total_allocated))?;
+    let total_reserved = raw.u64(offset_of!(ReportRecord, total_reserved))?;
+    let device_type = raw.i32(offset_of!(ReportRecord, device_type))?;
+    if let Some(why) = foreign(
+        header,
+        device_type,
+        device,
+        [total_allocated, total_reserved],
+    ) {
+        return Ok(Said::Skip(why));
+    }
+    Ok(Said::Event(Body::Report(PoolReport {
+        device,
+        ptr: raw.u64(offset_of!(ReportRecord, ptr))?,
+        size: raw.i64(offset_of!(ReportRecord, size))?,
+        total_allocated,
+        total_reserved,
+    })))
+}
+
+fn oom(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    let device = raw.i32(offset_of!(OomRecord, device))?;
+    let total_allocated = raw.u64(offset_of!(OomRecord, total_allocated))?;
+    let total_reserved = raw.u64(offset_of!(OomRecord, total_reserved))?;
+    let device_type = raw.i32(offset_of!(OomRecord, device_type))?;
+    if let Some(why) = foreign(
+        header,
+        device_type,
+        device,
+        [total_allocated, total_reserved],
+    ) {
+        return Ok(Said::Skip(why));
+    }
+    let size = raw.i64(offset_of!(OomRecord, size))?;
+    Ok(Said::Event(Body::Oom(PoolOom {
+        device,
+        size: u64::try_from(size).map_err(|_| Malformed::Value {
+            field: "size",
+            value: size,
+        })?,
+        total_allocated,
+        total_reserved,
+    })))
+}
+
+/// The ledger's word for PyTorch's action number.
+fn trace_action(number: i32) -> Option<TraceAction> {
+    Some(match number {
+        0 => TraceAction::Alloc,
+        1 => TraceAction::FreeRequested,
+        2 => TraceAction::FreeCompleted,
+        3 => TraceAction::SegmentAlloc,
+        4 => TraceAction::SegmentFree,
+        5 => TraceAction::SegmentMap,
+        6 => TraceAction::SegmentUnmap,
+        7 => TraceAction::Snapshot,
+        8 => TraceAction::Oom,
+        _ => return None,
+    })
+}
+
+fn trace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    let number = raw.i32(offset_of!(TraceRecord, action))?;
+    let Some(action) = trace_action(number) else {
+        return Ok(Said::Skip(Skipped::UnknownAction(number)));
+    };
+    let has = |flag| header.flags & flag != 0;
+    let device = raw.i32(offset_of!(TraceRecord, device))?;
+    let block = raw.u64(offset_of!(TraceRecord, block_size))?;
+    let allocated = raw.u64(offset_of!(TraceRecord, total_allocated))?;
+    let reserved = raw.u64(offset_of!(TraceRecord, total_reserved))?;
+    let pool = offset_of!(TraceRecord, pool);
+    let block_size = has(TRACE_HAS_BLOCK).then_some(block);
+    let in_memory = has(TRACE_HAS_TOTALS).then_some(allocated);
+    // PyTorch counts a new block just after it has recorded it, a freed one just before.
+    let total_allocated = match action {
+        TraceAction::Alloc => in_memory
+            .zip(block_size)
+            .and_then(|(total, block)| total.checked_add(block)),
+        _ => in_memory,
+    };
+    Ok(Said::Event(Body::Trace(PoolTrace {
+        action,
+        allocator: raw.u64(offset_of!(TraceRecord, allocator))?,
+        device: (!has(TRACE_NO_DEVICE) && device >= 0).then_some(device),
+        addr: raw.u64(offset_of!(TraceRecord, addr))?,
+        size: raw.u64(offset_of!(TraceRecord, size))?,
+        stream: raw.u64(offset_of!(TraceRecord, stream))?,
+        block_size,
+        total_allocated,
+        total_reserved: has(TRACE_HAS_TOTALS).then_some(reserved),
+        pool: if has(TRACE_HAS_POOL) {
+            Some((raw.u64(pool)?, raw.u64(pool + size_of::<u64>())?))
+        } else {
+            None
+        },
+    })))
+}
+
+fn process(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    let tgid = raw.u32(offset_of!(ProcessRecord, tgid))?;
+    let child = raw.u32(offset_of!(ProcessRecord, other))?;
+    Ok(match raw.u32(offset_of!(ProcessRecord, what))? {
+        PROCESS_FORK if header.process == 0 => Said::Notice(What::ForkedElsewhere { tgid, child }),
+        PROCESS_FORK => Said::Event(Body::Forked { child }),
+        PROCESS_EXEC => Said::Notice(What::Exec { tgid }),
+        PROCESS_EXIT => Said::Notice(What::LeaderExited { tgid }),
+        other => Said::Skip(Skipped::UnknownChange(other)),
+    })
+}
+
+/// What a calibration record adds to its trace entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calibration {
+    /// Whose.
+    pub process: ProcessHandle,
+    /// Thread.
+    pub tid: u32,
+    /// `CLOCK_BOOTTIME`, nanoseconds.
+    pub time_ns: u64,
+    /// PyTorch's action; `None` if its number is not known.
+    pub action: Option<TraceAction>,
+    /// The per-device allocator object.
+    pub allocator: u64,
+    /// Address that the entry names.
+    pub addr: u64,
+    /// Size that the entry names.
+    pub size: u64,
+    /// Registers that may still hold the caller's values.
+    pub registers: [u64; CALIBRATION_REGISTERS],
+    /// Return address: which call site it was.
+    pub caller: u64,
+    /// Words of the caller's frame, from the return address's own word upwards.
+    pub stack: [u64; CALIBRATION_STACK],
+}
+
+fn words(raw: Bytes, at: usize, into: &mut [u64]) -> Option<()> {
+    for (index, word) in into.iter_mut().enumerate() {
+        *word = raw.u64(at + index * size_of::<u64>()).ok()?;
+    }
+    Some(())
+}
+
+/// Reads a calibration record's registers; `None` for any other record. The trace entry in it comes
+/// out of [`crate::Decoder::decode`] as usual.
+pub fn calibration(record: &[u8]) -> Option<Calibration> {
+    let header = crate::bytes::check(record).ok()?;
+    if header.kind != KIND_CALIBRATION || header.version != memscope_common::RECORD_VERSION {
+        return None;
+    }
+    sized::<CalibrationRecord>(&header).ok()?;
+    let raw = Bytes(record);
+    let mut registers = [0; CALIBRATION_REGISTERS];
+    words(
+        raw,
+        offset_of!(CalibrationRecord, registers),
+        &mut registers,
+    )?;
+    let mut stack = [0; CALIBRATION_STACK];
+    words(raw, offset_of!(CalibrationRecord, stack), &mut stack)?;
+    let trace = offset_of!(CalibrationRecord, trace);
+    let field = |offset| raw.u64(trace + offset).ok();
+    Some(Calibration {
+        process: ProcessHandle(header.process),
+        tid: header.tid,
+        time_ns: header.time_ns,
+        action: trace_action(raw.i32(trace + offset_of!(TraceRecord, action)).ok()?),
+        allocator: field(offset_of!(TraceRecord, allocator))?,
+        addr: field(offset_of!(TraceRecord, addr))?,
+        size: field(offset_of!(TraceRecord, size))?,
+        registers,
+        stack,
+        caller: raw.u64(offset_of!(CalibrationRecord, caller)).ok()?,
+    })
+}

@@ -1,0 +1,40 @@
+//! From records to events.
+//!
+//! Owns: the reading of every record kind of `memscope-common`, the JSON records that the daemon
+//! writes ([`DaemonRecord`]), and the numbering of events ([`Decoder`]). Refuses: I/O, clocks, and
+//! trust. A record is foreign bytes: it is read field by field at the offsets of the common
+//! structs, never cast; anything unexpected is an [`Outcome`] with a reason, never a panic.
+//!
+//! ```text
+//! Decoded(Event)    for the ledger
+//! Notice(Notice)    for whoever runs the decoder (exec, exit, changed mappings, sites)
+//! Skipped(reason)   whole, but nothing that we can or need to use
+//! Malformed(reason) not what its kind says
+//! ```
+//!
+//! # Numbering
+//!
+//! Every whole record has the next number of its journal, decoded or not, so that the live daemon
+//! and a replay give the same [`memscope_ledger::event::EventId`] to the same record. Two things
+//! have no number: bytes that fail [`check`] (the journal cannot hold them), and repeated records
+//! ([`REPEATED`]), which a journal segment begins with so that it can be read alone.
+
+mod bytes;
+mod daemon;
+mod decoder;
+mod kernel;
+mod outcome;
+mod reader;
+mod trim;
+
+pub use bytes::{Header, check, is_repeated};
+pub use daemon::{
+    DaemonRecord, DeviceTotal, EncodeError, KIND_ATTACHED, KIND_BACKEND, KIND_CLOCK, KIND_COVERAGE,
+    KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED, KIND_PLACED, KIND_REPLACED, KIND_SITE_DEFINED,
+    REPEATED, SiteDefined, Stamp,
+};
+pub use decoder::Decoder;
+pub use kernel::{Calibration, calibration};
+pub use outcome::{Malformed, Notice, Outcome, Skipped, What};
+pub use reader::RecordReader;
+pub use trim::MAX_JSON;

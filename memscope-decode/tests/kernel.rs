@@ -1,0 +1,447 @@
+//! Kernel records: what the BPF programs write comes out as the event that it means.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{as_bytes, header, site};
+use memscope_common::*;
+use memscope_decode::*;
+use memscope_ledger::event::*;
+
+fn decoder() -> Decoder {
+    let mut decoder = Decoder::new(77);
+    decoder.decode(&site(3, "cudaMalloc", Some(Layer::Runtime)));
+    decoder
+}
+
+fn event(decoder: &mut Decoder, record: &[u8]) -> Event {
+    match decoder.decode(record) {
+        Outcome::Decoded(event) => event,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn call_record() -> CallRecord {
+    CallRecord {
+        header: RecordHeader {
+            flags: CALL_DEVICE_KNOWN,
+            ..header::<CallRecord>(KIND_CALL)
+        },
+        site: 3,
+        status: 0,
+        device: 1,
+        op: Op::Alloc as u16,
+        nested: 2,
+        ptr: 0x7f00_0000_0000,
+        size: 4096,
+        stream: UNKNOWN_U64,
+        handle: 5,
+        extra: 6,
+        duration_ns: 7,
+    }
+}
+
+fn trace_record(action: i32, flags: u8) -> TraceRecord {
+    TraceRecord {
+        header: RecordHeader {
+            flags,
+            ..header::<TraceRecord>(KIND_TRACE)
+        },
+        allocator: 0xa110c,
+        action,
+        device: 0,
+        addr: 0x7f00_0000_0200,
+        size: 1000,
+        stream: 9,
+        block_size: 1024,
+        total_allocated: 5000,
+        total_reserved: 6000,
+        pool: [1, 2],
+    }
+}
+
+fn trace(record: TraceRecord) -> PoolTrace {
+    match event(&mut decoder(), as_bytes(&record)).body {
+        Body::Trace(trace) => trace,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_call_has_the_name_and_layer_of_its_site() {
+    let mut decoder = decoder();
+    let event = event(&mut decoder, as_bytes(&call_record()));
+    assert_eq!(
+        event,
+        Event {
+            id: EventId {
+                epoch: 77,
+                sequence: 2
+            },
+            time_ns: 123,
+            process: ProcessHandle(8),
+            tid: 99,
+            lost_before: 4,
+            body: Body::Call(Call {
+                function: "cudaMalloc".into(),
+                layer: Layer::Runtime,
+                op: CallOp::Alloc,
+                status: 0,
+                device: Some(1),
+                ptr: 0x7f00_0000_0000,
+                size: 4096,
+                stream: None,
+                handle: 5,
+                extra: 6,
+                nested: 2,
+                duration_ns: 7,
+            }),
+        }
+    );
+}
+
+#[test]
+fn a_device_without_evidence_is_unknown() {
+    let mut record = call_record();
+    record.header.flags = 0;
+    let Body::Call(call) = event(&mut decoder(), as_bytes(&record)).body else {
+        panic!()
+    };
+    assert_eq!(call.device, None);
+    record.header.flags = CALL_DEVICE_KNOWN;
+    record.device = DEVICE_UNKNOWN;
+    let Body::Call(call) = event(&mut decoder(), as_bytes(&record)).body else {
+        panic!()
+    };
+    assert_eq!(call.device, None);
+}
+
+#[test]
+fn every_operation_is_a_call_or_only_a_selection() {
+    for number in 0..64 {
+        let record = CallRecord {
+            op: number,
+            ..call_record()
+        };
+        let outcome = decoder().decode(as_bytes(&record));
+        match Op::from_u16(number) {
+            None => {
+                assert!(matches!(outcome, Outcome::Skipped(Skipped::UnknownOp(n)) if n == number))
+            }
+            Some(
+                Op::SetDevice
+                | Op::SetContext
+                | Op::PushContext
+                | Op::PopContext
+                | Op::PrimaryContext,
+            ) => {
+                assert!(matches!(outcome, Outcome::Skipped(Skipped::NoMemoryOp(n)) if n == number))
+            }
+            Some(op) => {
+                let Outcome::Decoded(Event {
+                    body: Body::Call(call),
+                    ..
+                }) = outcome
+                else {
+                    panic!("{op:?}")
+                };
+                assert_eq!(format!("{:?}", call.op), format!("{op:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_at_unknown_or_framework_sites_are_skipped() {
+    let mut decoder = decoder();
+    let mut record = call_record();
+    record.site = 4;
+    assert!(matches!(
+        decoder.decode(as_bytes(&record)),
+        Outcome::Skipped(Skipped::UnknownSite(4))
+    ));
+    decoder.decode(&site(4, "record_trace", None));
+    assert!(matches!(
+        decoder.decode(as_bytes(&record)),
+        Outcome::Skipped(Skipped::NotACall(4))
+    ));
+    record.header.process = 0;
+    assert!(matches!(
+        decoder.decode(as_bytes(&record)),
+        Outcome::Skipped(Skipped::NoProcess)
+    ));
+}
+
+#[test]
+fn reports_of_other_devices_are_skipped() {
+    let mut record = ReportRecord {
+        header: header::<ReportRecord>(KIND_REPORT),
+        ptr: 0x7f00,
+        size: -512,
+        total_allocated: 1,
+        total_reserved: 2,
+        device_type: 1,
+        device: 3,
+    };
+    for device_type in [1, 6] {
+        record.device_type = device_type;
+        assert_eq!(
+            event(&mut decoder(), as_bytes(&record)).body,
+            Body::Report(PoolReport {
+                device: 3,
+                ptr: 0x7f00,
+                size: -512,
+                total_allocated: 1,
+                total_reserved: 2
+            })
+        );
+    }
+    for device_type in [0, 2, 12, 20, -1, i32::MAX] {
+        record.device_type = device_type;
+        assert!(matches!(
+            decoder().decode(as_bytes(&record)),
+            Outcome::Skipped(Skipped::DeviceType(found)) if found == device_type
+        ));
+    }
+    record.device_type = 1;
+    record.device = -1;
+    assert!(matches!(
+        decoder().decode(as_bytes(&record)),
+        Outcome::Skipped(Skipped::NoDevice)
+    ));
+    record.device = 0;
+    record.total_reserved = UNKNOWN_U64;
+    assert!(matches!(
+        decoder().decode(as_bytes(&record)),
+        Outcome::Skipped(Skipped::NoTotals)
+    ));
+}
+
+#[test]
+fn an_oom_has_a_size() {
+    let mut record = OomRecord {
+        header: header::<OomRecord>(KIND_OOM),
+        size: 2048,
+        total_allocated: 1,
+        total_reserved: 2,
+        device_type: 1,
+        device: 0,
+    };
+    assert_eq!(
+        event(&mut decoder(), as_bytes(&record)).body,
+        Body::Oom(PoolOom {
+            device: 0,
+            size: 2048,
+            total_allocated: 1,
+            total_reserved: 2
+        })
+    );
+    record.size = -1;
+    assert!(matches!(
+        decoder().decode(as_bytes(&record)),
+        Outcome::Malformed(Malformed::Value {
+            field: "size",
+            value: -1
+        })
+    ));
+}
+
+#[test]
+fn totals_of_an_alloc_are_those_after_it() {
+    let all = TRACE_HAS_BLOCK | TRACE_HAS_TOTALS | TRACE_HAS_POOL;
+    assert_eq!(
+        trace(trace_record(0, all)),
+        PoolTrace {
+            action: TraceAction::Alloc,
+            allocator: 0xa110c,
+            device: Some(0),
+            addr: 0x7f00_0000_0200,
+            size: 1000,
+            stream: 9,
+            block_size: Some(1024),
+            total_allocated: Some(6024),
+            total_reserved: Some(6000),
+            pool: Some((1, 2)),
+        }
+    );
+    // Without the block's size the total after it is not known.
+    let bare = trace(trace_record(0, TRACE_HAS_TOTALS));
+    assert_eq!(bare.total_allocated, None);
+    assert_eq!(bare.total_reserved, Some(6000));
+    assert_eq!((bare.block_size, bare.pool), (None, None));
+    let nothing = trace(trace_record(0, TRACE_HAS_BLOCK));
+    assert_eq!(
+        (nothing.total_allocated, nothing.total_reserved),
+        (None, None)
+    );
+    // A sum that does not fit is not a total.
+    let mut huge = trace_record(0, all);
+    huge.total_allocated = u64::MAX;
+    assert_eq!(trace(huge).total_allocated, None);
+}
+
+#[test]
+fn totals_of_other_actions_are_as_memory_held_them() {
+    for action in 1..=8 {
+        let got = trace(trace_record(action, TRACE_HAS_BLOCK | TRACE_HAS_TOTALS));
+        assert_eq!(got.total_allocated, Some(5000), "{:?}", got.action);
+        assert_eq!(got.total_reserved, Some(6000));
+    }
+    let without = trace(trace_record(1, TRACE_NO_DEVICE));
+    assert_eq!((without.device, without.total_allocated), (None, None));
+    for action in [-1, 9, i32::MAX] {
+        assert!(matches!(
+            decoder().decode(as_bytes(&trace_record(action, 0))),
+            Outcome::Skipped(Skipped::UnknownAction(found)) if found == action
+        ));
+    }
+}
+
+#[test]
+fn a_calibration_is_a_trace_with_registers() {
+    let mut inner = trace_record(1, TRACE_HAS_TOTALS);
+    inner.header = RecordHeader {
+        flags: TRACE_HAS_TOTALS,
+        ..header::<CalibrationRecord>(KIND_CALIBRATION)
+    };
+    let record = CalibrationRecord {
+        trace: inner,
+        registers: [1, 2, 3, 4, 5, 6, 7, 8, 9],
+        stack: std::array::from_fn(|word| word as u64 + 100),
+        caller: 0xca11,
+    };
+    let bytes = as_bytes(&record);
+    let Body::Trace(got) = event(&mut decoder(), bytes).body else {
+        panic!()
+    };
+    assert_eq!(got.action, TraceAction::FreeRequested);
+    assert_eq!(
+        calibration(bytes),
+        Some(Calibration {
+            process: ProcessHandle(8),
+            tid: 99,
+            time_ns: 123,
+            action: Some(TraceAction::FreeRequested),
+            allocator: 0xa110c,
+            addr: 0x7f00_0000_0200,
+            size: 1000,
+            registers: [1, 2, 3, 4, 5, 6, 7, 8, 9],
+            stack: std::array::from_fn(|word| word as u64 + 100),
+            caller: 0xca11,
+        })
+    );
+    assert_eq!(calibration(as_bytes(&trace_record(1, 0))), None);
+    assert_eq!(calibration(&bytes[..168]), None);
+}
+
+#[test]
+fn changes_of_processes_and_mappings() {
+    let record = |process, what| ProcessRecord {
+        header: RecordHeader {
+            process,
+            ..header::<ProcessRecord>(KIND_PROCESS)
+        },
+        what,
+        tgid: 10,
+        other: 11,
+        reserved: 0,
+    };
+    assert_eq!(
+        event(&mut decoder(), as_bytes(&record(8, PROCESS_FORK))).body,
+        Body::Forked { child: 11 }
+    );
+    let notice = |record: &[u8]| match decoder().decode(record) {
+        Outcome::Notice(notice) => notice.what,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        notice(as_bytes(&record(0, PROCESS_FORK))),
+        What::ForkedElsewhere {
+            tgid: 10,
+            child: 11
+        }
+    );
+    assert_eq!(
+        notice(as_bytes(&record(8, PROCESS_EXEC))),
+        What::Exec { tgid: 10 }
+    );
+    assert_eq!(
+        notice(as_bytes(&record(8, PROCESS_EXIT))),
+        What::LeaderExited { tgid: 10 }
+    );
+    assert!(matches!(
+        decoder().decode(as_bytes(&record(8, 9))),
+        Outcome::Skipped(Skipped::UnknownChange(9))
+    ));
+    let mappings = MappingsRecord {
+        header: header::<MappingsRecord>(KIND_MAPPINGS),
+    };
+    assert_eq!(notice(as_bytes(&mappings)), What::MappingsChanged);
+}
+
+#[test]
+fn short_long_and_newer_records_are_told_apart() {
+    let record = call_record();
+    let whole = as_bytes(&record);
+    for len in 0..whole.len() {
+        assert!(matches!(
+            decoder().decode(&whole[..len]),
+            Outcome::Malformed(Malformed::Short { .. } | Malformed::Length { .. })
+        ));
+    }
+    let mut long = whole.to_vec();
+    long.extend_from_slice(&[0; 8]);
+    assert!(matches!(
+        decoder().decode(&long),
+        Outcome::Malformed(Malformed::Length {
+            said: 104,
+            found: 112
+        })
+    ));
+    long[0..2].copy_from_slice(&112u16.to_ne_bytes());
+    assert!(matches!(
+        decoder().decode(&long),
+        Outcome::Malformed(Malformed::Size {
+            expected: 104,
+            found: 112,
+            ..
+        })
+    ));
+    let mut newer = record;
+    newer.header.version = RECORD_VERSION + 1;
+    assert!(matches!(
+        decoder().decode(as_bytes(&newer)),
+        Outcome::Skipped(Skipped::NewerVersion { .. })
+    ));
+    newer.header.version = 0;
+    assert!(matches!(
+        decoder().decode(as_bytes(&newer)),
+        Outcome::Malformed(Malformed::Version(0))
+    ));
+    newer.header.version = RECORD_VERSION;
+    newer.header.kind = 99;
+    assert!(matches!(
+        decoder().decode(as_bytes(&newer)),
+        Outcome::Skipped(Skipped::UnknownKind(99))
+    ));
+}
+
+#[test]
+fn every_whole_record_takes_a_number() {
+    let mut decoder = decoder();
+    let mut unknown = call_record();
+    unknown.header.kind = 99;
+    let mut odd = call_record();
+    odd.header.version = 0;
+    decoder.decode(as_bytes(&unknown));
+    decoder.decode(as_bytes(&odd));
+    // Not whole: the journal cannot hold it, so it has no number there either.
+    decoder.decode(&as_bytes(&odd)[..48]);
+    assert_eq!(event(&mut decoder, as_bytes(&call_record())).id.sequence, 4);
+    assert_eq!(decoder.next_sequence(), 5);
+    decoder.seek(100);
+    assert_eq!(
+        event(&mut decoder, as_bytes(&call_record())).id.sequence,
+        100
+    );
+}

@@ -1,0 +1,64 @@
+//! Snapshots in the formats of other tools.
+//!
+//! Owns: the mapping of [`SnapshotReport`] to the dictionary that PyTorch's
+//! `torch.cuda.memory._snapshot()` returns, and its two encodings: the pickle that
+//! <https://pytorch.org/memory_viz> opens ([`memory_viz`]), and JSON ([`json`]). Both are written as the
+//! report is walked, so memory stays bounded whatever its size. Refuses: questions (the ledger
+//! answers them), and repairs: segments, blocks and entries are written as the report has them.
+//!
+//! # What the dictionary says, and what it cannot
+//!
+//! * `requested_size` of a block whose requested size is not known is its rounded size, as the viewer
+//!   itself falls back to that. Free blocks have 0, as in PyTorch.
+//! * `frames` are empty and `compile_context` is `N/A`: no stacks were taken.
+//! * `allocator_settings` has only what stands in the process's environment.
+//! * One key more than PyTorch's, `memscope`: whose snapshot it is, of when, and what limits it. Readers
+//!   of PyTorch's snapshots pass over keys that they do not know.
+
+mod json;
+mod pickle;
+mod sink;
+mod snapshot;
+
+use memscope_ledger::report::SnapshotReport;
+use std::io::{self, BufWriter, Write};
+
+/// Bytes gathered before they go to the output.
+const BUFFER: usize = 64 << 10;
+
+/// An export failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The output does not take it.
+    #[error("cannot write the export")]
+    Write {
+        /// Why.
+        #[from]
+        source: io::Error,
+    },
+    /// A device ordinal for which there is no place among the traces, which are a list by ordinal.
+    #[error("a trace entry of device {device}: ordinals go from 0 to {most}")]
+    Device {
+        /// The ordinal.
+        device: i32,
+        /// The largest.
+        most: i32,
+    },
+}
+
+/// Writes the snapshot as the pickle that PyTorch's viewer opens.
+pub fn memory_viz(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    let mut pickle = pickle::Pickle::start(&mut out)?;
+    snapshot::write(report, &mut pickle)?;
+    pickle.stop()?;
+    Ok(out.flush()?)
+}
+
+/// Writes the same dictionary as JSON (tuples are lists there).
+pub fn json(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    snapshot::write(report, &mut json::Json::new(&mut out))?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,27 @@
+//! What both encodings offer to the walk over a report.
+
+use std::io;
+
+/// Takes a tree of dictionaries, lists and scalars in order. A value of a dictionary is preceded by
+/// its `key`, an element of a list by `item`.
+pub(crate) trait Sink {
+    fn begin_dict(&mut self) -> io::Result<()>;
+    fn key(&mut self, key: &'static str) -> io::Result<()>;
+    fn end_dict(&mut self) -> io::Result<()>;
+    fn begin_list(&mut self) -> io::Result<()>;
+    fn item(&mut self) -> io::Result<()>;
+    fn end_list(&mut self) -> io::Result<()>;
+    fn pair(&mut self, pair: (u64, u64)) -> io::Result<()>;
+    fn int(&mut self, value: u64) -> io::Result<()>;
+    fn signed(&mut self, value: i64) -> io::Result<()>;
+    fn flag(&mut self, value: bool) -> io::Result<()>;
+    /// One of our own few words; may be written once and referred to.
+    fn word(&mut self, word: &'static str) -> io::Result<()>;
+    /// Any text.
+    fn text(&mut self, text: &str) -> io::Result<()>;
+
+    fn empty_list(&mut self) -> io::Result<()> {
+        self.begin_list()?;
+        self.end_list()
+    }
+}

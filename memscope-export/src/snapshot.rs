@@ -1,0 +1,228 @@
+//! The walk over a report: PyTorch's keys, in PyTorch's order.
+
+use crate::ExportError;
+use crate::sink::Sink;
+use memscope_ledger::event::TraceAction;
+use memscope_ledger::report::{
+    BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace,
+};
+
+/// PyTorch's device index is a signed byte.
+const MOST_DEVICES: i32 = 127;
+
+/// The settings' key, and the names under which the process may have them, newest first.
+const SETTINGS: &str = "PYTORCH_CUDA_ALLOC_CONF";
+const SETTINGS_NAMES: [&str; 3] = [SETTINGS, "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"];
+
+pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportError> {
+    let devices = devices(report)?;
+    out.begin_dict()?;
+    out.key("segments")?;
+    out.begin_list()?;
+    for part in &report.segments {
+        out.item()?;
+        segment(part, out)?;
+    }
+    out.end_list()?;
+    out.key("device_traces")?;
+    out.begin_list()?;
+    for device in 0..devices {
+        out.item()?;
+        out.begin_list()?;
+        for entry in report.trace.iter().filter(|entry| entry.device == device) {
+            out.item()?;
+            trace(entry, out)?;
+        }
+        out.end_list()?;
+    }
+    out.end_list()?;
+    out.key("allocator_settings")?;
+    out.begin_dict()?;
+    out.key(SETTINGS)?;
+    out.text(settings(report))?;
+    out.end_dict()?;
+    out.key("external_annotations")?;
+    out.empty_list()?;
+    out.key("memscope")?;
+    origin(report, out)?;
+    out.end_dict()?;
+    Ok(())
+}
+
+/// Length of the list of traces: there is one for every device up to the largest ordinal.
+fn devices(report: &SnapshotReport) -> Result<i32, ExportError> {
+    let mut devices = 0;
+    for entry in &report.trace {
+        if !(0..=MOST_DEVICES).contains(&entry.device) {
+            return Err(ExportError::Device {
+                device: entry.device,
+                most: MOST_DEVICES,
+            });
+        }
+        devices = devices.max(entry.device + 1);
+    }
+    for segment in &report.segments {
+        if (0..=MOST_DEVICES).contains(&segment.device) {
+            devices = devices.max(segment.device + 1);
+        }
+    }
+    Ok(devices)
+}
+
+fn settings(report: &SnapshotReport) -> &str {
+    let environment = &report.process.facts.environment;
+    SETTINGS_NAMES
+        .iter()
+        .find_map(|name| environment.iter().find(|(set, _)| set == name))
+        .map_or("", |(_, value)| value)
+}
+
+fn segment(segment: &SnapshotSegment, out: &mut impl Sink) -> Result<(), ExportError> {
+    let sum =
+        |counts: fn(&SnapshotBlock) -> u64| -> u64 { segment.blocks.iter().map(counts).sum() };
+    out.begin_dict()?;
+    out.key("device")?;
+    out.signed(i64::from(segment.device))?;
+    out.key("address")?;
+    out.int(segment.addr)?;
+    out.key("total_size")?;
+    out.int(segment.size)?;
+    out.key("allocated_size")?;
+    out.int(sum(|block| match block.state {
+        BlockState::Active => block.size,
+        BlockState::PendingFree | BlockState::Inactive => 0,
+    }))?;
+    out.key("active_size")?;
+    out.int(sum(|block| match block.state {
+        BlockState::Active | BlockState::PendingFree => block.size,
+        BlockState::Inactive => 0,
+    }))?;
+    out.key("requested_size")?;
+    out.int(sum(requested))?;
+    out.key("stream")?;
+    out.int(segment.stream)?;
+    out.key("segment_type")?;
+    out.word(if segment.large { "large" } else { "small" })?;
+    out.key("segment_pool_id")?;
+    out.pair(segment.pool)?;
+    out.key("is_expandable")?;
+    out.flag(segment.expandable)?;
+    out.key("frames")?;
+    out.empty_list()?;
+    out.key("blocks")?;
+    out.begin_list()?;
+    for part in &segment.blocks {
+        out.item()?;
+        block(part, out)?;
+    }
+    out.end_list()?;
+    out.end_dict()?;
+    Ok(())
+}
+
+fn requested(block: &SnapshotBlock) -> u64 {
+    match block.state {
+        BlockState::Active | BlockState::PendingFree => block.requested.unwrap_or(block.size),
+        BlockState::Inactive => 0,
+    }
+}
+
+fn block(block: &SnapshotBlock, out: &mut impl Sink) -> Result<(), ExportError> {
+    out.begin_dict()?;
+    out.key("address")?;
+    out.int(block.addr)?;
+    out.key("size")?;
+    out.int(block.size)?;
+    out.key("requested_size")?;
+    out.int(requested(block))?;
+    out.key("state")?;
+    out.word(match block.state {
+        BlockState::Active => "active_allocated",
+        BlockState::PendingFree => "active_pending_free",
+        BlockState::Inactive => "inactive",
+    })?;
+    out.key("frames")?;
+    out.empty_list()?;
+    out.end_dict()?;
+    Ok(())
+}
+
+fn trace(entry: &SnapshotTrace, out: &mut impl Sink) -> Result<(), ExportError> {
+    out.begin_dict()?;
+    out.key("action")?;
+    out.word(action(entry.action))?;
+    out.key(match entry.action {
+        TraceAction::Oom => "device_free",
+        _ => "addr",
+    })?;
+    out.int(entry.addr)?;
+    out.key("size")?;
+    out.int(entry.size)?;
+    out.key("stream")?;
+    out.int(entry.stream)?;
+    out.key("time_us")?;
+    out.int(entry.unix_ns / 1000)?;
+    out.key("compile_context")?;
+    out.word("N/A")?;
+    out.key("user_metadata")?;
+    out.word("")?;
+    out.key("frames")?;
+    out.empty_list()?;
+    if let Some(pool) = entry.pool {
+        out.key("pool_id")?;
+        out.pair(pool)?;
+    }
+    out.end_dict()?;
+    Ok(())
+}
+
+fn action(action: TraceAction) -> &'static str {
+    match action {
+        TraceAction::Alloc => "alloc",
+        TraceAction::FreeRequested => "free_requested",
+        TraceAction::FreeCompleted => "free_completed",
+        TraceAction::SegmentAlloc => "segment_alloc",
+        TraceAction::SegmentFree => "segment_free",
+        TraceAction::SegmentMap => "segment_map",
+        TraceAction::SegmentUnmap => "segment_unmap",
+        TraceAction::Snapshot => "snapshot",
+        TraceAction::Oom => "oom",
+    }
+}
+
+fn origin(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportError> {
+    out.begin_dict()?;
+    out.key("version")?;
+    out.word(env!("CARGO_PKG_VERSION"))?;
+    out.key("pid")?;
+    out.int(u64::from(report.process.facts.pid))?;
+    out.key("comm")?;
+    out.text(&report.process.facts.comm)?;
+    out.key("as_of_unix_ns")?;
+    out.int(report.as_of.unix_ns)?;
+    out.key("lost_records")?;
+    out.int(report.process.lost_records)?;
+    out.key("trace_dropped")?;
+    out.int(report.trace_dropped)?;
+    out.key("unseen_segments")?;
+    out.begin_list()?;
+    for segment in report.segments.iter().filter(|segment| !segment.seen) {
+        out.item()?;
+        out.int(segment.addr)?;
+    }
+    out.end_list()?;
+    out.key("coverage")?;
+    out.begin_list()?;
+    for note in &report.coverage {
+        out.item()?;
+        out.begin_dict()?;
+        out.key("code")?;
+        out.text(&note.code)?;
+        out.key("text")?;
+        out.text(&note.text)?;
+        out.end_dict()?;
+    }
+    out.end_list()?;
+    out.end_dict()?;
+    Ok(())
+}

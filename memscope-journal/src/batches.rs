@@ -1,0 +1,268 @@
+//! The segments and batches of a recording, in order, with what is wrong in between.
+
+use crate::error::RecordingError;
+use crate::format::{
+    ALIGN, BATCH_HEADER, BATCH_MARK, BatchHeader, SEGMENT_HEADER, SEGMENT_MARK, SegmentHeader,
+};
+use crate::journal::{Tally, tally};
+use crate::warning::Warning;
+use crate::window::Window;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes read at once while looking for the next batch.
+const STRIDE: usize = 64 << 10;
+/// Most bytes of would-be batches whose check sums are tried in one search: a file made to look
+/// full of batches must not cost more than reading it some times over.
+const SEARCH_BUDGET: u64 = 64 << 20;
+
+/// Goes through the files of a recording.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    files: Arc<[PathBuf]>,
+    file: usize,
+    open: Option<Window>,
+    at: u64,
+    epoch: u64,
+    /// Number that the next record must have.
+    expected: Option<u64>,
+    warnings: Vec<Warning>,
+}
+
+/// What comes next.
+pub(crate) enum Item {
+    /// A segment begins; its header's bytes as they are.
+    Segment(Vec<u8>),
+    /// A batch: its header, and the batch's bytes, header and all, as they are.
+    Batch(BatchHeader, Vec<u8>),
+}
+
+/// What stands at a place.
+enum Place {
+    Segment(SegmentHeader, Vec<u8>),
+    Batch(BatchHeader, Tally, Vec<u8>),
+    Nothing,
+}
+
+/// Where a search ended.
+enum Search {
+    Found(u64),
+    /// Only zeros up to the end of the file.
+    Zeros,
+    /// No batch; the last byte that is not zero is before this place.
+    Lost(u64),
+}
+
+impl Batches {
+    pub(crate) fn new(files: Arc<[PathBuf]>, epoch: u64, warnings: Vec<Warning>) -> Self {
+        Self {
+            files,
+            file: 0,
+            open: None,
+            at: 0,
+            epoch,
+            expected: None,
+            warnings,
+        }
+    }
+
+    pub(crate) fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    /// The next segment or batch; `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<Item>, RecordingError> {
+        loop {
+            let Some(path) = self.files.get(self.file).cloned() else {
+                return Ok(None);
+            };
+            if self.open.is_none() {
+                match File::open(&path) {
+                    Ok(file) => self.open = Some(Window::new(file)),
+                    // The bound of a living journal took it away.
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                        self.warnings.push(Warning::SegmentUnreadable {
+                            path,
+                            reason: "it has been removed meanwhile".to_owned(),
+                        });
+                        self.file += 1;
+                        continue;
+                    }
+                    Err(error) => return Err(RecordingError::of("open", &path, error)),
+                }
+                self.at = 0;
+            }
+            match self.place(self.at, &path)? {
+                Place::Segment(header, bytes) => {
+                    self.at += bytes.len() as u64;
+                    self.begin(&header, &path)?;
+                    return Ok(Some(Item::Segment(bytes)));
+                }
+                Place::Batch(header, tally, bytes) => {
+                    let at = self.at;
+                    self.at += bytes.len() as u64;
+                    if self.in_order(&header, &tally, at, &path) {
+                        return Ok(Some(Item::Batch(header, bytes)));
+                    }
+                }
+                Place::Nothing => self.search_on(path)?,
+            }
+        }
+    }
+
+    fn begin(&mut self, header: &SegmentHeader, path: &Path) -> Result<(), RecordingError> {
+        if header.epoch != self.epoch {
+            return Err(RecordingError::MixedEpochs {
+                path: path.to_path_buf(),
+                epoch: self.epoch,
+                found: header.epoch,
+            });
+        }
+        match self.expected {
+            None => {
+                if header.first_sequence > 1 {
+                    self.warnings.push(Warning::BeginsLate {
+                        first_sequence: header.first_sequence,
+                    });
+                }
+                self.expected = Some(header.first_sequence);
+            }
+            Some(expected) => self.missing(expected, header.first_sequence),
+        }
+        Ok(())
+    }
+
+    fn missing(&mut self, expected: u64, found: u64) {
+        if found > expected {
+            self.warnings.push(Warning::Missing {
+                from_sequence: expected,
+                records: found - expected,
+            });
+            self.expected = Some(found);
+        }
+    }
+
+    fn in_order(&mut self, header: &BatchHeader, tally: &Tally, at: u64, path: &Path) -> bool {
+        let expected = self.expected.unwrap_or(header.first_sequence);
+        if header.first_sequence < expected {
+            self.warnings.push(Warning::OutOfOrder {
+                path: path.to_path_buf(),
+                at,
+            });
+            return false;
+        }
+        self.missing(expected, header.first_sequence);
+        self.expected = Some(header.first_sequence.saturating_add(tally.numbered));
+        true
+    }
+
+    /// Looks at a place of the open file.
+    fn place(&mut self, at: u64, path: &Path) -> Result<Place, RecordingError> {
+        let Some(window) = &mut self.open else {
+            return Ok(Place::Nothing);
+        };
+        let failed = |error| RecordingError::of("read", path, error);
+        let head = window.get(at, SEGMENT_HEADER).map_err(failed)?;
+        if head.starts_with(&SEGMENT_MARK) {
+            return Ok(match SegmentHeader::decode(head) {
+                Ok(header) => Place::Segment(header, head.to_vec()),
+                Err(_) => Place::Nothing,
+            });
+        }
+        let Some((header, crc)) = BatchHeader::decode(head) else {
+            return Ok(Place::Nothing);
+        };
+        let len = BATCH_HEADER + header.len as usize;
+        let bytes = window.get(at, len).map_err(failed)?;
+        if bytes.len() < len {
+            return Ok(Place::Nothing);
+        }
+        let records = bytes.get(BATCH_HEADER..).unwrap_or_default();
+        if header.crc(records) != crc {
+            return Ok(Place::Nothing);
+        }
+        match tally(records) {
+            Ok(tally) if tally.count == header.count => {
+                Ok(Place::Batch(header, tally, bytes.to_vec()))
+            }
+            _ => Ok(Place::Nothing),
+        }
+    }
+
+    /// Nothing stands at `self.at`: goes to the next thing in this file, or to the next file.
+    fn search_on(&mut self, path: PathBuf) -> Result<(), RecordingError> {
+        let at = self.at;
+        match self.search(at, &path)? {
+            Search::Found(next) => {
+                self.warnings.push(Warning::Damaged {
+                    path,
+                    at,
+                    lost_bytes: next - at,
+                });
+                self.at = next;
+                return Ok(());
+            }
+            Search::Zeros => {}
+            Search::Lost(end) => self.warnings.push(Warning::Truncated {
+                path,
+                at,
+                lost_bytes: end - at,
+            }),
+        }
+        self.open = None;
+        self.file += 1;
+        Ok(())
+    }
+
+    fn search(&mut self, from: u64, path: &Path) -> Result<Search, RecordingError> {
+        let mut budget = SEARCH_BUDGET;
+        let mut end_of_data = None;
+        let mut at = from;
+        while let Some(window) = &mut self.open {
+            let bytes = window
+                .get(at, STRIDE)
+                .map_err(|error| RecordingError::of("read", path, error))?;
+            if bytes.is_empty() {
+                break;
+            }
+            let read = bytes.len() as u64;
+            if let Some(last) = bytes.iter().rposition(|byte| *byte != 0) {
+                end_of_data = Some(at + last as u64 + 1);
+            }
+            let marked = |word: &[u8]| word.starts_with(&BATCH_MARK) || word == SEGMENT_MARK;
+            let candidates: Vec<u64> = bytes
+                .chunks(ALIGN)
+                .zip((at..).step_by(ALIGN))
+                .filter(|(word, place)| *place > from && marked(word))
+                .map(|(_, place)| place)
+                .collect();
+            for place in candidates {
+                if budget == 0 {
+                    break;
+                }
+                if !matches!(self.place(place, path)?, Place::Nothing) {
+                    return Ok(Search::Found(place));
+                }
+                budget = budget.saturating_sub(self.claimed(place, path)?);
+            }
+            if read < STRIDE as u64 {
+                break;
+            }
+            at += read;
+        }
+        Ok(end_of_data.map_or(Search::Zeros, Search::Lost))
+    }
+
+    /// What looking at a would-be batch has cost: the bytes that it claims to have.
+    fn claimed(&mut self, at: u64, path: &Path) -> Result<u64, RecordingError> {
+        let Some(window) = &mut self.open else {
+            return Ok(0);
+        };
+        let head = window
+            .get(at, BATCH_HEADER)
+            .map_err(|error| RecordingError::of("read", path, error))?;
+        let records = BatchHeader::decode(head).map_or(0, |(header, _)| u64::from(header.len));
+        Ok(records + BATCH_HEADER as u64)
+    }
+}

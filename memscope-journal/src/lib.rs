@@ -1,0 +1,55 @@
+//! The journal: every record that the daemon got or made, on disk, in order, within a bound. A
+//! recording is the same thing: a segment file, an epoch's directory, or a single file made of one.
+//!
+//! Owns: the files, their layout, the bound, and the numbering of records. Refuses: clocks (times
+//! are arguments), the meaning of records (that is `memscope-decode`'s), and trust in files.
+//!
+//! # Files
+//!
+//! ```text
+//! <state-dir>/journal/lock
+//! <state-dir>/journal/<epoch>/000000.msj      segments of a fixed size, oldest first
+//!                             000001.msj
+//! segment = header (128 bytes) + batches + zeros
+//! batch   = header (32 bytes: mark, length, crc, count, first number, ring position) + records
+//! ```
+//!
+//! A single-file recording is segments one behind the other, without the zeros. Everything is a
+//! multiple of 8 bytes long. Integers have the byte order of the machine that wrote them; the
+//! header says which, and a reader of another order or architecture refuses the file.
+//!
+//! # Writing: `pwrite` into allocated space, not a mapping
+//!
+//! The house plan was a mapped file. Appends are batches here, one per drain of the ring, so a
+//! mapping would save one system call per batch and no more; for that, every failure of the disk
+//! (full, quota, copy-on-write file systems that allocate again, a network file system gone) would
+//! be a SIGBUS that ends the daemon. With `pwrite` it is an errno and a [`State::Stopped`]. Against
+//! a kill both are the same: what `pwrite` took lies in the page cache. Against a power cut both
+//! are the same too: the check sums tell. Space is allocated when a segment is made, so a full disk
+//! shows there and not in the middle of a batch.
+//!
+//! # Reading alone
+//!
+//! Old segments are removed, so each new one begins with a *preamble*: copies of the records without
+//! which the rest cannot be understood (sites, attached processes), marked
+//! [`memscope_decode::REPEATED`]. They have no number; a decoder ignores them where it knows better.
+
+mod batches;
+mod error;
+mod format;
+mod journal;
+mod recording;
+mod retain;
+mod segment;
+mod warning;
+mod window;
+
+#[cfg(test)]
+mod full_disk;
+
+pub use error::{JournalError, RecordingError};
+pub use format::{ClockPair, FORMAT_VERSION, SegmentHeader, boot_id};
+pub use journal::{Config, Journal, State};
+pub use recording::{Entry, Exported, Recording, Records};
+pub use retain::epochs;
+pub use warning::Warning;

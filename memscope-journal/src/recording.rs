@@ -1,0 +1,324 @@
+//! A recording being read: a segment file, an epoch's directory, or an exported file.
+
+use crate::batches::{Batches, Item};
+use crate::error::RecordingError;
+use crate::format::{BATCH_HEADER, FORMAT_VERSION, HeaderFault, SEGMENT_HEADER, SegmentHeader};
+use crate::retain;
+use crate::warning::Warning;
+use memscope_common::RECORD_VERSION;
+use memscope_decode::{RecordReader, is_repeated};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A recording. Opening reads the headers; [`Recording::records`] reads the rest.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    path: PathBuf,
+    files: Arc<[PathBuf]>,
+    header: SegmentHeader,
+    warnings: Vec<Warning>,
+}
+
+impl Recording {
+    /// Opens a segment file, an exported file, or the directory of an epoch, which may be one that
+    /// is being written.
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
+        let facts = fs::metadata(path).map_err(|error| RecordingError::of("open", path, error))?;
+        if facts.is_dir() {
+            return Self::open_dir(path);
+        }
+        if !facts.is_file() {
+            return Err(RecordingError::NotARecording {
+                path: path.to_path_buf(),
+                looks: "is neither a file nor a directory",
+            });
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            files: [path.to_path_buf()].into(),
+            header: read_header(path)?,
+            warnings: Vec::new(),
+        })
+    }
+
+    fn open_dir(path: &Path) -> Result<Self, RecordingError> {
+        let found =
+            retain::segments(path).map_err(|error| RecordingError::of("read", path, error))?;
+        let mut files = Vec::new();
+        let mut first = None;
+        let mut warnings = Vec::new();
+        let mut failure = None;
+        for segment in found {
+            match read_header(&segment.path) {
+                Ok(header) => {
+                    first.get_or_insert(header);
+                    files.push(segment.path);
+                }
+                // One bad segment does not spoil the others.
+                Err(
+                    error @ (RecordingError::Empty { .. }
+                    | RecordingError::ShortHeader { .. }
+                    | RecordingError::DamagedHeader { .. }
+                    | RecordingError::NotARecording { .. }
+                    | RecordingError::NotFound { .. }),
+                ) => {
+                    warnings.push(Warning::SegmentUnreadable {
+                        path: segment.path,
+                        reason: error.to_string(),
+                    });
+                    failure.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match (first, failure) {
+            (Some(header), _) => Ok(Self {
+                path: path.to_path_buf(),
+                files: files.into(),
+                header,
+                warnings,
+            }),
+            (None, Some(failure)) => Err(failure),
+            (None, None) => Err(RecordingError::NoSegments {
+                path: path.to_path_buf(),
+                hint: hint(path),
+            }),
+        }
+    }
+
+    /// The header of its first segment.
+    pub fn header(&self) -> &SegmentHeader {
+        &self.header
+    }
+
+    /// What was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads from the start.
+    pub fn records(&self) -> Records {
+        Records {
+            batches: self.batches(),
+            batch: Vec::new(),
+            at: 0,
+            sequence: 0,
+            ring_position: 0,
+        }
+    }
+
+    fn batches(&self) -> Batches {
+        Batches::new(
+            Arc::clone(&self.files),
+            self.header.epoch,
+            self.warnings.clone(),
+        )
+    }
+
+    /// Writes the recording as a single file. Nothing is overwritten; a file that cannot be written
+    /// whole is removed.
+    pub fn export(&self, to: &Path) -> Result<Exported, RecordingError> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(to)
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::AlreadyExists => RecordingError::ExportExists {
+                    path: to.to_path_buf(),
+                },
+                _ => RecordingError::of("create", to, error),
+            })?;
+        let mut out = BufWriter::new(file);
+        let exported = self.copy(&mut out, to);
+        if exported.is_err() {
+            // The error that counts is the first one.
+            let _ = fs::remove_file(to);
+        }
+        exported
+    }
+
+    /// Writes the recording as the bytes of a single file.
+    pub fn write_to(&self, out: &mut dyn Write) -> Result<Exported, RecordingError> {
+        self.copy(out, Path::new("the export"))
+    }
+
+    fn copy(&self, out: &mut dyn Write, to: &Path) -> Result<Exported, RecordingError> {
+        let failed = |error| RecordingError::Io {
+            doing: "write",
+            path: to.to_path_buf(),
+            source: error,
+        };
+        let mut batches = self.batches();
+        let mut exported = Exported::default();
+        while let Some(item) = batches.next()? {
+            let bytes = match item {
+                Item::Segment(bytes) => bytes,
+                Item::Batch(header, bytes) => {
+                    exported.records += u64::from(header.count);
+                    bytes
+                }
+            };
+            out.write_all(&bytes).map_err(failed)?;
+            exported.bytes += bytes.len() as u64;
+        }
+        out.flush().map_err(failed)?;
+        exported.warnings = batches.warnings().to_vec();
+        Ok(exported)
+    }
+}
+
+/// What an export wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Bytes.
+    pub bytes: u64,
+    /// Records, repeated ones among them.
+    pub records: u64,
+    /// What could not be read, and is not in the export.
+    pub warnings: Vec<Warning>,
+}
+
+/// One record of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Number of the record, or for a repeated one the number that the next will have: what
+    /// [`memscope_decode::Decoder::seek`] is to be given before it decodes the record.
+    pub sequence: u64,
+    /// It stands in a segment's preamble and has no number.
+    pub repeated: bool,
+    /// Where the ring's reader stood after the record's batch.
+    pub ring_position: u64,
+    /// The record.
+    pub record: &'a [u8],
+}
+
+/// The records of a recording, in order.
+#[derive(Debug)]
+pub struct Records {
+    batches: Batches,
+    batch: Vec<u8>,
+    at: usize,
+    sequence: u64,
+    ring_position: u64,
+}
+
+impl Records {
+    /// The next record; `None` at the end. What cannot be read is left out and stands in
+    /// [`Records::warnings`]; an error is one of the system, or another recording's segment.
+    pub fn next_record(&mut self) -> Result<Option<Entry<'_>>, RecordingError> {
+        while self.at >= self.batch.len() {
+            match self.batches.next()? {
+                Some(Item::Segment(_)) => {}
+                Some(Item::Batch(header, bytes)) => {
+                    self.batch = bytes;
+                    self.at = BATCH_HEADER;
+                    self.sequence = header.first_sequence;
+                    self.ring_position = header.ring_position;
+                }
+                None => return Ok(None),
+            }
+        }
+        let rest = self.batch.get(self.at..).unwrap_or_default();
+        // A batch is given out only if its bytes are whole records.
+        let Some(Ok(record)) = RecordReader::new(rest).next() else {
+            self.at = self.batch.len();
+            return Ok(None);
+        };
+        self.at += record.len();
+        let repeated = is_repeated(record);
+        let sequence = self.sequence;
+        self.sequence = self.sequence.saturating_add(u64::from(!repeated));
+        Ok(Some(Entry {
+            sequence,
+            repeated,
+            ring_position: self.ring_position,
+            record,
+        }))
+    }
+
+    /// What was missing or could not be read so far.
+    pub fn warnings(&self) -> &[Warning] {
+        self.batches.warnings()
+    }
+}
+
+fn read_header(path: &Path) -> Result<SegmentHeader, RecordingError> {
+    let failed = |error| RecordingError::of("read", path, error);
+    let mut bytes = Vec::with_capacity(SEGMENT_HEADER);
+    File::open(path)
+        .map_err(failed)?
+        .take(SEGMENT_HEADER as u64)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    let path = path.to_path_buf();
+    if bytes.is_empty() {
+        return Err(RecordingError::Empty { path });
+    }
+    SegmentHeader::decode(&bytes).map_err(|fault| match fault {
+        HeaderFault::NotOurs => RecordingError::NotARecording {
+            path,
+            looks: looks(&bytes),
+        },
+        HeaderFault::Short => RecordingError::ShortHeader {
+            path,
+            len: bytes.len() as u64,
+        },
+        HeaderFault::ByteOrder => RecordingError::ForeignByteOrder { path },
+        HeaderFault::Damaged => RecordingError::DamagedHeader { path },
+        HeaderFault::NewerFormat(found) => RecordingError::Newer {
+            path,
+            what: "format",
+            found: u32::from(found),
+            known: u32::from(FORMAT_VERSION),
+        },
+        HeaderFault::NewerRecords(found) => RecordingError::Newer {
+            path,
+            what: "record",
+            found: u32::from(found),
+            known: u32::from(RECORD_VERSION),
+        },
+        HeaderFault::Architecture(found) => RecordingError::ForeignArchitecture {
+            path,
+            found,
+            here: std::env::consts::ARCH,
+        },
+    })
+}
+
+/// What a file that is no recording looks like.
+fn looks(bytes: &[u8]) -> &'static str {
+    let begins = |mark: &[u8]| bytes.starts_with(mark);
+    match bytes {
+        [0x80, 2..=5, ..] => "looks like a pickle (a PyTorch snapshot?)",
+        _ if begins(&[0x1f, 0x8b]) => "is compressed with gzip",
+        _ if begins(&[0x28, 0xb5, 0x2f, 0xfd]) => "is compressed with zstd",
+        _ if begins(b"PK\x03\x04") => "is a zip archive",
+        _ if begins(b"\x7fELF") => "is a program or library",
+        _ if begins(b"SQLite format 3") => "is a SQLite database",
+        _ if bytes.iter().all(|byte| *byte == 0) => "begins with zeros",
+        _ if begins(b"{") || begins(b"[") => "looks like JSON",
+        _ if std::str::from_utf8(bytes).is_ok_and(|text| !text.contains('\0')) => "looks like text",
+        _ => "does not begin as one",
+    }
+}
+
+/// Where there are segments, if a directory holds epochs and not segments.
+fn hint(path: &Path) -> String {
+    let below = |dir: &Path| retain::epochs(dir).unwrap_or_default();
+    let mut found = below(path);
+    if found.is_empty() {
+        found = below(&path.join("journal"));
+    }
+    match found.last() {
+        Some(newest) => format!(
+            "; it holds {} recordings, the newest is {}",
+            found.len(),
+            newest.display()
+        ),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,149 @@
+//! The bound is held, across epochs, and nothing that is not ours is removed.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{config, read, record, site};
+use memscope_journal::{Config, Journal, JournalError, Warning, boot_id, epochs};
+use std::fs;
+use std::path::Path;
+
+fn segment_bytes(dir: &Path) -> u64 {
+    let mut total = 0;
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            total += segment_bytes(&entry.path());
+        } else if entry
+            .path()
+            .extension()
+            .is_some_and(|ending| ending == "msj")
+        {
+            total += entry.metadata().unwrap().len();
+        }
+    }
+    total
+}
+
+#[test]
+fn the_oldest_goes_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let bounded = |epoch| Config {
+        total_bytes: 1 << 20,
+        ..config(epoch)
+    };
+    let mut first = Journal::create(dir.path(), bounded(900)).unwrap();
+    for n in 1..=100 {
+        first.append(&record(n, 20_000), 0).unwrap();
+        assert!(segment_bytes(dir.path()) <= 1 << 20);
+    }
+    let first_dir = first.epoch_dir().to_path_buf();
+    let (numbers, _, warnings) = read(&first_dir).unwrap();
+    assert_eq!(numbers.last(), Some(&100));
+    assert_eq!(
+        warnings,
+        [Warning::BeginsLate {
+            first_sequence: numbers[0]
+        }]
+    );
+    drop(first);
+    fs::write(first_dir.join("notes.txt"), "mine").unwrap();
+    fs::write(first_dir.join("000099.msj.new"), "left by a kill").unwrap();
+    fs::create_dir(dir.path().join("not-an-epoch")).unwrap();
+    fs::write(dir.path().join("not-an-epoch/000000.msj"), "mine").unwrap();
+
+    // A smaller number, as after a reboot: the epoch written last is the newer one all the same.
+    let mut second = Journal::create(dir.path(), bounded(100)).unwrap();
+    assert!(!first_dir.join("000099.msj.new").exists());
+    assert_eq!(
+        epochs(dir.path()).unwrap(),
+        [first_dir.clone(), second.epoch_dir().to_path_buf()]
+    );
+    let kept = |dir: &Path| read(dir).map_or(0, |(numbers, _, _)| numbers.len());
+    let mut before = kept(&first_dir);
+    for n in 1..=100 {
+        second.append(&record(n, 20_000), 0).unwrap();
+        assert!(segment_bytes(dir.path()) <= (1 << 20) + 4);
+        let now = kept(&first_dir);
+        assert!(now <= before);
+        if now > 0 {
+            assert_eq!(
+                kept(second.epoch_dir()),
+                n as usize,
+                "the current epoch was cut first"
+            );
+        }
+        before = now;
+    }
+    assert_eq!(before, 0);
+    assert!(kept(second.epoch_dir()) > 0);
+    assert_eq!(fs::read(first_dir.join("notes.txt")).unwrap(), b"mine");
+    assert!(dir.path().join("not-an-epoch/000000.msj").exists());
+}
+
+#[test]
+fn emptied_epochs_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let bounded = |epoch| Config {
+        total_bytes: 512 << 10,
+        ..config(epoch)
+    };
+    let first = Journal::create(dir.path(), bounded(1)).unwrap();
+    let first_dir = first.epoch_dir().to_path_buf();
+    // Killed: its file keeps its full size.
+    std::mem::forget(first);
+    // The lock belongs to the open file, which lives on here; a kill would have closed it.
+    fs::remove_file(dir.path().join("lock")).unwrap();
+    let mut second = Journal::create(dir.path(), bounded(2)).unwrap();
+    assert!(first_dir.exists());
+    for n in 1..=20 {
+        second.append(&record(n, 20_000), 0).unwrap();
+    }
+    assert!(!first_dir.exists());
+}
+
+#[test]
+fn settings_that_cannot_be() {
+    let dir = tempfile::tempdir().unwrap();
+    for (segment_bytes, total_bytes) in [(1000, 1 << 20), (2 << 30, 8 << 30), (1 << 20, 1 << 20)] {
+        let error = Journal::create(
+            dir.path(),
+            Config {
+                segment_bytes,
+                total_bytes,
+                ..config(1)
+            },
+        )
+        .unwrap_err();
+        assert!(matches!(error, JournalError::Config { .. }), "{error}");
+    }
+    let mut journal = Journal::create(dir.path(), config(1)).unwrap();
+    assert!(matches!(
+        journal.set_preamble((0..2000).map(site)),
+        Err(JournalError::PreambleTooLong { .. })
+    ));
+    assert!(matches!(
+        journal.set_preamble([&site(1)[..48]]),
+        Err(JournalError::NotRecords { .. })
+    ));
+    let mut kernel = site(1);
+    kernel[2..4].copy_from_slice(&1u16.to_ne_bytes());
+    assert!(matches!(
+        journal.set_preamble([kernel]),
+        Err(JournalError::NotRepeatable { kind: 1 })
+    ));
+}
+
+#[test]
+fn boot_ids_are_read() {
+    assert_eq!(
+        boot_id("00112233-4455-6677-8899-aabbccddeeff\n"),
+        Some([
+            0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd,
+            0xee, 0xff
+        ])
+    );
+    assert_eq!(boot_id("0011"), None);
+    assert_eq!(boot_id("zz112233-4455-6677-8899-aabbccddeeff"), None);
+    assert_eq!(boot_id("00112233-4455-6677-8899-aabbccddeeff0"), None);
+}

@@ -1,0 +1,83 @@
+//! A full disk: a tiny tmpfs in a mount namespace of its own, which ends with the child. Needs root;
+//! the same rules are tested with an allocator that fails in `src/full_disk.rs`, for everyone.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{config, read, record};
+use memscope_journal::{Journal, JournalError, State};
+use std::path::Path;
+use std::process::Command;
+
+const DISK: &str = "MEMSCOPE_TEST_DISK";
+
+#[test]
+fn a_full_disk_stops_the_journal_and_nothing_else() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("not root: only the failing allocator of src/full_disk.rs is tested");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=700k none \"$0\" && exec \"$@\"";
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-ec", script])
+        .arg(dir.path())
+        .arg(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "--ignored",
+            "--nocapture",
+            "inside_the_namespace",
+        ])
+        .env(DISK, dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(
+        std::fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "the mount is private"
+    );
+}
+
+#[test]
+#[ignore = "started by the test above, on a disk of its own"]
+fn inside_the_namespace() {
+    let Some(disk) = std::env::var_os(DISK) else {
+        return;
+    };
+    let disk = Path::new(&disk);
+    // 700 KiB: two segments of 256 KiB, not three.
+    let mut journal = Journal::create(disk, config(5)).unwrap();
+    let mut failed = None;
+    for n in 1..=100 {
+        match journal.append(&record(n, 20_000), 0) {
+            Ok(first) => assert_eq!(first, n),
+            Err(error) => {
+                assert!(failed.is_none(), "the error comes once");
+                assert!(
+                    matches!(&error, JournalError::NoSpace { needed, .. } if *needed == 256 << 10)
+                );
+                assert!(error.to_string().contains("000002.msj"), "{error}");
+                failed = Some(n);
+            }
+        }
+    }
+    let failed = failed.expect("700 KiB take no 2 MB");
+    assert!(
+        matches!(journal.state(), State::Stopped { from_sequence, .. } if *from_sequence == failed)
+    );
+    assert_eq!(journal.dropped(), 101 - failed);
+    let (numbers, _, warnings) = read(journal.epoch_dir()).unwrap();
+    assert_eq!(numbers, (1..failed).collect::<Vec<_>>());
+    assert_eq!(warnings, []);
+    assert!(
+        std::fs::read_dir(journal.epoch_dir()).unwrap().count() == 2,
+        "nothing half-made is left"
+    );
+}

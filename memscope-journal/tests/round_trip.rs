@@ -1,0 +1,217 @@
+//! What is appended is read, from the directory and from an export, in order and with its number.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{config, read, record, site, small, stamp};
+use memscope_decode::{DaemonRecord, Decoder, Outcome};
+use memscope_journal::{ClockPair, Journal, JournalError, Recording, RecordingError, Warning};
+use memscope_ledger::event::{Body, ProcessFacts};
+use proptest::prelude::*;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn a_small_journal_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = small(dir.path(), 4);
+    let (numbers, repeated, warnings) = read(&file).unwrap();
+    assert_eq!(numbers, (1..=10).collect::<Vec<_>>());
+    assert_eq!((repeated, warnings.len()), (0, 0));
+    // Closed, it has no more than its records.
+    assert!(fs::metadata(&file).unwrap().len() < 4096);
+
+    let recording = Recording::open(file.parent().unwrap()).unwrap();
+    let header = recording.header();
+    assert_eq!(
+        (header.epoch, header.boot_id, header.first_sequence),
+        (5, [7; 16], 1)
+    );
+    assert_eq!(
+        header.clock,
+        ClockPair {
+            boot_ns: 1000,
+            unix_ns: 2000
+        }
+    );
+    let mut records = recording.records();
+    let mut positions = Vec::new();
+    while let Some(entry) = records.next_record().unwrap() {
+        positions.push(entry.ring_position);
+    }
+    assert_eq!(
+        positions,
+        [100, 200, 200, 400, 400, 400, 700, 700, 700, 700]
+    );
+}
+
+#[test]
+fn files_are_for_their_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("journal");
+    let file = small(&root, 1);
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&root), mode(&file)), (0o700, 0o600));
+    let export = dir.path().join("out.msj");
+    Recording::open(&file).unwrap().export(&export).unwrap();
+    assert_eq!(mode(&export), 0o600);
+}
+
+#[test]
+fn a_living_journal_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::create(dir.path(), config(5)).unwrap();
+    assert_eq!(read(journal.epoch_dir()).unwrap(), (vec![], 0, vec![]));
+    for n in 1..=5 {
+        journal.append(&record(n, 10), n).unwrap();
+        let (numbers, _, warnings) = read(journal.epoch_dir()).unwrap();
+        assert_eq!(numbers, (1..=n).collect::<Vec<_>>());
+        assert_eq!(warnings, []);
+    }
+    // Killed: nothing is closed, the space stays allocated.
+    let file = journal.epoch_dir().join("000000.msj");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 256 << 10);
+    std::mem::forget(journal);
+    assert_eq!(read(&file).unwrap(), ((1..=5).collect(), 0, vec![]));
+}
+
+#[test]
+fn every_segment_can_be_read_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::create(dir.path(), config(5)).unwrap();
+    let attached = DaemonRecord::Attached(Box::new(ProcessFacts::default()))
+        .encode(stamp(7))
+        .unwrap();
+    journal.set_preamble([&site(1), &attached]).unwrap();
+    journal.append(&site(1), 0).unwrap();
+    journal.append(&attached, 0).unwrap();
+    journal.set_clock(ClockPair {
+        boot_ns: 5,
+        unix_ns: 6,
+    });
+    for n in 3..=50 {
+        assert_eq!(journal.append(&record(n, 20_000), n).unwrap(), n);
+    }
+    let epoch_dir = journal.epoch_dir().to_path_buf();
+    drop(journal);
+    let segments: Vec<_> = (0..4)
+        .map(|n| epoch_dir.join(format!("{n:06}.msj")))
+        .collect();
+    assert!(segments.iter().all(|segment| segment.exists()));
+
+    let replay = |path: &std::path::Path| {
+        let recording = Recording::open(path).unwrap();
+        let mut decoder = Decoder::new(recording.header().epoch);
+        let mut records = recording.records();
+        let (mut attached, mut events) = (0, Vec::new());
+        while let Some(entry) = records.next_record().unwrap() {
+            decoder.seek(entry.sequence);
+            match decoder.decode(entry.record) {
+                Outcome::Decoded(event) => match event.body {
+                    Body::Attached(_) => attached += 1,
+                    Body::Coverage(_) => events.push(event.id.sequence),
+                    other => panic!("{other:?}"),
+                },
+                Outcome::Notice(_) | Outcome::Skipped(_) => {}
+                Outcome::Malformed(malformed) => panic!("{malformed}"),
+            }
+        }
+        assert!(decoder.site(1).is_some());
+        (attached, events, records.warnings().to_vec())
+    };
+    assert_eq!(replay(&epoch_dir), (1, (3..=50).collect(), vec![]));
+    let mut all = Vec::new();
+    for segment in &segments {
+        let header = Recording::open(segment).unwrap().header().clone();
+        let (attached, events, warnings) = replay(segment);
+        assert_eq!(attached, 1);
+        if header.index > 0 {
+            assert_eq!(header.first_sequence, events[0]);
+            assert_eq!(header.first_boot_ns, events[0]);
+            assert_eq!(header.clock.unix_ns, 6);
+            let first_sequence = header.first_sequence;
+            assert_eq!(warnings, [Warning::BeginsLate { first_sequence }]);
+        }
+        all.extend(events);
+    }
+    assert_eq!(all, (3..=50).collect::<Vec<_>>());
+
+    // An export is the same.
+    let export = dir.path().join("export.msj");
+    let recording = Recording::open(&epoch_dir).unwrap();
+    let exported = recording.export(&export).unwrap();
+    assert_eq!(exported.bytes, fs::metadata(&export).unwrap().len());
+    assert_eq!(exported.warnings, []);
+    assert_eq!(replay(&export), (1, (3..=50).collect(), vec![]));
+    let mut bytes = Vec::new();
+    recording.write_to(&mut bytes).unwrap();
+    assert_eq!(bytes, fs::read(&export).unwrap());
+    // And an export of the export.
+    let again = dir.path().join("again.msj");
+    Recording::open(&export).unwrap().export(&again).unwrap();
+    assert_eq!(bytes, fs::read(&again).unwrap());
+    assert!(matches!(
+        recording.export(&again),
+        Err(RecordingError::ExportExists { .. })
+    ));
+}
+
+#[test]
+fn only_whole_records_are_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::create(dir.path(), config(5)).unwrap();
+    let mut bytes = record(1, 5);
+    bytes.extend_from_slice(&record(2, 5)[..48]);
+    assert!(matches!(
+        journal.append(&bytes, 0),
+        Err(JournalError::NotRecords { at, .. }) if at == record(1, 5).len()
+    ));
+    assert_eq!(journal.append(&[], 0).unwrap(), 1);
+    assert_eq!(journal.append(&record(1, 5), 0).unwrap(), 1);
+    let epoch_dir = journal.epoch_dir().to_path_buf();
+    assert_eq!(read(&epoch_dir).unwrap(), (vec![1], 0, vec![]));
+}
+
+#[test]
+fn one_daemon_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::create(dir.path(), config(5)).unwrap();
+    assert!(matches!(
+        Journal::create(dir.path(), config(6)),
+        Err(JournalError::InUse { .. })
+    ));
+    drop(journal);
+    assert!(matches!(
+        Journal::create(dir.path(), config(5)),
+        Err(JournalError::EpochTaken { .. })
+    ));
+    assert!(Journal::create(dir.path(), config(6)).is_ok());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn any_batches_come_back(
+        batches in proptest::collection::vec(
+            proptest::collection::vec(prop_oneof![0usize..200, 0usize..60_000], 0..12), 0..12),
+        preamble in 0u32..200,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::create(dir.path(), common::config(5)).unwrap();
+        journal.set_preamble((0..preamble).map(site)).unwrap();
+        let mut next = 1;
+        for sizes in &batches {
+            let records: Vec<u8> =
+                sizes.iter().zip(next..).flat_map(|(size, n)| record(n, *size)).collect();
+            prop_assert_eq!(journal.append(&records, 0).unwrap(), next);
+            next += sizes.len() as u64;
+        }
+        prop_assert_eq!(journal.next_sequence(), next);
+        let (numbers, _, warnings) = read(journal.epoch_dir()).unwrap();
+        // The bound may have taken the oldest.
+        let first = next - numbers.len() as u64;
+        prop_assert_eq!(numbers, (first..next).collect::<Vec<_>>());
+        let late = Warning::BeginsLate { first_sequence: first };
+        prop_assert_eq!(warnings, if first > 1 { vec![late] } else { vec![] });
+    }
+}

@@ -1,0 +1,56 @@
+//! One block of a framework's pool, and the blocks of a process by address.
+//!
+//! Owns: what is kept of a block. Refuses: totals and groups, which `pool` keeps in step.
+
+use crate::fast_hash::FastMap;
+use crate::group::Membership;
+use crate::totals::Sized;
+
+/// One block. Device addresses are unique in a process, so the address alone is the key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) device: i32,
+    /// Freed by the program, still in use by a stream.
+    pub(crate) pending: bool,
+    /// Rounded bytes; a lower bound while `size` is open.
+    pub(crate) rounded: u64,
+    pub(crate) size: Sized,
+    pub(crate) requested: Option<u64>,
+    pub(crate) stream: Option<u64>,
+    /// 0: before the attach, so that only its free was seen.
+    pub(crate) born_ns: u64,
+    /// Number of the block among all that came.
+    pub(crate) serial: u64,
+    pub(crate) place: Membership,
+}
+
+/// Blocks by address.
+pub(crate) type Blocks = FastMap<u64, Block>;
+
+/// What a thread's last pool event was: the next one may be the other half of the same call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Half {
+    /// A trace entry for the block with this serial.
+    Alloc { addr: u64, serial: u64 },
+    /// A trace entry for a free.
+    Free {
+        addr: u64,
+        /// The bytes it was counted with.
+        counted: u64,
+        /// What became of the block's size.
+        size: FreedSize,
+    },
+    /// A trace entry for an out-of-memory.
+    Oom,
+}
+
+/// How sure the size of a freed block was when its trace entry came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FreedSize {
+    /// Of a block that we knew, or told by the entry itself.
+    Counted,
+    /// Of a block that we knew, but that no total had confirmed: its coming and going cancel out.
+    Cancelled,
+    /// Of an unknown block: `counted` is a lower bound.
+    Unknown,
+}

@@ -1,0 +1,57 @@
+//! Boot time to real time.
+//!
+//! Owns: the pairs of clock readings that came as events. Refuses: to read a clock.
+
+use std::collections::VecDeque;
+
+/// Pairs kept; the daemon reads a pair about once a minute, and old ones serve old trace entries.
+const KEPT: usize = 1024;
+
+/// Pairs of (boot, real) readings in the order they came.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clock {
+    pairs: VecDeque<(u64, u64)>,
+}
+
+impl Clock {
+    /// Takes a pair.
+    pub(crate) fn note(&mut self, boot_ns: u64, unix_ns: u64) {
+        if let Some(last) = self.pairs.back_mut()
+            && boot_ns <= last.0
+        {
+            // Readings that come out of order would break the search; the newest word counts.
+            *last = (last.0, unix_ns.saturating_add(last.0 - boot_ns));
+            return;
+        }
+        if self.pairs.len() == KEPT {
+            self.pairs.pop_front();
+        }
+        self.pairs.push_back((boot_ns, unix_ns));
+    }
+
+    /// Nanoseconds since 1970 at `boot_ns`, by the last pair read before it; 0 without any pair.
+    pub(crate) fn unix_ns(&self, boot_ns: u64) -> u64 {
+        let after = self.pairs.partition_point(|pair| pair.0 <= boot_ns);
+        let Some(&(boot, unix)) = self.pairs.get(after.saturating_sub(1)) else {
+            return 0;
+        };
+        let moved = i128::from(unix) + i128::from(boot_ns) - i128::from(boot);
+        u64::try_from(moved).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_earlier_pair() {
+        let mut clock = Clock::default();
+        assert_eq!(clock.unix_ns(5), 0);
+        clock.note(100, 10_100);
+        clock.note(200, 90_200); // the real-time clock was stepped
+        assert_eq!(clock.unix_ns(50), 10_050);
+        assert_eq!(clock.unix_ns(150), 10_150);
+        assert_eq!(clock.unix_ns(250), 90_250);
+    }
+}

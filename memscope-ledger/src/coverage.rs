@@ -1,0 +1,231 @@
+//! What limits the numbers.
+//!
+//! Owns: the notes that came as events, and those that follow from the state. Refuses: numbers that
+//! reports already carry, except in words.
+
+use crate::event::CoverageNote;
+use crate::process::Process;
+use crate::report::Source;
+use crate::words;
+
+/// Notes kept per process; codes are words of the daemon's, so this is never reached in earnest.
+const KEPT: usize = 256;
+
+/// Notes that came as events, in the order in which their codes came first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Notes {
+    notes: Vec<CoverageNote>,
+}
+
+impl Notes {
+    /// One note per code: a later text replaces, an empty one withdraws.
+    pub(crate) fn take(&mut self, note: &CoverageNote) {
+        let place = self.notes.iter().position(|old| old.code == note.code);
+        match place {
+            Some(place) if note.text.is_empty() => {
+                self.notes.remove(place);
+            }
+            Some(place) => self.notes[place] = note.clone(),
+            None if !note.text.is_empty() && self.notes.len() < KEPT => {
+                self.notes.push(note.clone());
+            }
+            None => {}
+        }
+    }
+}
+
+/// All notes of a process: the daemon's, then those that its state gives. Where both speak of one
+/// thing, the state knows the numbers.
+pub(crate) fn notes(process: &Process) -> Vec<CoverageNote> {
+    let mut all = process.notes.clone();
+    let mut say = |code: &str, text: String| {
+        all.take(&CoverageNote {
+            code: code.to_owned(),
+            text,
+        });
+    };
+    from_attach(process, &mut say);
+    from_loss(process, &mut say);
+    from_pool(process, &mut say);
+    from_driver(process, &mut say);
+    let (first, count) = &process.children;
+    if *count > 0 {
+        let pids: Vec<String> = first.iter().map(u32::to_string).collect();
+        let more = if *count > first.len() as u64 {
+            ", …"
+        } else {
+            ""
+        };
+        say(
+            "forked",
+            format!(
+                "{count} children were forked and are not followed here (pid {}{more})",
+                pids.join(", ")
+            ),
+        );
+    }
+    all.notes
+}
+
+fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
+    if process.facts.from_start {
+        return;
+    }
+    if process.source() == Source::Driver {
+        say(
+            "driver_baseline_unknown",
+            "memory taken from the runtime or driver before the attach is not in these numbers"
+                .to_owned(),
+        );
+        return;
+    }
+    let mut parts = Vec::new();
+    let mut any_unknown = false;
+    for row in process.visible_devices() {
+        match row.pool.totals.baseline() {
+            Some(0) => {}
+            Some(bytes) => parts.push(format!(
+                "{} on {}",
+                words::bytes(bytes),
+                words::device(row.ordinal)
+            )),
+            None => any_unknown |= row.ordinal.is_some(),
+        }
+    }
+    if !parts.is_empty() {
+        say(
+            "attached_late",
+            format!(
+                "{} were allocated before the attach; their blocks are not known",
+                parts.join(", ")
+            ),
+        );
+    } else if any_unknown || !process.pool.seen() {
+        say(
+            "attached_late",
+            "what was allocated before the attach is not known until the pool's next event"
+                .to_owned(),
+        );
+    }
+}
+
+fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let lost = process.loss.records();
+    if lost > 0 {
+        say(
+            "records_lost",
+            format!(
+                "{lost} records were lost in {} gaps",
+                process.loss.gap_count()
+            ),
+        );
+    }
+    let (mut resyncs, mut gone, mut overhang) = (0, process.driver.found_gone(), 0);
+    for row in process.devices.iter() {
+        resyncs += row.pool.resync_count;
+        gone += row.pool.found_gone;
+        overhang += row.pool.totals.overhang();
+    }
+    let driver_lost = lost > 0 && process.source() == Source::Driver;
+    if resyncs + gone + overhang == 0 && !driver_lost {
+        return;
+    }
+    let mut text = format!(
+        "the allocator's totals were taken over {resyncs} times where they differed, and {gone} \
+         blocks turned out to have been freed unseen: which blocks live is not exactly known"
+    );
+    if overhang > 0 {
+        text.push_str(&format!(
+            "; blocks of {} listed as live must be gone",
+            words::bytes(overhang)
+        ));
+    }
+    let suspects = process.pool.suspects();
+    if suspects > 0 {
+        text.push_str(&format!(
+            "; {suspects} blocks that lived at the last loss are not confirmed since"
+        ));
+    }
+    if driver_lost {
+        text.push_str("; sums of driver allocations may be off by what was lost");
+    }
+    say("inexact_after_loss", text);
+}
+
+fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
+    if process.is_pool_hidden() {
+        say(
+            "level_segments",
+            "at level segments the blocks inside the framework's pool are not seen".to_owned(),
+        );
+    }
+    if process.devices.iter().any(|row| row.pool.totals.is_open()) {
+        say(
+            "rounded_size_unknown",
+            "the rounded size of some blocks is not known until the allocator's next total"
+                .to_owned(),
+        );
+    }
+    if process.pool.unplaced() > 0 {
+        say(
+            "pool_device_unknown",
+            format!(
+                "{} entries of the allocator's trace name no device and are not in these numbers",
+                process.pool.unplaced()
+            ),
+        );
+    }
+    if process.groups.refused() > 0 {
+        say(
+            "leak_groups_full",
+            format!(
+                "{} blocks are watched by size class only: there are too many different sizes",
+                process.groups.refused()
+            ),
+        );
+    }
+}
+
+fn from_driver(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let unknown = process
+        .devices
+        .iter()
+        .filter(|row| row.ordinal.is_none())
+        .map(|row| row.driver.held().bytes)
+        .sum::<u64>();
+    if unknown > 0 {
+        say(
+            "device_unknown",
+            format!(
+                "{} are on a device for which there is no evidence yet",
+                words::bytes(unknown)
+            ),
+        );
+    }
+    if process.driver.ipc_opened() > 0 {
+        say(
+            "ipc_import",
+            format!(
+                "{} times memory of another process was opened; its size is not known and it is \
+                 in no sum",
+                process.driver.ipc_opened()
+            ),
+        );
+    }
+    let (made, live) = process.driver.arrays();
+    if made > 0 {
+        say(
+            "array_alloc",
+            format!("{made} arrays were made and {live} live; their sizes are not known"),
+        );
+    }
+    if process.driver.vmm.unknown() > 0 {
+        say(
+            "vmm_unknown",
+            format!(
+                "{} releases or unmaps were of physical memory that was not seen to come",
+                process.driver.vmm.unknown()
+            ),
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! Histograms of sizes and lifetimes.
+//!
+//! Owns: bounded counting of values. Refuses: to keep the values.
+
+use crate::report::Distribution;
+use hdrhistogram::Histogram;
+
+/// Values above 2^50 (a pebibyte, 13 days in nanoseconds) are counted as that for the quantiles.
+const HIGHEST: u64 = 1 << 50;
+
+/// Counts values: exact minimum, maximum, mean and powers of two, quantiles within 1 %.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recorder {
+    inner: Option<Box<Inner>>,
+}
+
+#[derive(Clone, Debug)]
+struct Inner {
+    count: u64,
+    sum: u128,
+    min: u64,
+    max: u64,
+    /// `powers[k]`: values in (2^(k-1), 2^k]; 0 and 1 in the first.
+    powers: [u64; 65],
+    /// `None` only if the library refuses the bounds, which are constants.
+    quantiles: Option<Histogram<u64>>,
+}
+
+impl Default for Inner {
+    fn default() -> Inner {
+        Inner {
+            count: 0,
+            sum: 0,
+            min: u64::MAX,
+            max: 0,
+            powers: [0; 65],
+            quantiles: Histogram::new_with_bounds(1, HIGHEST, 2).ok(),
+        }
+    }
+}
+
+/// Smallest `k` with `value <= 2^k`.
+pub(crate) fn power_class(value: u64) -> u32 {
+    if value <= 1 {
+        0
+    } else {
+        64 - (value - 1).leading_zeros()
+    }
+}
+
+/// Inclusive upper bound of a class of [`power_class`].
+pub(crate) fn class_bound(class: u32) -> u64 {
+    1u64.checked_shl(class).unwrap_or(u64::MAX)
+}
+
+impl Recorder {
+    /// Counts one value.
+    pub(crate) fn record(&mut self, value: u64) {
+        let inner = self.inner.get_or_insert_with(Box::default);
+        inner.count += 1;
+        inner.sum += u128::from(value);
+        inner.min = inner.min.min(value);
+        inner.max = inner.max.max(value);
+        if let Some(slot) = inner.powers.get_mut(power_class(value) as usize) {
+            *slot += 1;
+        }
+        if let Some(histogram) = &mut inner.quantiles {
+            histogram.saturating_record(value.clamp(1, HIGHEST));
+        }
+    }
+
+    /// What was counted.
+    pub(crate) fn distribution(&self) -> Distribution {
+        let Some(inner) = &self.inner else {
+            return Distribution::default();
+        };
+        let quantile = |q: f64| {
+            // The library answers with the upper end of a bucket, which may lie past the maximum.
+            inner
+                .quantiles
+                .as_ref()
+                .map_or(0, |h| h.value_at_quantile(q))
+                .clamp(inner.min, inner.max)
+        };
+        Distribution {
+            count: inner.count,
+            min: inner.min,
+            mean: inner.sum as f64 / inner.count as f64,
+            max: inner.max,
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            buckets: (0u32..)
+                .zip(inner.powers)
+                .filter(|(_, count)| *count > 0)
+                .map(|(class, count)| (class_bound(class), count))
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes() {
+        assert_eq!(power_class(0), 0);
+        assert_eq!(power_class(1), 0);
+        assert_eq!(power_class(2), 1);
+        assert_eq!(power_class(512), 9);
+        assert_eq!(power_class(513), 10);
+        assert_eq!(power_class(u64::MAX), 64);
+        assert_eq!(class_bound(64), u64::MAX);
+        assert_eq!(class_bound(9), 512);
+    }
+
+    #[test]
+    fn values_are_clamped_not_lost() {
+        let mut recorder = Recorder::default();
+        assert_eq!(recorder.distribution().count, 0);
+        for value in [0, 512, 512, u64::MAX] {
+            recorder.record(value);
+        }
+        let seen = recorder.distribution();
+        assert_eq!((seen.count, seen.min, seen.max), (4, 0, u64::MAX));
+        assert_eq!(seen.buckets, vec![(1, 1), (512, 2), (u64::MAX, 1)]);
+        assert!(seen.p50 >= 505 && seen.p50 <= 520, "{}", seen.p50);
+    }
+}

@@ -1,0 +1,260 @@
+//! Runtime and driver calls.
+//!
+//! Owns: live allocations by address, failed calls, and what the calls say about devices. Refuses:
+//! calls that failed as changes of state, and to guess a device.
+
+use crate::allocation::{Allocation, Kind, add, take};
+use crate::event::{Call, CallOp};
+use crate::fast_hash::FastMap;
+use crate::host::Host;
+use crate::report::Failure;
+use crate::scene::Scene;
+use crate::vmm::Vmm;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Kinds of failure kept: functions times statuses, of which there are few.
+const FAILURE_KINDS: usize = 1024;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Driver {
+    live: BTreeMap<u64, Allocation>,
+    /// Those that the pool is not known to use. While there are none, no pool block has to look
+    /// for its allocation.
+    unclaimed: usize,
+    pub(crate) host: Host,
+    pub(crate) vmm: Vmm,
+    ipc: FastMap<u64, Option<i32>>,
+    ipc_opened: u64,
+    arrays: FastMap<u64, ()>,
+    arrays_made: u64,
+    failures: BTreeMap<(Arc<str>, i32), (u64, u64)>,
+    nested: u64,
+    /// Allocations that turned out to have gone unseen.
+    found_gone: u64,
+}
+
+impl Driver {
+    /// A call returned. Gives the range of addresses that the driver took back with it.
+    pub(crate) fn call(&mut self, scene: &mut Scene<'_>, call: &Call) -> Option<(u64, u64)> {
+        self.nested += u64::from(call.nested);
+        if call.status != 0 {
+            self.note_failure(call);
+            return None;
+        }
+        let taken = match call.op {
+            CallOp::Free | CallOp::AsyncFree => {
+                let size = self.live.get(&call.ptr).map(|found| found.size);
+                size.map(|size| (call.ptr, call.ptr.saturating_add(size)))
+            }
+            CallOp::Unmap => Some((call.ptr, call.ptr.saturating_add(call.size))),
+            _ => None,
+        };
+        self.take_effect(scene, call);
+        taken
+    }
+
+    fn take_effect(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        match call.op {
+            CallOp::Alloc => self.allocate(scene, Kind::Plain, call),
+            CallOp::AsyncAlloc => self.allocate(scene, Kind::Async, call),
+            CallOp::ManagedAlloc => self.allocate(scene, Kind::Managed, call),
+            CallOp::Free | CallOp::AsyncFree => self.free(scene, call),
+            CallOp::HostAlloc if call.ptr != 0 => self.host.allocate(call.ptr, call.size),
+            CallOp::HostAlloc => {}
+            CallOp::HostFree => {
+                // Freeing device memory here is an error that the runtime has refused already,
+                // but some simulated and older ones let it pass.
+                if !self.host.free(call.ptr) {
+                    self.free_device(scene, call.ptr);
+                }
+            }
+            CallOp::HostRegister => self.host.register(call.ptr, call.size),
+            CallOp::HostUnregister => self.host.unregister(call.ptr),
+            CallOp::Reserve => self.vmm.reserve(call.ptr, call.size),
+            CallOp::ReserveFree => self.vmm.reserve_free(call.ptr),
+            CallOp::Create => self.vmm.create(scene, call.handle, call.size, call.device),
+            CallOp::Release => self.vmm.release(scene, call.handle),
+            CallOp::Map => self.vmm.map(scene, call.ptr, call.size, call.handle),
+            CallOp::Unmap => self.vmm.unmap(scene, call.ptr, call.size),
+            CallOp::Retain => self.vmm.retain(scene, call.ptr, call.handle),
+            CallOp::Import => self.vmm.import(scene, call.handle, call.size, call.device),
+            CallOp::IpcOpen => self.ipc_open(scene, call),
+            CallOp::IpcClose => self.ipc_close(scene, call.ptr),
+            CallOp::MemInfo => {
+                let device = scene.devices.at(call.device);
+                device.total_bytes = Some(call.size);
+                device.free_bytes = Some((call.extra, scene.time_ns));
+            }
+            CallOp::Reset => self.reset(scene, call.device),
+            CallOp::ArrayAlloc => {
+                self.arrays_made += 1;
+                self.arrays.insert(call.handle, ());
+            }
+            CallOp::ArrayFree => {
+                self.arrays.remove(&call.handle);
+            }
+        }
+    }
+
+    fn note_failure(&mut self, call: &Call) {
+        let key = (Arc::clone(&call.function), call.status);
+        if self.failures.len() >= FAILURE_KINDS && !self.failures.contains_key(&key) {
+            return;
+        }
+        let kind = self.failures.entry(key).or_default();
+        kind.0 += 1;
+        // The `size` of a query is an answer, not a wish.
+        if call.op != CallOp::MemInfo {
+            kind.1 = kind.1.saturating_add(call.size);
+        }
+    }
+
+    fn allocate(&mut self, scene: &mut Scene<'_>, kind: Kind, call: &Call) {
+        // A request of nothing succeeds with a null pointer.
+        if call.ptr == 0 || call.size == 0 {
+            return;
+        }
+        let end = call.ptr.saturating_add(call.size);
+        while let Some((&start, found)) = self.live.range(..end).next_back() {
+            if start.saturating_add(found.size) <= call.ptr {
+                break;
+            }
+            self.found_gone += 1;
+            self.remove(scene, start, false);
+        }
+        let new = Allocation::enter(scene, kind, call.size, call.device, call.stream);
+        self.live.insert(call.ptr, new);
+        self.unclaimed += 1;
+    }
+
+    fn remove(&mut self, scene: &mut Scene<'_>, ptr: u64, seen: bool) -> bool {
+        let Some(gone) = self.live.remove(&ptr) else {
+            return false;
+        };
+        if !gone.pooled {
+            self.unclaimed = self.unclaimed.saturating_sub(1);
+        }
+        gone.leave(scene, seen);
+        true
+    }
+
+    fn free_device(&mut self, scene: &mut Scene<'_>, ptr: u64) -> bool {
+        self.remove(scene, ptr, true)
+    }
+
+    /// By address, whatever allocated it: the runtime takes any of its pointers.
+    fn free(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        if call.ptr == 0 || self.free_device(scene, call.ptr) || self.host.free(call.ptr) {
+            return;
+        }
+        let row = scene.devices.driver(call.device);
+        row.orphan_free_count += 1;
+        row.free_count += 1;
+        row.note_level(scene.time_ns, 0, 1);
+    }
+
+    fn ipc_open(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        self.ipc_opened += 1;
+        // Opening the same memory again gives the same address: still one import.
+        if self.ipc.insert(call.ptr, call.device).is_none() {
+            add(&mut scene.devices.driver(call.device).imported, 0);
+        }
+    }
+
+    fn ipc_close(&mut self, scene: &mut Scene<'_>, ptr: u64) {
+        if let Some(device) = self.ipc.remove(&ptr) {
+            take(&mut scene.devices.driver(device).imported, 0);
+        }
+    }
+
+    fn reset(&mut self, scene: &mut Scene<'_>, device: Option<i32>) {
+        let gone: Vec<u64> = self
+            .live
+            .iter()
+            .filter(|(_, a)| a.device == device)
+            .map(|(ptr, _)| *ptr)
+            .collect();
+        for ptr in gone {
+            self.remove(scene, ptr, true);
+        }
+        self.vmm.reset(scene, device);
+    }
+
+    /// The pool on `device` uses this range: what lies under it is the pool's, and is there.
+    pub(crate) fn claim(&mut self, scene: &mut Scene<'_>, device: i32, addr: u64, size: u64) {
+        if self.unclaimed == 0 && self.vmm.direct_count() == 0 {
+            return;
+        }
+        let end = addr.saturating_add(size.max(1));
+        let mut limit = end;
+        while let Some((&start, found)) = self.live.range_mut(..limit).next_back() {
+            if start.saturating_add(found.size) <= addr {
+                break;
+            }
+            if !found.pooled {
+                found.claim(scene, device);
+                self.unclaimed = self.unclaimed.saturating_sub(1);
+            }
+            limit = start;
+        }
+        self.vmm.claim(scene, device, addr, end);
+    }
+
+    /// The device of the allocation at this address, where it is known.
+    pub(crate) fn device_at(&self, addr: u64) -> Option<i32> {
+        let (&start, found) = self.live.range(..=addr).next_back()?;
+        (addr < start.saturating_add(found.size))
+            .then_some(found.device)
+            .flatten()
+    }
+
+    /// Live allocations with an address of their own, by address.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (u64, &Allocation)> {
+        self.live.iter().map(|(ptr, allocation)| (*ptr, allocation))
+    }
+
+    /// Allocations and everything else kept by address or handle.
+    pub(crate) fn kept(&self) -> usize {
+        self.live.len()
+            + self.ipc.len()
+            + self.arrays.len()
+            + self.failures.len()
+            + self.host.kept()
+            + self.vmm.kept()
+    }
+
+    /// Failed calls, by function.
+    pub(crate) fn failures(&self) -> Vec<Failure> {
+        self.failures
+            .iter()
+            .map(|((function, status), &(count, bytes))| Failure {
+                function: function.to_string(),
+                status: *status,
+                count,
+                bytes,
+            })
+            .collect()
+    }
+
+    /// Calls inside others.
+    pub(crate) fn nested(&self) -> u64 {
+        self.nested
+    }
+
+    /// IPC imports ever opened.
+    pub(crate) fn ipc_opened(&self) -> u64 {
+        self.ipc_opened
+    }
+
+    /// Arrays ever made, and those that live.
+    pub(crate) fn arrays(&self) -> (u64, usize) {
+        (self.arrays_made, self.arrays.len())
+    }
+
+    /// Allocations that turned out to have gone unseen.
+    pub(crate) fn found_gone(&self) -> u64 {
+        self.found_gone
+    }
+}

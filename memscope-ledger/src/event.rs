@@ -1,0 +1,303 @@
+//! Events: the decoded form of records. Everything that the ledger ever learns comes as one.
+
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The daemon's number for one memory image of one process: (tgid, start time, generation). Never
+/// reused within a journal; 0 is no process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProcessHandle(pub u32);
+
+/// Place of an event in the log: the journal's epoch and the running number in it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+pub struct EventId {
+    /// Which journal (boot-time nanoseconds of its start).
+    pub epoch: u64,
+    /// Number of the record in it, from 1.
+    pub sequence: u64,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Place in the log.
+    pub id: EventId,
+    /// `CLOCK_BOOTTIME`, nanoseconds.
+    pub time_ns: u64,
+    /// Whose; 0 for events of the machine.
+    pub process: ProcessHandle,
+    /// Thread id in the initial pid namespace (0: none).
+    pub tid: u32,
+    /// How many records of this process had been lost when this one was made.
+    pub lost_before: u64,
+    /// What.
+    pub body: Body,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    /// A process is traced from now on.
+    Attached(Box<ProcessFacts>),
+    /// Probes of the process were (re)placed; says which ways in are in use.
+    Placed(Box<Placement>),
+    /// Tracing ended on request; the process lives on.
+    Detached,
+    /// The process ended.
+    Exited,
+    /// The process runs another image: whatever it held is gone, this handle has ended.
+    Replaced,
+    /// The process forked; the child's memory image is not ours unless it is attached.
+    Forked {
+        /// Thread group id of the child.
+        child: u32,
+    },
+    /// Something that we could not see, or can see again.
+    Coverage(CoverageNote),
+    /// Which allocator PyTorch uses, as read from the process.
+    Backend(Backend),
+    /// A pair of clock readings.
+    Clock {
+        /// `CLOCK_REALTIME` at `time_ns`, nanoseconds since 1970.
+        unix_ns: u64,
+    },
+    /// Total memory of a device from NVML.
+    DeviceTotal {
+        /// Ordinal within the process.
+        device: i32,
+        /// Bytes.
+        total_bytes: u64,
+    },
+    /// A runtime or driver call returned.
+    Call(Call),
+    /// PyTorch's allocator reported a block and its totals.
+    Report(PoolReport),
+    /// PyTorch's allocator reported that it is out of memory.
+    Oom(PoolOom),
+    /// An entry of PyTorch's allocator trace.
+    Trace(PoolTrace),
+}
+
+/// Depth of observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Runtime and driver calls.
+    Segments,
+    /// And the framework pool's reports: rounded sizes and totals.
+    Blocks,
+    /// And its trace: requested sizes, streams, segments, pending frees.
+    Trace,
+}
+
+/// Which allocator hands out device memory in a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", content = "name")]
+pub enum Backend {
+    /// Not known yet, or no PyTorch in the process.
+    #[default]
+    Unknown,
+    /// PyTorch is there and its native caching allocator is in use.
+    Native,
+    /// Native, with `PYTORCH_NO_CUDA_MEMORY_CACHING` set: every tensor is a cudaMalloc.
+    Uncached,
+    /// `backend:cudaMallocAsync`.
+    MallocAsync,
+    /// Another class: its name.
+    Other(String),
+}
+
+/// What was read about a process when it was attached.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessFacts {
+    /// Process id in the initial namespace.
+    pub pid: u32,
+    /// Process id in its own namespace, where another.
+    pub namespace_pid: Option<u32>,
+    /// Start time in clock ticks since boot (`/proc/<pid>/stat`, field 22).
+    pub start_ticks: u64,
+    /// Generation of the memory image (counts execs that we saw).
+    pub generation: u32,
+    /// Parent.
+    pub parent_pid: u32,
+    /// Real, effective, saved uid.
+    pub uids: [u32; 3],
+    /// `/proc/<pid>/comm`.
+    pub comm: String,
+    /// Command line.
+    pub cmdline: Vec<String>,
+    /// Path of the cgroup.
+    pub cgroup: Option<String>,
+    /// RANK, LOCAL_RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES, SLURM_*,
+    /// PYTORCH_*ALLOC_CONF, …: name and value.
+    pub environment: Vec<(String, String)>,
+    /// Level asked for.
+    pub level: Option<Level>,
+    /// The attach came before any device library was in the process, so nothing was missed.
+    pub from_start: bool,
+}
+
+/// Which ways in are in use after a placement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Number of sites with a live probe.
+    pub sites: u32,
+    /// Ways into PyTorch, in words (`record_trace`, `reportMemoryUsageToProfiler`).
+    pub ways: Vec<String>,
+    /// PyTorch's caching allocator is in the process and a pool-level way in is live.
+    pub pool_seen: bool,
+    /// Libraries with sites.
+    pub libraries: Vec<String>,
+}
+
+/// Something that limits what the numbers mean.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoverageNote {
+    /// Stable word for programs (`attached_late`, `pool_not_seen`, `ipc_import`, …).
+    pub code: String,
+    /// One sentence for people.
+    pub text: String,
+}
+
+/// Whose function it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    /// libcudart, or a copy of it inside another object.
+    Runtime,
+    /// libcuda.
+    Driver,
+}
+
+/// What a runtime or driver call did. See `memscope_common::Op` for the numbers on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the operations
+pub enum CallOp {
+    Alloc,
+    Free,
+    AsyncAlloc,
+    AsyncFree,
+    ManagedAlloc,
+    HostAlloc,
+    HostFree,
+    HostRegister,
+    HostUnregister,
+    Reserve,
+    ReserveFree,
+    Create,
+    Release,
+    Map,
+    Unmap,
+    Retain,
+    Import,
+    IpcOpen,
+    IpcClose,
+    MemInfo,
+    Reset,
+    ArrayAlloc,
+    ArrayFree,
+}
+
+/// One outermost runtime or driver call. Calls made inside it are not events: they are counted in
+/// `nested`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// Function name as exported (`cudaMalloc`).
+    pub function: Arc<str>,
+    /// Whose function.
+    pub layer: Layer,
+    /// What it does.
+    pub op: CallOp,
+    /// 0 is success; only such calls change the state.
+    pub status: i32,
+    /// Device ordinal, if there is evidence.
+    pub device: Option<i32>,
+    /// Result or argument pointer. `Free` of 0 is legal and means nothing.
+    pub ptr: u64,
+    /// Bytes (0 where not known: IPC, arrays). `MemInfo`: total bytes.
+    pub size: u64,
+    /// Raw stream, where the call has one.
+    pub stream: Option<u64>,
+    /// Physical handle (`Create`, `Release`, `Map`, `Retain`, `Import`), array, or pool.
+    pub handle: u64,
+    /// `Map`: offset. `MemInfo`: free bytes.
+    pub extra: u64,
+    /// Allocator calls inside this one that were not sent.
+    pub nested: u32,
+    /// Nanoseconds inside the call.
+    pub duration_ns: u64,
+}
+
+/// `c10::reportMemoryUsageToProfiler`: a block came or went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolReport {
+    /// Device ordinal.
+    pub device: i32,
+    /// Block address.
+    pub ptr: u64,
+    /// Rounded size; negative when the block was freed.
+    pub size: i64,
+    /// The allocator's own totals after the call.
+    pub total_allocated: u64,
+    /// The allocator's own totals after the call.
+    pub total_reserved: u64,
+}
+
+/// `c10::reportOutOfMemoryToProfiler`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOom {
+    /// Device ordinal.
+    pub device: i32,
+    /// Rounded request in bytes.
+    pub size: u64,
+    /// The allocator's own totals at that moment.
+    pub total_allocated: u64,
+    /// The allocator's own totals at that moment.
+    pub total_reserved: u64,
+}
+
+/// PyTorch's trace actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // PyTorch's own words
+pub enum TraceAction {
+    Alloc,
+    FreeRequested,
+    FreeCompleted,
+    SegmentAlloc,
+    SegmentFree,
+    SegmentMap,
+    SegmentUnmap,
+    Snapshot,
+    Oom,
+}
+
+/// One entry of PyTorch's allocator trace (`DeviceCachingAllocator::record_trace`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolTrace {
+    /// Action.
+    pub action: TraceAction,
+    /// The per-device allocator object.
+    pub allocator: u64,
+    /// Device ordinal; `None` for variants that do not name it.
+    pub device: Option<i32>,
+    /// Block or segment address; `Oom`: the device's free bytes.
+    pub addr: u64,
+    /// Requested bytes (alloc, free_*), segment bytes (segment_*), rounded request (oom), total
+    /// active bytes (snapshot).
+    pub size: u64,
+    /// Raw stream.
+    pub stream: u64,
+    /// Rounded size of the block, where it could be read in the same trap.
+    pub block_size: Option<u64>,
+    /// The allocator's totals *after* this action, where they could be read in the same trap (for
+    /// `alloc` the decoder has added the block, as PyTorch counts it just after).
+    pub total_allocated: Option<u64>,
+    /// See `total_allocated`.
+    pub total_reserved: Option<u64>,
+    /// Private pool, `(0, 0)` is the default one.
+    pub pool: Option<(u64, u64)>,
+}

@@ -1,0 +1,215 @@
+//! The floor of a group over time: how many of its blocks lived at the lowest moment of each
+//! window.
+//!
+//! Owns: the windows, which all groups of a process share, and one group's minima in them. When
+//! the windows are all used, neighbours are merged (the lower one stays) and each covers twice the
+//! time. Refuses: to judge; see `verdict`.
+
+/// Windows in use at most.
+const WINDOWS: u64 = 64;
+
+/// Which window a moment is in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowClock {
+    start_ns: u64,
+    width_ns: u64,
+    /// How often windows were merged.
+    generation: u8,
+    index: u32,
+    /// End of the current window.
+    end_ns: u64,
+}
+
+impl WindowClock {
+    /// Windows from `start_ns`, at first `width_ns` wide.
+    pub(crate) fn new(start_ns: u64, width_ns: u64) -> WindowClock {
+        let width_ns = width_ns.max(1);
+        WindowClock {
+            start_ns,
+            width_ns,
+            generation: 0,
+            index: 0,
+            end_ns: start_ns.saturating_add(width_ns),
+        }
+    }
+
+    /// Moves to `time_ns`; never back.
+    pub(crate) fn advance(&mut self, time_ns: u64) {
+        if time_ns < self.end_ns {
+            return;
+        }
+        let since = time_ns.saturating_sub(self.start_ns);
+        while since / self.width_ns >= WINDOWS && self.generation < u8::MAX {
+            self.width_ns = self.width_ns.saturating_mul(2);
+            self.generation += 1;
+        }
+        let index = since / self.width_ns;
+        self.index = index as u32;
+        self.end_ns = self
+            .start_ns
+            .saturating_add(self.width_ns.saturating_mul(index + 1));
+    }
+
+    /// Width of a window.
+    pub(crate) fn width_ns(&self) -> u64 {
+        self.width_ns
+    }
+
+    /// When the watch began.
+    pub(crate) fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// Windows that are over.
+    #[cfg(test)]
+    pub(crate) fn complete(&self) -> usize {
+        self.index as usize
+    }
+}
+
+/// One group's minima.
+#[derive(Clone, Debug)]
+pub(crate) struct Floor {
+    live: u32,
+    /// Lowest count in the current window.
+    lowest: u32,
+    index: u32,
+    generation: u8,
+    /// Window of `floors[0]`; the floor was 0 in those before.
+    first: u32,
+    /// Minima of the windows that are over.
+    floors: Vec<u32>,
+}
+
+impl Floor {
+    /// A group that is empty until now.
+    pub(crate) fn new(clock: &WindowClock) -> Floor {
+        Floor {
+            live: 0,
+            lowest: 0,
+            index: clock.index,
+            generation: clock.generation,
+            first: clock.index,
+            floors: Vec::new(),
+        }
+    }
+
+    /// Live blocks.
+    pub(crate) fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// One more.
+    pub(crate) fn came(&mut self, clock: &WindowClock) {
+        self.catch_up(clock);
+        self.live = self.live.saturating_add(1);
+    }
+
+    /// One less.
+    pub(crate) fn went(&mut self, clock: &WindowClock) {
+        self.catch_up(clock);
+        self.live = self.live.saturating_sub(1);
+        self.lowest = self.lowest.min(self.live);
+    }
+
+    fn catch_up(&mut self, clock: &WindowClock) {
+        while self.generation < clock.generation {
+            self.merge();
+        }
+        while self.index < clock.index {
+            if self.floors.is_empty() && self.lowest == 0 {
+                self.first = self.index + 1;
+            } else {
+                self.floors.push(self.lowest);
+            }
+            self.lowest = self.live;
+            self.index += 1;
+        }
+    }
+
+    fn merge(&mut self) {
+        if self.index % 2 == 1 {
+            // The last window that is over becomes part of the current one.
+            self.lowest = self.lowest.min(self.floors.pop().unwrap_or(0));
+            self.index -= 1;
+            self.first = self.first.min(self.index);
+        }
+        if self.first % 2 == 1 {
+            // Its elder neighbour had floor 0.
+            if !self.floors.is_empty() {
+                self.floors.remove(0);
+            }
+            self.first += 1;
+        }
+        let merged = self
+            .floors
+            .chunks(2)
+            .map(|pair| pair.iter().copied().min().unwrap_or(0))
+            .collect();
+        self.floors = merged;
+        self.first /= 2;
+        self.index /= 2;
+        self.generation += 1;
+    }
+
+    /// The floors of all windows that are over at the clock's time.
+    pub(crate) fn floors(&self, clock: &WindowClock) -> Vec<u32> {
+        let mut copy = self.clone();
+        copy.catch_up(clock);
+        let mut all = vec![0; copy.first as usize];
+        all.extend(copy.floors);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The same by remembering every count.
+    fn naive(steps: &[(u64, bool)], start: u64, clock: &WindowClock) -> Vec<u32> {
+        let windows = clock.complete();
+        let mut floors = vec![u32::MAX; windows + 1];
+        let mut live = 0u32;
+        let at = |t: u64| (((t - start) / clock.width_ns()) as usize).min(windows);
+        let mut window = 0;
+        floors[0] = 0;
+        for &(time, up) in steps {
+            for floor in &mut floors[window + 1..=at(time).max(window)] {
+                *floor = live;
+            }
+            window = at(time).max(window);
+            live = if up { live + 1 } else { live.saturating_sub(1) };
+            floors[window] = floors[window].min(live);
+        }
+        for floor in &mut floors[window + 1..] {
+            *floor = live;
+        }
+        floors.truncate(windows);
+        floors
+    }
+
+    proptest! {
+        #[test]
+        fn merged_windows_are_the_minima(
+            gaps in prop::collection::vec((0u64..400, any::<bool>()), 1..300),
+            tail in 0u64..5000,
+        ) {
+            let start = 1000;
+            let mut clock = WindowClock::new(start, 10);
+            let mut floor = Floor::new(&clock);
+            let mut time = start;
+            let mut steps = Vec::new();
+            for (gap, up) in gaps {
+                time += gap;
+                clock.advance(time);
+                if up { floor.came(&clock) } else { floor.went(&clock) }
+                steps.push((time, up));
+            }
+            clock.advance(time + tail);
+            prop_assert!(clock.complete() < WINDOWS as usize);
+            prop_assert_eq!(floor.floors(&clock), naive(&steps, start, &clock));
+        }
+    }
+}

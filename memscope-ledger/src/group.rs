@@ -1,0 +1,280 @@
+//! Groups of live blocks that share device, stream and size, and the classes of sizes above them.
+//!
+//! Owns: which group a block belongs to, and each group's floor. Refuses: the blocks themselves.
+//! Bounded: at most so many groups as configured; empty ones that were not touched for longest make
+//! room. Classes are a power of two wide, so there are few of them.
+
+use crate::distribution::power_class;
+use crate::fast_hash::FastMap;
+use crate::floor::{Floor, WindowClock};
+use crate::report::Source;
+
+/// What the blocks of a group share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GroupKey {
+    pub(crate) device: Option<i32>,
+    /// Of the framework's pool; else an allocation from runtime or driver.
+    pub(crate) pooled: bool,
+    pub(crate) stream: Option<u64>,
+    pub(crate) size: u64,
+}
+
+impl GroupKey {
+    /// As reports say it.
+    pub(crate) fn source(&self) -> Source {
+        if self.pooled {
+            Source::Pool
+        } else {
+            Source::Driver
+        }
+    }
+}
+
+/// What the blocks of a class share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ClassKey {
+    pub(crate) device: Option<i32>,
+    pub(crate) pooled: bool,
+    /// Sizes in (2^(power-1), 2^power].
+    pub(crate) power: u32,
+}
+
+/// A block's place; given back when the block goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Membership {
+    /// `NONE` when there was no room for another group.
+    exact: u32,
+    class: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Membership {
+    /// In no group.
+    pub(crate) const NOWHERE: Membership = Membership {
+        exact: NONE,
+        class: NONE,
+    };
+
+    /// Number of the group, for those who count by group.
+    pub(crate) fn exact(&self) -> Option<usize> {
+        (self.exact != NONE).then_some(self.exact as usize)
+    }
+
+    /// Number of the class.
+    pub(crate) fn class(&self) -> Option<usize> {
+        (self.class != NONE).then_some(self.class as usize)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) key: GroupKey,
+    pub(crate) class: u32,
+    pub(crate) floor: Floor,
+    touched_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    pub(crate) key: ClassKey,
+    pub(crate) floor: Floor,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Groups {
+    clock: WindowClock,
+    limit: usize,
+    groups: Vec<Group>,
+    vacant: Vec<u32>,
+    by_key: FastMap<GroupKey, u32>,
+    classes: Vec<Class>,
+    by_class: FastMap<ClassKey, u32>,
+    /// Blocks that found no room in a group of their own.
+    refused: u64,
+    /// How many more to refuse before it is worth looking for empty groups again.
+    patience: usize,
+}
+
+impl Groups {
+    /// No groups; watched from `start_ns`.
+    pub(crate) fn new(start_ns: u64, window_ns: u64, limit: usize) -> Groups {
+        Groups {
+            clock: WindowClock::new(start_ns, window_ns),
+            limit: limit.min(NONE as usize - 1),
+            groups: Vec::new(),
+            vacant: Vec::new(),
+            by_key: FastMap::default(),
+            classes: Vec::new(),
+            by_class: FastMap::default(),
+            refused: 0,
+            patience: 0,
+        }
+    }
+
+    /// A block came.
+    pub(crate) fn join(&mut self, time_ns: u64, key: GroupKey) -> Membership {
+        self.clock.advance(time_ns);
+        let exact = match self.by_key.get(&key) {
+            Some(&found) => found,
+            None => self.open(time_ns, key),
+        };
+        let class = match self.groups.get_mut(exact as usize) {
+            Some(group) => {
+                group.floor.came(&self.clock);
+                group.touched_ns = time_ns;
+                group.class
+            }
+            None => self.class_of(&key),
+        };
+        if let Some(class) = self.classes.get_mut(class as usize) {
+            class.floor.came(&self.clock);
+        }
+        Membership { exact, class }
+    }
+
+    /// A block went.
+    pub(crate) fn leave(&mut self, time_ns: u64, place: Membership) {
+        self.clock.advance(time_ns);
+        if let Some(group) = self.groups.get_mut(place.exact as usize) {
+            group.floor.went(&self.clock);
+            group.touched_ns = time_ns;
+        }
+        if let Some(class) = self.classes.get_mut(place.class as usize) {
+            class.floor.went(&self.clock);
+        }
+    }
+
+    fn class_of(&mut self, key: &GroupKey) -> u32 {
+        let key = ClassKey {
+            device: key.device,
+            pooled: key.pooled,
+            power: power_class(key.size),
+        };
+        let classes = &mut self.classes;
+        let clock = &self.clock;
+        *self.by_class.entry(key).or_insert_with(|| {
+            classes.push(Class {
+                key,
+                floor: Floor::new(clock),
+            });
+            (classes.len() - 1) as u32
+        })
+    }
+
+    fn open(&mut self, time_ns: u64, key: GroupKey) -> u32 {
+        if self.by_key.len() >= self.limit {
+            if self.patience == 0 && self.make_room() <= self.limit / 64 {
+                // Looking costs a walk over all groups: not again for every new size.
+                self.patience = self.limit / 8;
+            }
+            if self.by_key.len() >= self.limit {
+                self.patience = self.patience.saturating_sub(1);
+                self.refused += 1;
+                return NONE;
+            }
+        }
+        let group = Group {
+            key,
+            class: self.class_of(&key),
+            floor: Floor::new(&self.clock),
+            touched_ns: time_ns,
+        };
+        let place = match self.vacant.pop() {
+            Some(place) => {
+                if let Some(slot) = self.groups.get_mut(place as usize) {
+                    *slot = group;
+                }
+                place
+            }
+            None => {
+                self.groups.push(group);
+                (self.groups.len() - 1) as u32
+            }
+        };
+        self.by_key.insert(key, place);
+        place
+    }
+
+    /// Forgets the older half of the empty groups; says how many.
+    fn make_room(&mut self) -> usize {
+        let mut empty: Vec<(u64, u32)> = self
+            .by_key
+            .values()
+            .filter_map(|&place| {
+                let group = self.groups.get(place as usize)?;
+                (group.floor.live() == 0).then_some((group.touched_ns, place))
+            })
+            .collect();
+        empty.sort_unstable();
+        empty.truncate(empty.len().div_ceil(2));
+        for &(_, place) in &empty {
+            if let Some(group) = self.groups.get(place as usize) {
+                self.by_key.remove(&group.key);
+                self.vacant.push(place);
+            }
+        }
+        empty.len()
+    }
+
+    /// The windows, as they stand at `time_ns`.
+    pub(crate) fn clock_at(&self, time_ns: u64) -> WindowClock {
+        let mut clock = self.clock;
+        clock.advance(time_ns);
+        clock
+    }
+
+    /// All groups in use, by number.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (usize, &Group)> {
+        self.by_key
+            .values()
+            .filter_map(|&place| Some((place as usize, self.groups.get(place as usize)?)))
+    }
+
+    /// All classes, by number.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (usize, &Class)> {
+        self.classes.iter().enumerate()
+    }
+
+    /// Blocks that are only in a class because there were too many groups.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Groups in use.
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(size: u64) -> GroupKey {
+        GroupKey {
+            device: Some(0),
+            pooled: true,
+            stream: None,
+            size,
+        }
+    }
+
+    #[test]
+    fn bounded_and_empty_ones_make_room() {
+        let mut groups = Groups::new(0, 10, 100);
+        for size in 1..10_000 {
+            let place = groups.join(size, key(size));
+            groups.leave(size, place);
+            assert!(groups.len() <= 100);
+        }
+        assert_eq!(groups.refused(), 0);
+        for size in 1..1000 {
+            groups.join(20_000, key(size));
+        }
+        assert_eq!(groups.len(), 100);
+        assert!(groups.refused() >= 899 - 100, "{}", groups.refused());
+        assert!(groups.classes().count() <= 15);
+    }
+}

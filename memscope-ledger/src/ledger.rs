@@ -1,0 +1,227 @@
+//! The ledger: all processes, fed by events and asked by queries.
+//!
+//! Owns: the processes by handle, the clock pairs, and the forgetting of ended processes. Refuses:
+//! to answer for a process that it was never told of.
+
+use crate::clock::Clock;
+use crate::event::{Body, Event, ProcessFacts, ProcessHandle};
+use crate::fast_hash::FastMap;
+use crate::process::Process;
+use crate::report::{
+    AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessState, ProcessSummary,
+    SnapshotReport, StatsReport,
+};
+use crate::{fluctuation, leaks, snapshot, stats};
+
+/// How much is kept.
+#[derive(Clone, Debug)]
+pub struct LedgerConfig {
+    /// Entries of the allocator trace kept per device.
+    pub trace_entries: usize,
+    /// How long an ended process can be asked for, nanoseconds.
+    pub retention_ns: u64,
+    /// Groups of blocks watched per process.
+    pub leak_groups: usize,
+    /// Width of the first windows in which groups are watched, nanoseconds. A verdict needs twelve
+    /// windows; they grow wider with time.
+    pub leak_window_ns: u64,
+}
+
+impl Default for LedgerConfig {
+    fn default() -> LedgerConfig {
+        LedgerConfig {
+            trace_entries: 200_000,
+            retention_ns: 15 * 60 * 1_000_000_000,
+            leak_groups: 65_536,
+            leak_window_ns: 100_000_000,
+        }
+    }
+}
+
+/// How much the ledger keeps of one process: for the daemon's own metrics, and to show that it does
+/// not grow with what is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Live and pending blocks.
+    pub blocks: usize,
+    /// What threads, losses and unplaced trace entries leave behind.
+    pub loose: usize,
+    /// Driver allocations, handles, mappings, imports.
+    pub allocations: usize,
+    /// Groups watched.
+    pub groups: usize,
+    /// Entries of allocator traces.
+    pub trace_entries: usize,
+}
+
+/// All state of all traced processes. See the crate's documentation.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    config: LedgerConfig,
+    processes: FastMap<ProcessHandle, Process>,
+    /// By attach.
+    order: Vec<ProcessHandle>,
+    clock: Clock,
+    ignored: u64,
+}
+
+impl Ledger {
+    /// A ledger that knows nothing.
+    pub fn new(config: LedgerConfig) -> Ledger {
+        Ledger {
+            config,
+            processes: FastMap::default(),
+            order: Vec::new(),
+            clock: Clock::default(),
+            ignored: 0,
+        }
+    }
+
+    /// Takes one event. Events of unknown or ended processes change nothing and are counted.
+    pub fn apply(&mut self, event: &Event) {
+        if let Body::Clock { unix_ns } = event.body {
+            self.clock.note(event.time_ns, unix_ns);
+            if event.process == ProcessHandle(0) {
+                return;
+            }
+        }
+        match (self.processes.get_mut(&event.process), &event.body) {
+            (Some(process), _) if process.ended_ns.is_none() => process.apply(event),
+            (None, Body::Attached(facts)) if event.process != ProcessHandle(0) => {
+                self.attach(event, facts);
+            }
+            _ => self.ignored += 1,
+        }
+    }
+
+    fn attach(&mut self, event: &Event, facts: &ProcessFacts) {
+        // One pid is one process at a time: an older one has ended without a word of it.
+        for old in self.processes.values_mut() {
+            if old.facts.pid == facts.pid && old.ended_ns.is_none() {
+                let state = if old.facts.start_ticks == facts.start_ticks {
+                    ProcessState::Replaced
+                } else {
+                    ProcessState::Exited
+                };
+                old.end(state, event.time_ns);
+            }
+        }
+        self.order.push(event.process);
+        self.processes
+            .insert(event.process, Process::new(&self.config, event, facts));
+    }
+
+    /// All processes, by attach.
+    pub fn processes(&self) -> Vec<ProcessSummary> {
+        self.order
+            .iter()
+            .filter_map(|handle| self.summary(*handle))
+            .collect()
+    }
+
+    /// The process with this pid: the live one, else the newest.
+    pub fn find(&self, pid: u32) -> Option<ProcessHandle> {
+        self.order
+            .iter()
+            .enumerate()
+            .filter_map(|(age, handle)| Some((age, self.processes.get(handle)?)))
+            .filter(|(_, process)| process.facts.pid == pid)
+            .max_by_key(|(age, process)| (process.ended_ns.is_none(), *age))
+            .map(|(_, process)| process.handle)
+    }
+
+    /// One process among all.
+    pub fn summary(&self, p: ProcessHandle) -> Option<ProcessSummary> {
+        self.processes.get(&p).map(Process::summary)
+    }
+
+    /// What a process holds, by device.
+    pub fn stats(&self, p: ProcessHandle, as_of: AsOf) -> Option<StatsReport> {
+        Some(stats::report(self.processes.get(&p)?, as_of))
+    }
+
+    /// Which groups of live blocks grow.
+    pub fn leaks(&self, p: ProcessHandle, as_of: AsOf, q: &LeakQuery) -> Option<LeakReport> {
+        Some(leaks::report(self.processes.get(&p)?, as_of, q))
+    }
+
+    /// How the memory went over time.
+    pub fn fluctuation(
+        &self,
+        p: ProcessHandle,
+        as_of: AsOf,
+        q: &FluctuationQuery,
+    ) -> Option<FluctuationReport> {
+        Some(fluctuation::report(self.processes.get(&p)?, as_of, q))
+    }
+
+    /// The picture of memory, and the trace.
+    pub fn snapshot(&self, p: ProcessHandle, as_of: AsOf) -> Option<SnapshotReport> {
+        Some(snapshot::report(
+            self.processes.get(&p)?,
+            as_of,
+            &self.clock,
+        ))
+    }
+
+    /// Forgets processes that ended longer ago than the retention, and says which.
+    pub fn expire(&mut self, now_ns: u64) -> Vec<ProcessHandle> {
+        let retention = self.config.retention_ns;
+        let processes = &mut self.processes;
+        let mut gone = Vec::new();
+        self.order.retain(|handle| {
+            let over = processes
+                .get(handle)
+                .and_then(|process| process.ended_ns)
+                .is_some_and(|ended| now_ns.saturating_sub(ended) > retention);
+            if over {
+                processes.remove(handle);
+                gone.push(*handle);
+            }
+            !over
+        });
+        gone
+    }
+
+    /// The kernel's counter of lost records, as read at `time_ns`: loss after the last record.
+    /// What the next records tell again is not counted again.
+    pub fn note_loss(&mut self, p: ProcessHandle, lost_total: u64, time_ns: u64) {
+        if let Some(process) = self.processes.get_mut(&p) {
+            process.note_loss(lost_total, time_ns);
+        }
+    }
+
+    /// Nanoseconds since 1970 at a boot time, by the clock pairs seen; 0 before the first.
+    pub fn unix_ns(&self, boot_ns: u64) -> u64 {
+        self.clock.unix_ns(boot_ns)
+    }
+
+    /// How much is kept of a process.
+    pub fn kept(&self, p: ProcessHandle) -> Option<Kept> {
+        let process = self.processes.get(&p)?;
+        let (blocks, loose) = process.pool.kept();
+        Some(Kept {
+            blocks,
+            loose,
+            allocations: process.driver.kept(),
+            groups: process.groups.len(),
+            trace_entries: process.devices.iter().map(|row| row.pool.ring.len()).sum(),
+        })
+    }
+
+    /// Events that belonged to no live process.
+    pub fn ignored_events(&self) -> u64 {
+        self.ignored
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ledger_can_move_between_tasks() {
+        fn moves<T: Send + Sync + Clone>() {}
+        moves::<Ledger>();
+    }
+}

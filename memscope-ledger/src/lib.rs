@@ -1,0 +1,44 @@
+//! The pure heart of memscope: [`event::Event`]s in, [`report`]s out.
+//!
+//! Owns: the state of every traced process, and the rules by which events change it. Refuses: I/O,
+//! clocks (time is an argument), threads, and any knowledge of BPF or of the wire.
+//!
+//! The rooms, from the outside in: [`Ledger`] keeps the processes and answers; `process` folds one
+//! process' events; `pool` follows a framework allocator's blocks and `totals` its sums; `driver`,
+//! `vmm` and `host` follow runtime and driver allocations; `group`, `floor` and `verdict` watch
+//! groups of blocks for growth; one file per question builds its report.
+
+pub mod event;
+pub mod report;
+
+mod allocation;
+mod block;
+mod clock;
+mod coverage;
+mod deferred;
+mod device;
+mod distribution;
+mod driver;
+mod fast_hash;
+mod floor;
+mod fluctuation;
+mod group;
+mod host;
+mod leaks;
+mod ledger;
+mod loss;
+mod pool;
+mod process;
+mod scene;
+mod segment;
+mod series;
+mod snapshot;
+mod stats;
+mod suspects;
+mod totals;
+mod trace_ring;
+mod verdict;
+mod vmm;
+mod words;
+
+pub use ledger::{Kept, Ledger, LedgerConfig};

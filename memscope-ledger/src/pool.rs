@@ -1,0 +1,685 @@
+//! A framework's pool: which blocks live, and what their events mean together.
+//!
+//! Owns: the blocks of a process by address, and the pairing of the two kinds of events (a trace
+//! entry, then a report, on one thread) that tell of one call. Refuses: to count a call twice, or to
+//! make up a size.
+//!
+//! PyTorch holds the device's lock from the trace entry to the report of the same call, so on one
+//! thread no other allocation or free lies between the two. Which of them comes depends on the level
+//! and may change at any time; each is complete enough to stand alone.
+
+use crate::block::{Block, Blocks, FreedSize, Half};
+use crate::deferred::{Deferred, Held};
+use crate::device::PoolDevice;
+use crate::driver::Driver;
+use crate::event::{PoolOom, PoolReport, PoolTrace, TraceAction};
+use crate::fast_hash::FastMap;
+use crate::group::{GroupKey, Membership};
+use crate::scene::Scene;
+use crate::segment::Segment;
+use crate::suspects::Suspects;
+use crate::totals::{Sized, least_rounded};
+use crate::trace_ring::Entry;
+
+/// Threads whose last event is remembered. With more of them than this, a pair may be missed.
+const THREADS: usize = 16_384;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pool {
+    blocks: Blocks,
+    halves: FastMap<u32, Half>,
+    last_serial: u64,
+    suspects: Suspects,
+    deferred: Deferred,
+    seen: bool,
+}
+
+/// A block about to be entered.
+struct Arrival {
+    device: i32,
+    addr: u64,
+    requested: Option<u64>,
+    rounded: Option<u64>,
+    stream: Option<u64>,
+}
+
+impl Pool {
+    /// A block came or went, with the allocator's totals after it.
+    pub(crate) fn report(
+        &mut self,
+        scene: &mut Scene<'_>,
+        driver: &mut Driver,
+        report: &PoolReport,
+    ) {
+        self.seen = true;
+        if let Some(allocator) = self.deferred.told_by(scene.tid, report) {
+            self.place_held(scene, driver, allocator, report.device);
+        }
+        self.see(scene, report.device, false);
+        let half = self.halves.remove(&scene.tid);
+        let bytes = report.size.unsigned_abs();
+        let (came, went) = match report.size {
+            0 => (0, 0),
+            1.. => self.report_alloc(scene, driver, report, bytes, half),
+            _ => self.report_free(scene, report, bytes, half),
+        };
+        let device = scene.devices.pool(report.device);
+        if report.size < 0 && device.totals.peak().is_none() {
+            // The first total of all tells of the one before it as well.
+            let before = report.total_allocated.saturating_add(bytes);
+            device.totals.raise_peak(before);
+        }
+        self.settle(scene, report.device, report.total_allocated);
+        let device = scene.devices.pool(report.device);
+        device.set_reserved(report.total_reserved);
+        device.note_level(scene.time_ns, came, went);
+    }
+
+    /// Says how many blocks came and went that were not counted before.
+    fn report_alloc(
+        &mut self,
+        scene: &mut Scene<'_>,
+        driver: &mut Driver,
+        report: &PoolReport,
+        rounded: u64,
+        half: Option<Half>,
+    ) -> (u64, u64) {
+        if let Some(Half::Alloc { addr, serial }) = half
+            && addr == report.ptr
+            && let Some(block) = self.blocks.get_mut(&addr)
+            && block.serial == serial
+            && !block.pending
+            && block.device == report.device
+            && block.requested.is_none_or(|requested| requested <= rounded)
+        {
+            let device = scene.devices.pool(report.device);
+            device
+                .totals
+                .sized(addr, block.rounded, rounded, block.size);
+            block.rounded = rounded;
+            block.size = Sized::EXACT;
+            return (0, 0);
+        }
+        self.came(
+            scene,
+            driver,
+            Arrival {
+                device: report.device,
+                addr: report.ptr,
+                requested: None,
+                rounded: Some(rounded),
+                stream: None,
+            },
+        );
+        push_entry(
+            scene,
+            report.device,
+            TraceAction::Alloc,
+            report.ptr,
+            rounded,
+            None,
+        );
+        (1, 0)
+    }
+
+    fn report_free(
+        &mut self,
+        scene: &mut Scene<'_>,
+        report: &PoolReport,
+        rounded: u64,
+        half: Option<Half>,
+    ) -> (u64, u64) {
+        let addr = report.ptr;
+        let held = self.blocks.get(&addr).copied().filter(|b| !b.pending);
+        if held.is_none()
+            && let Some(Half::Free {
+                addr: freed,
+                counted,
+                size,
+            }) = half
+            && freed == addr
+        {
+            self.confirm_free(scene, report.device, addr, rounded, counted, size);
+            return (0, 0);
+        }
+        let (size, stream) = match held {
+            Some(block) => {
+                self.went(scene, addr, block, Some(rounded));
+                self.forget(addr);
+                (block.requested.unwrap_or(rounded), block.stream)
+            }
+            None => {
+                if let Some(old) = self.blocks.get(&addr).copied() {
+                    self.end_pending(scene, addr, old);
+                }
+                self.orphan_went(scene, report.device, Some(rounded), 0);
+                (rounded, None)
+            }
+        };
+        // Without trace entries nothing tells when a stream has done with the block.
+        for action in [TraceAction::FreeRequested, TraceAction::FreeCompleted] {
+            push_entry(scene, report.device, action, addr, size, stream);
+        }
+        (0, 1)
+    }
+
+    /// The report of a free that its trace entry has told of already: only its size may be news.
+    fn confirm_free(
+        &mut self,
+        scene: &mut Scene<'_>,
+        device: i32,
+        addr: u64,
+        rounded: u64,
+        counted: u64,
+        size: FreedSize,
+    ) {
+        let row = scene.devices.pool(device);
+        match size {
+            FreedSize::Counted if counted != rounded => row.totals.correct(counted, rounded),
+            FreedSize::Counted | FreedSize::Cancelled => {}
+            FreedSize::Unknown => {
+                if row.totals.orphan_sized(counted, rounded) {
+                    row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(rounded);
+                }
+            }
+        }
+        if let Some(block) = self.blocks.get_mut(&addr) {
+            row.pending_bytes = row
+                .pending_bytes
+                .saturating_sub(block.rounded)
+                .saturating_add(rounded);
+            block.rounded = rounded;
+            block.size = Sized::EXACT;
+        }
+    }
+
+    /// The allocator is out of memory.
+    pub(crate) fn oom(&mut self, scene: &mut Scene<'_>, oom: &PoolOom) {
+        self.seen = true;
+        self.see(scene, oom.device, false);
+        let told = matches!(self.halves.remove(&scene.tid), Some(Half::Oom));
+        let device = scene.devices.pool(oom.device);
+        device.oom_count += u64::from(!told);
+        self.settle(scene, oom.device, oom.total_allocated);
+        let device = scene.devices.pool(oom.device);
+        device.set_reserved(oom.total_reserved);
+        device.note_level(scene.time_ns, 0, 0);
+    }
+
+    /// An entry of the allocator's trace.
+    pub(crate) fn trace(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, trace: &PoolTrace) {
+        self.seen = true;
+        let device = trace
+            .device
+            .or_else(|| self.deferred.device(trace.allocator));
+        if let Some(device) = device {
+            self.trace_on(scene, driver, device, trace);
+            return;
+        }
+        self.deferred.hold(Held {
+            time_ns: scene.time_ns,
+            tid: scene.tid,
+            trace: *trace,
+        });
+        let of_segment = matches!(
+            trace.action,
+            TraceAction::SegmentAlloc | TraceAction::SegmentMap
+        );
+        if of_segment && let Some(device) = driver.device_at(trace.addr) {
+            self.place_held(scene, driver, trace.allocator, device);
+        }
+    }
+
+    /// The device of an allocator object is known now: what waited for it happens.
+    fn place_held(
+        &mut self,
+        scene: &mut Scene<'_>,
+        driver: &mut Driver,
+        allocator: u64,
+        device: i32,
+    ) {
+        let (time_ns, tid) = (scene.time_ns, scene.tid);
+        for held in self.deferred.learn(allocator, device) {
+            scene.time_ns = held.time_ns;
+            scene.tid = held.tid;
+            self.trace_on(scene, driver, device, &held.trace);
+        }
+        scene.time_ns = time_ns;
+        scene.tid = tid;
+    }
+
+    fn trace_on(
+        &mut self,
+        scene: &mut Scene<'_>,
+        driver: &mut Driver,
+        device: i32,
+        trace: &PoolTrace,
+    ) {
+        self.see(scene, device, true);
+        let row = scene.devices.pool(device);
+        row.ring.push(Entry {
+            action: trace.action,
+            addr: trace.addr,
+            size: trace.size,
+            stream: trace.stream,
+            pool: trace.pool,
+            time_ns: scene.time_ns,
+            tid: scene.tid,
+        });
+        let (came, went) = match trace.action {
+            TraceAction::Alloc => self.trace_alloc(scene, driver, device, trace),
+            TraceAction::FreeRequested => self.trace_free(scene, device, trace),
+            TraceAction::FreeCompleted => self.trace_completed(scene, trace),
+            TraceAction::SegmentAlloc
+            | TraceAction::SegmentMap
+            | TraceAction::SegmentFree
+            | TraceAction::SegmentUnmap => {
+                segment_step(row, trace);
+                if matches!(
+                    trace.action,
+                    TraceAction::SegmentAlloc | TraceAction::SegmentMap
+                ) {
+                    driver.claim(scene, device, trace.addr, trace.size);
+                } else {
+                    self.clear_range(scene, trace.addr, trace.addr.saturating_add(trace.size));
+                }
+                (0, 0)
+            }
+            TraceAction::Snapshot => (0, 0),
+            TraceAction::Oom => {
+                row.oom_count += 1;
+                self.remember(scene.tid, Half::Oom);
+                (0, 0)
+            }
+        };
+        if let Some(total) = trace.total_allocated {
+            let row = scene.devices.pool(device);
+            if trace.action == TraceAction::FreeRequested && row.totals.peak().is_none() {
+                let bytes = trace.block_size.unwrap_or(0);
+                row.totals.raise_peak(total.saturating_add(bytes));
+            }
+            self.settle(scene, device, total);
+        }
+        let row = scene.devices.pool(device);
+        if let Some(reserved) = trace.total_reserved
+            && !is_segment(trace.action)
+        {
+            row.set_reserved(reserved);
+        }
+        row.note_level(scene.time_ns, came, went);
+    }
+
+    fn trace_alloc(
+        &mut self,
+        scene: &mut Scene<'_>,
+        driver: &mut Driver,
+        device: i32,
+        trace: &PoolTrace,
+    ) -> (u64, u64) {
+        let serial = self.came(
+            scene,
+            driver,
+            Arrival {
+                device,
+                addr: trace.addr,
+                requested: Some(trace.size),
+                rounded: trace.block_size,
+                stream: Some(trace.stream),
+            },
+        );
+        self.remember(
+            scene.tid,
+            Half::Alloc {
+                addr: trace.addr,
+                serial,
+            },
+        );
+        (1, 0)
+    }
+
+    fn trace_free(&mut self, scene: &mut Scene<'_>, device: i32, trace: &PoolTrace) -> (u64, u64) {
+        let addr = trace.addr;
+        let known = self.blocks.get(&addr).copied();
+        let mut block = match known {
+            Some(block) if !block.pending => block,
+            other => {
+                if let Some(old) = other {
+                    // Its end and its return went unseen.
+                    self.end_pending(scene, addr, old);
+                }
+                let block = Block {
+                    device,
+                    pending: true,
+                    rounded: trace.block_size.unwrap_or(least_rounded(trace.size)),
+                    size: Sized::EXACT,
+                    requested: Some(trace.size),
+                    stream: Some(trace.stream),
+                    born_ns: 0,
+                    serial: 0,
+                    place: Membership::NOWHERE,
+                };
+                self.orphan_went(scene, device, trace.block_size, block.rounded);
+                self.begin_pending(scene, addr, block);
+                let size = match trace.block_size {
+                    Some(_) => FreedSize::Counted,
+                    None => FreedSize::Unknown,
+                };
+                self.remember_free(scene, addr, block.rounded, size);
+                return (0, 1);
+            }
+        };
+        let cancelled = self.went(scene, addr, block, trace.block_size);
+        block.rounded = trace.block_size.unwrap_or(block.rounded);
+        let size = if cancelled {
+            FreedSize::Cancelled
+        } else {
+            FreedSize::Counted
+        };
+        self.begin_pending(scene, addr, block);
+        self.remember_free(scene, addr, block.rounded, size);
+        (0, 1)
+    }
+
+    fn trace_completed(&mut self, scene: &mut Scene<'_>, trace: &PoolTrace) -> (u64, u64) {
+        let addr = trace.addr;
+        match self.blocks.get(&addr).copied() {
+            Some(block) if block.pending => {
+                self.end_pending(scene, addr, block);
+                (0, 0)
+            }
+            Some(block) => {
+                // Its request was lost; a report of the same call may still come.
+                let cancelled = self.went(scene, addr, block, trace.block_size);
+                self.forget(addr);
+                let size = if cancelled {
+                    FreedSize::Cancelled
+                } else {
+                    FreedSize::Counted
+                };
+                let counted = trace.block_size.unwrap_or(block.rounded);
+                self.remember_free(scene, addr, counted, size);
+                (0, 1)
+            }
+            // Requested before the attach.
+            None => (0, 0),
+        }
+    }
+
+    /// Enters a block; gives its serial.
+    fn came(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, new: Arrival) -> u64 {
+        let size_for_groups = new.requested.or(new.rounded).unwrap_or(0);
+        let rounded = new.rounded.unwrap_or(least_rounded(size_for_groups));
+        let end = new.addr.saturating_add(rounded);
+        self.drop_gone(scene, new.addr);
+        self.clear_range(scene, new.addr, end);
+        let row = scene.devices.pool(new.device);
+        if scene.nothing_missed {
+            row.totals.start_at_zero();
+        }
+        let size = row
+            .totals
+            .came(new.addr, size_for_groups, rounded, new.rounded.is_some());
+        row.alloc_count += 1;
+        row.live_blocks += 1;
+        row.requested_bytes = row
+            .requested_bytes
+            .saturating_add(new.requested.unwrap_or(0));
+        row.sizes.record(size_for_groups);
+        let place = scene.groups.join(
+            scene.time_ns,
+            GroupKey {
+                device: Some(new.device),
+                pooled: true,
+                stream: new.stream,
+                size: size_for_groups,
+            },
+        );
+        driver.claim(scene, new.device, new.addr, rounded);
+        self.last_serial += 1;
+        self.blocks.insert(
+            new.addr,
+            Block {
+                device: new.device,
+                pending: false,
+                rounded,
+                size,
+                requested: new.requested,
+                stream: new.stream,
+                born_ns: scene.time_ns,
+                serial: self.last_serial,
+                place,
+            },
+        );
+        let blocks = &self.blocks;
+        self.suspects
+            .came(new.addr, blocks.len(), |addr| blocks.contains_key(&addr));
+        self.last_serial
+    }
+
+    /// A live block went in sight. It stays in the map; the caller takes it out or makes it
+    /// pending. Says whether its coming and going cancel out, no total having seen it.
+    fn went(&self, scene: &mut Scene<'_>, addr: u64, block: Block, told: Option<u64>) -> bool {
+        debug_assert!(self.blocks.contains_key(&addr));
+        scene.groups.leave(scene.time_ns, block.place);
+        let row = scene.devices.pool(block.device);
+        let open = row.totals.went(addr, block.rounded, block.size, told);
+        row.live_blocks = row.live_blocks.saturating_sub(1);
+        row.requested_bytes = row
+            .requested_bytes
+            .saturating_sub(block.requested.unwrap_or(0));
+        row.free_count += 1;
+        row.lifetimes
+            .record(scene.time_ns.saturating_sub(block.born_ns));
+        if block.size == Sized::EXACT && told.is_some_and(|told| told != block.rounded) {
+            // Another block than the one we held: that one went unseen.
+            row.found_gone += 1;
+        }
+        open
+    }
+
+    fn orphan_went(&self, scene: &mut Scene<'_>, device: i32, told: Option<u64>, least: u64) {
+        let row = scene.devices.pool(device);
+        row.free_count += 1;
+        row.orphan_free_count += 1;
+        match told {
+            Some(bytes) => {
+                row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(bytes);
+                row.totals.orphan_went(bytes);
+            }
+            None => row.totals.unsized_orphan_went(least),
+        }
+    }
+
+    fn begin_pending(&mut self, scene: &mut Scene<'_>, addr: u64, mut block: Block) {
+        block.pending = true;
+        block.place = Membership::NOWHERE;
+        let row = scene.devices.pool(block.device);
+        row.pending_bytes = row.pending_bytes.saturating_add(block.rounded);
+        self.blocks.insert(addr, block);
+    }
+
+    fn end_pending(&mut self, scene: &mut Scene<'_>, addr: u64, block: Block) {
+        let row = scene.devices.pool(block.device);
+        row.pending_bytes = row.pending_bytes.saturating_sub(block.rounded);
+        self.forget(addr);
+    }
+
+    fn forget(&mut self, addr: u64) {
+        self.blocks.remove(&addr);
+        self.suspects.went(addr);
+    }
+
+    /// No block can live in this range: another one comes there, or its memory went back to the
+    /// driver. Only after a loss do we hold any.
+    pub(crate) fn clear_range(&mut self, scene: &mut Scene<'_>, addr: u64, end: u64) {
+        while let Some(under) = self.suspects.take_overlapping(addr, end) {
+            self.drop_gone(scene, under);
+        }
+    }
+
+    /// A block comes where this one is thought to live: it went unseen.
+    fn drop_gone(&mut self, scene: &mut Scene<'_>, addr: u64) {
+        let Some(block) = self.blocks.get(&addr).copied() else {
+            return;
+        };
+        if block.pending {
+            self.end_pending(scene, addr, block);
+            return;
+        }
+        self.forget(addr);
+        scene.groups.leave(scene.time_ns, block.place);
+        let row = scene.devices.pool(block.device);
+        row.totals.was_gone(addr, block.rounded, block.size);
+        row.live_blocks = row.live_blocks.saturating_sub(1);
+        row.requested_bytes = row
+            .requested_bytes
+            .saturating_sub(block.requested.unwrap_or(0));
+        row.found_gone += 1;
+    }
+
+    fn remember(&mut self, tid: u32, half: Half) {
+        if self.halves.len() >= THREADS {
+            self.halves.clear();
+        }
+        self.halves.insert(tid, half);
+    }
+
+    fn remember_free(&mut self, scene: &Scene<'_>, addr: u64, counted: u64, size: FreedSize) {
+        self.remember(
+            scene.tid,
+            Half::Free {
+                addr,
+                counted,
+                size,
+            },
+        );
+    }
+
+    fn see(&self, scene: &mut Scene<'_>, device: i32, traced: bool) {
+        let row = scene.devices.pool(device);
+        row.seen = true;
+        row.traced |= traced;
+    }
+
+    /// Takes the allocator's total over.
+    fn settle(&mut self, scene: &mut Scene<'_>, device: i32, total: u64) {
+        let row = scene.devices.pool(device);
+        let settled = row.totals.settle(total);
+        row.resync_count += u64::from(settled.resynced);
+        row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(settled.orphan_bytes);
+        if let Some((addr, excess)) = settled.sized
+            && let Some(block) = self.blocks.get_mut(&addr)
+        {
+            block.rounded = block.rounded.saturating_add(excess);
+            block.size = Sized::EXACT;
+        }
+    }
+
+    /// Records were lost: any block may have gone with them.
+    pub(crate) fn records_lost(&mut self) {
+        let blocks = &self.blocks;
+        let all = blocks
+            .iter()
+            .map(|(addr, block)| (*addr, addr.saturating_add(block.rounded)));
+        self.suspects.records_lost(all, |addr| {
+            blocks
+                .get(&addr)
+                .map(|block| addr.saturating_add(block.rounded))
+        });
+    }
+
+    /// Any pool event came.
+    pub(crate) fn seen(&self) -> bool {
+        self.seen
+    }
+
+    /// Live and pending blocks, in no order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (u64, &Block)> {
+        self.blocks.iter().map(|(addr, block)| (*addr, block))
+    }
+
+    /// Blocks that may have gone in a loss.
+    pub(crate) fn suspects(&self) -> usize {
+        self.suspects.len()
+    }
+
+    /// How many are kept: blocks, and other things that a thread or a loss leaves behind.
+    pub(crate) fn kept(&self) -> (usize, usize) {
+        (
+            self.blocks.len(),
+            self.halves.len() + self.suspects.kept() + self.deferred.kept(),
+        )
+    }
+
+    /// Trace entries whose device is not known.
+    pub(crate) fn unplaced(&self) -> u64 {
+        self.deferred.unplaced()
+    }
+}
+
+fn is_segment(action: TraceAction) -> bool {
+    matches!(
+        action,
+        TraceAction::SegmentAlloc
+            | TraceAction::SegmentFree
+            | TraceAction::SegmentMap
+            | TraceAction::SegmentUnmap
+    )
+}
+
+fn segment_step(row: &mut PoolDevice, trace: &PoolTrace) {
+    let end = trace.addr.saturating_add(trace.size);
+    let grows = matches!(
+        trace.action,
+        TraceAction::SegmentAlloc | TraceAction::SegmentMap
+    );
+    match trace.action {
+        TraceAction::SegmentFree => row.segments.remove(trace.addr),
+        TraceAction::SegmentUnmap => row.segments.cut(trace.addr, end),
+        _ => row.segments.add(Segment {
+            addr: trace.addr,
+            size: trace.size,
+            stream: trace.stream,
+            pool: trace.pool.unwrap_or((0, 0)),
+            expandable: trace.action == TraceAction::SegmentMap,
+        }),
+    }
+    let changed = |before: u64| {
+        if grows {
+            before.saturating_add(trace.size)
+        } else {
+            before.saturating_sub(trace.size)
+        }
+    };
+    // PyTorch counts some of these before the entry and some after it. A total that is what we
+    // have is from before.
+    let reserved = match (trace.total_reserved, row.reserved) {
+        (Some(told), Some(ours)) if told == ours => Some(changed(ours)),
+        (Some(told), _) => Some(told),
+        (None, ours) => ours.map(changed),
+    };
+    if let Some(reserved) = reserved {
+        row.set_reserved(reserved);
+    }
+}
+
+/// An entry that stands for a call of which only the report came.
+fn push_entry(
+    scene: &mut Scene<'_>,
+    device: i32,
+    action: TraceAction,
+    addr: u64,
+    size: u64,
+    stream: Option<u64>,
+) {
+    scene.devices.pool(device).ring.push(Entry {
+        action,
+        addr,
+        size,
+        stream: stream.unwrap_or(0),
+        pool: None,
+        time_ns: scene.time_ns,
+        tid: scene.tid,
+    });
+}

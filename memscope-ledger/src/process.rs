@@ -1,0 +1,228 @@
+//! One traced process: the fold of its events.
+//!
+//! Owns: its state from the attach on, until it is forgotten. Refuses: events after its end, which
+//! leave the last state as it stood.
+
+use crate::coverage::Notes;
+use crate::device::{Device, Devices};
+use crate::driver::Driver;
+use crate::event::{Backend, Body, Event, Level, Placement, ProcessFacts, ProcessHandle};
+use crate::group::Groups;
+use crate::ledger::LedgerConfig;
+use crate::loss::Loss;
+use crate::pool::Pool;
+use crate::report::{AsOf, ProcessState, ProcessSummary, Source};
+use crate::scene::Scene;
+
+/// Children remembered by pid, for the coverage note.
+const CHILDREN: usize = 16;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) handle: ProcessHandle,
+    pub(crate) facts: ProcessFacts,
+    pub(crate) state: ProcessState,
+    pub(crate) attached_ns: u64,
+    pub(crate) ended_ns: Option<u64>,
+    pub(crate) last_ns: u64,
+    pub(crate) events: u64,
+    pub(crate) loss: Loss,
+    pub(crate) backend: Backend,
+    pub(crate) placement: Placement,
+    /// A pool-level way in was live at some time.
+    pub(crate) pool_way_in: bool,
+    pub(crate) notes: Notes,
+    /// First children, and how many there were.
+    pub(crate) children: (Vec<u32>, u64),
+    pub(crate) devices: Devices,
+    pub(crate) groups: Groups,
+    pub(crate) pool: Pool,
+    pub(crate) driver: Driver,
+}
+
+impl Process {
+    /// Attached by this event.
+    pub(crate) fn new(config: &LedgerConfig, event: &Event, facts: &ProcessFacts) -> Process {
+        Process {
+            handle: event.process,
+            facts: facts.clone(),
+            state: ProcessState::Attached,
+            attached_ns: event.time_ns,
+            ended_ns: None,
+            last_ns: event.time_ns,
+            events: 1,
+            loss: Loss::new(event.time_ns, event.lost_before),
+            backend: Backend::default(),
+            placement: Placement::default(),
+            pool_way_in: false,
+            notes: Notes::default(),
+            children: (Vec::new(), 0),
+            devices: Devices::new(config.trace_entries),
+            groups: Groups::new(event.time_ns, config.leak_window_ns, config.leak_groups),
+            pool: Pool::default(),
+            driver: Driver::default(),
+        }
+    }
+
+    /// Takes one event of a process that has not ended.
+    pub(crate) fn apply(&mut self, event: &Event) {
+        self.events += 1;
+        if self.loss.hear(event.lost_before, event.time_ns) {
+            self.pool.records_lost();
+        }
+        self.last_ns = self.last_ns.max(event.time_ns);
+        let mut scene = Scene {
+            devices: &mut self.devices,
+            groups: &mut self.groups,
+            time_ns: event.time_ns,
+            tid: event.tid,
+            nothing_missed: self.facts.from_start && self.pool_way_in,
+        };
+        match &event.body {
+            Body::Trace(trace) => self.pool.trace(&mut scene, &mut self.driver, trace),
+            Body::Report(report) => self.pool.report(&mut scene, &mut self.driver, report),
+            Body::Oom(oom) => self.pool.oom(&mut scene, oom),
+            Body::Call(call) => {
+                if let Some((addr, end)) = self.driver.call(&mut scene, call) {
+                    self.pool.clear_range(&mut scene, addr, end);
+                }
+            }
+            Body::Attached(facts) => self.facts = (**facts).clone(),
+            Body::Placed(placement) => {
+                self.pool_way_in |= placement.pool_seen;
+                self.placement = (**placement).clone();
+            }
+            Body::Detached => self.end(ProcessState::Detached, event.time_ns),
+            Body::Exited => self.end(ProcessState::Exited, event.time_ns),
+            Body::Replaced => self.end(ProcessState::Replaced, event.time_ns),
+            Body::Forked { child } => {
+                self.children.1 += 1;
+                if self.children.0.len() < CHILDREN {
+                    self.children.0.push(*child);
+                }
+            }
+            Body::Coverage(note) => self.notes.take(note),
+            Body::Backend(backend) => self.backend = backend.clone(),
+            Body::DeviceTotal {
+                device,
+                total_bytes,
+            } => self.devices.at(Some(*device)).nvml_total_bytes = Some(*total_bytes),
+            // The ledger has taken it: it is the machine's.
+            Body::Clock { .. } => {}
+        }
+    }
+
+    /// Freezes the state.
+    pub(crate) fn end(&mut self, state: ProcessState, time_ns: u64) {
+        if self.state == ProcessState::Attached {
+            self.state = state;
+            self.ended_ns = Some(time_ns);
+        }
+    }
+
+    /// The kernel's counter of lost records, read outside the stream.
+    pub(crate) fn note_loss(&mut self, lost_total: u64, time_ns: u64) {
+        if self.ended_ns.is_none() && self.loss.hear_outside(lost_total, time_ns) {
+            self.pool.records_lost();
+        }
+    }
+
+    /// The moment to answer for: an ended process stands still.
+    pub(crate) fn moment(&self, as_of: AsOf) -> u64 {
+        let now = as_of.boot_ns.max(self.last_ns);
+        self.ended_ns
+            .map_or(now, |ended| now.min(ended.max(self.last_ns)))
+    }
+
+    /// Where the process' pool-level numbers come from.
+    pub(crate) fn source(&self) -> Source {
+        match self.backend {
+            Backend::Native => Source::Pool,
+            Backend::Uncached | Backend::MallocAsync | Backend::Other(_) => Source::Driver,
+            Backend::Unknown if self.pool.seen() || self.pool_way_in => Source::Pool,
+            Backend::Unknown => Source::Driver,
+        }
+    }
+
+    /// Where one device's numbers come from. No pool is on an unknown device.
+    pub(crate) fn source_of(&self, device: &Device) -> Source {
+        if device.ordinal.is_none() {
+            Source::Driver
+        } else {
+            self.source()
+        }
+    }
+
+    /// There is a pool, but the level is too low to see into it.
+    pub(crate) fn is_pool_hidden(&self) -> bool {
+        self.source() == Source::Pool
+            && self.facts.level == Some(Level::Segments)
+            && !self.pool.seen()
+    }
+
+    /// Devices on which something happened, by ordinal, unknown last.
+    pub(crate) fn visible_devices(&self) -> Vec<&Device> {
+        let mut rows = self.devices.sorted();
+        rows.retain(|row| row.pool.seen || !row.driver.is_blank());
+        rows
+    }
+
+    /// Bytes handed out on a device, where known.
+    pub(crate) fn allocated_bytes(&self, device: &Device) -> Option<u64> {
+        match self.source_of(device) {
+            Source::Driver => Some(device.driver.held().bytes),
+            Source::Pool => device
+                .pool
+                .totals
+                .allocated()
+                .or(self.zero_if_unseen(device)),
+        }
+    }
+
+    /// Bytes held from the driver for them, where known.
+    pub(crate) fn reserved_bytes(&self, device: &Device) -> Option<u64> {
+        match self.source_of(device) {
+            Source::Driver => Some(device.driver.held().bytes),
+            Source::Pool if self.is_pool_hidden() => {
+                self.facts.from_start.then_some(device.driver.held().bytes)
+            }
+            Source::Pool => device.pool.reserved.or(self.zero_if_unseen(device)),
+        }
+    }
+
+    /// Nothing was missed and nothing came: that is zero, and known.
+    pub(crate) fn zero_if_unseen(&self, device: &Device) -> Option<u64> {
+        (self.facts.from_start && self.pool_way_in && !device.pool.seen).then_some(0)
+    }
+
+    /// Among all others.
+    pub(crate) fn summary(&self) -> ProcessSummary {
+        let mut rows = self.visible_devices();
+        if self.source() == Source::Pool {
+            // What is held on an unknown device may well be the pool's: not to be added to it.
+            rows.retain(|row| row.ordinal.is_some());
+        }
+        let sum = |bytes: &dyn Fn(&Device) -> Option<u64>| {
+            rows.iter()
+                .try_fold(0u64, |sum, row| Some(sum.saturating_add(bytes(row)?)))
+                .filter(|_| !rows.is_empty() || self.is_sum_of_nothing_zero())
+        };
+        ProcessSummary {
+            handle: self.handle,
+            facts: self.facts.clone(),
+            state: self.state,
+            attached_ns: self.attached_ns,
+            ended_ns: self.ended_ns,
+            allocated_bytes: sum(&|row| self.allocated_bytes(row)),
+            reserved_bytes: sum(&|row| self.reserved_bytes(row)),
+            lost_records: self.loss.records(),
+            events: self.events,
+        }
+    }
+
+    /// Without any device: zero only where nothing can have been missed.
+    fn is_sum_of_nothing_zero(&self) -> bool {
+        self.facts.from_start && (self.source() == Source::Driver || self.pool_way_in)
+    }
+}

@@ -1,0 +1,427 @@
+//! Reports: the answers. Plain data; `None` is "unknown", never zero by default.
+//!
+//! Units are suffixes: `_bytes`, `_ns` (boot time unless `_unix_ns`).
+
+use crate::event::{Backend, CoverageNote, EventId, Placement, ProcessFacts, ProcessHandle};
+
+/// The moment that an answer describes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AsOf {
+    /// `CLOCK_BOOTTIME`, nanoseconds: every event up to here is in the answer.
+    pub boot_ns: u64,
+    /// The same moment, nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// The last event applied.
+    pub event: EventId,
+}
+
+/// Where a process stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessState {
+    /// Probes are live.
+    Attached,
+    /// Tracing ended on request.
+    Detached,
+    /// The process ended.
+    Exited,
+    /// It executed another image.
+    Replaced,
+}
+
+/// Where the pool-level numbers of a device come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The framework allocator's own totals.
+    Pool,
+    /// The sum of the runtime and driver allocations that we saw.
+    Driver,
+}
+
+/// One process among all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProcessSummary {
+    /// Handle.
+    pub handle: ProcessHandle,
+    /// What was read at the attach.
+    pub facts: ProcessFacts,
+    /// State.
+    pub state: ProcessState,
+    /// Boot time of the attach.
+    pub attached_ns: u64,
+    /// Boot time of the end, if it has ended.
+    pub ended_ns: Option<u64>,
+    /// Sum over devices where known; `None` if unknown on any device with events.
+    pub allocated_bytes: Option<u64>,
+    /// See `allocated_bytes`.
+    pub reserved_bytes: Option<u64>,
+    /// Records lost so far.
+    pub lost_records: u64,
+    /// Events applied.
+    pub events: u64,
+}
+
+/// An interval in which records were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Time of the last record before it.
+    pub from_ns: u64,
+    /// Time of the first record after it.
+    pub to_ns: u64,
+    /// How many were lost.
+    pub records: u64,
+}
+
+/// Quantiles and buckets of a histogram.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Distribution {
+    /// Number of values.
+    pub count: u64,
+    /// Smallest, mean, largest.
+    pub min: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Largest.
+    pub max: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// (upper bound, inclusive; count) in powers of two, empty buckets left out.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+/// Calls of one function that failed with one status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Function name.
+    pub function: String,
+    /// Status as returned.
+    pub status: i32,
+    /// How often.
+    pub count: u64,
+    /// Bytes asked for, summed.
+    pub bytes: u64,
+}
+
+/// Counts of one kind of driver-level memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverBytes {
+    /// Live allocations.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What one device holds for one process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceStats {
+    /// Ordinal within the process; `None`: allocations whose device is not known.
+    pub device: Option<i32>,
+    /// Where `allocated_bytes` and `reserved_bytes` come from.
+    pub source: Source,
+    /// Bytes handed out, baseline included.
+    pub allocated_bytes: Option<u64>,
+    /// Bytes taken from the driver for the pool (pool), or held from the driver (driver).
+    pub reserved_bytes: Option<u64>,
+    /// Largest `allocated_bytes` since the attach.
+    pub peak_allocated_bytes: Option<u64>,
+    /// Largest `reserved_bytes` since the attach.
+    pub peak_reserved_bytes: Option<u64>,
+    /// The part of `allocated_bytes` that was there before the attach and still lives.
+    pub baseline_bytes: Option<u64>,
+    /// Requested (not rounded) bytes of live blocks that we know, at level `trace`.
+    pub requested_bytes: Option<u64>,
+    /// Blocks freed by the program but still in use by a stream.
+    pub pending_free_bytes: Option<u64>,
+    /// Live blocks that we saw come.
+    pub live_blocks: u64,
+    /// Device memory, from cudaMemGetInfo calls seen or NVML.
+    pub total_bytes: Option<u64>,
+    /// Free bytes at the last cudaMemGetInfo seen, and when.
+    pub free_bytes: Option<(u64, u64)>,
+    /// Allocations from runtime and driver that we saw and that live.
+    pub driver: DriverBytes,
+    /// The part of `driver` that is not the framework pool's.
+    pub direct: DriverBytes,
+    /// Stream-ordered allocations in `driver`.
+    pub async_pool: DriverBytes,
+    /// Managed memory in `driver`.
+    pub managed: DriverBytes,
+    /// Physical memory (cuMemCreate) in `driver`.
+    pub physical: DriverBytes,
+    /// Imports (IPC, shareable handles): never part of the sums; bytes only where known.
+    pub imported: DriverBytes,
+    /// Pool segments known, at level `trace`.
+    pub segments: Option<u64>,
+    /// Blocks (pool) or allocations (driver) that came since the attach.
+    pub alloc_count: u64,
+    /// … that went.
+    pub free_count: u64,
+    /// Frees of blocks that we never saw come, and their bytes where known.
+    pub orphan_free_count: u64,
+    /// See `orphan_free_count`.
+    pub orphan_free_bytes: u64,
+    /// Out-of-memory reports.
+    pub oom_count: u64,
+    /// Times a total of the allocator's differed from ours and was taken over.
+    pub resync_count: u64,
+    /// Sizes of blocks allocated, bytes.
+    pub sizes: Distribution,
+    /// Lifetimes of blocks freed, nanoseconds.
+    pub lifetimes: Distribution,
+}
+
+/// The answer to `stats`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatsReport {
+    /// Whose.
+    pub process: ProcessSummary,
+    /// When.
+    pub as_of: AsOf,
+    /// Allocator in use.
+    pub backend: Backend,
+    /// Ways in.
+    pub placement: Placement,
+    /// Per device, by ordinal, unknown last.
+    pub devices: Vec<DeviceStats>,
+    /// Page-locked host memory.
+    pub host: DriverBytes,
+    /// Of it, registered (owned by the program).
+    pub host_registered: DriverBytes,
+    /// Address space reserved (no memory behind it).
+    pub address_reserved: DriverBytes,
+    /// Failed calls.
+    pub failures: Vec<Failure>,
+    /// Allocator calls inside others, counted once with the outer one.
+    pub nested_calls: u64,
+    /// Where records are missing (newest 64).
+    pub gaps: Vec<Gap>,
+    /// What limits these numbers.
+    pub coverage: Vec<CoverageNote>,
+}
+
+/// What a group of live blocks looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Verdict {
+    /// Its floor keeps rising.
+    Growing,
+    /// Rising until lately, or too little seen.
+    Undecided,
+    /// Not growing.
+    Steady,
+}
+
+/// Live blocks that share device, stream and size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeakGroup {
+    /// Device.
+    pub device: Option<i32>,
+    /// Pool or driver.
+    pub source: Source,
+    /// Stream of the blocks, where known.
+    pub stream: Option<u64>,
+    /// Size of each block in bytes (requested at level `trace`, else rounded).
+    pub size_bytes: u64,
+    /// Live now.
+    pub live_count: u64,
+    /// Live now.
+    pub live_bytes: u64,
+    /// Blocks by which the floor rose while it was watched.
+    pub growth_count: u64,
+    /// Bytes by which the floor rose.
+    pub growth_bytes: u64,
+    /// Floor growth per second over the watched window.
+    pub growth_bytes_per_s: f64,
+    /// Birth of the oldest live block, nanoseconds before `as_of`.
+    pub oldest_age_ns: u64,
+    /// Birth of the newest.
+    pub newest_age_ns: u64,
+    /// Verdict.
+    pub verdict: Verdict,
+    /// Why, in a sentence.
+    pub reason: String,
+    /// Some live addresses, oldest first (at most 5).
+    pub examples: Vec<u64>,
+}
+
+/// What to ask of `leaks`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LeakQuery {
+    /// Only blocks at least this old.
+    pub min_age_ns: u64,
+    /// Also groups that do not grow.
+    pub include_steady: bool,
+    /// At most so many groups, largest growth first (0: all).
+    pub limit: usize,
+}
+
+/// The answer to `leaks`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeakReport {
+    /// Whose.
+    pub process: ProcessSummary,
+    /// When.
+    pub as_of: AsOf,
+    /// Groups: growing ones first, by growth, then the rest by live bytes.
+    pub groups: Vec<LeakGroup>,
+    /// Growing groups' growth together.
+    pub growing_bytes: u64,
+    /// How long we have watched, nanoseconds.
+    pub watched_ns: u64,
+    /// Time until the device is full at this growth, where its free bytes are known.
+    pub seconds_to_full: Option<f64>,
+    /// What limits this answer.
+    pub coverage: Vec<CoverageNote>,
+}
+
+/// What to ask of `fluctuation`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FluctuationQuery {
+    /// How far back to look (0: all that is kept).
+    pub window_ns: u64,
+    /// Into how many intervals to cut it (0: 20).
+    pub intervals: usize,
+}
+
+/// One interval of a pool's course.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Interval {
+    /// Start, boot time.
+    pub from_ns: u64,
+    /// End.
+    pub to_ns: u64,
+    /// Smallest allocated bytes in it.
+    pub min_allocated_bytes: u64,
+    /// Largest.
+    pub max_allocated_bytes: u64,
+    /// Smallest reserved bytes.
+    pub min_reserved_bytes: u64,
+    /// Largest.
+    pub max_reserved_bytes: u64,
+    /// Allocations in it.
+    pub allocs: u64,
+    /// Frees in it.
+    pub frees: u64,
+}
+
+/// How one device's pool breathes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceFluctuation {
+    /// Device.
+    pub device: Option<i32>,
+    /// Source of the numbers.
+    pub source: Source,
+    /// Over the whole window.
+    pub overall: Interval,
+    /// `1 - min/max` of the allocated bytes over the window, 0..1.
+    pub swing: f64,
+    /// Change of the floor per second (robust slope of the intervals' minima), bytes.
+    pub floor_slope_bytes_per_s: f64,
+    /// Interval by interval; intervals without an event repeat the level.
+    pub intervals: Vec<Interval>,
+}
+
+/// The answer to `fluctuation`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FluctuationReport {
+    /// Whose.
+    pub process: ProcessSummary,
+    /// When.
+    pub as_of: AsOf,
+    /// Per device.
+    pub devices: Vec<DeviceFluctuation>,
+    /// What limits this answer.
+    pub coverage: Vec<CoverageNote>,
+}
+
+/// State of a block, in PyTorch's words when exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockState {
+    /// Handed out.
+    Active,
+    /// Freed by the program, still used by a stream.
+    PendingFree,
+    /// Free room inside a segment.
+    Inactive,
+}
+
+/// One block of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotBlock {
+    /// Address.
+    pub addr: u64,
+    /// Rounded bytes.
+    pub size: u64,
+    /// Requested bytes, where known.
+    pub requested: Option<u64>,
+    /// State.
+    pub state: BlockState,
+    /// When it came (0: not known).
+    pub since_ns: u64,
+}
+
+/// One segment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SnapshotSegment {
+    /// Device.
+    pub device: i32,
+    /// Address.
+    pub addr: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Stream.
+    pub stream: u64,
+    /// In the large pool (else small).
+    pub large: bool,
+    /// Private pool id.
+    pub pool: (u64, u64),
+    /// Made of mapped chunks.
+    pub expandable: bool,
+    /// We saw it come from the driver. `false`: put together from blocks whose segment is older
+    /// than the attach; its ends are the blocks' ends.
+    pub seen: bool,
+    /// Blocks by address; together they cover the segment.
+    pub blocks: Vec<SnapshotBlock>,
+}
+
+/// One entry of the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotTrace {
+    /// Action.
+    pub action: crate::event::TraceAction,
+    /// Device.
+    pub device: i32,
+    /// Address (oom: free bytes of the device).
+    pub addr: u64,
+    /// Bytes, as in `PoolTrace::size`.
+    pub size: u64,
+    /// Stream.
+    pub stream: u64,
+    /// Pool.
+    pub pool: Option<(u64, u64)>,
+    /// Boot time.
+    pub time_ns: u64,
+    /// Same moment since 1970.
+    pub unix_ns: u64,
+    /// Thread.
+    pub tid: u32,
+}
+
+/// The answer to `snapshot`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SnapshotReport {
+    /// Whose.
+    pub process: ProcessSummary,
+    /// When.
+    pub as_of: AsOf,
+    /// Segments by device and address.
+    pub segments: Vec<SnapshotSegment>,
+    /// Trace, oldest first (the last entries kept).
+    pub trace: Vec<SnapshotTrace>,
+    /// Trace entries that are no longer kept.
+    pub trace_dropped: u64,
+    /// What limits this answer.
+    pub coverage: Vec<CoverageNote>,
+}

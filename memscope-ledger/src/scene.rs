@@ -1,0 +1,17 @@
+//! What an event changes besides the books of its own room: the counters of the devices and the
+//! groups of blocks, at one moment, on behalf of one thread.
+//!
+//! Owns: nothing; it only travels. Refuses: to know what happened.
+
+use crate::device::Devices;
+use crate::group::Groups;
+
+/// See the module.
+pub(crate) struct Scene<'a> {
+    pub(crate) devices: &'a mut Devices,
+    pub(crate) groups: &'a mut Groups,
+    pub(crate) time_ns: u64,
+    pub(crate) tid: u32,
+    /// Tracing began before the first allocation, and the pool is watched.
+    pub(crate) nothing_missed: bool,
+}

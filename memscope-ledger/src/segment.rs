@@ -1,0 +1,132 @@
+//! The segments of one device's pool, as the trace told them.
+//!
+//! Owns: ranges of addresses that the pool holds. Mapped chunks that touch become one range and an
+//! unmap cuts it. Refuses: blocks, and segments that no event told of.
+
+use std::collections::BTreeMap;
+
+/// One contiguous range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    pub(crate) stream: u64,
+    pub(crate) pool: (u64, u64),
+    pub(crate) expandable: bool,
+}
+
+impl Segment {
+    /// First address past it.
+    pub(crate) fn end(&self) -> u64 {
+        self.addr.saturating_add(self.size)
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Segments {
+    ranges: BTreeMap<u64, Segment>,
+}
+
+impl Segments {
+    /// The pool took a segment, or mapped a chunk.
+    pub(crate) fn add(&mut self, mut new: Segment) {
+        if new.size == 0 {
+            return;
+        }
+        // What is in the way has gone unseen.
+        self.cut(new.addr, new.end());
+        if new.expandable {
+            let joins =
+                |old: &Segment| old.expandable && old.stream == new.stream && old.pool == new.pool;
+            let before = self.ranges.range(..new.addr).next_back();
+            let before = before
+                .map(|(_, s)| *s)
+                .filter(|s| s.end() == new.addr && joins(s));
+            let after = self.ranges.get(&new.end()).copied().filter(joins);
+            if let Some(after) = after {
+                self.ranges.remove(&after.addr);
+                new.size += after.size;
+            }
+            if let Some(before) = before {
+                new.addr = before.addr;
+                new.size += before.size;
+            }
+        }
+        self.ranges.insert(new.addr, new);
+    }
+
+    /// The pool gave a segment back.
+    pub(crate) fn remove(&mut self, addr: u64) {
+        self.ranges.remove(&addr);
+    }
+
+    /// The pool unmapped a range: whatever of it is known goes, and what is left stays.
+    pub(crate) fn cut(&mut self, addr: u64, end: u64) {
+        while let Some((_, &found)) = self.ranges.range(..end).next_back() {
+            if found.end() <= addr {
+                break;
+            }
+            self.ranges.remove(&found.addr);
+            if found.end() > end {
+                let rest = Segment {
+                    addr: end,
+                    size: found.end() - end,
+                    ..found
+                };
+                self.ranges.insert(rest.addr, rest);
+            }
+            if found.addr < addr {
+                let rest = Segment {
+                    size: addr - found.addr,
+                    ..found
+                };
+                self.ranges.insert(rest.addr, rest);
+            }
+        }
+    }
+
+    /// By address.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
+        self.ranges.values()
+    }
+
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(addr: u64, size: u64, stream: u64) -> Segment {
+        Segment {
+            addr,
+            size,
+            stream,
+            pool: (0, 0),
+            expandable: true,
+        }
+    }
+
+    fn ranges(segments: &Segments) -> Vec<(u64, u64)> {
+        segments.iter().map(|s| (s.addr, s.size)).collect()
+    }
+
+    #[test]
+    fn chunks_join_and_unmaps_split() {
+        let mut segments = Segments::default();
+        segments.add(chunk(100, 20, 0));
+        segments.add(chunk(140, 20, 0));
+        segments.add(chunk(120, 20, 0));
+        assert_eq!(ranges(&segments), [(100, 60)]);
+        segments.add(chunk(160, 20, 7));
+        assert_eq!(ranges(&segments), [(100, 60), (160, 20)]);
+        segments.cut(120, 140);
+        assert_eq!(ranges(&segments), [(100, 20), (140, 20), (160, 20)]);
+        segments.cut(0, 1000);
+        assert_eq!(segments.len(), 0);
+    }
+}

@@ -1,0 +1,317 @@
+//! The sums of one pool on one device.
+//!
+//! Owns: how the allocator's own totals and our own sum of known blocks are held together. Refuses:
+//! to know blocks one by one.
+//!
+//! The allocator's total is the truth whenever an event brings it. Between such events the total is
+//! `base + known`: `known` is the sum of the blocks that we saw come and that live, `base` is the
+//! rest. `base` is signed: after a loss, `known` may still hold blocks that went unseen, and then
+//! the difference is negative until they are found. What readers see of it is never below zero.
+
+/// A rounded size that differs from the request by more than this is no rounding: the large pool
+/// keeps remainders of up to 1 MiB, power-of-two divisions can add as much as the request itself.
+const LARGEST_ROUNDING: u64 = 2 << 20;
+/// Blocks of open size told apart. Only one can be sized by a total, and they close in pairs.
+const MOST_OPEN: usize = 8;
+
+/// What a total told us beyond the sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settled {
+    /// The total differed from ours without a reason that we know.
+    pub(crate) resynced: bool,
+    /// The one block whose rounded size was not known has it now: address and correction.
+    pub(crate) sized: Option<(u64, u64)>,
+    /// Bytes of orphan frees whose size was not known until now.
+    pub(crate) orphan_bytes: u64,
+}
+
+/// Whether a block's rounded size is known, or in which round its stand-in was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sized(u32);
+
+impl Sized {
+    /// The rounded size is known.
+    pub(crate) const EXACT: Sized = Sized(0);
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Totals {
+    /// Total minus known blocks; `None` until a total was seen (or nothing was missed).
+    base: Option<i64>,
+    /// Sum of the rounded sizes of known live blocks; a lower bound stands in where the rounded
+    /// size is not known.
+    known: i64,
+    /// Counts the totals that came while such stand-ins were open, from 0.
+    round: u32,
+    /// Live known blocks with such a stand-in since the last total: address and request.
+    open: Vec<(u64, u64)>,
+    /// Of them, those beyond `MOST_OPEN`.
+    more_open: u64,
+    /// Frees of unknown blocks of unknown size since the last total, and a lower bound of their
+    /// bytes.
+    unsized_orphans: u64,
+    unsized_orphan_floor: u64,
+    peak: Option<u64>,
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn unsigned(bytes: i64) -> u64 {
+    u64::try_from(bytes).unwrap_or(0)
+}
+
+/// The least that a request can be rounded to (`kMinBlockSize`).
+pub(crate) fn least_rounded(requested: u64) -> u64 {
+    requested
+        .max(1)
+        .checked_next_multiple_of(512)
+        .unwrap_or(u64::MAX)
+}
+
+impl Totals {
+    /// Nothing was missed: the base is zero unless a total says otherwise.
+    pub(crate) fn start_at_zero(&mut self) {
+        if self.base.is_none() && self.known == 0 {
+            self.base = Some(0);
+        }
+    }
+
+    /// A block came; `rounded` is a stand-in unless `exact`. What comes back goes with the block.
+    pub(crate) fn came(&mut self, addr: u64, requested: u64, rounded: u64, exact: bool) -> Sized {
+        self.known = self.known.saturating_add(signed(rounded));
+        if exact {
+            return Sized::EXACT;
+        }
+        if self.open.len() < MOST_OPEN {
+            self.open.push((addr, requested));
+        } else {
+            self.more_open += 1;
+        }
+        Sized(self.round + 1)
+    }
+
+    /// The rounded size of a live block is known now.
+    pub(crate) fn sized(&mut self, addr: u64, before: u64, rounded: u64, size: Sized) {
+        self.known = self
+            .known
+            .saturating_add(signed(rounded))
+            .saturating_sub(signed(before));
+        if !self.close(addr, size) {
+            // A total has been here since: the rest of the block is in the base.
+            self.correct(before, rounded);
+        }
+    }
+
+    /// A known block went; its size as we held it, and as the free tells it (where it does). Says
+    /// whether no total has seen the block: then its coming and going cancel out, whatever its size.
+    pub(crate) fn went(&mut self, addr: u64, held: u64, size: Sized, told: Option<u64>) -> bool {
+        self.known = self.known.saturating_sub(signed(held));
+        let open = self.close(addr, size);
+        if !open && let Some(told) = told {
+            self.correct(held, told);
+        }
+        open
+    }
+
+    /// A block that went was counted with `held` bytes, but had `told`: the rest of them was in the
+    /// base.
+    pub(crate) fn correct(&mut self, held: u64, told: u64) {
+        if let Some(base) = &mut self.base {
+            *base = base
+                .saturating_add(signed(held))
+                .saturating_sub(signed(told));
+        }
+    }
+
+    /// A known block turns out to have gone unseen. The total is no other for that: a total since
+    /// then has taken its bytes from the base, or the next one will.
+    pub(crate) fn was_gone(&mut self, addr: u64, held: u64, size: Sized) {
+        self.known = self.known.saturating_sub(signed(held));
+        if let Some(base) = &mut self.base {
+            *base = base.saturating_add(signed(held));
+        }
+        self.close(addr, size);
+    }
+
+    /// An unknown block went.
+    pub(crate) fn orphan_went(&mut self, bytes: u64) {
+        if let Some(base) = &mut self.base {
+            *base = base.saturating_sub(signed(bytes));
+        }
+    }
+
+    /// An unknown block of unknown size went, at least `floor` bytes.
+    pub(crate) fn unsized_orphan_went(&mut self, floor: u64) {
+        self.unsized_orphans += 1;
+        self.unsized_orphan_floor = self.unsized_orphan_floor.saturating_add(floor);
+    }
+
+    /// The size of such a block is known after all.
+    /// Says no if a total in between has already taken its bytes.
+    pub(crate) fn orphan_sized(&mut self, floor: u64, bytes: u64) -> bool {
+        let waits = self.unsized_orphans > 0;
+        if waits {
+            self.unsized_orphans -= 1;
+            self.unsized_orphan_floor = self.unsized_orphan_floor.saturating_sub(floor);
+            self.orphan_went(bytes);
+        }
+        waits
+    }
+
+    /// Whether the block's size was open until now.
+    fn close(&mut self, addr: u64, size: Sized) -> bool {
+        let open = size.0 == self.round + 1;
+        if open {
+            match self.open.iter().rposition(|(open, _)| *open == addr) {
+                Some(place) => {
+                    self.open.swap_remove(place);
+                }
+                None => self.more_open = self.more_open.saturating_sub(1),
+            }
+        }
+        open
+    }
+
+    /// The allocator's total, as of after everything told so far.
+    pub(crate) fn settle(&mut self, total: u64) -> Settled {
+        let mut settled = Settled::default();
+        if let Some(base) = self.base {
+            let difference = signed(total)
+                .saturating_sub(base)
+                .saturating_sub(self.known);
+            if difference != 0 {
+                self.explain(difference, &mut settled);
+            }
+        }
+        self.base = Some(signed(total).saturating_sub(self.known));
+        if !self.open.is_empty() || self.more_open > 0 {
+            self.round = self.round.wrapping_add(1) & 0x7fff_ffff;
+        }
+        self.open.clear();
+        self.more_open = 0;
+        self.unsized_orphans = 0;
+        self.unsized_orphan_floor = 0;
+        self.raise_peak(total);
+        settled
+    }
+
+    fn explain(&mut self, difference: i64, settled: &mut Settled) {
+        if difference > 0 && self.unsized_orphans == 0 {
+            let excess = unsigned(difference);
+            if let ([(addr, requested)], 0) = (self.open.as_slice(), self.more_open)
+                && excess <= requested.saturating_add(LARGEST_ROUNDING)
+            {
+                self.known = self.known.saturating_add(difference);
+                settled.sized = Some((*addr, excess));
+                return;
+            }
+        }
+        if difference < 0 && self.unsized_orphans > 0 && self.open.is_empty() && self.more_open == 0
+        {
+            let gone = difference.unsigned_abs();
+            if gone >= self.unsized_orphan_floor {
+                settled.orphan_bytes = gone;
+                return;
+            }
+        }
+        settled.resynced = true;
+    }
+
+    /// A total that we know to have stood, though no event brought it.
+    pub(crate) fn raise_peak(&mut self, total: u64) {
+        self.peak = Some(self.peak.map_or(total, |peak| peak.max(total)));
+    }
+
+    /// Bytes handed out; `None` if no total was ever seen.
+    pub(crate) fn allocated(&self) -> Option<u64> {
+        self.base
+            .map(|base| unsigned(base.saturating_add(self.known)))
+    }
+
+    /// The part that was there before.
+    pub(crate) fn baseline(&self) -> Option<u64> {
+        self.base.map(unsigned)
+    }
+
+    /// Bytes by which the known blocks exceed the total: so much of them must have gone unseen.
+    pub(crate) fn overhang(&self) -> u64 {
+        self.base.map_or(0, |base| unsigned(base.saturating_neg()))
+    }
+
+    /// Largest total seen.
+    pub(crate) fn peak(&self) -> Option<u64> {
+        self.peak
+    }
+
+    /// Whether blocks came or went since the last total whose rounded size is not known.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.open.is_empty() || self.more_open > 0 || self.unsized_orphans > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_is_what_was_there_before() {
+        let mut totals = Totals::default();
+        assert_eq!(totals.allocated(), None);
+        totals.came(1, 512, 512, true);
+        assert!(!totals.settle(10_512).resynced);
+        assert_eq!(totals.baseline(), Some(10_000));
+        totals.orphan_went(4_000);
+        assert!(!totals.settle(6_512).resynced);
+        assert_eq!(totals.baseline(), Some(6_000));
+        assert_eq!(totals.peak(), Some(10_512));
+    }
+
+    #[test]
+    fn one_unsized_block_takes_the_difference() {
+        let mut totals = Totals::default();
+        totals.settle(0);
+        totals.came(7, 3_000_000, least_rounded(3_000_000), false);
+        assert!(totals.is_open());
+        let settled = totals.settle(3_500_032);
+        assert_eq!(
+            settled,
+            Settled {
+                resynced: false,
+                sized: Some((7, 3_500_032 - least_rounded(3_000_000))),
+                orphan_bytes: 0
+            }
+        );
+        assert_eq!(totals.baseline(), Some(0));
+        assert!(!totals.is_open());
+    }
+
+    #[test]
+    fn unseen_frees_never_make_the_baseline_negative() {
+        let mut totals = Totals::default();
+        totals.settle(0);
+        totals.came(1, 512, 512, true);
+        totals.came(2, 512, 512, true);
+        assert!(totals.settle(512).resynced);
+        assert_eq!(totals.baseline(), Some(0));
+        assert_eq!(totals.overhang(), 512);
+        assert_eq!(totals.allocated(), Some(512));
+        totals.was_gone(1, 512, Sized::EXACT);
+        totals.came(1, 512, 512, true);
+        assert!(!totals.settle(1024).resynced, "counted once only");
+        assert_eq!(totals.overhang(), 0);
+    }
+
+    #[test]
+    fn an_orphan_of_unknown_size_is_sized_by_the_next_total() {
+        let mut totals = Totals::default();
+        totals.settle(10_000);
+        totals.unsized_orphan_went(512);
+        let settled = totals.settle(9_000);
+        assert_eq!((settled.resynced, settled.orphan_bytes), (false, 1_000));
+        totals.orphan_sized(512, 1_000); // its report comes late: already taken
+        assert!(!totals.settle(9_000).resynced);
+    }
+}

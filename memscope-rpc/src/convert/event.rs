@@ -1,0 +1,138 @@
+//! Events.
+
+use crate::EventItem;
+use memscope_ledger::event::{Body, Call, CallOp, Layer, PoolTrace, TraceAction};
+use memscope_proto::v1::{self, event::Body as Wire};
+
+pub(crate) fn event(item: &EventItem) -> v1::Event {
+    let event = &item.event;
+    v1::Event {
+        id: Some(v1::EventId {
+            epoch: event.id.epoch,
+            sequence: event.id.sequence,
+        }),
+        time_boot_ns: event.time_ns,
+        time_unix_ns: item.unix_ns,
+        pid: item.pid,
+        process: event.process.0,
+        tid: event.tid,
+        lost_before: event.lost_before,
+        missed: item.missed,
+        body: Some(body(&event.body)),
+    }
+}
+
+fn body(body: &Body) -> Wire {
+    match body {
+        Body::Attached(facts) => Wire::Attached(super::process::facts((**facts).clone())),
+        Body::Placed(placement) => Wire::Placed(super::placement((**placement).clone())),
+        Body::Detached => Wire::Detached(v1::Nothing {}),
+        Body::Exited => Wire::Exited(v1::Nothing {}),
+        Body::Replaced => Wire::Replaced(v1::Nothing {}),
+        Body::Forked { child } => Wire::Forked(v1::Forked { child_pid: *child }),
+        Body::Coverage(note) => Wire::Coverage(super::note(note.clone())),
+        Body::Backend(backend) => Wire::Backend(super::backend(backend.clone())),
+        Body::Clock { unix_ns } => Wire::Clock(v1::Clock { unix_ns: *unix_ns }),
+        Body::DeviceTotal {
+            device,
+            total_bytes,
+        } => Wire::DeviceTotal(v1::DeviceTotal {
+            device: *device,
+            total_bytes: *total_bytes,
+        }),
+        Body::Call(one) => Wire::Call(call(one)),
+        Body::Report(report) => Wire::Report(v1::PoolReport {
+            device: report.device,
+            address: report.ptr,
+            size_bytes: report.size,
+            total_allocated_bytes: report.total_allocated,
+            total_reserved_bytes: report.total_reserved,
+        }),
+        Body::Oom(oom) => Wire::Oom(v1::PoolOom {
+            device: oom.device,
+            size_bytes: oom.size,
+            total_allocated_bytes: oom.total_allocated,
+            total_reserved_bytes: oom.total_reserved,
+        }),
+        Body::Trace(entry) => Wire::Trace(trace(entry)),
+    }
+}
+
+fn call(call: &Call) -> v1::Call {
+    let layer = match call.layer {
+        Layer::Runtime => v1::Layer::Runtime,
+        Layer::Driver => v1::Layer::Driver,
+    };
+    v1::Call {
+        function: call.function.to_string(),
+        layer: layer.into(),
+        operation: operation(call.op).into(),
+        status: call.status,
+        device: call.device,
+        address: call.ptr,
+        size_bytes: call.size,
+        stream: call.stream,
+        handle: call.handle,
+        extra: call.extra,
+        nested: call.nested,
+        duration_ns: call.duration_ns,
+    }
+}
+
+fn trace(trace: &PoolTrace) -> v1::PoolTrace {
+    v1::PoolTrace {
+        action: action(trace.action).into(),
+        allocator: trace.allocator,
+        device: trace.device,
+        address: trace.addr,
+        size_bytes: trace.size,
+        stream: trace.stream,
+        block_bytes: trace.block_size,
+        total_allocated_bytes: trace.total_allocated,
+        total_reserved_bytes: trace.total_reserved,
+        pool_first: trace.pool.map(|(first, _)| first),
+        pool_second: trace.pool.map(|(_, second)| second),
+    }
+}
+
+pub(super) fn action(action: TraceAction) -> v1::TraceAction {
+    match action {
+        TraceAction::Alloc => v1::TraceAction::Alloc,
+        TraceAction::FreeRequested => v1::TraceAction::FreeRequested,
+        TraceAction::FreeCompleted => v1::TraceAction::FreeCompleted,
+        TraceAction::SegmentAlloc => v1::TraceAction::SegmentAlloc,
+        TraceAction::SegmentFree => v1::TraceAction::SegmentFree,
+        TraceAction::SegmentMap => v1::TraceAction::SegmentMap,
+        TraceAction::SegmentUnmap => v1::TraceAction::SegmentUnmap,
+        TraceAction::Snapshot => v1::TraceAction::Snapshot,
+        TraceAction::Oom => v1::TraceAction::Oom,
+    }
+}
+
+fn operation(op: CallOp) -> &'static str {
+    match op {
+        CallOp::Alloc => "alloc",
+        CallOp::Free => "free",
+        CallOp::AsyncAlloc => "async_alloc",
+        CallOp::AsyncFree => "async_free",
+        CallOp::ManagedAlloc => "managed_alloc",
+        CallOp::HostAlloc => "host_alloc",
+        CallOp::HostFree => "host_free",
+        CallOp::HostRegister => "host_register",
+        CallOp::HostUnregister => "host_unregister",
+        CallOp::Reserve => "reserve",
+        CallOp::ReserveFree => "reserve_free",
+        CallOp::Create => "create",
+        CallOp::Release => "release",
+        CallOp::Map => "map",
+        CallOp::Unmap => "unmap",
+        CallOp::Retain => "retain",
+        CallOp::Import => "import",
+        CallOp::IpcOpen => "ipc_open",
+        CallOp::IpcClose => "ipc_close",
+        CallOp::MemInfo => "mem_info",
+        CallOp::Reset => "reset",
+        CallOp::ArrayAlloc => "array_alloc",
+        CallOp::ArrayFree => "array_free",
+    }
+}

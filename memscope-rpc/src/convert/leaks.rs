@@ -1,0 +1,88 @@
+//! The answers to `leaks` and `fluctuation`.
+
+use super::{coverage, event_id, source};
+use memscope_ledger::report::{
+    DeviceFluctuation, FluctuationReport, Interval, LeakGroup, LeakReport, Verdict,
+};
+use memscope_proto::v1;
+
+/// At most `most` groups; how many were left out is said.
+pub(crate) fn leaks(mut report: LeakReport, most: usize) -> v1::LeaksResponse {
+    let omitted = report.groups.len().saturating_sub(most);
+    report.groups.truncate(most);
+    v1::LeaksResponse {
+        pid: report.process.facts.pid,
+        as_of: report.as_of.unix_ns,
+        as_of_boot_ns: report.as_of.boot_ns,
+        as_of_event: event_id(report.as_of),
+        lost_records: report.process.lost_records,
+        groups: report.groups.into_iter().map(group).collect(),
+        omitted_groups: omitted as u64,
+        growing_bytes: report.growing_bytes,
+        watched_ns: report.watched_ns,
+        seconds_to_full: report.seconds_to_full,
+        process: Some(super::process::process(report.process)),
+        coverage: coverage(report.coverage),
+    }
+}
+
+fn group(group: LeakGroup) -> v1::LeakGroup {
+    let verdict = match group.verdict {
+        Verdict::Growing => v1::Verdict::Growing,
+        Verdict::Undecided => v1::Verdict::Undecided,
+        Verdict::Steady => v1::Verdict::Steady,
+    };
+    v1::LeakGroup {
+        device: group.device,
+        source: source(group.source).into(),
+        stream: group.stream,
+        size_bytes: group.size_bytes,
+        live_count: group.live_count,
+        live_bytes: group.live_bytes,
+        growth_count: group.growth_count,
+        growth_bytes: group.growth_bytes,
+        growth_bytes_per_s: group.growth_bytes_per_s,
+        oldest_age_ns: group.oldest_age_ns,
+        newest_age_ns: group.newest_age_ns,
+        verdict: verdict.into(),
+        reason: group.reason,
+        examples: group.examples,
+    }
+}
+
+pub(crate) fn fluctuation(report: FluctuationReport) -> v1::FluctuationResponse {
+    v1::FluctuationResponse {
+        pid: report.process.facts.pid,
+        as_of: report.as_of.unix_ns,
+        as_of_boot_ns: report.as_of.boot_ns,
+        as_of_event: event_id(report.as_of),
+        lost_records: report.process.lost_records,
+        devices: report.devices.into_iter().map(device).collect(),
+        process: Some(super::process::process(report.process)),
+        coverage: coverage(report.coverage),
+    }
+}
+
+fn device(device: DeviceFluctuation) -> v1::DeviceFluctuation {
+    v1::DeviceFluctuation {
+        device: device.device,
+        source: source(device.source).into(),
+        overall: Some(interval(device.overall)),
+        swing: device.swing,
+        floor_slope_bytes_per_s: device.floor_slope_bytes_per_s,
+        intervals: device.intervals.into_iter().map(interval).collect(),
+    }
+}
+
+fn interval(interval: Interval) -> v1::Interval {
+    v1::Interval {
+        from_boot_ns: interval.from_ns,
+        to_boot_ns: interval.to_ns,
+        min_allocated_bytes: interval.min_allocated_bytes,
+        max_allocated_bytes: interval.max_allocated_bytes,
+        min_reserved_bytes: interval.min_reserved_bytes,
+        max_reserved_bytes: interval.max_reserved_bytes,
+        allocs: interval.allocs,
+        frees: interval.frees,
+    }
+}

@@ -1,0 +1,82 @@
+//! Reports and outcomes in the words of `memscope.v1`.
+
+mod event;
+mod leaks;
+mod process;
+mod snapshot;
+mod stats;
+mod status;
+
+pub(crate) use event::event;
+pub(crate) use leaks::{fluctuation, leaks};
+pub(crate) use process::process_in_brief;
+pub(crate) use snapshot::SnapshotParts;
+pub(crate) use stats::stats;
+pub(crate) use status::{attached, status};
+
+use memscope_ledger::event::{Backend, CoverageNote, Level, Placement};
+use memscope_ledger::report::{AsOf, DriverBytes, Source};
+use memscope_proto::v1;
+
+fn level(level: Level) -> v1::Level {
+    match level {
+        Level::Segments => v1::Level::Segments,
+        Level::Blocks => v1::Level::Blocks,
+        Level::Trace => v1::Level::Trace,
+    }
+}
+
+fn source(source: Source) -> v1::Source {
+    match source {
+        Source::Pool => v1::Source::Pool,
+        Source::Driver => v1::Source::Driver,
+    }
+}
+
+fn coverage(notes: Vec<CoverageNote>) -> Vec<v1::CoverageNote> {
+    notes.into_iter().map(note).collect()
+}
+
+fn note(note: CoverageNote) -> v1::CoverageNote {
+    v1::CoverageNote {
+        code: note.code,
+        text: note.text,
+    }
+}
+
+fn event_id(as_of: AsOf) -> Option<v1::EventId> {
+    Some(v1::EventId {
+        epoch: as_of.event.epoch,
+        sequence: as_of.event.sequence,
+    })
+}
+
+fn bytes(bytes: DriverBytes) -> Option<v1::DriverBytes> {
+    Some(v1::DriverBytes {
+        count: bytes.count,
+        bytes: bytes.bytes,
+    })
+}
+
+fn backend(backend: Backend) -> v1::Backend {
+    let (kind, name) = match backend {
+        Backend::Unknown => ("unknown", None),
+        Backend::Native => ("native", None),
+        Backend::Uncached => ("uncached", None),
+        Backend::MallocAsync => ("malloc_async", None),
+        Backend::Other(name) => ("other", Some(name)),
+    };
+    v1::Backend {
+        kind: kind.into(),
+        name,
+    }
+}
+
+fn placement(placement: Placement) -> v1::Placement {
+    v1::Placement {
+        sites: placement.sites,
+        ways: placement.ways,
+        pool_seen: placement.pool_seen,
+        libraries: placement.libraries,
+    }
+}

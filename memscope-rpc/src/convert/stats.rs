@@ -1,0 +1,99 @@
+//! The answer to `stats`.
+
+use super::{backend, bytes, coverage, event_id, level, placement, source};
+use memscope_ledger::report::{DeviceStats, Distribution, StatsReport};
+use memscope_proto::v1;
+
+pub(crate) fn stats(report: StatsReport) -> v1::StatsResponse {
+    v1::StatsResponse {
+        pid: report.process.facts.pid,
+        as_of: report.as_of.unix_ns,
+        as_of_boot_ns: report.as_of.boot_ns,
+        as_of_event: event_id(report.as_of),
+        lost_records: report.process.lost_records,
+        devices: report.devices.into_iter().map(device).collect(),
+        level: report
+            .process
+            .facts
+            .level
+            .map_or(v1::Level::Unspecified, level)
+            .into(),
+        process: Some(super::process::process(report.process)),
+        backend: Some(backend(report.backend)),
+        placement: Some(placement(report.placement)),
+        host: bytes(report.host),
+        host_registered: bytes(report.host_registered),
+        address_reserved: bytes(report.address_reserved),
+        failures: report
+            .failures
+            .into_iter()
+            .map(|failure| v1::Failure {
+                function: failure.function,
+                status: failure.status,
+                count: failure.count,
+                bytes: failure.bytes,
+            })
+            .collect(),
+        nested_calls: report.nested_calls,
+        gaps: report
+            .gaps
+            .into_iter()
+            .map(|gap| v1::Gap {
+                from_boot_ns: gap.from_ns,
+                to_boot_ns: gap.to_ns,
+                records: gap.records,
+            })
+            .collect(),
+        coverage: coverage(report.coverage),
+    }
+}
+
+fn device(device: DeviceStats) -> v1::DeviceStats {
+    v1::DeviceStats {
+        device: device.device,
+        source: source(device.source).into(),
+        allocated_bytes: device.allocated_bytes,
+        reserved_bytes: device.reserved_bytes,
+        peak_allocated_bytes: device.peak_allocated_bytes,
+        peak_reserved_bytes: device.peak_reserved_bytes,
+        baseline_bytes: device.baseline_bytes,
+        requested_bytes: device.requested_bytes,
+        pending_free_bytes: device.pending_free_bytes,
+        live_blocks: device.live_blocks,
+        total_bytes: device.total_bytes,
+        free_bytes: device.free_bytes.map(|(bytes, _)| bytes),
+        free_bytes_boot_ns: device.free_bytes.map(|(_, when)| when),
+        driver: bytes(device.driver),
+        direct: bytes(device.direct),
+        async_pool: bytes(device.async_pool),
+        managed: bytes(device.managed),
+        physical: bytes(device.physical),
+        imported: bytes(device.imported),
+        segments: device.segments,
+        alloc_count: device.alloc_count,
+        free_count: device.free_count,
+        orphan_free_count: device.orphan_free_count,
+        orphan_free_bytes: device.orphan_free_bytes,
+        oom_count: device.oom_count,
+        resync_count: device.resync_count,
+        sizes: Some(distribution(device.sizes)),
+        lifetimes: Some(distribution(device.lifetimes)),
+    }
+}
+
+fn distribution(distribution: Distribution) -> v1::Distribution {
+    v1::Distribution {
+        count: distribution.count,
+        min: distribution.min,
+        mean: distribution.mean,
+        max: distribution.max,
+        p50: distribution.p50,
+        p90: distribution.p90,
+        p99: distribution.p99,
+        buckets: distribution
+            .buckets
+            .into_iter()
+            .map(|(up_to, count)| v1::Bucket { up_to, count })
+            .collect(),
+    }
+}

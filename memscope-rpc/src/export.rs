@@ -1,0 +1,81 @@
+//! Streams a snapshot as the bytes of a file, written by somebody else's function.
+
+use memscope_ledger::report::SnapshotReport;
+use memscope_proto::v1::ExportChunk;
+use std::io::{self, Write};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+/// Bytes of a chunk.
+const CHUNK: usize = 64 * 1024;
+/// Chunks that wait for the client before the writer waits.
+const QUEUE: usize = 4;
+
+/// Writes a snapshot in some format.
+pub type Exporter = Arc<dyn Fn(&SnapshotReport, &mut dyn Write) -> io::Result<()> + Send + Sync>;
+
+/// The formats that the server can export.
+#[derive(Clone, Default)]
+pub struct Export {
+    /// PyTorch's memory viewer.
+    pub memory_viz: Option<Exporter>,
+}
+
+pub(crate) type ChunkStream = ReceiverStream<Result<ExportChunk, Status>>;
+
+/// Runs `exporter` on its own thread; it waits when the client is slow and stops when it is gone.
+pub(crate) fn stream(report: Arc<SnapshotReport>, exporter: Exporter) -> ChunkStream {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    tokio::task::spawn_blocking(move || {
+        let mut writer = ChunkWriter {
+            sender,
+            buffer: Vec::with_capacity(CHUNK),
+        };
+        let result = exporter(&report, &mut writer).and_then(|()| writer.flush());
+        let end = match result {
+            Ok(()) => Ok(ExportChunk {
+                content: Vec::new(),
+            }),
+            Err(error) => {
+                tracing::warn!(%error, "an export ended early");
+                Err(Status::internal(format!(
+                    "the snapshot cannot be written: {error} — this is a fault of memscope: \
+                     please report it"
+                )))
+            }
+        };
+        // A client that is gone needs no end.
+        let _ = writer.sender.blocking_send(end);
+    });
+    ReceiverStream::new(receiver)
+}
+
+struct ChunkWriter {
+    sender: mpsc::Sender<Result<ExportChunk, Status>>,
+    buffer: Vec<u8>,
+}
+
+impl Write for ChunkWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = CHUNK - self.buffer.len();
+        let taken = &bytes[..bytes.len().min(room)];
+        self.buffer.extend_from_slice(taken);
+        if self.buffer.len() == CHUNK {
+            self.flush()?;
+        }
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        // An empty chunk means the end of the file.
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let content = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK));
+        self.sender
+            .blocking_send(Ok(ExportChunk { content }))
+            .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the client went away"))
+    }
+}

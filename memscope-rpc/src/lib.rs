@@ -1,0 +1,32 @@
+//! memscope's gRPC server.
+//!
+//! Owns: the socket, who may ask what, the conversion of reports into `memscope.v1`, the streaming
+//! of large answers, and the fan-out of events. Refuses: knowing how answers come about; that is
+//! behind the trait [`Daemon`].
+
+mod access;
+mod caller;
+mod convert;
+mod daemon;
+mod export;
+mod fanout;
+mod listen;
+mod refusal;
+mod serve;
+mod service;
+
+#[cfg(feature = "fake")]
+pub mod fake;
+
+pub use access::Access;
+pub use caller::{Caller, Identify, peer_credentials};
+pub use daemon::{
+    AttachOutcome, AttachRequest, AttachScope, AttachedProcess, Daemon, DaemonStatus,
+    DetachOutcome, DetachScope, EventFilter, EventItem, JournalState, JournalStatus, LibraryStatus,
+    RefusedProcess, RuleStatus, Severity, StatusMessage,
+};
+pub use export::{Export, Exporter};
+pub use fanout::EventHub;
+pub use listen::{ListenError, ListenOptions, Listener, Reach};
+pub use refusal::Refusal;
+pub use serve::{ServeError, ServeOptions, serve};

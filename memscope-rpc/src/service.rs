@@ -1,0 +1,355 @@
+//! The RPCs: who asks, what is asked, the daemon's answer, its form on the wire.
+
+use crate::access::Access;
+use crate::caller::{Caller, identify};
+use crate::daemon::{AttachRequest, AttachScope, Daemon, DetachScope, EventFilter};
+use crate::export::ChunkStream;
+use crate::serve::ServeOptions;
+use crate::{Refusal, convert, export};
+use memscope_ledger::event::Level;
+use memscope_ledger::report::{FluctuationQuery, LeakQuery, SnapshotReport};
+use memscope_proto::v1::{self, memscope_server::Memscope};
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, watch};
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+
+/// Snapshots made at the same time: each is a copy of a process's whole state.
+const SNAPSHOTS: usize = 4;
+/// Most groups in one answer of `leaks`: an answer stays below gRPC's 4 MiB.
+const MAX_GROUPS: usize = 5_000;
+/// Most intervals in one answer of `fluctuation`, likewise.
+const MAX_INTERVALS: u32 = 10_000;
+
+pub(crate) struct Service {
+    daemon: Arc<dyn Daemon>,
+    options: ServeOptions,
+    ended: watch::Receiver<bool>,
+    snapshots: Arc<Semaphore>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        daemon: Arc<dyn Daemon>,
+        options: ServeOptions,
+        ended: watch::Receiver<bool>,
+    ) -> Self {
+        Service {
+            daemon,
+            options,
+            ended,
+            snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
+        }
+    }
+
+    fn access(&self) -> Access {
+        self.options.access
+    }
+
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        identify(&self.options.identify, request.extensions())
+    }
+
+    /// Who asks about `pid`, if they may.
+    async fn asker<T>(&self, request: &Request<T>, pid: u32) -> Result<Caller, Status> {
+        let caller = self.caller(request)?;
+        let access = self.access();
+        access.check(self.daemon.as_ref(), caller, pid).await?;
+        Ok(caller)
+    }
+
+    async fn take_snapshot(&self, caller: Caller, pid: u32) -> Result<Arc<SnapshotReport>, Status> {
+        let _turn = self
+            .snapshots
+            .acquire()
+            .await
+            .map_err(|_| Refusal::ShuttingDown)?;
+        let report = self.daemon.snapshot(pid).await?;
+        self.access().check_answer(caller, pid, &report.process)?;
+        Ok(report)
+    }
+}
+
+/// Runs to the end even if the client goes away: half an attach helps nobody.
+async fn to_the_end<T: Send + 'static>(
+    what: &'static str,
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    match tokio::spawn(work).await {
+        Ok(result) => result,
+        Err(error) => Err(Refusal::Internal {
+            what: format!("{what} failed"),
+            source: Box::new(error),
+        }),
+    }
+}
+
+fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Refusal {
+    Refusal::Invalid {
+        what: what.into(),
+        hint: hint.into(),
+    }
+}
+
+fn level(number: i32) -> Result<Level, Refusal> {
+    match v1::Level::try_from(number) {
+        Ok(v1::Level::Segments) => Ok(Level::Segments),
+        Ok(v1::Level::Blocks) => Ok(Level::Blocks),
+        Ok(v1::Level::Trace | v1::Level::Unspecified) => Ok(Level::Trace),
+        Err(_) => Err(invalid(
+            format!("level {number} is not known"),
+            "segments, blocks and trace are",
+        )),
+    }
+}
+
+fn attach_scope(scope: Option<v1::attach_request::Scope>) -> Result<AttachScope, Refusal> {
+    use v1::attach_request::Scope;
+    match scope {
+        Some(Scope::Pid(v1::PidScope { pid: 0, .. })) => {
+            Err(invalid("0 is no process", "give the pid of one"))
+        }
+        Some(Scope::Pid(scope)) => Ok(AttachScope::Pid {
+            pid: scope.pid,
+            children: scope.children,
+        }),
+        Some(Scope::Comm(name)) if name.is_empty() || name.len() > 15 => Err(invalid(
+            format!("{name:?} cannot be the short name of a process"),
+            "it has 1 to 15 bytes: see /proc/PID/comm",
+        )),
+        Some(Scope::Comm(name)) => Ok(AttachScope::Comm(name)),
+        Some(Scope::Cgroup(path)) => {
+            if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+                return Err(invalid(
+                    format!("{path:?} cannot be a control group"),
+                    "give its path beneath the cgroup root, as in /proc/PID/cgroup",
+                ));
+            }
+            Ok(AttachScope::Cgroup(path))
+        }
+        Some(Scope::All(true)) => Ok(AttachScope::All),
+        Some(Scope::All(false)) | None => Err(invalid(
+            "the request does not say what to attach",
+            "give a pid, a short name, a control group, or all",
+        )),
+    }
+}
+
+fn detach_scope(scope: Option<v1::detach_request::Scope>) -> Result<DetachScope, Refusal> {
+    use v1::detach_request::Scope;
+    match scope {
+        Some(Scope::Pid(pid)) => Ok(DetachScope::Pid(pid)),
+        Some(Scope::Rule(rule)) => Ok(DetachScope::Rule(rule)),
+        Some(Scope::All(true)) => Ok(DetachScope::All),
+        Some(Scope::All(false)) | None => Err(invalid(
+            "the request does not say what to detach",
+            "give a pid, a rule, or all",
+        )),
+    }
+}
+
+type Streaming<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Memscope for Service {
+    async fn attach(
+        &self,
+        request: Request<v1::AttachRequest>,
+    ) -> Result<Response<v1::AttachResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let request = request.into_inner();
+        let request = AttachRequest {
+            level: level(request.level)?,
+            scope: attach_scope(request.scope)?,
+        };
+        let daemon = Arc::clone(&self.daemon);
+        let work = async move { daemon.attach(caller, request).await };
+        let outcome = to_the_end("the attach", work).await?;
+        Ok(Response::new(convert::attached(outcome)))
+    }
+
+    async fn detach(
+        &self,
+        request: Request<v1::DetachRequest>,
+    ) -> Result<Response<v1::DetachResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let scope = detach_scope(request.into_inner().scope)?;
+        let daemon = Arc::clone(&self.daemon);
+        if let DetachScope::Pid(pid) = scope {
+            self.access()
+                .check(self.daemon.as_ref(), caller, pid)
+                .await?;
+        }
+        let work = async move { daemon.detach(caller, scope).await };
+        let outcome = to_the_end("the detach", work).await?;
+        Ok(Response::new(v1::DetachResponse {
+            pids: outcome.pids,
+            rules: outcome.rules,
+        }))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let processes = self.daemon.list().await?;
+        Ok(Response::new(v1::ListResponse {
+            processes: processes
+                .iter()
+                .filter(|process| self.access().shows(caller, process))
+                .map(convert::process_in_brief)
+                .collect(),
+        }))
+    }
+
+    async fn stats(
+        &self,
+        request: Request<v1::StatsRequest>,
+    ) -> Result<Response<v1::StatsResponse>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = self.asker(&request, pid).await?;
+        let report = self.daemon.stats(pid).await?;
+        self.access().check_answer(caller, pid, &report.process)?;
+        Ok(Response::new(convert::stats(report)))
+    }
+
+    async fn leaks(
+        &self,
+        request: Request<v1::LeaksRequest>,
+    ) -> Result<Response<v1::LeaksResponse>, Status> {
+        let question = *request.get_ref();
+        let caller = self.asker(&request, question.pid).await?;
+        let query = LeakQuery {
+            min_age_ns: question.min_age_ns,
+            include_steady: question.include_steady,
+            limit: question.limit as usize,
+        };
+        let report = self.daemon.leaks(question.pid, query).await?;
+        self.access()
+            .check_answer(caller, question.pid, &report.process)?;
+        Ok(Response::new(convert::leaks(report, MAX_GROUPS)))
+    }
+
+    async fn fluctuation(
+        &self,
+        request: Request<v1::FluctuationRequest>,
+    ) -> Result<Response<v1::FluctuationResponse>, Status> {
+        let question = *request.get_ref();
+        if question.intervals > MAX_INTERVALS {
+            return Err(invalid(
+                format!("{} intervals are too many", question.intervals),
+                format!("ask for at most {MAX_INTERVALS}"),
+            )
+            .into());
+        }
+        let caller = self.asker(&request, question.pid).await?;
+        let query = FluctuationQuery {
+            window_ns: question.window_ns,
+            intervals: question.intervals as usize,
+        };
+        let report = self.daemon.fluctuation(question.pid, query).await?;
+        self.access()
+            .check_answer(caller, question.pid, &report.process)?;
+        Ok(Response::new(convert::fluctuation(report)))
+    }
+
+    type SnapshotStream = Streaming<v1::SnapshotPart>;
+
+    async fn snapshot(
+        &self,
+        request: Request<v1::SnapshotRequest>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = self.asker(&request, pid).await?;
+        let report = self.take_snapshot(caller, pid).await?;
+        // Each part is made when the client has room for it.
+        let parts = tokio_stream::iter(convert::SnapshotParts::new(report)).map(Ok);
+        Ok(Response::new(Box::pin(parts)))
+    }
+
+    type ExportStream = ChunkStream;
+
+    async fn export(
+        &self,
+        request: Request<v1::ExportRequest>,
+    ) -> Result<Response<Self::ExportStream>, Status> {
+        let question = *request.get_ref();
+        let exporter = match v1::ExportFormat::try_from(question.format) {
+            Ok(v1::ExportFormat::MemoryViz) => self.options.export.memory_viz.clone(),
+            Ok(v1::ExportFormat::Unspecified) | Err(_) => None,
+        };
+        let exporter = exporter.ok_or_else(|| {
+            invalid(
+                "this daemon does not write that format",
+                "ask for memory-viz, or update the daemon",
+            )
+        })?;
+        let caller = self.asker(&request, question.pid).await?;
+        let report = self.take_snapshot(caller, question.pid).await?;
+        Ok(Response::new(export::stream(report, exporter)))
+    }
+
+    type EventsStream = Streaming<v1::Event>;
+
+    async fn events(
+        &self,
+        request: Request<v1::EventsRequest>,
+    ) -> Result<Response<Self::EventsStream>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = match pid {
+            Some(pid) => self.asker(&request, pid).await?,
+            None => self.caller(&request)?,
+        };
+        let filter = EventFilter {
+            pid,
+            caller: (!self.access().shows_all(caller)).then_some(caller),
+        };
+        let items = self.daemon.events(filter).await?;
+        let ended = self.ended.clone();
+        let ended = tokio_stream::once(()).then(move |()| {
+            let mut ended = ended.clone();
+            // An error means that the server is gone, which is an end too.
+            async move {
+                let _ = ended.wait_for(|ended| *ended).await;
+            }
+        });
+        // Two streams, read in turn; the end of either ends both.
+        let items = ReceiverStream::new(items)
+            .map(Some)
+            .chain(tokio_stream::once(None));
+        let events = items
+            .merge(ended.map(|()| None))
+            .map_while(|item| item)
+            .filter(move |item| filter.accepts(item))
+            .map(|item| Ok(convert::event(&item)));
+        Ok(Response::new(Box::pin(events)))
+    }
+
+    async fn status(
+        &self,
+        request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let mut status = self.daemon.status().await?;
+        let visible: Vec<_> = self
+            .daemon
+            .list()
+            .await?
+            .into_iter()
+            .filter(|process| self.access().shows(caller, process))
+            .collect();
+        if !self.access().shows_all(caller) {
+            for library in &mut status.libraries {
+                library
+                    .pids
+                    .retain(|pid| visible.iter().any(|p| p.facts.pid == *pid));
+            }
+            status.libraries.retain(|library| !library.pids.is_empty());
+            status.rules.retain(|rule| rule.uid == caller.uid);
+            status.messages.clear();
+        }
+        Ok(Response::new(convert::status(status, &visible)))
+    }
+}

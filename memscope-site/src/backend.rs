@@ -1,0 +1,235 @@
+//! Which allocator hands out PyTorch's device memory, read from the process's memory: the pointer
+//! `c10::cuda::CUDACachingAllocator::allocator`, the object behind it, the name of its class.
+
+use std::io;
+
+use memscope_ledger::event::Backend;
+
+use crate::memory::Memory;
+
+/// Longest class name that is read.
+const MAX_NAME: usize = 4096;
+/// Where a user address can be.
+const USER: std::ops::Range<u64> = 0x1000..1 << 56;
+
+/// Why the class could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// Memory that a pointer leads to cannot be read.
+    #[error("{what} at {address:#x} cannot be read")]
+    Unreadable {
+        /// Which step.
+        what: &'static str,
+        /// Where.
+        address: u64,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A pointer leads nowhere: this is not the layout that we know.
+    #[error("{what} holds {value:#x}, which is no pointer")]
+    NoPointer {
+        /// Which step.
+        what: &'static str,
+        /// What was found.
+        value: u64,
+    },
+    /// No name of a class stands there.
+    #[error("the class of the allocator has no readable name")]
+    NoName,
+}
+
+/// Reads the allocator in use from the pointer at `slot`
+/// ([`crate::Resolved::allocator_address`]). `None` while the pointer is null: PyTorch has not
+/// chosen one yet.
+///
+/// Whether a native allocator caches at all is a matter of the environment: see
+/// [`with_environment`].
+pub fn read(memory: &impl Memory, slot: u64) -> Result<Option<Backend>, BackendError> {
+    let object = word(memory, slot, "the allocator pointer")?;
+    if object == 0 {
+        return Ok(None);
+    }
+    if !USER.contains(&object) {
+        return Err(BackendError::NoPointer {
+            what: "the allocator pointer",
+            value: object,
+        });
+    }
+    // Itanium C++ ABI: an object begins with the pointer to its class's table, one word before
+    // which lies the pointer to its type_info, whose second word points to the name.
+    let table = pointer(memory, object, "the allocator object")?;
+    let type_info = pointer(memory, table.wrapping_sub(8), "the class table")?;
+    let name = pointer(memory, type_info.wrapping_add(8), "the type")?;
+    let name = memory
+        .read_string(name, MAX_NAME)
+        .map_err(|source| BackendError::Unreadable {
+            what: "the class name",
+            address: name,
+            source,
+        })?;
+    classify(&name).map(Some)
+}
+
+/// With what the environment says: `PYTORCH_NO_CUDA_MEMORY_CACHING` makes the native allocator pass
+/// every request on to the runtime.
+pub fn with_environment(backend: Backend, environment: &[(String, String)]) -> Backend {
+    let uncached = environment
+        .iter()
+        .any(|(name, _)| name == "PYTORCH_NO_CUDA_MEMORY_CACHING");
+    match backend {
+        Backend::Native if uncached => Backend::Uncached,
+        other => other,
+    }
+}
+
+fn word(memory: &impl Memory, address: u64, what: &'static str) -> Result<u64, BackendError> {
+    memory
+        .read_u64(address)
+        .map_err(|source| BackendError::Unreadable {
+            what,
+            address,
+            source,
+        })
+}
+
+fn pointer(memory: &impl Memory, address: u64, what: &'static str) -> Result<u64, BackendError> {
+    let value = word(memory, address, what)?;
+    if USER.contains(&value) {
+        Ok(value)
+    } else {
+        Err(BackendError::NoPointer { what, value })
+    }
+}
+
+fn classify(name: &[u8]) -> Result<Backend, BackendError> {
+    // GCC puts a star before names that are unique by address.
+    let name = name.strip_prefix(b"*").unwrap_or(name);
+    let name = std::str::from_utf8(name).map_err(|_| BackendError::NoName)?;
+    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(BackendError::NoName);
+    }
+    Ok(match name {
+        _ if name.starts_with("N3c104cuda20CUDACachingAllocator6Native") => Backend::Native,
+        _ if name.starts_with("N3c104cuda20CUDACachingAllocator15CudaMallocAsync") => {
+            Backend::MallocAsync
+        }
+        _ => Backend::Other(demangle(name)),
+    })
+}
+
+fn demangle(name: &str) -> String {
+    cpp_demangle::Symbol::new(format!("_ZTI{name}"))
+        .ok()
+        .and_then(|symbol| symbol.demangle().ok())
+        .and_then(|text| {
+            let text = text.strip_prefix("typeinfo for ")?;
+            Some(text.to_owned())
+        })
+        .unwrap_or_else(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    struct Words(HashMap<u64, u64>, HashMap<u64, &'static [u8]>);
+
+    impl Memory for Words {
+        fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+            for (i, byte) in buffer.iter_mut().enumerate() {
+                let at = address + i as u64;
+                let text = self
+                    .1
+                    .iter()
+                    .find_map(|(start, text)| text.get(at.checked_sub(*start)? as usize).copied());
+                let word = self
+                    .0
+                    .get(&(at & !7))
+                    .map(|word| word.to_le_bytes()[(at & 7) as usize]);
+                *byte = text.or(word).unwrap_or(0);
+                if at < 0x1000 {
+                    return Err(io::ErrorKind::PermissionDenied.into());
+                }
+            }
+            Ok(())
+        }
+    }
+
+    fn memory(name: &'static [u8]) -> Words {
+        Words(
+            HashMap::from([
+                (0x10000, 0x20000),
+                (0x20000, 0x30010),
+                (0x30008, 0x40000),
+                (0x40008, 0x50003),
+            ]),
+            HashMap::from([(0x50003, name)]),
+        )
+    }
+
+    #[test]
+    fn classes() {
+        let read = |name| read(&memory(name), 0x10000).unwrap().unwrap();
+        assert_eq!(
+            read(b"N3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocatorE\0"),
+            Backend::Native
+        );
+        assert_eq!(
+            read(
+                b"*N3c104cuda20CUDACachingAllocator15CudaMallocAsync24CudaMallocAsyncAllocatorE\0"
+            ),
+            Backend::MallocAsync
+        );
+        assert_eq!(
+            read(b"N5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocatorE\0"),
+            Backend::Other(
+                "torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator".to_owned()
+            )
+        );
+    }
+
+    #[test]
+    fn what_is_no_allocator() {
+        let mut null = memory(b"x\0");
+        null.0.insert(0x10000, 0);
+        assert_eq!(read(&null, 0x10000).unwrap(), None);
+        let mut odd = memory(b"x\0");
+        odd.0.insert(0x10000, 0x88);
+        assert!(matches!(
+            read(&odd, 0x10000),
+            Err(BackendError::NoPointer { value: 0x88, .. })
+        ));
+        let mut wild = memory(b"x\0");
+        wild.0.insert(0x20000, 7);
+        assert!(matches!(
+            read(&wild, 0x10000),
+            Err(BackendError::NoPointer { value: 7, .. })
+        ));
+        assert!(matches!(
+            read(&memory(b"\0"), 0x10000),
+            Err(BackendError::NoName)
+        ));
+        assert!(matches!(
+            read(&memory(b"\xff\x01\0"), 0x10000),
+            Err(BackendError::NoName)
+        ));
+        assert!(matches!(
+            read(&memory(b"x\0"), 0x10),
+            Err(BackendError::Unreadable { .. })
+        ));
+    }
+
+    #[test]
+    fn without_caching() {
+        let set = vec![("PYTORCH_NO_CUDA_MEMORY_CACHING".to_owned(), "1".to_owned())];
+        assert_eq!(with_environment(Backend::Native, &set), Backend::Uncached);
+        assert_eq!(with_environment(Backend::Native, &[]), Backend::Native);
+        assert_eq!(
+            with_environment(Backend::MallocAsync, &set),
+            Backend::MallocAsync
+        );
+    }
+}

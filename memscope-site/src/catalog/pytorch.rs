@@ -1,0 +1,297 @@
+//! PyTorch's functions, recognised by their mangled names.
+//!
+//! They are C++ and may be left by an exception, so none of them has a return probe. The encoding
+//! of the parameters in the symbol says which variant a file has; one that is not known is refused
+//! with a word, since its arguments would be read from the wrong places.
+
+use memscope_common::TorchAbi;
+
+use super::{Layer, Purpose, Row, Variant, Vendor};
+
+const REPORT: &str = "_ZN3c1027reportMemoryUsageToProfilerE";
+const OOM: &str = "_ZN3c1027reportOutOfMemoryToProfilerE";
+const TRACE: &str =
+    "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator12record_traceE";
+
+/// `c10::cuda::CUDACachingAllocator::allocator`, the pointer to the allocator in use.
+pub const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
+
+const fn pool(
+    name: &'static str,
+    library: &'static str,
+    purpose: Purpose,
+    prefix: &'static str,
+) -> Row {
+    Row::new(name, Vendor::Cuda, Layer::Pool, library, purpose).mangled(prefix)
+}
+
+pub(super) const ROWS: &[Row] = &[
+    pool(
+        "c10::reportMemoryUsageToProfiler",
+        "libc10.so",
+        Purpose::Report,
+        REPORT,
+    )
+    .essential(),
+    pool(
+        "c10::reportOutOfMemoryToProfiler",
+        "libc10.so",
+        Purpose::Oom,
+        OOM,
+    )
+    .essential(),
+    pool(
+        "DeviceCachingAllocator::record_trace",
+        "libc10_cuda.so",
+        Purpose::Trace,
+        TRACE,
+    )
+    .essential(),
+];
+
+/// What a symbol that begins like a row's is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// This variant.
+    Is(Variant),
+    /// A piece of the function that is not an entry of its own (`.cold`): nothing to say.
+    Piece,
+    /// Not one whose arguments we know; why.
+    Refused(String),
+}
+
+/// Reads the rest of a symbol, after the prefix of its row.
+pub fn read(purpose: Purpose, rest: &str) -> Reading {
+    // A compiler's clone: the name is that of the original, the parameters may not be.
+    let (parameters, clone) = match rest.split_once('.') {
+        Some((parameters, clone)) => (parameters, Some(clone)),
+        None => (rest, None),
+    };
+    match clone {
+        None => {}
+        Some(clone) if clone.starts_with("cold") => return Reading::Piece,
+        Some(clone) if clone.starts_with("localalias") || clone.starts_with("lto_priv") => {}
+        Some(clone) => {
+            return Reading::Refused(format!(
+                "the compiler made a clone of it (.{clone}), whose arguments may lie elsewhere"
+            ));
+        }
+    }
+    match purpose {
+        Purpose::Report => match parameters {
+            "PvlmmNS_6DeviceE" | "PvlllNS_6DeviceE" => Reading::Is(Variant::Only),
+            "PvlNS_6DeviceE" => Reading::Refused(
+                "this PyTorch is too old: its reporting function has no totals".to_owned(),
+            ),
+            _ => unknown(parameters),
+        },
+        Purpose::Oom => match parameters {
+            "lmmNS_6DeviceE" | "lllNS_6DeviceE" => Reading::Is(Variant::Only),
+            _ => unknown(parameters),
+        },
+        Purpose::Trace => match trace_abi(parameters) {
+            Some(abi) => Reading::Is(Variant::Trace(abi)),
+            None => unknown(parameters),
+        },
+        Purpose::Call(_) | Purpose::Loader => Reading::Is(Variant::Only),
+    }
+}
+
+fn unknown(parameters: &str) -> Reading {
+    Reading::Refused(format!(
+        "its parameters ({parameters}) are not those of a PyTorch that we know"
+    ))
+}
+
+/// `(Action, addr, size, stream [, device] [, pool], context [, …])`. What comes after the context
+/// does not move what comes before it.
+fn trace_abi(parameters: &str) -> Option<TorchAbi> {
+    let rest = parameters.strip_prefix('N')?;
+    const ACTION: &str = "10TraceEntry6ActionE";
+    let at = rest.find(ACTION)?;
+    // The scope of TraceEntry: a substitution, then perhaps a class of its own.
+    let scope = &rest[..at];
+    if !matches!(
+        scope,
+        "S1_" | "S2_" | "S_22CachingDeviceAllocator" | "S0_22CachingDeviceAllocator"
+    ) {
+        return None;
+    }
+    let rest = &rest[at + ACTION.len()..];
+    let rest = rest.strip_prefix('l').or_else(|| rest.strip_prefix('m'))?;
+    let rest = rest.strip_prefix('m')?;
+    let rest = rest.strip_prefix("P11CUstream_st")?;
+    let (device, rest) = match rest.strip_prefix('a') {
+        Some(rest) => (true, rest),
+        None => (false, rest),
+    };
+    let pair = rest
+        .strip_prefix("St4pairIyyE")
+        .or_else(|| rest.strip_prefix("St4pairImmE"));
+    let (pool, rest) = match pair {
+        Some(rest) => (true, rest),
+        None => (false, rest),
+    };
+    let rest = rest.strip_prefix("St10shared_ptrIN")?;
+    if !rest.contains("GatheredContextE") {
+        return None;
+    }
+    // Without the device, a pool of 16 bytes would not be on the stack as we read it.
+    if pool && !device {
+        return None;
+    }
+    Some(TorchAbi { device, pool })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen with readelf in the wheels of PyPI (cp311).
+    const SEEN: &[(&str, &str, bool, bool)] = &[
+        (
+            "2.1.2",
+            "NS1_10TraceEntry6ActionElmP11CUstream_stSt10shared_ptrINS_15GatheredContextEE",
+            false,
+            false,
+        ),
+        (
+            "2.4.1",
+            "NS1_10TraceEntry6ActionEmmP11CUstream_staSt10shared_ptrINS_15GatheredContextEE",
+            true,
+            false,
+        ),
+        (
+            "2.6.0",
+            "NS1_10TraceEntry6ActionEmmP11CUstream_staSt10shared_ptrINS_15GatheredContextEE",
+            true,
+            false,
+        ),
+        (
+            "2.8.0",
+            "NS1_10TraceEntry6ActionEmmP11CUstream_staSt4pairIyyESt10shared_ptrINS_15GatheredContextEE",
+            true,
+            true,
+        ),
+        (
+            "2.9.1",
+            "NS1_10TraceEntry6ActionEmmP11CUstream_staSt4pairIyyESt10shared_ptrINS_15GatheredContextEE",
+            true,
+            true,
+        ),
+        (
+            "2.11.0",
+            "NS_22CachingDeviceAllocator10TraceEntry6ActionEmmP11CUstream_staSt4pairIyyESt10shared_ptrINS_15GatheredContextEE",
+            true,
+            true,
+        ),
+        (
+            "2.13.0",
+            "NS_22CachingDeviceAllocator10TraceEntry6ActionEmmP11CUstream_staSt4pairIyyESt10shared_ptrINS_15GatheredContextEE",
+            true,
+            true,
+        ),
+        (
+            "2.15.0",
+            "NS_22CachingDeviceAllocator10TraceEntry6ActionEmmP11CUstream_staSt4pairIyyESt10shared_ptrINS_15GatheredContextEESt8optionalINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEE",
+            true,
+            true,
+        ),
+    ];
+
+    #[test]
+    fn every_version_seen() {
+        for (version, rest, device, pool) in SEEN {
+            assert_eq!(
+                read(Purpose::Trace, rest),
+                Reading::Is(Variant::Trace(TorchAbi {
+                    device: *device,
+                    pool: *pool
+                })),
+                "{version}"
+            );
+        }
+    }
+
+    #[test]
+    fn demangles_to_what_it_is() {
+        for (_, rest, _, _) in SEEN {
+            let symbol = format!("{TRACE}{rest}");
+            let name = cpp_demangle::Symbol::new(&symbol)
+                .unwrap()
+                .demangle()
+                .unwrap();
+            assert!(
+                name.starts_with(
+                    "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::record_trace("
+                ),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn unknown_parameters_are_refused() {
+        for rest in [
+            "",
+            "v",
+            // a wider device index
+            "NS1_10TraceEntry6ActionEmmP11CUstream_stsSt10shared_ptrINS_15GatheredContextEE",
+            // the size before the address, or another type
+            "NS1_10TraceEntry6ActionEmjP11CUstream_staSt10shared_ptrINS_15GatheredContextEE",
+            // a pool without a device
+            "NS1_10TraceEntry6ActionEmmP11CUstream_stSt4pairIyyESt10shared_ptrINS_15GatheredContextEE",
+            // a reference to the pool
+            "NS1_10TraceEntry6ActionEmmP11CUstream_staRKSt4pairIyyESt10shared_ptrINS_15GatheredContextEE",
+            "NS1_10TraceEntry6ActionEmmP11CUstream_sta",
+        ] {
+            assert!(
+                matches!(read(Purpose::Trace, rest), Reading::Refused(_)),
+                "{rest}"
+            );
+        }
+    }
+
+    #[test]
+    fn clones() {
+        let rest = SEEN[5].1;
+        for suffix in [".isra.0", ".constprop.1", ".part.0"] {
+            assert!(matches!(
+                read(Purpose::Trace, &format!("{rest}{suffix}")),
+                Reading::Refused(_)
+            ));
+        }
+        assert_eq!(
+            read(Purpose::Trace, &format!("{rest}.cold")),
+            Reading::Piece
+        );
+        assert!(matches!(
+            read(Purpose::Trace, &format!("{rest}.lto_priv.0")),
+            Reading::Is(_)
+        ));
+    }
+
+    #[test]
+    fn reports() {
+        assert_eq!(
+            read(Purpose::Report, "PvlmmNS_6DeviceE"),
+            Reading::Is(Variant::Only)
+        );
+        assert_eq!(
+            read(Purpose::Report, "PvlllNS_6DeviceE"),
+            Reading::Is(Variant::Only)
+        );
+        assert!(matches!(
+            read(Purpose::Report, "PvlNS_6DeviceE"),
+            Reading::Refused(why) if why.contains("too old")
+        ));
+        assert_eq!(
+            read(Purpose::Oom, "lmmNS_6DeviceE"),
+            Reading::Is(Variant::Only)
+        );
+        assert!(matches!(
+            read(Purpose::Oom, "lNS_6DeviceE"),
+            Reading::Refused(_)
+        ));
+    }
+}

@@ -1,0 +1,356 @@
+//! As much of ELF as is needed to find functions: program headers, section headers, symbol tables,
+//! notes. Read with `pread`, never mapped (a file that shrinks under a mapping is a SIGBUS), and
+//! total: a wrong file is an error, not a panic and not a large allocation.
+
+mod bytes;
+mod notes;
+mod symbols;
+
+use std::io;
+
+use object::elf;
+
+use bytes::{u16_at, u32_at, u64_at};
+
+pub use bytes::{FileBytes, ReadAt};
+pub use notes::{Note, notes};
+pub use symbols::{Symbol, SymbolTable};
+
+/// No table of one file is read beyond this many bytes.
+const MAX_TABLE: u64 = 1 << 30;
+/// Notes are short.
+const MAX_NOTES: u64 = 1 << 20;
+
+/// Why a file is not read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ElfError {
+    /// Not an ELF file.
+    #[error("it is no ELF file")]
+    NotElf,
+    /// ELF, of a class or byte order that we do not read.
+    #[error("it is an ELF file of another kind ({0})")]
+    Kind(&'static str),
+    /// A table lies outside the file, or is larger than any real one.
+    #[error("it is damaged: {0}")]
+    Damaged(&'static str),
+    /// Reading failed.
+    #[error("it cannot be read")]
+    Read(#[from] io::Error),
+}
+
+/// A program header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// `PT_*`.
+    pub kind: u32,
+    /// `PF_*`.
+    pub flags: u32,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Address in the file's own numbering.
+    pub address: u64,
+    /// Bytes in the file.
+    pub file_size: u64,
+}
+
+/// A section header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    name: u32,
+    /// `SHT_*`.
+    pub kind: u32,
+    /// Address in the file's own numbering, 0 where it is not loaded.
+    pub address: u64,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Another section that belongs to it.
+    pub link: u32,
+    entry_size: u64,
+}
+
+/// The headers of one file.
+#[derive(Debug)]
+pub struct Elf<'a, R: ReadAt + ?Sized> {
+    bytes: &'a R,
+    /// `EM_*`.
+    pub machine: u16,
+    /// Program headers.
+    pub segments: Vec<Segment>,
+    /// Section headers.
+    pub sections: Vec<Section>,
+    names: Vec<u8>,
+}
+
+const HEADER: usize = 64;
+const PROGRAM_HEADER: usize = 56;
+const SECTION_HEADER: usize = 64;
+
+impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
+    /// Reads the headers.
+    pub fn read(bytes: &'a R) -> Result<Self, ElfError> {
+        let mut elf = Elf::read_loaded(bytes)?;
+        let mut header = [0; HEADER];
+        bytes.read_at(0, &mut header)?;
+        elf.read_sections(&header)?;
+        Ok(elf)
+    }
+
+    /// Reads what is there in memory too: the program headers.
+    pub fn read_loaded(bytes: &'a R) -> Result<Self, ElfError> {
+        let mut header = [0; HEADER];
+        if bytes.length() < HEADER as u64 {
+            return Err(ElfError::NotElf);
+        }
+        bytes.read_at(0, &mut header)?;
+        if header[..4] != elf::ELFMAG {
+            return Err(ElfError::NotElf);
+        }
+        if header[4] != 2 {
+            return Err(ElfError::Kind("32 bits"));
+        }
+        if header[5] != 1 {
+            return Err(ElfError::Kind("big endian"));
+        }
+        let mut read = Elf {
+            bytes,
+            machine: u16_at(&header, 18),
+            segments: Vec::new(),
+            sections: Vec::new(),
+            names: Vec::new(),
+        };
+        let count = u64::from(u16_at(&header, 56));
+        if count > 0 && usize::from(u16_at(&header, 54)) != PROGRAM_HEADER {
+            return Err(ElfError::Damaged("program headers of another size"));
+        }
+        let table = read.range(
+            u64_at(&header, 32),
+            count * PROGRAM_HEADER as u64,
+            MAX_TABLE,
+            "the program headers lie outside the file",
+        )?;
+        read.segments = table
+            .chunks_exact(PROGRAM_HEADER)
+            .map(|raw| Segment {
+                kind: u32_at(raw, 0),
+                flags: u32_at(raw, 4),
+                offset: u64_at(raw, 8),
+                address: u64_at(raw, 16),
+                file_size: u64_at(raw, 32),
+            })
+            .collect();
+        Ok(read)
+    }
+
+    fn read_sections(&mut self, header: &[u8]) -> Result<(), ElfError> {
+        let offset = u64_at(header, 40);
+        if offset == 0 {
+            return Ok(());
+        }
+        if usize::from(u16_at(header, 58)) != SECTION_HEADER {
+            return Err(ElfError::Damaged("section headers of another size"));
+        }
+        const OUTSIDE: &str = "the section headers lie outside the file";
+        let mut count = u64::from(u16_at(header, 60));
+        let mut names = u32::from(u16_at(header, 62));
+        if count == 0 || names == u32::from(u16::MAX) {
+            // Many sections: the first header has the numbers.
+            let first = self.range(offset, SECTION_HEADER as u64, MAX_TABLE, OUTSIDE)?;
+            if count == 0 {
+                count = u64_at(&first, 32);
+            }
+            if names == u32::from(u16::MAX) {
+                names = u32_at(&first, 40);
+            }
+        }
+        let size = count
+            .checked_mul(SECTION_HEADER as u64)
+            .ok_or(ElfError::Damaged(OUTSIDE))?;
+        let table = self.range(offset, size, MAX_TABLE, OUTSIDE)?;
+        self.sections = table
+            .chunks_exact(SECTION_HEADER)
+            .map(|raw| Section {
+                name: u32_at(raw, 0),
+                kind: u32_at(raw, 4),
+                address: u64_at(raw, 16),
+                offset: u64_at(raw, 24),
+                size: u64_at(raw, 32),
+                link: u32_at(raw, 40),
+                entry_size: u64_at(raw, 56),
+            })
+            .collect();
+        if let Some(names) = self.sections.get(names as usize).copied() {
+            self.names = self.section_bytes(&names, MAX_NOTES)?;
+        }
+        Ok(())
+    }
+
+    fn range(
+        &self,
+        offset: u64,
+        size: u64,
+        most: u64,
+        what: &'static str,
+    ) -> Result<Vec<u8>, ElfError> {
+        let end = offset.checked_add(size).ok_or(ElfError::Damaged(what))?;
+        if end > self.bytes.length() || size > most {
+            return Err(ElfError::Damaged(what));
+        }
+        let mut buffer = vec![0; size as usize];
+        self.bytes.read_at(offset, &mut buffer)?;
+        Ok(buffer)
+    }
+
+    fn section_bytes(&self, section: &Section, most: u64) -> Result<Vec<u8>, ElfError> {
+        if section.kind == elf::SHT_NOBITS.0 {
+            return Ok(Vec::new());
+        }
+        self.range(
+            section.offset,
+            section.size,
+            most,
+            "a section lies outside the file",
+        )
+    }
+
+    /// The section with this name.
+    pub fn section(&self, name: &str) -> Option<&Section> {
+        self.sections.iter().find(|section| {
+            self.names
+                .get(section.name as usize..)
+                .and_then(|rest| rest.split(|byte| *byte == 0).next())
+                == Some(name.as_bytes())
+        })
+    }
+
+    /// The first section of this kind, as a symbol table.
+    fn table(&self, kind: u32) -> Result<Option<SymbolTable>, ElfError> {
+        let Some(section) = self.sections.iter().find(|section| section.kind == kind) else {
+            return Ok(None);
+        };
+        if section.entry_size != symbols::SYMBOL as u64 {
+            return Err(ElfError::Damaged("symbols of another size"));
+        }
+        let strings = self
+            .sections
+            .get(section.link as usize)
+            .ok_or(ElfError::Damaged("a symbol table without names"))?;
+        Ok(Some(SymbolTable {
+            symbols: self.section_bytes(section, MAX_TABLE)?,
+            strings: self.section_bytes(strings, MAX_TABLE)?,
+        }))
+    }
+
+    /// `.symtab`: all symbols, where the file was not stripped.
+    pub fn all_symbols(&self) -> Result<Option<SymbolTable>, ElfError> {
+        self.table(elf::SHT_SYMTAB.0)
+    }
+
+    /// `.dynsym`: what the file exports; through the dynamic segment where there are no section
+    /// headers.
+    pub fn exported_symbols(&self) -> Result<Option<SymbolTable>, ElfError> {
+        match self.table(elf::SHT_DYNSYM.0)? {
+            Some(table) => Ok(Some(table)),
+            None if self.sections.is_empty() => self.dynamic_symbols(),
+            None => Ok(None),
+        }
+    }
+
+    fn dynamic_symbols(&self) -> Result<Option<SymbolTable>, ElfError> {
+        let Some(dynamic) = self.segments.iter().find(|s| s.kind == elf::PT_DYNAMIC.0) else {
+            return Ok(None);
+        };
+        const OUTSIDE: &str = "the dynamic segment lies outside the file";
+        let entries = self.range(dynamic.offset, dynamic.file_size, MAX_NOTES, OUTSIDE)?;
+        let value = |tag: i64| {
+            entries
+                .chunks_exact(16)
+                .map(|raw| (u64_at(raw, 0) as i64, u64_at(raw, 8)))
+                .take_while(|(tag, _)| *tag != 0)
+                .find(|(this, _)| *this == tag)
+                .and_then(|(_, value)| self.offset_of(value).or(Some(value)))
+        };
+        // DT_STRTAB, DT_SYMTAB; DT_STRSZ is a size, not an address.
+        let (Some(strings), Some(symbols)) = (value(5), value(6)) else {
+            return Ok(None);
+        };
+        let strings_size = entries
+            .chunks_exact(16)
+            .find(|raw| u64_at(raw, 0) == 10)
+            .map_or(0, |raw| u64_at(raw, 8));
+        // Without a hash table of the old form nothing says how many symbols there are; linkers
+        // put the names right behind them.
+        let size = strings
+            .checked_sub(symbols)
+            .ok_or(ElfError::Damaged("symbols of an unknown number"))?;
+        Ok(Some(SymbolTable {
+            symbols: self.range(symbols, size, MAX_TABLE, OUTSIDE)?,
+            strings: self.range(strings, strings_size, MAX_TABLE, OUTSIDE)?,
+        }))
+    }
+
+    /// Where in the file this address is, if the file has it.
+    pub fn offset_of(&self, address: u64) -> Option<u64> {
+        self.load_of(address)
+            .and_then(|(segment, inside)| segment.offset.checked_add(inside))
+    }
+
+    /// As [`Elf::offset_of`], for code only; with the bytes that follow in the segment.
+    pub fn code_offset_of(&self, address: u64) -> Option<(u64, u64)> {
+        let (segment, inside) = self.load_of(address)?;
+        if segment.flags & elf::PF_X.0 == 0 {
+            return None;
+        }
+        let offset = segment.offset.checked_add(inside)?;
+        Some((offset, segment.file_size - inside))
+    }
+
+    fn load_of(&self, address: u64) -> Option<(&Segment, u64)> {
+        self.segments
+            .iter()
+            .filter(|segment| segment.kind == elf::PT_LOAD.0)
+            .find_map(|segment| {
+                let inside = address.checked_sub(segment.address)?;
+                (inside < segment.file_size).then_some((segment, inside))
+            })
+    }
+
+    /// Bytes of the file.
+    pub fn bytes_at(&self, offset: u64, size: u64) -> Result<Vec<u8>, ElfError> {
+        self.range(offset, size, MAX_TABLE, "code lies outside the file")
+    }
+
+    /// The build id.
+    pub fn build_id(&self) -> Option<Vec<u8>> {
+        let segments = self
+            .segments
+            .iter()
+            .filter(|segment| segment.kind == elf::PT_NOTE.0)
+            .map(|segment| (segment.offset, segment.file_size));
+        // Some tools that move things leave the segment behind and keep the section right.
+        let section = self
+            .section(".note.gnu.build-id")
+            .map(|section| (section.offset, section.size));
+        for (offset, size) in section.into_iter().chain(segments) {
+            let Ok(bytes) = self.range(offset, size, MAX_NOTES, "notes") else {
+                continue;
+            };
+            for note in notes(&bytes) {
+                if note.kind == elf::NT_GNU_BUILD_ID.0 && note.owner == b"GNU" {
+                    return Some(note.content.to_vec());
+                }
+            }
+        }
+        None
+    }
+
+    /// The bytes of a section of notes.
+    pub fn note_section(&self, name: &str) -> Result<Vec<u8>, ElfError> {
+        match self.section(name).copied() {
+            Some(section) => self.section_bytes(&section, MAX_NOTES),
+            None => Ok(Vec::new()),
+        }
+    }
+}

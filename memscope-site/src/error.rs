@@ -1,0 +1,103 @@
+//! What can go wrong when a process is looked at.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a process could not be looked at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SiteError {
+    /// There is no such process, or it ended while it was read.
+    #[error("process {pid} does not exist (or has just ended)")]
+    NoSuchProcess {
+        /// Process id as asked for.
+        pid: u32,
+    },
+    /// The number names a thread, not a process.
+    #[error("{pid} is a thread of process {process}: name the process")]
+    ThreadId {
+        /// Number as asked for.
+        pid: u32,
+        /// The process that the thread belongs to.
+        process: u32,
+    },
+    /// The process has ended and waits for its parent.
+    #[error("process {pid} has ended (a zombie that its parent has not collected)")]
+    Zombie {
+        /// Process id.
+        pid: u32,
+    },
+    /// The main thread has ended while others live on: the process's memory is not to be seen
+    /// through its own number.
+    #[error(
+        "the main thread of process {pid} has ended while others run on; it cannot be followed"
+    )]
+    MainThreadEnded {
+        /// Process id.
+        pid: u32,
+    },
+    /// A thread of the kernel has no user memory.
+    #[error("{pid} is a kernel thread: it has no user memory")]
+    KernelThread {
+        /// Process id.
+        pid: u32,
+    },
+    /// The number was taken over by another process while it was read.
+    #[error("process {pid} ended while it was read, and its number names another process now")]
+    Reused {
+        /// Process id.
+        pid: u32,
+    },
+    /// The kernel does not let us look.
+    #[error("not permitted to read {path} of process {pid}: run as root, or as its owner with CAP_SYS_PTRACE", path = .path.display())]
+    NotPermitted {
+        /// Process id.
+        pid: u32,
+        /// What was read.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Reading failed in another way.
+    #[error("cannot read {path} of process {pid}", path = .path.display())]
+    Read {
+        /// Process id.
+        pid: u32,
+        /// What was read.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of `/proc` does not have the form that we know.
+    #[error("{path} of process {pid} has an unknown form: {what}", path = .path.display())]
+    Malformed {
+        /// Process id.
+        pid: u32,
+        /// What was read.
+        path: PathBuf,
+        /// What was expected.
+        what: &'static str,
+    },
+    /// Code of this machine cannot be read yet.
+    #[error("process {pid} runs code of an unsupported machine ({machine}); x86-64 is supported")]
+    UnsupportedMachine {
+        /// Process id.
+        pid: u32,
+        /// Machine, in words.
+        machine: String,
+    },
+}
+
+impl SiteError {
+    /// The error for a failed read under `/proc/<pid>`.
+    pub(crate) fn proc_read(pid: u32, path: impl Into<PathBuf>, source: io::Error) -> SiteError {
+        let path = path.into();
+        match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => SiteError::NoSuchProcess { pid },
+            Some(libc::EPERM | libc::EACCES) => SiteError::NotPermitted { pid, path, source },
+            _ => SiteError::Read { pid, path, source },
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The catalog's functions in one file: which symbols are which rows, and where their probes stand.
+//! Nothing here depends on a process, so the answer is kept for the next one that maps the file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::LazyLock;
+
+use object::elf::{STT_FUNC, STT_GNU_IFUNC};
+
+use crate::catalog::pytorch::{self, Reading};
+use crate::catalog::{self, Match, Purpose, Row, Variant};
+use crate::elf::{Elf, ElfError, ReadAt, SymbolTable};
+use crate::place::{self, Code, Emulation, Machine, PlaceError, Placement, Wants};
+use crate::usdt::{self, UsdtProbe};
+
+/// Functions larger than this are not read to their end.
+const MAX_FUNCTION: u64 = 1 << 20;
+/// Of a function whose end is not known, this much is read.
+const SOME: u64 = 256;
+
+/// Why a function has no probe.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Why {
+    /// The file defines no such symbol.
+    #[error("it is not defined there")]
+    NotDefined,
+    /// The symbol is local, and the file's symbol table was stripped.
+    #[error("the file was stripped of its symbol table, so local functions cannot be found")]
+    Stripped,
+    /// Resolved at run time by a function of the program.
+    #[error("it is an indirect function (IFUNC), whose code is chosen at run time")]
+    Ifunc,
+    /// Another variant than those known.
+    #[error("{0}")]
+    Variant(String),
+    /// Pointers of 32 bits.
+    #[error("it has 32-bit pointers (the driver API of CUDA 3.1 and older)")]
+    Narrow,
+    /// Two functions that do different things share one body.
+    #[error("it shares its code with {0}, so calls of the two cannot be told apart")]
+    Folded(String),
+    /// It lies in no code of the file.
+    #[error("its symbol does not lie in code")]
+    NotCode,
+    /// The code is not mapped executable.
+    #[error("its code is not mapped")]
+    NotMapped,
+    /// No probe may stand there.
+    #[error("{0}")]
+    Place(#[from] PlaceError),
+    /// The file cannot be read.
+    #[error("{0}")]
+    File(String),
+}
+
+/// A function that a probe can be put on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileSite {
+    pub row: &'static Row,
+    pub variant: Variant,
+    pub symbol: String,
+    pub aliases: Vec<String>,
+    /// The function in the file's own numbering.
+    pub address: u64,
+    /// The function's offset in the file.
+    pub offset: u64,
+    pub placement: Placement,
+}
+
+/// A function that is there and has no probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub row: &'static Row,
+    pub symbol: String,
+    pub why: Why,
+}
+
+/// What one file has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FileSites {
+    pub sites: Vec<FileSite>,
+    pub refused: Vec<Refusal>,
+    /// `CUDACachingAllocator::allocator`, in the file's own numbering.
+    pub allocator: Option<u64>,
+    pub usdt: Vec<UsdtProbe>,
+    pub stripped: bool,
+}
+
+struct Index {
+    exact: HashMap<&'static [u8], &'static Row>,
+    mangled: Vec<(&'static str, &'static Row)>,
+}
+
+static INDEX: LazyLock<Index> = LazyLock::new(|| {
+    let mut index = Index {
+        exact: HashMap::new(),
+        mangled: Vec::new(),
+    };
+    for row in catalog::rows() {
+        match row.symbol {
+            Match::Exact(name) => {
+                index.exact.insert(name.as_bytes(), row);
+            }
+            Match::Mangled(prefix) => index.mangled.push((prefix, row)),
+        }
+    }
+    index
+});
+
+impl Index {
+    /// The row that a symbol belongs to. Asked for millions of names, so most are turned away by
+    /// their first letters.
+    fn find(&self, name: &[u8]) -> Option<(&'static Row, Reading)> {
+        match name {
+            [b'c', b'u', ..] | [b'_', b'd', b'l', ..] => {
+                let row = self.exact.get(name)?;
+                Some((row, Reading::Is(Variant::Only)))
+            }
+            [b'_', b'Z', b'N', b'3', b'c', b'1', b'0', ..] => {
+                let name = std::str::from_utf8(name).ok()?;
+                self.mangled.iter().find_map(|(prefix, row)| {
+                    let rest = name.strip_prefix(prefix)?;
+                    Some((*row, pytorch::read(row.purpose, rest)))
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+struct Candidate {
+    row: &'static Row,
+    variant: Variant,
+    symbol: String,
+    size: u64,
+    global: bool,
+}
+
+#[derive(Default)]
+struct Candidates {
+    by_address: BTreeMap<u64, Vec<Candidate>>,
+    refused: Vec<Refusal>,
+    allocator: Option<u64>,
+}
+
+impl Candidates {
+    fn collect(&mut self, table: &SymbolTable) {
+        for symbol in table.defined() {
+            if symbol.name == pytorch::ALLOCATOR.as_bytes() {
+                self.allocator = Some(symbol.address);
+                continue;
+            }
+            let kind = symbol.kind;
+            let ifunc = kind == STT_GNU_IFUNC.0;
+            if kind != STT_FUNC.0 && !ifunc {
+                continue;
+            }
+            let Some((row, reading)) = INDEX.find(symbol.name) else {
+                continue;
+            };
+            let name = String::from_utf8_lossy(symbol.name).into_owned();
+            match reading {
+                Reading::Piece => {}
+                Reading::Refused(why) => self.refuse(row, name, Why::Variant(why)),
+                Reading::Is(_) if ifunc => self.refuse(row, name, Why::Ifunc),
+                Reading::Is(variant) => {
+                    let here = self.by_address.entry(symbol.address).or_default();
+                    if !here.iter().any(|known| known.symbol == name) {
+                        here.push(Candidate {
+                            row,
+                            variant,
+                            symbol: name,
+                            size: symbol.size,
+                            global: symbol.global,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, row: &'static Row, symbol: String, why: Why) {
+        let refusal = Refusal { row, symbol, why };
+        if !self.refused.contains(&refusal) {
+            self.refused.push(refusal);
+        }
+    }
+}
+
+/// Finds and places everything in a file.
+pub(crate) fn scan<R: ReadAt + ?Sized>(
+    elf: &Elf<'_, R>,
+    emulation: Emulation,
+) -> Result<FileSites, ElfError> {
+    let exported = elf.exported_symbols()?;
+    let all = elf.all_symbols()?;
+    let tables: Vec<&SymbolTable> = exported.iter().chain(all.iter()).collect();
+    let mut candidates = Candidates::default();
+    for table in &tables {
+        candidates.collect(table);
+    }
+    let mut entries: Vec<u64> = Vec::new();
+    if !candidates.by_address.is_empty() {
+        entries.extend(tables.iter().flat_map(|table| table.entries()));
+        entries.sort_unstable();
+        entries.dedup();
+    }
+    let mut found = FileSites {
+        refused: std::mem::take(&mut candidates.refused),
+        allocator: candidates.allocator,
+        usdt: usdt::read(elf)?,
+        stripped: all.is_none(),
+        sites: Vec::new(),
+    };
+    for (address, here) in candidates.by_address {
+        match choose(here) {
+            Ok((chosen, aliases)) => {
+                let row = chosen.row;
+                let symbol = chosen.symbol.clone();
+                match site(elf, emulation, address, chosen, aliases, &entries)? {
+                    Ok(site) => found.sites.push(site),
+                    Err(why) => found.refused.push(Refusal { row, symbol, why }),
+                }
+            }
+            Err(refused) => found.refused.extend(refused),
+        }
+    }
+    Ok(found)
+}
+
+/// Several names of one address: the one whose row is probed, and the others. Names of functions
+/// that do different things refuse each other.
+fn choose(mut here: Vec<Candidate>) -> Result<(Candidate, Vec<String>), Vec<Refusal>> {
+    here.sort_by_key(|c| (c.row.narrow, c.row.per_thread_stream, !c.global));
+    let first = here
+        .first()
+        .map(|c| (c.row.purpose, c.row.abi, c.row.narrow));
+    if let Some((_, _, true)) = first {
+        return Err(refuse_all(here, |_| Why::Narrow));
+    }
+    let differs = here
+        .iter()
+        .find(|c| !c.row.narrow && Some((c.row.purpose, c.row.abi, false)) != first)
+        .map(|c| c.symbol.clone());
+    if let Some(other) = differs {
+        let name = here[0].symbol.clone();
+        return Err(refuse_all(here, |c| {
+            Why::Folded(if c.symbol == name {
+                other.clone()
+            } else {
+                name.clone()
+            })
+        }));
+    }
+    let mut rest = here.into_iter();
+    match rest.next() {
+        Some(chosen) => Ok((chosen, rest.map(|c| c.symbol).collect())),
+        None => Err(Vec::new()),
+    }
+}
+
+fn refuse_all(here: Vec<Candidate>, why: impl Fn(&Candidate) -> Why) -> Vec<Refusal> {
+    here.into_iter()
+        .map(|candidate| Refusal {
+            row: candidate.row,
+            why: why(&candidate),
+            symbol: candidate.symbol,
+        })
+        .collect()
+}
+
+fn site<R: ReadAt + ?Sized>(
+    elf: &Elf<'_, R>,
+    emulation: Emulation,
+    address: u64,
+    chosen: Candidate,
+    aliases: Vec<String>,
+    entries: &[u64],
+) -> Result<Result<FileSite, Why>, ElfError> {
+    let Some((offset, available)) = elf.code_offset_of(address) else {
+        return Ok(Err(Why::NotCode));
+    };
+    let whole = (1..=MAX_FUNCTION.min(available)).contains(&chosen.size);
+    let size = if whole {
+        chosen.size
+    } else {
+        SOME.min(available)
+    };
+    let bytes = elf.bytes_at(offset, size)?;
+    let first = entries.partition_point(|entry| *entry <= address);
+    let end = entries.partition_point(|entry| *entry < address.saturating_add(size));
+    let code = Code {
+        bytes: &bytes,
+        whole,
+        address,
+        entries: entries.get(first..end).unwrap_or(&[]),
+    };
+    let stack = match chosen.variant {
+        // The pool id is an argument on the stack.
+        Variant::Trace(abi) => abi.pool,
+        Variant::Only => chosen.row.abi.stack,
+    };
+    let wants = Wants {
+        returns: chosen.row.returns,
+        stack,
+    };
+    let machine = Machine::from_elf(elf.machine);
+    Ok(place::place(machine, &code, wants, emulation)
+        .map_err(Why::Place)
+        .map(|placement| FileSite {
+            row: chosen.row,
+            variant: chosen.variant,
+            symbol: chosen.symbol,
+            aliases,
+            address,
+            offset,
+            placement,
+        }))
+}
+
+impl FileSites {
+    /// What a file of this name should have and has not.
+    pub fn lacking(&self, file_name: &str) -> Vec<(&'static Row, Why)> {
+        catalog::rows()
+            .iter()
+            .filter(|row| row.essential && file_name.starts_with(row.library))
+            .filter(|row| !self.sites.iter().any(|site| same(site.row, row)))
+            .filter(|row| !self.refused.iter().any(|refusal| same(refusal.row, row)))
+            .map(|row| {
+                let local = row.purpose == Purpose::Trace;
+                let why = if local && self.stripped {
+                    Why::Stripped
+                } else {
+                    Why::NotDefined
+                };
+                (row, why)
+            })
+            .collect()
+    }
+}
+
+fn same(one: &Row, other: &Row) -> bool {
+    one.name == other.name
+}

@@ -1,0 +1,33 @@
+//! Which allocator functions exist in what a process has mapped, and where may a probe stand.
+//!
+//! This crate owns the catalog of functions ([`catalog`]), the view of a process's mappings
+//! ([`mapped`]), the search for catalog functions in the mapped files ([`resolve`]), the choice of
+//! the instruction under each probe ([`place`]), and two readings of a live process: which
+//! allocator PyTorch uses ([`backend`]) and who the process is ([`process`]).
+//!
+//! It answers from files and `/proc` only. It knows neither aya nor BPF, attaches nothing, and
+//! refuses to guess: what cannot be found or proved is named in [`Missing`], with the reason.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
+
+pub mod backend;
+pub mod catalog;
+pub mod elf;
+mod error;
+mod file_sites;
+pub mod identity;
+pub mod mapped;
+pub mod maps;
+pub mod memory;
+pub mod place;
+pub mod process;
+pub mod resolve;
+pub mod usdt;
+
+pub use catalog::{Layer, Row, Variant, Vendor};
+pub use error::SiteError;
+pub use file_sites::Why;
+pub use identity::FileIdentity;
+pub use memory::{Memory, ProcessMemory};
+pub use memscope_ledger::event::Level;
+pub use resolve::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved, Resolver};

@@ -1,0 +1,378 @@
+//! What a process has mapped, object by object, and the way to the bytes that are really mapped.
+//!
+//! A path in `/proc/<pid>/maps` is a name of another mount namespace and may by now name a newer
+//! file (after an upgrade an attach by path succeeds and no event ever comes). So files are opened
+//! through `/proc/<pid>/map_files/<range>`, which is the mapped file itself. Only where the kernel
+//! does not permit that is the path tried, below `/proc/<pid>/root`, and then it must prove that it
+//! is the same file. Nothing but regular files is ever opened.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::SiteError;
+use crate::elf::{Elf, ElfError, FileBytes, ReadAt};
+use crate::maps::{self, Mapping, Name};
+use crate::memory::{Memory, ProcessMemory};
+
+/// One file of which a process has mapped at least one part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedObject {
+    /// Path as the process's mount namespace knows it.
+    pub path: OsString,
+    /// The path no longer names this file.
+    pub deleted: bool,
+    /// Device as the maps show it.
+    pub device: (u32, u32),
+    /// Inode as the maps show it.
+    pub inode: u64,
+    /// Its mappings in address order; never empty.
+    pub mappings: Vec<Mapping>,
+}
+
+/// All objects of a process, with the lines that could not be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapped {
+    /// Files.
+    pub objects: Vec<MappedObject>,
+    /// Lines of another form than we know.
+    pub unknown_lines: usize,
+    /// There is any user memory at all.
+    pub any: bool,
+}
+
+/// How we came by the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenedBy {
+    /// Through `map_files`: it is the mapped file.
+    MapFiles,
+    /// By path below the process's root; its build id equals the one in memory.
+    PathSameBuildId,
+    /// By path below the process's root; device and inode equal those of the maps.
+    PathSameInode,
+}
+
+/// An opened object.
+#[derive(Debug)]
+pub struct OpenObject {
+    /// Its bytes.
+    pub bytes: FileBytes,
+    /// A path that leads to this very file as long as the mapping exists.
+    pub open_path: PathBuf,
+    /// How it was found.
+    pub by: OpenedBy,
+}
+
+/// Why an object was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The mapping went away.
+    #[error("it is no longer mapped")]
+    Unmapped,
+    /// A device, a pipe, …: opening it could do something.
+    #[error("it is no regular file")]
+    NotRegular,
+    /// `map_files` is not permitted and the path names another file.
+    #[error(
+        "its path names another file now, and the mapped one cannot be opened without CAP_SYS_ADMIN"
+    )]
+    Replaced,
+    /// `map_files` is not permitted and nothing proves that the path is the mapped file.
+    #[error("nothing proves that its path still names the mapped file")]
+    Unproven,
+    /// Opening failed.
+    #[error("{path} cannot be opened", path = .path.display())]
+    Open {
+        /// What was opened.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Reads and groups the mappings of a process.
+pub fn read(pid: u32) -> Result<Mapped, SiteError> {
+    let path = PathBuf::from(format!("/proc/{pid}/maps"));
+    let text = fs::read(&path).map_err(|source| SiteError::proc_read(pid, path, source))?;
+    Ok(group(&text))
+}
+
+/// Groups the lines of a maps file.
+pub fn group(text: &[u8]) -> Mapped {
+    let (lines, unknown_lines) = maps::parse(text);
+    let mut objects: Vec<MappedObject> = Vec::new();
+    let any = !lines.is_empty();
+    let mut places = std::collections::HashMap::new();
+    for line in lines {
+        let Name::File { path, deleted } = line.name.clone() else {
+            continue;
+        };
+        let key = (line.device, line.inode, path.clone());
+        let place = *places.entry(key).or_insert_with(|| {
+            objects.push(MappedObject {
+                path,
+                deleted,
+                device: line.device,
+                inode: line.inode,
+                mappings: Vec::new(),
+            });
+            objects.len() - 1
+        });
+        if let Some(object) = objects.get_mut(place) {
+            object.mappings.push(line);
+        }
+    }
+    Mapped {
+        objects,
+        unknown_lines,
+        any,
+    }
+}
+
+impl MappedObject {
+    /// It has code in memory.
+    pub fn is_executable(&self) -> bool {
+        self.mappings.iter().any(|mapping| mapping.execute)
+    }
+
+    /// Path for people.
+    pub fn display_path(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
+
+    /// The last part of the path.
+    pub fn file_name(&self) -> String {
+        Path::new(&self.path)
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    }
+
+    /// Where in memory this byte of the file lies as code.
+    pub fn code_address(&self, file_offset: u64) -> Option<u64> {
+        self.mappings
+            .iter()
+            .filter(|mapping| mapping.execute)
+            .find_map(|mapping| mapping.address_of(file_offset))
+    }
+
+    /// What must be added to the file's own addresses (wrapping) to get those in memory.
+    pub fn bias<R: ReadAt + ?Sized>(&self, elf: &Elf<'_, R>) -> Option<u64> {
+        let code = self.bias_by(elf, true);
+        // A page where two segments meet is mapped twice; of code there is one copy only.
+        code.or_else(|| self.bias_by(elf, false))
+    }
+
+    fn bias_by<R: ReadAt + ?Sized>(&self, elf: &Elf<'_, R>, code: bool) -> Option<u64> {
+        elf.segments
+            .iter()
+            .filter(|segment| segment.kind == object::elf::PT_LOAD.0)
+            .filter(|segment| !code || segment.flags & object::elf::PF_X.0 != 0)
+            .find_map(|segment| {
+                self.mappings
+                    .iter()
+                    .filter(|mapping| !code || mapping.execute)
+                    .find_map(|mapping| mapping.address_of(segment.offset))
+                    .map(|address| address.wrapping_sub(segment.address))
+            })
+    }
+
+    /// Opens what is really mapped.
+    pub fn open(&self, pid: u32) -> Result<OpenObject, OpenError> {
+        let first = self
+            .mappings
+            .iter()
+            .find(|mapping| mapping.execute)
+            .or(self.mappings.first())
+            .ok_or(OpenError::Unmapped)?;
+        let path = PathBuf::from(format!(
+            "/proc/{pid}/map_files/{:x}-{:x}",
+            first.start, first.end
+        ));
+        match open_regular(&path) {
+            Ok(bytes) => Ok(OpenObject {
+                bytes,
+                open_path: path,
+                by: OpenedBy::MapFiles,
+            }),
+            Err(OpenError::Open { source, .. })
+                if matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES)) =>
+            {
+                self.open_by_path(pid)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn open_by_path(&self, pid: u32) -> Result<OpenObject, OpenError> {
+        if self.deleted {
+            return Err(OpenError::Replaced);
+        }
+        let mut path = OsString::from(format!("/proc/{pid}/root"));
+        path.push(&self.path);
+        let path = PathBuf::from(path);
+        let bytes = open_regular(&path)?;
+        let by = match self.same_build_id(pid, &bytes) {
+            Some(true) => OpenedBy::PathSameBuildId,
+            Some(false) => return Err(OpenError::Replaced),
+            None if self.same_inode(&bytes) => OpenedBy::PathSameInode,
+            None => return Err(OpenError::Unproven),
+        };
+        Ok(OpenObject {
+            bytes,
+            open_path: path,
+            by,
+        })
+    }
+
+    fn same_inode(&self, bytes: &FileBytes) -> bool {
+        bytes.file().metadata().is_ok_and(|metadata| {
+            let device = metadata.dev();
+            metadata.ino() == self.inode
+                && (rustix::fs::major(device), rustix::fs::minor(device)) == self.device
+        })
+    }
+
+    /// Whether the build id of the file is the one in the process's memory; `None` where one of
+    /// the two is not to be had.
+    fn same_build_id(&self, pid: u32, file: &FileBytes) -> Option<bool> {
+        let memory = ProcessMemory::open(pid).ok()?;
+        let in_memory = MemoryView {
+            memory: &memory,
+            object: self,
+        };
+        let mapped = Elf::read_loaded(&in_memory).ok()?.build_id()?;
+        let on_disk = match Elf::read(file) {
+            Ok(elf) => elf.build_id(),
+            Err(ElfError::Read(_)) => return None,
+            Err(_) => None,
+        };
+        Some(on_disk.as_ref() == Some(&mapped))
+    }
+}
+
+/// The file's bytes as far as they are mapped.
+struct MemoryView<'a> {
+    memory: &'a ProcessMemory,
+    object: &'a MappedObject,
+}
+
+impl ReadAt for MemoryView<'_> {
+    fn length(&self) -> u64 {
+        self.object
+            .mappings
+            .iter()
+            .map(|mapping| mapping.offset.saturating_add(mapping.len()))
+            .max()
+            .unwrap_or(0)
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let address = self
+            .object
+            .mappings
+            .iter()
+            .filter(|mapping| !mapping.write)
+            .find_map(|mapping| mapping.address_of(offset))
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        self.memory.read(address, buffer)
+    }
+}
+
+/// Opens a regular file; looks before it opens, since to open a device may do something.
+fn open_regular(path: &Path) -> Result<FileBytes, OpenError> {
+    let failed = |source: io::Error| match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => OpenError::Unmapped,
+        _ => OpenError::Open {
+            path: path.to_owned(),
+            source,
+        },
+    };
+    if !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(OpenError::NotRegular);
+    }
+    let file: File = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(OpenError::NotRegular);
+    }
+    FileBytes::new(file).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grouping() {
+        let mapped = group(
+            b"1000-2000 r--p 0 fe:01 5 /lib/a.so\n\
+              2000-3000 r-xp 1000 fe:01 5 /lib/a.so\n\
+              3000-4000 rw-p 0 00:00 0 \n\
+              4000-5000 r--p 0 fe:01 6 /lib/a.so\n\
+              5000-6000 r-xp 0 00:00 0 [vdso]\n\
+              6000-7000 rw-s 0 00:06 9 /dev/nvidia0\n\
+              nonsense\n",
+        );
+        assert_eq!(mapped.unknown_lines, 1);
+        let seen: Vec<_> = mapped
+            .objects
+            .iter()
+            .map(|o| {
+                (
+                    o.display_path(),
+                    o.inode,
+                    o.mappings.len(),
+                    o.is_executable(),
+                )
+            })
+            .collect();
+        // Two files of one name: the replaced one and its successor.
+        assert_eq!(
+            seen,
+            [
+                ("/lib/a.so".to_owned(), 5, 2, true),
+                ("/lib/a.so".to_owned(), 6, 1, false),
+                ("/dev/nvidia0".to_owned(), 9, 1, false)
+            ]
+        );
+        assert_eq!(mapped.objects[0].code_address(0x1010), Some(0x2010));
+        assert_eq!(mapped.objects[0].code_address(0x10), None);
+    }
+
+    #[test]
+    fn devices_are_not_opened() {
+        assert!(matches!(
+            open_regular(Path::new("/dev/null")),
+            Err(OpenError::NotRegular)
+        ));
+        assert!(matches!(
+            open_regular(Path::new("/nowhere/at/all")),
+            Err(OpenError::Unmapped)
+        ));
+    }
+
+    #[test]
+    fn opened_through_map_files_or_proven() {
+        let pid = std::process::id();
+        let mapped = read(pid).unwrap();
+        let libc = mapped
+            .objects
+            .iter()
+            .find(|object| object.is_executable() && object.file_name().starts_with("libc.so"))
+            .expect("a C library");
+        let through = libc.open(pid).unwrap();
+        let by_path = libc.open_by_path(pid).unwrap();
+        assert_eq!(by_path.by, OpenedBy::PathSameBuildId);
+        let inode = |o: &OpenObject| o.bytes.file().metadata().unwrap().ino();
+        assert_eq!(inode(&through), inode(&by_path));
+        let elf = Elf::read(&by_path.bytes).unwrap();
+        assert!(libc.bias(&elf).is_some());
+    }
+}

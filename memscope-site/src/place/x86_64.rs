@@ -1,0 +1,265 @@
+//! x86-64: what the kernel emulates, and the proof that a place is right.
+//!
+//! The kernel's rules are in arch/x86/kernel/uprobes.c
+//! (<https://github.com/torvalds/linux/blob/master/arch/x86/kernel/uprobes.c>):
+//! `branch_setup_xol_ops` (nop, jmp, call and conditional jumps with a relative target),
+//! `push_setup_xol_ops` (push of a 64-bit register), `is_prefix_bad` (refused altogether).
+
+use iced_x86::{
+    Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
+    InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register,
+};
+
+use super::{Code, Emulation, PlaceError, Placement, Wants};
+
+/// The entry block is not searched further than this.
+const MAX_BYTES: u64 = 128;
+/// Registers that carry arguments (System V ABI).
+const ARGUMENTS: [Register; 6] = [
+    Register::RDI,
+    Register::RSI,
+    Register::RDX,
+    Register::RCX,
+    Register::R8,
+    Register::R9,
+];
+
+/// The kernel's own nops of 2 to 9 bytes (arch/x86/include/asm/nops.h). Longer ones begin with a
+/// prefix on which the kernel refuses a probe.
+const LONG_NOPS: [&[u8]; 8] = [
+    &[0x66, 0x90],
+    &[0x0f, 0x1f, 0x00],
+    &[0x0f, 0x1f, 0x40, 0x00],
+    &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+    &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
+    &[0x0f, 0x1f, 0x80, 0x00, 0x00, 0x00, 0x00],
+    &[0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
+    &[0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
+];
+
+impl Emulation {
+    fn covers(self, bytes: &[u8]) -> Option<&'static str> {
+        match bytes {
+            // 66 90 was emulated before the other long nops: a prefix and opcode 90.
+            [0x90] | [0x66, 0x90] => Some("nop"),
+            [0x50..=0x57] | [0x41, 0x50..=0x57] if self.push => Some("push"),
+            [0xeb, _] | [0xe9, _, _, _, _] => Some("jmp"),
+            [0xe8, _, _, _, _] => Some("call"),
+            [0x70..=0x7f, _] | [0x0f, 0x80..=0x8f, _, _, _, _] => Some("conditional jump"),
+            long if self.long_nop && LONG_NOPS.contains(&long) => Some("nop"),
+            _ => None,
+        }
+    }
+}
+
+/// Prefixes on which the kernel refuses a probe: LOCK and segments other than FS and GS.
+fn forbidden_prefix(bytes: &[u8]) -> Option<&'static str> {
+    bytes
+        .iter()
+        .take_while(|byte| {
+            matches!(
+                byte,
+                0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3
+            )
+        })
+        .find_map(|byte| match byte {
+            0xf0 => Some("a LOCK prefix"),
+            0x26 | 0x2e | 0x36 | 0x3e => Some("a segment prefix"),
+            _ => None,
+        })
+}
+
+pub(super) fn place(
+    code: &Code<'_>,
+    wants: Wants,
+    emulation: Emulation,
+) -> Result<Placement, PlaceError> {
+    check_first(code)?;
+    let mut decoder = Decoder::with_ip(64, code.bytes, code.address, DecoderOptions::NONE);
+    let mut factory = InstructionInfoFactory::new();
+    let mut instruction = Instruction::default();
+    let mut walk = Walk {
+        pushed: Some(0),
+        wants,
+    };
+    let mut why_not = "no emulated instruction stands in the entry block before the arguments move";
+    while decoder.can_decode() && decoder.position() as u64 <= MAX_BYTES {
+        let at = decoder.position();
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            break;
+        }
+        let bytes = &code.bytes[at..decoder.position()];
+        let (Some(pushed), true) = (walk.pushed, walk.stack_is_fit()) else {
+            break;
+        };
+        if let Some(word) = emulation.covers(bytes) {
+            match enters_only_from_above(code, at as u64, word) {
+                Ok(()) => return Ok(found(at as u64, pushed, wants, word)),
+                Err(why) => why_not = why,
+            }
+        }
+        if instruction.flow_control() != FlowControl::Next || !walk.step(&mut factory, &instruction)
+        {
+            break;
+        }
+    }
+    Ok(Placement {
+        entry_offset: 0,
+        return_offset: wants.returns.then_some(0),
+        emulated: false,
+        pushed: 0,
+        reason: format!("on the first instruction, single-stepped: {why_not}"),
+    })
+}
+
+fn found(at: u64, pushed: u32, wants: Wants, word: &str) -> Placement {
+    let reason = match at {
+        0 => format!("on the first instruction, {word}, emulated"),
+        _ => format!("on {word} at +{at}, emulated, arguments untouched until there"),
+    };
+    Placement {
+        entry_offset: at,
+        return_offset: wants.returns.then_some(at),
+        emulated: true,
+        pushed,
+        reason,
+    }
+}
+
+fn check_first(code: &Code<'_>) -> Result<(), PlaceError> {
+    let mut decoder = Decoder::with_ip(64, code.bytes, code.address, DecoderOptions::NONE);
+    let first = decoder.decode();
+    if first.is_invalid() {
+        return Err(PlaceError::NotCode);
+    }
+    if first.code() == Op::Int3 {
+        return Err(PlaceError::Breakpoint);
+    }
+    let bytes = &code.bytes[..first.len()];
+    if let Some(prefix) = forbidden_prefix(bytes) {
+        return Err(PlaceError::Forbidden(prefix.to_owned()));
+    }
+    if bytes == [0xf4] || first.is_privileged() {
+        return Err(PlaceError::Forbidden("a privileged instruction".to_owned()));
+    }
+    Ok(())
+}
+
+/// The state of registers and stack on the way through the entry block.
+struct Walk {
+    /// Bytes pushed so far; `None` when that is no longer known.
+    pushed: Option<u32>,
+    wants: Wants,
+}
+
+impl Walk {
+    fn stack_is_fit(&self) -> bool {
+        !self.wants.stack_kept() || self.pushed == Some(0)
+    }
+
+    /// Passes an instruction; false when no place behind it can be right.
+    fn step(&mut self, factory: &mut InstructionInfoFactory, instruction: &Instruction) -> bool {
+        let info = factory.info_options(instruction, InstructionInfoOptions::NONE);
+        let writes = |access: OpAccess| {
+            matches!(
+                access,
+                OpAccess::Write
+                    | OpAccess::CondWrite
+                    | OpAccess::ReadWrite
+                    | OpAccess::ReadCondWrite
+            )
+        };
+        let mut stack_pointer = false;
+        for used in info.used_registers() {
+            if !writes(used.access()) {
+                continue;
+            }
+            let register = used.register().full_register();
+            if ARGUMENTS.contains(&register) {
+                return false;
+            }
+            stack_pointer |= register == Register::RSP;
+        }
+        let memory = info.used_memory().iter().any(|used| writes(used.access()));
+        if memory && self.wants.stack_kept() {
+            // It could be the stack that we want to read.
+            return false;
+        }
+        if stack_pointer {
+            self.pushed = self
+                .pushed
+                .and_then(|pushed| pushed.checked_add_signed(grown(instruction)?));
+        }
+        true
+    }
+}
+
+/// By how many bytes the instruction makes the stack longer, where that is known.
+fn grown(instruction: &Instruction) -> Option<i32> {
+    if instruction.is_stack_instruction() {
+        return instruction.stack_pointer_increment().checked_neg();
+    }
+    let immediate = matches!(
+        instruction.op1_kind(),
+        OpKind::Immediate8to64 | OpKind::Immediate32to64
+    );
+    if instruction.op0_register() != Register::RSP || !immediate {
+        return None;
+    }
+    let by = i32::try_from(instruction.immediate(1) as i64).ok()?;
+    match instruction.mnemonic() {
+        Mnemonic::Sub => Some(by),
+        Mnemonic::Add => by.checked_neg(),
+        _ => None,
+    }
+}
+
+/// Proves that the instruction at `at` runs once for each call: nothing enters the block between
+/// the entry and it.
+///
+/// Jumps through a table cannot be followed. For `push` they need not be: code that jumps back to
+/// one would leave its frame unbalanced.
+fn enters_only_from_above(code: &Code<'_>, at: u64, word: &str) -> Result<(), &'static str> {
+    if at == 0 {
+        return Ok(());
+    }
+    if !code.whole {
+        return Err("how far the function reaches is not known, so jumps back cannot be ruled out");
+    }
+    let inside = |address: u64| {
+        address
+            .checked_sub(code.address)
+            .is_some_and(|offset| offset > 0 && offset <= at)
+    };
+    if code.entries.iter().any(|address| inside(*address)) {
+        return Err("another symbol lies inside the entry block");
+    }
+    let mut decoder = Decoder::with_ip(64, code.bytes, code.address, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            return Err("the function cannot be disassembled to its end");
+        }
+        match instruction.flow_control() {
+            FlowControl::IndirectBranch if word != "push" => {
+                return Err("the function jumps through a table, which cannot be followed");
+            }
+            FlowControl::UnconditionalBranch
+            | FlowControl::ConditionalBranch
+            | FlowControl::Call
+            | FlowControl::XbeginXabortXend => {
+                let near = matches!(
+                    instruction.op0_kind(),
+                    OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
+                );
+                if near && inside(instruction.near_branch_target()) {
+                    return Err("the function jumps back into its entry block");
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,333 @@
+//! Who a process is: what `/proc/<pid>` says of it at the attach.
+//!
+//! A number that names a thread, a zombie or a thread of the kernel is an error that says so.
+//! Numbers of other pid namespaces are not guessed: a pid is always the one that this program's own
+//! `/proc` shows.
+
+use std::fs;
+use std::path::PathBuf;
+
+use memscope_ledger::event::ProcessFacts;
+
+use crate::SiteError;
+
+/// `PF_KTHREAD` of include/linux/sched.h.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+/// Longest value of an environment variable that is kept.
+const MAX_VALUE: usize = 4096;
+/// So many variables are kept at most.
+const MAX_VARIABLES: usize = 128;
+/// So many arguments of the command line are kept, and this much of each.
+const MAX_ARGUMENTS: usize = 256;
+
+/// Variables that say which rank, device, job or allocator setting a process has.
+const VARIABLES: &[&str] = &[
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_NPU_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "PYTORCH_NO_NPU_MEMORY_CACHING",
+    "TASK_QUEUE_ENABLE",
+    "ASCEND_LAUNCH_BLOCKING",
+    "TORCHELASTIC_RUN_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+];
+
+/// The part of `/proc/<pid>/stat` that matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Name of the program, as the kernel keeps it.
+    pub comm: String,
+    /// State letter.
+    pub state: u8,
+    /// Parent.
+    pub parent_pid: u32,
+    /// `PF_*` flags.
+    pub flags: u64,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+/// Parses a `stat` line. The name may contain spaces and brackets, so the last bracket ends it.
+pub fn parse_stat(text: &[u8]) -> Option<Stat> {
+    let open = memchr::memchr(b'(', text)?;
+    let close = memchr::memrchr(b')', text)?;
+    let comm = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
+    let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // fields[0] is field 3 of proc(5).
+    Some(Stat {
+        comm,
+        state: *fields.first()?.as_bytes().first()?,
+        parent_pid: fields.get(1)?.parse().ok()?,
+        flags: fields.get(6)?.parse().ok()?,
+        start_ticks: fields.get(19)?.parse().ok()?,
+    })
+}
+
+fn read(pid: u32, name: &str) -> Result<Vec<u8>, SiteError> {
+    let path = PathBuf::from(format!("/proc/{pid}/{name}"));
+    fs::read(&path).map_err(|source| SiteError::proc_read(pid, path, source))
+}
+
+fn malformed(pid: u32, name: &str, what: &'static str) -> SiteError {
+    SiteError::Malformed {
+        pid,
+        path: PathBuf::from(format!("/proc/{pid}/{name}")),
+        what,
+    }
+}
+
+/// The process's `stat`, if it is a living process with user memory.
+pub fn alive(pid: u32) -> Result<Stat, SiteError> {
+    alive_with_status(pid).map(|(stat, _)| stat)
+}
+
+fn alive_with_status(pid: u32) -> Result<(Stat, Status), SiteError> {
+    let stat = parse_stat(&read(pid, "stat")?)
+        .ok_or_else(|| malformed(pid, "stat", "23 fields after the name"))?;
+    let status = Status::parse(&read(pid, "status")?)
+        .ok_or_else(|| malformed(pid, "status", "Tgid and Uid"))?;
+    if status.tgid != pid {
+        return Err(SiteError::ThreadId {
+            pid,
+            process: status.tgid,
+        });
+    }
+    if stat.flags & KERNEL_THREAD != 0 {
+        return Err(SiteError::KernelThread { pid });
+    }
+    if stat.state == b'Z' && status.threads > 1 {
+        return Err(SiteError::MainThreadEnded { pid });
+    }
+    if matches!(stat.state, b'Z' | b'X' | b'x') {
+        return Err(SiteError::Zombie { pid });
+    }
+    Ok((stat, status))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Status {
+    tgid: u32,
+    uids: [u32; 3],
+    threads: u32,
+    /// Ids from our namespace inwards.
+    namespace_pids: Vec<u32>,
+}
+
+impl Status {
+    fn parse(text: &[u8]) -> Option<Status> {
+        // The name may hold anything but a line feed, so the text need not be UTF-8.
+        let text = String::from_utf8_lossy(text);
+        let numbers = |key: &str| -> Vec<u32> {
+            text.lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+                .map(|rest| {
+                    rest.split_ascii_whitespace()
+                        .filter_map(|number| number.parse().ok())
+                        .collect()
+                })
+                .unwrap_or_default()
+        };
+        let uids = numbers("Uid");
+        Some(Status {
+            tgid: numbers("Tgid").first().copied()?,
+            uids: [*uids.first()?, *uids.get(1)?, *uids.get(2)?],
+            threads: numbers("Threads").first().copied().unwrap_or(1),
+            namespace_pids: numbers("NSpid"),
+        })
+    }
+}
+
+/// Reads everything about a process. `level`, `generation` and `from_start` are the caller's to
+/// set.
+pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
+    let (stat, status) = alive_with_status(pid)?;
+    let cmdline = read(pid, "cmdline")?;
+    let environment = read(pid, "environ")?;
+    let cgroup = read(pid, "cgroup").ok();
+    let after = alive(pid)?;
+    if after.start_ticks != stat.start_ticks {
+        return Err(SiteError::Reused { pid });
+    }
+    let inner = status.namespace_pids.last().copied();
+    Ok(ProcessFacts {
+        pid,
+        namespace_pid: inner.filter(|_| status.namespace_pids.len() > 1),
+        start_ticks: stat.start_ticks,
+        parent_pid: stat.parent_pid,
+        uids: status.uids,
+        comm: stat.comm,
+        cmdline: arguments(&cmdline),
+        cgroup: cgroup.as_deref().and_then(cgroup_path),
+        environment: chosen_variables(&environment),
+        ..ProcessFacts::default()
+    })
+}
+
+fn arguments(text: &[u8]) -> Vec<String> {
+    let text = text.strip_suffix(b"\0").unwrap_or(text);
+    if text.is_empty() {
+        return Vec::new();
+    }
+    text.split(|byte| *byte == 0)
+        .take(MAX_ARGUMENTS)
+        .map(shortened)
+        .collect()
+}
+
+fn shortened(text: &[u8]) -> String {
+    String::from_utf8_lossy(text.get(..MAX_VALUE).unwrap_or(text)).into_owned()
+}
+
+/// The process's group: of the unified hierarchy, or, where that has none, of the memory
+/// controller, or of any.
+fn cgroup_path(text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    let mut lines: Vec<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.split_once(':')?.1.split_once(':'))
+        .collect();
+    lines.sort_by_key(|(controllers, path)| {
+        let rank = match *controllers {
+            "" => 0,
+            c if c.split(',').any(|c| c == "memory") => 1,
+            _ => 2,
+        };
+        (*path == "/", rank)
+    });
+    lines.first().map(|(_, path)| (*path).to_owned())
+}
+
+fn chosen_variables(text: &[u8]) -> Vec<(String, String)> {
+    text.split(|byte| *byte == 0)
+        .filter_map(|variable| {
+            let at = memchr::memchr(b'=', variable)?;
+            let name = std::str::from_utf8(&variable[..at]).ok()?;
+            is_chosen(name).then(|| (name.to_owned(), shortened(&variable[at + 1..])))
+        })
+        .take(MAX_VARIABLES)
+        .collect()
+}
+
+fn is_chosen(name: &str) -> bool {
+    // SLURM_JWT and its like are keys, and what is read here is shown and journaled.
+    let secret = ["JWT", "TOKEN", "KEY", "SECRET", "PASS", "CRED"]
+        .iter()
+        .any(|word| name.contains(word));
+    VARIABLES.contains(&name) || (name.starts_with("SLURM_") && !secret)
+}
+
+/// Whether this program is in the initial pid namespace, so that the pids of its `/proc` are those
+/// that the kernel's probes see. `None` where that cannot be read.
+pub fn in_initial_pid_namespace() -> Option<bool> {
+    // PROC_PID_INIT_INO of include/linux/proc_ns.h: fixed, and part of the interface by use.
+    const INITIAL: &str = "pid:[4026531836]";
+    let link = fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(link.as_os_str() == INITIAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_try_to_confuse() {
+        let line = b"42 (a) R 1 (b) S 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 10 11";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!(stat.comm, "a) R 1 (b");
+        assert_eq!((stat.state, stat.parent_pid), (b'S', 7));
+        assert_eq!((stat.flags, stat.start_ticks), (4194560, 123456));
+        for bad in [&b""[..], b"1 (x", b"1 (x) ", b"1 )x( R 1", b"1 (x) R 1 2 3"] {
+            assert_eq!(parse_stat(bad), None);
+        }
+    }
+
+    #[test]
+    fn ourselves() {
+        let pid = std::process::id();
+        let facts = facts(pid).unwrap();
+        assert_eq!(facts.pid, pid);
+        assert!(facts.start_ticks > 0 && !facts.cmdline.is_empty());
+        assert_eq!(facts.parent_pid, std::os::unix::process::parent_id());
+    }
+
+    #[test]
+    fn what_is_no_process() {
+        assert!(matches!(
+            facts(0x7fff_fff0),
+            Err(SiteError::NoSuchProcess { .. })
+        ));
+        let pid = std::process::id();
+        std::thread::spawn(move || {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            assert!(matches!(
+                facts(tid),
+                Err(SiteError::ThreadId { process, .. }) if process == pid
+            ));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_zombie() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        loop {
+            match facts(child.id()) {
+                Err(SiteError::Zombie { .. }) => break,
+                Ok(_) => assert!(std::time::Instant::now() < deadline),
+                // Between the end and the zombie the files can be empty.
+                Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
+            }
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn variables() {
+        let chosen = chosen_variables(
+            b"RANK=3\0PATH=/bin\0MASTER_ADDR=h\0SLURM_JOB_ID=9\0SLURM_JWT=s\0odd\0PYTORCH_CUDA_ALLOC_CONF=a:b=c\0",
+        );
+        let chosen: Vec<_> = chosen
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        assert_eq!(
+            chosen,
+            ["RANK=3", "SLURM_JOB_ID=9", "PYTORCH_CUDA_ALLOC_CONF=a:b=c"]
+        );
+    }
+
+    #[test]
+    fn groups() {
+        let path = |text: &str| cgroup_path(text.as_bytes());
+        assert_eq!(
+            path("0::/user.slice/x:y\n").as_deref(),
+            Some("/user.slice/x:y")
+        );
+        assert_eq!(
+            path("5:cpu,cpuacct:/a\n4:memory:/b\n0::/\n").as_deref(),
+            Some("/b")
+        );
+        assert_eq!(path("0::/\n").as_deref(), Some("/"));
+        assert_eq!(path(""), None);
+    }
+}

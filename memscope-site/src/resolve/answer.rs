@@ -1,0 +1,176 @@
+//! Putting one process's answer together, object by object.
+
+use memscope_ledger::event::Level;
+
+use super::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved};
+use crate::SiteError;
+use crate::catalog::{Layer, Purpose, Row};
+use crate::file_sites::{FileSite, FileSites, Why};
+use crate::identity::FileIdentity;
+use crate::mapped::{MappedObject, OpenError, OpenObject};
+
+/// An error and its causes in one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// An answer in the making.
+pub(super) struct Answer {
+    pub pid: u32,
+    pub level: Level,
+    pub resolved: Resolved,
+    /// Some object was ELF of this other kind.
+    pub foreign: Option<&'static str>,
+    /// Some object was ELF of ours.
+    pub readable: bool,
+}
+
+impl Answer {
+    pub fn missing(
+        &mut self,
+        object: &MappedObject,
+        function: &str,
+        layer: Option<Layer>,
+        why: Why,
+    ) {
+        self.resolved.missing.push(Missing {
+            library: object.display_path(),
+            function: function.to_owned(),
+            layer,
+            why,
+        });
+    }
+
+    pub fn unopened(&mut self, object: &MappedObject, error: &OpenError) {
+        // A device's memory mapped executable, say: no library.
+        if !matches!(error, OpenError::NotRegular) {
+            self.missing(object, "*", None, Why::File(chain(error)));
+        }
+    }
+
+    pub fn add(
+        &mut self,
+        object: &MappedObject,
+        open: &OpenObject,
+        identity: FileIdentity,
+        base: Option<u64>,
+        file: &FileSites,
+    ) {
+        let name = object.file_name();
+        self.resolved.pytorch |= name.starts_with("libc10_cuda.so");
+        self.resolved.device_library |= name.starts_with("libcuda.so")
+            || name.starts_with("libcudart.so")
+            || file.sites.iter().any(|site| is_device(site.row));
+        if let (Some(value), Some(base)) = (file.allocator, base) {
+            self.resolved.allocator_address = Some(base.wrapping_add(value));
+            self.resolved.pytorch = true;
+        }
+        for probe in &file.usdt {
+            self.resolved
+                .usdt
+                .push((open.open_path.clone(), probe.clone()));
+        }
+        self.name_missing(object, &name, file);
+        let mut sites = Vec::new();
+        for site in &file.sites {
+            let hook = site.row.purpose == Purpose::Loader;
+            if !hook && !site.row.at_level(self.level) {
+                continue;
+            }
+            match found(object, site) {
+                Some(found) if hook => {
+                    self.resolved.loader_hook.get_or_insert_with(|| LoaderHook {
+                        open_path: open.open_path.clone(),
+                        display_path: object.display_path(),
+                        identity: identity.clone(),
+                        site: found,
+                    });
+                }
+                Some(found) => sites.push(found),
+                None => self.missing(object, &site.symbol, Some(site.row.layer), Why::NotMapped),
+            }
+        }
+        if let (Some(first), false) = (sites.first(), sites.is_empty()) {
+            let base = base.unwrap_or_else(|| {
+                // Every site knows both of its addresses.
+                file.sites
+                    .iter()
+                    .find(|site| site.symbol == first.symbol)
+                    .map_or(0, |site| first.address.wrapping_sub(site.address))
+            });
+            self.resolved.objects.push(ObjectSites {
+                open_path: open.open_path.clone(),
+                opened_by: open.by,
+                display_path: object.display_path(),
+                identity,
+                base,
+                sites,
+                deleted: object.deleted,
+            });
+        }
+    }
+
+    fn name_missing(&mut self, object: &MappedObject, name: &str, file: &FileSites) {
+        let level = self.level;
+        let wanted = |row: &Row| row.purpose == Purpose::Loader || row.at_level(level);
+        for refusal in file.refused.iter().filter(|refusal| wanted(refusal.row)) {
+            let why = refusal.why.clone();
+            self.missing(object, &refusal.symbol, Some(refusal.row.layer), why);
+        }
+        for (row, why) in file.lacking(name) {
+            if wanted(row) {
+                self.missing(object, row.name, Some(row.layer), why);
+            }
+        }
+    }
+
+    pub fn finish(mut self) -> Result<Resolved, SiteError> {
+        const HOOK: &str = "_dl_debug_state";
+        let named = self.resolved.missing.iter().any(|m| m.function == HOOK);
+        if self.resolved.loader_hook.is_none() && !named {
+            self.resolved.missing.push(Missing {
+                library: "the process".to_owned(),
+                function: HOOK.to_owned(),
+                layer: Some(Layer::Loader),
+                why: Why::NotDefined,
+            });
+        }
+        match self.foreign {
+            Some(what) if !self.readable => Err(SiteError::UnsupportedMachine {
+                pid: self.pid,
+                machine: what.to_owned(),
+            }),
+            _ => Ok(self.resolved),
+        }
+    }
+}
+
+fn is_device(row: &Row) -> bool {
+    matches!(row.layer, Layer::Runtime | Layer::Driver)
+}
+
+/// A site of the file, as this process has it.
+fn found(object: &MappedObject, site: &FileSite) -> Option<FoundSite> {
+    let address = object.code_address(site.offset)?;
+    let placement = &site.placement;
+    Some(FoundSite {
+        row: site.row,
+        variant: site.variant,
+        symbol: site.symbol.clone(),
+        aliases: site.aliases.clone(),
+        function_offset: site.offset,
+        entry_offset: site.offset + placement.entry_offset,
+        return_offset: placement.return_offset.map(|offset| site.offset + offset),
+        emulated: placement.emulated,
+        pushed: placement.pushed,
+        address,
+        reason: placement.reason.clone(),
+    })
+}

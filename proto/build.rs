@@ -1,0 +1,56 @@
+//! Compiles `memscope/v1/*.proto` without `protoc`, and teaches the types the JSON of `--json`:
+//! names as in the files, integers as numbers, unknown as null, enums as lower-case words.
+
+use prost_types::field_descriptor_proto::{Label, Type};
+use std::error::Error;
+use std::path::PathBuf;
+
+const FILES: &[&str] = &["memscope/v1/memscope.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=memscope");
+    let descriptors = protox::compile(FILES, ["."])?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(
+        out.join("descriptors.bin"),
+        prost::Message::encode_to_vec(&descriptors),
+    )?;
+
+    let mut builder = tonic_prost_build::configure()
+        .message_attribute(".", "#[derive(serde::Serialize)]")
+        // A process reads as one flat object, though its facts travel as a message of their own.
+        .field_attribute(".memscope.v1.Process.facts", "#[serde(flatten)]")
+        // Without the leading dot, the rule does not reach into the variants of the oneof.
+        .field_attribute("Event.body", "#[serde(flatten)]");
+    for file in &descriptors.file {
+        for message in &file.message_type {
+            let name = format!(".{}.{}", file.package(), message.name());
+            for oneof in &message.oneof_decl {
+                // proto3's `optional` makes a hidden oneof whose name begins with `_`.
+                if oneof.name().starts_with('_') {
+                    continue;
+                }
+                builder = builder.type_attribute(
+                    format!("{name}.{}", oneof.name()),
+                    "#[derive(serde::Serialize)] \
+                     #[serde(tag = \"kind\", content = \"body\", rename_all = \"snake_case\")]",
+                );
+            }
+            for field in &message.field {
+                if field.r#type() != Type::Enum {
+                    continue;
+                }
+                if field.label() == Label::Repeated || field.proto3_optional() {
+                    return Err(format!("{name}.{}: only plain enum fields", field.name()).into());
+                }
+                let kind = field.type_name().rsplit('.').next().unwrap_or_default();
+                builder = builder.field_attribute(
+                    format!("{name}.{}", field.name()),
+                    format!("#[serde(serialize_with = \"crate::json::word::<{kind}, _>\")]"),
+                );
+            }
+        }
+    }
+    builder.compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! memscope's wire: the protobuf package `memscope.v1` as Rust types.
+//!
+//! Owns: the `.proto` files, the generated code, its JSON form, and the few words that server and
+//! client must agree on. Refuses: what the words mean to the ledger (`memscope-rpc`) and how they
+//! look to people (`memscope-ctl`).
+
+mod json;
+
+/// The package `memscope.v1`.
+#[allow(missing_docs, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("memscope.v1");
+}
+
+/// The package as an encoded `FileDescriptorSet`, for the reflection service.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// Metadata entry of an error: its stable word.
+pub const ERROR_CODE: &str = "memscope-error";
+
+/// Stands between what happened and what to do in the message of an error.
+pub const HINT_SEPARATOR: &str = " — ";
+
+/// Where the daemon listens unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/memscope/memscoped.sock";
+
+/// Splits the message of an error into what happened and what to do.
+#[must_use]
+pub fn split_message(message: &str) -> (&str, Option<&str>) {
+    match message.split_once(HINT_SEPARATOR) {
+        Some((what, hint)) => (what, Some(hint)),
+        None => (message, None),
+    }
+}
+
+pub use json::Word;

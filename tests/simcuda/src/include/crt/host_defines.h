@@ -1,0 +1,26 @@
+/* The runtime's headers ask for this file, which the compiler's wheel carries and the runtime's does
+ * not. These are the words that plain C needs of it. */
+#ifndef SIMCUDA_HOST_DEFINES_H
+#define SIMCUDA_HOST_DEFINES_H
+
+#define __host__
+#define __device__
+#define __global__
+#define __shared__
+#define __constant__
+#define __managed__
+#define __grid_constant__
+#define __cudart_builtin__
+#define __device_builtin__
+#define __device_builtin_texture_type__
+#define __device_builtin_surface_type__
+#define __specialization_static
+#define __no_return__ __attribute__((noreturn))
+#define __noinline__ __attribute__((noinline))
+#define __forceinline__ __inline__ __attribute__((always_inline))
+#define __align__(n) __attribute__((aligned(n)))
+#define __builtin_align__(n) __align__(n)
+#define CUDARTAPI
+#define CUDARTAPI_CDECL
+
+#endif

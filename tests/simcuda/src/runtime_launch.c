@@ -1,0 +1,191 @@
+/* Kernels: they are registered and launched, and do nothing. */
+#include "runtime.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONFIGURATIONS = 16 };
+
+static __thread struct {
+    dim3 grid, block;
+    size_t shared;
+    cudaStream_t stream;
+} configurations[CONFIGURATIONS];
+static __thread int configured;
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
+    if (configured == CONFIGURATIONS) return 1;
+    configurations[configured].grid = grid;
+    configurations[configured].block = block;
+    configurations[configured].shared = shared;
+    configurations[configured].stream = stream;
+    configured++;
+    return 0;
+}
+
+cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream) {
+    if (configured == 0) return cudaErrorMissingConfiguration;
+    configured--;
+    *grid = configurations[configured].grid;
+    *block = configurations[configured].block;
+    *shared = configurations[configured].shared;
+    *(cudaStream_t *)stream = configurations[configured].stream;
+    return cudaSuccess;
+}
+
+void **__cudaRegisterFatBinary(void *image) {
+    void **handle = malloc(sizeof *handle);
+    *handle = image;
+    return handle;
+}
+
+void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
+void __cudaUnregisterFatBinary(void **handle) { free(handle); }
+char __cudaInitModule(void **handle) { return (void)handle, 1; }
+
+void __cudaRegisterFunction(void **handle, const char *function, char *device_function, const char *name, int limit,
+                            void *tid, void *bid, void *block, void *grid, int *warp) {
+    (void)handle, (void)function, (void)device_function, (void)name, (void)limit;
+    (void)tid, (void)bid, (void)block, (void)grid, (void)warp;
+}
+
+/* Device variables: the host stands in for the device. */
+struct variable {
+    const void *symbol;
+    void *memory;
+    size_t size;
+    struct variable *next;
+};
+static struct variable *variables;
+
+void __cudaRegisterVar(void **handle, char *symbol, char *device_name, const char *name, int external, size_t size,
+                       int constant, int global) {
+    (void)handle, (void)device_name, (void)name, (void)external, (void)constant, (void)global;
+    struct variable *variable = calloc(1, sizeof *variable);
+    variable->symbol = symbol;
+    variable->size = size;
+    simcuda_lock();
+    variable->next = variables;
+    variables = variable;
+    simcuda_unlock();
+}
+
+static struct variable *variable_of(const void *symbol) {
+    simcuda_lock();
+    struct variable *it = variables;
+    while (it && it->symbol != symbol) it = it->next;
+    if (it && !it->memory) it->memory = calloc(1, it->size ? it->size : 1);
+    simcuda_unlock();
+    return it;
+}
+
+cudaError_t cudaGetSymbolAddress(void **out, const void *symbol) {
+    struct variable *variable = variable_of(symbol);
+    if (!variable) return simcuda_result(cudaErrorInvalidSymbol);
+    *out = variable->memory;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetSymbolSize(size_t *out, const void *symbol) {
+    struct variable *variable = variable_of(symbol);
+    if (!variable) return simcuda_result(cudaErrorInvalidSymbol);
+    *out = variable->size;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes, size_t offset,
+                               enum cudaMemcpyKind kind) {
+    struct variable *variable = variable_of(symbol);
+    (void)kind;
+    if (!variable || offset + bytes > variable->size) return simcuda_result(cudaErrorInvalidSymbol);
+    memcpy((char *)variable->memory + offset, from, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, size_t offset, enum cudaMemcpyKind kind) {
+    struct variable *variable = variable_of(symbol);
+    (void)kind;
+    if (!variable || offset + bytes > variable->size) return simcuda_result(cudaErrorInvalidSymbol);
+    memcpy(to, (char *)variable->memory + offset, bytes);
+    return cudaSuccess;
+}
+
+static cudaError_t launch(const char *name) {
+    NEEDS_DEVICE(name);
+    return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
+                             cudaStream_t stream) {
+    (void)function, (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+    return launch("cudaLaunchKernel");
+}
+
+cudaError_t cudaLaunchKernel_ptsz(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
+                                  cudaStream_t stream) {
+    (void)function, (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+    return launch("cudaLaunchKernel_ptsz");
+}
+
+cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
+                                        cudaStream_t stream) {
+    (void)function, (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+    return launch("cudaLaunchCooperativeKernel");
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *configuration, const void *function, void **arguments) {
+    (void)configuration, (void)function, (void)arguments;
+    return launch("cudaLaunchKernelExC");
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                               cudaStream_t stream) {
+    (void)kernel, (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+    return launch("cudaLaunchKernel");
+}
+
+cudaError_t __cudaGetKernel(cudaKernel_t *out, const void *function) {
+    *out = (cudaKernel_t)function;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t *out, const void *symbol) {
+    *out = (cudaFunction_t)symbol;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function) {
+    const struct simcuda_settings *settings = simcuda_settings();
+    (void)function;
+    memset(out, 0, sizeof *out);
+    out->maxThreadsPerBlock = 1024;
+    out->numRegs = 32;
+    out->ptxVersion = out->binaryVersion = settings->capability_major * 10 + settings->capability_minor;
+    out->maxDynamicSharedSizeBytes = 48 << 10;
+    out->preferredShmemCarveout = -1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int size,
+                                                                   size_t dynamic, unsigned flags) {
+    (void)function, (void)dynamic, (void)flags;
+    if (size <= 0 || size > 1024) return simcuda_result(cudaErrorInvalidValue);
+    *blocks = 2048 / size;
+    return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int size, size_t dynamic) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, size, dynamic, 0);
+}
+
+cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *function, const cudaLaunchConfig_t *configuration) {
+    (void)function, (void)configuration;
+    *clusters = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *function, int blocks, int size) {
+    (void)function, (void)blocks, (void)size;
+    *bytes = 48 << 10;
+    return cudaSuccess;
+}

@@ -1,0 +1,83 @@
+//! Compiling the C workloads.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::places::{build_folder, workload};
+use crate::program::run;
+use crate::sim::sim;
+
+/// What to link with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Library {
+    /// The simulated runtime and driver.
+    Runtime,
+    /// The simulated driver.
+    Driver,
+    /// Neither.
+    None,
+}
+
+/// Functions of ours that stand for the runtime's begin with `push`, as the real ones do.
+const FLAGS: [&str; 9] = [
+    "-std=gnu11",
+    "-O1",
+    "-g1",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fPIC",
+    "-fno-omit-frame-pointer",
+    "-fno-shrink-wrap",
+];
+
+fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathBuf {
+    let source = workload(source);
+    let mut hasher = DefaultHasher::new();
+    (std::fs::read(&source).unwrap(), sim().libraries(), library, more, FLAGS).hash(&mut hasher);
+    let folder = build_folder().join(format!("{:016x}", hasher.finish()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join(output);
+    if file.exists() {
+        return file;
+    }
+    // Built aside and renamed, so that two tests at once do no harm.
+    let aside = folder.join(format!("{output}.{}.tmp", std::process::id()));
+    let mut command = Command::new("cc");
+    command.args(FLAGS).arg("-o").arg(&aside).arg(&source).args(more);
+    let needed = match library {
+        Library::Runtime => vec![sim().runtime(), sim().driver()],
+        Library::Driver => vec![sim().driver()],
+        Library::None => Vec::new(),
+    };
+    command.args(&needed);
+    if !needed.is_empty() {
+        command.arg(format!("-Wl,-rpath,{}", sim().libraries().display()));
+    }
+    command.args(["-lpthread", "-ldl"]);
+    let (status, _, errors) = run(command, Duration::from_secs(60));
+    assert!(status.success(), "cc: {errors}");
+    std::fs::rename(&aside, &file).unwrap();
+    file
+}
+
+/// An executable from a C workload.
+pub fn executable(source: &str, library: Library) -> PathBuf {
+    compile(source, source.trim_end_matches(".c"), library, &[])
+}
+
+/// A shared library with this file name from a C workload.
+pub fn library(source: &str, name: &str, library: Library, more: &[&str]) -> PathBuf {
+    compile(source, name, library, &[&["-shared"], more].concat())
+}
+
+/// Copies a file and takes the symbols out of the copy.
+pub fn strip(file: &Path, into: &Path, options: &[&str]) {
+    let mut command = Command::new("strip");
+    command.args(options).arg("-o").arg(into).arg(file);
+    let (status, _, errors) = run(command, Duration::from_secs(60));
+    assert!(status.success(), "strip: {errors}");
+}

@@ -1,0 +1,197 @@
+//! A daemon of this test's own.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::ctl::{Asking, Said, memscoped};
+use crate::places::scratch;
+use crate::program::{kill_group, tied};
+use crate::wait::{SHORT, until};
+use crate::need_root;
+
+/// A daemon with a socket and a state directory of its own. Ends when it is dropped, and must then end
+/// well.
+pub struct Daemon {
+    child: Child,
+    folder: TempDir,
+    ended: Option<ExitStatus>,
+}
+
+impl Daemon {
+    /// Starts one and waits until it answers.
+    pub fn start() -> Daemon {
+        Daemon::with(&[])
+    }
+
+    /// Starts one with more arguments.
+    pub fn with(arguments: &[&str]) -> Daemon {
+        Daemon::wrapped(&[], arguments)
+    }
+
+    /// Starts one through a prefix such as `unshare -m …`, which must end in an exec of the rest.
+    pub fn wrapped(prefix: &[&str], arguments: &[&str]) -> Daemon {
+        let mut daemon = Daemon::launch(prefix, arguments);
+        until(SHORT, "the daemon answers", || {
+            if daemon.has_ended() {
+                panic!("the daemon ended: {}", daemon.log());
+            }
+            (daemon.ask(&["status"]).ask().code == 0).then_some(())
+        });
+        daemon
+    }
+
+    /// Starts one and does not wait.
+    pub fn launch(prefix: &[&str], arguments: &[&str]) -> Daemon {
+        need_root();
+        let folder = scratch();
+        let log = File::create(folder.path().join("log")).unwrap();
+        let mut words: Vec<std::ffi::OsString> = prefix.iter().map(Into::into).collect();
+        words.push(memscoped().into());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg("--socket").arg(folder.path().join("sock"));
+        command.arg("--state-dir").arg(folder.path().join("state")).args(arguments);
+        command.env("MEMSCOPE_LOG", "info").env("NO_COLOR", "1").env("E2E_STATE", folder.path().join("state"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = tied(&mut command).spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        Daemon { child, folder, ended: None }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("sock")
+    }
+
+    /// Its state directory.
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// The folder of both.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// A question to it.
+    pub fn ask(&self, arguments: &[&str]) -> Asking {
+        let socket = self.socket();
+        let socket = socket.to_str().unwrap();
+        Asking::new(["--socket", socket].iter().chain(arguments))
+    }
+
+    /// `memscope-ctl ARGUMENTS`.
+    #[track_caller]
+    pub fn ctl(&self, arguments: &[&str]) -> Said {
+        self.ask(arguments).ask()
+    }
+
+    /// `memscope-ctl --json ARGUMENTS`, which must go well.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        self.ctl(&[&["--json"], arguments].concat()).json()
+    }
+
+    /// Attaches a process at a level; gives what is said of it.
+    #[track_caller]
+    pub fn attach(&self, pid: u32, level: &str) -> Value {
+        let answer = self.json(&["attach", "--pid", &pid.to_string(), "--level", level]);
+        assert_eq!(answer["processes"].as_array().map(Vec::len), Some(1), "{answer:#}");
+        assert_eq!(answer["processes"][0]["pid"], pid, "{answer:#}");
+        answer["processes"][0].clone()
+    }
+
+    /// Detaches a process.
+    #[track_caller]
+    pub fn detach(&self, pid: u32) {
+        let answer = self.json(&["detach", "--pid", &pid.to_string()]);
+        assert_eq!(answer["pids"], serde_json::json!([pid]));
+    }
+
+    /// What a process holds.
+    #[track_caller]
+    pub fn stats(&self, pid: u32) -> Value {
+        self.json(&["stats", "--pid", &pid.to_string()])
+    }
+
+    /// The process in the answer to `ps`.
+    #[track_caller]
+    pub fn process(&self, pid: u32) -> Option<Value> {
+        let answer = self.json(&["ps"]);
+        let list = answer["processes"].as_array().unwrap();
+        list.iter().rev().find(|process| process["pid"] == pid).cloned()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: no memory; the child is not yet waited for, so the number is its own.
+        let result = unsafe { libc::kill(self.child.id() as i32, signal) };
+        assert_eq!(result, 0, "cannot signal the daemon");
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().unwrap();
+        }
+        self.ended.is_some()
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        until(Duration::from_secs(60), "the daemon ends", || self.has_ended().then_some(()));
+        self.ended.unwrap()
+    }
+
+    /// Ends it as `systemctl stop` does; it must end with 0 and leave nothing but its journal.
+    #[track_caller]
+    pub fn stop(&mut self) {
+        if !self.has_ended() {
+            self.signal(libc::SIGTERM);
+        }
+        let status = self.wait();
+        assert!(status.success(), "the daemon ended with {status}: {}", self.log());
+        assert!(!self.log().contains("panicked at"), "the daemon panicked: {}", self.log());
+        let mut left: Vec<String> = std::fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        left.sort();
+        let allowed = ["log", "state"];
+        assert!(left.iter().all(|name| allowed.contains(&name.as_str())), "the daemon left {left:?}");
+    }
+
+    /// Kills it with -9.
+    pub fn kill(&mut self) {
+        kill_group(&self.child);
+        self.wait();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            kill_group(&self.child);
+            let _ = self.child.wait();
+            let log = self.log();
+            let from = log.len().saturating_sub(4000);
+            eprintln!("---- the daemon logged:\n{}", log.get(from..).unwrap_or(&log));
+        } else if self.ended.is_none() {
+            self.stop();
+        }
+    }
+}

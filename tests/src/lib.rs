@@ -1,0 +1,70 @@
+//! End-to-end tests of memscope: what the test binaries share.
+//!
+//! Owns: starting daemons, clients and workloads, waiting for them, and ending them. Refuses: any use
+//! of memscope's own crates; the tests see what users see: two programs, a socket and JSON.
+//!
+//! Every wait has a deadline and every wait is for a condition. Every program runs in a process group
+//! that ends with the value that owns it, and with this process. Nothing is shared between tests: each
+//! daemon has a socket and a state directory of its own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod bpf;
+mod build;
+mod ctl;
+mod daemon;
+mod memory;
+mod places;
+mod program;
+mod sim;
+mod simlog;
+mod torch;
+mod wait;
+
+pub use bpf::{Kind as BpfKind, Objects, exists as bpf_exists};
+pub use build::{Library, executable, library, strip};
+pub use ctl::{Asking, Said};
+pub use daemon::Daemon;
+pub use memory::{changed_bytes, text_of};
+pub use places::{scratch, workload};
+pub use program::Program;
+pub use sim::{Sim, sim};
+pub use simlog::{Held, SimLog};
+pub use torch::{Torch, assert_totals};
+pub use wait::{LONG, SHORT, eventually, until};
+
+pub use serde_json::{Value, json};
+
+/// A MiB.
+pub const MIB: u64 = 1 << 20;
+
+/// An unsigned number in a JSON document.
+#[track_caller]
+pub fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("not an unsigned number: {value}"))
+}
+
+/// The element of a JSON list with this value under this key.
+pub fn find<'a>(list: &'a Value, key: &str, wanted: impl Into<Value>) -> Option<&'a Value> {
+    let wanted = wanted.into();
+    list.as_array()?.iter().find(|element| element[key] == wanted)
+}
+
+/// The one device of an answer to `stats` that has this ordinal.
+#[track_caller]
+pub fn device(stats: &Value, ordinal: i64) -> &Value {
+    find(&stats["devices"], "device", ordinal).unwrap_or_else(|| panic!("no device {ordinal} in {stats:#}"))
+}
+
+/// The codes of an answer's coverage notes.
+pub fn coverage(answer: &Value) -> Vec<&str> {
+    let notes = answer["coverage"].as_array();
+    notes.into_iter().flatten().filter_map(|note| note["code"].as_str()).collect()
+}
+
+/// Fails unless this test may load BPF programs: a test that cannot run has not passed.
+pub fn need_root() {
+    // SAFETY: no arguments, no memory.
+    let user = unsafe { libc::geteuid() };
+    assert!(user == 0, "this test needs root (user 0) to load BPF programs, and runs as user {user}");
+}

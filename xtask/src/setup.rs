@@ -1,0 +1,91 @@
+//! `cargo xtask setup`: finds or installs what building and testing need.
+//!
+//! Nothing is changed that is there already. Packages come from the distribution, everything else goes
+//! below `target`, so removing the checkout removes it.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::{toolchain, venv};
+
+/// What to set up.
+#[derive(Args, Clone, Default)]
+pub struct Options {
+    /// Only report what is there; fail if something is missing
+    #[arg(long)]
+    pub check: bool,
+
+    /// Also make Python environments with these PyTorch versions [default: the pinned default; or `all`]
+    #[arg(long, value_name = "VERSION", num_args = 0..)]
+    pub torch: Option<Vec<String>>,
+
+    /// The Python to make the environments with [default: a suitable one on PATH]
+    #[arg(long, value_name = "PROGRAM")]
+    pub python: Option<PathBuf>,
+}
+
+/// Whether a missing thing is installed or only reported.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Install it.
+    Install,
+    /// Say that it is missing.
+    Check,
+}
+
+/// Runs the task.
+pub fn run(options: &Options) -> Result<()> {
+    let mode = if options.check {
+        Mode::Check
+    } else {
+        Mode::Install
+    };
+    let mut complete = toolchain::ensure(mode)?;
+    if let Some(versions) = &options.torch {
+        for version in chosen(versions)? {
+            complete &= ensure_torch(Some(&version), options.python.as_deref(), mode)?;
+        }
+    }
+    if !complete {
+        bail!(
+            "something is missing; `cargo xtask setup`, with the same options but without --check, installs it"
+        );
+    }
+    eprintln!("setup: complete");
+    Ok(())
+}
+
+/// The versions that `--torch` means.
+fn chosen(versions: &[String]) -> Result<Vec<String>> {
+    let pins = venv::pins()?;
+    if versions.is_empty() {
+        return Ok(vec![pins.default]);
+    }
+    if versions.iter().any(|version| version == "all") {
+        return Ok(pins.torch.into_iter().map(|pin| pin.version).collect());
+    }
+    Ok(versions.to_vec())
+}
+
+/// Makes sure that there is an environment with this PyTorch, or the default one. False: it is missing.
+pub fn ensure_torch(
+    version: Option<&str>,
+    python: Option<&std::path::Path>,
+    mode: Mode,
+) -> Result<bool> {
+    let pins = venv::pins()?;
+    let pin = pins.get(version)?;
+    if mode == Mode::Check && !pin.installed() {
+        eprintln!(
+            "torch {}: missing; tests with the simulated device need it",
+            pin.version
+        );
+        return Ok(false);
+    }
+    if mode == Mode::Install && !pin.installed() {
+        toolchain::ensure_python(mode)?;
+    }
+    pin.install(python).map(|_| true)
+}

@@ -1,0 +1,408 @@
+//! Builds the simulated CUDA libraries for one PyTorch environment.
+//!
+//! The environment's own NVIDIA wheels say what to export: the real libraries give names and symbol
+//! versions, their headers the structures. `tests/simcuda/src` has the bodies that matter; every other
+//! export becomes a stub that reports success.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fmt::Write as _;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::elf::{self, Exports};
+use crate::wheels::{self, STAND_INS, StandIn, Wheels};
+use crate::{headers, process};
+
+/// The simulated libraries of one environment.
+pub struct Libraries {
+    /// The folder that they are in.
+    pub folder: PathBuf,
+    /// The names of the stand-ins, in the order in which they need each other.
+    pub names: Vec<String>,
+    /// The folders with the real headers, our replacements first.
+    pub include: Vec<PathBuf>,
+}
+
+impl Libraries {
+    /// The files to preload.
+    pub fn preload(&self, with_nvml: bool) -> Vec<PathBuf> {
+        let nvml = with_nvml.then_some(NVML);
+        let names = [DRIVER]
+            .into_iter()
+            .chain(nvml)
+            .chain(self.names.iter().map(String::as_str));
+        names.map(|name| self.folder.join(name)).collect()
+    }
+
+    /// The compiler's words for a C program that uses the driver and the runtime.
+    pub fn c_flags(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        for folder in &self.include {
+            words.extend(["-isystem".to_owned(), folder.display().to_string()]);
+        }
+        words.extend(
+            [DRIVER, &self.names[0]].map(|name| self.folder.join(name).display().to_string()),
+        );
+        words.push(format!("-Wl,-rpath,{}", self.folder.display()));
+        words
+    }
+}
+
+/// The driver's libraries are no part of any wheel. For the first, its header says what it exports; the
+/// second exports what its source defines.
+const DRIVER: &str = "libcuda.so.1";
+const NVML: &str = "libnvidia-ml.so.1";
+
+/// Like the real libraries' functions, ours must begin with `push`, so the compiler may neither leave the
+/// frame pointer out nor set it up late.
+const FLAGS: [&str; 10] = [
+    "-std=gnu11",
+    "-O2",
+    "-g1",
+    "-fPIC",
+    "-fno-omit-frame-pointer",
+    "-fno-shrink-wrap",
+    "-fno-optimize-sibling-calls",
+    "-fno-ipa-icf",
+    "-Wall",
+    "-Wno-deprecated-declarations",
+];
+
+/// Functions that tools put probes on: what they begin with is checked after the build.
+const PROBED_DRIVER: &[&str] = &[
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemAllocAsync",
+    "cuMemFreeAsync",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemUnmap",
+];
+const PROBED_RUNTIME: &[&str] = &[
+    "cudaMalloc",
+    "cudaFree",
+    "cudaMallocAsync",
+    "cudaFreeAsync",
+    "cudaMallocManaged",
+    "cudaHostAlloc",
+    "cudaSetDevice",
+];
+
+/// Builds the libraries for `environment`, unless they are there already.
+pub fn build(environment: &Path) -> Result<Libraries> {
+    let wheels = wheels::find(environment)?;
+    let sources = process::root().join("tests/simcuda/src");
+    let mut include = vec![sources.join("include")];
+    include.extend(wheels.include.iter().cloned());
+    let name = environment
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
+    let folder = process::target()
+        .join("simcuda")
+        .join(format!("{name}-{:016x}", fingerprint(&sources, &wheels)?));
+    let names = wheels
+        .libraries
+        .iter()
+        .filter_map(|file| Some(file.file_name()?.to_str()?.to_owned()))
+        .collect();
+    let libraries = Libraries {
+        folder,
+        names,
+        include,
+    };
+    if libraries.folder.join(DRIVER).exists() {
+        return Ok(libraries);
+    }
+    // Built aside and renamed, so that two builds at once, or a broken one, do no harm.
+    let aside = libraries
+        .folder
+        .with_extension(format!("{}.tmp", std::process::id()));
+    fs::create_dir_all(&aside).with_context(|| format!("cannot create {}", aside.display()))?;
+    eprintln!(
+        "sim: building the simulated CUDA libraries in {}",
+        libraries.folder.display()
+    );
+    let built = Builder {
+        wheels: &wheels,
+        sources: &sources,
+        include: &libraries.include,
+        out: &aside,
+    }
+    .all();
+    if let Err(error) = built {
+        let _ = fs::remove_dir_all(&aside);
+        return Err(error);
+    }
+    if fs::rename(&aside, &libraries.folder).is_err() {
+        let _ = fs::remove_dir_all(&aside);
+        if !libraries.folder.join(DRIVER).exists() {
+            bail!("cannot create {}", libraries.folder.display());
+        }
+    }
+    Ok(libraries)
+}
+
+/// Changes whenever the libraries have to be built again.
+fn fingerprint(sources: &Path, wheels: &Wheels) -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    include_str!("simbuild.rs").hash(&mut hasher);
+    include_str!("headers.rs").hash(&mut hasher);
+    for file in source_files(sources)? {
+        fs::read(&file)
+            .with_context(|| format!("cannot read {}", file.display()))?
+            .hash(&mut hasher);
+    }
+    for library in &wheels.libraries {
+        let data = library
+            .metadata()
+            .with_context(|| format!("cannot read {}", library.display()))?;
+        (library, data.len(), data.modified()?).hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+fn source_files(sources: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in
+        fs::read_dir(sources).with_context(|| format!("cannot read {}", sources.display()))?
+    {
+        let file = entry?.path();
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "c" || extension == "h")
+        {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+struct Builder<'a> {
+    wheels: &'a Wheels,
+    sources: &'a Path,
+    include: &'a [PathBuf],
+    out: &'a Path,
+}
+
+impl Builder<'_> {
+    fn all(&self) -> Result<()> {
+        let runtime = self
+            .include
+            .iter()
+            .skip(1)
+            .find(|folder| folder.join("cuda.h").exists());
+        let driver = headers::driver(runtime.context("no cuda.h")?)?;
+        fs::write(self.out.join("names.c"), names_table(&driver)?)?;
+
+        let is_stand_in = |name: &str| STAND_INS.iter().any(|it| name.starts_with(it.sources));
+        let mut bodies = self.bodies(|name| !is_stand_in(name) && name != "nvml.c")?;
+        bodies.push(self.out.join("names.c"));
+        let exports = driver
+            .functions
+            .iter()
+            .map(|name| (name.clone(), None))
+            .collect();
+        self.library(DRIVER, &bodies, &exports, None)?;
+        self.library(NVML, &[self.sources.join("nvml.c")], &Exports::new(), None)?;
+
+        for (stand_in, real) in STAND_INS.iter().zip(&self.wheels.libraries) {
+            let soname = real.file_name().unwrap_or_default().to_string_lossy();
+            let bodies = self.bodies(|name| name.starts_with(stand_in.sources))?;
+            self.library(
+                &soname,
+                &bodies,
+                &elf::exported_functions(real)?,
+                Some(stand_in),
+            )?;
+        }
+        self.check_beginnings()
+    }
+
+    /// The C files whose names pass.
+    fn bodies(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+        let mut files = source_files(self.sources)?;
+        files.retain(|file| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            name.ends_with(".c") && wanted(&name)
+        });
+        Ok(files)
+    }
+
+    /// Compiles the bodies, adds a stub for each export that has none, and links.
+    fn library(
+        &self,
+        soname: &str,
+        bodies: &[PathBuf],
+        exports: &Exports,
+        stand_in: Option<&StandIn>,
+    ) -> Result<()> {
+        let mut objects = Vec::new();
+        let mut defined = Vec::new();
+        for body in bodies {
+            let object = self.compile(body, stand_in.is_none())?;
+            defined.extend(elf::defined_functions(&object)?);
+            objects.push(object);
+        }
+        let stubs = self.out.join(format!("{soname}.stubs.c"));
+        let missing = exports.keys().filter(|name| !defined.contains(name));
+        fs::write(
+            &stubs,
+            stub_source(missing, stand_in.map_or(0, |it| it.result))?,
+        )?;
+        objects.push(self.compile(&stubs, false)?);
+
+        let mut link = self.compiler();
+        link.arg("-shared")
+            .arg(format!("-Wl,-soname,{soname}"))
+            .args(["-Wl,-z,defs", "-Wl,-z,now", "-Wl,-rpath,$ORIGIN"]);
+        link.arg("-o").arg(self.out.join(soname)).args(&objects);
+        if soname != DRIVER {
+            link.arg(self.out.join(DRIVER));
+        }
+        if stand_in.is_some() {
+            let script = self.out.join(format!("{soname}.map"));
+            fs::write(&script, version_script(exports)?)?;
+            link.arg(format!("-Wl,--version-script={}", script.display()));
+        }
+        link.args(["-lpthread", "-ldl"]);
+        process::output(&mut link)
+            .map(drop)
+            .with_context(|| format!("cannot link {soname}"))
+    }
+
+    fn compile(&self, source: &Path, hidden: bool) -> Result<PathBuf> {
+        let name = source.file_name().unwrap_or_default().to_string_lossy();
+        let object = self.out.join(format!("{name}.o"));
+        let mut compiler = self.compiler();
+        if hidden {
+            compiler.arg("-fvisibility=hidden");
+        }
+        for folder in self.include {
+            compiler.arg("-I").arg(folder);
+        }
+        compiler.arg("-c").arg(source).arg("-o").arg(&object);
+        process::output(&mut compiler)
+            .with_context(|| format!("cannot compile {}", source.display()))?;
+        Ok(object)
+    }
+
+    fn compiler(&self) -> Command {
+        let mut compiler = Command::new("cc");
+        compiler.args(FLAGS);
+        if cfg!(target_arch = "x86_64") {
+            compiler.arg("-fcf-protection=none");
+        }
+        compiler
+    }
+
+    /// On x86-64 a probe on `push` costs a tenth of one on most other instructions; the real libraries'
+    /// functions begin with one, and so must ours for measurements to mean anything.
+    fn check_beginnings(&self) -> Result<()> {
+        if !cfg!(target_arch = "x86_64") {
+            return Ok(());
+        }
+        let runtime = self
+            .wheels
+            .libraries
+            .first()
+            .and_then(|file| file.file_name())
+            .context("no runtime")?;
+        for (file, functions) in [
+            (self.out.join(DRIVER), PROBED_DRIVER),
+            (self.out.join(runtime), PROBED_RUNTIME),
+        ] {
+            for function in functions {
+                let code = elf::first_bytes(&file, function, 2)?;
+                let is_push = (0x50..0x58).contains(&code[0])
+                    || (code[0] == 0x41 && (0x50..0x58).contains(&code[1]));
+                if !is_push {
+                    bail!(
+                        "{function} begins with {code:02x?} and not with a push; what compiler is cc?"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stub_source<'a>(names: impl Iterator<Item = &'a String>, result: i32) -> Result<String> {
+    let mut text = String::from("int simcuda_stub(const char *function, int result);\n");
+    for name in names {
+        writeln!(
+            text,
+            "int {name}(void) {{ return simcuda_stub(\"{name}\", {result}); }}"
+        )?;
+    }
+    Ok(text)
+}
+
+fn version_script(exports: &Exports) -> Result<String> {
+    let mut versions: Vec<Option<&String>> = exports.values().map(Option::as_ref).collect();
+    versions.sort();
+    versions.dedup();
+    let mut text = String::new();
+    for version in versions {
+        writeln!(
+            text,
+            "{} {{\n  global:",
+            version.map(String::as_str).unwrap_or_default()
+        )?;
+        for name in exports
+            .iter()
+            .filter(|(_, of)| of.as_ref() == version)
+            .map(|(name, _)| name)
+        {
+            writeln!(text, "    {name};")?;
+        }
+        writeln!(text, "  local: *;\n}};")?;
+    }
+    Ok(text)
+}
+
+fn names_table(driver: &headers::Driver) -> Result<String> {
+    let mut text =
+        String::from("const struct { const char *name, *target; } simcuda_names[] = {\n");
+    for (name, target) in driver.names.iter().filter(|(name, target)| name != target) {
+        writeln!(text, "    {{\"{name}\", \"{target}\"}},")?;
+    }
+    text.push_str("    {0, 0},\n};\n");
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_script_has_a_node_for_each_version() -> Result<()> {
+        let exports: Exports = [
+            ("b".to_owned(), Some("V2".to_owned())),
+            ("a".to_owned(), Some("V1".to_owned())),
+        ]
+        .into_iter()
+        .collect();
+        let script = version_script(&exports)?;
+        assert_eq!(
+            script,
+            "V1 {\n  global:\n    a;\n  local: *;\n};\nV2 {\n  global:\n    b;\n  local: *;\n};\n"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_stub_says_its_name() -> Result<()> {
+        let names = ["cudaFoo".to_owned()];
+        assert!(
+            stub_source(names.iter(), 3)?
+                .contains("int cudaFoo(void) { return simcuda_stub(\"cudaFoo\", 3); }")
+        );
+        Ok(())
+    }
+}

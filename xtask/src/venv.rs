@@ -1,0 +1,200 @@
+//! Virtual environments with a pinned PyTorch, below `target/venv`.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::process;
+
+/// `tests/torch-versions.toml`.
+#[derive(Deserialize)]
+pub struct Pins {
+    /// The version that is meant when none is named.
+    pub default: String,
+    /// All versions that the tests know.
+    pub torch: Vec<Pin>,
+}
+
+/// One version of PyTorch and what goes with it.
+#[derive(Deserialize)]
+pub struct Pin {
+    /// PyTorch's version on PyPI.
+    pub version: String,
+    /// The NumPy that is installed beside it.
+    pub numpy: String,
+    /// First and last minor version of Python 3 that it has wheels for.
+    pub python: [u32; 2],
+}
+
+/// Reads the pinned versions.
+pub fn pins() -> Result<Pins> {
+    let file = process::root().join("tests/torch-versions.toml");
+    let text =
+        fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    toml::from_str(&text).with_context(|| format!("cannot understand {}", file.display()))
+}
+
+impl Pins {
+    /// The pin for `version`, or for the default.
+    pub fn get(&self, version: Option<&str>) -> Result<&Pin> {
+        let version = version.unwrap_or(&self.default);
+        self.torch
+            .iter()
+            .find(|pin| pin.version == version)
+            .with_context(|| {
+                let known: Vec<&str> = self.torch.iter().map(|pin| pin.version.as_str()).collect();
+                format!(
+                    "torch {version} is not in tests/torch-versions.toml, which has {}",
+                    known.join(", ")
+                )
+            })
+    }
+}
+
+impl Pin {
+    /// Where this version's environment is, or would be.
+    pub fn folder(&self) -> PathBuf {
+        process::target()
+            .join("venv")
+            .join(format!("torch-{}", self.version))
+    }
+
+    /// Whether the environment is there and was finished with exactly these pins.
+    pub fn installed(&self) -> bool {
+        fs::read_to_string(self.marker()).is_ok_and(|text| text == self.contents())
+            && self.folder().join("bin/python").exists()
+    }
+
+    /// Written last: an interrupted installation has none.
+    fn marker(&self) -> PathBuf {
+        self.folder().join("memscope-complete")
+    }
+
+    fn contents(&self) -> String {
+        format!("torch=={}\nnumpy=={}\n", self.version, self.numpy)
+    }
+
+    /// Makes the environment unless it is there; returns its folder.
+    pub fn install(&self, interpreter: Option<&Path>) -> Result<PathBuf> {
+        let folder = self.folder();
+        if self.installed() {
+            eprintln!("torch {}: found in {}", self.version, folder.display());
+            return Ok(folder);
+        }
+        let python = self.interpreter(interpreter)?;
+        if folder.exists() {
+            eprintln!(
+                "torch {}: {} is incomplete or has other pins; making it again",
+                self.version,
+                folder.display()
+            );
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        eprintln!(
+            "torch {}: installing into {}, for tests with the simulated device",
+            self.version,
+            folder.display()
+        );
+        process::run(process::command(&python).args(["-m", "venv"]).arg(&folder)).context(
+            "python3 cannot make virtual environments; on Debian: apt-get install python3-venv",
+        )?;
+        process::run(
+            process::command(folder.join("bin/python"))
+                .args([
+                    "-m",
+                    "pip",
+                    "install",
+                    "--disable-pip-version-check",
+                    "--progress-bar=off",
+                    "--retries=5",
+                ])
+                .args(self.contents().lines()),
+        )?;
+        fs::write(self.marker(), self.contents())
+            .context("cannot mark the environment as complete")?;
+        Ok(folder)
+    }
+
+    /// A Python that this PyTorch has wheels for.
+    fn interpreter(&self, wanted: Option<&Path>) -> Result<PathBuf> {
+        let [first, last] = self.python;
+        let mut candidates = vec![PathBuf::from("python3")];
+        candidates.extend(
+            (first..=last)
+                .rev()
+                .map(|minor| PathBuf::from(format!("python3.{minor}"))),
+        );
+        if let Some(wanted) = wanted {
+            candidates = vec![wanted.to_path_buf()];
+        }
+        for candidate in &candidates {
+            if let Ok(minor) = python_minor(candidate)
+                && (first..=last).contains(&minor)
+            {
+                return Ok(candidate.clone());
+            }
+        }
+        bail!(
+            "torch {} needs Python 3.{first} to 3.{last}, and neither of these is one: {}; \
+             name another with --python",
+            self.version,
+            candidates
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", ")
+        )
+    }
+}
+
+/// The y of Python 3.y.
+fn python_minor(python: &Path) -> Result<u32> {
+    let script = "import sys; print(sys.version_info[1] if sys.version_info[0] == 3 else 0)";
+    let text = process::output(Command::new(python).args(["-I", "-c", script]))?;
+    Ok(text.trim().parse()?)
+}
+
+/// The environment to use: `MEMSCOPE_TORCH_VENV`, or the one that setup made for `version`.
+pub fn locate(version: Option<&str>) -> Result<PathBuf> {
+    if version.is_none()
+        && let Some(folder) = env::var_os("MEMSCOPE_TORCH_VENV")
+    {
+        let folder = PathBuf::from(folder);
+        if !folder.join("bin/python").exists() {
+            bail!(
+                "MEMSCOPE_TORCH_VENV={} is not a virtual environment: it has no bin/python",
+                folder.display()
+            );
+        }
+        return std::path::absolute(&folder).context("cannot find the current directory");
+    }
+    let pins = pins()?;
+    let pin = pins.get(version)?;
+    if !pin.installed() {
+        bail!(
+            "torch {0} is not installed; run: cargo xtask setup --torch {0}\n\
+             (or name an environment that has a CUDA build of torch in MEMSCOPE_TORCH_VENV)",
+            pin.version
+        );
+    }
+    Ok(pin.folder())
+}
+
+/// The folder of an environment that its packages are in.
+pub fn site_packages(environment: &Path) -> Result<PathBuf> {
+    let library = environment.join("lib");
+    let entries =
+        fs::read_dir(&library).with_context(|| format!("cannot read {}", library.display()))?;
+    for entry in entries {
+        let folder = entry?.path().join("site-packages");
+        if folder.is_dir() {
+            return Ok(folder);
+        }
+    }
+    bail!("{} has no site-packages", environment.display())
+}

@@ -85,6 +85,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:
   memscope-ctl attach --pid 4242
   memscope-ctl attach --pid 4242 --children    also the processes that it starts from now on
+  memscope-ctl attach --pid 4242 --wait        it will load the device's libraries later
   memscope-ctl attach --comm python --level segments
   memscope-ctl attach --cgroup /system.slice/slurmstepd.scope
   memscope-ctl attach --all                    every process with a device library, now and later")]
@@ -124,8 +125,11 @@ pub(crate) struct Attach {
     #[arg(long, group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pid: Option<u32>,
     /// Also the children that it makes from now on.
-    #[arg(long, requires = "pid")]
+    #[arg(long, conflicts_with_all = ["comm", "cgroup", "all"])]
     pub(crate) children: bool,
+    /// Even if it maps no device library yet: probes are placed when it loads one.
+    #[arg(long, conflicts_with_all = ["comm", "cgroup", "all"])]
+    pub(crate) wait: bool,
     /// Every process with this short name (/proc/PID/comm), now and later.
     #[arg(long, group = "scope", value_name = "NAME")]
     pub(crate) comm: Option<String>,

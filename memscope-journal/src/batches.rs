@@ -4,7 +4,7 @@ use crate::error::RecordingError;
 use crate::format::{
     ALIGN, BATCH_HEADER, BATCH_MARK, BatchHeader, SEGMENT_HEADER, SEGMENT_MARK, SegmentHeader,
 };
-use crate::journal::{Tally, tally};
+use crate::tally::{Tally, tally};
 use crate::warning::Warning;
 use crate::window::Window;
 use std::fs::File;

@@ -1,7 +1,8 @@
 //! Tests with an allocator that fails.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::journal::{Config, Journal, State};
+use crate::config::Config;
+use crate::journal::{Journal, State};
 use crate::segment::{Disk, Space};
 use crate::{ClockPair, JournalError, Recording, Warning};
 use memscope_decode::{DaemonRecord, Stamp};

@@ -1,68 +1,19 @@
 //! The journal being written.
 
+use crate::config::{BESIDES, Config};
 use crate::error::JournalError;
 use crate::format::{
     BATCH_HEADER, BATCH_MOST, BatchHeader, ClockPair, FORMAT_VERSION, SEGMENT_HEADER, SegmentHeader,
 };
 use crate::retain;
 use crate::segment::{Disk, Segment, Space};
+use crate::tally::{leading, tally};
 use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
-use memscope_decode::{Header, REPEATED, RecordReader, check};
+use memscope_decode::{Header, REPEATED, check};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-/// The longest record: its length is a 16-bit number and a multiple of 8.
-const LONGEST_RECORD: u64 = u16::MAX as u64 & !7;
-/// What a segment needs besides its preamble: its header, and batches of one record each.
-const BESIDES: u64 = SEGMENT_HEADER as u64 + 2 * BATCH_HEADER as u64 + LONGEST_RECORD;
-
-/// How a journal is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Size of a segment file.
-    pub segment_bytes: u64,
-    /// Most bytes of all segments together, those of earlier epochs included.
-    pub total_bytes: u64,
-    /// Boot-time nanoseconds of the journal's start: its name.
-    pub epoch: u64,
-    /// Which boot (see [`crate::boot_id`]).
-    pub boot_id: [u8; 16],
-    /// A pair of clock readings.
-    pub clock: ClockPair,
-}
-
-impl Config {
-    /// Segments of 16 MiB, 256 MiB in all.
-    pub fn new(epoch: u64, boot_id: [u8; 16], clock: ClockPair) -> Self {
-        Self {
-            segment_bytes: 16 << 20,
-            total_bytes: 256 << 20,
-            epoch,
-            boot_id,
-            clock,
-        }
-    }
-
-    fn check(&self) -> Result<(), JournalError> {
-        if !(256 << 10..=1 << 30).contains(&self.segment_bytes) {
-            return Err(JournalError::Config {
-                setting: "the size of a journal segment",
-                value: self.segment_bytes,
-                rule: "it must lie between 256 KiB and 1 GiB",
-            });
-        }
-        if self.total_bytes < self.segment_bytes.saturating_mul(2) {
-            return Err(JournalError::Config {
-                setting: "the size of the journal",
-                value: self.total_bytes,
-                rule: "it must be at least two segments",
-            });
-        }
-        Ok(())
-    }
-}
 
 /// Whether records reach the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -393,45 +344,6 @@ fn lock(dir: &Path) -> Result<File, JournalError> {
         }),
         Err(TryLockError::Error(error)) => Err(JournalError::of("lock", &path, 0, error)),
     }
-}
-
-/// How many records there are.
-pub(crate) struct Tally {
-    /// All.
-    pub(crate) count: u32,
-    /// Those that have a number.
-    pub(crate) numbered: u64,
-}
-
-/// Counts records; an error if the bytes are anything else.
-pub(crate) fn tally(records: &[u8]) -> Result<Tally, JournalError> {
-    let mut reader = RecordReader::new(records);
-    let mut tally = Tally {
-        count: 0,
-        numbered: 0,
-    };
-    while let Some(record) = reader.next() {
-        let record = record.map_err(|source| JournalError::NotRecords {
-            at: reader.offset(),
-            source,
-        })?;
-        tally.count += 1;
-        tally.numbered += u64::from(!memscope_decode::is_repeated(record));
-    }
-    Ok(tally)
-}
-
-/// The first records that together have at most `most` bytes.
-fn leading(records: &[u8], most: usize) -> &[u8] {
-    let mut reader = RecordReader::new(records);
-    let mut end = 0;
-    while let Some(Ok(_)) = reader.next() {
-        if reader.offset() > most {
-            break;
-        }
-        end = reader.offset();
-    }
-    records.get(..end).unwrap_or_default()
 }
 
 fn first_time(records: &[u8]) -> u64 {

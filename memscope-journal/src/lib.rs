@@ -35,21 +35,24 @@
 //! [`memscope_decode::REPEATED`]. They have no number; a decoder ignores them where it knows better.
 
 mod batches;
+mod config;
 mod error;
 mod format;
 mod journal;
 mod recording;
 mod retain;
 mod segment;
+mod tally;
 mod warning;
 mod window;
 
 #[cfg(test)]
 mod full_disk;
 
+pub use config::Config;
 pub use error::{JournalError, RecordingError};
 pub use format::{ClockPair, FORMAT_VERSION, SegmentHeader, boot_id};
-pub use journal::{Config, Journal, State};
+pub use journal::{Journal, State};
 pub use recording::{Entry, Exported, Recording, Records};
 pub use retain::epochs;
 pub use warning::Warning;

@@ -132,7 +132,7 @@ fn a_segment_that_is_gone_is_a_gap() {
         from_sequence: second,
         records: third - second,
     };
-    assert_eq!(read(&epoch_dir).unwrap().2, [missing.clone()]);
+    assert_eq!(read(&epoch_dir).unwrap().2, std::slice::from_ref(&missing));
     // Gone after the opening, as happens with a living journal.
     let mut records = recording.records();
     while records.next_record().unwrap().is_some() {}

@@ -79,7 +79,7 @@ fn a_living_journal_can_be_read() {
 fn every_segment_can_be_read_alone() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::create(dir.path(), config(5)).unwrap();
-    let attached = DaemonRecord::Attached(Box::new(ProcessFacts::default()))
+    let attached = DaemonRecord::Attached(Box::<ProcessFacts>::default())
         .encode(stamp(7))
         .unwrap();
     journal.set_preamble([&site(1), &attached]).unwrap();

@@ -210,10 +210,15 @@ impl Pool {
     /// An entry of the allocator's trace.
     pub(crate) fn trace(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, trace: &PoolTrace) {
         self.seen = true;
-        let device = trace
+        // PyTorch's snapshot entry says device 0 whatever the allocator's device is.
+        let named = trace
             .device
-            .or_else(|| self.deferred.device(trace.allocator));
-        if let Some(device) = device {
+            .filter(|_| trace.action != TraceAction::Snapshot);
+        let known = self.deferred.device(trace.allocator);
+        if let (None, Some(device)) = (known, named) {
+            self.place_held(scene, driver, trace.allocator, device);
+        }
+        if let Some(device) = named.or(known) {
             self.trace_on(scene, driver, device, trace);
             return;
         }

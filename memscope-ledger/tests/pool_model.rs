@@ -183,7 +183,8 @@ impl Run {
             return Ok(());
         }
         let seen = device(ledger, number);
-        let counts = &self.counts[&number];
+        let none = Counts::default();
+        let counts = self.counts.get(&number).unwrap_or(&none);
         let of_device = || self.sim.live.values().filter(|b| b.device == number);
         let baseline: u64 = of_device().filter(|b| !b.told).map(|b| b.rounded).sum();
         prop_assert_eq!(seen.allocated_bytes, Some(self.sim.allocated(number)));
@@ -239,7 +240,12 @@ fn run_exact(
         if !run.open.contains(&number) {
             run.check(&ledger, number)?;
             let told = device(&ledger, number).peak_allocated_bytes.unwrap();
-            prop_assert!(told <= peak[&number], "{told} {}", peak[&number]);
+            let most = peak
+                .get(&number)
+                .copied()
+                .unwrap_or(0)
+                .max(run.sim.allocated(number));
+            prop_assert!(told <= most, "{told} {most}");
             prop_assert!(told >= run.sim.allocated(number));
         }
     }
@@ -271,7 +277,7 @@ fn ops(modes: &'static [Mode], losses: bool, most: usize) -> impl Strategy<Value
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn level_blocks(before in ops(&[Mode::Reports], false, 60), after in ops(&[Mode::Reports], false, 150)) {

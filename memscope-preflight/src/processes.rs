@@ -146,10 +146,7 @@ pub(crate) fn check(scan: &Scan) -> Check {
         count => format!("{count} processes with device libraries"),
     };
     if scan.unreadable > 0 {
-        found.push_str(&format!(
-            "; {} of other users could not be looked at",
-            scan.unreadable
-        ));
+        found.push_str(&format!("; {} could not be looked at", scan.unreadable));
     }
     let means = if count == 0 {
         "there is nothing to attach yet; `attach --comm NAME` waits for it"

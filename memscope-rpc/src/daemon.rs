@@ -76,6 +76,8 @@ pub enum AttachScope {
         pid: u32,
         /// Also the children that it makes from now on.
         children: bool,
+        /// Attach even if it maps no device library yet.
+        wait: bool,
     },
     /// A rule: every process with this short name, now and later. 1 to 15 bytes.
     Comm(String),

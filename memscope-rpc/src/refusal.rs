@@ -238,7 +238,8 @@ impl Refusal {
             }
             Refusal::NoDeviceLibraries { pid, .. } => format!(
                 "is it the right process? `memscope-ctl doctor` lists those with device \
-                 libraries; if a child does the work: memscope-ctl attach --pid {pid} --children"
+                 libraries; if it loads one later: memscope-ctl attach --pid {pid} --wait; if a \
+                 child does the work: --children"
             ),
             Refusal::StrippedLibrary { .. } => {
                 "--level segments needs no symbols of the framework; or install the library \

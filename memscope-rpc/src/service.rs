@@ -113,6 +113,7 @@ fn attach_scope(scope: Option<v1::attach_request::Scope>) -> Result<AttachScope,
         Some(Scope::Pid(scope)) => Ok(AttachScope::Pid {
             pid: scope.pid,
             children: scope.children,
+            wait: scope.wait,
         }),
         Some(Scope::Comm(name)) if name.is_empty() || name.len() > 15 => Err(invalid(
             format!("{name:?} cannot be the short name of a process"),

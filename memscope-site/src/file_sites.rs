@@ -108,11 +108,21 @@ static INDEX: LazyLock<Index> = LazyLock::new(|| {
 });
 
 impl Index {
-    /// The row that a symbol belongs to. Asked for millions of names, so most are turned away by
-    /// their first letters.
+    /// Whether a name that begins so may be of interest. Asked for millions of names.
+    fn may_be(name: &[u8]) -> bool {
+        match name {
+            [b'c', b'u', ..] | [b'_', b'd', b'l', b'_', ..] => true,
+            [b'_', b'Z', b'N', b'3', b'c', b'1', b'0', rest @ ..] => {
+                matches!(rest, [b'2', b'7', ..] | [b'4', b'c', b'u', ..])
+            }
+            _ => false,
+        }
+    }
+
+    /// The row that a symbol belongs to.
     fn find(&self, name: &[u8]) -> Option<(&'static Row, Reading)> {
         match name {
-            [b'c', b'u', ..] | [b'_', b'd', b'l', ..] => {
+            [b'c', b'u', ..] | [b'_', b'd', ..] => {
                 let row = self.exact.get(name)?;
                 Some((row, Reading::Is(Variant::Only)))
             }
@@ -145,7 +155,7 @@ struct Candidates {
 
 impl Candidates {
     fn collect(&mut self, table: &SymbolTable) {
-        for symbol in table.defined() {
+        for symbol in table.defined_like(Index::may_be) {
             if symbol.name == pytorch::ALLOCATOR.as_bytes() {
                 self.allocator = Some(symbol.address);
                 continue;
@@ -341,4 +351,19 @@ impl FileSites {
 
 fn same(one: &Row, other: &Row) -> bool {
     one.name == other.name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_row_is_turned_away_by_its_first_letters() {
+        for row in catalog::rows() {
+            let (Match::Exact(name) | Match::Mangled(name)) = row.symbol;
+            assert!(Index::may_be(name.as_bytes()), "{name}");
+        }
+        assert!(Index::may_be(pytorch::ALLOCATOR.as_bytes()));
+        assert!(!Index::may_be(b"") && !Index::may_be(b"_ZN3c10"));
+    }
 }

@@ -45,9 +45,9 @@ fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathB
         return file;
     }
     // Built aside and renamed, so that two tests at once do no harm.
-    let aside = folder.join(format!("{output}.{}.tmp", std::process::id()));
+    let aside = tempfile::Builder::new().prefix(output).tempfile_in(&folder).unwrap().into_temp_path();
     let mut command = Command::new("cc");
-    command.args(FLAGS).arg("-o").arg(&aside).arg(&source).args(more);
+    command.args(FLAGS).arg("-o").arg(aside.as_os_str()).arg(&source).args(more);
     let needed = match library {
         Library::Runtime => vec![sim().runtime(), sim().driver()],
         Library::Driver => vec![sim().driver()],
@@ -60,7 +60,7 @@ fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathB
     command.args(["-lpthread", "-ldl"]);
     let (status, _, errors) = run(command, Duration::from_secs(60));
     assert!(status.success(), "cc: {errors}");
-    std::fs::rename(&aside, &file).unwrap();
+    aside.persist(&file).unwrap();
     file
 }
 

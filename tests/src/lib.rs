@@ -11,6 +11,7 @@
 
 mod bpf;
 mod build;
+mod calls;
 mod ctl;
 mod daemon;
 mod memory;
@@ -23,6 +24,7 @@ mod wait;
 
 pub use bpf::{Kind as BpfKind, Objects, exists as bpf_exists};
 pub use build::{Library, executable, library, strip};
+pub use calls::Calls;
 pub use ctl::{Asking, Said};
 pub use daemon::Daemon;
 pub use memory::{changed_bytes, text_of};

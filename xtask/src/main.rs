@@ -3,13 +3,20 @@
 //! Each task is a module with an `Options` type (its command line) and a `run` function. What a task
 //! says goes to standard error; standard output belongs to results and to the programs it starts.
 
+mod bench;
+mod conformance;
+mod demo;
+mod ebpf;
 mod elf;
 mod headers;
+mod house;
+mod live;
 mod process;
 mod selftest;
 mod setup;
 mod sim;
 mod simbuild;
+mod test;
 mod toolchain;
 mod venv;
 mod wheels;
@@ -32,12 +39,27 @@ enum Task {
     Setup(setup::Options),
     /// Run a program on a simulated CUDA device
     Sim(sim::Options),
+    /// Build the BPF object
+    Ebpf(ebpf::Options),
+    /// Show it: a training loop leaks, memscope attaches while it runs and names the leak
+    Demo(demo::Options),
+    /// Run everything that a change must pass
+    Test(test::Options),
+    /// Compare with PyTorch's own numbers, over versions of PyTorch
+    Conformance(conformance::Options),
+    /// Measure what tracing costs, as ratios in one run
+    Bench(bench::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Setup(options) => setup::run(&options),
         Task::Sim(options) => sim::run(&options),
+        Task::Ebpf(options) => ebpf::run(&options),
+        Task::Demo(options) => demo::run(&options),
+        Task::Test(options) => test::run(&options),
+        Task::Conformance(options) => conformance::run(&options),
+        Task::Bench(options) => bench::run(&options),
     };
     let Err(error) = result else {
         return ExitCode::SUCCESS;

@@ -16,6 +16,7 @@ pub(super) async fn attach(
         Scope::Pid(v1::PidScope {
             pid,
             children: attach.children,
+            wait: attach.wait,
         })
     } else if let Some(comm) = &attach.comm {
         Scope::Comm(comm.clone())

@@ -56,6 +56,7 @@ fn processes(processes: &[DeviceProcess]) -> String {
             .iter()
             .map(|library| library.name)
             .collect();
+        names.sort_unstable();
         names.dedup();
         let notes = [
             (process.other_mounts, "container"),

@@ -102,7 +102,7 @@ fn columns(devices: &[v1::DeviceStats]) -> String {
         .iter()
         .map(|(name, value)| {
             let mut row = vec![(*name).to_owned()];
-            row.extend(devices.iter().map(|device| value(device)));
+            row.extend(devices.iter().map(value));
             row
         })
         .collect();

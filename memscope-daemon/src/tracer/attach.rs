@@ -41,12 +41,16 @@ impl Tracer {
         request: &AttachRequest,
     ) -> Result<AttachOutcome, Refusal> {
         match &request.scope {
-            AttachScope::Pid { pid, children } => {
+            AttachScope::Pid {
+                pid,
+                children,
+                wait,
+            } => {
                 let cause = Cause {
                     level: request.level,
                     rule: None,
                     children: *children,
-                    wait: *children,
+                    wait: *wait || *children,
                     generation: 0,
                     late: None,
                 };
@@ -203,6 +207,7 @@ impl Tracer {
                 trace: TraceState::Unused,
                 allocator_address: None,
                 backend: Backend::Unknown,
+                mappings: None,
                 rule: cause.rule,
                 children: cause.children,
                 notes: BTreeMap::new(),
@@ -590,6 +595,7 @@ pub(super) fn refusal(pid: u32, under_way: bool, error: SiteError) -> Refusal {
         },
         error @ (SiteError::Zombie { .. }
         | SiteError::KernelThread { .. }
+        | SiteError::MainThreadEnded { .. }
         | SiteError::UnsupportedMachine { .. }) => Refusal::NothingToProbe {
             pid,
             why: error.to_string(),

@@ -178,6 +178,30 @@ impl Tracer {
         }
     }
 
+    /// Whether a process has mapped or unmapped code since this was last asked. The linker's hook tells
+    /// of most changes; this finds those that bypass it, without looking into any file.
+    pub(super) fn mappings_changed(&mut self, pid: u32) -> bool {
+        use std::hash::{Hash, Hasher};
+        let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else {
+            return false;
+        };
+        let mut hasher = std::hash::DefaultHasher::new();
+        for line in maps.split(|b| *b == b'\n') {
+            let mut fields = line.split(|b| *b == b' ');
+            let range = fields.next();
+            let code = fields.next().is_some_and(|flags| flags.contains(&b'x'));
+            if code && line.contains(&b'/') {
+                range.hash(&mut hasher);
+            }
+        }
+        let now = hasher.finish();
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return false;
+        };
+        let before = traced.mappings.replace(now);
+        before != Some(now)
+    }
+
     /// Reads which allocator PyTorch uses, and says it when it changed.
     pub(super) fn read_backend(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid) else {

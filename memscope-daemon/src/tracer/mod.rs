@@ -199,7 +199,9 @@ impl Tracer {
             self.last_rescan = Instant::now();
             let pids: Vec<u32> = self.traced.keys().copied().collect();
             for pid in pids {
-                self.place_again(pid);
+                if self.mappings_changed(pid) {
+                    self.place_again(pid);
+                }
                 self.read_backend(pid);
             }
         }

@@ -50,6 +50,8 @@ pub struct Traced {
     pub allocator_address: Option<u64>,
     /// Allocator in use, as read last.
     pub backend: Backend,
+    /// Hash of its code mappings when they were last looked at.
+    pub mappings: Option<u64>,
     /// Rule that attached it.
     pub rule: Option<u64>,
     /// Also attach its children.

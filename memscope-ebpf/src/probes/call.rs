@@ -76,7 +76,7 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
         count_nested(process);
         return 0;
     }
-    send(process, tid, cookie, &call, status, nested);
+    send(process, tgid, tid, cookie, &call, status, nested);
     0
 }
 
@@ -115,6 +115,11 @@ fn follow_device(tgid: u32, tid: u32, op: u16, cookie: Cookie, call: &InflightCa
     } else if op == Op::PrimaryContext as u16 {
         let context = out(call, cookie.handle());
         device::learn_context(tgid, context, arg(call, cookie.size()) as i32);
+    } else if cookie.handle_is_result() {
+        // cuCtxCreate: the new context is current as well.
+        let of = arg(call, cookie.size()) as i32;
+        device::learn_context(tgid, out(call, cookie.handle()), of);
+        device::push(tid, of);
     } else {
         let of = device::of_context(tgid, arg(call, cookie.handle()));
         if op == Op::PushContext as u16 {
@@ -125,9 +130,30 @@ fn follow_device(tgid: u32, tid: u32, op: u16, cookie: Cookie, call: &InflightCa
     }
 }
 
+/// The device that a reset names: by ordinal (cuDevicePrimaryCtxReset) or by context (cuCtxDestroy).
+#[inline(always)]
+fn reset_device(tgid: u32, cookie: Cookie, call: &InflightCall) -> Option<i32> {
+    if cookie.op() != Op::Reset as u16 {
+        return None;
+    }
+    let device = if cookie.size() != NO_ARG {
+        arg(call, cookie.size()) as i32
+    } else if cookie.handle() != NO_ARG {
+        device::of_context(tgid, arg(call, cookie.handle()))
+    } else {
+        DEVICE_UNKNOWN
+    };
+    if device == DEVICE_UNKNOWN {
+        None
+    } else {
+        Some(device)
+    }
+}
+
 #[inline(always)]
 fn send(
     process: *mut ProcessEntry,
+    tgid: u32,
     tid: u32,
     cookie: Cookie,
     call: &InflightCall,
@@ -186,6 +212,8 @@ fn send(
             call.aside as i32 - 1,
             CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT,
         )
+    } else if let Some(device) = reset_device(tgid, cookie, call) {
+        (device, CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT)
     } else if let Some(device) = device::current(tid) {
         (device, CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD)
     } else {

@@ -1,5 +1,6 @@
 //! A small simulated caching allocator that makes consistent event streams, and shortcuts.
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::too_many_arguments)]
 
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;

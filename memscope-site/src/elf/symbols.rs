@@ -2,7 +2,7 @@
 
 use object::elf;
 
-use super::bytes::{u16_at, u32_at, u64_at};
+use super::bytes::{u16_at, u64_at};
 
 /// Bytes of one symbol.
 pub(super) const SYMBOL: usize = 24;
@@ -32,23 +32,41 @@ pub struct SymbolTable {
 impl SymbolTable {
     /// The symbols that the file defines.
     pub fn defined(&self) -> impl Iterator<Item = Symbol<'_>> {
-        self.symbols.chunks_exact(SYMBOL).filter_map(|raw| {
-            // st_shndx 0 is "not here", from 0xff00 on are no places in the file (0xffff: the
-            // number lies elsewhere, the symbol is defined).
-            let section = u16_at(raw, 6);
-            if section == 0 || (0xff00..0xffff).contains(&section) {
-                return None;
-            }
-            let rest = self.strings.get(u32_at(raw, 0) as usize..)?;
-            let end = memchr::memchr(0, rest)?;
-            Some(Symbol {
-                name: &rest[..end],
-                kind: raw[4] & 15,
-                global: raw[4] >> 4 != 0,
-                address: u64_at(raw, 8),
-                size: u64_at(raw, 16),
+        self.defined_like(|_| true)
+    }
+
+    /// As [`SymbolTable::defined`], for names that may be of interest: `like` sees the name and
+    /// all names behind it, so that the end of a name is sought only where the beginning is right.
+    /// (Large libraries have half a million symbols.)
+    pub fn defined_like<'a>(
+        &'a self,
+        like: impl Fn(&[u8]) -> bool + 'a,
+    ) -> impl Iterator<Item = Symbol<'a>> {
+        self.symbols
+            .as_chunks::<SYMBOL>()
+            .0
+            .iter()
+            .filter_map(move |raw| {
+                // st_shndx 0 is "not here", from 0xff00 on are no places in the file (0xffff: the
+                // number lies elsewhere, the symbol is defined).
+                let section = u16::from_le_bytes([raw[6], raw[7]]);
+                if section == 0 || (0xff00..0xffff).contains(&section) {
+                    return None;
+                }
+                let name = u32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]]);
+                let rest = self.strings.get(name as usize..)?;
+                if !like(rest) {
+                    return None;
+                }
+                let end = memchr::memchr(0, rest)?;
+                Some(Symbol {
+                    name: &rest[..end],
+                    kind: raw[4] & 15,
+                    global: raw[4] >> 4 != 0,
+                    address: u64_at(raw, 8),
+                    size: u64_at(raw, 16),
+                })
             })
-        })
     }
 
     /// Addresses of functions and of labels in code (`STT_NOTYPE`).

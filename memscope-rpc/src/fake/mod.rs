@@ -1,18 +1,18 @@
 //! A daemon without probes: its answers are made up and can be changed. For tests.
 
+mod answers;
+
+pub use answers::{device, event, group, process, snapshot, stats, summary};
+
 use crate::{
     AttachOutcome, AttachRequest, AttachScope, AttachedProcess, Caller, Daemon, DaemonStatus,
     DetachOutcome, DetachScope, EventFilter, EventHub, EventItem, JournalState, JournalStatus,
     LibraryStatus, Refusal,
 };
-use memscope_ledger::event::{
-    Backend, Body, CoverageNote, Event, EventId, Level, Placement, ProcessFacts, ProcessHandle,
-    TraceAction,
-};
+use answers::AS_OF;
 use memscope_ledger::report::{
-    AsOf, BlockState, DeviceFluctuation, DeviceStats, Distribution, DriverBytes, FluctuationQuery,
-    FluctuationReport, Interval, LeakGroup, LeakQuery, LeakReport, ProcessState, ProcessSummary,
-    SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source, StatsReport, Verdict,
+    DeviceFluctuation, FluctuationQuery, FluctuationReport, Interval, LeakGroup, LeakQuery,
+    LeakReport, ProcessSummary, SnapshotReport, Source, StatsReport, Verdict,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,203 +78,6 @@ impl FakeDaemon {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A process with one device, of the user `uid`.
-#[must_use]
-pub fn process(pid: u32, uid: u32) -> FakeProcess {
-    FakeProcess {
-        stats: stats(pid, uid),
-        groups: vec![group()],
-        snapshot: (2, 3, 5),
-    }
-}
-
-/// The answer to `stats`: device 0 from the pool, and allocations whose device is not known.
-#[must_use]
-pub fn stats(pid: u32, uid: u32) -> StatsReport {
-    StatsReport {
-        process: summary(pid, uid),
-        as_of: AS_OF,
-        backend: Backend::Native,
-        placement: Placement {
-            sites: 61,
-            ways: vec!["record_trace".into()],
-            pool_seen: true,
-            libraries: vec!["/venv/libc10_cuda.so".into()],
-        },
-        devices: vec![
-            device(Some(0), Source::Pool, Some(1_320_702_444)),
-            device(None, Source::Driver, None),
-        ],
-        host: DriverBytes {
-            count: 2,
-            bytes: 8192,
-        },
-        host_registered: DriverBytes::default(),
-        address_reserved: DriverBytes::default(),
-        failures: Vec::new(),
-        nested_calls: 3,
-        gaps: Vec::new(),
-        coverage: vec![CoverageNote {
-            code: "attached_late".into(),
-            text: "Blocks from before the attach are known as a sum only.".into(),
-        }],
-    }
-}
-
-const AS_OF: AsOf = AsOf {
-    boot_ns: 90_000_000_000,
-    unix_ns: 1_750_000_000_000_000_000,
-    event: EventId {
-        epoch: 1,
-        sequence: 4711,
-    },
-};
-
-/// A process, attached at level `trace`.
-#[must_use]
-pub fn summary(pid: u32, uid: u32) -> ProcessSummary {
-    ProcessSummary {
-        handle: ProcessHandle(pid),
-        facts: ProcessFacts {
-            pid,
-            uids: [uid; 3],
-            comm: "python".into(),
-            cmdline: vec!["python".into(), "train.py".into()],
-            environment: vec![("RANK".into(), "3".into())],
-            level: Some(Level::Trace),
-            ..ProcessFacts::default()
-        },
-        // Not `Attached`: the server would compare with the live process of this number.
-        state: ProcessState::Exited,
-        attached_ns: 30_000_000_000,
-        ended_ns: None,
-        allocated_bytes: Some(1_320_702_444),
-        reserved_bytes: Some(2_147_483_648),
-        lost_records: 0,
-        events: 4711,
-    }
-}
-
-/// A device.
-#[must_use]
-pub fn device(device: Option<i32>, source: Source, allocated: Option<u64>) -> DeviceStats {
-    DeviceStats {
-        device,
-        source,
-        allocated_bytes: allocated,
-        reserved_bytes: allocated.map(|_| 2_147_483_648),
-        peak_allocated_bytes: allocated.map(|bytes| bytes + 1024),
-        peak_reserved_bytes: allocated.map(|_| 2_147_483_648),
-        baseline_bytes: allocated.map(|_| 4096),
-        requested_bytes: None,
-        pending_free_bytes: None,
-        live_blocks: 12,
-        total_bytes: None,
-        free_bytes: None,
-        driver: DriverBytes::default(),
-        direct: DriverBytes::default(),
-        async_pool: DriverBytes::default(),
-        managed: DriverBytes::default(),
-        physical: DriverBytes::default(),
-        imported: DriverBytes::default(),
-        segments: Some(2),
-        alloc_count: 100,
-        free_count: 88,
-        orphan_free_count: 0,
-        orphan_free_bytes: 0,
-        oom_count: 0,
-        resync_count: 0,
-        sizes: Distribution::default(),
-        lifetimes: Distribution::default(),
-    }
-}
-
-/// A group that grows.
-#[must_use]
-pub fn group() -> LeakGroup {
-    LeakGroup {
-        device: Some(0),
-        source: Source::Pool,
-        stream: Some(0),
-        size_bytes: 1_048_576,
-        live_count: 40,
-        live_bytes: 41_943_040,
-        growth_count: 38,
-        growth_bytes: 39_845_888,
-        growth_bytes_per_s: 1_048_576.0,
-        oldest_age_ns: 40_000_000_000,
-        newest_age_ns: 1_000_000_000,
-        verdict: Verdict::Growing,
-        reason: "The floor rose in 38 of 40 intervals.".into(),
-        examples: vec![0x7f00_0000_0000],
-    }
-}
-
-/// A snapshot of a size.
-#[must_use]
-pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> SnapshotReport {
-    let size = 512 * blocks as u64;
-    SnapshotReport {
-        process: summary(pid, 0),
-        as_of: AS_OF,
-        segments: (0..segments as u64)
-            .map(|index| SnapshotSegment {
-                device: 0,
-                addr: 0x7f00_0000_0000 + index * size,
-                size,
-                stream: 0,
-                large: false,
-                pool: (0, 0),
-                expandable: false,
-                seen: true,
-                blocks: (0..blocks as u64)
-                    .map(|block| SnapshotBlock {
-                        addr: 0x7f00_0000_0000 + index * size + block * 512,
-                        size: 512,
-                        requested: (block % 2 == 0).then_some(400),
-                        state: BlockState::Active,
-                        since_ns: 0,
-                    })
-                    .collect(),
-            })
-            .collect(),
-        trace: (0..entries as u64)
-            .map(|entry| SnapshotTrace {
-                action: TraceAction::Alloc,
-                device: 0,
-                addr: 0x7f00_0000_0000 + entry * 512,
-                size: 512,
-                stream: 0,
-                pool: None,
-                time_ns: entry,
-                unix_ns: 1_750_000_000_000_000_000 + entry,
-                tid: pid,
-            })
-            .collect(),
-        trace_dropped: 0,
-        coverage: Vec::new(),
-    }
-}
-
-/// An event of a process.
-#[must_use]
-pub fn event(pid: u32, uid: u32, sequence: u64, body: Body) -> EventItem {
-    EventItem {
-        event: Arc::new(Event {
-            id: EventId { epoch: 1, sequence },
-            time_ns: sequence,
-            process: ProcessHandle(pid),
-            tid: pid,
-            lost_before: 0,
-            body,
-        }),
-        pid: Some(pid),
-        uids: Some([uid; 3]),
-        unix_ns: None,
-        missed: 0,
-    }
 }
 
 #[tonic::async_trait]

@@ -1,0 +1,154 @@
+//! A fake daemon on a real socket, and the real program asking it.
+
+#![allow(dead_code, clippy::unwrap_used)]
+
+use memscope_rpc::fake::{self, FakeDaemon};
+use memscope_rpc::{Export, Identify, ListenOptions, Listener, ServeOptions, serve};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Longest that any call of the program may take before it is taken for hanging.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Server {
+    pub daemon: Arc<FakeDaemon>,
+    pub folder: tempfile::TempDir,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves `daemon`, and takes every caller for root.
+    pub fn start(daemon: FakeDaemon) -> Self {
+        let identify: Identify = Arc::new(|_| {
+            Some(memscope_rpc::Caller {
+                uid: 0,
+                gid: 0,
+                pid: None,
+            })
+        });
+        Self::start_with(daemon, identify)
+    }
+
+    pub fn start_with(daemon: FakeDaemon, identify: Identify) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.sock");
+        let daemon = Arc::new(daemon);
+        let served = Arc::clone(&daemon);
+        let (stop, stopped) = oneshot::channel();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = Listener::bind(&ListenOptions::private(path)).unwrap();
+                ready.send(()).unwrap();
+                let options = ServeOptions {
+                    identify,
+                    export: export(),
+                    ..ServeOptions::default()
+                };
+                let stopped = async {
+                    let _ = stopped.await;
+                };
+                serve(listener, served, options, stopped).await.unwrap();
+            });
+        });
+        is_ready.recv().unwrap();
+        Server {
+            daemon,
+            folder,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("s.sock")
+    }
+
+    /// Runs the program against this daemon.
+    pub fn ctl(&self, args: &[&str]) -> Answer {
+        ctl(&self.socket(), args)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An "export" whose bytes say how long the trace is; a process with 13 entries cannot be written.
+pub fn export() -> Export {
+    Export {
+        memory_viz: Some(Arc::new(|report, out: &mut dyn Write| {
+            out.write_all(&[0x80, 4])?;
+            for _ in 0..50_000 {
+                out.write_all(b"pickle")?;
+            }
+            if report.trace.len() == 13 {
+                return Err(std::io::Error::other("unlucky"));
+            }
+            writeln!(out, "{}", report.trace.len())
+        })),
+    }
+}
+
+/// What the program said and how it ended.
+pub struct Answer {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
+    }
+}
+
+pub fn command(socket: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memscope-ctl"));
+    command
+        .env_remove("MEMSCOPE_SOCKET")
+        .env_remove("MEMSCOPED")
+        .arg("--socket")
+        .arg(socket)
+        .args(args)
+        .stdin(Stdio::null());
+    command
+}
+
+pub fn ctl(socket: &Path, args: &[&str]) -> Answer {
+    run(command(socket, args))
+}
+
+pub fn run(mut command: Command) -> Answer {
+    let begin = Instant::now();
+    let output: Output = command.output().unwrap();
+    assert!(begin.elapsed() < PATIENCE, "it hung: {command:?}");
+    let answer = Answer {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    };
+    assert!(!answer.err.contains("panicked"), "{}", answer.err);
+    answer
+}
+
+pub fn one_process() -> FakeDaemon {
+    FakeDaemon::with([fake::process(4242, 0)])
+}
+
+pub fn two_processes() -> FakeDaemon {
+    FakeDaemon::with([fake::process(4242, 0), fake::process(99, 0)])
+}

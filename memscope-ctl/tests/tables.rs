@@ -1,0 +1,142 @@
+//! What people see.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Server, one_process};
+use memscope_rpc::fake::{self, FakeDaemon};
+
+#[track_caller]
+fn assert_has(text: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(
+            text.lines().any(|l| l.trim_end() == *line),
+            "no {line:?} in:\n{text}"
+        );
+    }
+}
+
+#[test]
+fn stats_is_exact_and_says_what_it_does_not_show() {
+    let server = Server::start(one_process());
+    let answer = server.ctl(&["stats"]);
+    assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+    assert_has(
+        &answer.out,
+        &[
+            "python (pid 4242), exited  as of 2025-06-15 15:06:40 UTC, event 4711, no records lost",
+            "level trace, allocator native, 61 sites, ways in: record_trace",
+            " allocated                 1.23 GiB (1,320,702,444)    unknown",
+            "   of it baseline                  4.00 KiB (4,096)    unknown",
+            " live blocks                                     12         12",
+            " page-locked host memory  8.00 KiB (8,192) in 2",
+            "What these numbers do not show",
+            "  attached_late: Blocks from before the attach are known as a sum only.",
+        ],
+    );
+}
+
+#[test]
+fn leaks_tells_what_grows() {
+    let server = Server::start(one_process());
+    let answer = server.ctl(&["leaks", "--min-age", "5s"]);
+    assert_eq!(answer.code, 0);
+    assert_has(
+        &answer.out,
+        &[
+            "1 group grows: 38.00 MiB in 1 m.",
+            " VERDICT  DEVICE      SIZE  LIVE       HELD    GREW BY         RATE  OLDEST  STREAM  FROM",
+            " growing       0  1.00 MiB    40  40.00 MiB  38.00 MiB  +1.00 MiB/s    40 s     0x0  pool",
+            "  1.00 MiB, growing: The floor rose in 38 of 40 intervals.",
+            "What these numbers do not show",
+        ],
+    );
+    let old = server.ctl(&["leaks", "--min-age", "2m", "--exit-code"]);
+    assert_eq!(old.code, 0);
+    assert_has(&old.out, &["Nothing grows, watched for 1 m."]);
+}
+
+#[test]
+fn the_other_tables() {
+    let server = Server::start(one_process());
+    let ps = server.ctl(&["ps"]).out;
+    assert!(ps.contains("  PID  STATE   LEVEL"), "{ps}");
+    assert!(ps.contains(" 4242  exited  trace"), "{ps}");
+    assert!(
+        ps.contains("1.23 GiB  2.00 GiB   4,711     0  3     python train.py"),
+        "{ps}"
+    );
+    assert_has(
+        &server.ctl(&["status"]).out,
+        &[
+            " attach method  uprobe_multi",
+            " lost           nothing",
+            " journal        writing, 1.00 MiB (1,048,576), /var/lib/memscope/journal",
+            " LIBRARY               SITES  PROCESSES  WAYS IN",
+            " /venv/libc10_cuda.so      2          1  record_trace",
+        ],
+    );
+    let fluctuation = server.ctl(&["fluctuation", "--intervals", "1"]).out;
+    assert_has(
+        &fluctuation,
+        &["Device 0 (pool): allocated 500 B to 1000 B, swing 50.0 %, floor +13 B/s"],
+    );
+    let watch = server.ctl(&["watch", "--count", "1"]).out;
+    assert!(watch.contains("What these numbers do not show"), "{watch}");
+    assert!(!watch.contains('\x1b'), "{watch}");
+}
+
+#[test]
+fn attach_and_detach_say_what_they_did() {
+    let server = Server::start(FakeDaemon::default());
+    assert_has(
+        &server
+            .ctl(&["attach", "--pid", "4242", "--level", "blocks"])
+            .out,
+        &[
+            "Attached python (pid 4242): level blocks, 61 sites, ways in: record_trace",
+            "Cost: Two traps for each block.",
+            "What these numbers do not show",
+        ],
+    );
+    assert_eq!(
+        server.ctl(&["detach", "--pid", "4242"]).out,
+        "Detached pid 4242.\n"
+    );
+    assert_eq!(
+        server.ctl(&["detach", "--all"]).out,
+        "Nothing was traced.\n"
+    );
+    let rule = server.ctl(&["attach", "--all"]).out;
+    assert!(
+        rule.starts_with("Rule 1 attaches what matches from now on;"),
+        "{rule}"
+    );
+}
+
+#[test]
+fn doctor_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = common::ctl(&folder.path().join("s.sock"), &["doctor"]);
+    assert!(answer.out.contains("CHECK"), "{}", answer.out);
+    assert!(
+        answer.out.contains("try: start it: sudo memscoped"),
+        "{}",
+        answer.out
+    );
+}
+
+#[test]
+fn hostile_names_do_not_reach_the_terminal() {
+    let mut process = fake::process(4242, 0);
+    process.stats.process.facts.comm = "\x1b]0;pwned\x07".into();
+    process.stats.process.facts.cmdline = vec!["a\x1b[2J\nb".into()];
+    process.stats.coverage[0].text = "\x1b[31m".into();
+    let server = Server::start(FakeDaemon::with([process]));
+    for command in ["stats", "ps", "leaks", "fluctuation"] {
+        let answer = server.ctl(&[command]);
+        assert_eq!(answer.code, 0);
+        assert!(!answer.out.contains(['\x1b', '\x07']), "{}", answer.out);
+    }
+}

@@ -1,0 +1,155 @@
+//! What memscope says of PyTorch against what PyTorch says of itself.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_tests::{Daemon, Torch, Value, assert_totals, coverage, device, number, until, LONG};
+
+/// memscope's trace of a device as PyTorch's history has it.
+fn trace(daemon: &Daemon, pid: &str, device: i64) -> Vec<Value> {
+    let snapshot = daemon.json(&["snapshot", "--pid", pid, "--format", "json"]);
+    assert_eq!(snapshot["header"]["trace_dropped"], 0);
+    let entries = snapshot["trace"].as_array().expect("a trace");
+    entries
+        .iter()
+        .filter(|entry| entry["device"] == device)
+        .map(|entry| {
+            memscope_tests::json!([entry["action"], entry["address"], entry["size_bytes"], entry["stream"]])
+        })
+        .collect()
+}
+
+/// The histories are the same, entry by entry. Asking PyTorch for its history makes an entry
+/// `snapshot` on every device, which is not yet in its answer; those are left out.
+#[track_caller]
+fn assert_histories(daemon: &Daemon, torch: &mut Torch) -> Vec<usize> {
+    let told = torch.ask("trace");
+    assert_totals(&daemon.stats(torch.pid()), &told);
+    let told = told["traces"].as_array().unwrap();
+    let mut lengths = Vec::new();
+    for (device, theirs) in told.iter().enumerate() {
+        let wanted = |entry: &&Value| entry[0] != "snapshot";
+        let theirs: Vec<&Value> = theirs.as_array().unwrap().iter().filter(wanted).collect();
+        let ours = trace(daemon, &torch.pid_text(), device as i64);
+        let ours: Vec<&Value> = ours.iter().filter(wanted).collect();
+        for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+            assert_eq!(ours, theirs, "entry {at} of device {device}: memscope's, PyTorch's");
+        }
+        assert_eq!(ours.len(), theirs.len(), "entries of device {device}: memscope's, PyTorch's");
+        lengths.push(theirs.len());
+    }
+    lengths
+}
+
+/// A training run with a side stream, running out of memory, and an emptied cache.
+fn moments() -> Vec<&'static str> {
+    vec![
+        "alloc first 3000000",
+        "train", "train", "oom", "train", "alloc other 700 1", "train", "empty_cache", "train", "drop", "train",
+        "free first", "allocs many 500 3000", "train 2", "alloc big 50000000", "free many", "churn 200", "empty_cache",
+        "train", "oom 3", "free big", "free other", "empty_cache", "drop", "alloc last 1",
+    ]
+}
+
+#[test]
+fn history_and_totals_of_a_training_run() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[("SIMCUDA_DEVICES", "2")]);
+    torch.ask("history");
+    let pid = torch.pid();
+    let attached = daemon.attach(pid, "trace");
+    assert_eq!(attached["level"], "trace");
+    let moments = moments();
+    assert!(moments.len() >= 20);
+    for moment in &moments {
+        let told = torch.ask(moment);
+        let stats = daemon.stats(pid);
+        assert_totals(&stats, &told);
+        assert_eq!(stats["lost_records"], 0);
+    }
+    let lengths = assert_histories(&daemon, &mut torch);
+    assert!(lengths[0] > 2000 && lengths[1] > 0, "only {lengths:?} entries");
+
+    // Until the allocator's layout is proven two probes report each block; after that one must do.
+    let proven = until(LONG, "the allocator's layout is proven", || {
+        torch.ask("churn 50");
+        let stats = daemon.stats(pid);
+        let ways = stats["placement"]["ways"].to_string();
+        (!ways.contains("reportMemoryUsage")).then_some(stats)
+    });
+    assert!(proven["placement"]["ways"].to_string().contains("record_trace"), "{proven:#}");
+    assert!(!coverage(&proven).contains(&"both_ways"), "{proven:#}");
+    for moment in &moments {
+        let told = torch.ask(moment);
+        let stats = daemon.stats(pid);
+        assert_totals(&stats, &told);
+    }
+    let later = assert_histories(&daemon, &mut torch);
+    assert!(later[0] > lengths[0] + 2000);
+
+    let stats = daemon.stats(pid);
+    assert_eq!(stats["lost_records"], 0);
+    assert_eq!(device(&stats, 0)["baseline_bytes"], 0, "nothing was there before");
+    assert_eq!(device(&stats, 0)["resync_count"], 0, "every total was the ledger's own: {stats:#}");
+    assert!(number(&device(&stats, 0)["oom_count"]) >= 8);
+    torch.finish();
+}
+
+#[test]
+fn totals_at_level_blocks() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("init");
+    let pid = torch.pid();
+    let attached = daemon.attach(pid, "blocks");
+    assert_eq!(attached["level"], "blocks");
+    for moment in moments() {
+        let told = torch.ask(&moment.replace("700 1", "700 0"));
+        // At this level the totals travel with blocks, so an emptied cache shows with the next one.
+        let told = if moment == "empty_cache" { torch.ask("alloc next 600") } else { told };
+        let stats = daemon.stats(pid);
+        assert_totals(&stats, &told);
+        assert_eq!(stats["lost_records"], 0);
+    }
+    torch.finish();
+}
+
+#[test]
+fn attached_in_the_middle() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("allocs old 40 3000000");
+    let before = torch.ask("train 3");
+    let pid = torch.pid();
+    daemon.attach(pid, "trace");
+    let stats = daemon.stats(pid);
+    assert!(coverage(&stats).contains(&"attached_late"), "{stats:#}");
+
+    // One event is enough for all totals.
+    let told = torch.ask("alloc one 700");
+    let stats = daemon.stats(pid);
+    assert_totals(&stats, &told);
+    let baseline = number(&device(&stats, 0)["baseline_bytes"]);
+    assert_eq!(baseline, number(&before["devices"][0]["allocated"]), "all that was there before");
+    assert_eq!(device(&stats, 0)["live_blocks"], 1);
+    assert!(coverage(&stats).contains(&"attached_late"), "{stats:#}");
+
+    let mut last = baseline;
+    for moment in ["free old", "train", "empty_cache", "train 2", "drop", "alloc two 900", "free one"] {
+        let told = torch.ask(moment);
+        let stats = daemon.stats(pid);
+        assert_totals(&stats, &told);
+        let now = number(&device(&stats, 0)["baseline_bytes"]);
+        assert!(now <= last, "the baseline grew from {last} to {now} with {moment}");
+        assert!(now <= number(&device(&stats, 0)["allocated_bytes"]));
+        if moment == "free old" {
+            assert_eq!(last - now, 40 * 3_000_320, "the old blocks were of the baseline");
+        }
+        last = now;
+    }
+    let stats = daemon.stats(pid);
+    // What is left of it is cuBLAS's workspace, which PyTorch keeps.
+    assert!(last < baseline / 4, "{last} of {baseline} still count as baseline");
+    assert!(number(&device(&stats, 0)["orphan_free_count"]) >= 40);
+    assert_eq!(stats["lost_records"], 0);
+    torch.finish();
+}

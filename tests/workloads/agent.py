@@ -1,0 +1,259 @@
+"""A PyTorch process that does what it is told.
+
+Each line on standard input is a command with its arguments; each is answered with one JSON object on
+standard output, which has the allocator's own totals at that moment. An unexpected exception is the
+answer {"error": ...}. It ends with its input.
+"""
+
+import gc
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+COMMANDS = {}
+KEPT = {}
+STATE = {}
+
+
+def command(function):
+    COMMANDS[function.__name__.rstrip("_")] = function
+    return function
+
+
+def say(**fields):
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def totals():
+    """What the allocator itself says; None where the backend does not say it."""
+    if not torch.cuda.is_initialized():
+        return []
+    found = []
+    for device in range(torch.cuda.device_count()):
+        try:
+            found.append(
+                {
+                    "device": device,
+                    "allocated": torch.cuda.memory_allocated(device),
+                    "reserved": torch.cuda.memory_reserved(device),
+                }
+            )
+        except Exception:  # noqa: BLE001: a pluggable allocator need not have statistics
+            found.append({"device": device, "allocated": None, "reserved": None})
+    return found
+
+
+@command
+def init(device="0"):
+    torch.cuda.init()
+    torch.cuda.set_device(int(device))
+
+
+@command
+def totals_(device="0"):
+    """Nothing but the totals."""
+
+
+@command
+def history():
+    torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
+
+
+@command
+def trace():
+    """PyTorch's own history, device by device."""
+    snapshot = torch.cuda.memory._snapshot()
+    traces = []
+    for device in snapshot["device_traces"]:
+        entries = []
+        for entry in device:
+            address = entry["device_free"] if entry["action"] == "oom" else entry["addr"]
+            entries.append([entry["action"], address, entry["size"], entry["stream"]])
+        traces.append(entries)
+    return {"traces": traces}
+
+
+def model():
+    """A transformer of two layers."""
+    if "model" not in STATE:
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
+        layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        STATE["model"] = nn.Sequential(layers, nn.Flatten(), nn.Linear(64 * 128, 10)).cuda()
+        STATE["optimizer"] = torch.optim.AdamW(STATE["model"].parameters())
+        STATE["side"] = torch.cuda.Stream()
+    return STATE["model"], STATE["optimizer"], STATE["side"]
+
+
+@command
+def train(steps="1"):
+    """Training steps, each with a batch that a side stream prepares."""
+    network, optimizer, side = model()
+    for _ in range(int(steps)):
+        with torch.cuda.stream(side):
+            batch = torch.randn(8, 64, 128).pin_memory().to("cuda", non_blocking=True)
+        torch.cuda.current_stream().wait_stream(side)
+        batch.record_stream(torch.cuda.current_stream())
+        labels = torch.randint(0, 10, (8,), device="cuda")
+        loss = functional.cross_entropy(network(batch), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss.item()
+
+
+@command
+def drop():
+    """Gives the model up."""
+    STATE.clear()
+    gc.collect()
+
+
+@command
+def oom(times="1"):
+    """Runs out of memory and goes on."""
+    for _ in range(int(times)):
+        try:
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+        except torch.cuda.OutOfMemoryError:
+            continue
+        raise AssertionError("a PiB fits")
+
+
+@command
+def empty_cache():
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+@command
+def alloc(name, size, device="0"):
+    KEPT[name] = torch.empty(int(size), dtype=torch.uint8, device=f"cuda:{device}")
+    return {"address": KEPT[name].data_ptr()}
+
+
+@command
+def allocs(name, count, size):
+    KEPT[name] = [torch.empty(int(size), dtype=torch.uint8, device="cuda") for _ in range(int(count))]
+
+
+@command
+def free(name):
+    del KEPT[name]
+
+
+@command
+def churn(pairs):
+    """Allocations that are freed at once."""
+    for _ in range(int(pairs)):
+        torch.empty(1000, dtype=torch.uint8, device="cuda")
+
+
+@command
+def threads(count, rounds):
+    """Threads that free what others allocated."""
+    boxes = [queue.Queue() for _ in range(int(count))]
+    errors = []
+
+    def work(number):
+        try:
+            for turn in range(int(rounds)):
+                size = 1000 + 7919 * ((number * 31 + turn * 17) % 97)
+                boxes[(number + turn) % len(boxes)].put(torch.empty(size, dtype=torch.uint8, device="cuda"))
+                if turn % 3:
+                    try:
+                        boxes[number].get_nowait()
+                    except queue.Empty:
+                        pass
+        except Exception:  # noqa: BLE001: reported below
+            errors.append(traceback.format_exc())
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(len(boxes))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not errors, errors
+    KEPT["boxes"] = boxes
+    return {"left": sum(box.qsize() for box in boxes)}
+
+
+@command
+def leak(steps, size, pause_ms, kept="all"):
+    """Training steps of which each keeps one more tensor; with `kept` a number, only the newest so many."""
+    held = KEPT.setdefault("leak", [])
+    for _ in range(int(steps)):
+        train()
+        held.append(torch.empty(int(size), dtype=torch.uint8, device="cuda"))
+        if kept != "all":
+            del held[: -int(kept)]
+        time.sleep(int(pause_ms) / 1000)
+    return {"held": len(held)}
+
+
+@command
+def fork():
+    """A child that does nothing with the device and waits to be killed."""
+    child = os.fork()
+    if child == 0:
+        while True:
+            time.sleep(3600)
+    STATE.setdefault("children", []).append(child)
+    return {"child": child}
+
+
+@command
+def import_memory(text):
+    """Opens another process's memory by its CUDA IPC handle."""
+    import ctypes
+
+    runtime = ctypes.CDLL(None)
+
+    class Handle(ctypes.Structure):
+        _fields_ = [("bytes", ctypes.c_char * 64)]
+
+    handle = Handle()
+    ctypes.memmove(ctypes.byref(handle), bytes.fromhex(text), 64)
+    pointer = ctypes.c_void_p()
+    result = runtime.cudaIpcOpenMemHandle(ctypes.byref(pointer), handle, 1)
+    assert result == 0, result
+    STATE["imported"] = pointer
+
+
+@command
+def pluggable(path):
+    """Exchanges the allocator, before it is used."""
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "give", "take_back")
+    torch.cuda.memory.change_current_allocator(allocator)
+
+
+@command
+def settings(text):
+    torch._C._accelerator_setAllocatorSettings(text)
+
+
+def main():
+    say(ready=True, torch=torch.__version__, devices=totals())
+    for line in sys.stdin:
+        words = line.split()
+        try:
+            more = COMMANDS[words[0]](*words[1:]) or {}
+            say(**more, devices=totals())
+        except Exception:  # noqa: BLE001: the test sees it
+            say(error=traceback.format_exc())
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.exit(code)

@@ -1,0 +1,347 @@
+/* A process that makes the CUDA calls that it is told to make.
+ *
+ * Each line on standard input is a command with its arguments; each is answered with one JSON object on
+ * standard output. Memory goes by names that the commands give. It ends with its input. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef unsigned long long u64;
+struct extent { size_t width, height, depth; };
+struct pitched { void *ptr; size_t pitch, xsize, ysize; };
+struct channels { int x, y, z, w, kind; };
+struct handle { char bytes[64]; };
+struct location { int type, id; };
+struct properties { int type, handles; struct location location; void *security; char flags[8]; };
+struct pool_properties { int type, handles; struct location location; void *security; size_t largest; char rest[56]; };
+
+int cudaSetDevice(int);
+int cudaDeviceReset(void);
+int cudaMemGetInfo(size_t *, size_t *);
+int cudaMalloc(void **, size_t);
+int cudaMallocPitch(void **, size_t *, size_t, size_t);
+int cudaMalloc3D(struct pitched *, struct extent);
+int cudaMallocManaged(void **, size_t, unsigned);
+int cudaFree(void *);
+int cudaHostAlloc(void **, size_t, unsigned);
+int cudaMallocHost(void **, size_t);
+int cudaFreeHost(void *);
+int cudaHostRegister(void *, size_t, unsigned);
+int cudaHostUnregister(void *);
+int cudaStreamCreate(void **);
+int cudaMallocAsync(void **, size_t, void *);
+int cudaMallocAsync_ptsz(void **, size_t, void *);
+int cudaMallocFromPoolAsync(void **, size_t, void *, void *);
+int cudaFreeAsync(void *, void *);
+int cudaFreeAsync_ptsz(void *, void *);
+int cudaMemPoolCreate(void **, const struct pool_properties *);
+int cudaMallocArray(void **, const struct channels *, size_t, size_t, unsigned);
+int cudaFreeArray(void *);
+int cudaIpcGetMemHandle(struct handle *, void *);
+int cudaIpcOpenMemHandle(void **, struct handle, unsigned);
+int cudaIpcCloseMemHandle(void *);
+int cuMemAlloc_v2(u64 *, size_t);
+int cuMemAllocPitch_v2(u64 *, size_t *, size_t, size_t, unsigned);
+int cuMemAllocManaged(u64 *, size_t, unsigned);
+int cuMemFree_v2(u64);
+int cuMemHostAlloc(void **, size_t, unsigned);
+int cuMemFreeHost(void *);
+int cuMemAllocAsync(u64 *, size_t, void *);
+int cuMemFreeAsync(u64, void *);
+int cuMemAddressReserve(u64 *, size_t, size_t, u64, u64);
+int cuMemAddressFree(u64, size_t);
+int cuMemCreate(u64 *, size_t, const struct properties *, u64);
+int cuMemRelease(u64);
+int cuMemMap(u64, size_t, size_t, u64, u64);
+int cuMemUnmap(u64, size_t);
+int cuMemRetainAllocationHandle(u64 *, void *);
+
+enum { NAMES = 4096, WORDS = 8 };
+static struct named { char name[24]; u64 value; size_t size; } names[NAMES];
+static char *words[WORDS];
+static void *side_stream, *own_pool;
+
+static void fail(const char *what) {
+    printf("{\"error\":\"%s\"}\n", what);
+    fflush(stdout);
+    exit(1);
+}
+
+static struct named *find(const char *name) {
+    for (int i = 0; i < NAMES; i++)
+        if (strcmp(names[i].name, name) == 0) return &names[i];
+    return NULL;
+}
+
+static struct named *known(const char *name) {
+    struct named *it = find(name);
+    if (!it) fail("no such name");
+    return it;
+}
+
+static struct named *fresh(const char *name) {
+    struct named *it = find(name);
+    if (!it) it = find("");
+    if (!it) fail("too many names");
+    snprintf(it->name, sizeof it->name, "%s", name);
+    return it;
+}
+
+static size_t number(int word) {
+    if (!words[word]) fail("a number is missing");
+    return strtoull(words[word], NULL, 0);
+}
+
+/* Says what a call returned, and keeps what it gave under the command's first argument. */
+static void gave(int result, u64 value, size_t size) {
+    if (result == 0) {
+        struct named *it = fresh(words[1]);
+        it->value = value;
+        it->size = size;
+    }
+    printf("{\"result\":%d,\"pointer\":%llu}\n", result, result == 0 ? value : 0);
+}
+
+static void took(int result, struct named *it) {
+    if (result == 0 && it) it->name[0] = 0;
+    printf("{\"result\":%d}\n", result);
+}
+
+static void *stream(int word) {
+    return words[word] && strcmp(words[word], "side") == 0 ? side_stream : NULL;
+}
+
+/* Threads that free each other's memory. `shared` holds what lives. */
+enum { SHARED = 256 };
+struct piece { void *pointer; size_t size; int asynchronous; };
+static _Atomic(struct piece *) shared[SHARED];
+static atomic_ullong came, came_bytes, went, failed;
+
+static void give_up(struct piece *piece) {
+    int result = piece->asynchronous ? cudaFreeAsync(piece->pointer, NULL) : cudaFree(piece->pointer);
+    if (result != 0) atomic_fetch_add(&failed, 1);
+    else atomic_fetch_add(&went, 1);
+    free(piece);
+}
+
+static void *work(void *argument) {
+    unsigned seed = (unsigned)(uintptr_t)argument;
+    size_t rounds = number(2);
+    cudaSetDevice(0);
+    for (size_t round = 0; round < rounds; round++) {
+        struct piece *piece = malloc(sizeof *piece);
+        piece->size = 512 + (size_t)rand_r(&seed) % 100000;
+        piece->asynchronous = rand_r(&seed) % 4 == 0;
+        int result = piece->asynchronous ? cudaMallocAsync(&piece->pointer, piece->size, NULL)
+                                         : cudaMalloc(&piece->pointer, piece->size);
+        if (result != 0) {
+            atomic_fetch_add(&failed, 1);
+            free(piece);
+            continue;
+        }
+        atomic_fetch_add(&came, 1);
+        atomic_fetch_add(&came_bytes, piece->size);
+        struct piece *other = atomic_exchange(&shared[(unsigned)rand_r(&seed) % SHARED], piece);
+        if (other) give_up(other);
+    }
+    return NULL;
+}
+
+static void threads(void) {
+    pthread_t ids[64];
+    size_t count = number(1);
+    u64 live = 0, live_bytes = 0;
+    if (count > 64) fail("too many threads");
+    for (size_t i = 0; i < count; i++) pthread_create(&ids[i], NULL, work, (void *)(uintptr_t)(i * 7919 + 1 + (unsigned)getpid()));
+    for (size_t i = 0; i < count; i++) pthread_join(ids[i], NULL);
+    for (int i = 0; i < SHARED; i++) {
+        struct piece *piece = atomic_load(&shared[i]);
+        live += piece != NULL;
+        live_bytes += piece ? piece->size : 0;
+    }
+    printf("{\"came\":%llu,\"went\":%llu,\"failed\":%llu,\"live\":%llu,\"live_bytes\":%llu}\n", (u64)came, (u64)went,
+           (u64)failed, live, live_bytes);
+}
+
+/* A child that makes `number(1)` allocations of `number(2)` bytes when told to, and ends when told to. */
+static int to_child = -1;
+static void make_child(void) {
+    int pair[2];
+    if (pipe(pair) != 0) fail("no pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        char told;
+        close(pair[1]);
+        while (read(pair[0], &told, 1) == 1) {
+            int result = 0;
+            for (size_t i = 0; i < number(1) && result == 0; i++) {
+                void *pointer;
+                result = cudaMalloc(&pointer, number(2));
+            }
+            printf("{\"pid\":%d,\"result\":%d}\n", (int)getpid(), result);
+            fflush(stdout);
+        }
+        _exit(0);
+    }
+    close(pair[0]);
+    to_child = pair[1];
+    printf("{\"child\":%d}\n", (int)child);
+}
+
+static void obey(void) {
+    const char *verb = words[0];
+    void *pointer = NULL;
+    u64 address = 0;
+    size_t pitch = 0;
+    int result;
+#define IS(text) (strcmp(verb, text) == 0)
+    if (IS("cudaSetDevice")) took(cudaSetDevice((int)number(1)), NULL);
+    else if (IS("cudaDeviceReset")) took(cudaDeviceReset(), NULL);
+    else if (IS("cudaMemGetInfo")) {
+        size_t available = 0, total = 0;
+        result = cudaMemGetInfo(&available, &total);
+        printf("{\"result\":%d,\"free\":%zu,\"total\":%zu}\n", result, available, total);
+    } else if (IS("cudaMalloc")) result = cudaMalloc(&pointer, number(2)), gave(result, (u64)pointer, number(2));
+    else if (IS("cudaMallocPitch")) {
+        result = cudaMallocPitch(&pointer, &pitch, number(2), number(3));
+        gave(result, (u64)pointer, pitch * number(3));
+    } else if (IS("cudaMalloc3D")) {
+        struct pitched out = {0};
+        result = cudaMalloc3D(&out, (struct extent){number(2), number(3), number(4)});
+        gave(result, (u64)out.ptr, out.pitch * number(3) * number(4));
+    } else if (IS("cudaMallocManaged")) result = cudaMallocManaged(&pointer, number(2), 1), gave(result, (u64)pointer, number(2));
+    else if (IS("cudaFree")) {
+        if (words[1] && strcmp(words[1], "NULL") == 0) took(cudaFree(NULL), NULL);
+        else took(cudaFree((void *)known(words[1])->value), known(words[1]));
+    } else if (IS("cudaFreeWrong")) took(cudaFree((void *)0x1234560), NULL);
+    else if (IS("cudaHostAlloc")) result = cudaHostAlloc(&pointer, number(2), 0), gave(result, (u64)pointer, number(2));
+    else if (IS("cudaMallocHost")) result = cudaMallocHost(&pointer, number(2)), gave(result, (u64)pointer, number(2));
+    else if (IS("cudaFreeHost")) took(cudaFreeHost((void *)known(words[1])->value), known(words[1]));
+    else if (IS("cudaHostRegister")) {
+        pointer = aligned_alloc(4096, number(2));
+        result = cudaHostRegister(pointer, number(2), 0);
+        gave(result, (u64)pointer, number(2));
+    } else if (IS("cudaHostUnregister")) took(cudaHostUnregister((void *)known(words[1])->value), known(words[1]));
+    else if (IS("cudaStreamCreate")) took(cudaStreamCreate(&side_stream), NULL);
+    else if (IS("cudaMallocAsync")) result = cudaMallocAsync(&pointer, number(2), stream(3)), gave(result, (u64)pointer, number(2));
+    else if (IS("cudaMallocAsync_ptsz")) result = cudaMallocAsync_ptsz(&pointer, number(2), stream(3)), gave(result, (u64)pointer, number(2));
+    else if (IS("cudaFreeAsync")) took(cudaFreeAsync((void *)known(words[1])->value, stream(2)), known(words[1]));
+    else if (IS("cudaFreeAsync_ptsz")) took(cudaFreeAsync_ptsz((void *)known(words[1])->value, stream(2)), known(words[1]));
+    else if (IS("cudaMemPoolCreate")) {
+        struct pool_properties properties = {.type = 1, .location = {1, 0}};
+        took(cudaMemPoolCreate(&own_pool, &properties), NULL);
+    } else if (IS("cudaMallocFromPoolAsync")) {
+        result = cudaMallocFromPoolAsync(&pointer, number(2), own_pool, stream(3));
+        gave(result, (u64)pointer, number(2));
+    } else if (IS("cudaMallocArray")) {
+        struct channels format = {.x = 32};
+        result = cudaMallocArray(&pointer, &format, number(2), number(3), 0);
+        gave(result, (u64)pointer, 4 * number(2) * number(3));
+    } else if (IS("cudaFreeArray")) took(cudaFreeArray((void *)known(words[1])->value), known(words[1]));
+    else if (IS("cudaIpcGetMemHandle")) {
+        struct handle handle = {{0}};
+        result = cudaIpcGetMemHandle(&handle, (void *)known(words[1])->value);
+        printf("{\"result\":%d,\"handle\":\"", result);
+        for (int i = 0; i < 64; i++) printf("%02x", (unsigned char)handle.bytes[i]);
+        printf("\"}\n");
+    } else if (IS("cudaIpcOpenMemHandle")) {
+        struct handle handle = {{0}};
+        for (int i = 0; i < 64; i++) {
+            unsigned byte = 0;
+            if (!words[2] || sscanf(words[2] + 2 * i, "%2x", &byte) != 1) fail("no handle");
+            handle.bytes[i] = (char)byte;
+        }
+        result = cudaIpcOpenMemHandle(&pointer, handle, 1);
+        gave(result, (u64)pointer, 0);
+    } else if (IS("cudaIpcCloseMemHandle")) took(cudaIpcCloseMemHandle((void *)known(words[1])->value), known(words[1]));
+    else if (IS("cuMemAlloc")) result = cuMemAlloc_v2(&address, number(2)), gave(result, address, number(2));
+    else if (IS("cuMemAllocPitch")) {
+        result = cuMemAllocPitch_v2(&address, &pitch, number(2), number(3), 4);
+        gave(result, address, pitch * number(3));
+    } else if (IS("cuMemAllocManaged")) result = cuMemAllocManaged(&address, number(2), 1), gave(result, address, number(2));
+    else if (IS("cuMemFree")) took(cuMemFree_v2(known(words[1])->value), known(words[1]));
+    else if (IS("cuMemHostAlloc")) result = cuMemHostAlloc(&pointer, number(2), 0), gave(result, (u64)pointer, number(2));
+    else if (IS("cuMemFreeHost")) took(cuMemFreeHost((void *)known(words[1])->value), known(words[1]));
+    else if (IS("cuMemAllocAsync")) result = cuMemAllocAsync(&address, number(2), stream(3)), gave(result, address, number(2));
+    else if (IS("cuMemFreeAsync")) took(cuMemFreeAsync(known(words[1])->value, stream(2)), known(words[1]));
+    else if (IS("cuMemAddressReserve")) result = cuMemAddressReserve(&address, number(2), 0, 0, 0), gave(result, address, number(2));
+    else if (IS("cuMemAddressFree")) took(cuMemAddressFree(known(words[1])->value, known(words[1])->size), known(words[1]));
+    else if (IS("cuMemCreate")) {
+        struct properties properties = {.type = 1, .location = {1, words[3] ? (int)number(3) : 0}};
+        result = cuMemCreate(&address, number(2), &properties, 0);
+        gave(result, address, number(2));
+    } else if (IS("cuMemRelease")) took(cuMemRelease(known(words[1])->value), known(words[1]));
+    /* cuMemMap SPACE OFFSET HANDLE SIZE; cuMemUnmap SPACE OFFSET SIZE */
+    else if (IS("cuMemMap")) took(cuMemMap(known(words[1])->value + number(2), number(4), 0, known(words[3])->value, 0), NULL);
+    else if (IS("cuMemUnmap")) took(cuMemUnmap(known(words[1])->value + number(2), number(3)), NULL);
+    /* cuMemRetain NAME SPACE OFFSET */
+    else if (IS("cuMemRetain")) {
+        result = cuMemRetainAllocationHandle(&address, (void *)(known(words[2])->value + number(3)));
+        gave(result, address, 0);
+    } else if (IS("pairs")) {
+        /* As many allocations, each freed at once. */
+        int bad = 0;
+        for (size_t i = 0; i < number(1); i++) {
+            bad |= cudaMalloc(&pointer, number(2));
+            bad |= cudaFree(pointer);
+        }
+        took(bad, NULL);
+    } else if (IS("many")) {
+        /* many NAME COUNT SIZE: as many allocations, never freed. */
+        int bad = 0;
+        for (size_t i = 0; i < number(2); i++) bad |= cudaMalloc(&pointer, number(3));
+        took(bad, NULL);
+    } else if (IS("leak")) {
+        /* leak ROUNDS SIZE PAUSE_MS KEEP: traffic of some sizes, and one more of SIZE a round. */
+        void *kept[4096] = {0};
+        int bad = 0;
+        size_t rounds = number(1), keep = number(4);
+        for (size_t round = 0; round < rounds && round < 4096; round++) {
+            void *traffic[8];
+            for (int i = 0; i < 8; i++) bad |= cudaMalloc(&traffic[i], 1000 * (size_t)(1 + (round + (size_t)i * 5) % 13));
+            bad |= cudaMalloc(&kept[round], number(2));
+            for (int i = 0; i < 8; i++) bad |= cudaFree(traffic[i]);
+            if (keep != 0 && round >= keep) bad |= cudaFree(kept[round - keep]);
+            usleep((useconds_t)number(3) * 1000);
+        }
+        took(bad, NULL);
+    } else if (IS("threads")) threads();
+    else if (IS("fork")) make_child();
+    else if (IS("child")) {
+        /* The child answers. */
+        if (write(to_child, "x", 1) != 1) fail("no child");
+        return;
+    } else if (IS("end_child")) {
+        close(to_child);
+        took(wait(NULL) < 0, NULL);
+    } else if (IS("exec")) {
+        fflush(stdout);
+        execv(words[1], (char *[]){words[1], NULL});
+        fail("exec failed");
+    } else if (IS("exit")) exit((int)number(1));
+    else fail("no such command");
+}
+
+int main(void) {
+    char *line = NULL;
+    size_t room = 0;
+    printf("{\"ready\":true,\"pid\":%d}\n", (int)getpid());
+    fflush(stdout);
+    while (getline(&line, &room, stdin) > 0) {
+        char *state = NULL;
+        memset(words, 0, sizeof words);
+        int count = 0;
+        for (char *word = strtok_r(line, " \n", &state); word && count < WORDS; word = strtok_r(NULL, " \n", &state))
+            words[count++] = word;
+        if (count == 0) continue;
+        obey();
+        fflush(stdout);
+    }
+    return 0;
+}

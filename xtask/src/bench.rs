@@ -1,0 +1,130 @@
+//! `cargo xtask bench`: what tracing costs an allocation and its free, as ratios in one run of one
+//! process.
+
+use std::io::Write;
+use std::process::{ChildStdin, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::live::{Daemon, Python};
+use crate::{process, setup, sim, venv};
+
+/// What to measure.
+#[derive(Args, Clone, Default)]
+pub struct Options {
+    /// Allocations and frees in one run
+    #[arg(long, default_value_t = 40_000)]
+    pub pairs: u32,
+
+    /// How often each way is measured
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+}
+
+struct Bench {
+    python: Python,
+    stdin: ChildStdin,
+    pairs: u32,
+}
+
+impl Bench {
+    fn ask(&mut self, words: &str) -> Result<String> {
+        writeln!(self.stdin, "{words}")?;
+        self.stdin.flush()?;
+        self.python.line()
+    }
+
+    fn measure(&mut self) -> Result<f64> {
+        let line = self.ask(&format!("pairs {}", self.pairs))?;
+        median_of(&line)
+    }
+}
+
+/// The answers are flat JSON objects of numbers.
+fn median_of(line: &str) -> Result<f64> {
+    let at = line.find("\"median\":").context("no median in the answer")?;
+    let number: String = line[at + 9..]
+        .chars()
+        .skip_while(|c| c.is_whitespace())
+        .take_while(|c| c.is_ascii_digit() || *c == '.' || *c == 'e' || *c == '-')
+        .collect();
+    number.parse().context("the median is no number")
+}
+
+/// Runs the task; the table goes to standard output as Markdown.
+pub fn run(options: &Options) -> Result<()> {
+    setup::run(&setup::Options {
+        torch: Some(Vec::new()),
+        ..setup::Options::default()
+    })?;
+    let environment = venv::locate(None)?;
+    let variables = sim::environment(&sim::Options::default())?;
+    let daemon = Daemon::start(true)?;
+    let mut python = Python::start(
+        &environment.join("bin/python"),
+        &process::root().join("xtask/bench/pairs.py"),
+        &variables,
+        Stdio::piped(),
+    )?;
+    let ready = python.line()?;
+    let stdin = python.running.0.stdin.take().context("no input")?;
+    let mut bench = Bench {
+        python,
+        stdin,
+        pairs: options.pairs,
+    };
+    let pid = bench.python.pid().to_string();
+    let mut rows: Vec<(&str, Vec<f64>)> = [
+        "nothing",
+        "memscope, level segments",
+        "memscope, level blocks",
+        "memscope, level trace",
+        "PyTorch's recorder, stacks=python, bounded and filled",
+        "PyTorch's recorder, stacks=all, bounded and filled",
+    ]
+    .map(|name| (name, Vec::new()))
+    .into();
+    bench.measure()?;
+    for _ in 0..options.rounds {
+        let base = bench.measure()?;
+        rows[0].1.push(base);
+        for (row, level) in [(1, "segments"), (2, "blocks"), (3, "trace")] {
+            let attached = daemon.ask(&["attach", "--pid", &pid, "--level", level])?;
+            if !attached.status.success() {
+                bail!("attach: {}", String::from_utf8_lossy(&attached.stderr));
+            }
+            // The first run lets the search for the layout end, where there is one.
+            bench.measure()?;
+            let time = bench.measure()?;
+            rows[row].1.push(time);
+            daemon.ask(&["detach", "--pid", &pid])?;
+        }
+        for (row, kind) in [(4, "python"), (5, "all")] {
+            bench.ask(&format!("record {kind}"))?;
+            for _ in 0..2 {
+                bench.measure()?;
+            }
+            let time = bench.measure()?;
+            rows[row].1.push(time);
+            bench.ask("record off")?;
+        }
+    }
+    bench.ask("pairs 1")?;
+    writeln!(bench.stdin, "end")?;
+    println!("{ready}; {} rounds of 7 runs of {} pairs; medians", options.rounds, options.pairs);
+    println!("\n| what records | µs per allocation and free | ratio to nothing | added, µs |");
+    println!("|---|---|---|---|");
+    let base = median(&rows[0].1);
+    for (name, times) in &rows {
+        let time = median(times);
+        println!("| {name} | {time:.2} | {:.2} | {:.2} |", time / base, time - base);
+    }
+    Ok(())
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,172 @@
+//! A daemon and its clients, for the demonstration and the benchmarks.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// How long anything may take to start.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A program that ends when this value does.
+pub struct Ended(pub Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // SAFETY: signals a child that has not been waited for, so its pid is still its own.
+        unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if matches!(self.0.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A daemon of our own, with a socket and state directory that go with it.
+pub struct Daemon {
+    _running: Ended,
+    folder: PathBuf,
+    socket: PathBuf,
+    programs: PathBuf,
+}
+
+impl Daemon {
+    /// Builds and starts one.
+    pub fn start(release: bool) -> Result<Daemon> {
+        // SAFETY: no arguments, no memory.
+        if unsafe { libc::geteuid() } != 0 {
+            bail!("loading BPF programs needs root; as root: cargo xtask demo");
+        }
+        let mut build = process::command("cargo");
+        build.args(["build", "--locked", "-p", "memscope-daemon", "-p", "memscope-ctl"]);
+        if release {
+            build.arg("--release");
+        }
+        process::run(&mut build)?;
+        let programs = process::target().join(if release { "release" } else { "debug" });
+        let folder = std::env::temp_dir().join(format!("memscope-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let socket = folder.join("memscoped.sock");
+        let running = Command::new(programs.join("memscoped"))
+            .arg("--socket")
+            .arg(&socket)
+            .arg("--state-dir")
+            .arg(folder.join("state"))
+            .args(["--journal-mib", "64", "--log", "warn"])
+            .stdin(Stdio::null())
+            .spawn()
+            .context("memscoped could not be started")?;
+        let daemon = Daemon {
+            _running: Ended(running),
+            folder,
+            socket,
+            programs,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while !daemon.ask(&["status"])?.status.success() {
+            if Instant::now() > deadline {
+                bail!("memscoped does not answer");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(daemon)
+    }
+
+    fn ctl(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(self.programs.join("memscope-ctl"));
+        command
+            .arg("--socket")
+            .arg(&self.socket)
+            .args(words)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Asks silently.
+    pub fn ask(&self, words: &[&str]) -> Result<std::process::Output> {
+        self.ctl(words)
+            .output()
+            .context("memscope-ctl could not be started")
+    }
+
+    /// Asks as a user would, and shows question and answer.
+    pub fn show(&self, words: &[&str]) -> Result<std::process::ExitStatus> {
+        println!("\n$ memscope-ctl {}", words.join(" "));
+        self.ctl(words)
+            .status()
+            .context("memscope-ctl could not be started")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // SAFETY: signals a child that has not been waited for.
+        unsafe { libc::kill(self._running.0.id() as i32, libc::SIGTERM) };
+        let _ = self._running.0.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A Python program under some environment, its output read line by line.
+pub struct Python {
+    /// The program.
+    pub running: Ended,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Python {
+    /// Starts it.
+    pub fn start(
+        python: &Path,
+        script: &Path,
+        environment: &[(String, String)],
+        stdin: Stdio,
+    ) -> Result<Python> {
+        let mut child = Command::new(python)
+            .arg(script)
+            .envs(environment.iter().map(|(k, v)| (k, v)))
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("{} could not be started", script.display()))?;
+        let output = child.stdout.take().context("no output")?;
+        Ok(Python {
+            running: Ended(child),
+            lines: BufReader::new(output),
+        })
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.running.0.id()
+    }
+
+    /// The next line; an error when the program has ended.
+    pub fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.lines.read_line(&mut line)? == 0 {
+            bail!("the program ended early");
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Reads until a line that begins with this.
+    pub fn until(&mut self, beginning: &str) -> Result<String> {
+        loop {
+            let line = self.line()?;
+            if line.starts_with(beginning) {
+                return Ok(line);
+            }
+        }
+    }
+}

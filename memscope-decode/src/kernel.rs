@@ -243,6 +243,12 @@ fn trace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
             .and_then(|(total, block)| total.checked_add(block)),
         _ => in_memory,
     };
+    // A segment is taken off only after it was recorded and given back.
+    let total_reserved = match action {
+        TraceAction::SegmentFree => reserved.checked_sub(raw.u64(offset_of!(TraceRecord, size))?),
+        _ => Some(reserved),
+    }
+    .filter(|_| has(TRACE_HAS_TOTALS));
     Ok(Said::Event(Body::Trace(PoolTrace {
         action,
         allocator: raw.u64(offset_of!(TraceRecord, allocator))?,
@@ -252,7 +258,7 @@ fn trace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
         stream: raw.u64(offset_of!(TraceRecord, stream))?,
         block_size,
         total_allocated,
-        total_reserved: has(TRACE_HAS_TOTALS).then_some(reserved),
+        total_reserved,
         pool: if has(TRACE_HAS_POOL) {
             Some((raw.u64(pool)?, raw.u64(pool + size_of::<u64>())?))
         } else {

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// Kinds of failure kept: functions times statuses, of which there are few.
 const FAILURE_KINDS: usize = 1024;
+/// Frees waited for at a time; there are never more than threads inside a free.
+const OVERTAKEN: usize = 4096;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +35,8 @@ pub(crate) struct Driver {
     nested: u64,
     /// Allocations that turned out to have gone unseen.
     found_gone: u64,
+    /// Those of them whose free may still come: see `overtaken_free`. Address and how many.
+    overtaken: FastMap<u64, u32>,
 }
 
 impl Driver {
@@ -45,8 +49,10 @@ impl Driver {
         }
         let taken = match call.op {
             CallOp::Free | CallOp::AsyncFree => {
-                let size = self.live.get(&call.ptr).map(|found| found.size);
-                size.map(|size| (call.ptr, call.ptr.saturating_add(size)))
+                let living = self.live.get(&call.ptr);
+                living
+                    .filter(|living| began_ns(scene, call) >= living.born_ns)
+                    .map(|living| (call.ptr, call.ptr.saturating_add(living.size)))
             }
             CallOp::Unmap => Some((call.ptr, call.ptr.saturating_add(call.size))),
             _ => None,
@@ -122,6 +128,10 @@ impl Driver {
                 break;
             }
             self.found_gone += 1;
+            if self.overtaken.len() >= OVERTAKEN {
+                self.overtaken.clear();
+            }
+            *self.overtaken.entry(start).or_default() += 1;
             self.remove(scene, start, false);
         }
         let new = Allocation::enter(scene, kind, call.size, call.device, call.stream);
@@ -146,13 +156,47 @@ impl Driver {
 
     /// By address, whatever allocated it: the runtime takes any of its pointers.
     fn free(&mut self, scene: &mut Scene<'_>, call: &Call) {
-        if call.ptr == 0 || self.free_device(scene, call.ptr) || self.host.free(call.ptr) {
+        if call.ptr == 0 || self.overtaken_free(scene, call) {
+            return;
+        }
+        if self.free_device(scene, call.ptr) || self.host.free(call.ptr) {
             return;
         }
         let row = scene.devices.driver(call.device);
         row.orphan_free_count += 1;
         row.free_count += 1;
         row.note_level(scene.time_ns, 0, 1);
+    }
+
+    /// A free is told of when it returns. Between the driver's release inside it and that return another
+    /// thread may be given the same address, and its allocation is told of first. Such a free began
+    /// before the allocation that now lives there was born, so it cannot be that one's.
+    fn overtaken_free(&mut self, scene: &mut Scene<'_>, call: &Call) -> bool {
+        let device = match self.live.get(&call.ptr) {
+            Some(living) if began_ns(scene, call) >= living.born_ns => return false,
+            Some(living) => living.device,
+            None => call.device,
+        };
+        let Some(waiting) = self.overtaken.get_mut(&call.ptr) else {
+            if !self.live.contains_key(&call.ptr) {
+                return false;
+            }
+            // The one before was not known either.
+            let row = scene.devices.driver(device);
+            row.orphan_free_count += 1;
+            row.free_count += 1;
+            row.note_level(scene.time_ns, 0, 1);
+            return true;
+        };
+        *waiting -= 1;
+        if *waiting == 0 {
+            self.overtaken.remove(&call.ptr);
+        }
+        self.found_gone = self.found_gone.saturating_sub(1);
+        let row = scene.devices.driver(device);
+        row.free_count += 1;
+        row.note_level(scene.time_ns, 0, 1);
+        true
     }
 
     fn ipc_open(&mut self, scene: &mut Scene<'_>, call: &Call) {
@@ -257,4 +301,9 @@ impl Driver {
     pub(crate) fn found_gone(&self) -> u64 {
         self.found_gone
     }
+}
+
+/// When a call was entered.
+fn began_ns(scene: &Scene<'_>, call: &Call) -> u64 {
+    scene.time_ns.saturating_sub(call.duration_ns)
 }

@@ -28,6 +28,7 @@ mod leaks;
 mod ledger;
 mod loss;
 mod pool;
+mod pool_trace;
 mod process;
 mod scene;
 mod segment;

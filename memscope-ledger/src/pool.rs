@@ -1,6 +1,7 @@
 //! A framework's pool: which blocks live, and what their events mean together.
 //!
-//! Owns: the blocks of a process by address, and the pairing of the two kinds of events (a trace
+//! Owns: the blocks of a process by address, their reports (trace entries are read in
+//! `pool_trace`), and the pairing of the two kinds of events (a trace
 //! entry, then a report, on one thread) that tell of one call. Refuses: to count a call twice, or to
 //! make up a size.
 //!
@@ -9,14 +10,12 @@
 //! and may change at any time; each is complete enough to stand alone.
 
 use crate::block::{Block, Blocks, FreedSize, Half};
-use crate::deferred::{Deferred, Held};
-use crate::device::PoolDevice;
+use crate::deferred::Deferred;
 use crate::driver::Driver;
-use crate::event::{PoolOom, PoolReport, PoolTrace, TraceAction};
+use crate::event::{PoolOom, PoolReport, TraceAction};
 use crate::fast_hash::FastMap;
 use crate::group::{GroupKey, Membership};
 use crate::scene::Scene;
-use crate::segment::Segment;
 use crate::suspects::Suspects;
 use crate::totals::{Sized, least_rounded};
 use crate::trace_ring::Entry;
@@ -27,21 +26,21 @@ const THREADS: usize = 16_384;
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
-    blocks: Blocks,
+    pub(crate) blocks: Blocks,
     halves: FastMap<u32, Half>,
     last_serial: u64,
     suspects: Suspects,
-    deferred: Deferred,
-    seen: bool,
+    pub(crate) deferred: Deferred,
+    pub(crate) seen: bool,
 }
 
 /// A block about to be entered.
-struct Arrival {
-    device: i32,
-    addr: u64,
-    requested: Option<u64>,
-    rounded: Option<u64>,
-    stream: Option<u64>,
+pub(crate) struct Arrival {
+    pub(crate) device: i32,
+    pub(crate) addr: u64,
+    pub(crate) requested: Option<u64>,
+    pub(crate) rounded: Option<u64>,
+    pub(crate) stream: Option<u64>,
 }
 
 impl Pool {
@@ -207,212 +206,8 @@ impl Pool {
         device.note_level(scene.time_ns, 0, 0);
     }
 
-    /// An entry of the allocator's trace.
-    pub(crate) fn trace(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, trace: &PoolTrace) {
-        self.seen = true;
-        // PyTorch's snapshot entry says device 0 whatever the allocator's device is.
-        let named = trace
-            .device
-            .filter(|_| trace.action != TraceAction::Snapshot);
-        let known = self.deferred.device(trace.allocator);
-        if let (None, Some(device)) = (known, named) {
-            self.place_held(scene, driver, trace.allocator, device);
-        }
-        if let Some(device) = named.or(known) {
-            self.trace_on(scene, driver, device, trace);
-            return;
-        }
-        self.deferred.hold(Held {
-            time_ns: scene.time_ns,
-            tid: scene.tid,
-            trace: *trace,
-        });
-        let of_segment = matches!(
-            trace.action,
-            TraceAction::SegmentAlloc | TraceAction::SegmentMap
-        );
-        if of_segment && let Some(device) = driver.device_at(trace.addr) {
-            self.place_held(scene, driver, trace.allocator, device);
-        }
-    }
-
-    /// The device of an allocator object is known now: what waited for it happens.
-    fn place_held(
-        &mut self,
-        scene: &mut Scene<'_>,
-        driver: &mut Driver,
-        allocator: u64,
-        device: i32,
-    ) {
-        let (time_ns, tid) = (scene.time_ns, scene.tid);
-        for held in self.deferred.learn(allocator, device) {
-            scene.time_ns = held.time_ns;
-            scene.tid = held.tid;
-            self.trace_on(scene, driver, device, &held.trace);
-        }
-        scene.time_ns = time_ns;
-        scene.tid = tid;
-    }
-
-    fn trace_on(
-        &mut self,
-        scene: &mut Scene<'_>,
-        driver: &mut Driver,
-        device: i32,
-        trace: &PoolTrace,
-    ) {
-        self.see(scene, device, true);
-        let row = scene.devices.pool(device);
-        row.ring.push(Entry {
-            action: trace.action,
-            addr: trace.addr,
-            size: trace.size,
-            stream: trace.stream,
-            pool: trace.pool,
-            time_ns: scene.time_ns,
-            tid: scene.tid,
-        });
-        let (came, went) = match trace.action {
-            TraceAction::Alloc => self.trace_alloc(scene, driver, device, trace),
-            TraceAction::FreeRequested => self.trace_free(scene, device, trace),
-            TraceAction::FreeCompleted => self.trace_completed(scene, trace),
-            TraceAction::SegmentAlloc
-            | TraceAction::SegmentMap
-            | TraceAction::SegmentFree
-            | TraceAction::SegmentUnmap => {
-                segment_step(row, trace);
-                if matches!(
-                    trace.action,
-                    TraceAction::SegmentAlloc | TraceAction::SegmentMap
-                ) {
-                    driver.claim(scene, device, trace.addr, trace.size);
-                } else {
-                    self.clear_range(scene, trace.addr, trace.addr.saturating_add(trace.size));
-                }
-                (0, 0)
-            }
-            TraceAction::Snapshot => (0, 0),
-            TraceAction::Oom => {
-                row.oom_count += 1;
-                self.remember(scene.tid, Half::Oom);
-                (0, 0)
-            }
-        };
-        if let Some(total) = trace.total_allocated {
-            let row = scene.devices.pool(device);
-            if trace.action == TraceAction::FreeRequested && row.totals.peak().is_none() {
-                let bytes = trace.block_size.unwrap_or(0);
-                row.totals.raise_peak(total.saturating_add(bytes));
-            }
-            self.settle(scene, device, total);
-        }
-        let row = scene.devices.pool(device);
-        if let Some(reserved) = trace.total_reserved
-            && !is_segment(trace.action)
-        {
-            row.set_reserved(reserved);
-        }
-        row.note_level(scene.time_ns, came, went);
-    }
-
-    fn trace_alloc(
-        &mut self,
-        scene: &mut Scene<'_>,
-        driver: &mut Driver,
-        device: i32,
-        trace: &PoolTrace,
-    ) -> (u64, u64) {
-        let serial = self.came(
-            scene,
-            driver,
-            Arrival {
-                device,
-                addr: trace.addr,
-                requested: Some(trace.size),
-                rounded: trace.block_size,
-                stream: Some(trace.stream),
-            },
-        );
-        self.remember(
-            scene.tid,
-            Half::Alloc {
-                addr: trace.addr,
-                serial,
-            },
-        );
-        (1, 0)
-    }
-
-    fn trace_free(&mut self, scene: &mut Scene<'_>, device: i32, trace: &PoolTrace) -> (u64, u64) {
-        let addr = trace.addr;
-        let known = self.blocks.get(&addr).copied();
-        let mut block = match known {
-            Some(block) if !block.pending => block,
-            other => {
-                if let Some(old) = other {
-                    // Its end and its return went unseen.
-                    self.end_pending(scene, addr, old);
-                }
-                let block = Block {
-                    device,
-                    pending: true,
-                    rounded: trace.block_size.unwrap_or(least_rounded(trace.size)),
-                    size: Sized::EXACT,
-                    requested: Some(trace.size),
-                    stream: Some(trace.stream),
-                    born_ns: 0,
-                    serial: 0,
-                    place: Membership::NOWHERE,
-                };
-                self.orphan_went(scene, device, trace.block_size, block.rounded);
-                self.begin_pending(scene, addr, block);
-                let size = match trace.block_size {
-                    Some(_) => FreedSize::Counted,
-                    None => FreedSize::Unknown,
-                };
-                self.remember_free(scene, addr, block.rounded, size);
-                return (0, 1);
-            }
-        };
-        let cancelled = self.went(scene, addr, block, trace.block_size);
-        block.rounded = trace.block_size.unwrap_or(block.rounded);
-        let size = if cancelled {
-            FreedSize::Cancelled
-        } else {
-            FreedSize::Counted
-        };
-        self.begin_pending(scene, addr, block);
-        self.remember_free(scene, addr, block.rounded, size);
-        (0, 1)
-    }
-
-    fn trace_completed(&mut self, scene: &mut Scene<'_>, trace: &PoolTrace) -> (u64, u64) {
-        let addr = trace.addr;
-        match self.blocks.get(&addr).copied() {
-            Some(block) if block.pending => {
-                self.end_pending(scene, addr, block);
-                (0, 0)
-            }
-            Some(block) => {
-                // Its request was lost; a report of the same call may still come.
-                let cancelled = self.went(scene, addr, block, trace.block_size);
-                self.forget(addr);
-                let size = if cancelled {
-                    FreedSize::Cancelled
-                } else {
-                    FreedSize::Counted
-                };
-                let counted = trace.block_size.unwrap_or(block.rounded);
-                self.remember_free(scene, addr, counted, size);
-                (0, 1)
-            }
-            // Requested before the attach.
-            None => (0, 0),
-        }
-    }
-
     /// Enters a block; gives its serial.
-    fn came(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, new: Arrival) -> u64 {
+    pub(crate) fn came(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, new: Arrival) -> u64 {
         let size_for_groups = new.requested.or(new.rounded).unwrap_or(0);
         let rounded = new.rounded.unwrap_or(least_rounded(size_for_groups));
         let end = new.addr.saturating_add(rounded);
@@ -464,7 +259,13 @@ impl Pool {
 
     /// A live block went in sight. It stays in the map; the caller takes it out or makes it
     /// pending. Says whether its coming and going cancel out, no total having seen it.
-    fn went(&self, scene: &mut Scene<'_>, addr: u64, block: Block, told: Option<u64>) -> bool {
+    pub(crate) fn went(
+        &self,
+        scene: &mut Scene<'_>,
+        addr: u64,
+        block: Block,
+        told: Option<u64>,
+    ) -> bool {
         debug_assert!(self.blocks.contains_key(&addr));
         scene.groups.leave(scene.time_ns, block.place);
         let row = scene.devices.pool(block.device);
@@ -483,7 +284,13 @@ impl Pool {
         open
     }
 
-    fn orphan_went(&self, scene: &mut Scene<'_>, device: i32, told: Option<u64>, least: u64) {
+    pub(crate) fn orphan_went(
+        &self,
+        scene: &mut Scene<'_>,
+        device: i32,
+        told: Option<u64>,
+        least: u64,
+    ) {
         let row = scene.devices.pool(device);
         row.free_count += 1;
         row.orphan_free_count += 1;
@@ -496,7 +303,7 @@ impl Pool {
         }
     }
 
-    fn begin_pending(&mut self, scene: &mut Scene<'_>, addr: u64, mut block: Block) {
+    pub(crate) fn begin_pending(&mut self, scene: &mut Scene<'_>, addr: u64, mut block: Block) {
         block.pending = true;
         block.place = Membership::NOWHERE;
         let row = scene.devices.pool(block.device);
@@ -504,13 +311,13 @@ impl Pool {
         self.blocks.insert(addr, block);
     }
 
-    fn end_pending(&mut self, scene: &mut Scene<'_>, addr: u64, block: Block) {
+    pub(crate) fn end_pending(&mut self, scene: &mut Scene<'_>, addr: u64, block: Block) {
         let row = scene.devices.pool(block.device);
         row.pending_bytes = row.pending_bytes.saturating_sub(block.rounded);
         self.forget(addr);
     }
 
-    fn forget(&mut self, addr: u64) {
+    pub(crate) fn forget(&mut self, addr: u64) {
         self.blocks.remove(&addr);
         self.suspects.went(addr);
     }
@@ -543,14 +350,20 @@ impl Pool {
         row.found_gone += 1;
     }
 
-    fn remember(&mut self, tid: u32, half: Half) {
+    pub(crate) fn remember(&mut self, tid: u32, half: Half) {
         if self.halves.len() >= THREADS {
             self.halves.clear();
         }
         self.halves.insert(tid, half);
     }
 
-    fn remember_free(&mut self, scene: &Scene<'_>, addr: u64, counted: u64, size: FreedSize) {
+    pub(crate) fn remember_free(
+        &mut self,
+        scene: &Scene<'_>,
+        addr: u64,
+        counted: u64,
+        size: FreedSize,
+    ) {
         self.remember(
             scene.tid,
             Half::Free {
@@ -561,14 +374,14 @@ impl Pool {
         );
     }
 
-    fn see(&self, scene: &mut Scene<'_>, device: i32, traced: bool) {
+    pub(crate) fn see(&self, scene: &mut Scene<'_>, device: i32, traced: bool) {
         let row = scene.devices.pool(device);
         row.seen = true;
         row.traced |= traced;
     }
 
     /// Takes the allocator's total over.
-    fn settle(&mut self, scene: &mut Scene<'_>, device: i32, total: u64) {
+    pub(crate) fn settle(&mut self, scene: &mut Scene<'_>, device: i32, total: u64) {
         let row = scene.devices.pool(device);
         let settled = row.totals.settle(total);
         row.resync_count += u64::from(settled.resynced);
@@ -620,52 +433,6 @@ impl Pool {
     /// Trace entries whose device is not known.
     pub(crate) fn unplaced(&self) -> u64 {
         self.deferred.unplaced()
-    }
-}
-
-fn is_segment(action: TraceAction) -> bool {
-    matches!(
-        action,
-        TraceAction::SegmentAlloc
-            | TraceAction::SegmentFree
-            | TraceAction::SegmentMap
-            | TraceAction::SegmentUnmap
-    )
-}
-
-fn segment_step(row: &mut PoolDevice, trace: &PoolTrace) {
-    let end = trace.addr.saturating_add(trace.size);
-    let grows = matches!(
-        trace.action,
-        TraceAction::SegmentAlloc | TraceAction::SegmentMap
-    );
-    match trace.action {
-        TraceAction::SegmentFree => row.segments.remove(trace.addr),
-        TraceAction::SegmentUnmap => row.segments.cut(trace.addr, end),
-        _ => row.segments.add(Segment {
-            addr: trace.addr,
-            size: trace.size,
-            stream: trace.stream,
-            pool: trace.pool.unwrap_or((0, 0)),
-            expandable: trace.action == TraceAction::SegmentMap,
-        }),
-    }
-    let changed = |before: u64| {
-        if grows {
-            before.saturating_add(trace.size)
-        } else {
-            before.saturating_sub(trace.size)
-        }
-    };
-    // PyTorch counts some of these before the entry and some after it. A total that is what we
-    // have is from before.
-    let reserved = match (trace.total_reserved, row.reserved) {
-        (Some(told), Some(ours)) if told == ours => Some(changed(ours)),
-        (Some(told), _) => Some(told),
-        (None, ours) => ours.map(changed),
-    };
-    if let Some(reserved) = reserved {
-        row.set_reserved(reserved);
     }
 }
 

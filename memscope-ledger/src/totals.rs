@@ -314,4 +314,21 @@ mod tests {
         totals.orphan_sized(512, 1_000); // its report comes late: already taken
         assert!(!totals.settle(9_000).resynced);
     }
+
+    #[test]
+    fn a_block_that_no_total_saw_cancels_out() {
+        let mut totals = Totals::default();
+        totals.settle(10_000);
+        let size = totals.came(7, 1000, 1024, false);
+        assert!(totals.went(7, 1024, size, Some(4096)));
+        assert!(!totals.settle(10_000).resynced);
+        assert_eq!(totals.baseline(), Some(10_000));
+        // Once a total has seen it, the rest of it is in the base and leaves with it.
+        let size = totals.came(7, 1000, 1024, false);
+        totals.came(8, 1000, 1024, false);
+        assert!(totals.settle(10_000 + 4096 + 1024).resynced);
+        assert!(!totals.went(7, 1024, size, Some(4096)));
+        assert!(!totals.settle(10_000 + 1024).resynced);
+        assert_eq!(totals.baseline(), Some(10_000));
+    }
 }

@@ -142,6 +142,7 @@ mod tests {
         assert_eq!(verdict([7; 48]), Verdict::Steady);
         assert_eq!(verdict((0..48).rev()), Verdict::Steady);
         assert_eq!(verdict((0..48).map(|i| i.min(10))), Verdict::Steady);
+        assert_eq!(verdict((0..48).map(|i| i.min(22))), Verdict::Steady);
         assert_eq!(verdict((0..48).map(|i| i.min(33))), Verdict::Undecided);
         assert_eq!(verdict((0..48).map(|i| i % 9)), Verdict::Steady);
         assert_eq!(

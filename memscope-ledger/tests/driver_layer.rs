@@ -138,6 +138,35 @@ fn an_address_given_twice_was_freed_unseen() {
     assert!(has_note(&stats(&c.ledger).coverage, "inexact_after_loss"));
 }
 
+/// B frees what A allocated; while B's free returns, C is given the same address and is told of first.
+#[test]
+fn a_free_that_is_told_of_late_does_not_take_the_next_owners_block() {
+    let mut calls = plain();
+    calls.at(CallOp::Alloc, 0x1000, 100);
+    calls.at(CallOp::Alloc, 0x1000, 300);
+    calls.send(CallOp::Free, |free| {
+        free.ptr = 0x1000;
+        // Entered before the second allocation returned.
+        free.duration_ns = 1500;
+    });
+    let device = calls.device();
+    assert_eq!((device.driver.count, device.driver.bytes), (1, 300));
+    assert_eq!((device.free_count, device.orphan_free_count), (1, 0));
+    calls.at(CallOp::Free, 0x1000, 0);
+    let device = calls.device();
+    assert_eq!((device.driver.count, device.driver.bytes), (0, 0));
+    assert_eq!((device.free_count, device.orphan_free_count), (2, 0));
+    let report = stats(&calls.ledger);
+    assert!(
+        !report
+            .coverage
+            .iter()
+            .any(|note| note.code == "inexact_after_loss"),
+        "{:?}",
+        report.coverage
+    );
+}
+
 #[test]
 fn any_free_takes_any_pointer() {
     let mut c = plain();

@@ -548,3 +548,21 @@ fn losses_do_not_look_like_leaks() {
     assert!(found.is_empty(), "{found:#?}");
     assert!(ledger.kept(P).unwrap().blocks < 200);
 }
+
+#[test]
+fn a_class_is_silent_when_one_size_explains_it() {
+    let (ledger, program) = run(Mode::Calibrated, 0, 400, |p, i| {
+        if i == 0 {
+            for _ in 0..100 {
+                leak(p, 15_000);
+            }
+        }
+        step(&mut p.sim, &mut p.dice, 20);
+        leak(p, 12_000);
+    });
+    let sizes: Vec<u64> = growing(&ledger, program.sim.time)
+        .iter()
+        .map(|g| g.size_bytes)
+        .collect();
+    assert_eq!(sizes, [12_000]);
+}

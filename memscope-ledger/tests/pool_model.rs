@@ -534,3 +534,25 @@ fn a_segment_given_back_takes_what_a_loss_left_in_it() {
         assert_eq!(seen.resync_count, 1);
     }
 }
+
+#[test]
+fn a_block_over_others_proves_that_they_are_gone() {
+    for mode in [Mode::Reports, Mode::Uncalibrated, Mode::Calibrated] {
+        let mut sim = Sim::new(mode);
+        let mut ledger = attached(Level::Trace, true, sim.time);
+        let addrs: Vec<u64> = (0..3).map(|_| sim.alloc(0, 0, 3 * MIB)).collect();
+        sim.alloc(0, 0, 512);
+        sim.lose = 9;
+        for addr in &addrs {
+            sim.free(*addr, false);
+        }
+        sim.lose = 0;
+        assert_eq!(sim.alloc(0, 0, 2 * MIB), addrs[0]);
+        sim.alloc(0, 0, 6 * MIB);
+        sim.feed(&mut ledger);
+        let seen = device(&ledger, 0);
+        assert_eq!(seen.live_blocks, 3, "{mode:?}");
+        assert_eq!(seen.allocated_bytes, Some(sim.allocated(0)));
+        assert_eq!((seen.baseline_bytes, seen.resync_count), (Some(0), 1));
+    }
+}

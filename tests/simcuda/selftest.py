@@ -19,11 +19,11 @@ MIB = 1 << 20
 CASES = {}
 
 
-def case(**environment):
-    """Registers a case and the environment variables that it needs."""
+def case(since=(2, 0), **environment):
+    """Registers a case, the first PyTorch version that can do it, and the environment variables that it needs."""
 
     def register(function):
-        CASES[function.__name__] = (function, environment)
+        CASES[function.__name__] = (function, environment, since)
         return function
 
     return register
@@ -225,7 +225,7 @@ def _receive(queue, answers):
 def ipc():
     context = torch.multiprocessing.get_context("spawn")
     queue, answers = context.Queue(), context.Queue()
-    child = context.Process(target=_receive, args=(queue, answers))
+    child = context.Process(target=_receive, args=(queue, answers), daemon=True)
     child.start()
     tensor = torch.arange(4.0).to("cuda")
     queue.put(tensor)
@@ -237,7 +237,7 @@ def ipc():
     assert child.exitcode == 0
 
 
-@case(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+@case(since=(2, 5), PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
 def ipc_of_expandable_segments():
     ipc()
     assert calls_of("cuMemMap")
@@ -349,14 +349,21 @@ def main():
         CASES[names[1]][0]()
         return 0
     failed = []
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     for name in names or CASES:
+        if version < CASES[name][2]:
+            print(f"selftest.py: {name}: PyTorch {torch.__version__} cannot do this", flush=True)
+            continue
         with tempfile.TemporaryDirectory() as folder:
             environment = dict(os.environ, SIMCUDA_LOG=os.path.join(folder, "log.jsonl"), **CASES[name][1])
             command = [sys.executable, os.path.abspath(__file__), "--inside", name]
-            result = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
-        if result.returncode != 0:
+            try:
+                code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, timeout=300, check=False).returncode
+            except subprocess.TimeoutExpired:
+                code = "timeout"
+        if code != 0:
             failed.append(name)
-        print(f"selftest.py: {name}: {'passed' if result.returncode == 0 else f'FAILED ({result.returncode})'}", flush=True)
+        print(f"selftest.py: {name}: {'passed' if code == 0 else f'FAILED ({code})'}", flush=True)
     return 1 if failed else 0
 
 

@@ -1,13 +1,12 @@
 //! Asking memscope-ctl.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::places::binary;
+use crate::places::tool;
 use crate::program::run;
 
 /// A question to memscope-ctl that is not yet asked.
@@ -31,18 +30,18 @@ pub struct Said {
 impl Asking {
     /// `memscope-ctl ARGUMENTS`.
     pub fn new<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Asking {
-        Asking::through(Command::new(binary("memscope-ctl")), arguments)
+        Asking::through(Command::new(tool("memscope-ctl")), arguments)
     }
 
-    /// The same with a prefix such as `setpriv …`.
-    pub fn wrapped<S: AsRef<OsStr>>(prefix: &[&str], arguments: impl IntoIterator<Item = S>) -> Asking {
+    /// `PREFIX… ARGUMENTS`, where the prefix ends in memscope-ctl.
+    pub fn raw<S: AsRef<OsStr>>(prefix: &[&str], arguments: impl IntoIterator<Item = S>) -> Asking {
         let mut command = Command::new(prefix[0]);
-        command.args(&prefix[1..]).arg(binary("memscope-ctl"));
+        command.args(&prefix[1..]);
         Asking::through(command, arguments)
     }
 
     fn through<S: AsRef<OsStr>>(mut command: Command, arguments: impl IntoIterator<Item = S>) -> Asking {
-        command.args(arguments).env_remove("MEMSCOPE_SOCKET").env("MEMSCOPED", binary("memscoped")).env("COLUMNS", "200");
+        command.args(arguments).env_remove("MEMSCOPE_SOCKET").env("MEMSCOPED", tool("memscoped")).env("COLUMNS", "200");
         Asking { command, limit: Duration::from_secs(60) }
     }
 
@@ -103,9 +102,4 @@ impl Said {
         }
         self
     }
-}
-
-/// The path of memscoped.
-pub(crate) fn memscoped() -> PathBuf {
-    binary("memscoped")
 }

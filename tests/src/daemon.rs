@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::ctl::{Asking, Said, memscoped};
-use crate::places::scratch;
+use crate::ctl::{Asking, Said};
+use crate::places::{scratch, tool};
 use crate::program::{kill_group, tied};
 use crate::wait::{SHORT, until};
 use crate::need_root;
@@ -51,7 +51,7 @@ impl Daemon {
         let folder = scratch();
         let log = File::create(folder.path().join("log")).unwrap();
         let mut words: Vec<std::ffi::OsString> = prefix.iter().map(Into::into).collect();
-        words.push(memscoped().into());
+        words.push(tool("memscoped").into());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).arg("--socket").arg(folder.path().join("sock"));
         command.arg("--state-dir").arg(folder.path().join("state")).args(arguments);
@@ -185,6 +185,12 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            // No panic may come of this: it would end everything.
+            let mut status = Command::new(tool("memscope-ctl"));
+            status.arg("--socket").arg(self.socket()).args(["--timeout", "3", "status"]);
+            if let Ok(said) = status.output() {
+                eprintln!("---- its status:\n{}", String::from_utf8_lossy(&said.stdout));
+            }
             kill_group(&self.child);
             let _ = self.child.wait();
             let log = self.log();

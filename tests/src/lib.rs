@@ -28,7 +28,7 @@ pub use calls::Calls;
 pub use ctl::{Asking, Said};
 pub use daemon::Daemon;
 pub use memory::{changed_bytes, text_of};
-pub use places::{scratch, workload};
+pub use places::{scratch, tool, workload};
 pub use program::Program;
 pub use sim::{Sim, sim};
 pub use simlog::{Held, SimLog};
@@ -36,6 +36,7 @@ pub use torch::{Torch, assert_totals};
 pub use wait::{LONG, SHORT, eventually, until};
 
 pub use serde_json::{Value, json};
+pub use tempfile::TempDir;
 
 /// A MiB.
 pub const MIB: u64 = 1 << 20;

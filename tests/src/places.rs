@@ -18,7 +18,7 @@ pub fn workload(name: &str) -> PathBuf {
 
 /// A built program of memscope: in `MEMSCOPE_BIN_DIR`, else in the build directory of this test, else in
 /// the workspace's.
-pub fn binary(name: &str) -> PathBuf {
+pub fn tool(name: &str) -> PathBuf {
     let mut folders = Vec::new();
     if let Some(folder) = std::env::var_os("MEMSCOPE_BIN_DIR") {
         folders.push(PathBuf::from(folder));

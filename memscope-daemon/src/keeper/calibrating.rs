@@ -42,6 +42,7 @@ impl Keeper {
             memory,
             slot: watched.slot.clone(),
         };
+        search.slot.want_registers(search.search.wants_registers());
         self.calibrating.insert(process, search);
     }
 
@@ -51,9 +52,6 @@ impl Keeper {
         };
         let step = match &event.body {
             Body::Trace(trace) => {
-                let Some(seen) = memscope_decode::calibration(record) else {
-                    return;
-                };
                 let action = match trace.action {
                     TraceAction::Alloc => 0,
                     TraceAction::FreeRequested => 1,
@@ -65,10 +63,14 @@ impl Keeper {
                     (Some(after), _) if action == 1 => Some(after),
                     _ => None,
                 };
-                let candidates: Vec<(u8, u64)> = (0u8..)
-                    .zip(seen.registers)
-                    .chain((PLACE_STACK..).zip(seen.stack))
-                    .collect();
+                // Entries sent before or after the registers were wanted come without them.
+                let candidates: Vec<(u8, u64)> = match memscope_decode::calibration(record) {
+                    Some(seen) => (0u8..)
+                        .zip(seen.registers)
+                        .chain((PLACE_STACK..).zip(seen.stack))
+                        .collect(),
+                    None => Vec::new(),
+                };
                 one.search.trace(
                     &TraceSeen {
                         tid: event.tid,
@@ -101,7 +103,11 @@ impl Keeper {
         let steps: Vec<(ProcessHandle, Step)> = self
             .calibrating
             .iter_mut()
-            .map(|(process, one)| (*process, one.search.round(&one.memory)))
+            .map(|(process, one)| {
+                let step = one.search.round(&one.memory);
+                one.slot.want_registers(one.search.wants_registers());
+                (*process, step)
+            })
             .collect();
         for (process, step) in steps {
             self.follow(process, step);
@@ -117,12 +123,15 @@ impl Keeper {
                 }
             }
             Step::Proven(layout) => {
-                self.calibrating.remove(&process);
+                if let Some(one) = self.calibrating.remove(&process) {
+                    one.slot.want_registers(false);
+                }
                 self.tell(Told::Proven { process, layout });
             }
             Step::GiveUp(reason) => {
                 if let Some(one) = self.calibrating.remove(&process) {
                     one.slot.set_layout(None);
+                    one.slot.want_registers(false);
                 }
                 self.tell(Told::NotCalibrated { process, reason });
             }

@@ -46,6 +46,13 @@ pub enum Command {
         /// What.
         record: DaemonRecord,
     },
+    /// Append records of the machine's, all at once, and say when they are applied.
+    Define {
+        /// What; in order.
+        records: Vec<DaemonRecord>,
+        /// Told when done.
+        done: Sender<()>,
+    },
     /// A process is traced: this is the kernel's side of it.
     Watch {
         /// Handle.
@@ -249,7 +256,18 @@ impl Keeper {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Append { process, record } => self.append(process, &record),
+            Command::Append { process, record } => {
+                self.append(process, &record);
+                self.set_preamble();
+            }
+            Command::Define { records, done } => {
+                for record in records {
+                    self.append(ProcessHandle(0), &record);
+                }
+                self.set_preamble();
+                // Nobody waiting any more is no fault.
+                let _ = done.send(());
+            }
             Command::Watch {
                 process,
                 pid,
@@ -328,6 +346,7 @@ impl Keeper {
         for process in self.ledger.expire(now) {
             self.preamble.retain(|(owner, _)| *owner != process);
         }
+        self.set_preamble();
     }
 
     /// Writes a record of our own at the current place of the log, and applies it.
@@ -372,11 +391,9 @@ impl Keeper {
             }
             DaemonRecord::Exited | DaemonRecord::Replaced | DaemonRecord::Detached => {
                 self.preamble.retain(|(owner, _)| *owner != process);
-                return self.set_preamble();
             }
-            DaemonRecord::DeviceTotal(_) => return,
+            DaemonRecord::DeviceTotal(_) => {}
         }
-        self.set_preamble();
     }
 
     fn set_preamble(&mut self) {

@@ -86,14 +86,16 @@ const FREE_REQUESTED: i32 = 1;
 const BLOCK_SPAN: usize = 192;
 /// How far into the allocator object its statistics are looked for.
 const OBJECT_SPAN: usize = 4096;
-/// `StatArray`: three `Stat`s of four 64-bit numbers; the reserved bytes follow the allocated ones.
-const STAT_ARRAY: usize = 96;
+/// A `Stat`: current, peak, allocated and freed, 64-bit numbers each.
+const STAT: usize = 32;
+/// `StatArray`: three `Stat`s; the reserved bytes follow the allocated ones.
+const STAT_ARRAY: usize = 3 * STAT;
 /// Equal findings needed before a register and offset are tried.
 const VOTES: u32 = 3;
 /// Equal readings needed before a layout is believed, for allocations and for frees.
 const PROOFS: u32 = 8;
-/// Calls after which the search is given up.
-const PATIENCE: u64 = 200_000;
+/// Batches with calls after which a search, or a trial, is given up.
+const PATIENCE: u32 = 600;
 /// Layouts that failed their proof before the search is given up.
 const ATTEMPTS: u32 = 4;
 /// Blocks read per round: reading another process's memory is not free.
@@ -137,6 +139,8 @@ pub struct Calibrator {
     proofs: (u32, u32),
     attempts: u32,
     calls: u64,
+    calls_before: u64,
+    rounds: u32,
     reads_left: u32,
 }
 
@@ -163,6 +167,8 @@ impl Calibrator {
             proofs: (0, 0),
             attempts: 0,
             calls: 0,
+            calls_before: 0,
+            rounds: 0,
             reads_left: READS_PER_ROUND,
         }
     }
@@ -230,7 +236,7 @@ impl Calibrator {
         };
         // Calls made before the settings reached the probe carry no reading.
         let (Some(block), Some((allocated, reserved))) = (trace.block_size, trace.totals) else {
-            return self.unread();
+            return Step::Wait;
         };
         let rounded = seen.size.unsigned_abs();
         let after = if trace.action == ALLOC {
@@ -253,13 +259,10 @@ impl Calibrator {
         }
     }
 
-    fn unread(&mut self) -> Step {
-        if self.calls > PATIENCE {
-            return Step::GiveUp(
-                "the block is not in a register that the probe can read".to_owned(),
-            );
-        }
-        Step::Wait
+    /// Whether the probe must send the caller's registers and stack with each entry.
+    pub fn wants_registers(&self) -> bool {
+        self.trying.is_none()
+            && (self.alloc_votes.best().is_none() || self.free_votes.best().is_none())
     }
 
     fn refuted(&mut self) -> Step {
@@ -267,6 +270,7 @@ impl Calibrator {
         *self = Calibrator {
             attempts: self.attempts,
             calls: self.calls,
+            rounds: self.rounds,
             ..Calibrator::new(None)
         };
         if self.attempts >= ATTEMPTS {
@@ -278,26 +282,27 @@ impl Calibrator {
     /// Called after each batch of records: looks for the totals, and puts a layout on trial.
     pub fn round(&mut self, memory: &dyn Memory) -> Step {
         self.reads_left = READS_PER_ROUND;
-        if self.trying.is_some() {
-            return self.unread();
+        if self.calls == self.calls_before {
+            return Step::Wait;
         }
-        if self.calls > PATIENCE {
-            return Step::GiveUp("no place with the allocator's totals was found".to_owned());
+        self.calls_before = self.calls;
+        self.rounds += 1;
+        if self.rounds > PATIENCE {
+            return Step::GiveUp(self.missing().to_owned());
+        }
+        if self.trying.is_some() {
+            return Step::Wait;
         }
         let Some(allocator) = self.allocator else {
             return Step::Wait;
         };
         // The picture of the last round against the totals that were reported around it.
         if let Some(picture) = self.snapshot.take() {
-            let found: HashSet<usize> = (8..OBJECT_SPAN - STAT_ARRAY - 8)
+            let found: HashSet<usize> = (8..OBJECT_SPAN - STAT_ARRAY - STAT)
                 .step_by(8)
                 .filter(|at| {
-                    let allocated = word(&picture, *at);
-                    allocated != 0
-                        && self.recent_allocated.contains(&allocated)
-                        && self
-                            .recent_reserved
-                            .contains(&word(&picture, *at + STAT_ARRAY))
+                    is_stat(&picture, *at, &self.recent_allocated)
+                        && is_stat(&picture, *at + STAT_ARRAY, &self.recent_reserved)
                 })
                 .collect();
             if !found.is_empty() {
@@ -345,6 +350,17 @@ impl Calibrator {
         Step::Try(layout)
     }
 
+    /// What was not found, in words.
+    fn missing(&self) -> &'static str {
+        if self.trying.is_some() {
+            "the readings could not be compared with enough reports"
+        } else if self.alloc_votes.best().is_none() || self.free_votes.best().is_none() {
+            "the block was not found in the caller's registers and frame"
+        } else {
+            "no single place holds the allocator's totals"
+        }
+    }
+
     /// What is missing so far, in words, for `status`.
     pub fn progress(&self) -> String {
         format!(
@@ -355,6 +371,18 @@ impl Calibrator {
             self.proofs
         )
     }
+}
+
+/// Whether a `Stat` lies there whose current value was reported lately: what was ever allocated less
+/// what was freed is the current value, and the peak is not below it.
+fn is_stat(bytes: &[u8], at: usize, recent: &HashSet<u64>) -> bool {
+    let current = word(bytes, at);
+    let peak = word(bytes, at + 8);
+    let (allocated, freed) = (word(bytes, at + 16), word(bytes, at + 24));
+    allocated != 0
+        && allocated.checked_sub(freed) == Some(current)
+        && peak >= current
+        && recent.contains(&current)
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -399,8 +427,8 @@ mod tests {
     /// Runs allocations and frees through the search until it decides; `truth` is where the probe
     /// really finds things, so that a wrong layout yields no reading.
     fn run(process: &Process, search: &mut Calibrator, lie: bool) -> Step {
-        let mut allocated = 1 << 20;
-        let reserved = 20 << 20;
+        let mut allocated = 1u64 << 20;
+        let reserved = 20u64 << 20;
         let mut layout = None;
         for n in 0..4000u64 {
             let block = 0x50_0000 + 0x100 * (n % 7);
@@ -433,9 +461,16 @@ mod tests {
                     },
                     process,
                 );
-                process.set(OBJECT + TOTALS as u64, allocated);
-                process.set(OBJECT + TOTALS as u64 + 96, reserved);
-                // A field that has the same value now and then.
+                let ever = (1 << 40) + allocated;
+                for (at, stat) in [
+                    (TOTALS, [allocated, (1 << 20) + 2560, ever, 1 << 40]),
+                    (TOTALS + 96, [reserved, reserved, reserved, 0]),
+                ] {
+                    for (i, value) in stat.into_iter().enumerate() {
+                        process.set(OBJECT + (at + 8 * i) as u64, value);
+                    }
+                }
+                // Fields that have the same value now and then.
                 process.set(OBJECT + 0x200, if n % 3 == 0 { allocated } else { 1 });
                 process.set(OBJECT + 0x260, reserved);
                 let step = search.report(&ReportSeen {

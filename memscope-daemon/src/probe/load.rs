@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData};
 use aya::programs::{RawTracePoint, UProbe};
-use memscope_common::{DropReason, GlobalConfig, NOWHERE, ProcessEntry, RING_BYTES_DEFAULT, name};
+use memscope_common::{
+    CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, NOWHERE, PROCESS_LIVE, ProcessEntry,
+    RING_BYTES_DEFAULT, name,
+};
 
 use super::calibrate::Layout;
 use super::{ProbeError, kernel, multi};
@@ -310,6 +313,24 @@ impl Slot {
         // SAFETY: an aligned u32 in the shared mapping.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).flags) }
             .store(flags, Ordering::Release);
+    }
+
+    /// Whether `record_trace`'s probe sends the caller's registers too.
+    pub fn want_registers(&self, wanted: bool) {
+        // SAFETY: an aligned u32 in the shared mapping.
+        let flags = unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).flags) };
+        if wanted {
+            flags.fetch_or(CALIBRATE, Ordering::AcqRel);
+        } else {
+            flags.fetch_and(!CALIBRATE, Ordering::AcqRel);
+        }
+    }
+
+    /// Records are wanted from now on, and forks are told.
+    pub fn go_live(&self) {
+        // SAFETY: an aligned u32 in the shared mapping.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).flags) }
+            .fetch_or(PROCESS_LIVE | FOLLOW_FORKS, Ordering::AcqRel);
     }
 
     /// Sets the device of threads that chose none.

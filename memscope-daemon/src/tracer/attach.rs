@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use memscope_common::{
-    CALIBRATE, DEVICE_UNKNOWN, FOLLOW_FORKS, NOWHERE, PROCESS_LIVE, ProcessEntry,
-};
+use memscope_common::{DEVICE_UNKNOWN, NOWHERE, ProcessEntry};
 use memscope_decode::DaemonRecord;
 use memscope_ledger::event::{
     Backend, CoverageNote, Level, Placement, ProcessFacts, ProcessHandle,
@@ -332,15 +330,13 @@ impl Tracer {
         }
         let handle = traced.handle;
         let searching = traced.trace == TraceState::Searching;
-        traced
-            .slot
-            .set_flags(PROCESS_LIVE | FOLLOW_FORKS | if searching { CALIBRATE } else { 0 });
+        let slot = traced.slot.clone();
+        let trace_file = traced.trace_file.clone();
+        // Before the first record can come the keeper must know the process.
+        self.keeper_is_up_to_date();
+        slot.go_live();
         if start_search && searching {
-            let known = traced
-                .trace_file
-                .as_ref()
-                .and_then(|file| self.layouts.get(file))
-                .copied();
+            let known = trace_file.and_then(|file| self.layouts.get(&file)).copied();
             let _ = self.keeper.send(Command::Calibrate {
                 process: handle,
                 known,
@@ -363,6 +359,7 @@ impl Tracer {
         has_trace: bool,
     ) -> Result<(), Refusal> {
         let mut points: BTreeMap<Program, Vec<Point>> = BTreeMap::new();
+        let mut new = Vec::new();
         for site in &object.sites {
             let program = match site.row.purpose {
                 Purpose::Call(_) => Program::CallEntry,
@@ -381,7 +378,7 @@ impl Tracer {
             {
                 continue;
             }
-            let number = self.site_number(&object.identity, &object.display_path, site);
+            let number = self.site_number(object, site, &mut new);
             let cookie = site.cookie(number).0;
             points.entry(program).or_default().push(Point {
                 offset: site.entry_offset,
@@ -401,6 +398,9 @@ impl Tracer {
                     traced.ways.insert(site.row.name.to_owned());
                 }
             }
+        }
+        if !new.is_empty() {
+            self.define(new);
         }
         // Returns first: a return without its entry is dropped, an entry without its return would
         // wait for ever.

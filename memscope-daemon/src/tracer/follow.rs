@@ -1,7 +1,6 @@
 //! Following processes: libraries loaded later, execs, forks, matches of rules, and the allocator in
 //! use.
 
-use memscope_common::{FOLLOW_FORKS, PROCESS_LIVE};
 use memscope_decode::{DaemonRecord, What};
 use memscope_ledger::event::{Backend, CoverageNote, ProcessHandle};
 use memscope_rpc::Caller;
@@ -44,7 +43,6 @@ impl Tracer {
                         self.layouts.insert(file.clone(), layout);
                     }
                     traced.trace = TraceState::Proven;
-                    traced.slot.set_flags(PROCESS_LIVE | FOLLOW_FORKS);
                     let (reports, rest) = std::mem::take(&mut traced.links)
                         .into_iter()
                         .partition(|l| l.program == Program::Report);
@@ -65,7 +63,6 @@ impl Tracer {
                 };
                 if let Some(traced) = self.traced.get_mut(&pid) {
                     traced.trace = TraceState::Both(reason.clone());
-                    traced.slot.set_flags(PROCESS_LIVE | FOLLOW_FORKS);
                 }
                 self.note(
                     pid,

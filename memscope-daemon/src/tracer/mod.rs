@@ -25,7 +25,7 @@ use memscope_rpc::{
     Refusal, RuleStatus,
 };
 use memscope_site::catalog::Purpose;
-use memscope_site::{FileIdentity, FoundSite, Resolver};
+use memscope_site::{FileIdentity, FoundSite, ObjectSites, Resolver};
 use tokio::sync::oneshot;
 
 use crate::keeper::{Command, KeeperHandle, Told};
@@ -212,10 +212,30 @@ impl Tracer {
         let _ = self.keeper.send(Command::Append { process, record });
     }
 
-    /// The number of a site; a new one is defined in the journal first.
-    fn site_number(&mut self, identity: &FileIdentity, library: &str, site: &FoundSite) -> u32 {
+    /// Waits until the keeper has taken everything that was sent to it so far. Records that come from
+    /// the kernel after that find their process and their site known.
+    fn keeper_is_up_to_date(&self) {
+        self.define(Vec::new());
+    }
+
+    fn define(&self, records: Vec<DaemonRecord>) {
+        let (done, wait) = std::sync::mpsc::channel();
+        if self.keeper.send(Command::Define { records, done }).is_ok() {
+            // An error means that the keeper has ended, and with it every question.
+            let _ = wait.recv();
+        }
+    }
+
+    /// The number of a site; the definition of a new one is added to `new`, which must reach the
+    /// keeper before the site's probe is live.
+    fn site_number(
+        &mut self,
+        object: &ObjectSites,
+        site: &FoundSite,
+        new: &mut Vec<DaemonRecord>,
+    ) -> u32 {
         let key = (
-            identity.clone(),
+            object.identity.clone(),
             site.function_offset,
             site.row.name.to_owned(),
         );
@@ -228,21 +248,18 @@ impl Tracer {
             Purpose::Call(op) => call_op(op),
             _ => None,
         };
-        self.append(
-            ProcessHandle(0),
-            DaemonRecord::SiteDefined(SiteDefined {
-                site: number,
-                function: site.row.name.to_owned(),
-                layer: match site.row.layer {
-                    memscope_site::Layer::Runtime => Some(memscope_ledger::event::Layer::Runtime),
-                    memscope_site::Layer::Driver => Some(memscope_ledger::event::Layer::Driver),
-                    _ => None,
-                },
-                op,
-                library: library.to_owned(),
-                offset: site.entry_offset,
-            }),
-        );
+        new.push(DaemonRecord::SiteDefined(SiteDefined {
+            site: number,
+            function: site.row.name.to_owned(),
+            layer: match site.row.layer {
+                memscope_site::Layer::Runtime => Some(memscope_ledger::event::Layer::Runtime),
+                memscope_site::Layer::Driver => Some(memscope_ledger::event::Layer::Driver),
+                _ => None,
+            },
+            op,
+            library: object.display_path.clone(),
+            offset: site.entry_offset,
+        }));
         number
     }
 

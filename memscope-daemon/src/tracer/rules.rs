@@ -101,7 +101,11 @@ mod tests {
             id: 1,
             scope,
             level: Level::Trace,
-            caller: Caller { pid: None, uid: 0 },
+            caller: Caller {
+                uid: 0,
+                gid: 0,
+                pid: None,
+            },
             attached: 0,
         };
         let name = comm(pid).expect("comm");

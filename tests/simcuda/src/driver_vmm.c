@@ -132,6 +132,9 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
             result = CUDA_ERROR_INVALID_VALUE;
         else if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
             result = CUDA_ERROR_NOT_SUPPORTED;
+        /* PyTorch asks for a fabric handle first, and takes a file descriptor when it is refused. */
+        else if (properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+            result = CUDA_ERROR_NOT_SUPPORTED;
         else if (device < 0 || device >= simcuda_settings()->devices)
             result = CUDA_ERROR_INVALID_DEVICE;
         else

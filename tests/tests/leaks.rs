@@ -1,0 +1,84 @@
+//! Planted leaks are found, with their size and count; a twin without the leak is not accused.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_tests::{Calls, Daemon, Torch, Value, number};
+
+const LEAKED: u64 = 1_500_000;
+
+fn growing(answer: &Value) -> Vec<&Value> {
+    answer["groups"].as_array().unwrap().iter().filter(|group| group["verdict"] == "growing").collect()
+}
+
+#[track_caller]
+fn leaks(daemon: &Daemon, pid: u32, code: i32) -> Value {
+    let said = daemon.ctl(&["--json", "leaks", "--pid", &pid.to_string(), "--exit-code"]);
+    assert_eq!(said.code, code, "{said}");
+    said.document()
+}
+
+#[test]
+fn a_training_run_and_its_twin() {
+    let daemon = Daemon::start();
+    let mut leaky = Torch::start(&[]);
+    let mut twin = Torch::start(&[]);
+    for torch in [&mut leaky, &mut twin] {
+        torch.ask("train 5");
+        daemon.attach(torch.pid(), "trace");
+    }
+    let steps = 60;
+    leaky.tell(&format!("leak {steps} {LEAKED} 40"));
+    twin.tell(&format!("leak {steps} {LEAKED} 40 3"));
+    assert_eq!(leaky.hear()["held"], steps);
+    twin.hear();
+
+    let answer = leaks(&daemon, leaky.pid(), 10);
+    let found = growing(&answer);
+    assert_eq!(found.len(), 1, "{answer:#}");
+    let group = found[0];
+    assert_eq!(group["size_bytes"], LEAKED, "{group:#}");
+    assert_eq!(group["live_count"], steps, "{group:#}");
+    assert_eq!(group["live_bytes"], steps * LEAKED, "{group:#}");
+    assert_eq!((&group["device"], &group["source"]), (&Value::from(0), &Value::from("pool")));
+    // What it grew by is what came after the warm-up: a part of all, and most of it.
+    let growth = number(&group["growth_count"]);
+    assert!(growth > steps / 2 && growth <= steps, "{group:#}");
+    assert_eq!(number(&group["growth_bytes"]), growth * LEAKED);
+    assert_eq!(group["examples"].as_array().unwrap().len(), 5);
+    assert!(group["growth_bytes_per_s"].as_f64() > Some(0.0));
+    let old = daemon.json(&["leaks", "--pid", &leaky.pid_text(), "--min-age", "1h"]);
+    assert_eq!(old["groups"], Value::Array(vec![]), "nothing is that old");
+
+    let answer = leaks(&daemon, twin.pid(), 0);
+    assert!(growing(&answer).is_empty(), "{answer:#}");
+    // A table for people names it too.
+    let table = daemon.ctl(&["leaks", "--pid", &leaky.pid_text()]);
+    assert!(table.text().contains("growing"), "{table}");
+    leaky.finish();
+    twin.finish();
+}
+
+#[test]
+fn a_native_program_and_its_twin() {
+    let daemon = Daemon::start();
+    let mut leaky = Calls::start(&[]);
+    let mut twin = Calls::start(&[]);
+    for calls in [&mut leaky, &mut twin] {
+        calls.call("pairs 10 1000");
+        daemon.attach(calls.pid(), "segments");
+        calls.call("cudaSetDevice 0");
+    }
+    leaky.tell(&format!("leak 120 {LEAKED} 20 0"));
+    twin.tell(&format!("leak 120 {LEAKED} 20 3"));
+    assert_eq!(leaky.hear()["result"], 0);
+    assert_eq!(twin.hear()["result"], 0);
+    let answer = leaks(&daemon, leaky.pid(), 10);
+    let found = growing(&answer);
+    assert_eq!(found.len(), 1, "{answer:#}");
+    assert_eq!((&found[0]["size_bytes"], &found[0]["live_count"]), (&Value::from(LEAKED), &Value::from(120)));
+    assert_eq!(found[0]["source"], "driver");
+    let answer = leaks(&daemon, twin.pid(), 0);
+    assert!(growing(&answer).is_empty(), "{answer:#}");
+    leaky.finish();
+    twin.finish();
+}

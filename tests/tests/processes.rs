@@ -1,0 +1,370 @@
+//! Many threads, many processes: forked, replaced, killed, and found by rules.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use memscope_tests::{
+    BpfKind, Calls, Daemon, Library, Program, Torch, Value, assert_totals, bpf_exists, coverage, eventually,
+    executable, find, number, scratch, sim, until, SHORT,
+};
+
+/// Count and bytes of what a process holds from the driver, on all devices.
+fn held(stats: &Value) -> (u64, u64) {
+    let devices = stats["devices"].as_array().unwrap();
+    devices.iter().fold((0, 0), |sum, device| {
+        (sum.0 + number(&device["driver"]["count"]), sum.1 + number(&device["driver"]["bytes"]))
+    })
+}
+
+fn total(stats: &Value, key: &str) -> u64 {
+    stats["devices"].as_array().unwrap().iter().map(|device| number(&device[key])).sum()
+}
+
+fn state(daemon: &Daemon, pid: u32) -> Option<String> {
+    Some(daemon.process(pid)?["state"].as_str().unwrap_or_default().to_owned())
+}
+
+#[track_caller]
+fn wait_for_state(daemon: &Daemon, pid: u32, wanted: &str) {
+    eventually(&format!("process {pid} is {wanted}"), || state(daemon, pid).as_deref() == Some(wanted));
+}
+
+#[test]
+fn threads_free_what_others_allocated() {
+    let daemon = Daemon::start();
+    let mut both = [Calls::start(&[]), Calls::start(&[])];
+    for calls in &mut both {
+        daemon.attach(calls.pid(), "segments");
+        calls.call("cudaSetDevice 0");
+    }
+    for round in 0..3 {
+        for calls in &mut both {
+            calls.tell("threads 8 300");
+        }
+        for calls in &mut both {
+            let counted = calls.hear();
+            let stats = daemon.stats(calls.pid());
+            assert_eq!(counted["failed"], 0);
+            assert_eq!(stats["lost_records"], 0, "round {round}");
+            assert_eq!(total(&stats, "alloc_count"), number(&counted["came"]), "round {round}: {stats:#}");
+            assert_eq!(total(&stats, "free_count"), number(&counted["went"]), "round {round}: {stats:#}");
+            assert_eq!(held(&stats), (number(&counted["live"]), number(&counted["live_bytes"])), "round {round}");
+            assert_eq!(total(&stats, "orphan_free_count"), 0);
+            assert_eq!(stats["failures"], Value::Array(vec![]));
+        }
+    }
+    for calls in &mut both {
+        calls.finish();
+    }
+}
+
+#[test]
+fn threads_of_torch() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("init");
+    daemon.attach(torch.pid(), "trace");
+    for _ in 0..3 {
+        let told = torch.ask("threads 8 200");
+        let stats = daemon.stats(torch.pid());
+        assert_totals(&stats, &told);
+        assert_eq!(total(&stats, "live_blocks"), number(&told["left"]));
+        assert_eq!(stats["lost_records"], 0);
+        assert_eq!(total(&stats, "resync_count"), 0, "{stats:#}");
+    }
+    torch.finish();
+}
+
+#[test]
+fn killed() {
+    let daemon = Daemon::start();
+    let idle = BpfKind::held_by(daemon.pid());
+    let mut killed = Calls::start(&[]);
+    let mut lives = Calls::start(&[]);
+    for calls in [&mut killed, &mut lives] {
+        daemon.attach(calls.pid(), "segments");
+        calls.call("cudaMalloc a 5000");
+    }
+    let with_both = BpfKind::held_by(daemon.pid());
+    killed.tell("threads 8 100000000");
+    killed.kill();
+    let pid = killed.pid();
+    wait_for_state(&daemon, pid, "exited");
+    assert_eq!(daemon.json(&["status"])["traced_processes"], 1);
+    // It can still be asked about, and the other one goes on.
+    assert_eq!(daemon.stats(pid)["process"]["state"], "exited");
+    lives.call("cudaMalloc b 7000");
+    assert_eq!(held(&daemon.stats(lives.pid())), (2, 12000));
+    daemon.detach(lives.pid());
+    let left = BpfKind::held_by(daemon.pid());
+    assert!(left.is_subset(&with_both));
+    assert_eq!(left, idle, "what the daemon held before any attach");
+    for object in with_both.difference(&idle) {
+        eventually("the kernel forgets it", || !bpf_exists(*object));
+    }
+    lives.call("cudaMalloc c 1");
+    lives.finish();
+}
+
+#[test]
+fn forked_without_children() {
+    let daemon = Daemon::start();
+    let mut calls = Calls::start(&[]);
+    daemon.attach(calls.pid(), "segments");
+    let child = number(&calls.ask("fork 3 1000000")["child"]) as u32;
+    let made = calls.ask("child");
+    assert_eq!(made["result"], 0);
+    calls.call("cudaMalloc own 1000");
+    let stats = daemon.stats(calls.pid());
+    assert_eq!(held(&stats), (1, 1000), "the child's are not the parent's: {stats:#}");
+    assert!(coverage(&stats).contains(&"forked"), "{stats:#}");
+    assert_eq!(state(&daemon, child), None, "not asked for");
+    calls.call("end_child");
+    calls.call("cudaMalloc more 1000");
+    assert_eq!(held(&daemon.stats(calls.pid())), (2, 2000));
+    calls.finish();
+}
+
+#[test]
+fn forked_with_children() {
+    let daemon = Daemon::start();
+    let mut calls = Calls::start(&[]);
+    daemon.json(&["attach", "--pid", &calls.pid_text(), "--children", "--level", "segments"]);
+    let child = number(&calls.ask("fork 3 1000000")["child"]) as u32;
+    wait_for_state(&daemon, child, "attached");
+    let made = calls.ask("child");
+    assert_eq!((&made["result"], number(&made["pid"]) as u32), (&Value::from(0), child));
+    calls.call("cudaMalloc own 1000");
+    let stats = daemon.stats(child);
+    assert_eq!(held(&stats), (3, 3_000_000), "{stats:#}");
+    assert!(coverage(&stats).contains(&"child_attached_late"), "{stats:#}");
+    assert_eq!(held(&daemon.stats(calls.pid())), (1, 1000));
+    calls.call("end_child");
+    wait_for_state(&daemon, child, "exited");
+    assert_eq!(state(&daemon, calls.pid()).as_deref(), Some("attached"));
+    calls.finish();
+}
+
+#[test]
+fn torch_forks() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    daemon.attach(torch.pid(), "trace");
+    let told = torch.ask("train 2");
+    assert_totals(&daemon.stats(torch.pid()), &told);
+    let child = number(&torch.ask("fork")["child"]) as i32;
+    let told = torch.ask("train 2");
+    // SAFETY: no memory; the child waits for this and is its parent's to reap.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    assert_totals(&daemon.stats(torch.pid()), &told);
+    let told = torch.ask("drop");
+    let stats = daemon.stats(torch.pid());
+    assert_totals(&stats, &told);
+    assert_eq!(stats["lost_records"], 0);
+    torch.finish();
+}
+
+#[test]
+fn executes_another_image() {
+    let daemon = Daemon::start();
+    let mut calls = Calls::start(&[]);
+    let pid = calls.pid();
+    daemon.attach(pid, "segments");
+    calls.call("cudaMalloc a 123456");
+    assert_eq!(held(&daemon.stats(pid)), (1, 123_456));
+    calls.tell(&format!("exec {}", executable("calls.c", Library::Runtime).display()));
+    assert_eq!(calls.hear()["ready"], true);
+    let newest = until(SHORT, "the new image is followed", || {
+        let process = daemon.process(pid)?;
+        let live = daemon.stats(pid)["placement"]["sites"].as_u64() > Some(0);
+        (process["generation"] == 1 && process["state"] == "attached" && live).then_some(process)
+    });
+    let all = daemon.json(&["ps"]);
+    let states: Vec<&Value> = all["processes"].as_array().unwrap().iter().map(|process| &process["state"]).collect();
+    assert_eq!(states, ["replaced", "attached"], "{all:#}");
+    assert_ne!(newest["handle"], all["processes"][0]["handle"]);
+    calls.call("cudaMalloc b 1000");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats), (1, 1000), "what the old image held is gone: {stats:#}");
+    calls.finish();
+}
+
+#[test]
+fn the_runtime_comes_later() {
+    let daemon = Daemon::start();
+    let mut late = Program::start("the late process", sim().native(executable("late.c", Library::None)));
+    late.hear();
+    daemon.ctl(&["attach", "--pid", &late.pid_text()]).refused(1, &["no GPU", "--children"]);
+    daemon.json(&["attach", "--pid", &late.pid_text(), "--children"]);
+    let sites = |daemon: &Daemon| number(&daemon.stats(late.pid())["placement"]["sites"]);
+    assert_eq!(sites(&daemon), 0);
+    let mut late_two = late;
+    late_two.ask(&format!("load {}", sim().runtime().display()));
+    let pid = late_two.pid();
+    eventually("the loaded runtime is probed", || {
+        number(&daemon.stats(pid)["placement"]["sites"]) > 40
+    });
+    assert_eq!(late_two.ask("malloc 4321")["result"], 0);
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats), (1, 4321), "{stats:#}");
+    assert_eq!(stats["process"]["from_start"], true, "{stats:#}");
+    late_two.ask("free");
+    assert_eq!(held(&daemon.stats(pid)), (0, 0));
+    late_two.finish();
+}
+
+/// A copy of the native workload with a name of its own.
+fn named(folder: &std::path::Path, name: &str) -> std::path::PathBuf {
+    let file = folder.join(name);
+    std::fs::copy(executable("calls.c", Library::Runtime), &file).unwrap();
+    file
+}
+
+#[test]
+fn by_name() {
+    let daemon = Daemon::start();
+    let folder = scratch();
+    let name = format!("e2e-{}", std::process::id());
+    let file = named(folder.path(), &name);
+    let mut before = Calls::from_command(sim().native(&file));
+    let mut other = Calls::start(&[]);
+    let answer = daemon.json(&["attach", "--comm", &name, "--level", "segments"]);
+    assert!(find(&answer["processes"], "pid", before.pid()).is_some(), "{answer:#}");
+    assert_eq!(answer["processes"].as_array().unwrap().len(), 1);
+    let rule = number(&answer["rule"]);
+    let mut after = Calls::from_command(sim().native(&file));
+    wait_for_state(&daemon, after.pid(), "attached");
+    assert_eq!(state(&daemon, other.pid()), None);
+    for calls in [&mut before, &mut after] {
+        let pid = calls.pid();
+        eventually("it is probed", || number(&daemon.stats(pid)["placement"]["sites"]) > 40);
+        calls.call("cudaMalloc a 4096");
+        assert_eq!(held(&daemon.stats(pid)), (1, 4096));
+    }
+    let status = daemon.json(&["status"]);
+    assert_eq!(status["rules"][0]["scope"], format!("comm={name}"), "{status:#}");
+    assert_eq!(status["rules"][0]["attached"], 2, "{status:#}");
+    // The rule goes, and with it what it attached; later ones are let be.
+    let answer = daemon.json(&["detach", "--rule", &rule.to_string()]);
+    assert_eq!(answer["pids"].as_array().unwrap().len(), 2, "{answer:#}");
+    wait_for_state(&daemon, before.pid(), "detached");
+    daemon.ctl(&["detach", "--rule", &rule.to_string()]).refused(4, &["no rule"]);
+    let mut later = Calls::from_command(sim().native(&file));
+    later.call("cudaMalloc a 4096");
+    assert_eq!(state(&daemon, later.pid()), None);
+    for calls in [&mut before, &mut after, &mut other, &mut later] {
+        calls.finish();
+    }
+}
+
+/// A control group of this test's own, gone when it is dropped.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn new() -> Group {
+        let text = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let mounts: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+        let root = mounts
+            .iter()
+            .find(|mount| mount[2] == "cgroup2")
+            .or_else(|| mounts.iter().find(|mount| mount[2] == "cgroup" && mount[3].contains("pids")))
+            .or_else(|| mounts.iter().find(|mount| mount[2] == "cgroup"))
+            .expect("this test needs a control group file system; mount -t cgroup2 none /sys/fs/cgroup");
+        let folder = std::path::Path::new(root[1]).join(format!("memscope-e2e-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("inner")).expect("a control group");
+        Group(folder)
+    }
+
+    /// A command that runs in it.
+    fn command(&self, program: &std::path::Path) -> Command {
+        let file = self.0.join("inner/cgroup.procs");
+        let mut command = sim().native(program);
+        // SAFETY: between fork and exec; opens and writes one file.
+        unsafe { command.pre_exec(move || std::fs::write(&file, "0")) };
+        command
+    }
+
+    /// Its path as the kernel tells it of a process.
+    fn of(pid: u32) -> String {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        let line = text.lines().find(|line| line.contains("memscope-e2e-")).expect("the process is in the group");
+        line.splitn(3, ':').nth(2).unwrap().to_owned()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(self.0.join("inner"));
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn by_control_group() {
+    let daemon = Daemon::start();
+    let group = Group::new();
+    let program = executable("calls.c", Library::Runtime);
+    let mut before = Calls::from_command(group.command(&program));
+    let mut other = Calls::start(&[]);
+    let path = Group::of(before.pid());
+    let outer = path.trim_end_matches("/inner");
+    let answer = daemon.json(&["attach", "--cgroup", outer, "--level", "segments"]);
+    assert!(find(&answer["processes"], "pid", before.pid()).is_some(), "{answer:#}");
+    let mut after = Calls::from_command(group.command(&program));
+    wait_for_state(&daemon, after.pid(), "attached");
+    assert_eq!(state(&daemon, other.pid()), None);
+    for calls in [&mut before, &mut after] {
+        let pid = calls.pid();
+        eventually("it is probed", || number(&daemon.stats(pid)["placement"]["sites"]) > 40);
+        calls.call("cudaMalloc a 4096");
+        assert_eq!(held(&daemon.stats(pid)), (1, 4096));
+    }
+    daemon.ctl(&["attach", "--cgroup", "relative"]).refused(2, &["cgroup"]);
+    daemon.ctl(&["attach", "--cgroup", "/../etc"]).refused(2, &["cgroup"]);
+    for calls in [&mut before, &mut after, &mut other] {
+        calls.finish();
+    }
+}
+
+#[test]
+fn all_that_use_a_device() {
+    let daemon = Daemon::start();
+    let mut before = Calls::start(&[]);
+    let mut idle = Program::start("a process without a device", sim().native(executable("late.c", Library::None)));
+    let answer = daemon.json(&["attach", "--all", "--level", "segments"]);
+    assert!(find(&answer["processes"], "pid", before.pid()).is_some(), "{answer:#}");
+    let mut after = Calls::start(&[]);
+    wait_for_state(&daemon, after.pid(), "attached");
+    assert_eq!(state(&daemon, idle.pid()), None);
+    for calls in [&mut before, &mut after] {
+        calls.call("cudaMalloc a 4096");
+        assert_eq!(held(&daemon.stats(calls.pid())), (1, 4096));
+    }
+    // One that begins to use a device while it runs.
+    idle.hear();
+    idle.ask(&format!("load {}", sim().runtime().display()));
+    wait_for_state(&daemon, idle.pid(), "attached");
+    daemon.json(&["detach", "--all"]);
+    assert_eq!(daemon.json(&["status"])["traced_processes"], 0);
+    idle.finish();
+    before.finish();
+    after.finish();
+}
+
+#[test]
+fn an_ended_process_is_kept_for_a_while() {
+    let daemon = Daemon::with(&["--retention", "1"]);
+    let mut calls = Calls::start(&[]);
+    let mut lives = Calls::start(&[]);
+    daemon.attach(calls.pid(), "segments");
+    daemon.attach(lives.pid(), "segments");
+    calls.call("cudaMalloc a 1");
+    calls.finish();
+    wait_for_state(&daemon, calls.pid(), "exited");
+    eventually("the ended process is forgotten", || daemon.process(calls.pid()).is_none());
+    daemon.ctl(&["stats", "--pid", &calls.pid_text()]).refused(4, &["not traced"]);
+    assert_eq!(state(&daemon, lives.pid()).as_deref(), Some("attached"));
+    lives.finish();
+}

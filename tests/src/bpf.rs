@@ -17,8 +17,11 @@ pub enum Kind {
 pub type Objects = BTreeSet<(Kind, u32)>;
 
 impl Kind {
-    const ALL: [(Kind, &'static str); 3] =
-        [(Kind::Program, "prog_id"), (Kind::Map, "map_id"), (Kind::Link, "link_id")];
+    const ALL: [(Kind, &'static str); 3] = [
+        (Kind::Program, "prog_id"),
+        (Kind::Map, "map_id"),
+        (Kind::Link, "link_id"),
+    ];
 
     /// BPF_PROG_GET_FD_BY_ID, BPF_MAP_GET_FD_BY_ID, BPF_LINK_GET_FD_BY_ID.
     fn get_fd_by_id(self) -> libc::c_long {
@@ -32,11 +35,16 @@ impl Kind {
     /// Those that a process holds, by the kernel's words about its descriptors.
     pub fn held_by(pid: u32) -> Objects {
         let mut objects = Objects::new();
-        let folder = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process's descriptors");
+        let folder =
+            std::fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process's descriptors");
         for entry in folder.flatten() {
-            let Ok(text) = std::fs::read_to_string(entry.path()) else { continue };
+            let Ok(text) = std::fs::read_to_string(entry.path()) else {
+                continue;
+            };
             for (kind, key) in Kind::ALL {
-                let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+                let line = text
+                    .lines()
+                    .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
                 if let Some(id) = line.and_then(|value| value.trim().parse().ok()) {
                     objects.insert((kind, id));
                 }
@@ -57,6 +65,10 @@ pub fn exists((kind, id): (Kind, u32)) -> bool {
         return true;
     }
     let error = std::io::Error::last_os_error();
-    assert_eq!(error.raw_os_error(), Some(libc::ENOENT), "{kind:?} {id}: {error}");
+    assert_eq!(
+        error.raw_os_error(),
+        Some(libc::ENOENT),
+        "{kind:?} {id}: {error}"
+    );
     false
 }

@@ -37,7 +37,14 @@ const FLAGS: [&str; 9] = [
 fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathBuf {
     let source = workload(source);
     let mut hasher = DefaultHasher::new();
-    (std::fs::read(&source).unwrap(), sim().libraries(), library, more, FLAGS).hash(&mut hasher);
+    (
+        std::fs::read(&source).unwrap(),
+        sim().libraries(),
+        library,
+        more,
+        FLAGS,
+    )
+        .hash(&mut hasher);
     let folder = build_folder().join(format!("{:016x}", hasher.finish()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join(output);
@@ -45,9 +52,18 @@ fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathB
         return file;
     }
     // Built aside and renamed, so that two tests at once do no harm.
-    let aside = tempfile::Builder::new().prefix(output).tempfile_in(&folder).unwrap().into_temp_path();
+    let aside = tempfile::Builder::new()
+        .prefix(output)
+        .tempfile_in(&folder)
+        .unwrap()
+        .into_temp_path();
     let mut command = Command::new("cc");
-    command.args(FLAGS).arg("-o").arg(aside.as_os_str()).arg(&source).args(more);
+    command
+        .args(FLAGS)
+        .arg("-o")
+        .arg(aside.as_os_str())
+        .arg(&source)
+        .args(more);
     let needed = match library {
         Library::Runtime => vec![sim().runtime(), sim().driver()],
         Library::Driver => vec![sim().driver()],

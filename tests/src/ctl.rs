@@ -40,9 +40,19 @@ impl Asking {
         Asking::through(command, arguments)
     }
 
-    fn through<S: AsRef<OsStr>>(mut command: Command, arguments: impl IntoIterator<Item = S>) -> Asking {
-        command.args(arguments).env_remove("MEMSCOPE_SOCKET").env("MEMSCOPED", tool("memscoped")).env("COLUMNS", "200");
-        Asking { command, limit: Duration::from_secs(60) }
+    fn through<S: AsRef<OsStr>>(
+        mut command: Command,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Asking {
+        command
+            .args(arguments)
+            .env_remove("MEMSCOPE_SOCKET")
+            .env("MEMSCOPED", tool("memscoped"))
+            .env("COLUMNS", "200");
+        Asking {
+            command,
+            limit: Duration::from_secs(60),
+        }
     }
 
     /// Changes its environment.
@@ -57,7 +67,12 @@ impl Asking {
     pub fn ask(self) -> Said {
         let asked = format!("{:?}", self.command);
         let (status, output, errors) = run(self.command, self.limit);
-        let said = Said { code: status.code().unwrap_or(-1), output, errors, asked };
+        let said = Said {
+            code: status.code().unwrap_or(-1),
+            output,
+            errors,
+            asked,
+        };
         assert!(!said.errors.contains("panicked at"), "a panic: {said}");
         assert!(said.code >= 0, "killed by a signal: {said}");
         said
@@ -66,7 +81,11 @@ impl Asking {
 
 impl std::fmt::Display for Said {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}\nexit code {}\n{}\n{}", self.asked, self.code, self.output, self.errors)
+        write!(
+            f,
+            "{}\nexit code {}\n{}\n{}",
+            self.asked, self.code, self.output, self.errors
+        )
     }
 }
 
@@ -88,7 +107,8 @@ impl Said {
     /// Its JSON document.
     #[track_caller]
     pub fn document(&self) -> Value {
-        serde_json::from_str(&self.output).unwrap_or_else(|error| panic!("no JSON document: {error}: {self}"))
+        serde_json::from_str(&self.output)
+            .unwrap_or_else(|error| panic!("no JSON document: {error}: {self}"))
     }
 
     /// It failed with this exit code, and says what happened and what to do: `words` are all in it.
@@ -98,7 +118,10 @@ impl Said {
         let text = self.errors.to_lowercase();
         assert!(text.contains("try:"), "does not say what to do: {self}");
         for word in words {
-            assert!(text.contains(&word.to_lowercase()), "does not say {word:?}: {self}");
+            assert!(
+                text.contains(&word.to_lowercase()),
+                "does not say {word:?}: {self}"
+            );
         }
         self
     }

@@ -9,10 +9,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::ctl::{Asking, Said};
+use crate::need_root;
 use crate::places::{scratch, tool};
 use crate::program::{kill_group, tied};
 use crate::wait::{SHORT, until};
-use crate::need_root;
 
 /// A daemon with a socket and a state directory of its own. Ends when it is dropped, and must then end
 /// well.
@@ -53,12 +53,30 @@ impl Daemon {
         let mut words: Vec<std::ffi::OsString> = prefix.iter().map(Into::into).collect();
         words.push(tool("memscoped").into());
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).arg("--socket").arg(folder.path().join("sock"));
-        command.arg("--state-dir").arg(folder.path().join("state")).args(arguments);
-        command.env("MEMSCOPE_LOG", "info").env("NO_COLOR", "1").env("E2E_STATE", folder.path().join("state"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = tied(&mut command).spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-        Daemon { child, folder, ended: None }
+        command
+            .args(&words[1..])
+            .arg("--socket")
+            .arg(folder.path().join("sock"));
+        command
+            .arg("--state-dir")
+            .arg(folder.path().join("state"))
+            .args(arguments);
+        command
+            .env("MEMSCOPE_LOG", "info")
+            .env("NO_COLOR", "1")
+            .env("E2E_STATE", folder.path().join("state"));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = tied(&mut command)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        Daemon {
+            child,
+            folder,
+            ended: None,
+        }
     }
 
     /// Its process id.
@@ -109,7 +127,11 @@ impl Daemon {
     #[track_caller]
     pub fn attach(&self, pid: u32, level: &str) -> Value {
         let answer = self.json(&["attach", "--pid", &pid.to_string(), "--level", level]);
-        assert_eq!(answer["processes"].as_array().map(Vec::len), Some(1), "{answer:#}");
+        assert_eq!(
+            answer["processes"].as_array().map(Vec::len),
+            Some(1),
+            "{answer:#}"
+        );
         assert_eq!(answer["processes"][0]["pid"], pid, "{answer:#}");
         answer["processes"][0].clone()
     }
@@ -132,7 +154,10 @@ impl Daemon {
     pub fn process(&self, pid: u32) -> Option<Value> {
         let answer = self.json(&["ps"]);
         let list = answer["processes"].as_array().unwrap();
-        list.iter().rev().find(|process| process["pid"] == pid).cloned()
+        list.iter()
+            .rev()
+            .find(|process| process["pid"] == pid)
+            .cloned()
     }
 
     /// Sends a signal.
@@ -153,7 +178,9 @@ impl Daemon {
     /// Waits for its end.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        until(Duration::from_secs(60), "the daemon ends", || self.has_ended().then_some(()));
+        until(Duration::from_secs(60), "the daemon ends", || {
+            self.has_ended().then_some(())
+        });
         self.ended.unwrap()
     }
 
@@ -164,15 +191,26 @@ impl Daemon {
             self.signal(libc::SIGTERM);
         }
         let status = self.wait();
-        assert!(status.success(), "the daemon ended with {status}: {}", self.log());
-        assert!(!self.log().contains("panicked at"), "the daemon panicked: {}", self.log());
+        assert!(
+            status.success(),
+            "the daemon ended with {status}: {}",
+            self.log()
+        );
+        assert!(
+            !self.log().contains("panicked at"),
+            "the daemon panicked: {}",
+            self.log()
+        );
         let mut left: Vec<String> = std::fs::read_dir(self.folder.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
             .collect();
         left.sort();
         let allowed = ["log", "state"];
-        assert!(left.iter().all(|name| allowed.contains(&name.as_str())), "the daemon left {left:?}");
+        assert!(
+            left.iter().all(|name| allowed.contains(&name.as_str())),
+            "the daemon left {left:?}"
+        );
     }
 
     /// Kills it with -9.
@@ -187,15 +225,24 @@ impl Drop for Daemon {
         if std::thread::panicking() {
             // No panic may come of this: it would end everything.
             let mut status = Command::new(tool("memscope-ctl"));
-            status.arg("--socket").arg(self.socket()).args(["--timeout", "3", "status"]);
+            status
+                .arg("--socket")
+                .arg(self.socket())
+                .args(["--timeout", "3", "status"]);
             if let Ok(said) = status.output() {
-                eprintln!("---- its status:\n{}", String::from_utf8_lossy(&said.stdout));
+                eprintln!(
+                    "---- its status:\n{}",
+                    String::from_utf8_lossy(&said.stdout)
+                );
             }
             kill_group(&self.child);
             let _ = self.child.wait();
             let log = self.log();
             let from = log.len().saturating_sub(4000);
-            eprintln!("---- the daemon logged:\n{}", log.get(from..).unwrap_or(&log));
+            eprintln!(
+                "---- the daemon logged:\n{}",
+                log.get(from..).unwrap_or(&log)
+            );
         } else if self.ended.is_none() {
             self.stop();
         }

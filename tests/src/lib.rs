@@ -44,30 +44,42 @@ pub const MIB: u64 = 1 << 20;
 /// An unsigned number in a JSON document.
 #[track_caller]
 pub fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("not an unsigned number: {value}"))
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("not an unsigned number: {value}"))
 }
 
 /// The element of a JSON list with this value under this key.
 pub fn find<'a>(list: &'a Value, key: &str, wanted: impl Into<Value>) -> Option<&'a Value> {
     let wanted = wanted.into();
-    list.as_array()?.iter().find(|element| element[key] == wanted)
+    list.as_array()?
+        .iter()
+        .find(|element| element[key] == wanted)
 }
 
 /// The one device of an answer to `stats` that has this ordinal.
 #[track_caller]
 pub fn device(stats: &Value, ordinal: i64) -> &Value {
-    find(&stats["devices"], "device", ordinal).unwrap_or_else(|| panic!("no device {ordinal} in {stats:#}"))
+    find(&stats["devices"], "device", ordinal)
+        .unwrap_or_else(|| panic!("no device {ordinal} in {stats:#}"))
 }
 
 /// The codes of an answer's coverage notes.
 pub fn coverage(answer: &Value) -> Vec<&str> {
     let notes = answer["coverage"].as_array();
-    notes.into_iter().flatten().filter_map(|note| note["code"].as_str()).collect()
+    notes
+        .into_iter()
+        .flatten()
+        .filter_map(|note| note["code"].as_str())
+        .collect()
 }
 
 /// Fails unless this test may load BPF programs: a test that cannot run has not passed.
 pub fn need_root() {
     // SAFETY: no arguments, no memory.
     let user = unsafe { libc::geteuid() };
-    assert!(user == 0, "this test needs root (user 0) to load BPF programs, and runs as user {user}");
+    assert!(
+        user == 0,
+        "this test needs root (user 0) to load BPF programs, and runs as user {user}"
+    );
 }

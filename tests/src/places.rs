@@ -5,8 +5,12 @@ use std::sync::OnceLock;
 
 /// The workspace. Cargo and nextest say where the crate is at run time, so a moved checkout works.
 pub fn root() -> PathBuf {
-    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    Path::new(&manifest).parent().expect("a crate in a workspace").to_owned()
+    let manifest =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&manifest)
+        .parent()
+        .expect("a crate in a workspace")
+        .to_owned()
 }
 
 /// A file of `tests/workloads`.
@@ -29,7 +33,10 @@ pub fn tool(name: &str) -> PathBuf {
         folders.push(root().join("target/debug"));
         folders.push(root().join("target/release"));
     }
-    let found = folders.iter().map(|folder| folder.join(name)).find(|file| file.exists());
+    let found = folders
+        .iter()
+        .map(|folder| folder.join(name))
+        .find(|file| file.exists());
     found.unwrap_or_else(|| {
         panic!("no {name} in {folders:?}; build it first: cargo build (or set MEMSCOPE_BIN_DIR)")
     })
@@ -47,5 +54,8 @@ pub fn build_folder() -> &'static Path {
 
 /// A folder of this test's own, gone when it is dropped.
 pub fn scratch() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("memscope-e2e-").tempdir().expect("cannot create a temporary folder")
+    tempfile::Builder::new()
+        .prefix("memscope-e2e-")
+        .tempdir()
+        .expect("cannot create a temporary folder")
 }

@@ -49,7 +49,9 @@ pub(crate) fn collect(mut stream: impl Read + Send + 'static) -> Arc<Mutex<Strin
     std::thread::spawn(move || {
         let mut bytes = [0; 4096];
         while let Ok(length @ 1..) = stream.read(&mut bytes) {
-            into.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));
+            into.lock()
+                .unwrap()
+                .push_str(&String::from_utf8_lossy(&bytes[..length]));
         }
     });
     text
@@ -58,8 +60,13 @@ pub(crate) fn collect(mut stream: impl Read + Send + 'static) -> Arc<Mutex<Strin
 impl Program {
     /// Starts it.
     pub fn start(name: &str, mut command: Command) -> Program {
-        tied(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name} ({command:?}): {error}"));
+        tied(&mut command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {name} ({command:?}): {error}"));
         let output = child.stdout.take().unwrap();
         let errors = collect(child.stderr.take().unwrap());
         let (sender, lines) = channel();
@@ -71,7 +78,14 @@ impl Program {
             }
         });
         let input = child.stdin.take();
-        Program { name: name.to_owned(), child, input, lines, errors, status: None }
+        Program {
+            name: name.to_owned(),
+            child,
+            input,
+            lines,
+            errors,
+            status: None,
+        }
     }
 
     /// Its process id.
@@ -141,7 +155,12 @@ impl Program {
 
     #[track_caller]
     fn fail(&self, what: &str) -> ! {
-        panic!("{} ({}) {what}\nits errors:\n{}", self.name, self.child.id(), self.errors());
+        panic!(
+            "{} ({}) {what}\nits errors:\n{}",
+            self.name,
+            self.child.id(),
+            self.errors()
+        );
     }
 
     /// Sends a signal.
@@ -155,7 +174,12 @@ impl Program {
     pub fn kill(&mut self) {
         kill_group(&self.child);
         let status = self.wait();
-        assert_eq!(status.signal(), Some(libc::SIGKILL), "{}: {status}", self.name);
+        assert_eq!(
+            status.signal(),
+            Some(libc::SIGKILL),
+            "{}: {status}",
+            self.name
+        );
     }
 
     /// Waits for its end.
@@ -207,8 +231,13 @@ impl Drop for Program {
 /// Runs a command to its end; kills it and panics after `limit`. Gives status, output and errors.
 #[track_caller]
 pub(crate) fn run(mut command: Command, limit: Duration) -> (ExitStatus, String, String) {
-    tied(&mut command).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    tied(&mut command)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
     let mut output = child.stdout.take().unwrap();
     let mut errors = child.stderr.take().unwrap();
     let reader = std::thread::spawn(move || {
@@ -234,5 +263,9 @@ pub(crate) fn run(mut command: Command, limit: Duration) -> (ExitStatus, String,
         }
         std::thread::sleep(Duration::from_millis(2));
     };
-    (status, writer.join().unwrap_or_default(), reader.join().unwrap_or_default())
+    (
+        status,
+        writer.join().unwrap_or_default(),
+        reader.join().unwrap_or_default(),
+    )
 }

@@ -38,7 +38,9 @@ impl Held {
     /// Device memory of all kinds.
     pub fn device(&self) -> (u64, u64) {
         let kinds = [self.plain, self.stream_ordered, self.managed, self.physical];
-        kinds.iter().fold((0, 0), |sum, kind| (sum.0 + kind.0, sum.1 + kind.1))
+        kinds
+            .iter()
+            .fold((0, 0), |sum, kind| (sum.0 + kind.0, sum.1 + kind.1))
     }
 }
 
@@ -62,7 +64,9 @@ struct Physical {
 impl SimLog {
     /// A log in this folder.
     pub fn inside(folder: &Path) -> SimLog {
-        SimLog { file: folder.join("simcuda.jsonl") }
+        SimLog {
+            file: folder.join("simcuda.jsonl"),
+        }
     }
 
     /// The value of `SIMCUDA_LOG`.
@@ -73,7 +77,9 @@ impl SimLog {
     /// Every call of a process, in order.
     pub fn calls(&self, pid: u32) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.file).unwrap_or_default();
-        let calls = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line of the log"));
+        let calls = text
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect("a line of the log"));
         calls.filter(|call| call["pid"] == pid).collect()
     }
 
@@ -104,18 +110,27 @@ impl SimLog {
                 "cuMemHostRegister_v2" => come(Kind::Registered),
                 "cuMemAddressReserve" => come(Kind::Reserved),
                 "cuIpcOpenMemHandle_v2" => come(Kind::Imported),
-                _ if function.starts_with("cuMemAllocAsync") || function.starts_with("cuMemAllocFromPool") => {
+                _ if function.starts_with("cuMemAllocAsync")
+                    || function.starts_with("cuMemAllocFromPool") =>
+                {
                     come(Kind::Async);
                 }
                 "cuMemCreate" => {
                     let list = physical.entry(pointer.clone()).or_default();
-                    list.push(Physical { size, handles: 1, mappings: 0 });
+                    list.push(Physical {
+                        size,
+                        handles: 1,
+                        mappings: 0,
+                    });
                     newest = (pointer, list.len() - 1);
                     waiting.push_back(newest.clone());
                 }
                 "cuMemMap" => {
                     let (handle, at) = waiting.pop_front().unwrap_or_else(|| newest.clone());
-                    physical.get_mut(&handle).expect("a map of memory that was made")[at].mappings += 1;
+                    physical
+                        .get_mut(&handle)
+                        .expect("a map of memory that was made")[at]
+                        .mappings += 1;
                     mapped.insert(address(&pointer), (size, handle, at));
                 }
                 "cuMemUnmap" => {
@@ -129,12 +144,19 @@ impl SimLog {
                     });
                 }
                 "cuMemRelease" => {
-                    let memory = physical.get_mut(&pointer).and_then(|list| list.iter_mut().find(|m| m.handles > 0));
+                    let memory = physical
+                        .get_mut(&pointer)
+                        .and_then(|list| list.iter_mut().find(|m| m.handles > 0));
                     memory.expect("a handle that was made").handles -= 1;
                     waiting.retain(|(handle, at)| physical[handle][*at].handles > 0);
                 }
-                "cuMemFree_v2" | "cuMemFreeAsync" | "cuMemFreeAsync_ptsz" | "cuMemFreeHost" | "cuMemHostUnregister"
-                | "cuMemAddressFree" | "cuIpcCloseMemHandle" => {
+                "cuMemFree_v2"
+                | "cuMemFreeAsync"
+                | "cuMemFreeAsync_ptsz"
+                | "cuMemFreeHost"
+                | "cuMemHostUnregister"
+                | "cuMemAddressFree"
+                | "cuIpcCloseMemHandle" => {
                     live.remove(&(space, pointer));
                 }
                 _ => {}
@@ -156,7 +178,11 @@ impl SimLog {
             };
             *sum = (sum.0 + 1, sum.1 + size);
         }
-        for memory in physical.into_values().flatten().filter(|m| m.handles + m.mappings > 0) {
+        for memory in physical
+            .into_values()
+            .flatten()
+            .filter(|m| m.handles + m.mappings > 0)
+        {
             held.physical = (held.physical.0 + 1, held.physical.1 + memory.size);
         }
         held

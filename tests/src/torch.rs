@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{device, sim};
 use crate::program::Program;
+use crate::{device, sim};
 
 /// A PyTorch process on the simulated device that waits for commands.
 pub struct Torch {
@@ -28,7 +28,10 @@ impl Torch {
         let mut program = Program::start("the torch process", command);
         let ready = program.hear();
         assert_eq!(ready["ready"], true, "{ready}");
-        Torch { program, version: ready["torch"].as_str().unwrap_or_default().to_owned() }
+        Torch {
+            program,
+            version: ready["torch"].as_str().unwrap_or_default().to_owned(),
+        }
     }
 }
 
@@ -55,8 +58,14 @@ pub fn assert_totals(stats: &Value, told: &Value) {
             continue;
         }
         let ours = device(stats, theirs["device"].as_i64().unwrap());
-        assert_eq!(ours["allocated_bytes"], theirs["allocated"], "allocated; torch: {theirs}; stats: {stats:#}");
-        assert_eq!(ours["reserved_bytes"], theirs["reserved"], "reserved; torch: {theirs}; stats: {stats:#}");
+        assert_eq!(
+            ours["allocated_bytes"], theirs["allocated"],
+            "allocated; torch: {theirs}; stats: {stats:#}"
+        );
+        assert_eq!(
+            ours["reserved_bytes"], theirs["reserved"],
+            "reserved; torch: {theirs}; stats: {stats:#}"
+        );
         compared += 1;
     }
     assert!(compared > 0, "nothing to compare in {told}");

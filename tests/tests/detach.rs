@@ -3,11 +3,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    BpfKind, Calls, Daemon, Objects, Torch, assert_totals, bpf_exists, changed_bytes, device, eventually, number, text_of,
+    BpfKind, Calls, Daemon, Objects, Torch, assert_totals, bpf_exists, changed_bytes, device,
+    eventually, number, text_of,
 };
 
 /// Libraries that probes stand in.
-const PROBED: &[&str] = &["libcudart.so", "libcuda.so", "libc10.so", "libc10_cuda.so", "ld-linux", "libc.so"];
+const PROBED: &[&str] = &[
+    "libcudart.so",
+    "libcuda.so",
+    "libc10.so",
+    "libc10_cuda.so",
+    "ld-linux",
+    "libc.so",
+];
 
 /// The text of the process is its files' again. (Another test's daemon may have a rule for all
 /// processes; then it takes until that one ends.)
@@ -15,13 +23,17 @@ const PROBED: &[&str] = &["libcudart.so", "libcuda.so", "libc10.so", "libc10_cud
 fn assert_clean(pid: u32) {
     let texts = text_of(pid, PROBED);
     assert!(texts.len() >= 2, "{texts:?}");
-    eventually("every byte is the file's again", || changed_bytes(pid, &texts).is_empty());
+    eventually("every byte is the file's again", || {
+        changed_bytes(pid, &texts).is_empty()
+    });
 }
 
 #[track_caller]
 fn assert_gone(objects: &Objects) {
     for object in objects {
-        eventually(&format!("the kernel forgets {object:?}"), || !bpf_exists(*object));
+        eventually(&format!("the kernel forgets {object:?}"), || {
+            !bpf_exists(*object)
+        });
     }
 }
 
@@ -29,23 +41,36 @@ fn assert_gone(objects: &Objects) {
 fn nothing_is_left() {
     let mut daemon = Daemon::start();
     let idle = BpfKind::held_by(daemon.pid());
-    assert!(idle.iter().any(|(kind, _)| *kind == BpfKind::Program), "{idle:?}");
+    assert!(
+        idle.iter().any(|(kind, _)| *kind == BpfKind::Program),
+        "{idle:?}"
+    );
     let mut torch = Torch::start(&[]);
     let pid = torch.pid();
     assert_clean(pid);
 
     // Every level, one after the other, in one process.
-    for (round, level) in ["segments", "blocks", "trace", "trace"].into_iter().enumerate() {
+    for (round, level) in ["segments", "blocks", "trace", "trace"]
+        .into_iter()
+        .enumerate()
+    {
         let attached = daemon.attach(pid, level);
         let texts = text_of(pid, PROBED);
         let changed = changed_bytes(pid, &texts);
         let sites = number(&attached["sites"]);
         // A breakpoint is a byte, an optimised one five; returns have sites of their own in places.
-        assert!(changed.len() as u64 >= sites / 2, "{sites} sites, {} bytes differ", changed.len());
+        assert!(
+            changed.len() as u64 >= sites / 2,
+            "{sites} sites, {} bytes differ",
+            changed.len()
+        );
         let probed = BpfKind::held_by(daemon.pid());
         assert!(idle.is_subset(&probed));
         let new: Objects = probed.difference(&idle).copied().collect();
-        assert!(new.iter().any(|(kind, _)| *kind == BpfKind::Link), "{new:?}");
+        assert!(
+            new.iter().any(|(kind, _)| *kind == BpfKind::Link),
+            "{new:?}"
+        );
         let told = torch.ask("train");
         if level != "segments" {
             assert_totals(&daemon.stats(pid), &told);
@@ -57,10 +82,16 @@ fn nothing_is_left() {
         let before = daemon.stats(pid);
         assert_eq!(before["process"]["state"], "detached");
         torch.ask("train");
-        assert_eq!(daemon.stats(pid)["process"]["events"], before["process"]["events"], "no event after the detach");
+        assert_eq!(
+            daemon.stats(pid)["process"]["events"],
+            before["process"]["events"],
+            "no event after the detach"
+        );
         assert_eq!(daemon.json(&["status"])["sites"], 0);
     }
-    daemon.ctl(&["detach", "--pid", &torch.pid_text()]).refused(4, &["not traced"]);
+    daemon
+        .ctl(&["detach", "--pid", &torch.pid_text()])
+        .refused(4, &["not traced"]);
 
     // The daemon ends while it is attached.
     daemon.attach(pid, "trace");
@@ -73,8 +104,14 @@ fn nothing_is_left() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();
-    assert!(left.iter().all(|name| name == "log" || name == "state"), "{left:?}");
-    let state: Vec<_> = std::fs::read_dir(daemon.state()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(
+        left.iter().all(|name| name == "log" || name == "state"),
+        "{left:?}"
+    );
+    let state: Vec<_> = std::fs::read_dir(daemon.state())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(state, ["journal"]);
 
     // And is killed while it is attached.
@@ -99,7 +136,10 @@ fn perf_events_too() {
     daemon.attach(pid, "segments");
     calls.call("cudaSetDevice 0");
     calls.call("cudaMalloc a 5000");
-    assert_eq!(number(&device(&daemon.stats(pid), 0)["driver"]["bytes"]), 5000);
+    assert_eq!(
+        number(&device(&daemon.stats(pid), 0)["driver"]["bytes"]),
+        5000
+    );
     let held = BpfKind::held_by(daemon.pid());
     daemon.stop();
     assert_clean(pid);

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memscope_tests::{
-    Asking, Calls, Daemon, Library, Program, SimLog, Torch, Value, coverage, eventually, executable, find, json, library,
-    number, scratch, sim, tool, until, SHORT,
+    Asking, Calls, Daemon, Library, Program, SHORT, SimLog, Torch, Value, coverage, eventually,
+    executable, find, json, library, number, scratch, sim, tool, until,
 };
 
 #[test]
@@ -17,11 +17,20 @@ fn processes_that_cannot_be_attached() {
     // One that touches no device.
     let mut idle = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = idle.id().to_string();
-    daemon.ctl(&["attach", "--pid", &pid]).refused(1, &["no GPU or NPU", "doctor", "--children"]);
+    daemon
+        .ctl(&["attach", "--pid", &pid])
+        .refused(1, &["no GPU or NPU", "doctor", "--children"]);
     let said = daemon.ctl(&["--json", "attach", "--pid", &pid]);
-    assert_eq!((said.code, &said.document()["error"]["code"]), (1, &json!("no_device_libraries")));
-    daemon.ctl(&["stats", "--pid", &pid]).refused(4, &["not traced", "attach"]);
-    daemon.ctl(&["detach", "--pid", &pid]).refused(4, &["not traced"]);
+    assert_eq!(
+        (said.code, &said.document()["error"]["code"]),
+        (1, &json!("no_device_libraries"))
+    );
+    daemon
+        .ctl(&["stats", "--pid", &pid])
+        .refused(4, &["not traced", "attach"]);
+    daemon
+        .ctl(&["detach", "--pid", &pid])
+        .refused(4, &["not traced"]);
     // One that has ended and is not waited for; then one that does not exist.
     idle.kill().unwrap();
     eventually("it is a zombie", || {
@@ -31,22 +40,43 @@ fn processes_that_cannot_be_attached() {
     assert!(said.code == 1 || said.code == 4, "{said}");
     said.refused(said.code, &[&pid]);
     idle.wait().unwrap();
-    daemon.ctl(&["attach", "--pid", &pid]).refused(4, &["no process"]);
-    daemon.ctl(&["attach", "--pid", "4194304"]).refused(4, &["no process"]);
+    daemon
+        .ctl(&["attach", "--pid", &pid])
+        .refused(4, &["no process"]);
+    daemon
+        .ctl(&["attach", "--pid", "4194304"])
+        .refused(4, &["no process"]);
     // A kernel thread, a thread, the daemon itself.
-    daemon.ctl(&["attach", "--pid", "2"]).refused(1, &["nothing to probe"]);
+    daemon
+        .ctl(&["attach", "--pid", "2"])
+        .refused(1, &["nothing to probe"]);
     let own = daemon.pid().to_string();
     daemon.ctl(&["attach", "--pid", &own]).refused(1, &[]);
     let thread = std::fs::read_dir(format!("/proc/{own}/task")).unwrap();
-    let thread = thread.map(|t| t.unwrap().file_name().into_string().unwrap()).find(|t| *t != own).unwrap();
-    daemon.ctl(&["attach", "--pid", &thread]).refused(2, &["thread"]);
+    let thread = thread
+        .map(|t| t.unwrap().file_name().into_string().unwrap())
+        .find(|t| *t != own)
+        .unwrap();
+    daemon
+        .ctl(&["attach", "--pid", &thread])
+        .refused(2, &["thread"]);
     // Twice.
     let mut calls = Calls::start(&[]);
     daemon.attach(calls.pid(), "segments");
-    daemon.ctl(&["attach", "--pid", &calls.pid_text()]).refused(1, &["already", "detach"]);
+    daemon
+        .ctl(&["attach", "--pid", &calls.pid_text()])
+        .refused(1, &["already", "detach"]);
     // A library with a device's name and nothing in it.
-    let empty = library("nothing.c", "libcudart.so.13", Library::None, &["-Wl,-soname,libcudart.so.13"]);
-    let mut late = Program::start("the late process", sim().native(executable("late.c", Library::None)));
+    let empty = library(
+        "nothing.c",
+        "libcudart.so.13",
+        Library::None,
+        &["-Wl,-soname,libcudart.so.13"],
+    );
+    let mut late = Program::start(
+        "the late process",
+        sim().native(executable("late.c", Library::None)),
+    );
     late.hear();
     late.ask(&format!("load {}", empty.display()));
     let said = daemon.ctl(&["attach", "--pid", &late.pid_text()]);
@@ -54,7 +84,10 @@ fn processes_that_cannot_be_attached() {
     // None of it did any harm.
     calls.call("cudaSetDevice 0");
     calls.call("cudaMalloc a 1000");
-    assert_eq!(daemon.stats(calls.pid())["devices"][0]["driver"]["bytes"], 1000);
+    assert_eq!(
+        daemon.stats(calls.pid())["devices"][0]["driver"]["bytes"],
+        1000
+    );
     calls.finish();
     late.finish();
 }
@@ -77,7 +110,9 @@ fn it_dies_during_the_attach() {
             said.refused(said.code, &[&pid.to_string()]);
         }
         codes.insert(said.code);
-        eventually("nothing of it is traced", || daemon.json(&["status"])["traced_processes"] == 0);
+        eventually("nothing of it is traced", || {
+            daemon.json(&["status"])["traced_processes"] == 0
+        });
     }
     assert!(codes.contains(&0) || codes.contains(&4), "{codes:?}");
     assert_eq!(daemon.json(&["status"])["sites"], 0);
@@ -106,40 +141,73 @@ fn command_lines_that_make_no_sense() {
         assert_eq!(said.code, 2, "{said}");
         assert!(!said.errors.is_empty(), "{said}");
     }
-    for arguments in [&["--ring-mib", "3"][..], &["--ring-mib", "0"], &["--links", "rope"], &["--no-such-flag"]] {
+    for arguments in [
+        &["--ring-mib", "3"][..],
+        &["--ring-mib", "0"],
+        &["--links", "rope"],
+        &["--no-such-flag"],
+    ] {
         let mut daemon = Daemon::launch(&[], arguments);
         assert_eq!(daemon.wait().code(), Some(2), "{}", daemon.log());
         assert!(daemon.log().contains("--help"), "{}", daemon.log());
     }
     // Names that are too long, or lead out of the tree.
     let daemon = Daemon::start();
-    daemon.ctl(&["attach", "--comm", "a-name-of-more-than-fifteen-bytes"]).refused(2, &["15"]);
+    daemon
+        .ctl(&["attach", "--comm", "a-name-of-more-than-fifteen-bytes"])
+        .refused(2, &["15"]);
     daemon.ctl(&["attach", "--comm", ""]).refused(2, &[]);
-    daemon.ctl(&["stats"]).refused(4, &["no process is traced", "attach"]);
+    daemon
+        .ctl(&["stats"])
+        .refused(4, &["no process is traced", "attach"]);
 }
 
 #[test]
 fn no_daemon() {
     let folder = scratch();
     let socket = folder.path().join("sock");
-    let ask = |arguments: &[&str]| Asking::new(["--socket", socket.to_str().unwrap()].iter().chain(arguments)).ask();
+    let ask = |arguments: &[&str]| {
+        Asking::new(
+            ["--socket", socket.to_str().unwrap()]
+                .iter()
+                .chain(arguments),
+        )
+        .ask()
+    };
     ask(&["status"]).refused(3, &["no daemon", "memscoped"]);
-    assert_eq!(ask(&["--json", "ps"]).document()["error"]["code"], "no_daemon");
+    assert_eq!(
+        ask(&["--json", "ps"]).document()["error"]["code"],
+        "no_daemon"
+    );
 
     // One that was killed leaves its socket; the next one takes it.
     let mut daemon = Daemon::start();
     daemon.kill();
     daemon.ctl(&["status"]).refused(3, &["no daemon"]);
     let mut second = Command::new(tool("memscoped"));
-    second.arg("--socket").arg(daemon.socket()).arg("--state-dir").arg(daemon.state());
+    second
+        .arg("--socket")
+        .arg(daemon.socket())
+        .arg("--state-dir")
+        .arg(daemon.state());
     let mut second = Program::start("the second daemon", second);
-    eventually("the second daemon answers", || daemon.ctl(&["status"]).code == 0);
+    eventually("the second daemon answers", || {
+        daemon.ctl(&["status"]).code == 0
+    });
     // A third does not.
     let mut third = Command::new(tool("memscoped"));
-    third.arg("--socket").arg(daemon.socket()).arg("--state-dir").arg(folder.path());
+    third
+        .arg("--socket")
+        .arg(daemon.socket())
+        .arg("--state-dir")
+        .arg(folder.path());
     let mut third = Program::start("the third daemon", third);
     assert_eq!(third.wait().code(), Some(1));
-    assert!(third.errors().contains("another daemon"), "{}", third.errors());
+    assert!(
+        third.errors().contains("another daemon"),
+        "{}",
+        third.errors()
+    );
     assert_eq!(daemon.ctl(&["status"]).code, 0);
     second.signal(libc::SIGTERM);
     assert!(second.wait().success());
@@ -154,7 +222,12 @@ fn no_daemon() {
 }
 
 /// Runs what follows as the user nobody, without groups.
-const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+const NOBODY: [&str; 4] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+];
 
 /// A copy of a program where everyone may run it.
 fn public(folder: &Path, program: &Path) -> PathBuf {
@@ -172,7 +245,11 @@ fn processes_of_others() {
     let ctl = public(folder.path(), &tool("memscope-ctl"));
     let socket = daemon.socket();
     let nobody = |arguments: &[&str]| {
-        let prefix = [&NOBODY[..], &[ctl.to_str().unwrap(), "--socket", socket.to_str().unwrap()]].concat();
+        let prefix = [
+            &NOBODY[..],
+            &[ctl.to_str().unwrap(), "--socket", socket.to_str().unwrap()],
+        ]
+        .concat();
         Asking::raw(&prefix, arguments).ask()
     };
     let mut roots = Calls::start(&[]);
@@ -191,7 +268,10 @@ fn processes_of_others() {
     nobody(&["snapshot", "--pid", &root_pid, "--format", "json"]).refused(4, &["not traced"]);
     nobody(&["detach", "--pid", &root_pid]).refused(4, &["not traced"]);
     assert_eq!(nobody(&["--json", "ps"]).json()["processes"], json!([]));
-    assert_eq!(nobody(&["--json", "detach", "--all"]).json()["pids"], json!([]));
+    assert_eq!(
+        nobody(&["--json", "detach", "--all"]).json()["pids"],
+        json!([])
+    );
 
     // Its own it may.
     let program = public(folder.path(), &executable("calls.c", Library::Runtime));
@@ -199,7 +279,10 @@ fn processes_of_others() {
         public(folder.path(), &file);
     }
     let mut command = Command::new(NOBODY[0]);
-    command.args(&NOBODY[1..]).arg(program).env("LD_LIBRARY_PATH", folder.path());
+    command
+        .args(&NOBODY[1..])
+        .arg(program)
+        .env("LD_LIBRARY_PATH", folder.path());
     let mut own = Calls::from_command(command);
     nobody(&["attach", "--pid", &own.pid_text(), "--level", "segments"]).text();
     own.call("cudaSetDevice 0");
@@ -208,14 +291,27 @@ fn processes_of_others() {
     assert_eq!(stats["devices"][0]["driver"]["bytes"], 2222, "{stats:#}");
     let list = nobody(&["--json", "ps"]).json();
     assert_eq!(list["processes"].as_array().unwrap().len(), 1, "{list:#}");
-    assert_eq!(daemon.json(&["ps"])["processes"].as_array().unwrap().len(), 2, "root sees all");
+    assert_eq!(
+        daemon.json(&["ps"])["processes"].as_array().unwrap().len(),
+        2,
+        "root sees all"
+    );
     // A rule of nobody's is for nobody's processes.
     let answer = nobody(&["--json", "attach", "--comm", "calls"]).json();
     assert_eq!(answer["processes"], json!([]), "{answer:#}");
-    assert!(find(&daemon.json(&["ps"])["processes"], "pid", roots.pid()).is_some_and(|p| p["state"] == "attached"));
+    assert!(
+        find(&daemon.json(&["ps"])["processes"], "pid", roots.pid())
+            .is_some_and(|p| p["state"] == "attached")
+    );
     // The files that it writes are the caller's, and not through the daemon.
     let file = folder.path().join("not-mine");
-    let said = nobody(&["snapshot", "--pid", &own.pid_text(), "-o", file.to_str().unwrap()]);
+    let said = nobody(&[
+        "snapshot",
+        "--pid",
+        &own.pid_text(),
+        "-o",
+        file.to_str().unwrap(),
+    ]);
     said.refused(1, &[]);
     nobody(&["detach", "--pid", &own.pid_text()]).text();
     own.finish();
@@ -226,18 +322,26 @@ fn processes_of_others() {
 fn a_full_disk_under_the_journal() {
     // Too small to begin with.
     let tmpfs = |size: &str| {
-        format!("mkdir -p \"$E2E_STATE\" && mount -t tmpfs -o size={size} none \"$E2E_STATE\" && exec \"$0\" \"$@\"")
+        format!(
+            "mkdir -p \"$E2E_STATE\" && mount -t tmpfs -o size={size} none \"$E2E_STATE\" && exec \"$0\" \"$@\""
+        )
     };
     let script = tmpfs("512k");
     let mut daemon = Daemon::launch(&["unshare", "--mount", "sh", "-c", &script], &[]);
     let status = daemon.wait();
     let log = daemon.log();
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("No space left") && log.contains("--state-dir") && !log.contains("panicked"), "{log}");
+    assert!(
+        log.contains("No space left") && log.contains("--state-dir") && !log.contains("panicked"),
+        "{log}"
+    );
 
     // Full while it runs: the journal stops, tracing goes on, and both are said.
     let script = tmpfs("3m");
-    let daemon = Daemon::wrapped(&["unshare", "--mount", "sh", "-c", &script], &["--journal-mib", "16"]);
+    let daemon = Daemon::wrapped(
+        &["unshare", "--mount", "sh", "-c", &script],
+        &["--journal-mib", "16"],
+    );
     let folder = scratch();
     let log = SimLog::inside(folder.path());
     let mut calls = Calls::start(&[("SIMCUDA_LOG", log.path())]);
@@ -250,14 +354,26 @@ fn a_full_disk_under_the_journal() {
         (status["journal"]["state"] != "writing").then_some(status)
     });
     assert_eq!(status["journal"]["state"], "full", "{status:#}");
-    assert!(status["journal"]["problem"].as_str().is_some_and(|text| text.contains("space")), "{status:#}");
+    assert!(
+        status["journal"]["problem"]
+            .as_str()
+            .is_some_and(|text| text.contains("space")),
+        "{status:#}"
+    );
     assert!(daemon.ctl(&["status"]).text().contains("full"));
     calls.call("cudaMalloc a 123");
     let stats = daemon.stats(pid);
     assert_eq!(stats["devices"][0]["driver"]["bytes"], 123);
     assert_eq!(stats["lost_records"], 0);
-    let allocated = log.calls(pid).iter().filter(|call| call["function"] == "cudaMalloc").count();
-    assert_eq!(number(&stats["devices"][0]["alloc_count"]) as usize, allocated);
+    let allocated = log
+        .calls(pid)
+        .iter()
+        .filter(|call| call["function"] == "cudaMalloc")
+        .count();
+    assert_eq!(
+        number(&stats["devices"][0]["alloc_count"]) as usize,
+        allocated
+    );
     calls.finish();
 }
 
@@ -284,28 +400,44 @@ fn recordings() {
     torch.finish();
     calls.finish();
     for pid in [torch.pid(), calls.pid()] {
-        eventually("its end is seen", || daemon.process(pid).is_some_and(|p| p["state"] == "exited"));
+        eventually("its end is seen", || {
+            daemon.process(pid).is_some_and(|p| p["state"] == "exited")
+        });
     }
-    let live: Vec<Value> = [torch.pid(), calls.pid()].iter().map(|pid| timeless(daemon.stats(*pid))).collect();
-    let live_trace = daemon.json(&["snapshot", "--pid", &torch.pid_text(), "--format", "json"])["trace"].clone();
+    let live: Vec<Value> = [torch.pid(), calls.pid()]
+        .iter()
+        .map(|pid| timeless(daemon.stats(*pid)))
+        .collect();
+    let live_trace =
+        daemon.json(&["snapshot", "--pid", &torch.pid_text(), "--format", "json"])["trace"].clone();
     daemon.stop();
 
     // The recording answers as the daemon did.
     let journals = daemon.state().join("journal");
     let journal = recording(&journals);
     let ask = |recording: &Path, arguments: &[&str]| {
-        Asking::new(["--recording", recording.to_str().unwrap()].iter().chain(arguments)).ask()
+        Asking::new(
+            ["--recording", recording.to_str().unwrap()]
+                .iter()
+                .chain(arguments),
+        )
+        .ask()
     };
     for (pid, live) in [torch.pid(), calls.pid()].iter().zip(&live) {
         let replayed = ask(&journal, &["--json", "stats", "--pid", &pid.to_string()]).json();
         assert_eq!(timeless(replayed), *live, "the recording's, the daemon's");
     }
-    let trace = ask(&journal, &["snapshot", "--pid", &torch.pid_text(), "--format", "json"]).json()["trace"].clone();
+    let trace = ask(
+        &journal,
+        &["snapshot", "--pid", &torch.pid_text(), "--format", "json"],
+    )
+    .json()["trace"]
+        .clone();
     assert_eq!(trace, live_trace);
     let status = ask(&journal, &["--json", "status"]).json();
     assert_eq!(status["journal"]["state"], "replay", "{status:#}");
     ask(&journals, &["ps"]).refused(1, &["recordings", journal.to_str().unwrap()]);
-    ask(&journal, &["attach", "--all"]).refused(1, &["recording"]);
+    ask(&journal, &["attach", "--all"]).refused(2, &["recording"]);
     ask(&journal, &["stats", "--pid", "1"]).refused(4, &["not traced"]);
     ask(&journal, &["stats"]).refused(2, &["several"]);
 
@@ -316,14 +448,28 @@ fn recordings() {
     let file = folder.path().join("cut.msj");
     let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
     let mut readable = 0;
-    for part in [used, used - 1, used * 3 / 4, used / 2, 5000, 200, 128, 100, 7, 1, 0] {
+    for part in [
+        used,
+        used - 1,
+        used * 3 / 4,
+        used / 2,
+        5000,
+        200,
+        128,
+        100,
+        7,
+        1,
+        0,
+    ] {
         std::fs::write(&file, &whole[..part]).unwrap();
         let said = ask(&file, &["--json", "stats", "--pid", &torch.pid_text()]);
         match said.code {
             0 => {
                 readable += 1;
                 let stats = said.document();
-                assert!(number(&stats["process"]["events"]) <= number(&live[0]["process"]["events"]));
+                assert!(
+                    number(&stats["process"]["events"]) <= number(&live[0]["process"]["events"])
+                );
             }
             1 => {
                 said.refused(1, &["cut.msj"]);
@@ -339,37 +485,51 @@ fn recordings() {
     let mut seed = 88172645463325252u64;
     for _ in 0..12 {
         let mut bytes = whole[..=used].to_vec();
+        let mut places = Vec::new();
         for _ in 0..3 {
             seed ^= seed << 13;
             seed ^= seed >> 7;
             seed ^= seed << 17;
             let at = (seed as usize) % bytes.len();
             bytes[at] ^= (seed >> 32) as u8 | 1;
+            places.push(at);
         }
         std::fs::write(&file, &bytes).unwrap();
         let said = ask(&file, &["--json", "stats", "--pid", &torch.pid_text()]);
         assert!([0, 1, 4].contains(&said.code), "{said}");
         if said.code == 0 {
             let stats = said.document();
-            assert!(coverage(&stats).contains(&"recording_damaged"), "{stats:#}");
+            assert!(
+                coverage(&stats).contains(&"recording_damaged"),
+                "damaged at {places:?} of {used}: {}",
+                stats["coverage"]
+            );
         }
     }
     // Foreign.
     std::fs::write(&file, "a text, and no recording at all\n".repeat(100)).unwrap();
     ask(&file, &["ps"]).refused(1, &["recording"]);
     ask(Path::new("/bin/ls"), &["ps"]).refused(1, &["recording"]);
-    ask(folder.path().join("nothing").as_path(), &["ps"]).refused(1, &["recording", "No such file"]);
+    ask(folder.path().join("nothing").as_path(), &["ps"])
+        .refused(1, &["recording", "No such file"]);
     let empty = scratch();
     ask(empty.path(), &["ps"]).refused(1, &["recording"]);
 }
 
 /// The only recording among a daemon's journals.
 fn recording(journals: &Path) -> PathBuf {
-    std::fs::read_dir(journals).unwrap().map(|e| e.unwrap().path()).find(|path| path.is_dir()).unwrap()
+    std::fs::read_dir(journals)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .find(|path| path.is_dir())
+        .unwrap()
 }
 
 fn first_segment(journal: &Path) -> PathBuf {
-    let mut segments: Vec<PathBuf> = std::fs::read_dir(journal).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut segments: Vec<PathBuf> = std::fs::read_dir(journal)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     segments.sort();
     segments.remove(0)
 }

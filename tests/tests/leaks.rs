@@ -7,7 +7,12 @@ use memscope_tests::{Calls, Daemon, Torch, Value, number};
 const LEAKED: u64 = 1_500_000;
 
 fn growing(answer: &Value) -> Vec<&Value> {
-    answer["groups"].as_array().unwrap().iter().filter(|group| group["verdict"] == "growing").collect()
+    answer["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|group| group["verdict"] == "growing")
+        .collect()
 }
 
 #[track_caller]
@@ -39,7 +44,10 @@ fn a_training_run_and_its_twin() {
     assert_eq!(group["size_bytes"], LEAKED, "{group:#}");
     assert_eq!(group["live_count"], steps, "{group:#}");
     assert_eq!(group["live_bytes"], steps * LEAKED, "{group:#}");
-    assert_eq!((&group["device"], &group["source"]), (&Value::from(0), &Value::from("pool")));
+    assert_eq!(
+        (&group["device"], &group["source"]),
+        (&Value::from(0), &Value::from("pool"))
+    );
     // What it grew by is what came after the warm-up: a part of all, and most of it.
     let growth = number(&group["growth_count"]);
     assert!(growth > steps / 2 && growth <= steps, "{group:#}");
@@ -75,7 +83,10 @@ fn a_native_program_and_its_twin() {
     let answer = leaks(&daemon, leaky.pid(), 10);
     let found = growing(&answer);
     assert_eq!(found.len(), 1, "{answer:#}");
-    assert_eq!((&found[0]["size_bytes"], &found[0]["live_count"]), (&Value::from(LEAKED), &Value::from(120)));
+    assert_eq!(
+        (&found[0]["size_bytes"], &found[0]["live_count"]),
+        (&Value::from(LEAKED), &Value::from(120))
+    );
     assert_eq!(found[0]["source"], "driver");
     let answer = leaks(&daemon, twin.pid(), 0);
     assert!(growing(&answer).is_empty(), "{answer:#}");

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Calls, Daemon, Held, MIB, SimLog, Value, coverage, device, find, json, number, scratch};
+use memscope_tests::{
+    Calls, Daemon, Held, MIB, SimLog, Value, coverage, device, find, json, number, scratch,
+};
 
 fn pair(bytes: &Value) -> (u64, u64) {
     (number(&bytes["count"]), number(&bytes["bytes"]))
@@ -10,14 +12,22 @@ fn pair(bytes: &Value) -> (u64, u64) {
 
 fn sum(stats: &Value, kind: &str) -> (u64, u64) {
     let devices = stats["devices"].as_array().unwrap();
-    devices.iter().map(|device| pair(&device[kind])).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    devices
+        .iter()
+        .map(|device| pair(&device[kind]))
+        .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
 /// What memscope says is held, as the log counts it.
 fn held(stats: &Value) -> Held {
     let all = sum(stats, "driver");
-    let (stream_ordered, managed, physical) = (sum(stats, "async_pool"), sum(stats, "managed"), sum(stats, "physical"));
-    let rest = |of: fn((u64, u64)) -> u64| of(all) - of(stream_ordered) - of(managed) - of(physical);
+    let (stream_ordered, managed, physical) = (
+        sum(stats, "async_pool"),
+        sum(stats, "managed"),
+        sum(stats, "physical"),
+    );
+    let rest =
+        |of: fn((u64, u64)) -> u64| of(all) - of(stream_ordered) - of(managed) - of(physical);
     Held {
         plain: (rest(|pair| pair.0), rest(|pair| pair.1)),
         stream_ordered,
@@ -34,23 +44,86 @@ fn held(stats: &Value) -> Held {
 }
 
 const SCRIPT: &[&[&str]] = &[
-    &["cudaMalloc a 1000000", "cudaMalloc b 1", "cudaMallocPitch c 100 50", "cudaMalloc3D d 100 20 3"],
-    &["cudaMallocManaged e 70000", "cudaHostAlloc f 5000", "cudaMallocHost g 6000", "cudaHostRegister h 8192"],
-    &["cudaStreamCreate", "cudaMallocAsync i 123456", "cudaMallocAsync j 1000 side", "cudaMallocAsync_ptsz k 2000"],
-    &["cudaMemPoolCreate", "cudaMallocFromPoolAsync l 4096 side", "cudaMallocArray m 64 64"],
-    &["cuMemAlloc n 777", "cuMemAllocPitch o 1000 3", "cuMemAllocManaged p 12345", "cuMemHostAlloc q 333"],
-    &["cuMemAllocAsync r 5555", "cudaFree NULL", "cudaMalloc zero 0", "cudaMemGetInfo"],
+    &[
+        "cudaMalloc a 1000000",
+        "cudaMalloc b 1",
+        "cudaMallocPitch c 100 50",
+        "cudaMalloc3D d 100 20 3",
+    ],
+    &[
+        "cudaMallocManaged e 70000",
+        "cudaHostAlloc f 5000",
+        "cudaMallocHost g 6000",
+        "cudaHostRegister h 8192",
+    ],
+    &[
+        "cudaStreamCreate",
+        "cudaMallocAsync i 123456",
+        "cudaMallocAsync j 1000 side",
+        "cudaMallocAsync_ptsz k 2000",
+    ],
+    &[
+        "cudaMemPoolCreate",
+        "cudaMallocFromPoolAsync l 4096 side",
+        "cudaMallocArray m 64 64",
+    ],
+    &[
+        "cuMemAlloc n 777",
+        "cuMemAllocPitch o 1000 3",
+        "cuMemAllocManaged p 12345",
+        "cuMemHostAlloc q 333",
+    ],
+    &[
+        "cuMemAllocAsync r 5555",
+        "cudaFree NULL",
+        "cudaMalloc zero 0",
+        "cudaMemGetInfo",
+    ],
     // Physical memory lives until its handle and all its mappings are gone.
-    &["cuMemAddressReserve space 8388608", "cuMemCreate x 2097152", "cuMemMap space 0 x 2097152"],
+    &[
+        "cuMemAddressReserve space 8388608",
+        "cuMemCreate x 2097152",
+        "cuMemMap space 0 x 2097152",
+    ],
     &["cuMemMap space 2097152 x 2097152", "cuMemRelease x"],
     &["cuMemUnmap space 0 2097152"],
     &["cuMemUnmap space 2097152 2097152"],
-    &["cuMemCreate y 4194304", "cuMemCreate z 2097152", "cuMemMap space 0 y 4194304", "cuMemRelease y"],
-    &["cuMemRelease z", "cuMemUnmap space 0 4194304", "cuMemAddressFree space"],
+    &[
+        "cuMemCreate y 4194304",
+        "cuMemCreate z 2097152",
+        "cuMemMap space 0 y 4194304",
+        "cuMemRelease y",
+    ],
+    &[
+        "cuMemRelease z",
+        "cuMemUnmap space 0 4194304",
+        "cuMemAddressFree space",
+    ],
     // Whatever allocated it, any free of its family ends it.
-    &["cudaFree a", "cuMemFree b", "cudaFree c", "cudaFree d", "cudaFreeAsync i", "cudaFree j"],
-    &["cudaFree e", "cudaFreeHost f", "cuMemFreeHost g", "cudaHostUnregister h", "cudaFreeAsync_ptsz k side"],
-    &["cudaFreeArray m", "cuMemFree n", "cuMemFree o", "cudaFree p", "cudaFreeHost q", "cuMemFreeAsync r", "cudaFreeAsync l"],
+    &[
+        "cudaFree a",
+        "cuMemFree b",
+        "cudaFree c",
+        "cudaFree d",
+        "cudaFreeAsync i",
+        "cudaFree j",
+    ],
+    &[
+        "cudaFree e",
+        "cudaFreeHost f",
+        "cuMemFreeHost g",
+        "cudaHostUnregister h",
+        "cudaFreeAsync_ptsz k side",
+    ],
+    &[
+        "cudaFreeArray m",
+        "cuMemFree n",
+        "cuMemFree o",
+        "cudaFree p",
+        "cudaFreeHost q",
+        "cuMemFreeAsync r",
+        "cudaFreeAsync l",
+    ],
 ];
 
 #[test]
@@ -69,7 +142,11 @@ fn every_call_is_counted_as_the_driver_does() {
             calls.call(call);
         }
         let stats = daemon.stats(pid);
-        assert_eq!(held(&stats), log.held(pid), "after {step:?}: memscope's, the driver's; {stats:#}");
+        assert_eq!(
+            held(&stats),
+            log.held(pid),
+            "after {step:?}: memscope's, the driver's; {stats:#}"
+        );
         // A pool-less process: what it holds is what the driver gave it.
         assert_eq!(sum(&stats, "driver"), log.held(pid).device());
     }
@@ -83,7 +160,12 @@ fn every_call_is_counted_as_the_driver_does() {
     assert_eq!(zero["source"], "driver");
     // Each call of the runtime made one of the driver, and counts once. (The log does not have the
     // cuMemGetInfo inside cudaMemGetInfo.)
-    let nested = log.calls(pid).iter().filter(|call| call["depth"] == 1).count() + 1;
+    let nested = log
+        .calls(pid)
+        .iter()
+        .filter(|call| call["depth"] == 1)
+        .count()
+        + 1;
     assert_eq!(stats["nested_calls"], nested, "calls inside calls");
     assert!(coverage(&stats).contains(&"array_alloc"), "{stats:#}");
     calls.finish();
@@ -104,7 +186,11 @@ fn a_retained_handle_holds_memory() {
     calls.call("cuMemRetain second space 0");
     assert_eq!(sum(&daemon.stats(pid), "physical"), (1, 2097152));
     calls.call("cuMemUnmap space 0 2097152");
-    assert_eq!(sum(&daemon.stats(pid), "physical"), (1, 2097152), "the second handle holds it");
+    assert_eq!(
+        sum(&daemon.stats(pid), "physical"),
+        (1, 2097152),
+        "the second handle holds it"
+    );
     calls.call("cuMemRelease second");
     assert_eq!(sum(&daemon.stats(pid), "physical"), (0, 0));
     calls.finish();
@@ -137,10 +223,16 @@ fn failed_calls_are_apart() {
     calls.call_fails("cudaMalloc h 1099511627776", 2);
     let stats = daemon.stats(pid);
     assert_eq!(held(&stats), log.held(pid), "{stats:#}");
-    assert_eq!(sum(&stats, "driver"), (1, 3000), "only what was given and not taken back");
+    assert_eq!(
+        sum(&stats, "driver"),
+        (1, 3000),
+        "only what was given and not taken back"
+    );
     let count = |function: &str, status: i64| -> (u64, u64) {
         let failures = stats["failures"].as_array().unwrap();
-        let found = failures.iter().find(|f| f["function"] == function && f["status"] == status);
+        let found = failures
+            .iter()
+            .find(|f| f["function"] == function && f["status"] == status);
         found.map_or((0, 0), |f| (number(&f["count"]), number(&f["bytes"])))
     };
     assert_eq!(count("cudaMalloc", 2), (2, 2000 + (1 << 40)), "{stats:#}");
@@ -152,21 +244,32 @@ fn failed_calls_are_apart() {
     assert_eq!(count("cudaFree", 999).0, 1, "{stats:#}");
     assert_eq!(count("cudaFree", 1).0, 1, "{stats:#}");
     assert_eq!(stats["failures"].as_array().unwrap().len(), 8, "{stats:#}");
-    assert_eq!(device(&stats, 0)["orphan_free_count"], 0, "a failed free frees nothing");
+    assert_eq!(
+        device(&stats, 0)["orphan_free_count"],
+        0,
+        "a failed free frees nothing"
+    );
     calls.finish();
 }
 
 #[test]
 fn devices_are_told_apart() {
     let daemon = Daemon::start();
-    let mut calls = Calls::start(&[("SIMCUDA_DEVICES", "3"), ("SIMCUDA_DEVICE_SIZE", "1GiB,2GiB,3GiB")]);
+    let mut calls = Calls::start(&[
+        ("SIMCUDA_DEVICES", "3"),
+        ("SIMCUDA_DEVICE_SIZE", "1GiB,2GiB,3GiB"),
+    ]);
     let pid = calls.pid();
     calls.call("cudaSetDevice 2");
     daemon.attach(pid, "segments");
     // No evidence yet which device is current.
     calls.call("cudaMalloc early 100");
     let stats = daemon.stats(pid);
-    assert_eq!(find(&stats["devices"], "device", Value::Null).map(|d| pair(&d["driver"])), Some((1, 100)), "{stats:#}");
+    assert_eq!(
+        find(&stats["devices"], "device", Value::Null).map(|d| pair(&d["driver"])),
+        Some((1, 100)),
+        "{stats:#}"
+    );
     assert!(coverage(&stats).contains(&"device_unknown"), "{stats:#}");
     for (ordinal, bytes) in [(1, 3 * MIB), (0, 5 * MIB), (2, 7 * MIB)] {
         calls.call(&format!("cudaSetDevice {ordinal}"));
@@ -176,7 +279,11 @@ fn devices_are_told_apart() {
     calls.call("cuMemCreate there 2097152 1");
     let stats = daemon.stats(pid);
     assert_eq!(pair(&device(&stats, 0)["driver"]), (1, 5 * MIB));
-    assert_eq!(pair(&device(&stats, 1)["driver"]), (2, 5 * MIB), "cudaMalloc and cuMemCreate: {stats:#}");
+    assert_eq!(
+        pair(&device(&stats, 1)["driver"]),
+        (2, 5 * MIB),
+        "cudaMalloc and cuMemCreate: {stats:#}"
+    );
     assert_eq!(pair(&device(&stats, 2)["driver"]), (1, 7 * MIB));
     for (ordinal, size) in [(0, 1u64 << 30), (1, 2 << 30), (2, 3 << 30)] {
         assert_eq!(device(&stats, ordinal)["total_bytes"], size);
@@ -187,7 +294,15 @@ fn devices_are_told_apart() {
     calls.call("cudaDeviceReset");
     let stats = daemon.stats(pid);
     assert_eq!(pair(&device(&stats, 2)["driver"]), (0, 0));
-    assert_eq!(pair(&device(&stats, 1)["driver"]), (2, 5 * MIB), "a reset is of one device");
-    assert_eq!(pair(&device(&stats, 0)["driver"]), (0, 0), "the reset took it: {stats:#}");
+    assert_eq!(
+        pair(&device(&stats, 1)["driver"]),
+        (2, 5 * MIB),
+        "a reset is of one device"
+    );
+    assert_eq!(
+        pair(&device(&stats, 0)["driver"]),
+        (0, 0),
+        "the reset took it: {stats:#}"
+    );
     calls.finish();
 }

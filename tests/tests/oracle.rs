@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Daemon, Torch, Value, assert_totals, coverage, device, number, until, LONG};
+use memscope_tests::{Daemon, LONG, Torch, Value, assert_totals, coverage, device, number, until};
 
 /// memscope's trace of a device as PyTorch's history has it.
 fn trace(daemon: &Daemon, pid: &str, device: i64) -> Vec<Value> {
@@ -13,7 +13,12 @@ fn trace(daemon: &Daemon, pid: &str, device: i64) -> Vec<Value> {
         .iter()
         .filter(|entry| entry["device"] == device)
         .map(|entry| {
-            memscope_tests::json!([entry["action"], entry["address"], entry["size_bytes"], entry["stream"]])
+            memscope_tests::json!([
+                entry["action"],
+                entry["address"],
+                entry["size_bytes"],
+                entry["stream"]
+            ])
         })
         .collect()
 }
@@ -32,9 +37,16 @@ fn assert_histories(daemon: &Daemon, torch: &mut Torch) -> Vec<usize> {
         let ours = trace(daemon, &torch.pid_text(), device as i64);
         let ours: Vec<&Value> = ours.iter().filter(wanted).collect();
         for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
-            assert_eq!(ours, theirs, "entry {at} of device {device}: memscope's, PyTorch's");
+            assert_eq!(
+                ours, theirs,
+                "entry {at} of device {device}: memscope's, PyTorch's"
+            );
         }
-        assert_eq!(ours.len(), theirs.len(), "entries of device {device}: memscope's, PyTorch's");
+        assert_eq!(
+            ours.len(),
+            theirs.len(),
+            "entries of device {device}: memscope's, PyTorch's"
+        );
         lengths.push(theirs.len());
     }
     lengths
@@ -44,9 +56,30 @@ fn assert_histories(daemon: &Daemon, torch: &mut Torch) -> Vec<usize> {
 fn moments() -> Vec<&'static str> {
     vec![
         "alloc first 3000000",
-        "train", "train", "oom", "train", "alloc other 700 1", "train", "empty_cache", "train", "drop", "train",
-        "free first", "allocs many 500 3000", "train 2", "alloc big 50000000", "free many", "churn 200", "empty_cache",
-        "train", "oom 3", "free big", "free other", "empty_cache", "drop", "alloc last 1",
+        "train",
+        "train",
+        "oom",
+        "train",
+        "alloc other 700 1",
+        "train",
+        "empty_cache",
+        "train",
+        "drop",
+        "train",
+        "free first",
+        "allocs many 500 3000",
+        "train 2",
+        "alloc big 50000000",
+        "free many",
+        "churn 200",
+        "empty_cache",
+        "train",
+        "oom 3",
+        "free big",
+        "free other",
+        "empty_cache",
+        "drop",
+        "alloc last 1",
     ]
 }
 
@@ -67,7 +100,10 @@ fn history_and_totals_of_a_training_run() {
         assert_eq!(stats["lost_records"], 0);
     }
     let lengths = assert_histories(&daemon, &mut torch);
-    assert!(lengths[0] > 2000 && lengths[1] > 0, "only {lengths:?} entries");
+    assert!(
+        lengths[0] > 2000 && lengths[1] > 0,
+        "only {lengths:?} entries"
+    );
 
     // Until the allocator's layout is proven two probes report each block; after that one must do.
     let proven = until(LONG, "the allocator's layout is proven", || {
@@ -76,7 +112,12 @@ fn history_and_totals_of_a_training_run() {
         let ways = stats["placement"]["ways"].to_string();
         (!ways.contains("reportMemoryUsage")).then_some(stats)
     });
-    assert!(proven["placement"]["ways"].to_string().contains("record_trace"), "{proven:#}");
+    assert!(
+        proven["placement"]["ways"]
+            .to_string()
+            .contains("record_trace"),
+        "{proven:#}"
+    );
     assert!(!coverage(&proven).contains(&"both_ways"), "{proven:#}");
     for moment in &moments {
         let told = torch.ask(moment);
@@ -88,8 +129,16 @@ fn history_and_totals_of_a_training_run() {
 
     let stats = daemon.stats(pid);
     assert_eq!(stats["lost_records"], 0);
-    assert_eq!(device(&stats, 0)["baseline_bytes"], 0, "nothing was there before");
-    assert_eq!(device(&stats, 0)["resync_count"], 0, "every total was the ledger's own: {stats:#}");
+    assert_eq!(
+        device(&stats, 0)["baseline_bytes"],
+        0,
+        "nothing was there before"
+    );
+    assert_eq!(
+        device(&stats, 0)["resync_count"],
+        0,
+        "every total was the ledger's own: {stats:#}"
+    );
     assert!(number(&device(&stats, 0)["oom_count"]) >= 8);
     torch.finish();
 }
@@ -105,7 +154,11 @@ fn totals_at_level_blocks() {
     for moment in moments() {
         let told = torch.ask(&moment.replace("700 1", "700 0"));
         // At this level the totals travel with blocks, so an emptied cache shows with the next one.
-        let told = if moment == "empty_cache" { torch.ask("alloc next 600") } else { told };
+        let told = if moment == "empty_cache" {
+            torch.ask("alloc next 600")
+        } else {
+            told
+        };
         let stats = daemon.stats(pid);
         assert_totals(&stats, &told);
         assert_eq!(stats["lost_records"], 0);
@@ -129,26 +182,48 @@ fn attached_in_the_middle() {
     let stats = daemon.stats(pid);
     assert_totals(&stats, &told);
     let baseline = number(&device(&stats, 0)["baseline_bytes"]);
-    assert_eq!(baseline, number(&before["devices"][0]["allocated"]), "all that was there before");
+    assert_eq!(
+        baseline,
+        number(&before["devices"][0]["allocated"]),
+        "all that was there before"
+    );
     assert_eq!(device(&stats, 0)["live_blocks"], 1);
     assert!(coverage(&stats).contains(&"attached_late"), "{stats:#}");
 
     let mut last = baseline;
-    for moment in ["free old", "train", "empty_cache", "train 2", "drop", "alloc two 900", "free one"] {
+    for moment in [
+        "free old",
+        "train",
+        "empty_cache",
+        "train 2",
+        "drop",
+        "alloc two 900",
+        "free one",
+    ] {
         let told = torch.ask(moment);
         let stats = daemon.stats(pid);
         assert_totals(&stats, &told);
         let now = number(&device(&stats, 0)["baseline_bytes"]);
-        assert!(now <= last, "the baseline grew from {last} to {now} with {moment}");
+        assert!(
+            now <= last,
+            "the baseline grew from {last} to {now} with {moment}"
+        );
         assert!(now <= number(&device(&stats, 0)["allocated_bytes"]));
         if moment == "free old" {
-            assert_eq!(last - now, 40 * 3_000_320, "the old blocks were of the baseline");
+            assert_eq!(
+                last - now,
+                40 * 3_000_320,
+                "the old blocks were of the baseline"
+            );
         }
         last = now;
     }
     let stats = daemon.stats(pid);
     // What is left of it is cuBLAS's workspace, which PyTorch keeps.
-    assert!(last < baseline / 4, "{last} of {baseline} still count as baseline");
+    assert!(
+        last < baseline / 4,
+        "{last} of {baseline} still count as baseline"
+    );
     assert!(number(&device(&stats, 0)["orphan_free_count"]) >= 40);
     assert_eq!(stats["lost_records"], 0);
     torch.finish();

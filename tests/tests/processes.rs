@@ -6,29 +6,44 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use memscope_tests::{
-    BpfKind, Calls, Daemon, Library, Program, Torch, Value, assert_totals, bpf_exists, coverage, eventually,
-    executable, find, number, scratch, sim, until, SHORT,
+    BpfKind, Calls, Daemon, Library, Program, SHORT, Torch, Value, assert_totals, bpf_exists,
+    coverage, eventually, executable, find, number, scratch, sim, until,
 };
 
 /// Count and bytes of what a process holds from the driver, on all devices.
 fn held(stats: &Value) -> (u64, u64) {
     let devices = stats["devices"].as_array().unwrap();
     devices.iter().fold((0, 0), |sum, device| {
-        (sum.0 + number(&device["driver"]["count"]), sum.1 + number(&device["driver"]["bytes"]))
+        (
+            sum.0 + number(&device["driver"]["count"]),
+            sum.1 + number(&device["driver"]["bytes"]),
+        )
     })
 }
 
 fn total(stats: &Value, key: &str) -> u64 {
-    stats["devices"].as_array().unwrap().iter().map(|device| number(&device[key])).sum()
+    stats["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|device| number(&device[key]))
+        .sum()
 }
 
 fn state(daemon: &Daemon, pid: u32) -> Option<String> {
-    Some(daemon.process(pid)?["state"].as_str().unwrap_or_default().to_owned())
+    Some(
+        daemon.process(pid)?["state"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+    )
 }
 
 #[track_caller]
 fn wait_for_state(daemon: &Daemon, pid: u32, wanted: &str) {
-    eventually(&format!("process {pid} is {wanted}"), || state(daemon, pid).as_deref() == Some(wanted));
+    eventually(&format!("process {pid} is {wanted}"), || {
+        state(daemon, pid).as_deref() == Some(wanted)
+    });
 }
 
 #[test]
@@ -48,9 +63,21 @@ fn threads_free_what_others_allocated() {
             let stats = daemon.stats(calls.pid());
             assert_eq!(counted["failed"], 0);
             assert_eq!(stats["lost_records"], 0, "round {round}");
-            assert_eq!(total(&stats, "alloc_count"), number(&counted["came"]), "round {round}: {stats:#}");
-            assert_eq!(total(&stats, "free_count"), number(&counted["went"]), "round {round}: {stats:#}");
-            assert_eq!(held(&stats), (number(&counted["live"]), number(&counted["live_bytes"])), "round {round}");
+            assert_eq!(
+                total(&stats, "alloc_count"),
+                number(&counted["came"]),
+                "round {round}: {stats:#}"
+            );
+            assert_eq!(
+                total(&stats, "free_count"),
+                number(&counted["went"]),
+                "round {round}: {stats:#}"
+            );
+            assert_eq!(
+                held(&stats),
+                (number(&counted["live"]), number(&counted["live_bytes"])),
+                "round {round}"
+            );
             assert_eq!(total(&stats, "orphan_free_count"), 0);
             assert_eq!(stats["failures"], Value::Array(vec![]));
         }
@@ -118,7 +145,11 @@ fn forked_without_children() {
     assert_eq!(made["result"], 0);
     calls.call("cudaMalloc own 1000");
     let stats = daemon.stats(calls.pid());
-    assert_eq!(held(&stats), (1, 1000), "the child's are not the parent's: {stats:#}");
+    assert_eq!(
+        held(&stats),
+        (1, 1000),
+        "the child's are not the parent's: {stats:#}"
+    );
     assert!(coverage(&stats).contains(&"forked"), "{stats:#}");
     assert_eq!(state(&daemon, child), None, "not asked for");
     calls.call("end_child");
@@ -131,15 +162,28 @@ fn forked_without_children() {
 fn forked_with_children() {
     let daemon = Daemon::start();
     let mut calls = Calls::start(&[]);
-    daemon.json(&["attach", "--pid", &calls.pid_text(), "--children", "--level", "segments"]);
+    daemon.json(&[
+        "attach",
+        "--pid",
+        &calls.pid_text(),
+        "--children",
+        "--level",
+        "segments",
+    ]);
     let child = number(&calls.ask("fork 3 1000000")["child"]) as u32;
     wait_for_state(&daemon, child, "attached");
     let made = calls.ask("child");
-    assert_eq!((&made["result"], number(&made["pid"]) as u32), (&Value::from(0), child));
+    assert_eq!(
+        (&made["result"], number(&made["pid"]) as u32),
+        (&Value::from(0), child)
+    );
     calls.call("cudaMalloc own 1000");
     let stats = daemon.stats(child);
     assert_eq!(held(&stats), (3, 3_000_000), "{stats:#}");
-    assert!(coverage(&stats).contains(&"child_attached_late"), "{stats:#}");
+    assert!(
+        coverage(&stats).contains(&"child_attached_late"),
+        "{stats:#}"
+    );
     assert_eq!(held(&daemon.stats(calls.pid())), (1, 1000));
     calls.call("end_child");
     wait_for_state(&daemon, child, "exited");
@@ -174,7 +218,10 @@ fn executes_another_image() {
     daemon.attach(pid, "segments");
     calls.call("cudaMalloc a 123456");
     assert_eq!(held(&daemon.stats(pid)), (1, 123_456));
-    calls.tell(&format!("exec {}", executable("calls.c", Library::Runtime).display()));
+    calls.tell(&format!(
+        "exec {}",
+        executable("calls.c", Library::Runtime).display()
+    ));
     assert_eq!(calls.hear()["ready"], true);
     let newest = until(SHORT, "the new image is followed", || {
         let process = daemon.process(pid)?;
@@ -182,37 +229,49 @@ fn executes_another_image() {
         (process["generation"] == 1 && process["state"] == "attached" && live).then_some(process)
     });
     let all = daemon.json(&["ps"]);
-    let states: Vec<&Value> = all["processes"].as_array().unwrap().iter().map(|process| &process["state"]).collect();
+    let states: Vec<&Value> = all["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| &process["state"])
+        .collect();
     assert_eq!(states, ["replaced", "attached"], "{all:#}");
     assert_ne!(newest["handle"], all["processes"][0]["handle"]);
     calls.call("cudaMalloc b 1000");
     let stats = daemon.stats(pid);
-    assert_eq!(held(&stats), (1, 1000), "what the old image held is gone: {stats:#}");
+    assert_eq!(
+        held(&stats),
+        (1, 1000),
+        "what the old image held is gone: {stats:#}"
+    );
     calls.finish();
 }
 
 #[test]
 fn the_runtime_comes_later() {
     let daemon = Daemon::start();
-    let mut late = Program::start("the late process", sim().native(executable("late.c", Library::None)));
+    let mut late = Program::start(
+        "the late process",
+        sim().native(executable("late.c", Library::None)),
+    );
     late.hear();
-    daemon.ctl(&["attach", "--pid", &late.pid_text()]).refused(1, &["no GPU", "--children"]);
+    daemon
+        .ctl(&["attach", "--pid", &late.pid_text()])
+        .refused(1, &["no GPU", "--children"]);
     daemon.json(&["attach", "--pid", &late.pid_text(), "--children"]);
-    let sites = |daemon: &Daemon| number(&daemon.stats(late.pid())["placement"]["sites"]);
-    assert_eq!(sites(&daemon), 0);
-    let mut late_two = late;
-    late_two.ask(&format!("load {}", sim().runtime().display()));
-    let pid = late_two.pid();
+    let pid = late.pid();
+    assert_eq!(daemon.stats(pid)["placement"]["sites"], 0);
+    late.ask(&format!("load {}", sim().runtime().display()));
     eventually("the loaded runtime is probed", || {
         number(&daemon.stats(pid)["placement"]["sites"]) > 40
     });
-    assert_eq!(late_two.ask("malloc 4321")["result"], 0);
+    assert_eq!(late.ask("malloc 4321")["result"], 0);
     let stats = daemon.stats(pid);
     assert_eq!(held(&stats), (1, 4321), "{stats:#}");
     assert_eq!(stats["process"]["from_start"], true, "{stats:#}");
-    late_two.ask("free");
+    late.ask("free");
     assert_eq!(held(&daemon.stats(pid)), (0, 0));
-    late_two.finish();
+    late.finish();
 }
 
 /// A copy of the native workload with a name of its own.
@@ -231,7 +290,10 @@ fn by_name() {
     let mut before = Calls::from_command(sim().native(&file));
     let mut other = Calls::start(&[]);
     let answer = daemon.json(&["attach", "--comm", &name, "--level", "segments"]);
-    assert!(find(&answer["processes"], "pid", before.pid()).is_some(), "{answer:#}");
+    assert!(
+        find(&answer["processes"], "pid", before.pid()).is_some(),
+        "{answer:#}"
+    );
     assert_eq!(answer["processes"].as_array().unwrap().len(), 1);
     let rule = number(&answer["rule"]);
     let mut after = Calls::from_command(sim().native(&file));
@@ -239,18 +301,26 @@ fn by_name() {
     assert_eq!(state(&daemon, other.pid()), None);
     for calls in [&mut before, &mut after] {
         let pid = calls.pid();
-        eventually("it is probed", || number(&daemon.stats(pid)["placement"]["sites"]) > 40);
+        eventually("it is probed", || {
+            number(&daemon.stats(pid)["placement"]["sites"]) > 40
+        });
         calls.call("cudaMalloc a 4096");
         assert_eq!(held(&daemon.stats(pid)), (1, 4096));
     }
     let status = daemon.json(&["status"]);
-    assert_eq!(status["rules"][0]["scope"], format!("comm={name}"), "{status:#}");
+    assert_eq!(
+        status["rules"][0]["scope"],
+        format!("comm={name}"),
+        "{status:#}"
+    );
     assert_eq!(status["rules"][0]["attached"], 2, "{status:#}");
     // The rule goes, and with it what it attached; later ones are let be.
     let answer = daemon.json(&["detach", "--rule", &rule.to_string()]);
     assert_eq!(answer["pids"].as_array().unwrap().len(), 2, "{answer:#}");
     wait_for_state(&daemon, before.pid(), "detached");
-    daemon.ctl(&["detach", "--rule", &rule.to_string()]).refused(4, &["no rule"]);
+    daemon
+        .ctl(&["detach", "--rule", &rule.to_string()])
+        .refused(4, &["no rule"]);
     let mut later = Calls::from_command(sim().native(&file));
     later.call("cudaMalloc a 4096");
     assert_eq!(state(&daemon, later.pid()), None);
@@ -269,10 +339,17 @@ impl Group {
         let root = mounts
             .iter()
             .find(|mount| mount[2] == "cgroup2")
-            .or_else(|| mounts.iter().find(|mount| mount[2] == "cgroup" && mount[3].contains("pids")))
+            .or_else(|| {
+                mounts
+                    .iter()
+                    .find(|mount| mount[2] == "cgroup" && mount[3].contains("pids"))
+            })
             .or_else(|| mounts.iter().find(|mount| mount[2] == "cgroup"))
-            .expect("this test needs a control group file system; mount -t cgroup2 none /sys/fs/cgroup");
-        let folder = std::path::Path::new(root[1]).join(format!("memscope-e2e-{}", std::process::id()));
+            .expect(
+                "this test needs a control group file system; mount -t cgroup2 none /sys/fs/cgroup",
+            );
+        let folder =
+            std::path::Path::new(root[1]).join(format!("memscope-e2e-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("inner")).expect("a control group");
         Group(folder)
     }
@@ -289,7 +366,10 @@ impl Group {
     /// Its path as the kernel tells it of a process.
     fn of(pid: u32) -> String {
         let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-        let line = text.lines().find(|line| line.contains("memscope-e2e-")).expect("the process is in the group");
+        let line = text
+            .lines()
+            .find(|line| line.contains("memscope-e2e-"))
+            .expect("the process is in the group");
         line.splitn(3, ':').nth(2).unwrap().to_owned()
     }
 }
@@ -311,18 +391,27 @@ fn by_control_group() {
     let path = Group::of(before.pid());
     let outer = path.trim_end_matches("/inner");
     let answer = daemon.json(&["attach", "--cgroup", outer, "--level", "segments"]);
-    assert!(find(&answer["processes"], "pid", before.pid()).is_some(), "{answer:#}");
+    assert!(
+        find(&answer["processes"], "pid", before.pid()).is_some(),
+        "{answer:#}"
+    );
     let mut after = Calls::from_command(group.command(&program));
     wait_for_state(&daemon, after.pid(), "attached");
     assert_eq!(state(&daemon, other.pid()), None);
     for calls in [&mut before, &mut after] {
         let pid = calls.pid();
-        eventually("it is probed", || number(&daemon.stats(pid)["placement"]["sites"]) > 40);
+        eventually("it is probed", || {
+            number(&daemon.stats(pid)["placement"]["sites"]) > 40
+        });
         calls.call("cudaMalloc a 4096");
         assert_eq!(held(&daemon.stats(pid)), (1, 4096));
     }
-    daemon.ctl(&["attach", "--cgroup", "relative"]).refused(2, &["cgroup"]);
-    daemon.ctl(&["attach", "--cgroup", "/../etc"]).refused(2, &["cgroup"]);
+    daemon
+        .ctl(&["attach", "--cgroup", "relative"])
+        .refused(2, &["cgroup"]);
+    daemon
+        .ctl(&["attach", "--cgroup", "/../etc"])
+        .refused(2, &["cgroup"]);
     for calls in [&mut before, &mut after, &mut other] {
         calls.finish();
     }
@@ -332,9 +421,15 @@ fn by_control_group() {
 fn all_that_use_a_device() {
     let daemon = Daemon::start();
     let mut before = Calls::start(&[]);
-    let mut idle = Program::start("a process without a device", sim().native(executable("late.c", Library::None)));
+    let mut idle = Program::start(
+        "a process without a device",
+        sim().native(executable("late.c", Library::None)),
+    );
     let answer = daemon.json(&["attach", "--all", "--level", "segments"]);
-    assert!(find(&answer["processes"], "pid", before.pid()).is_some(), "{answer:#}");
+    assert!(
+        find(&answer["processes"], "pid", before.pid()).is_some(),
+        "{answer:#}"
+    );
     let mut after = Calls::start(&[]);
     wait_for_state(&daemon, after.pid(), "attached");
     assert_eq!(state(&daemon, idle.pid()), None);
@@ -363,8 +458,12 @@ fn an_ended_process_is_kept_for_a_while() {
     calls.call("cudaMalloc a 1");
     calls.finish();
     wait_for_state(&daemon, calls.pid(), "exited");
-    eventually("the ended process is forgotten", || daemon.process(calls.pid()).is_none());
-    daemon.ctl(&["stats", "--pid", &calls.pid_text()]).refused(4, &["not traced"]);
+    eventually("the ended process is forgotten", || {
+        daemon.process(calls.pid()).is_none()
+    });
+    daemon
+        .ctl(&["stats", "--pid", &calls.pid_text()])
+        .refused(4, &["not traced"]);
     assert_eq!(state(&daemon, lives.pid()).as_deref(), Some("attached"));
     lives.finish();
 }

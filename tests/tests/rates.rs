@@ -13,9 +13,14 @@ fn every_lost_record_is_counted() {
     daemon.attach(pid, "segments");
     calls.call("cudaSetDevice 0");
     calls.call("cudaMalloc kept 1000");
-    let seen = |stats: &Value| number(&device(stats, 0)["alloc_count"]) + number(&device(stats, 0)["free_count"]);
+    let seen = |stats: &Value| {
+        number(&device(stats, 0)["alloc_count"]) + number(&device(stats, 0)["free_count"])
+    };
     let before = daemon.stats(pid);
-    assert_eq!((seen(&before), &before["lost_records"]), (1, &Value::from(0)));
+    assert_eq!(
+        (seen(&before), &before["lost_records"]),
+        (1, &Value::from(0))
+    );
 
     daemon.signal(libc::SIGSTOP);
     calls.call(&format!("pairs {PAIRS} 4096"));
@@ -23,7 +28,11 @@ fn every_lost_record_is_counted() {
     let stats = daemon.stats(pid);
     let lost = number(&stats["lost_records"]);
     assert!(lost > 0, "20,000 pairs do not fit into a MiB: {stats:#}");
-    assert_eq!(seen(&stats) - 1 + lost, 2 * PAIRS, "seen and lost: {stats:#}");
+    assert_eq!(
+        seen(&stats) - 1 + lost,
+        2 * PAIRS,
+        "seen and lost: {stats:#}"
+    );
     let gaps = stats["gaps"].as_array().unwrap();
     let in_gaps: u64 = gaps.iter().map(|gap| number(&gap["records"])).sum();
     assert_eq!(in_gaps, lost, "{gaps:?}");
@@ -35,7 +44,10 @@ fn every_lost_record_is_counted() {
     assert!(coverage(&stats).contains(&"records_lost"), "{stats:#}");
     let status = daemon.json(&["status"]);
     let drops = status["drops"].as_array().unwrap();
-    let full = drops.iter().find(|drop| drop["cause"] == "ring_full").expect("a cause");
+    let full = drops
+        .iter()
+        .find(|drop| drop["cause"] == "ring_full")
+        .expect("a cause");
     assert_eq!(full["count"], lost);
     // The process's own list says it as well.
     assert_eq!(daemon.process(pid).unwrap()["lost_records"], lost);
@@ -65,9 +77,21 @@ fn totals_recover_from_a_loss() {
         daemon.signal(libc::SIGCONT);
         let lost = number(&daemon.stats(pid)["lost_records"]);
         assert!(lost > 0, "at level {level}");
-        for moment in ["alloc after 600", "train 2", "free lost", "free during", "drop", "empty_cache", "alloc last 900"] {
+        for moment in [
+            "alloc after 600",
+            "train 2",
+            "free lost",
+            "free during",
+            "drop",
+            "empty_cache",
+            "alloc last 900",
+        ] {
             let told = torch.ask(moment);
-            let told = if moment == "empty_cache" { torch.ask("churn 1") } else { told };
+            let told = if moment == "empty_cache" {
+                torch.ask("churn 1")
+            } else {
+                told
+            };
             let stats = daemon.stats(pid);
             assert_totals(&stats, &told);
             assert_eq!(number(&stats["lost_records"]), lost, "at level {level}");

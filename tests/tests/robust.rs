@@ -7,8 +7,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use memscope_tests::{
-    Daemon, Library, Program, TempDir, Torch, assert_totals, coverage, device, eventually, executable, library, number,
-    scratch, sim, strip, text_of,
+    Daemon, Library, Program, TempDir, Torch, assert_totals, coverage, device, eventually,
+    executable, library, number, scratch, sim, strip, text_of,
 };
 
 #[test]
@@ -20,19 +20,33 @@ fn exceptions_with_every_probe_on() {
     for level in ["segments", "blocks", "trace"] {
         daemon.attach(pid, level);
         let mut told = torch.ask("oom 20");
-        for moment in ["train", "oom 5", "alloc a 100000", "oom 5", "free a", "churn 100"] {
+        for moment in [
+            "train",
+            "oom 5",
+            "alloc a 100000",
+            "oom 5",
+            "free a",
+            "churn 100",
+        ] {
             told = torch.ask(moment);
         }
         let stats = daemon.stats(pid);
         assert_eq!(stats["lost_records"], 0);
         if level == "segments" {
             let failures = stats["failures"].as_array().unwrap();
-            let failed = failures.iter().find(|f| f["function"] == "cudaMalloc" && f["status"] == 2).unwrap();
+            let failed = failures
+                .iter()
+                .find(|f| f["function"] == "cudaMalloc" && f["status"] == 2)
+                .unwrap();
             // The allocator tries again when it has emptied its cache.
             assert!(number(&failed["count"]) >= 30, "{stats:#}");
         } else {
             assert_totals(&stats, &told);
-            assert_eq!(device(&stats, 0)["oom_count"], 30, "at level {level}: {stats:#}");
+            assert_eq!(
+                device(&stats, 0)["oom_count"],
+                30,
+                "at level {level}: {stats:#}"
+            );
         }
         daemon.detach(pid);
     }
@@ -61,9 +75,17 @@ impl Packages {
         let from = sim().site_packages();
         link_all(&from, folder.path(), &["torch"]);
         link_all(&from.join("torch"), &folder.path().join("torch"), &["lib"]);
-        link_all(&from.join("torch/lib"), &folder.path().join("torch/lib"), &OWN);
+        link_all(
+            &from.join("torch/lib"),
+            &folder.path().join("torch/lib"),
+            &OWN,
+        );
         for name in OWN {
-            std::fs::copy(from.join("torch/lib").join(name), folder.path().join("torch/lib").join(name)).unwrap();
+            std::fs::copy(
+                from.join("torch/lib").join(name),
+                folder.path().join("torch/lib").join(name),
+            )
+            .unwrap();
         }
         Packages(folder)
     }
@@ -78,7 +100,10 @@ impl Packages {
         let torch = Torch::from_command(command);
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", torch.pid())).unwrap();
         for name in OWN {
-            assert!(maps.contains(self.library(name).to_str().unwrap()), "its own {name}");
+            assert!(
+                maps.contains(self.library(name).to_str().unwrap()),
+                "its own {name}"
+            );
         }
         torch
     }
@@ -97,7 +122,11 @@ fn libraries_replaced_while_it_runs() {
         std::fs::copy(sim().site_packages().join("torch/lib").join(other), &new).unwrap();
         std::fs::rename(&new, packages.library(name)).unwrap();
     }
-    assert!(text_of(pid, &["libc10_cuda.so"])[0].path.ends_with("(deleted)"));
+    assert!(
+        text_of(pid, &["libc10_cuda.so"])[0]
+            .path
+            .ends_with("(deleted)")
+    );
     for level in ["trace", "blocks"] {
         let attached = daemon.attach(pid, level);
         assert_eq!(attached["level"], level);
@@ -106,9 +135,15 @@ fn libraries_replaced_while_it_runs() {
             assert_totals(&daemon.stats(pid), &told);
         }
         let stats = daemon.stats(pid);
-        assert!(number(&device(&stats, 0)["alloc_count"]) > 300, "events come: {stats:#}");
+        assert!(
+            number(&device(&stats, 0)["alloc_count"]) > 300,
+            "events come: {stats:#}"
+        );
         assert_eq!(stats["lost_records"], 0);
-        assert!(coverage(&attached).contains(&"library_replaced"), "{attached:#}");
+        assert!(
+            coverage(&attached).contains(&"library_replaced"),
+            "{attached:#}"
+        );
         daemon.detach(pid);
     }
     torch.finish();
@@ -119,13 +154,20 @@ fn a_stripped_framework() {
     let daemon = Daemon::start();
     let packages = Packages::new();
     let whole = sim().site_packages().join("torch/lib/libc10_cuda.so");
-    strip(&whole, &packages.library("libc10_cuda.so"), &["--strip-all"]);
+    strip(
+        &whole,
+        &packages.library("libc10_cuda.so"),
+        &["--strip-all"],
+    );
     let mut torch = packages.start();
     let pid = torch.pid();
     // `record_trace` is gone; the reporting function is exported and cannot be.
     let attached = daemon.attach(pid, "trace");
     assert_eq!(attached["level"], "blocks", "{attached:#}");
-    assert!(coverage(&attached).contains(&"level_reduced"), "{attached:#}");
+    assert!(
+        coverage(&attached).contains(&"level_reduced"),
+        "{attached:#}"
+    );
     for moment in ["alloc a 1000000", "train 2", "oom", "free a"] {
         let told = torch.ask(moment);
         assert_totals(&daemon.stats(pid), &told);
@@ -141,7 +183,10 @@ fn a_runtime_inside_an_extension() {
     let stripped = folder.path().join("extension.so");
     strip(&whole, &stripped, &["--strip-all"]);
     for (file, local_symbols) in [(&whole, true), (&stripped, false)] {
-        let mut late = Program::start("the late process", sim().native(executable("late.c", Library::None)));
+        let mut late = Program::start(
+            "the late process",
+            sim().native(executable("late.c", Library::None)),
+        );
         late.hear();
         late.ask(&format!("load {}", file.display()));
         let pid = late.pid();
@@ -149,15 +194,34 @@ fn a_runtime_inside_an_extension() {
         assert!(number(&attached["sites"]) > 20, "{attached:#}");
         assert_eq!(late.ask("malloc 54321")["result"], 0);
         let stats = daemon.stats(pid);
-        let held: u64 = stats["devices"].as_array().unwrap().iter().map(|d| number(&d["driver"]["bytes"])).sum();
+        let held: u64 = stats["devices"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|d| number(&d["driver"]["bytes"]))
+            .sum();
         assert_eq!(held, 54321, "once, and not twice: {stats:#}");
         let libraries = stats["placement"]["libraries"].to_string();
-        assert_eq!(libraries.contains("extension.so"), local_symbols, "{libraries}");
+        assert_eq!(
+            libraries.contains("extension.so"),
+            local_symbols,
+            "{libraries}"
+        );
         assert_eq!(stats["nested_calls"], u64::from(local_symbols), "{stats:#}");
         late.ask("free");
         let gone = |d: &memscope_tests::Value| d["driver"]["bytes"] == 0;
-        assert!(daemon.stats(pid)["devices"].as_array().unwrap().iter().all(gone));
+        assert!(
+            daemon.stats(pid)["devices"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(gone)
+        );
         late.finish();
-        eventually("its end is seen", || daemon.process(pid).is_some_and(|process| process["state"] == "exited"));
+        eventually("its end is seen", || {
+            daemon
+                .process(pid)
+                .is_some_and(|process| process["state"] == "exited")
+        });
     }
 }

@@ -43,7 +43,9 @@ impl Bench {
 
 /// The answers are flat JSON objects of numbers.
 fn median_of(line: &str) -> Result<f64> {
-    let at = line.find("\"median\":").context("no median in the answer")?;
+    let at = line
+        .find("\"median\":")
+        .context("no median in the answer")?;
     let number: String = line[at + 9..]
         .chars()
         .skip_while(|c| c.is_whitespace())
@@ -112,13 +114,20 @@ pub fn run(options: &Options) -> Result<()> {
     }
     bench.ask("pairs 1")?;
     writeln!(bench.stdin, "end")?;
-    println!("{ready}; {} rounds of 7 runs of {} pairs; medians", options.rounds, options.pairs);
+    println!(
+        "{ready}; {} rounds of 7 runs of {} pairs; medians",
+        options.rounds, options.pairs
+    );
     println!("\n| what records | µs per allocation and free | ratio to nothing | added, µs |");
     println!("|---|---|---|---|");
     let base = median(&rows[0].1);
     for (name, times) in &rows {
         let time = median(times);
-        println!("| {name} | {time:.2} | {:.2} | {:.2} |", time / base, time - base);
+        println!(
+            "| {name} | {time:.2} | {:.2} | {:.2} |",
+            time / base,
+            time - base
+        );
     }
     Ok(())
 }

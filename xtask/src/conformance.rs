@@ -28,7 +28,11 @@ pub fn run(options: &Options) -> Result<()> {
     let versions = if !options.torch.is_empty() {
         options.torch.clone()
     } else if options.full {
-        venv::pins()?.torch.into_iter().map(|pin| pin.version).collect()
+        venv::pins()?
+            .torch
+            .into_iter()
+            .map(|pin| pin.version)
+            .collect()
     } else {
         vec![venv::pins()?.default]
     };
@@ -37,7 +41,12 @@ pub fn run(options: &Options) -> Result<()> {
         ..setup::Options::default()
     })?;
     process::run(process::command("cargo").args([
-        "build", "--locked", "-p", "memscope-daemon", "-p", "memscope-ctl",
+        "build",
+        "--locked",
+        "-p",
+        "memscope-daemon",
+        "-p",
+        "memscope-ctl",
     ]))?;
     let mut table = String::from("| torch | test | result |\n|---|---|---|\n");
     let (mut passed, mut failed) = (0, 0);
@@ -46,7 +55,15 @@ pub fn run(options: &Options) -> Result<()> {
         for oracle in ORACLES {
             eprintln!("== torch {version}: {oracle}");
             let output = Command::new("cargo")
-                .args(["test", "--locked", "-p", "memscope-tests", "--no-fail-fast", "--test", oracle])
+                .args([
+                    "test",
+                    "--locked",
+                    "-p",
+                    "memscope-tests",
+                    "--no-fail-fast",
+                    "--test",
+                    oracle,
+                ])
                 .env("MEMSCOPE_TORCH_VENV", &environment)
                 .stdin(Stdio::null())
                 .stderr(Stdio::inherit())

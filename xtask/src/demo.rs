@@ -40,7 +40,10 @@ pub fn run(options: &Options) -> Result<()> {
     );
     let script = process::root().join("xtask/demo/train.py");
     let mut training = Python::start(&python, &script, &variables, Stdio::null())?;
-    println!("… {}: now memscope attaches to it, while it runs.", training.until("step 40")?);
+    println!(
+        "… {}: now memscope attaches to it, while it runs.",
+        training.until("step 40")?
+    );
     let pid = training.pid().to_string();
     if !daemon.show(&["attach", "--pid", &pid])?.success() {
         bail!("the attach failed");
@@ -52,6 +55,9 @@ pub fn run(options: &Options) -> Result<()> {
     if verdict.code() != Some(GROWS) {
         bail!("the leak was not found");
     }
-    println!("\nThe training loop runs on, as if nothing had happened: {}", training.until("step 2")?);
+    println!(
+        "\nThe training loop runs on, as if nothing had happened: {}",
+        training.until("step 2")?
+    );
     Ok(())
 }

@@ -22,11 +22,21 @@ const RULES: &[Rule] = &[
     },
     Rule {
         words: &["tonic::", "prost::"],
-        allowed: &["memscope-rpc/", "memscope-ctl/", "proto/", "memscope-daemon/src/serve.rs"],
+        allowed: &[
+            "memscope-rpc/",
+            "memscope-ctl/",
+            "proto/",
+            "memscope-daemon/src/serve.rs",
+        ],
         why: "the wire belongs to the rpc crate, its clients, and the trait's implementation",
     },
     Rule {
-        words: &["memscope_ledger::", "memscope_daemon::", "memscope_site::", "memscope_journal::"],
+        words: &[
+            "memscope_ledger::",
+            "memscope_daemon::",
+            "memscope_site::",
+            "memscope_journal::",
+        ],
         allowed: &[
             "memscope-daemon/",
             "memscope-rpc/",
@@ -42,7 +52,14 @@ const RULES: &[Rule] = &[
         why: "clients know the wire only, and the ledger knows nothing of ours",
     },
     Rule {
-        words: &["std::fs", "std::net", "std::process", "tokio::", "SystemTime::now", "Instant::now"],
+        words: &[
+            "std::fs",
+            "std::net",
+            "std::process",
+            "tokio::",
+            "SystemTime::now",
+            "Instant::now",
+        ],
         allowed: &["!memscope-ledger/src/"],
         why: "the ledger has no I/O and no clock",
     },
@@ -58,10 +75,17 @@ pub fn check() -> Result<()> {
     collect(&root, &mut files)?;
     let mut found = Vec::new();
     for file in &files {
-        let place = file.strip_prefix(&root).unwrap_or(file).to_string_lossy().into_owned();
+        let place = file
+            .strip_prefix(&root)
+            .unwrap_or(file)
+            .to_string_lossy()
+            .into_owned();
         let text = fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
         if text.lines().count() > LONGEST {
-            found.push(format!("{place}: {} lines, more than {LONGEST}", text.lines().count()));
+            found.push(format!(
+                "{place}: {} lines, more than {LONGEST}",
+                text.lines().count()
+            ));
         }
         for rule in RULES {
             check_rule(rule, &place, &text, &mut found);

@@ -47,7 +47,14 @@ impl Daemon {
             bail!("loading BPF programs needs root; as root: cargo xtask demo");
         }
         let mut build = process::command("cargo");
-        build.args(["build", "--locked", "-p", "memscope-daemon", "-p", "memscope-ctl"]);
+        build.args([
+            "build",
+            "--locked",
+            "-p",
+            "memscope-daemon",
+            "-p",
+            "memscope-ctl",
+        ]);
         if release {
             build.arg("--release");
         }

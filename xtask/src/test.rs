@@ -84,9 +84,17 @@ pub fn run(options: &Options) -> Result<()> {
             ]))
         });
         let only: Vec<&str> = options.only.as_deref().into_iter().collect();
-        step(&mut tally, "end to end: real PyTorch, simulated device", |tally| {
-            tests(tally, &["-p", "memscope-tests", "--locked", "--no-fail-fast"], &only)
-        });
+        step(
+            &mut tally,
+            "end to end: real PyTorch, simulated device",
+            |tally| {
+                tests(
+                    tally,
+                    &["-p", "memscope-tests", "--locked", "--no-fail-fast"],
+                    &only,
+                )
+            },
+        );
     }
     for name in &tally.broken {
         eprintln!("failed: {name}");
@@ -99,7 +107,10 @@ pub fn run(options: &Options) -> Result<()> {
         bail!("the tests failed");
     }
     if in_ci && left_out.is_some() {
-        bail!("in CI nothing may be left out: {}", left_out.unwrap_or_default());
+        bail!(
+            "in CI nothing may be left out: {}",
+            left_out.unwrap_or_default()
+        );
     }
     Ok(())
 }
@@ -143,7 +154,10 @@ fn tests(tally: &mut Tally, selection: &[&str], filter: &[&str]) -> Result<()> {
 
 /// The number before a word, as in `12 passed; 0 failed`.
 fn count(text: &str, word: &str) -> u64 {
-    let words: Vec<&str> = text.split([' ', ';', '.']).filter(|w| !w.is_empty()).collect();
+    let words: Vec<&str> = text
+        .split([' ', ';', '.'])
+        .filter(|w| !w.is_empty())
+        .collect();
     words
         .windows(2)
         .find(|pair| pair[1] == word)

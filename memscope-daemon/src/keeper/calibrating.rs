@@ -73,6 +73,7 @@ impl Keeper {
                 };
                 one.search.trace(
                     &TraceSeen {
+                        time_ns: event.time_ns,
                         tid: event.tid,
                         allocator: trace.allocator,
                         action,
@@ -118,8 +119,9 @@ impl Keeper {
         match step {
             Step::Wait => {}
             Step::Try(layout) => {
-                if let Some(one) = self.calibrating.get(&process) {
+                if let Some(one) = self.calibrating.get_mut(&process) {
                     one.slot.set_layout(Some(&layout));
+                    one.search.trial_began(crate::clock::boot_ns());
                 }
             }
             Step::Proven(layout) => {

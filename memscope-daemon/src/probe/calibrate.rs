@@ -47,6 +47,8 @@ pub enum Step {
 /// One call of `record_trace` while calibrating.
 #[derive(Debug, Clone, Copy)]
 pub struct TraceSeen<'a> {
+    /// When the probe ran, nanoseconds.
+    pub time_ns: u64,
     /// Thread.
     pub tid: u32,
     /// The allocator object.
@@ -94,6 +96,8 @@ const STAT_ARRAY: usize = 3 * STAT;
 const VOTES: u32 = 3;
 /// Equal readings needed before a layout is believed, for allocations and for frees.
 const PROOFS: u32 = 8;
+/// Calls without a reading after which a place is taken back.
+const UNREAD: u32 = 64;
 /// Batches with calls after which a search, or a trial, is given up.
 const PATIENCE: u32 = 600;
 /// Layouts that failed their proof before the search is given up.
@@ -103,6 +107,7 @@ const READS_PER_ROUND: u32 = 64;
 
 /// What a report is compared with.
 struct Pending {
+    time_ns: u64,
     allocator: u64,
     action: i32,
     addr: u64,
@@ -110,14 +115,18 @@ struct Pending {
     totals: Option<(u64, u64)>,
 }
 
+/// Places at which the block was found after the call, and those that the probe did not find it at.
 #[derive(Default)]
-struct Votes(HashMap<(u8, u16), u32>);
+struct Votes {
+    found: HashMap<(u8, u16), u32>,
+    refuted: HashSet<(u8, u16)>,
+}
 
 impl Votes {
     fn best(&self) -> Option<(u8, u16)> {
-        self.0
+        self.found
             .iter()
-            .filter(|(_, n)| **n >= VOTES)
+            .filter(|(key, n)| **n >= VOTES && !self.refuted.contains(*key))
             .max_by_key(|((place, offset), n)| (**n, std::cmp::Reverse((*place, *offset))))
             .map(|(key, _)| *key)
     }
@@ -137,6 +146,8 @@ pub struct Calibrator {
     pending: HashMap<u32, Pending>,
     trying: Option<Layout>,
     proofs: (u32, u32),
+    unread: (u32, u32),
+    trial_from_ns: u64,
     attempts: u32,
     calls: u64,
     calls_before: u64,
@@ -165,6 +176,8 @@ impl Calibrator {
             pending: HashMap::new(),
             trying: known,
             proofs: (0, 0),
+            unread: (0, 0),
+            trial_from_ns: 0,
             attempts: 0,
             calls: 0,
             calls_before: 0,
@@ -182,6 +195,7 @@ impl Calibrator {
         self.pending.insert(
             seen.tid,
             Pending {
+                time_ns: seen.time_ns,
                 allocator: seen.allocator,
                 action: seen.action,
                 addr: seen.addr,
@@ -211,7 +225,7 @@ impl Calibrator {
             }
             for offset in (24..BLOCK_SPAN - 8).step_by(8) {
                 if word(&bytes, offset) == seen.addr && word(&bytes, offset - 16) == seen.size {
-                    *votes.0.entry((*place, offset as u16)).or_default() += 1;
+                    *votes.found.entry((*place, offset as u16)).or_default() += 1;
                 }
             }
         }
@@ -236,7 +250,10 @@ impl Calibrator {
         };
         // Calls made before the settings reached the probe carry no reading.
         let (Some(block), Some((allocated, reserved))) = (trace.block_size, trace.totals) else {
-            return Step::Wait;
+            if trace.time_ns <= self.trial_from_ns {
+                return Step::Wait;
+            }
+            return self.unread(layout, trace.action);
         };
         let rounded = seen.size.unsigned_abs();
         let after = if trace.action == ALLOC {
@@ -257,6 +274,39 @@ impl Calibrator {
         } else {
             Step::Wait
         }
+    }
+
+    /// The probe has had the layout on trial since then.
+    pub fn trial_began(&mut self, now_ns: u64) {
+        self.trial_from_ns = now_ns;
+    }
+
+    /// A call on trial came without a reading: the block is not at that place when the probe looks. A
+    /// place that never yields one is taken back.
+    fn unread(&mut self, layout: Layout, action: i32) -> Step {
+        let (unread, proofs, votes, place) = if action == ALLOC {
+            (
+                &mut self.unread.0,
+                self.proofs.0,
+                &mut self.alloc_votes,
+                layout.alloc_place,
+            )
+        } else {
+            (
+                &mut self.unread.1,
+                self.proofs.1,
+                &mut self.free_votes,
+                layout.free_place,
+            )
+        };
+        *unread += 1;
+        if proofs == 0 && *unread >= UNREAD {
+            votes.refuted.insert((place, layout.block_ptr_offset));
+            self.trying = None;
+            self.unread = (0, 0);
+            self.proofs = (0, 0);
+        }
+        Step::Wait
     }
 
     /// Whether the probe must send the caller's registers and stack with each entry.
@@ -298,11 +348,11 @@ impl Calibrator {
         };
         // The picture of the last round against the totals that were reported around it.
         if let Some(picture) = self.snapshot.take() {
-            let found: HashSet<usize> = (8..OBJECT_SPAN - STAT_ARRAY - STAT)
+            let found: HashSet<usize> = (8..OBJECT_SPAN - 2 * STAT_ARRAY)
                 .step_by(8)
                 .filter(|at| {
-                    is_stat(&picture, *at, &self.recent_allocated)
-                        && is_stat(&picture, *at + STAT_ARRAY, &self.recent_reserved)
+                    is_total(&picture, *at, &self.recent_allocated)
+                        && is_total(&picture, *at + STAT_ARRAY, &self.recent_reserved)
                 })
                 .collect();
             if !found.is_empty() {
@@ -347,6 +397,7 @@ impl Calibrator {
         };
         self.trying = Some(layout);
         self.proofs = (0, 0);
+        self.unread = (0, 0);
         Step::Try(layout)
     }
 
@@ -373,15 +424,20 @@ impl Calibrator {
     }
 }
 
-/// Whether a `Stat` lies there whose current value was reported lately: what was ever allocated less
-/// what was freed is the current value, and the peak is not below it.
-fn is_stat(bytes: &[u8], at: usize, recent: &HashSet<u64>) -> bool {
+/// Whether a `StatArray` lies there whose total was reported lately. Three facts tell it from everything
+/// else: what was ever allocated less what was freed is the current value, the peak is not below it,
+/// and the first `Stat` (all pools) is the sum of the second (small) and third (large).
+fn is_total(bytes: &[u8], at: usize, recent: &HashSet<u64>) -> bool {
     let current = word(bytes, at);
-    let peak = word(bytes, at + 8);
-    let (allocated, freed) = (word(bytes, at + 16), word(bytes, at + 24));
-    allocated != 0
-        && allocated.checked_sub(freed) == Some(current)
-        && peak >= current
+    let ever = word(bytes, at + 16);
+    let parts = |offset: usize| {
+        word(bytes, at + STAT + offset).checked_add(word(bytes, at + 2 * STAT + offset))
+    };
+    ever != 0
+        && ever.checked_sub(word(bytes, at + 24)) == Some(current)
+        && word(bytes, at + 8) >= current
+        && parts(0) == Some(current)
+        && parts(16) == Some(ever)
         && recent.contains(&current)
 }
 
@@ -430,7 +486,7 @@ mod tests {
         let mut allocated = 1u64 << 20;
         let reserved = 20u64 << 20;
         let mut layout = None;
-        for n in 0..4000u64 {
+        for n in 1..4000u64 {
             let block = 0x50_0000 + 0x100 * (n % 7);
             let addr = 0x7f00_0000_0000 + 4096 * n;
             let rounded = 512 * (1 + n % 5);
@@ -441,9 +497,11 @@ mod tests {
                 let before = allocated;
                 allocated = allocated.wrapping_add_signed(sign * rounded as i64);
                 let in_trap = if action == ALLOC { before } else { allocated };
-                let read = layout.is_some();
+                // Place 1 holds the block too, but not yet when the probe looks.
+                let read = layout.is_some_and(|l: Layout| l.alloc_place == 2 && l.free_place == 2);
                 search.trace(
                     &TraceSeen {
+                        time_ns: n,
                         tid: 1,
                         allocator: OBJECT,
                         action,
@@ -451,20 +509,27 @@ mod tests {
                         size: rounded - 100,
                         candidates: &[
                             (0, 3),
+                            (1, block),
                             (2, block),
                             (3, 0x60_0000),
                             (4, block + 4),
-                            (30, block),
                         ],
                         block_size: read.then_some(rounded),
                         totals: read.then_some((in_trap + u64::from(lie), reserved)),
                     },
                     process,
                 );
+                // Everything in the small pool: its numbers equal those of all pools.
                 let ever = (1 << 40) + allocated;
+                let blocks = [allocated, (1 << 20) + 2560, ever, 1 << 40];
+                let segments = [reserved, reserved, reserved, 0];
                 for (at, stat) in [
-                    (TOTALS, [allocated, (1 << 20) + 2560, ever, 1 << 40]),
-                    (TOTALS + 96, [reserved, reserved, reserved, 0]),
+                    (TOTALS, blocks),
+                    (TOTALS + 32, blocks),
+                    (TOTALS + 64, [0; 4]),
+                    (TOTALS + 96, segments),
+                    (TOTALS + 128, segments),
+                    (TOTALS + 160, [0; 4]),
                 ] {
                     for (i, value) in stat.into_iter().enumerate() {
                         process.set(OBJECT + (at + 8 * i) as u64, value);
@@ -486,7 +551,10 @@ mod tests {
             }
             if n % 5 == 4 {
                 match search.round(process) {
-                    Step::Try(found) => layout = Some(found),
+                    Step::Try(found) => {
+                        layout = Some(found);
+                        search.trial_began(n);
+                    }
                     Step::Wait => {}
                     step => return step,
                 }

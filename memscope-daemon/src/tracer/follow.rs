@@ -61,6 +61,7 @@ impl Tracer {
                 let Some(pid) = self.pid_of(process) else {
                     return;
                 };
+                tracing::info!(pid, reason, "the allocator's layout was not found");
                 if let Some(traced) = self.traced.get_mut(&pid) {
                     traced.trace = TraceState::Both(reason.clone());
                 }

@@ -16,6 +16,7 @@ use crate::read;
 const DEVICE_CPU: i8 = 0;
 const ACTION_ALLOC: i32 = 0;
 const ACTION_FREE_REQUESTED: i32 = 1;
+const ACTION_FREE_COMPLETED: i32 = 2;
 
 /// `c10::reportMemoryUsageToProfiler(ptr, size, allocated, reserved, device)`.
 #[uprobe]
@@ -64,6 +65,11 @@ pub fn torch_oom(ctx: ProbeContext) -> u32 {
     0
 }
 
+/// Bytes of PyTorch's `StatArray`.
+const STAT_ARRAY: u32 = 96;
+/// Words from the first of a `StatArray` to the first of the next.
+const STAT_WORDS: usize = 13;
+
 /// What was read beside the arguments of `record_trace`.
 struct Beside {
     flags: u8,
@@ -101,8 +107,12 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
         beside.pool = pool;
         beside.flags |= TRACE_HAS_POOL;
     }
-    read_block(&ctx, process, action, &args, &mut beside);
-    read_totals(process, args[0], &mut beside);
+    // A free is completed right after it was requested, or long after; the totals do not change with
+    // it, and the block is known.
+    if action != ACTION_FREE_COMPLETED {
+        read_block(&ctx, process, action, &args, &mut beside);
+        read_totals(process, args[0], &mut beside);
+    }
     // SAFETY: a map value.
     if unsafe { (*process).flags } & CALIBRATE != 0 {
         let registers = read::left_over(&ctx);
@@ -190,13 +200,23 @@ fn read_totals(process: *mut ProcessEntry, allocator: u64, beside: &mut Beside) 
     if allocated == 0 {
         return;
     }
-    let (Some(a), Some(r)) = (
-        read::user::<u64>(allocator.wrapping_add(allocated as u64)),
-        read::user::<u64>(allocator.wrapping_add(reserved as u64)),
-    ) else {
-        return;
-    };
-    beside.allocated = a;
-    beside.reserved = r;
+    // Two `StatArray`s that follow one another: one read costs half of two.
+    if reserved.wrapping_sub(allocated) == STAT_ARRAY {
+        let Some(both) = read::user::<[u64; STAT_WORDS]>(allocator.wrapping_add(allocated as u64))
+        else {
+            return;
+        };
+        beside.allocated = both[0];
+        beside.reserved = both[STAT_WORDS - 1];
+    } else {
+        let (Some(a), Some(r)) = (
+            read::user::<u64>(allocator.wrapping_add(allocated as u64)),
+            read::user::<u64>(allocator.wrapping_add(reserved as u64)),
+        ) else {
+            return;
+        };
+        beside.allocated = a;
+        beside.reserved = r;
+    }
     beside.flags |= TRACE_HAS_TOTALS;
 }

@@ -91,8 +91,8 @@ async fn told_to_stop() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        _ = interrupt.recv() => tracing::info!("told to stop (SIGINT)"),
+        _ = terminate.recv() => tracing::info!("told to stop (SIGTERM)"),
     }
     Ok(())
 }

@@ -222,8 +222,8 @@ impl Serving {
                 (Some(_), _) => JournalState::Replay,
                 (None, None) => JournalState::Off,
                 (None, Some(memscope_journal::State::Running)) => JournalState::Writing,
-                (None, Some(memscope_journal::State::Stopped { reason, .. })) => {
-                    if reason.contains("No space") || reason.contains("full") {
+                (None, Some(memscope_journal::State::Stopped { .. })) => {
+                    if keeper.journal_full {
                         JournalState::Full
                     } else {
                         JournalState::Failed

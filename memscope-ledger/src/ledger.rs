@@ -87,6 +87,8 @@ impl Ledger {
         }
         match (self.processes.get_mut(&event.process), &event.body) {
             (Some(process), _) if process.ended_ns.is_none() => process.apply(event),
+            // What limits the numbers may turn out later: a damaged recording.
+            (Some(process), Body::Coverage(note)) => process.note(note),
             (None, Body::Attached(facts)) if event.process != ProcessHandle(0) => {
                 self.attach(event, facts);
             }

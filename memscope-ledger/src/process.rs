@@ -102,7 +102,7 @@ impl Process {
                     self.children.0.push(*child);
                 }
             }
-            Body::Coverage(note) => self.notes.take(note),
+            Body::Coverage(note) => self.note(note),
             Body::Backend(backend) => self.backend = backend.clone(),
             Body::DeviceTotal {
                 device,
@@ -111,6 +111,11 @@ impl Process {
             // The ledger has taken it: it is the machine's.
             Body::Clock { .. } => {}
         }
+    }
+
+    /// Takes a note on what limits the numbers, which may also come after the end.
+    pub(crate) fn note(&mut self, note: &crate::event::CoverageNote) {
+        self.notes.take(note);
     }
 
     /// Freezes the state.

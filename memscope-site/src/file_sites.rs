@@ -82,6 +82,8 @@ pub(crate) struct FileSites {
     pub refused: Vec<Refusal>,
     /// `CUDACachingAllocator::allocator`, in the file's own numbering.
     pub allocator: Option<u64>,
+    /// PyTorch's number of devices, in the file's own numbering.
+    pub device_count: Option<u64>,
     pub usdt: Vec<UsdtProbe>,
     pub stripped: bool,
 }
@@ -112,6 +114,7 @@ impl Index {
     fn may_be(name: &[u8]) -> bool {
         match name {
             [b'c', b'u', ..] | [b'_', b'd', b'l', b'_', ..] => true,
+            name if name == pytorch::DEVICE_COUNT.as_bytes() => true,
             [b'_', b'Z', b'N', b'3', b'c', b'1', b'0', rest @ ..] => {
                 matches!(rest, [b'2', b'7', ..] | [b'4', b'c', b'u', ..])
             }
@@ -151,6 +154,7 @@ struct Candidates {
     by_address: BTreeMap<u64, Vec<Candidate>>,
     refused: Vec<Refusal>,
     allocator: Option<u64>,
+    device_count: Option<u64>,
 }
 
 impl Candidates {
@@ -158,6 +162,10 @@ impl Candidates {
         for symbol in table.defined_like(Index::may_be) {
             if symbol.name == pytorch::ALLOCATOR.as_bytes() {
                 self.allocator = Some(symbol.address);
+                continue;
+            }
+            if symbol.name == pytorch::DEVICE_COUNT.as_bytes() {
+                self.device_count = Some(symbol.address);
                 continue;
             }
             let kind = symbol.kind;
@@ -218,6 +226,7 @@ pub(crate) fn scan<R: ReadAt + ?Sized>(
     let mut found = FileSites {
         refused: std::mem::take(&mut candidates.refused),
         allocator: candidates.allocator,
+        device_count: candidates.device_count,
         usdt: usdt::read(elf)?,
         stripped: all.is_none(),
         sites: Vec::new(),

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Daemon, LONG, Torch, Value, assert_totals, coverage, device, number, until};
+use memscope_tests::{
+    Daemon, LONG, Torch, Value, assert_totals, coverage, device, number, scratch, until,
+};
 
 /// memscope's trace of a device as PyTorch's history has it.
 fn trace(daemon: &Daemon, pid: &str, device: i64) -> Vec<Value> {
@@ -140,6 +142,65 @@ fn history_and_totals_of_a_training_run() {
         "every total was the ledger's own: {stats:#}"
     );
     assert!(number(&device(&stats, 0)["oom_count"]) >= 8);
+    torch.finish();
+}
+
+/// The exported pickle has the same segments and blocks as PyTorch's own snapshot.
+#[test]
+fn exported_snapshot() {
+    let daemon = Daemon::start();
+    let folder = scratch();
+    let file = folder.path().join("snapshot.pickle");
+    let file = file.to_str().unwrap();
+    let mut torch = Torch::start(&[("SIMCUDA_DEVICES", "2")]);
+    daemon.attach(torch.pid(), "trace");
+    for moment in [
+        "train 2",
+        "alloc a 3000000",
+        "alloc there 5000000 1",
+        "oom",
+        "train",
+        "empty_cache",
+        "drop",
+    ] {
+        torch.ask(moment);
+        daemon
+            .ctl(&["snapshot", "--pid", &torch.pid_text(), "-o", file])
+            .text();
+        let told = torch.ask(&format!("compare {file}"));
+        assert_eq!(
+            told["exported"], told["own"],
+            "after {moment}: memscope's, PyTorch's"
+        );
+        assert!(!told["own"].as_array().unwrap().is_empty(), "{told}");
+        assert!(number(&told["traces"][0]) > 0, "{told}");
+    }
+    torch.finish();
+}
+
+/// At level segments the pool is not looked into: what it holds is known, what it hands out is not.
+#[test]
+fn totals_at_level_segments() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[("CUDA_VISIBLE_DEVICES", "0")]);
+    let pid = torch.pid();
+    let attached = daemon.attach(pid, "segments");
+    assert_eq!(attached["level"], "segments");
+    for moment in moments() {
+        let told = torch.ask(&moment.replace("700 1", "700 0"));
+        let stats = daemon.stats(pid);
+        let zero = device(&stats, 0);
+        assert_eq!(
+            zero["driver"]["bytes"], told["devices"][0]["reserved"],
+            "after {moment}: {stats:#}"
+        );
+        assert!(
+            zero["allocated_bytes"].is_null(),
+            "not known at this level: {stats:#}"
+        );
+        assert!(coverage(&stats).contains(&"level_segments"), "{stats:#}");
+        assert_eq!(stats["lost_records"], 0);
+    }
     torch.finish();
 }
 

@@ -8,6 +8,7 @@ answer {"error": ...}. It ends with its input.
 import gc
 import json
 import os
+import pickle
 import queue
 import sys
 import threading
@@ -80,6 +81,26 @@ def trace():
             entries.append([entry["action"], address, entry["size"], entry["stream"]])
         traces.append(entries)
     return {"traces": traces}
+
+
+def comparable(snapshot):
+    """What two snapshots of the same moment must agree on."""
+    segments = []
+    for segment in snapshot["segments"]:
+        blocks = [[block["address"], block["size"], block["state"]] for block in segment["blocks"]]
+        keys = ("device", "address", "total_size", "stream", "segment_type")
+        segments.append([*(segment[key] for key in keys), list(segment["segment_pool_id"]), blocks])
+    return sorted(segments)
+
+
+@command
+def compare(file):
+    """The segments of an exported snapshot, and PyTorch's own."""
+    with open(file, "rb") as opened:
+        exported = pickle.load(opened)
+    own = torch.cuda.memory._snapshot()
+    traces = [len(trace) for trace in exported["device_traces"]]
+    return {"exported": comparable(exported), "own": comparable(own), "traces": traces}
 
 
 def model():

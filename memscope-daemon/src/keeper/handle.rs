@@ -42,6 +42,8 @@ pub struct KeeperStatus {
     pub journal_sequence: u64,
     /// Why it stopped.
     pub journal_problem: Option<String>,
+    /// It stopped because there was no room.
+    pub journal_full: bool,
     /// Its epoch.
     pub epoch: u64,
     /// Size of the ring.

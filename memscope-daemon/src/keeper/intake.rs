@@ -42,6 +42,7 @@ impl Keeper {
         {
             let text = crate::error_chain(&error);
             tracing::error!(error = %text, "the journal has stopped; tracing goes on without it");
+            self.journal_full = matches!(error, memscope_journal::JournalError::NoSpace { .. });
             self.journal_problem = Some(text);
         }
         for record in RecordReader::new(records) {
@@ -131,6 +132,7 @@ impl Keeper {
             journal_dropped: dropped,
             journal_sequence: sequence,
             journal_problem: self.journal_problem.clone(),
+            journal_full: self.journal_full,
             epoch: self.epoch,
             ring_bytes: self.ring.as_ref().map(Ring::capacity),
             ring_unread: self.ring.as_ref().map_or(0, |r| {

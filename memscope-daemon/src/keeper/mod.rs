@@ -37,6 +37,9 @@ const BATCH_BYTES: u64 = 4 << 20;
 /// How often clocks are paired and ended processes expired.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
 
+/// A question to the ledger.
+pub type Question = Box<dyn FnOnce(&mut Ledger, AsOf) + Send>;
+
 /// What others want of the keeper.
 pub enum Command {
     /// Append a record of the daemon's own and apply it.
@@ -79,7 +82,7 @@ pub enum Command {
         done: Sender<()>,
     },
     /// Answer a question.
-    Ask(Box<dyn FnOnce(&mut Ledger, AsOf) + Send>),
+    Ask(Question),
     /// Say how you are.
     Status(tokio::sync::oneshot::Sender<KeeperStatus>),
     /// Read everything, close the journal and end.
@@ -132,6 +135,7 @@ pub struct Keeper {
     ring: Option<Ring>,
     journal: Option<Journal>,
     journal_problem: Option<String>,
+    journal_full: bool,
     decoder: Decoder,
     ledger: Ledger,
     hub: Arc<EventHub>,
@@ -170,6 +174,7 @@ impl Keeper {
             ring,
             journal,
             journal_problem: None,
+            journal_full: false,
             decoder: Decoder::new(epoch),
             ledger: Ledger::new(config),
             hub,

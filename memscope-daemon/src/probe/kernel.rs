@@ -91,6 +91,7 @@ pub fn task_tgid_offset() -> Result<u64, ProbeError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used)]
 mod tests {
     use super::*;
 

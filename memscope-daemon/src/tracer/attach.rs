@@ -153,7 +153,7 @@ impl Tracer {
 
         let handle = ProcessHandle(self.next_handle);
         self.next_handle += 1;
-        let one_device = visible_devices(&facts) == Some(1);
+        let default_known = facts.from_start || self.visible_devices(&facts) == Some(1);
         let slot = self
             .kernel
             .add_process(
@@ -164,11 +164,7 @@ impl Tracer {
                     sequence: 0,
                     lost: 0,
                     nested: 0,
-                    default_device: if facts.from_start || one_device {
-                        0
-                    } else {
-                        DEVICE_UNKNOWN
-                    },
+                    default_device: if default_known { 0 } else { DEVICE_UNKNOWN },
                     allocated_offset: 0,
                     reserved_offset: 0,
                     block_ptr_offset: 0,
@@ -204,6 +200,8 @@ impl Tracer {
                 trace_file: None,
                 trace: TraceState::Unused,
                 allocator_address: None,
+                device_count_address: None,
+                default_known,
                 backend: Backend::Unknown,
                 mappings: None,
                 rule: cause.rule,
@@ -309,6 +307,9 @@ impl Tracer {
         };
         if resolved.allocator_address.is_some() {
             traced.allocator_address = resolved.allocator_address;
+        }
+        if resolved.device_count_address.is_some() {
+            traced.device_count_address = resolved.device_count_address;
         }
         let start_search = has_trace && traced.trace == TraceState::Unused;
         if start_search {
@@ -665,17 +666,4 @@ fn reachable(
         Level::Trace | Level::Blocks if report => Level::Blocks,
         _ => Level::Segments,
     })
-}
-
-/// How many devices the environment leaves to the process, where it says so.
-fn visible_devices(facts: &ProcessFacts) -> Option<usize> {
-    let (_, value) = facts
-        .environment
-        .iter()
-        .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")?;
-    let value = value.trim();
-    if value.is_empty() {
-        return None;
-    }
-    Some(value.split(',').count())
 }

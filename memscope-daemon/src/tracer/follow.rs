@@ -2,8 +2,9 @@
 //! use.
 
 use memscope_decode::{DaemonRecord, What};
-use memscope_ledger::event::{Backend, CoverageNote, ProcessHandle};
+use memscope_ledger::event::{Backend, CoverageNote, ProcessFacts, ProcessHandle};
 use memscope_rpc::Caller;
+use memscope_site::Memory;
 
 use super::attach::Cause;
 use super::{TraceState, Tracer};
@@ -200,8 +201,41 @@ impl Tracer {
         before != Some(now)
     }
 
+    /// How many devices the process can see, where the environment or the machine says it.
+    pub(super) fn visible_devices(&mut self, facts: &ProcessFacts) -> Option<usize> {
+        let named = facts
+            .environment
+            .iter()
+            .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")
+            .map(|(_, value)| value.trim());
+        match named {
+            Some("") => None,
+            Some(list) => Some(list.split(',').count()),
+            None => self.nvml.devices(),
+        }
+    }
+
+    /// With one device there is no question which one a thread means that never chose.
+    fn read_device_count(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return;
+        };
+        let (false, Some(address)) = (traced.default_known, traced.device_count_address) else {
+            return;
+        };
+        let Ok(memory) = memscope_site::ProcessMemory::open(pid) else {
+            return;
+        };
+        let mut count = [0; 4];
+        if memory.read(address, &mut count).is_ok() && i32::from_ne_bytes(count) == 1 {
+            traced.slot.set_default_device(0);
+            traced.default_known = true;
+        }
+    }
+
     /// Reads which allocator PyTorch uses, and says it when it changed.
     pub(super) fn read_backend(&mut self, pid: u32) {
+        self.read_device_count(pid);
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };

@@ -13,6 +13,23 @@ pub struct Totals {
 }
 
 impl Totals {
+    fn loaded(&mut self) -> Option<&Nvml> {
+        self.nvml
+            .get_or_insert_with(|| match Nvml::init() {
+                Ok(nvml) => Some(nvml),
+                Err(error) => {
+                    tracing::debug!(%error, "NVML is not there; totals come from the calls seen");
+                    None
+                }
+            })
+            .as_ref()
+    }
+
+    /// Number of devices of the machine.
+    pub fn devices(&mut self) -> Option<usize> {
+        Some(self.loaded()?.device_count().ok()? as usize)
+    }
+
     /// (ordinal in the process, bytes) of each device that the process can see; empty when it was
     /// said before, when NVML is not there, or when the environment names devices in a way that
     /// cannot be translated.
@@ -20,14 +37,7 @@ impl Totals {
         if !self.said.insert((pid, facts.start_ticks)) {
             return Vec::new();
         }
-        let nvml = self.nvml.get_or_insert_with(|| match Nvml::init() {
-            Ok(nvml) => Some(nvml),
-            Err(error) => {
-                tracing::debug!(%error, "NVML is not there; totals come from the calls seen");
-                None
-            }
-        });
-        let Some(nvml) = nvml else {
+        let Some(nvml) = self.loaded() else {
             return Vec::new();
         };
         let visible = facts

@@ -48,6 +48,10 @@ pub struct Traced {
     pub trace: TraceState,
     /// Allocator pointer of PyTorch in the process.
     pub allocator_address: Option<u64>,
+    /// PyTorch's number of devices in the process.
+    pub device_count_address: Option<u64>,
+    /// Whether the device of threads that chose none is known.
+    pub default_known: bool,
     /// Allocator in use, as read last.
     pub backend: Backend,
     /// Hash of its code mappings when they were last looked at.

@@ -16,6 +16,10 @@ const TRACE: &str =
 /// `c10::cuda::CUDACachingAllocator::allocator`, the pointer to the allocator in use.
 pub const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
 
+/// PyTorch's cached number of devices (`c10::cuda::device_count()::count`), a 32-bit number; 0 until it
+/// was asked for.
+pub const DEVICE_COUNT: &str = "_ZZN3c104cuda12device_countEvE5count";
+
 const fn pool(
     name: &'static str,
     library: &'static str,

@@ -72,6 +72,9 @@ impl Answer {
             self.resolved.allocator_address = Some(base.wrapping_add(value));
             self.resolved.pytorch = true;
         }
+        if let (Some(value), Some(base)) = (file.device_count, base) {
+            self.resolved.device_count_address = Some(base.wrapping_add(value));
+        }
         for probe in &file.usdt {
             self.resolved
                 .usdt

@@ -25,7 +25,7 @@ fn every_command() {
     let told = torch.ask("train 2");
 
     let doctor = daemon.ctl(&["doctor"]);
-    for word in ["kernel", "BTF", &pid, "record_trace"] {
+    for word in ["kernel", "btf", &pid, "record_trace"] {
         assert!(doctor.text().contains(word), "no {word} in {doctor}");
     }
     let doctor = daemon.json(&["doctor"]);

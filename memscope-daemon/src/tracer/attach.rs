@@ -1,24 +1,18 @@
 //! Attaching: from a pid to live probes.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use memscope_common::{DEVICE_UNKNOWN, NOWHERE, ProcessEntry};
 use memscope_decode::DaemonRecord;
-use memscope_ledger::event::{
-    Backend, CoverageNote, Level, Placement, ProcessFacts, ProcessHandle,
-};
+use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_rpc::{
     AttachOutcome, AttachRequest, AttachScope, AttachedProcess, Caller, Refusal, RefusedProcess,
 };
 use memscope_site::catalog::Purpose;
-use memscope_site::{FileIdentity, ObjectSites, Resolved, SiteError};
+use memscope_site::{Resolved, SiteError};
 
 use super::{TraceState, Traced, Tracer, rules};
 use crate::keeper::Command;
-use crate::probe::links;
-use crate::probe::load::Program;
-use crate::probe::multi::Point;
 
 /// How a process came to be attached.
 pub(super) struct Cause {
@@ -207,7 +201,6 @@ impl Tracer {
                 rule: cause.rule,
                 children: cause.children,
                 notes: BTreeMap::new(),
-                ways: Default::default(),
                 libraries: BTreeMap::new(),
             },
         );
@@ -242,294 +235,11 @@ impl Tracer {
             pid,
             comm: traced.facts.comm.clone(),
             sites: traced.sites(),
-            ways: traced.ways.iter().cloned().collect(),
+            ways: traced.ways(),
             level: traced.level,
             coverage: traced.coverage(),
             cost: traced.cost(),
         })
-    }
-
-    /// Looks for sites that have no probe yet, and places them.
-    pub(super) fn place_again(&mut self, pid: u32) {
-        let Some(traced) = self.traced.get(&pid) else {
-            return;
-        };
-        match self.resolver.resolve(pid, traced.wanted) {
-            Ok(resolved) => {
-                if let Err(error) = self.place(pid, &resolved) {
-                    self.note(
-                        pid,
-                        "not_probed",
-                        &format!("probes could not be placed: {}", error.what()),
-                    );
-                }
-            }
-            // The pidfd will tell.
-            Err(SiteError::NoSuchProcess { .. } | SiteError::Zombie { .. }) => {}
-            Err(error) => {
-                tracing::warn!(pid, error = %crate::error_chain(&error), "mappings could not be read");
-            }
-        }
-    }
-
-    /// Places what is found and has no probe yet, then says what is in use.
-    fn place(&mut self, pid: u32, resolved: &Resolved) -> Result<(), Refusal> {
-        let Some(traced) = self.traced.get(&pid) else {
-            return Ok(());
-        };
-        let before = traced.placed.len();
-        let has_trace = traced.wanted == Level::Trace
-            && resolved
-                .objects
-                .iter()
-                .flat_map(|o| &o.sites)
-                .any(|s| s.row.purpose == Purpose::Trace);
-        for object in &resolved.objects {
-            self.place_object(pid, object, has_trace)?;
-        }
-        if let Some(hook) = &resolved.loader_hook {
-            let point = Point {
-                offset: hook.site.entry_offset,
-                cookie: 0,
-            };
-            self.place_points(
-                pid,
-                Program::LinkerHook,
-                &hook.open_path,
-                &hook.display_path,
-                &hook.identity,
-                vec![point],
-            )?;
-        }
-        self.say_missing(pid, resolved);
-        let Some(traced) = self.traced.get_mut(&pid) else {
-            return Ok(());
-        };
-        if resolved.allocator_address.is_some() {
-            traced.allocator_address = resolved.allocator_address;
-        }
-        if resolved.device_count_address.is_some() {
-            traced.device_count_address = resolved.device_count_address;
-        }
-        let start_search = has_trace && traced.trace == TraceState::Unused;
-        if start_search {
-            let reports = traced.placed.iter().any(|(_, _, p)| *p == Program::Report);
-            traced.trace = if reports {
-                TraceState::Searching
-            } else {
-                TraceState::Both(
-                    "the reporting function was not found, so rounded sizes and totals are not \
-                     known"
-                        .to_owned(),
-                )
-            };
-        }
-        if traced.trace != TraceState::Unused {
-            traced.level = Level::Trace;
-        } else if traced.placed.iter().any(|(_, _, p)| *p == Program::Report) {
-            traced.level = Level::Blocks;
-        }
-        let handle = traced.handle;
-        let searching = traced.trace == TraceState::Searching;
-        let slot = traced.slot.clone();
-        let trace_file = traced.trace_file.clone();
-        // Before the first record can come the keeper must know the process.
-        self.keeper_is_up_to_date();
-        slot.go_live();
-        if start_search && searching {
-            let known = trace_file.and_then(|file| self.layouts.get(&file)).copied();
-            let _ = self.keeper.send(Command::Calibrate {
-                process: handle,
-                known,
-            });
-        }
-        let changed = self
-            .traced
-            .get(&pid)
-            .is_some_and(|t| t.placed.len() != before);
-        if changed || before == 0 {
-            self.say_placed(pid);
-        }
-        Ok(())
-    }
-
-    fn place_object(
-        &mut self,
-        pid: u32,
-        object: &ObjectSites,
-        has_trace: bool,
-    ) -> Result<(), Refusal> {
-        let mut points: BTreeMap<Program, Vec<Point>> = BTreeMap::new();
-        let mut new = Vec::new();
-        for site in &object.sites {
-            let program = match site.row.purpose {
-                Purpose::Call(_) => Program::CallEntry,
-                Purpose::Report => Program::Report,
-                // record_trace tells of it already.
-                Purpose::Oom if has_trace => continue,
-                Purpose::Oom => Program::Oom,
-                Purpose::Trace => Program::Trace,
-                Purpose::Loader => continue,
-            };
-            if program == Program::Report
-                && self
-                    .traced
-                    .get(&pid)
-                    .is_some_and(|t| t.trace == TraceState::Proven)
-            {
-                continue;
-            }
-            let number = self.site_number(object, site, &mut new);
-            let cookie = site.cookie(number).0;
-            points.entry(program).or_default().push(Point {
-                offset: site.entry_offset,
-                cookie,
-            });
-            if let Some(offset) = site.return_offset {
-                points
-                    .entry(Program::CallReturn)
-                    .or_default()
-                    .push(Point { offset, cookie });
-            }
-            if let Some(traced) = self.traced.get_mut(&pid) {
-                if program == Program::Trace {
-                    traced.trace_file = Some(object.identity.clone());
-                }
-                if program != Program::CallEntry {
-                    traced.ways.insert(site.row.name.to_owned());
-                }
-            }
-        }
-        if !new.is_empty() {
-            self.define(new);
-        }
-        // Returns first: a return without its entry is dropped, an entry without its return would
-        // wait for ever.
-        for program in [
-            Program::CallReturn,
-            Program::CallEntry,
-            Program::Report,
-            Program::Oom,
-            Program::Trace,
-        ] {
-            if let Some(points) = points.remove(&program) {
-                self.place_points(
-                    pid,
-                    program,
-                    &object.open_path,
-                    &object.display_path,
-                    &object.identity,
-                    points,
-                )?;
-            }
-        }
-        if let Some(traced) = self.traced.get_mut(&pid) {
-            traced.libraries.insert(
-                object.display_path.clone(),
-                (object.identity.build_id_hex(), object.sites.len() as u32),
-            );
-            if object.deleted {
-                traced.notes.entry("library_replaced".to_owned()).or_insert(format!(
-                    "{} was replaced on disk while the process runs; the file that it really maps \
-                     is probed",
-                    object.display_path
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn place_points(
-        &mut self,
-        pid: u32,
-        program: Program,
-        open_path: &Path,
-        shown: &str,
-        identity: &FileIdentity,
-        mut points: Vec<Point>,
-    ) -> Result<(), Refusal> {
-        let Some(traced) = self.traced.get_mut(&pid) else {
-            return Ok(());
-        };
-        points.retain(|p| {
-            !traced
-                .placed
-                .contains(&(identity.clone(), p.offset, program))
-        });
-        points.sort_by_key(|p| p.offset);
-        points.dedup_by_key(|p| p.offset);
-        if points.is_empty() {
-            return Ok(());
-        }
-        match links::attach(&mut self.kernel, program, pid, open_path, shown, &points) {
-            Ok(link) => {
-                for point in &points {
-                    traced
-                        .placed
-                        .insert((identity.clone(), point.offset, program));
-                }
-                traced.links.push(link);
-                Ok(())
-            }
-            Err(error) => {
-                if super::attach::ended(traced) {
-                    return Err(Refusal::DiedDuringAttach { pid });
-                }
-                Err(internal("probes could not be attached")(error))
-            }
-        }
-    }
-
-    fn say_placed(&mut self, pid: u32) {
-        let Some(traced) = self.traced.get(&pid) else {
-            return;
-        };
-        let pool_seen = traced
-            .placed
-            .iter()
-            .any(|(_, _, p)| matches!(p, Program::Report | Program::Trace));
-        let placement = Placement {
-            sites: traced.sites(),
-            ways: traced.ways.iter().cloned().collect(),
-            pool_seen,
-            libraries: traced.libraries.keys().cloned().collect(),
-        };
-        self.append(traced.handle, DaemonRecord::Placed(placement));
-    }
-
-    fn say_missing(&mut self, pid: u32, resolved: &Resolved) {
-        let lines: Vec<String> = resolved
-            .missing
-            .iter()
-            .filter(|m| !m.is_harmless())
-            .map(ToString::to_string)
-            .collect();
-        let text = if lines.len() > 6 {
-            format!("{}; and {} more", lines[..6].join("; "), lines.len() - 6)
-        } else {
-            lines.join("; ")
-        };
-        self.note(pid, "not_probed", &text);
-    }
-
-    /// Says a coverage note, once for each text; an empty text takes it back.
-    pub(super) fn note(&mut self, pid: u32, code: &str, text: &str) {
-        let Some(traced) = self.traced.get_mut(&pid) else {
-            return;
-        };
-        let said = traced.notes.get(code).map_or("", String::as_str);
-        if said == text {
-            return;
-        }
-        traced.notes.insert(code.to_owned(), text.to_owned());
-        let handle = traced.handle;
-        self.append(
-            handle,
-            DaemonRecord::Coverage(CoverageNote {
-                code: code.to_owned(),
-                text: text.to_owned(),
-            }),
-        );
     }
 }
 

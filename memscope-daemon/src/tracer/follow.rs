@@ -49,14 +49,16 @@ impl Tracer {
                         .partition(|l| l.program == Program::Report);
                     traced.links = rest;
                     traced.placed.retain(|(_, _, p)| *p != Program::Report);
-                    traced
-                        .ways
-                        .retain(|w| !w.starts_with("c10::reportMemoryUsage"));
+                    for library in traced.libraries.values_mut() {
+                        library
+                            .ways
+                            .retain(|way| !way.starts_with("c10::reportMemoryUsage"));
+                    }
                     crate::probe::links::detach_all(reports);
                     tracing::info!(pid, ?layout, "the allocator's layout is proven");
                 }
                 self.note(pid, "both_ways", "");
-                self.say_placed_again(pid);
+                self.say_placed(pid);
             }
             Told::NotCalibrated { process, reason } => {
                 let Some(pid) = self.pid_of(process) else {
@@ -76,19 +78,6 @@ impl Tracer {
                 );
             }
         }
-    }
-
-    fn say_placed_again(&mut self, pid: u32) {
-        let Some(traced) = self.traced.get(&pid) else {
-            return;
-        };
-        let placement = memscope_ledger::event::Placement {
-            sites: traced.sites(),
-            ways: traced.ways.iter().cloned().collect(),
-            pool_seen: true,
-            libraries: traced.libraries.keys().cloned().collect(),
-        };
-        self.append(traced.handle, DaemonRecord::Placed(placement));
     }
 
     fn pid_of(&self, process: ProcessHandle) -> Option<u32> {

@@ -6,6 +6,7 @@
 mod attach;
 mod follow;
 pub mod nvml;
+mod place;
 mod rules;
 mod traced;
 
@@ -383,14 +384,16 @@ impl Tracer {
     fn status(&self) -> TracerStatus {
         let mut libraries: BTreeMap<String, LibraryStatus> = BTreeMap::new();
         for traced in self.traced.values() {
-            for (path, (build_id, sites)) in &traced.libraries {
+            for (path, used) in &traced.libraries {
                 let library = libraries.entry(path.clone()).or_default();
                 library.path = path.clone();
-                library.build_id = (!build_id.is_empty()).then(|| build_id.clone());
+                library.build_id = (!used.build_id.is_empty()).then(|| used.build_id.clone());
                 library.pids.push(traced.pid);
-                library.sites = *sites;
-                if traced.ways.iter().any(|w| w.ends_with(path.as_str())) {
-                    library.ways = traced.ways.iter().cloned().collect();
+                library.sites = library.sites.max(used.sites);
+                for way in &used.ways {
+                    if !library.ways.contains(way) {
+                        library.ways.push(way.clone());
+                    }
                 }
             }
         }

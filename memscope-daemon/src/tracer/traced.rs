@@ -62,10 +62,19 @@ pub struct Traced {
     pub children: bool,
     /// Coverage notes said so far.
     pub notes: BTreeMap<String, String>,
-    /// Ways in use.
+    /// Libraries with sites, by path.
+    pub libraries: BTreeMap<String, Library>,
+}
+
+/// A library with sites.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Library {
+    /// Build id in hexadecimal digits, empty for none.
+    pub build_id: String,
+    /// Sites with a probe.
+    pub sites: u32,
+    /// Ways into the framework's pool that are in use.
     pub ways: BTreeSet<String>,
-    /// Libraries with sites: display path → (build id, sites).
-    pub libraries: BTreeMap<String, (String, u32)>,
 }
 
 impl Traced {
@@ -76,6 +85,12 @@ impl Traced {
             .filter(|l| l.program != Program::CallReturn && l.program != Program::LinkerHook)
             .map(|l| l.points as u32)
             .sum()
+    }
+
+    /// Ways into the framework's pool that are in use.
+    pub fn ways(&self) -> Vec<String> {
+        let all: BTreeSet<&String> = self.libraries.values().flat_map(|l| &l.ways).collect();
+        all.into_iter().cloned().collect()
     }
 
     /// The notes as the ledger takes them.

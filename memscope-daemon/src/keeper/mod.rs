@@ -10,7 +10,7 @@ mod intake;
 pub use handle::{Gone, KeeperHandle, KeeperStatus};
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
@@ -132,6 +132,7 @@ struct Watched {
 pub struct Keeper {
     commands: Receiver<Command>,
     wake: Arc<OwnedFd>,
+    epoll: OwnedFd,
     ring: Option<Ring>,
     journal: Option<Journal>,
     journal_problem: Option<String>,
@@ -167,10 +168,12 @@ impl Keeper {
             0,
             rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
         )?);
+        let epoll = watch(&wake, ring.as_ref())?;
         let handle = KeeperHandle::new(sender, Arc::clone(&wake), Arc::clone(&hub));
         let mut keeper = Keeper {
             commands,
             wake,
+            epoll,
             ring,
             journal,
             journal_problem: None,
@@ -209,7 +212,9 @@ impl Keeper {
     fn run(&mut self) {
         self.housekeeping(clock::boot_ns());
         loop {
-            self.wait();
+            if !self.is_behind() {
+                self.wait();
+            }
             self.read_now(BATCH_BYTES);
             loop {
                 match self.commands.try_recv() {
@@ -229,20 +234,18 @@ impl Keeper {
         }
     }
 
-    /// Sleeps until a command, a full ring, or the next tick.
+    /// Whether so much is unread that there is no time to sleep.
+    fn is_behind(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| {
+            ring.producer_position() - ring.consumer_position() > ring.capacity() / 4
+        })
+    }
+
+    /// Sleeps until a command, a wake-up by the programs, or the next tick.
+    ///
+    /// The ring is watched for edges: to a plain poll it is readable whenever it holds anything, which
+    /// under load is always, and the batches would shrink to single records.
     fn wait(&self) {
-        let wake: BorrowedFd<'_> = self.wake.as_fd();
-        let mut fds = vec![rustix::event::PollFd::new(
-            &wake,
-            rustix::event::PollFlags::IN,
-        )];
-        let ring = self.ring.as_ref().map(Ring::poll_fd);
-        if let Some(ring) = &ring {
-            fds.push(rustix::event::PollFd::new(
-                ring,
-                rustix::event::PollFlags::IN,
-            ));
-        }
         // With nothing to watch there is no clock to keep, but the housekeeping.
         let pause = if self.watched.is_empty() {
             HOUSEKEEPING
@@ -253,8 +256,12 @@ impl Keeper {
             tv_sec: pause.as_secs() as i64,
             tv_nsec: pause.subsec_nanos().into(),
         };
-        // An interrupted or failed poll only means that we look earlier.
-        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        let mut events: [rustix::event::epoll::Event; 2] = [rustix::event::epoll::Event {
+            flags: rustix::event::epoll::EventFlags::empty(),
+            data: rustix::event::epoll::EventData::new_u64(0),
+        }; 2];
+        // An interrupted or failed wait only means that we look earlier.
+        let _ = rustix::event::epoll::wait(&self.epoll, &mut events, Some(&timeout));
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
     }
@@ -415,4 +422,24 @@ impl Keeper {
 
 fn is_kind(record: &[u8], kind: u16) -> bool {
     record.get(2..4) == Some(&kind.to_ne_bytes())
+}
+
+fn watch(wake: &OwnedFd, ring: Option<&Ring>) -> std::io::Result<OwnedFd> {
+    use rustix::event::epoll;
+    let instance = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(
+        &instance,
+        wake,
+        epoll::EventData::new_u64(0),
+        epoll::EventFlags::IN,
+    )?;
+    if let Some(ring) = ring {
+        epoll::add(
+            &instance,
+            ring.poll_fd(),
+            epoll::EventData::new_u64(1),
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
+    }
+    Ok(instance)
 }

@@ -92,6 +92,13 @@ fn call<'s>(
     };
     let known = CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD | CALL_DEVICE_BY_ARGUMENT;
     let device = raw.i32(offset_of!(CallRecord, device))?;
+    let (ptr, handle) = (
+        raw.u64(offset_of!(CallRecord, ptr))?,
+        raw.u64(offset_of!(CallRecord, handle))?,
+    );
+    if ptr == UNKNOWN_U64 || handle == UNKNOWN_U64 {
+        return Ok(Said::Skip(Skipped::Unreadable));
+    }
     let size = raw.u64(offset_of!(CallRecord, size))?;
     let stream = raw.u64(offset_of!(CallRecord, stream))?;
     Ok(Said::Event(Body::Call(Call {
@@ -100,10 +107,10 @@ fn call<'s>(
         op,
         status: raw.i32(offset_of!(CallRecord, status))?,
         device: (header.flags & known != 0 && device >= 0).then_some(device),
-        ptr: raw.u64(offset_of!(CallRecord, ptr))?,
+        ptr,
         size: if size == UNKNOWN_U64 { 0 } else { size },
         stream: (stream != UNKNOWN_U64).then_some(stream),
-        handle: raw.u64(offset_of!(CallRecord, handle))?,
+        handle,
         extra: raw.u64(offset_of!(CallRecord, extra))?,
         nested: u32::from(raw.u16(offset_of!(CallRecord, nested))?),
         duration_ns: raw.u64(offset_of!(CallRecord, duration_ns))?,
@@ -111,7 +118,7 @@ fn call<'s>(
 }
 
 /// The ledger's word for an operation; `None` for those that only select a device or context.
-fn call_op(op: Op) -> Option<CallOp> {
+pub fn call_op(op: Op) -> Option<CallOp> {
     Some(match op {
         Op::Alloc => CallOp::Alloc,
         Op::Free => CallOp::Free,

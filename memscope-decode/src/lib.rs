@@ -34,7 +34,7 @@ pub use daemon::{
     REPEATED, SiteDefined, Stamp,
 };
 pub use decoder::Decoder;
-pub use kernel::{Calibration, calibration};
+pub use kernel::{Calibration, calibration, call_op};
 pub use outcome::{Malformed, Notice, Outcome, Skipped, What};
 pub use reader::RecordReader;
 pub use trim::MAX_JSON;

@@ -83,6 +83,9 @@ pub enum Skipped {
     /// An operation that this version does not know.
     #[error("operation {0} is not known")]
     UnknownOp(u16),
+    /// A call whose result could not be read from the process's memory.
+    #[error("the call's result could not be read")]
+    Unreadable,
     /// An operation that only selects a device or context.
     #[error("operation {0} changes no memory")]
     NoMemoryOp(u16),
@@ -118,6 +121,7 @@ impl Skipped {
             Skipped::UnknownSite(_) => "unknown_site",
             Skipped::NotACall(_) => "site_is_no_call",
             Skipped::UnknownOp(_) => "unknown_operation",
+            Skipped::Unreadable => "result_unreadable",
             Skipped::NoMemoryOp(_) => "no_memory_operation",
             Skipped::DeviceType(_) => "device_type",
             Skipped::NoDevice => "no_device",

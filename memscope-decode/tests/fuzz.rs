@@ -75,6 +75,7 @@ proptest! {
         status in any::<i32>(), device in any::<i32>(), nested in any::<u16>(),
         words in any::<[u64; 6]>(), misaligned in 0usize..8,
     ) {
+        prop_assume!(words[0] != UNKNOWN_U64 && words[3] != UNKNOWN_U64);
         let record = CallRecord {
             status, device, nested,
             ptr: words[0], size: words[1], stream: words[2], handle: words[3], extra: words[4],
@@ -83,6 +84,14 @@ proptest! {
         };
         let mut shifted = vec![0; misaligned];
         shifted.extend_from_slice(as_bytes(&record));
+        // What could not be read is no allocation at the last address.
+        for unread in [
+            CallRecord { ptr: UNKNOWN_U64, ..record },
+            CallRecord { handle: UNKNOWN_U64, ..record },
+        ] {
+            let outcome = decoder().decode(as_bytes(&unread));
+            prop_assert!(matches!(outcome, Outcome::Skipped(Skipped::Unreadable)), "{outcome:?}");
+        }
         let Body::Call(call) = event(&mut decoder(), &shifted[misaligned..]).body else { panic!() };
         prop_assert_eq!(call.status, status);
         prop_assert_eq!(call.device, (device >= 0).then_some(device));

@@ -1,5 +1,6 @@
 //! Live attachments: a program on places of one file in one process.
 
+use std::any::Any;
 use std::ffi::CString;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -20,13 +21,8 @@ pub struct Link {
     pub path: String,
     /// How many places.
     pub points: usize,
-    _held: Held,
-}
-
-#[allow(dead_code)] // held for their drop
-enum Held {
-    Multi(OwnedFd),
-    Perf(Vec<UProbeLink>),
+    /// A descriptor, or one perf link for each place: their drop detaches.
+    _held: Box<dyn Any + Send>,
 }
 
 /// Places one program. `open_path` must lead to the file that is really mapped; `shown_path` is for
@@ -52,14 +48,15 @@ pub fn attach(
                 .multi_program(program)
                 .ok_or_else(|| ProbeError::Missing(program.name().to_owned()))?;
             let on_return = program == Program::CallReturn;
-            Held::Multi(multi::attach(fd, &path, pid, points, on_return).map_err(failed)?)
+            let link: OwnedFd = multi::attach(fd, &path, pid, points, on_return).map_err(failed)?;
+            Box::new(link) as Box<dyn Any + Send>
         }
         AttachMethod::Perf => {
             let scope = NonZeroU32::new(pid).map_or(UProbeScope::CallingProcess, |pid| {
                 UProbeScope::OneProcess(pid)
             });
             let probe = kernel.perf_program(program)?;
-            let mut links = Vec::with_capacity(points.len());
+            let mut links: Vec<UProbeLink> = Vec::with_capacity(points.len());
             for point in points {
                 let wrap = |source| ProbeError::Aya {
                     program: program.name().to_owned(),
@@ -78,7 +75,7 @@ pub fn attach(
                     .map_err(wrap)?;
                 links.push(probe.take_link(id).map_err(wrap)?);
             }
-            Held::Perf(links)
+            Box::new(links)
         }
     };
     Ok(Link {

@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use memscope_common::{Op, WATCH_ALL};
+use memscope_common::WATCH_ALL;
 use memscope_decode::{DaemonRecord, SiteDefined};
 use memscope_ledger::event::ProcessHandle;
 use memscope_rpc::{
@@ -246,7 +246,7 @@ impl Tracer {
         let number = self.sites.len() as u32 + 1;
         self.sites.insert(key, number);
         let op = match site.row.purpose {
-            Purpose::Call(op) => call_op(op),
+            Purpose::Call(op) => memscope_decode::call_op(op),
             _ => None,
         };
         new.push(DaemonRecord::SiteDefined(SiteDefined {
@@ -439,39 +439,6 @@ impl Tracer {
         self.configure();
         id
     }
-}
-
-/// The ledger's word for an operation that changes memory.
-fn call_op(op: Op) -> Option<memscope_ledger::event::CallOp> {
-    use memscope_ledger::event::CallOp;
-    Some(match op {
-        Op::Alloc => CallOp::Alloc,
-        Op::Free => CallOp::Free,
-        Op::AsyncAlloc => CallOp::AsyncAlloc,
-        Op::AsyncFree => CallOp::AsyncFree,
-        Op::ManagedAlloc => CallOp::ManagedAlloc,
-        Op::HostAlloc => CallOp::HostAlloc,
-        Op::HostFree => CallOp::HostFree,
-        Op::HostRegister => CallOp::HostRegister,
-        Op::HostUnregister => CallOp::HostUnregister,
-        Op::Reserve => CallOp::Reserve,
-        Op::ReserveFree => CallOp::ReserveFree,
-        Op::Create => CallOp::Create,
-        Op::Release => CallOp::Release,
-        Op::Map => CallOp::Map,
-        Op::Unmap => CallOp::Unmap,
-        Op::Retain => CallOp::Retain,
-        Op::Import => CallOp::Import,
-        Op::IpcOpen => CallOp::IpcOpen,
-        Op::IpcClose => CallOp::IpcClose,
-        Op::MemInfo => CallOp::MemInfo,
-        Op::Reset => CallOp::Reset,
-        Op::ArrayAlloc => CallOp::ArrayAlloc,
-        Op::ArrayFree => CallOp::ArrayFree,
-        Op::SetDevice | Op::SetContext | Op::PushContext | Op::PopContext | Op::PrimaryContext => {
-            return None;
-        }
-    })
 }
 
 /// A channel into the tracer that the keeper can use too.

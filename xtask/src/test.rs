@@ -62,7 +62,13 @@ pub fn run(options: &Options) -> Result<()> {
         step(&mut tally, "tests without privilege", |tally| {
             tests(
                 tally,
-                &["--workspace", "--exclude", "memscope-tests", "--locked"],
+                &[
+                    "--workspace",
+                    "--exclude",
+                    "memscope-tests",
+                    "--locked",
+                    "--no-fail-fast",
+                ],
                 &[],
             )
         });

@@ -2,6 +2,7 @@
 
 use crate::units::{parse_duration, parse_timeout};
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use memscope_proto::v1::Moment;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -110,7 +111,8 @@ pub(crate) enum Command {
     /// Write segments, blocks and trace of a process to a file.
     #[command(after_help = "Examples:
   memscope-ctl snapshot --pid 4242 -o s.pickle    open it at https://pytorch.org/memory_viz
-  memscope-ctl snapshot --pid 4242 --format json | jq .header")]
+  memscope-ctl snapshot --pid 4242 --format json | jq .header
+  memscope-ctl snapshot --pid 4242 --at -5m -o before.pickle   as it was five minutes ago")]
     Snapshot(Snapshot),
     /// Print events as they happen, one JSON object a line.
     ///
@@ -224,6 +226,10 @@ pub(crate) struct Snapshot {
     /// Format of the file.
     #[arg(long, value_enum, default_value_t = Format::MemoryViz)]
     pub(crate) format: Format,
+    /// An earlier moment, from the journal: an age (-5m, -30s), a time (2026-11-20T08:30:00Z, or
+    /// nanoseconds since 1970 as in `as_of`), or event:NUMBER for right after that event.
+    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
+    pub(crate) at: Option<Moment>,
     /// The file; written whole or not at all. Without it, standard output.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

@@ -7,6 +7,7 @@ mod args;
 mod client;
 mod commands;
 mod failure;
+mod moment;
 mod output;
 mod recording;
 mod render;

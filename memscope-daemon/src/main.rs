@@ -113,6 +113,7 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
         tracer: None,
         started: Instant::now(),
         messages,
+        ledger: ledger_config(config),
         replay: Some((path.to_owned(), replayed.end)),
         journal_limit: None,
     };
@@ -179,6 +180,7 @@ async fn serve_live(config: &Config) -> Result<()> {
         tracer: Some(orders.clone()),
         started: Instant::now(),
         messages,
+        ledger: ledger_config(config),
         replay: None,
         journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),
     };

@@ -14,6 +14,8 @@ pub struct Replayed {
     pub ledger: Ledger,
     /// Its epoch.
     pub epoch: u64,
+    /// Boot time of the first record that it still has.
+    pub begins_ns: u64,
     /// The moment of its last record.
     pub end: AsOf,
     /// Records applied.
@@ -24,42 +26,91 @@ pub struct Replayed {
 
 /// Reads a recording to its end.
 pub fn replay(path: &Path, config: LedgerConfig) -> Result<Replayed, RecordingError> {
+    fold(path, config, |_, _| false)
+}
+
+/// Reads a recording up to a moment: to the first event that lies behind it.
+pub fn replay_until(
+    path: &Path,
+    config: LedgerConfig,
+    until: Until,
+) -> Result<Replayed, RecordingError> {
+    fold(path, config, move |ledger, event| match until {
+        Until::Boot(ns) => event.time_ns > ns,
+        Until::Unix(ns) => ledger.unix_ns(event.time_ns) > ns,
+        Until::Event(number) => event.id.sequence > number,
+    })
+}
+
+/// Where to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// Behind this boot time, nanoseconds.
+    Boot(u64),
+    /// Behind this time, nanoseconds since 1970.
+    Unix(u64),
+    /// Behind the event with this number.
+    Event(u64),
+}
+
+fn fold(
+    path: &Path,
+    config: LedgerConfig,
+    stop: impl Fn(&Ledger, &Event) -> bool,
+) -> Result<Replayed, RecordingError> {
     let recording = Recording::open(path)?;
-    let epoch = recording.header().epoch;
+    let header = recording.header();
+    let epoch = header.epoch;
     let mut decoder = Decoder::new(epoch);
     let mut ledger = Ledger::new(config);
     let mut records = recording.records();
     let mut last = Event {
         id: EventId { epoch, sequence: 0 },
-        time_ns: recording.header().clock.boot_ns,
+        time_ns: header.clock.boot_ns,
         process: memscope_ledger::event::ProcessHandle(0),
         tid: 0,
         lost_before: 0,
         body: Body::Clock {
-            unix_ns: recording.header().clock.unix_ns,
+            unix_ns: header.clock.unix_ns,
         },
     };
+    let begins_ns = header.first_boot_ns;
+    let begins_late = header.first_sequence > 1;
     ledger.apply(&last);
     let mut count = 0;
     while let Some(entry) = records.next_record()? {
         decoder.seek(entry.sequence);
         count += 1;
         if let Outcome::Decoded(event) = decoder.decode(entry.record) {
+            if !entry.repeated && stop(&ledger, &event) {
+                break;
+            }
             ledger.apply(&event);
             last.id = event.id;
             last.time_ns = last.time_ns.max(event.time_ns);
         }
     }
     let warnings: Vec<String> = records.warnings().iter().map(ToString::to_string).collect();
+    let mut notes = Vec::new();
     if !warnings.is_empty() {
-        let text = format!("the recording is damaged: {}", warnings.join("; "));
-        for process in ledger.processes() {
+        notes.push(CoverageNote {
+            code: "recording_damaged".to_owned(),
+            text: format!("the recording is damaged: {}", warnings.join("; ")),
+        });
+    }
+    if begins_late {
+        notes.push(CoverageNote {
+            code: "journal_begins_late".to_owned(),
+            text: "the journal's oldest part is gone: blocks that came before what is left of it \
+                   are not in this answer"
+                .to_owned(),
+        });
+    }
+    for process in ledger.processes() {
+        for note in &notes {
             ledger.apply(&Event {
                 process: process.handle,
-                body: Body::Coverage(CoverageNote {
-                    code: "recording_damaged".to_owned(),
-                    text: text.clone(),
-                }),
+                body: Body::Coverage(note.clone()),
                 ..last.clone()
             });
         }
@@ -72,6 +123,7 @@ pub fn replay(path: &Path, config: LedgerConfig) -> Result<Replayed, RecordingEr
     Ok(Replayed {
         ledger,
         epoch,
+        begins_ns,
         end,
         records: count,
         warnings,

@@ -5,20 +5,21 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use memscope_ledger::Ledger;
 use memscope_ledger::event::ProcessHandle;
 use memscope_ledger::report::{
     AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary,
     SnapshotReport, StatsReport,
 };
+use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_rpc::{
     AttachOutcome, AttachRequest, Caller, Daemon, DaemonStatus, DetachOutcome, DetachScope,
-    EventFilter, EventItem, JournalState, JournalStatus, Refusal, Severity, StatusMessage,
+    EventFilter, EventItem, JournalState, JournalStatus, Moment, Refusal, Severity, StatusMessage,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 use crate::keeper::{Gone, KeeperHandle, KeeperStatus};
+use crate::replay::{Until, replay_until};
 use crate::tracer::{Order, TracerStatus};
 
 /// Messages kept for `status`.
@@ -64,6 +65,8 @@ pub struct Serving {
     pub messages: Messages,
     /// The recording that is replayed, and the moment it ends.
     pub replay: Option<(std::path::PathBuf, AsOf)>,
+    /// How earlier moments are folded.
+    pub ledger: LedgerConfig,
     /// Largest size of the journal.
     pub journal_limit: Option<u64>,
 }
@@ -176,7 +179,10 @@ impl Daemon for Serving {
         .await
     }
 
-    async fn snapshot(&self, pid: u32) -> Result<Arc<SnapshotReport>, Refusal> {
+    async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal> {
+        if let Some(at) = at {
+            return self.earlier(pid, at).await.map(Arc::new);
+        }
         self.about(pid, |ledger, process, as_of| {
             ledger.snapshot(process, as_of)
         })
@@ -203,6 +209,65 @@ impl Daemon for Serving {
 }
 
 impl Serving {
+    /// The state of an earlier moment: the journal, folded again up to there.
+    async fn earlier(&self, pid: u32, at: Moment) -> Result<SnapshotReport, Refusal> {
+        let now = self
+            .keeper
+            .ask(|_, as_of| as_of)
+            .await
+            .map_err(|gone| RefusalOf::from(gone).0)?;
+        let end = self.replay.as_ref().map_or(now, |(_, end)| *end);
+        let until = match at {
+            Moment::Unix(ns) if ns > end.unix_ns => return Err(not_in_the_journal("lies ahead")),
+            Moment::Event(number) if number > end.event.sequence => {
+                return Err(not_in_the_journal("has not come yet"));
+            }
+            Moment::Unix(ns) => Until::Unix(ns),
+            Moment::Ago(ns) => Until::Boot(end.boot_ns.saturating_sub(ns)),
+            Moment::Event(number) => Until::Event(number),
+        };
+        let path = match &self.replay {
+            Some((path, _)) => path.clone(),
+            None => {
+                let keeper = self
+                    .keeper
+                    .status()
+                    .await
+                    .map_err(|gone| RefusalOf::from(gone).0)?;
+                if !matches!(keeper.journal, Some(memscope_journal::State::Running)) {
+                    return Err(not_in_the_journal("needs a journal, and none is written"));
+                }
+                keeper.journal_dir
+            }
+        };
+        let config = self.ledger.clone();
+        let folded = tokio::task::spawn_blocking(move || replay_until(&path, config, until))
+            .await
+            .map_err(|source| Refusal::Internal {
+                what: "the journal could not be read".to_owned(),
+                source: Box::new(source),
+            })?
+            .map_err(|source| Refusal::Internal {
+                what: "the journal could not be read".to_owned(),
+                source: Box::new(source),
+            })?;
+        if let Until::Boot(ns) = until
+            && ns < folded.begins_ns
+        {
+            return Err(not_in_the_journal("lies before the journal's first record"));
+        }
+        let as_of = folded.end;
+        folded
+            .ledger
+            .find(pid)
+            .and_then(|process| folded.ledger.snapshot(process, as_of))
+            .ok_or_else(|| {
+                not_in_the_journal(&format!(
+                    "lies before process {pid} was attached, or before what is left of the journal"
+                ))
+            })
+    }
+
     fn put_together(&self, keeper: KeeperStatus, tracer: Option<TracerStatus>) -> DaemonStatus {
         let mut messages = self.messages.all();
         let (_, unix_ns) = clock::pair();
@@ -260,6 +325,15 @@ impl Serving {
         }
         status.drops = drops;
         status
+    }
+}
+
+fn not_in_the_journal(why: &str) -> Refusal {
+    Refusal::Invalid {
+        what: format!("that moment {why}"),
+        hint: "`memscope-ctl ps` says since when a process is traced; --journal-mib of memscoped \
+               says how much is kept"
+            .to_owned(),
     }
 }
 

@@ -15,11 +15,17 @@
 //! * One key more than PyTorch's, `memscope`: whose snapshot it is, of when, and what limits it. Readers
 //!   of PyTorch's snapshots pass over keys that they do not know.
 
+pub mod diff;
+mod history;
 mod json;
+mod levels;
+mod perfetto;
 mod pickle;
 mod sink;
 mod snapshot;
+mod wire;
 
+pub use diff::{Diff, diff};
 use memscope_ledger::report::SnapshotReport;
 use std::io::{self, BufWriter, Write};
 
@@ -60,5 +66,16 @@ pub fn json(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportEr
     let mut out = BufWriter::with_capacity(BUFFER, out);
     snapshot::write(report, &mut json::Json::new(&mut out))?;
     out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// Writes a trace that <https://ui.perfetto.dev> opens: counters of allocated and reserved bytes per
+/// device and private pool, slices for long-lived blocks, and the allocator's own events.
+///
+/// Allocated bytes are requested bytes, which is what the trace has. At most 20,000 blocks become
+/// slices, largest first; the event `snapshot` at the end counts the others.
+pub fn perfetto(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    perfetto::write(report, &mut out)?;
     Ok(out.flush()?)
 }

@@ -70,6 +70,8 @@ pub enum Body {
         /// Bytes.
         total_bytes: u64,
     },
+    /// What a device's pool held at one moment, read from the allocator's own structures; one part of it.
+    Held(Box<HeldPart>),
     /// A runtime or driver call returned.
     Call(Call),
     /// PyTorch's allocator reported a block and its totals.
@@ -78,6 +80,49 @@ pub enum Body {
     Oom(PoolOom),
     /// An entry of PyTorch's allocator trace.
     Trace(PoolTrace),
+}
+
+/// A part of what one device's pool held at one moment, as its own structures said. The reading was
+/// accepted only because its sums equalled the allocator's totals and nothing was allocated or freed
+/// while it was read; so it stands at one place in the order of the pool's events, which is told by
+/// `at_ns`: events of the device up to then are in it, later ones are not. It may reach the log later
+/// than that.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldPart {
+    /// The moment, `CLOCK_BOOTTIME`, nanoseconds.
+    pub at_ns: u64,
+    /// Device ordinal.
+    pub device: i32,
+    /// Number of this part, from 0.
+    pub part: u32,
+    /// How many parts the reading has; it counts only when all have come, in order.
+    pub parts: u32,
+    /// The allocator's totals at that moment.
+    pub total_allocated: u64,
+    /// The allocator's totals at that moment.
+    pub total_reserved: u64,
+    /// Segments by address. A long segment may go on in the next part: same address, further blocks.
+    pub segments: Vec<HeldSegment>,
+}
+
+/// A segment of a reading.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldSegment {
+    /// Address.
+    pub addr: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Raw stream.
+    pub stream: u64,
+    /// In the large pool.
+    pub large: bool,
+    /// Private pool id, `(0, 0)` is the default one.
+    pub pool: (u64, u64),
+    /// Made of mapped chunks.
+    pub expandable: bool,
+    /// Blocks in use by address: (address, rounded bytes, requested bytes, freed but still used by a
+    /// stream). What lies between them is free.
+    pub blocks: Vec<(u64, u64, u64, bool)>,
 }
 
 /// Depth of observation.

@@ -108,6 +108,7 @@ impl Process {
                 device,
                 total_bytes,
             } => self.devices.at(Some(*device)).nvml_total_bytes = Some(*total_bytes),
+            Body::Held(_) => {}
             // The ledger has taken it: it is the machine's.
             Body::Clock { .. } => {}
         }

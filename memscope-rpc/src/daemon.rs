@@ -48,7 +48,8 @@ pub trait Daemon: Send + Sync + 'static {
 
     /// Segments, blocks and trace. Drains the ring first. Works on a copy: the server holds it for
     /// as long as the client takes to read it.
-    async fn snapshot(&self, pid: u32) -> Result<Arc<SnapshotReport>, Refusal>;
+    /// `at`: the state of an earlier moment, from the journal.
+    async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal>;
 
     /// Events from now on, those that `filter` accepts. The channel is bounded and never waited
     /// for: see [`crate::EventHub`], which does this.
@@ -56,6 +57,17 @@ pub trait Daemon: Send + Sync + 'static {
 
     /// State of the daemon itself.
     async fn status(&self) -> Result<DaemonStatus, Refusal>;
+}
+
+/// A moment within the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Nanoseconds since 1970.
+    Unix(u64),
+    /// Nanoseconds before now, or before the end of a recording.
+    Ago(u64),
+    /// Right after the event with this number.
+    Event(u64),
 }
 
 /// What to attach, and how deep.

@@ -23,7 +23,7 @@ pub use caller::{Caller, Identify, peer_credentials};
 pub use daemon::{
     AttachOutcome, AttachRequest, AttachScope, AttachedProcess, Daemon, DaemonStatus,
     DetachOutcome, DetachScope, EventFilter, EventItem, JournalState, JournalStatus, LibraryStatus,
-    RefusedProcess, RuleStatus, Severity, StatusMessage,
+    Moment, RefusedProcess, RuleStatus, Severity, StatusMessage,
 };
 pub use export::{Export, Exporter};
 pub use fanout::EventHub;

@@ -2,7 +2,7 @@
 
 use crate::access::Access;
 use crate::caller::{Caller, identify};
-use crate::daemon::{AttachRequest, AttachScope, Daemon, DetachScope, EventFilter};
+use crate::daemon::{AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, Moment};
 use crate::export::ChunkStream;
 use crate::serve::ServeOptions;
 use crate::{Refusal, convert, export};
@@ -59,13 +59,18 @@ impl Service {
         Ok(caller)
     }
 
-    async fn take_snapshot(&self, caller: Caller, pid: u32) -> Result<Arc<SnapshotReport>, Status> {
+    async fn take_snapshot(
+        &self,
+        caller: Caller,
+        pid: u32,
+        at: Option<v1::Moment>,
+    ) -> Result<Arc<SnapshotReport>, Status> {
         let _turn = self
             .snapshots
             .acquire()
             .await
             .map_err(|_| Refusal::ShuttingDown)?;
-        let report = self.daemon.snapshot(pid).await?;
+        let report = self.daemon.snapshot(pid, moment(at)?).await?;
         self.access().check_answer(caller, pid, &report.process)?;
         Ok(report)
     }
@@ -146,6 +151,22 @@ fn detach_scope(scope: Option<v1::detach_request::Scope>) -> Result<DetachScope,
         Some(Scope::All(false)) | None => Err(invalid(
             "the request does not say what to detach",
             "give a pid, a rule, or all",
+        )),
+    }
+}
+
+fn moment(at: Option<v1::Moment>) -> Result<Option<Moment>, Refusal> {
+    use v1::moment::Moment as Wire;
+    let Some(at) = at else {
+        return Ok(None);
+    };
+    match at.moment {
+        Some(Wire::UnixNs(ns)) => Ok(Some(Moment::Unix(ns))),
+        Some(Wire::AgoNs(ns)) => Ok(Some(Moment::Ago(ns))),
+        Some(Wire::Event(number)) => Ok(Some(Moment::Event(number))),
+        None => Err(invalid(
+            "the request names no moment",
+            "give a time, an age or an event, or leave it out for now",
         )),
     }
 }
@@ -264,7 +285,8 @@ impl Memscope for Service {
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
-        let report = self.take_snapshot(caller, pid).await?;
+        let at = request.into_inner().at;
+        let report = self.take_snapshot(caller, pid, at).await?;
         // Each part is made when the client has room for it.
         let parts = tokio_stream::iter(convert::SnapshotParts::new(report)).map(Ok);
         Ok(Response::new(Box::pin(parts)))
@@ -288,7 +310,9 @@ impl Memscope for Service {
             )
         })?;
         let caller = self.asker(&request, question.pid).await?;
-        let report = self.take_snapshot(caller, question.pid).await?;
+        let report = self
+            .take_snapshot(caller, question.pid, question.at)
+            .await?;
         Ok(Response::new(export::stream(report, exporter)))
     }
 

@@ -56,7 +56,7 @@ async fn others_processes_look_untraced() {
         client.fluctuation(fluctuation).await.unwrap_err().code(),
         Code::NotFound
     );
-    let snapshot = v1::SnapshotRequest { pid: 12 };
+    let snapshot = v1::SnapshotRequest { pid: 12, at: None };
     assert_eq!(
         client.snapshot(snapshot).await.unwrap_err().code(),
         Code::NotFound

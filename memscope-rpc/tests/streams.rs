@@ -21,7 +21,7 @@ async fn a_large_snapshot_comes_in_parts() {
     let server = Server::start(FakeDaemon::with([process]), as_user(ADA));
     let mut client = server.client().await;
     let mut parts = client
-        .snapshot(v1::SnapshotRequest { pid: 11 })
+        .snapshot(v1::SnapshotRequest { pid: 11, at: None })
         .await
         .unwrap()
         .into_inner();
@@ -70,6 +70,7 @@ async fn an_export_is_whole_or_says_that_it_is_not() {
         let server = Server::start(FakeDaemon::with([process]), options);
         let request = v1::ExportRequest {
             pid: 11,
+            at: None,
             format: v1::ExportFormat::MemoryViz.into(),
         };
         let mut chunks = server
@@ -122,6 +123,7 @@ async fn an_export_that_nobody_reads_on_ends() {
     let server = Server::start(of_ada_and_bob(), options);
     let request = v1::ExportRequest {
         pid: 11,
+        at: None,
         format: v1::ExportFormat::MemoryViz.into(),
     };
     let mut chunks = server
@@ -143,7 +145,11 @@ async fn an_export_that_nobody_reads_on_ends() {
 async fn an_unknown_format_is_refused() {
     let server = Server::start(of_ada_and_bob(), as_user(ADA));
     for format in [0, 1, 77] {
-        let request = v1::ExportRequest { pid: 11, format };
+        let request = v1::ExportRequest {
+            pid: 11,
+            format,
+            at: None,
+        };
         let error = server.client().await.export(request).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument);
     }

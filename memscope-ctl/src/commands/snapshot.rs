@@ -32,8 +32,8 @@ pub(super) async fn snapshot(
     let pid = client.choose(snapshot.process.pid).await?;
     let mut target = Target::open(snapshot.output.as_deref())?;
     match snapshot.format {
-        Format::MemoryViz => export(client, pid, &mut target).await?,
-        Format::Json => as_json(client, pid, &mut target).await?,
+        Format::MemoryViz => export(client, pid, snapshot.at, &mut target).await?,
+        Format::Json => as_json(client, pid, snapshot.at, &mut target).await?,
     }
     let bytes = target.bytes;
     let Some(path) = target.finish()? else {
@@ -62,10 +62,16 @@ struct Written {
     bytes: u64,
 }
 
-async fn export(client: &Client, pid: u32, target: &mut Target) -> Result<(), Failure> {
+async fn export(
+    client: &Client,
+    pid: u32,
+    at: Option<v1::Moment>,
+    target: &mut Target,
+) -> Result<(), Failure> {
     let question = v1::ExportRequest {
         pid,
         format: v1::ExportFormat::MemoryViz.into(),
+        at,
     };
     let mut chunks = client
         .ask(question, async |mut rpc, request| rpc.export(request).await)
@@ -84,8 +90,13 @@ async fn export(client: &Client, pid: u32, target: &mut Target) -> Result<(), Fa
 
 /// Writes `{"header": …, "segments": […], "trace": […]}`, a segment and an entry a line, without
 /// ever holding more than a part and a segment.
-async fn as_json(client: &Client, pid: u32, target: &mut Target) -> Result<(), Failure> {
-    let question = v1::SnapshotRequest { pid };
+async fn as_json(
+    client: &Client,
+    pid: u32,
+    at: Option<v1::Moment>,
+    target: &mut Target,
+) -> Result<(), Failure> {
+    let question = v1::SnapshotRequest { pid, at };
     let mut parts = client
         .ask(question, async |mut rpc, request| {
             rpc.snapshot(request).await

@@ -1,6 +1,8 @@
 //! Reports to export.
 #![allow(dead_code)] // each test program uses a part of it
 
+pub mod course;
+
 use memscope_ledger::event::{CoverageNote, EventId, ProcessFacts, ProcessHandle, TraceAction};
 use memscope_ledger::report::*;
 

@@ -40,6 +40,16 @@ fn body(body: &Body) -> Wire {
             device: *device,
             total_bytes: *total_bytes,
         }),
+        Body::Held(held) => Wire::Held(v1::HeldPart {
+            device: held.device,
+            at_boot_ns: held.at_ns,
+            part: held.part,
+            parts: held.parts,
+            total_allocated_bytes: held.total_allocated,
+            total_reserved_bytes: held.total_reserved,
+            segments: held.segments.len() as u32,
+            blocks: held.segments.iter().map(|s| s.blocks.len() as u32).sum(),
+        }),
         Body::Call(one) => Wire::Call(call(one)),
         Body::Report(report) => Wire::Report(v1::PoolReport {
             device: report.device,

@@ -208,7 +208,11 @@ impl Daemon for FakeDaemon {
         })
     }
 
-    async fn snapshot(&self, pid: u32) -> Result<Arc<SnapshotReport>, Refusal> {
+    async fn snapshot(
+        &self,
+        pid: u32,
+        _at: Option<crate::Moment>,
+    ) -> Result<Arc<SnapshotReport>, Refusal> {
         let process = self.find(pid).await?;
         let (segments, blocks, entries) = process.snapshot;
         Ok(Arc::new(SnapshotReport {

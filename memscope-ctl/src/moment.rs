@@ -1,0 +1,62 @@
+//! Moments as users write them: ages, times, events.
+
+use memscope_proto::v1::{self, moment::Moment as Wire};
+
+/// Reads `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, or `event:NUMBER`.
+pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
+    let moment = if let Some(age) = text.strip_prefix('-') {
+        let age = crate::units::parse_duration(age)?;
+        Wire::AgoNs(u64::try_from(age.as_nanos()).map_err(|e| e.to_string())?)
+    } else if let Some(number) = text.strip_prefix("event:") {
+        Wire::Event(
+            number
+                .parse()
+                .map_err(|e| format!("{e}; write event:1234, with a number as in as_of_event"))?,
+        )
+    } else if let Some(step) = text.strip_prefix("step") {
+        return Err(format!(
+            "steps are not known yet (asked for step{step}); name a time, an age such as -5m, or \
+             event:NUMBER"
+        ));
+    } else if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
+        Wire::UnixNs(text.parse().map_err(|e| format!("{e}"))?)
+    } else {
+        let time: jiff::Timestamp = text
+            .parse()
+            .map_err(|e| format!("{e}; write -5m, 2026-11-20T08:30:00Z, or event:NUMBER"))?;
+        let ns = u64::try_from(time.as_nanosecond())
+            .map_err(|_| "a time before 1970 is in no journal".to_owned())?;
+        Wire::UnixNs(ns)
+    };
+    Ok(v1::Moment {
+        moment: Some(moment),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(text: &str) -> Option<Wire> {
+        parse(text).ok().and_then(|m| m.moment)
+    }
+
+    #[test]
+    fn reads_every_form_and_refuses_the_rest() {
+        assert_eq!(wire("-5m"), Some(Wire::AgoNs(300_000_000_000)));
+        assert_eq!(wire("-500ms"), Some(Wire::AgoNs(500_000_000)));
+        assert_eq!(wire("event:12"), Some(Wire::Event(12)));
+        assert_eq!(
+            wire("1795156410764721953"),
+            Some(Wire::UnixNs(1_795_156_410_764_721_953))
+        );
+        assert_eq!(
+            wire("1970-01-01T00:00:02Z"),
+            Some(Wire::UnixNs(2_000_000_000))
+        );
+        for wrong in ["", "yesterday", "-", "event:x", "1960-01-01T00:00:00Z"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse("step 3").is_err_and(|e| e.contains("steps are not known yet")));
+    }
+}

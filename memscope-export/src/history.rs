@@ -1,0 +1,280 @@
+//! What a snapshot says about time: when each block lived, and how much was held when.
+//!
+//! Owns: lifetimes and levels, worked out backwards from the state at `as_of` and forwards
+//! through the trace. Refuses: rounded sizes, which the trace does not have. Bytes here are requested
+//! bytes; where those are not known (blocks from before the attach) they are the block's.
+//!
+//! Without loss, the levels are the exact course. After a loss they stay sane: a block whose end was not
+//! seen ends at the latest where its address is handed out again or the state no longer has it, and
+//! says so; nothing goes below zero.
+
+use memscope_ledger::event::TraceAction;
+use memscope_ledger::report::{BlockState, SnapshotReport, SnapshotTrace};
+use std::collections::{BTreeMap, HashMap};
+
+/// A pool's id; `(0, 0)` is the default one, and stands also for one that is not told.
+pub(crate) type Pool = (u64, u64);
+pub(crate) const DEFAULT_POOL: Pool = (0, 0);
+
+/// How a life ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It has not: the block is handed out at `as_of`.
+    Live,
+    /// Its free is in the trace.
+    Seen,
+    /// The block is gone, its free was lost; `gone_ns` is the latest that it can have been.
+    Lost,
+}
+
+/// One block from being handed out to being given back (as asked: a stream may use it for longer).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Life {
+    pub(crate) device: i32,
+    pub(crate) pool: Pool,
+    pub(crate) stream: u64,
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    /// `size` is what was asked for, not the rounded size.
+    pub(crate) requested: bool,
+    /// `born_ns` is its birth; else it is the earliest moment that we know it to have lived.
+    pub(crate) born_known: bool,
+    /// Whether the trace has its birth, so that the level rises there.
+    in_trace: bool,
+    pub(crate) born_ns: u64,
+    pub(crate) gone_ns: u64,
+    pub(crate) end: End,
+}
+
+/// A change of what one pool of one device holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) time_ns: u64,
+    /// Index into `History::places`.
+    pub(crate) place: usize,
+    pub(crate) allocated: i64,
+    pub(crate) reserved: i64,
+}
+
+/// One pool of one device, and what it held when its device's part of the trace begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) device: i32,
+    pub(crate) pool: Pool,
+    pub(crate) allocated: i64,
+    pub(crate) reserved: i64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    pub(crate) lives: Vec<Life>,
+    pub(crate) places: Vec<Place>,
+    /// By time.
+    pub(crate) steps: Vec<Step>,
+    /// From when on each device's levels are known.
+    pub(crate) from_ns: BTreeMap<i32, u64>,
+}
+
+impl History {
+    pub(crate) fn of(report: &SnapshotReport) -> History {
+        let mut history = History::default();
+        for entry in &report.trace {
+            let from = history.from_ns.entry(entry.device).or_insert(u64::MAX);
+            *from = entry.time_ns.min(*from);
+        }
+        for segment in &report.segments {
+            let from = history.from_ns.entry(segment.device);
+            from.or_insert(report.as_of.boot_ns);
+        }
+        history.live_through(report);
+        history.step_through(report);
+        history
+    }
+
+    fn live_through(&mut self, report: &SnapshotReport) {
+        let mut open: HashMap<(i32, u64), usize> = HashMap::new();
+        for entry in &report.trace {
+            let key = (entry.device, entry.addr);
+            match entry.action {
+                TraceAction::Alloc => {
+                    if let Some(index) = open.insert(key, self.lives.len()) {
+                        self.end(index, entry.time_ns, End::Lost);
+                    }
+                    self.lives.push(Life {
+                        born_known: true,
+                        in_trace: true,
+                        born_ns: entry.time_ns,
+                        ..life(entry)
+                    });
+                }
+                TraceAction::FreeRequested => match open.remove(&key) {
+                    Some(index) => self.end(index, entry.time_ns, End::Seen),
+                    None => self.lives.push(Life {
+                        born_ns: self.from(entry.device),
+                        gone_ns: entry.time_ns,
+                        end: End::Seen,
+                        ..life(entry)
+                    }),
+                },
+                // Only where the request was lost is there something left to end.
+                TraceAction::FreeCompleted => {
+                    if let Some(index) = open.remove(&key) {
+                        self.end(index, entry.time_ns, End::Seen);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let as_of = report.as_of.boot_ns;
+        for segment in &report.segments {
+            let active = |state| matches!(state, BlockState::Active);
+            for block in segment.blocks.iter().filter(|block| active(block.state)) {
+                if let Some(index) = open.remove(&(segment.device, block.addr)) {
+                    self.end(index, as_of, End::Live);
+                    continue;
+                }
+                let born_ns = match block.since_ns {
+                    0 => self.from(segment.device),
+                    known => known,
+                };
+                self.lives.push(Life {
+                    device: segment.device,
+                    pool: segment.pool,
+                    stream: segment.stream,
+                    addr: block.addr,
+                    size: block.requested.unwrap_or(block.size),
+                    requested: block.requested.is_some(),
+                    born_known: block.since_ns != 0,
+                    in_trace: false,
+                    born_ns: born_ns.min(as_of),
+                    gone_ns: as_of,
+                    end: End::Live,
+                });
+            }
+        }
+        for index in open.into_values() {
+            self.end(index, as_of, End::Lost);
+        }
+    }
+
+    fn end(&mut self, index: usize, time_ns: u64, end: End) {
+        if let Some(life) = self.lives.get_mut(index) {
+            life.gone_ns = time_ns.max(life.born_ns);
+            life.end = end;
+        }
+    }
+
+    pub(crate) fn from(&self, device: i32) -> u64 {
+        self.from_ns.get(&device).copied().unwrap_or(0)
+    }
+
+    fn step_through(&mut self, report: &SnapshotReport) {
+        let mut places = Places::default();
+        let mut steps = Vec::with_capacity(2 * self.lives.len());
+        for life in &self.lives {
+            let place = places.index(life.device, life.pool);
+            let bytes = signed(life.size);
+            let rises = life.in_trace || life.born_ns > self.from(life.device);
+            let mut step = |time_ns, allocated| {
+                steps.push(Step {
+                    time_ns,
+                    place,
+                    allocated,
+                    reserved: 0,
+                });
+            };
+            if rises {
+                step(life.born_ns, bytes);
+            }
+            if life.end != End::Live {
+                step(life.gone_ns, -bytes);
+            }
+            if !rises {
+                places.add(place, bytes, 0);
+            }
+        }
+        for segment in &report.segments {
+            let place = places.index(segment.device, segment.pool);
+            places.add(place, 0, signed(segment.size));
+        }
+        for entry in &report.trace {
+            let reserved = match entry.action {
+                TraceAction::SegmentAlloc | TraceAction::SegmentMap => signed(entry.size),
+                TraceAction::SegmentFree | TraceAction::SegmentUnmap => -signed(entry.size),
+                _ => continue,
+            };
+            let place = places.index(entry.device, entry.pool.unwrap_or(DEFAULT_POOL));
+            // From the end backwards: what came later was not there at the start.
+            places.add(place, 0, -reserved);
+            steps.push(Step {
+                time_ns: entry.time_ns,
+                place,
+                allocated: 0,
+                reserved,
+            });
+        }
+        // Nothing changes there, and so that levels are told where they begin and where they end.
+        for (place, known) in places.places.iter().enumerate() {
+            let told = |time_ns| Step {
+                time_ns,
+                place,
+                allocated: 0,
+                reserved: 0,
+            };
+            steps.push(told(self.from(known.device)));
+            steps.push(told(report.as_of.boot_ns));
+        }
+        steps.sort_unstable_by_key(|step: &Step| step.time_ns);
+        self.steps = steps;
+        self.places = places.places;
+    }
+}
+
+/// A device's sizes fit (addresses have 57 bits); one that does not is noise.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(0)
+}
+
+fn life(entry: &SnapshotTrace) -> Life {
+    Life {
+        device: entry.device,
+        pool: entry.pool.unwrap_or(DEFAULT_POOL),
+        stream: entry.stream,
+        addr: entry.addr,
+        size: entry.size,
+        requested: true,
+        born_known: false,
+        in_trace: false,
+        born_ns: entry.time_ns,
+        gone_ns: entry.time_ns,
+        end: End::Lost,
+    }
+}
+
+#[derive(Default)]
+struct Places {
+    places: Vec<Place>,
+    known: HashMap<(i32, Pool), usize>,
+}
+
+impl Places {
+    fn index(&mut self, device: i32, pool: Pool) -> usize {
+        *self.known.entry((device, pool)).or_insert_with(|| {
+            self.places.push(Place {
+                device,
+                pool,
+                allocated: 0,
+                reserved: 0,
+            });
+            self.places.len() - 1
+        })
+    }
+
+    fn add(&mut self, index: usize, allocated: i64, reserved: i64) {
+        if let Some(place) = self.places.get_mut(index) {
+            place.allocated += allocated;
+            place.reserved += reserved;
+        }
+    }
+}

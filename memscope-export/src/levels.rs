@@ -1,0 +1,125 @@
+//! Walks through a history and tells the level of every device and private pool as it changes.
+
+use crate::history::{DEFAULT_POOL, History, Pool};
+use std::collections::BTreeMap;
+
+/// What has a level: a device as a whole, or one private pool of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Holder {
+    pub(crate) device: i32,
+    /// `None`: the whole device.
+    pub(crate) pool: Option<Pool>,
+}
+
+/// Levels of a holder at a moment; `None` has not changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) time_ns: u64,
+    /// Index into the holders.
+    pub(crate) holder: usize,
+    pub(crate) allocated: Option<u64>,
+    pub(crate) reserved: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    allocated: i64,
+    reserved: i64,
+    changed: (bool, bool),
+}
+
+/// See the module.
+pub(crate) struct Levels<'a> {
+    history: &'a History,
+    pub(crate) holders: Vec<Holder>,
+    /// For every place of the history its device's holder and, if it is a private pool, its own.
+    of_place: Vec<(usize, Option<usize>)>,
+    start: Vec<Level>,
+}
+
+impl<'a> Levels<'a> {
+    pub(crate) fn of(history: &'a History) -> Levels<'a> {
+        let mut index = BTreeMap::new();
+        let whole = |device| Holder { device, pool: None };
+        for device in history.from_ns.keys() {
+            index.insert(whole(*device), 0);
+        }
+        for place in history.places.iter().filter(|p| p.pool != DEFAULT_POOL) {
+            let pool = Some(place.pool);
+            let device = place.device;
+            index.insert(Holder { device, pool }, 0);
+        }
+        for (at, place) in index.values_mut().enumerate() {
+            *place = at;
+        }
+        let mut start = vec![Level::default(); index.len()];
+        let of_place: Vec<(usize, Option<usize>)> = history
+            .places
+            .iter()
+            .map(|place| {
+                let own = Holder {
+                    device: place.device,
+                    pool: Some(place.pool),
+                };
+                let device = index.get(&whole(place.device)).copied();
+                (device.unwrap_or(usize::MAX), index.get(&own).copied())
+            })
+            .collect();
+        for (place, (device, own)) in history.places.iter().zip(&of_place) {
+            for holder in [Some(*device), *own].into_iter().flatten() {
+                if let Some(level) = start.get_mut(holder) {
+                    level.allocated += place.allocated;
+                    level.reserved += place.reserved;
+                }
+            }
+        }
+        Levels {
+            history,
+            holders: index.into_keys().collect(),
+            of_place,
+            start,
+        }
+    }
+
+    /// Tells every level at its device's start, whenever it changes (once per moment), and at the end.
+    pub(crate) fn walk<E>(&self, mut tell: impl FnMut(Told) -> Result<(), E>) -> Result<(), E> {
+        let mut levels = self.start.clone();
+        let mut touched: Vec<usize> = Vec::new();
+        let steps = &self.history.steps;
+        for (at, step) in steps.iter().enumerate() {
+            let of_place = self.of_place.get(step.place).copied();
+            let (device, own) = of_place.unwrap_or((usize::MAX, None));
+            for holder in [Some(device), own].into_iter().flatten() {
+                let Some(level) = levels.get_mut(holder) else {
+                    continue;
+                };
+                level.allocated += step.allocated;
+                level.reserved += step.reserved;
+                let nothing = step.allocated == 0 && step.reserved == 0;
+                level.changed.0 |= step.allocated != 0 || nothing;
+                level.changed.1 |= step.reserved != 0 || nothing;
+                if !touched.contains(&holder) {
+                    touched.push(holder);
+                }
+            }
+            if steps.get(at + 1).is_some_and(|s| s.time_ns == step.time_ns) {
+                continue;
+            }
+            for holder in touched.drain(..) {
+                let Some(level) = levels.get_mut(holder) else {
+                    continue;
+                };
+                let (allocated, reserved) = std::mem::take(&mut level.changed);
+                // Below zero only after a loss.
+                let positive = |level| u64::try_from(level).unwrap_or(0);
+                tell(Told {
+                    time_ns: step.time_ns,
+                    holder,
+                    allocated: allocated.then(|| positive(level.allocated)),
+                    reserved: reserved.then(|| positive(level.reserved)),
+                })?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! Shapes in memory that tell what they are: libstdc++'s tree header, the flat hash table's header, PyTorch's statistics.
+//! All take bytes and say what they see; none reads memory.
+
+/// Most entries that any one tree or table is believed to have.
+pub(crate) const MOST: u64 = 1 << 22;
+/// A tree header with the comparator's word before it: the distance from one `std::set` to the next.
+pub(crate) const SET: usize = 48;
+/// A node of a tree: color, parent, left, right, value.
+pub(crate) const NODE: usize = 40;
+
+/// The word at `at`, 0 beyond the end.
+pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
+    at.checked_add(8)
+        .and_then(|end| bytes.get(at..end))
+        .and_then(|some| some.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
+}
+
+/// The half word at `at`, 0 beyond the end.
+pub(crate) fn half(bytes: &[u8], at: usize) -> u32 {
+    at.checked_add(4)
+        .and_then(|end| bytes.get(at..end))
+        .and_then(|some| some.try_into().ok())
+        .map_or(0, u32::from_le_bytes)
+}
+
+/// The byte at `at`, 0 beyond the end.
+pub(crate) fn byte(bytes: &[u8], at: usize) -> u8 {
+    bytes.get(at).copied().unwrap_or(0)
+}
+
+/// Whether a value can be the address of a C++ object in user space.
+pub(crate) fn is_pointer(value: u64) -> bool {
+    (0x1_0000..1 << 56).contains(&value) && value.is_multiple_of(8)
+}
+
+/// `std::_Rb_tree_header`: color, parent (the root), left, right, count
+/// (libstdc++, `bits/stl_tree.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tree {
+    /// The header's own address, which is the root's parent.
+    pub header: u64,
+    pub root: u64,
+    pub count: u64,
+}
+
+/// The tree whose header lies at `at` of an object at `base`, as far as the header itself shows.
+pub(crate) fn tree(bytes: &[u8], base: u64, at: usize) -> Option<Tree> {
+    bytes.get(at..at.checked_add(NODE)?)?;
+    let header = base.checked_add(at as u64)?;
+    let (root, left, right) = (
+        word(bytes, at + 8),
+        word(bytes, at + 16),
+        word(bytes, at + 24),
+    );
+    let count = word(bytes, at + 32);
+    // The header is red, always.
+    if half(bytes, at) != 0 || count > MOST {
+        return None;
+    }
+    let fits = if count == 0 {
+        root == 0 && left == header && right == header
+    } else {
+        [root, left, right]
+            .iter()
+            .all(|value| is_pointer(*value) && *value != header)
+    };
+    fits.then_some(Tree {
+        header,
+        root,
+        count,
+    })
+}
+
+/// The header of `ska::flat_hash_set` and `flat_hash_map` (c10/util/flat_hash_map.h): entries, slots less one, shift and
+/// longest probe as bytes, largest load as a float, number of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub entries: u64,
+    /// Entries that can be in use: slots and what hangs over their end. One more follows, which
+    /// marks the end.
+    pub slots: u64,
+    pub count: u64,
+}
+
+/// Bytes of a table's header.
+pub(crate) const TABLE: usize = 32;
+
+/// The table whose header lies at `at`.
+pub(crate) fn table(bytes: &[u8], at: usize) -> Option<Table> {
+    bytes.get(at..at.checked_add(TABLE)?)?;
+    let (entries, mask, count) = (word(bytes, at), word(bytes, at + 8), word(bytes, at + 24));
+    let (shift, reach) = (byte(bytes, at + 16), byte(bytes, at + 17));
+    // The largest load is a half in every table.
+    if !is_pointer(entries) || f32::from_bits(half(bytes, at + 20)) != 0.5 || mask >= MOST {
+        return None;
+    }
+    let slots = mask + 1;
+    let bits = slots.trailing_zeros();
+    // Fibonacci hashing keeps the upper bits; an empty table has one slot and shift 63.
+    let shifted = u32::from(shift) == 64 - bits || (mask == 0 && shift == 63);
+    let fits =
+        slots.is_power_of_two() && shifted && (1..=64).contains(&reach) && count <= slots;
+    fits.then_some(Table {
+        entries,
+        slots: mask + u64::from(reach),
+        count,
+    })
+}
+
+/// Whether an entry is in use: its distance is not negative.
+pub(crate) fn in_use(entry: &[u8]) -> bool {
+    byte(entry, 0) < 0x80 && !entry.is_empty()
+}
+
+/// Bytes of a `Stat`: current, peak, allocated, freed.
+pub(crate) const STAT: usize = 32;
+/// Bytes of a `StatArray`: all pools, small, large.
+pub(crate) const STAT_ARRAY: usize = 3 * STAT;
+
+/// The current values of the `StatArray` at `at` (all, small, large), if it is one: each value is the sum of
+/// the two below it, and no peak is below its current value. Allocated less freed is not asked to be
+/// the current value: `reset_accumulated_memory_stats` sets both to zero.
+pub(crate) fn stat_array(bytes: &[u8], at: usize) -> Option<[u64; 3]> {
+    bytes.get(at..at.checked_add(STAT_ARRAY)?)?;
+    for field in [0, 16, 24] {
+        let sum = word(bytes, at + STAT + field).checked_add(word(bytes, at + 2 * STAT + field));
+        if sum != Some(word(bytes, at + field)) {
+            return None;
+        }
+    }
+    let mut current = [0; 3];
+    for (i, value) in current.iter_mut().enumerate() {
+        *value = word(bytes, at + i * STAT);
+        if *value > word(bytes, at + i * STAT + 8) || *value >> 56 != 0 {
+            return None;
+        }
+    }
+    Some(current)
+}
+
+/// The state of a mutex (glibc's `pthread_mutex_t` of the recursive kind) at the start of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mutex {
+    Free,
+    /// By this thread.
+    Held(u32),
+}
+
+/// Bytes of a mutex.
+pub(crate) const MUTEX: usize = 40;
+
+/// Reads it, if it is one.
+pub(crate) fn mutex(bytes: &[u8]) -> Option<Mutex> {
+    bytes.get(..MUTEX)?;
+    // lock, count, owner, users, kind (1: recursive).
+    let [lock, count, owner, users, kind] = [0, 4, 8, 12, 16].map(|at| half(bytes, at));
+    if kind != 1 || users > 1 || lock > 2 {
+        return None;
+    }
+    if lock == 0 && count == 0 && owner == 0 {
+        return Some(Mutex::Free);
+    }
+    // Between the lock's fields a thread can be anywhere; any of them set means held.
+    Some(Mutex::Held(owner))
+}

@@ -1,0 +1,106 @@
+//! Earlier moments, from the journal, live and from the recording.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_tests::{Daemon, Torch, Value, coverage, number};
+
+/// A snapshot as JSON.
+fn snapshot(daemon: &Daemon, pid: &str, at: Option<&str>) -> Value {
+    let mut words = vec!["snapshot", "--pid", pid, "--format", "json"];
+    if let Some(at) = at {
+        words.extend(["--at", at]);
+    }
+    daemon.ctl(&words).document()
+}
+
+#[test]
+fn earlier_moments_are_as_they_were() {
+    let mut daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("train");
+    let pid = torch.pid_text();
+    daemon.attach(torch.pid(), "trace");
+    let mut moments = Vec::new();
+    for command in [
+        "train",
+        "alloc a 3000000",
+        "alloc b 70000",
+        "train 2",
+        "oom",
+        "free a",
+        "empty_cache",
+        "alloc c 9000000",
+        "train",
+        "drop",
+    ] {
+        torch.ask(command);
+        moments.push((command, snapshot(&daemon, &pid, None)));
+    }
+    for (command, then) in &moments {
+        let event = number(&then["header"]["as_of_event"]["sequence"]);
+        for at in [
+            format!("event:{event}"),
+            number(&then["header"]["as_of"]).to_string(),
+        ] {
+            let again = snapshot(&daemon, &pid, Some(&at));
+            assert_eq!(again["segments"], then["segments"], "{command} at {at}");
+            assert_eq!(
+                again["trace"].as_array().unwrap().len(),
+                then["trace"].as_array().unwrap().len(),
+                "{command} at {at}"
+            );
+        }
+    }
+    let distinct: std::collections::BTreeSet<String> = moments
+        .iter()
+        .map(|(_, then)| then["segments"].to_string())
+        .collect();
+    assert!(
+        distinct.len() >= 6,
+        "the moments differ: {}",
+        distinct.len()
+    );
+
+    // Moments that are not there.
+    let ask = |daemon: &Daemon, at: &str| {
+        daemon.ctl(&["snapshot", "--pid", &pid, "--format", "json", "--at", at])
+    };
+    ask(&daemon, "event:99999999").refused(2, &["has not come yet"]);
+    ask(&daemon, "2100-01-01T00:00:00Z").refused(2, &["lies ahead"]);
+    ask(&daemon, "1990-01-01T00:00:00Z").refused(2, &["attached"]);
+    for (words, said) in [
+        ("step 3", "steps are not known yet"),
+        ("yesterday", "event:NUMBER"),
+    ] {
+        let refused = ask(&daemon, words);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        assert!(refused.errors.contains(said), "{refused:?}");
+    }
+
+    // The same from the recording.
+    torch.finish();
+    let (_, then) = &moments[3];
+    let event = number(&then["header"]["as_of_event"]["sequence"]);
+    daemon.stop();
+    let journal = daemon.state().join("journal");
+    let epoch = std::fs::read_dir(journal)
+        .unwrap()
+        .flatten()
+        .map(|e| e.path())
+        .find(|p| p.is_dir())
+        .unwrap();
+    let recorded = memscope_tests::Asking::new([
+        "--recording",
+        epoch.to_str().unwrap(),
+        "snapshot",
+        "--pid",
+        &pid,
+        "--format",
+        "json",
+        "--at",
+        &format!("event:{event}"),
+    ])
+    .ask()
+    .document();
+    assert_eq!(recorded["segments"], then["segments"]);
+    assert!(!coverage(&recorded["header"]).contains(&"recording_damaged"));
+}

@@ -239,6 +239,10 @@ pub(crate) struct Snapshot {
 pub(crate) enum Format {
     /// A pickle that PyTorch's memory viewer opens.
     MemoryViz,
+    /// A trace that ui.perfetto.dev opens: counters per device and pool, long-lived blocks as slices.
+    Perfetto,
+    /// One self-contained page for a browser.
+    Html,
     /// A JSON document {header, segments, trace}.
     Json,
 }

@@ -81,6 +81,12 @@ fn serve_options() -> ServeOptions {
             memory_viz: Some(Arc::new(|report, out| {
                 memscope_export::memory_viz(report, out).map_err(std::io::Error::other)
             })),
+            perfetto: Some(Arc::new(|report, out| {
+                memscope_export::perfetto(report, out).map_err(std::io::Error::other)
+            })),
+            html: Some(Arc::new(|report, out| {
+                memscope_export::html(report, out).map_err(std::io::Error::other)
+            })),
         },
         ..ServeOptions::default()
     }
@@ -172,8 +178,13 @@ async fn serve_live(config: &Config) -> Result<()> {
         Some(told),
     )
     .context("the keeper could not be started")?;
-    let tracer_thread = Tracer::start(kernel, keeper.clone(), order_queue, ring_bytes / 4)
-        .context("the tracer could not be started")?;
+    let tracer_thread = Tracer::start(
+        kernel,
+        keeper.clone(),
+        (orders.clone(), order_queue),
+        ring_bytes / 4,
+    )
+    .context("the tracer could not be started")?;
     let messages = Messages::default();
     let serving = Serving {
         keeper: keeper.clone(),

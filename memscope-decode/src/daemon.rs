@@ -6,7 +6,7 @@ use crate::trim::fit;
 use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::{
-    Backend, CallOp, CoverageNote, Layer, Placement, ProcessFacts, ProcessHandle,
+    Backend, CallOp, CoverageNote, HeldPart, Layer, Placement, ProcessFacts, ProcessHandle,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,8 @@ pub const KIND_BACKEND: u16 = KIND_DAEMON_FIRST + 7;
 pub const KIND_CLOCK: u16 = KIND_DAEMON_FIRST + 8;
 /// [`DaemonRecord::DeviceTotal`].
 pub const KIND_DEVICE_TOTAL: u16 = KIND_DAEMON_FIRST + 9;
+/// [`DaemonRecord::Held`].
+pub const KIND_HELD: u16 = KIND_DAEMON_FIRST + 10;
 
 /// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
 /// without the segments before it. The record was in the journal before; this copy has no number
@@ -98,6 +100,8 @@ pub enum DaemonRecord {
     },
     /// Total memory of a device.
     DeviceTotal(DeviceTotal),
+    /// A part of what a device's pool held at one moment. See [`crate::held_parts`].
+    Held(HeldPart),
 }
 
 /// What the header of a daemon's record says.
@@ -149,6 +153,7 @@ impl DaemonRecord {
             DaemonRecord::Backend(_) => KIND_BACKEND,
             DaemonRecord::Clock { .. } => KIND_CLOCK,
             DaemonRecord::DeviceTotal(_) => KIND_DEVICE_TOTAL,
+            DaemonRecord::Held(_) => KIND_HELD,
         }
     }
 
@@ -164,6 +169,7 @@ impl DaemonRecord {
             DaemonRecord::Backend(backend) => serde_json::to_vec(backend),
             DaemonRecord::Clock { unix_ns } => serde_json::to_vec(&Clock { unix_ns: *unix_ns }),
             DaemonRecord::DeviceTotal(total) => serde_json::to_vec(total),
+            DaemonRecord::Held(part) => serde_json::to_vec(part),
         }
         .map_err(|source| EncodeError::Json {
             kind: self.kind(),
@@ -252,6 +258,7 @@ impl DaemonRecord {
                 unix_ns: json.read::<Clock>()?.unix_ns,
             },
             KIND_DEVICE_TOTAL => DaemonRecord::DeviceTotal(json.read()?),
+            KIND_HELD => DaemonRecord::Held(json.read()?),
             _ => return Ok(None),
         }))
     }

@@ -145,6 +145,7 @@ impl Decoder {
                 device: total.device,
                 total_bytes: total.total_bytes,
             },
+            DaemonRecord::Held(part) => Body::Held(Box::new(part)),
         };
         self.remember(header, &body);
         Said::Event(body)

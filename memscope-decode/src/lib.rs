@@ -22,6 +22,7 @@
 mod bytes;
 mod daemon;
 mod decoder;
+mod held;
 mod kernel;
 mod outcome;
 mod reader;
@@ -30,10 +31,11 @@ mod trim;
 pub use bytes::{Header, check, is_repeated};
 pub use daemon::{
     DaemonRecord, DeviceTotal, EncodeError, KIND_ATTACHED, KIND_BACKEND, KIND_CLOCK, KIND_COVERAGE,
-    KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED, KIND_PLACED, KIND_REPLACED, KIND_SITE_DEFINED,
-    REPEATED, SiteDefined, Stamp,
+    KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED, KIND_HELD, KIND_PLACED, KIND_REPLACED,
+    KIND_SITE_DEFINED, REPEATED, SiteDefined, Stamp,
 };
 pub use decoder::Decoder;
+pub use held::held_parts;
 pub use kernel::{Calibration, calibration, call_op};
 pub use outcome::{Malformed, Notice, Outcome, Skipped, What};
 pub use reader::RecordReader;

@@ -9,7 +9,8 @@ use memscope_ledger::event::Backend;
 /// character's boundary) and end in `…`; lists longer than *m* entries keep the first *m*, and a
 /// list of strings then ends in an entry `…`. (*n*, *m*) goes from (8192, 1024) down, halved each
 /// time, to (64, 8). So a long command line loses its tail before an ordinary environment
-/// loses anything. What fits is written whole.
+/// loses anything. What fits is written whole. A part of a reading is never cut: half of it would be a
+/// lie, and [`crate::held_parts`] makes parts that fit.
 pub const MAX_JSON: usize = 60 * 1024;
 
 const STEPS: u32 = 8;
@@ -23,6 +24,12 @@ pub(crate) fn fit(record: &DaemonRecord) -> Result<Vec<u8>, EncodeError> {
     let mut len = whole.len();
     if len <= MAX_JSON {
         return Ok(whole);
+    }
+    if let DaemonRecord::Held(_) = record {
+        return Err(EncodeError::TooLong {
+            kind: record.kind(),
+            len,
+        });
     }
     let mut record = record.clone();
     for step in 0..STEPS {
@@ -71,7 +78,8 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
         | DaemonRecord::Exited
         | DaemonRecord::Replaced
         | DaemonRecord::Clock { .. }
-        | DaemonRecord::DeviceTotal(_) => {}
+        | DaemonRecord::DeviceTotal(_)
+        | DaemonRecord::Held(_) => {}
     }
 }
 

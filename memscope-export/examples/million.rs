@@ -1,6 +1,6 @@
 //! Exports a snapshot with a million trace entries (or as many as the first argument says) in each
 //! format and prints seconds, bytes and peak memory. Each format runs in a process of its own, so that one's
-//! peak is not another's.
+//! peak is not another's. With the environment's MILLION_KEEP=FOLDER the files are kept there.
 
 use memscope_export::ExportError;
 use memscope_ledger::report::SnapshotReport;
@@ -16,10 +16,11 @@ type Format = (
     fn(&SnapshotReport, &mut dyn Write) -> Result<(), ExportError>,
 );
 
-const FORMATS: [Format; 3] = [
+const FORMATS: [Format; 4] = [
     ("memory_viz", memscope_export::memory_viz),
     ("json", memscope_export::json),
     ("perfetto", memscope_export::perfetto),
+    ("html", memscope_export::html),
 ];
 
 /// Counts what it is given.
@@ -55,6 +56,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let started = Instant::now();
         write(&report, &mut out)?;
         let took = started.elapsed();
+        if let Some(folder) = std::env::var_os("MILLION_KEEP") {
+            let path = std::path::Path::new(&folder).join(name);
+            write(&report, &mut std::fs::File::create(path)?)?;
+        }
         println!(
             "{name:<12} {:>9.3} {:>12.1} {:>12.1} {:>17.1}",
             took.as_secs_f64(),

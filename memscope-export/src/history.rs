@@ -231,9 +231,12 @@ impl History {
     }
 }
 
-/// A device's sizes fit (addresses have 57 bits); one that does not is noise.
+/// No device has 256 TiB: such a size is noise, and nothing is added up to an overflow.
 fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(0)
+    i64::try_from(bytes)
+        .ok()
+        .filter(|bytes| *bytes < 1 << 48)
+        .unwrap_or(0)
 }
 
 fn life(entry: &SnapshotTrace) -> Life {

@@ -10,7 +10,7 @@
 //! lowest and highest of each interval (peaks are exact). Segments are written largest first
 //! until [`MOST_MAPPED`] blocks; those beyond are summed up. The page says each number left out.
 
-use crate::history::{End, History};
+use crate::history::{End, History, Life};
 use crate::json::Json;
 use crate::levels::Levels;
 use crate::sink::Sink;
@@ -76,7 +76,9 @@ fn data(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
     let levels = levels(&history);
     let mut order: Vec<usize> = (0..history.lives.len()).collect();
     let life = |index: &usize| history.lives.get(*index);
-    order.sort_unstable_by_key(|index| (Reverse(life(index).map(|life| life.size)), *index));
+    // Of equal ones those that lived longest, so that the choice is the same all along the time.
+    let rank = |life: &Life| Reverse((life.size, life.gone_ns - life.born_ns));
+    order.sort_unstable_by_key(|index| (life(index).map(rank), *index));
     order.truncate(MOST_BLOCKS);
     order.sort_unstable_by_key(|index| (life(index).map(|life| life.born_ns), *index));
     let mut mapped: Vec<&SnapshotSegment> = report.segments.iter().collect();
@@ -91,8 +93,8 @@ fn data(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
     let (mapped, unmapped) = mapped.split_at(fit);
 
     let zero = history.from_ns.values().min().copied().unwrap_or(0);
-    let births = order.iter().filter_map(life).map(|life| life.born_ns);
-    let zero = births.chain([zero, report.as_of.boot_ns]).min().unwrap_or(0);
+    let births = history.lives.iter().map(|life| life.born_ns);
+    let zero = births.fold(zero.min(report.as_of.boot_ns), u64::min);
     out.begin_dict()?;
     text(out, "version", env!("CARGO_PKG_VERSION"))?;
     number(out, "pid", u64::from(report.process.facts.pid))?;
@@ -124,7 +126,10 @@ fn data(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
         number(out, "levels_seen", of_device.len() as u64)?;
         out.key("levels")?;
         columns(out, &points, |point| [point.0 - zero, point.1, point.2])?;
-        let here = order.iter().filter_map(life).filter(|l| l.device == *device);
+        let here = order
+            .iter()
+            .filter_map(life)
+            .filter(|l| l.device == *device);
         let here: Vec<_> = here.collect();
         let all = history.lives.iter().filter(|l| l.device == *device);
         number(out, "blocks_seen", all.count() as u64)?;
@@ -233,17 +238,30 @@ fn segments(
                 BlockState::PendingFree => 2,
             };
             // A moment plus one, so that nothing is not known.
-            let since = block.since_ns.checked_sub(zero).map_or(0, |since| since + 1);
+            let since = block
+                .since_ns
+                .checked_sub(zero)
+                .map_or(0, |since| since + 1);
             let since = if block.since_ns == 0 { 0 } else { since };
             let requested = block.requested.unwrap_or(0);
-            [block.addr.saturating_sub(segment.addr), block.size, state, requested, since]
+            [
+                block.addr.saturating_sub(segment.addr),
+                block.size,
+                state,
+                requested,
+                since,
+            ]
         })?;
         out.end_dict()?;
     }
     out.end_list()?;
     let beyond = unmapped.iter().filter(|s| s.device == device);
     number(out, "segments_left_out", beyond.clone().count() as u64)?;
-    number(out, "segment_bytes_left_out", beyond.map(|s| s.size).sum())
+    number(
+        out,
+        "segment_bytes_left_out",
+        beyond.map(|s| s.size).fold(0, u64::saturating_add),
+    )
 }
 
 /// Live blocks by size and stream, the most bytes first.
@@ -258,21 +276,33 @@ fn groups(out: &mut impl Sink, report: &SnapshotReport, device: i32, zero: u64) 
             let key = (size, segment.stream, block.requested.is_some());
             let row = rows.entry(key).or_insert((0, 0, Some(u64::MAX)));
             let since = Some(block.since_ns).filter(|since| *since != 0);
-            *row = (row.0 + 1, row.1 + block.size, row.2.zip(since).map(|(a, b)| a.min(b)));
+            *row = (
+                row.0 + 1,
+                row.1 + block.size,
+                row.2.zip(since).map(|(a, b)| a.min(b)),
+            );
         }
     }
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_unstable_by_key(|(key, row)| (Reverse(row.1), *key));
     let beyond = rows.split_off(rows.len().min(MOST_GROUPS));
     out.key("groups")?;
-    columns(out, &rows, |((size, _, requested), (count, bytes, since))| {
-        let since = since.map_or(0, |since| since.saturating_sub(zero) + 1);
-        [*size, u64::from(*requested), *count, *bytes, since]
-    })?;
+    columns(
+        out,
+        &rows,
+        |((size, _, requested), (count, bytes, since))| {
+            let since = since.map_or(0, |since| since.saturating_sub(zero) + 1);
+            [*size, u64::from(*requested), *count, *bytes, since]
+        },
+    )?;
     out.key("group_streams")?;
     addresses(out, rows.iter().map(|((_, stream, _), _)| *stream))?;
     number(out, "groups_left_out", beyond.len() as u64)?;
-    number(out, "group_bytes_left_out", beyond.iter().map(|row| row.1.1).sum())
+    number(
+        out,
+        "group_bytes_left_out",
+        beyond.iter().map(|row| row.1.1).sum(),
+    )
 }
 
 fn text(out: &mut impl Sink, key: &'static str, value: &str) -> io::Result<()> {

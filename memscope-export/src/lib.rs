@@ -2,8 +2,10 @@
 //!
 //! Owns: the mapping of [`SnapshotReport`] to the dictionary that PyTorch's
 //! `torch.cuda.memory._snapshot()` returns, and its two encodings: the pickle that
-//! <https://pytorch.org/memory_viz> opens ([`memory_viz`]), and JSON ([`json`]). Both are written as the
-//! report is walked, so memory stays bounded whatever its size. Refuses: questions (the ledger
+//! <https://pytorch.org/memory_viz> opens ([`memory_viz`]), and JSON ([`json`]); a trace for Perfetto
+//! ([`perfetto`]) and a page with a viewer of our own ([`html`]); and what differs between two snapshots
+//! ([`diff`](fn@diff)). Pickle and JSON are written as the report is walked and need no memory; Perfetto and
+//! the page sort the trace first and need a part of the report's own size. Refuses: questions (the ledger
 //! answers them), and repairs: segments, blocks and entries are written as the report has them.
 //!
 //! # What the dictionary says, and what it cannot
@@ -17,6 +19,7 @@
 
 pub mod diff;
 mod history;
+mod html;
 mod json;
 mod levels;
 mod perfetto;
@@ -77,5 +80,15 @@ pub fn json(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportEr
 pub fn perfetto(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(BUFFER, out);
     perfetto::write(report, &mut out)?;
+    Ok(out.flush()?)
+}
+
+/// Writes one HTML file with the data and a viewer in it: it works from a disk, without a network.
+///
+/// It draws at most 50,000 blocks over time and about as many in the map of the segments, the largest
+/// first, and says how many it left out.
+pub fn html(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    html::write(report, &mut out)?;
     Ok(out.flush()?)
 }

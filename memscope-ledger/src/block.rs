@@ -6,18 +6,40 @@ use crate::fast_hash::FastMap;
 use crate::group::Membership;
 use crate::totals::Sized;
 
+/// How we came to know a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It was seen to come, or to go.
+    Seen,
+    /// The first reading of its device had it: as far as we know it was there before the attach.
+    Baseline,
+    /// A reading had it that must have come unseen, in a gap.
+    Found,
+}
+
+/// What a block of a reading is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldState {
+    Active,
+    /// Freed by the program, still in use by a stream.
+    Pending,
+    Gone,
+}
+
 /// One block. Device addresses are unique in a process, so the address alone is the key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
     pub(crate) device: i32,
     /// Freed by the program, still in use by a stream.
     pub(crate) pending: bool,
+    pub(crate) origin: Origin,
     /// Rounded bytes; a lower bound while `size` is open.
     pub(crate) rounded: u64,
     pub(crate) size: Sized,
     pub(crate) requested: Option<u64>,
     pub(crate) stream: Option<u64>,
-    /// 0: before the attach, so that only its free was seen.
+    /// 0: before the attach, so that only its free was seen. Of a block that was not seen to come, the
+    /// latest moment at which it can have come.
     pub(crate) born_ns: u64,
     /// Number of the block among all that came.
     pub(crate) serial: u64,
@@ -26,6 +48,13 @@ pub(crate) struct Block {
 
 /// Blocks by address.
 pub(crate) type Blocks = FastMap<u64, Block>;
+
+impl Block {
+    /// Whether it was seen to come after this moment.
+    pub(crate) fn came_after(&self, time_ns: u64) -> bool {
+        self.origin == Origin::Seen && self.born_ns > time_ns
+    }
+}
 
 /// What a thread's last pool event was: the next one may be the other half of the same call.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +69,8 @@ pub(crate) enum Half {
         /// What became of the block's size.
         size: FreedSize,
     },
+    /// A trace entry for a call that a reading had in it already.
+    Told { addr: u64 },
     /// A trace entry for an out-of-memory.
     Oom,
 }

@@ -3,6 +3,7 @@
 //! Owns: the notes that came as events, and those that follow from the state. Refuses: numbers that
 //! reports already carry, except in words.
 
+use crate::device::Refusal;
 use crate::event::CoverageNote;
 use crate::process::Process;
 use crate::report::Source;
@@ -46,6 +47,7 @@ pub(crate) fn notes(process: &Process) -> Vec<CoverageNote> {
     };
     from_attach(process, &mut say);
     from_loss(process, &mut say);
+    from_readings(process, &mut say);
     from_pool(process, &mut say);
     from_driver(process, &mut say);
     let (first, count) = &process.children;
@@ -80,8 +82,21 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
         return;
     }
     let mut parts = Vec::new();
+    let mut known = Vec::new();
     let mut any_unknown = false;
     for row in process.visible_devices() {
+        let read = &row.pool.read;
+        if read.count > 0 {
+            if read.baseline_blocks > 0 {
+                known.push(format!(
+                    "{} in {} blocks on {}",
+                    words::bytes(read.baseline_bytes),
+                    read.baseline_blocks,
+                    words::device(row.ordinal)
+                ));
+            }
+            continue;
+        }
         match row.pool.totals.baseline() {
             Some(0) => {}
             Some(bytes) => parts.push(format!(
@@ -91,6 +106,15 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
             )),
             None => any_unknown |= row.ordinal.is_some(),
         }
+    }
+    if !known.is_empty() {
+        say(
+            "baseline_read",
+            format!(
+                "{} were there before the attach; their ages are not known",
+                known.join(", ")
+            ),
+        );
     }
     if !parts.is_empty() {
         say(
@@ -122,8 +146,10 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
     }
     let (mut resyncs, mut gone, mut overhang) = (0, process.driver.found_gone(), 0);
     for row in process.devices.iter() {
-        resyncs += row.pool.resync_count;
-        gone += row.pool.found_gone;
+        // What came before a reading is settled by it.
+        let (settled_resyncs, settled_gone) = row.pool.read.settled;
+        resyncs += row.pool.resync_count.saturating_sub(settled_resyncs);
+        gone += row.pool.found_gone.saturating_sub(settled_gone);
         overhang += row.pool.totals.overhang();
     }
     let driver_lost = lost > 0 && process.source() == Source::Driver;
@@ -150,6 +176,43 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
         text.push_str("; sums of driver allocations may be off by what was lost");
     }
     say("inexact_after_loss", text);
+}
+
+/// Readings that were not taken over, until one is.
+fn from_readings(process: &Process, say: &mut impl FnMut(&str, String)) {
+    for (refusal, code, why) in [
+        (
+            Refusal::TooOld,
+            "reading_too_old",
+            "was older than what is known of its events without a hole",
+        ),
+        (
+            Refusal::Contradicted,
+            "reading_contradicted",
+            "did not agree with the allocator's totals",
+        ),
+        (
+            Refusal::Incomplete,
+            "reading_incomplete",
+            "did not come in all its parts",
+        ),
+    ] {
+        let devices: Vec<String> = process
+            .devices
+            .iter()
+            .filter(|row| row.pool.read.refusal == Some(refusal))
+            .map(|row| words::device(row.ordinal))
+            .collect();
+        if !devices.is_empty() {
+            say(
+                code,
+                format!(
+                    "the last reading of the blocks on {} {why} and was not taken over",
+                    devices.join(", ")
+                ),
+            );
+        }
+    }
 }
 
 fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {

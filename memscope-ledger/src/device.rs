@@ -3,7 +3,9 @@
 //! Owns: the counters of its pool and of its driver allocations. Refuses: single blocks and
 //! allocations, which live by address in `pool` and `driver`.
 
+use crate::block::Origin;
 use crate::distribution::Recorder;
+use crate::event::Level;
 use crate::report::DriverBytes;
 use crate::segment::Segments;
 use crate::series::Series;
@@ -18,6 +20,8 @@ pub(crate) struct PoolDevice {
     /// Any of them was a trace entry.
     pub(crate) traced: bool,
     pub(crate) totals: Totals,
+    /// When an event last told the allocated total.
+    pub(crate) settled_ns: u64,
     pub(crate) reserved: Option<u64>,
     pub(crate) peak_reserved: Option<u64>,
     pub(crate) live_blocks: u64,
@@ -36,6 +40,36 @@ pub(crate) struct PoolDevice {
     pub(crate) segments: Segments,
     pub(crate) ring: TraceRing,
     pub(crate) series: Series,
+    pub(crate) read: Read,
+}
+
+/// What is kept of the readings of a device's pool.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Read {
+    /// Readings taken over.
+    pub(crate) count: u64,
+    /// Readings refused or never complete.
+    pub(crate) refused: u64,
+    /// Why the last one was not taken over, unless one was since.
+    pub(crate) refusal: Option<Refusal>,
+    /// The newest one's moment. What happened up to then is in it.
+    pub(crate) at_ns: Option<u64>,
+    /// Live blocks of which the first reading told, and their rounded bytes.
+    pub(crate) baseline_blocks: u64,
+    pub(crate) baseline_bytes: u64,
+    /// `resync_count` and `found_gone` as of the last reading: it has settled them.
+    pub(crate) settled: (u64, u64),
+}
+
+/// Why a reading was not taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// What happened since is not known without a hole.
+    TooOld,
+    /// It disagrees with itself or with the totals since.
+    Contradicted,
+    /// Not all of its parts came.
+    Incomplete,
 }
 
 impl PoolDevice {
@@ -45,6 +79,30 @@ impl PoolDevice {
             let reserved = self.reserved.unwrap_or(allocated);
             self.series
                 .note(time_ns, allocated, reserved, allocs, frees);
+        }
+    }
+
+    /// Any block came or went in sight.
+    fn moved(&self) -> bool {
+        self.alloc_count + self.free_count > 0
+    }
+
+    /// Whether events tell of a block all that a trace tells: its request, its stream, its end.
+    pub(crate) fn is_traced(&self, level: Option<Level>) -> bool {
+        self.traced || !self.moved() && level != Some(Level::Blocks)
+    }
+
+    /// Bytes from before the attach: blocks that a reading told of, and the rest that nothing did.
+    pub(crate) fn baseline(&self) -> Option<u64> {
+        let rest = self.totals.baseline()?;
+        Some(rest.saturating_add(self.read.baseline_bytes))
+    }
+
+    /// A live block went; it may be one of those from before the attach.
+    pub(crate) fn baseline_went(&mut self, origin: Origin, rounded: u64) {
+        if origin == Origin::Baseline {
+            self.read.baseline_blocks = self.read.baseline_blocks.saturating_sub(1);
+            self.read.baseline_bytes = self.read.baseline_bytes.saturating_sub(rounded);
         }
     }
 
@@ -173,6 +231,11 @@ impl Devices {
         let mut rows: Vec<&Device> = self.rows.iter().collect();
         rows.sort_by_key(|row| (row.ordinal.is_none(), row.ordinal));
         rows
+    }
+
+    /// In no order.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Device> {
+        self.rows.iter_mut()
     }
 
     /// In no order.

@@ -105,6 +105,20 @@ impl Floor {
         self.live = self.live.saturating_add(1);
     }
 
+    /// One more, which was there all the time.
+    pub(crate) fn was_there(&mut self, clock: &WindowClock) {
+        self.catch_up(clock);
+        let mut floors = vec![0; self.first as usize];
+        floors.append(&mut self.floors);
+        for floor in &mut floors {
+            *floor = floor.saturating_add(1);
+        }
+        self.floors = floors;
+        self.first = 0;
+        self.lowest = self.lowest.saturating_add(1);
+        self.live = self.live.saturating_add(1);
+    }
+
     /// One less.
     pub(crate) fn went(&mut self, clock: &WindowClock) {
         self.catch_up(clock);
@@ -188,6 +202,21 @@ mod tests {
         }
         floors.truncate(windows);
         floors
+    }
+
+    #[test]
+    fn what_was_there_is_in_every_window() {
+        let mut clock = WindowClock::new(0, 10);
+        let mut floor = Floor::new(&clock);
+        clock.advance(25);
+        floor.came(&clock);
+        clock.advance(45);
+        floor.was_there(&clock);
+        clock.advance(55);
+        assert_eq!(floor.floors(&clock), [1, 1, 1, 2, 2]);
+        floor.went(&clock);
+        clock.advance(1000);
+        assert!(floor.floors(&clock).iter().all(|floor| *floor == 1));
     }
 
     proptest! {

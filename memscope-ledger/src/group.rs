@@ -115,6 +115,20 @@ impl Groups {
 
     /// A block came.
     pub(crate) fn join(&mut self, time_ns: u64, key: GroupKey) -> Membership {
+        self.enter(time_ns, key, Floor::came)
+    }
+
+    /// A block turns out to have been there since before the watch began.
+    pub(crate) fn was_there(&mut self, time_ns: u64, key: GroupKey) -> Membership {
+        self.enter(time_ns, key, Floor::was_there)
+    }
+
+    fn enter(
+        &mut self,
+        time_ns: u64,
+        key: GroupKey,
+        count: impl Fn(&mut Floor, &WindowClock),
+    ) -> Membership {
         self.clock.advance(time_ns);
         let exact = match self.by_key.get(&key) {
             Some(&found) => found,
@@ -122,14 +136,14 @@ impl Groups {
         };
         let class = match self.groups.get_mut(exact as usize) {
             Some(group) => {
-                group.floor.came(&self.clock);
+                count(&mut group.floor, &self.clock);
                 group.touched_ns = time_ns;
                 group.class
             }
             None => self.class_of(&key),
         };
         if let Some(class) = self.classes.get_mut(class as usize) {
-            class.floor.came(&self.clock);
+            count(&mut class.floor, &self.clock);
         }
         Membership { exact, class }
     }

@@ -44,13 +44,13 @@ impl Default for LedgerConfig {
 pub struct Kept {
     /// Live and pending blocks.
     pub blocks: usize,
-    /// What threads, losses and unplaced trace entries leave behind.
+    /// What threads, losses, unplaced trace entries and readings under way leave behind.
     pub loose: usize,
     /// Driver allocations, handles, mappings, imports.
     pub allocations: usize,
     /// Groups watched.
     pub groups: usize,
-    /// Entries of allocator traces.
+    /// Entries of allocator traces that are shown (at least 65,536 a device are kept, for readings).
     pub trace_entries: usize,
 }
 
@@ -204,7 +204,7 @@ impl Ledger {
         let (blocks, loose) = process.pool.kept();
         Some(Kept {
             blocks,
-            loose,
+            loose: loose + process.readings.kept(),
             allocations: process.driver.kept(),
             groups: process.groups.len(),
             trace_entries: process.devices.iter().map(|row| row.pool.ring.len()).sum(),

@@ -4,7 +4,8 @@
 //! clocks (time is an argument), threads, and any knowledge of BPF or of the wire.
 //!
 //! The rooms, from the outside in: [`Ledger`] keeps the processes and answers; `process` folds one
-//! process' events; `pool` follows a framework allocator's blocks and `totals` its sums; `driver`,
+//! process' events; `pool` follows a framework allocator's blocks and `totals` its sums; `reading`, `held`
+//! and `pool_read` take over what was read of a pool in the process' memory; `driver`,
 //! `vmm` and `host` follow runtime and driver allocations; `group`, `floor` and `verdict` watch
 //! groups of blocks for growth; one file per question builds its report.
 
@@ -23,13 +24,16 @@ mod fast_hash;
 mod floor;
 mod fluctuation;
 mod group;
+mod held;
 mod host;
 mod leaks;
 mod ledger;
 mod loss;
 mod pool;
+mod pool_read;
 mod pool_trace;
 mod process;
+mod reading;
 mod scene;
 mod segment;
 mod series;

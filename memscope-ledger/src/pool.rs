@@ -9,7 +9,7 @@
 //! thread no other allocation or free lies between the two. Which of them comes depends on the level
 //! and may change at any time; each is complete enough to stand alone.
 
-use crate::block::{Block, Blocks, FreedSize, Half};
+use crate::block::{Block, Blocks, FreedSize, Half, Origin};
 use crate::deferred::Deferred;
 use crate::driver::Driver;
 use crate::event::{PoolOom, PoolReport, TraceAction};
@@ -27,11 +27,13 @@ const THREADS: usize = 16_384;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
     pub(crate) blocks: Blocks,
-    halves: FastMap<u32, Half>,
+    pub(crate) halves: FastMap<u32, Half>,
     last_serial: u64,
-    suspects: Suspects,
+    pub(crate) suspects: Suspects,
     pub(crate) deferred: Deferred,
     pub(crate) seen: bool,
+    /// What happened since then is known without a hole.
+    pub(crate) complete_since: u64,
 }
 
 /// A block about to be entered.
@@ -55,9 +57,13 @@ impl Pool {
         if let Some(allocator) = self.deferred.told_by(scene.tid, report) {
             self.place_held(scene, driver, allocator, report.device);
         }
-        self.see(scene, report.device, false);
+        let in_reading = self.see(scene, report.device, false);
         let half = self.halves.remove(&scene.tid);
         let bytes = report.size.unsigned_abs();
+        if in_reading {
+            self.report_in_reading(scene, report, half);
+            return;
+        }
         let (came, went) = match report.size {
             0 => (0, 0),
             1.. => self.report_alloc(scene, driver, report, bytes, half),
@@ -118,6 +124,7 @@ impl Pool {
             report.ptr,
             rounded,
             None,
+            false,
         );
         (1, 0)
     }
@@ -158,7 +165,8 @@ impl Pool {
         };
         // Without trace entries nothing tells when a stream has done with the block.
         for action in [TraceAction::FreeRequested, TraceAction::FreeCompleted] {
-            push_entry(scene, report.device, action, addr, size, stream);
+            let orphan = held.is_none() && action == TraceAction::FreeRequested;
+            push_entry(scene, report.device, action, addr, size, stream, orphan);
         }
         (0, 1)
     }
@@ -196,10 +204,13 @@ impl Pool {
     /// The allocator is out of memory.
     pub(crate) fn oom(&mut self, scene: &mut Scene<'_>, oom: &PoolOom) {
         self.seen = true;
-        self.see(scene, oom.device, false);
+        let in_reading = self.see(scene, oom.device, false);
         let told = matches!(self.halves.remove(&scene.tid), Some(Half::Oom));
         let device = scene.devices.pool(oom.device);
         device.oom_count += u64::from(!told);
+        if in_reading {
+            return;
+        }
         self.settle(scene, oom.device, oom.total_allocated);
         let device = scene.devices.pool(oom.device);
         device.set_reserved(oom.total_reserved);
@@ -242,6 +253,7 @@ impl Pool {
             Block {
                 device: new.device,
                 pending: false,
+                origin: Origin::Seen,
                 rounded,
                 size,
                 requested: new.requested,
@@ -275,8 +287,11 @@ impl Pool {
             .requested_bytes
             .saturating_sub(block.requested.unwrap_or(0));
         row.free_count += 1;
-        row.lifetimes
-            .record(scene.time_ns.saturating_sub(block.born_ns));
+        row.baseline_went(block.origin, block.rounded);
+        if block.origin == Origin::Seen {
+            row.lifetimes
+                .record(scene.time_ns.saturating_sub(block.born_ns));
+        }
         if block.size == Sized::EXACT && told.is_some_and(|told| told != block.rounded) {
             // Another block than the one we held: that one went unseen.
             row.found_gone += 1;
@@ -331,7 +346,7 @@ impl Pool {
     }
 
     /// A block comes where this one is thought to live: it went unseen.
-    fn drop_gone(&mut self, scene: &mut Scene<'_>, addr: u64) {
+    pub(crate) fn drop_gone(&mut self, scene: &mut Scene<'_>, addr: u64) {
         let Some(block) = self.blocks.get(&addr).copied() else {
             return;
         };
@@ -343,6 +358,7 @@ impl Pool {
         scene.groups.leave(scene.time_ns, block.place);
         let row = scene.devices.pool(block.device);
         row.totals.was_gone(addr, block.rounded, block.size);
+        row.baseline_went(block.origin, block.rounded);
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.requested_bytes = row
             .requested_bytes
@@ -374,15 +390,18 @@ impl Pool {
         );
     }
 
-    pub(crate) fn see(&self, scene: &mut Scene<'_>, device: i32, traced: bool) {
+    /// An event named this device. Says whether a reading had in it what the event tells of.
+    pub(crate) fn see(&self, scene: &mut Scene<'_>, device: i32, traced: bool) -> bool {
         let row = scene.devices.pool(device);
         row.seen = true;
         row.traced |= traced;
+        Some(scene.time_ns) <= row.read.at_ns
     }
 
     /// Takes the allocator's total over.
     pub(crate) fn settle(&mut self, scene: &mut Scene<'_>, device: i32, total: u64) {
         let row = scene.devices.pool(device);
+        row.settled_ns = scene.time_ns;
         let settled = row.totals.settle(total);
         row.resync_count += u64::from(settled.resynced);
         row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(settled.orphan_bytes);
@@ -394,8 +413,14 @@ impl Pool {
         }
     }
 
-    /// Records were lost: any block may have gone with them.
-    pub(crate) fn records_lost(&mut self) {
+    /// Until `time_ns`, events may have happened that we were not told of.
+    pub(crate) fn blind_until(&mut self, time_ns: u64) {
+        self.complete_since = self.complete_since.max(time_ns);
+    }
+
+    /// Records were lost, the last of them by `time_ns`: any block may have gone with them.
+    pub(crate) fn records_lost(&mut self, time_ns: u64) {
+        self.blind_until(time_ns);
         let blocks = &self.blocks;
         let all = blocks
             .iter()
@@ -437,13 +462,14 @@ impl Pool {
 }
 
 /// An entry that stands for a call of which only the report came.
-fn push_entry(
+pub(crate) fn push_entry(
     scene: &mut Scene<'_>,
     device: i32,
     action: TraceAction,
     addr: u64,
     size: u64,
     stream: Option<u64>,
+    orphan: bool,
 ) {
     scene.devices.pool(device).ring.push(Entry {
         action,
@@ -453,5 +479,6 @@ fn push_entry(
         pool: None,
         time_ns: scene.time_ns,
         tid: scene.tid,
+        orphan,
     });
 }

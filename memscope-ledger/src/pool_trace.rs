@@ -3,7 +3,7 @@
 //! Owns: what each action of the allocator's trace does to blocks, segments and totals. Refuses: the
 //! books themselves, which `pool` keeps, and entries whose device nobody knows, which wait.
 
-use crate::block::{Block, FreedSize, Half};
+use crate::block::{Block, FreedSize, Half, Origin};
 use crate::deferred::Held;
 use crate::device::PoolDevice;
 use crate::driver::Driver;
@@ -11,7 +11,6 @@ use crate::event::{PoolTrace, TraceAction};
 use crate::group::Membership;
 use crate::pool::{Arrival, Pool};
 use crate::scene::Scene;
-use crate::segment::Segment;
 use crate::totals::{Sized, least_rounded};
 use crate::trace_ring::Entry;
 
@@ -70,9 +69,9 @@ impl Pool {
         device: i32,
         trace: &PoolTrace,
     ) {
-        self.see(scene, device, true);
+        let in_reading = self.see(scene, device, true);
         let row = scene.devices.pool(device);
-        row.ring.push(Entry {
+        let entry = Entry {
             action: trace.action,
             addr: trace.addr,
             size: trace.size,
@@ -80,7 +79,13 @@ impl Pool {
             pool: trace.pool,
             time_ns: scene.time_ns,
             tid: scene.tid,
-        });
+            orphan: false,
+        };
+        row.ring.push(entry);
+        if in_reading {
+            self.trace_in_reading(scene, device, trace);
+            return;
+        }
         let (came, went) = match trace.action {
             TraceAction::Alloc => self.trace_alloc(scene, driver, device, trace),
             TraceAction::FreeRequested => self.trace_free(scene, device, trace),
@@ -89,7 +94,8 @@ impl Pool {
             | TraceAction::SegmentMap
             | TraceAction::SegmentFree
             | TraceAction::SegmentUnmap => {
-                segment_step(row, trace);
+                row.segments.step(&entry);
+                reserved_step(row, trace);
                 if matches!(
                     trace.action,
                     TraceAction::SegmentAlloc | TraceAction::SegmentMap
@@ -165,6 +171,7 @@ impl Pool {
                 let block = Block {
                     device,
                     pending: true,
+                    origin: Origin::Seen,
                     rounded: trace.block_size.unwrap_or(least_rounded(trace.size)),
                     size: Sized::EXACT,
                     requested: Some(trace.size),
@@ -174,6 +181,7 @@ impl Pool {
                     place: Membership::NOWHERE,
                 };
                 self.orphan_went(scene, device, trace.block_size, block.rounded);
+                scene.devices.pool(device).ring.last_is_orphan();
                 self.begin_pending(scene, addr, block);
                 let size = match trace.block_size {
                     Some(_) => FreedSize::Counted,
@@ -231,23 +239,11 @@ fn is_segment(action: TraceAction) -> bool {
     )
 }
 
-fn segment_step(row: &mut PoolDevice, trace: &PoolTrace) {
-    let end = trace.addr.saturating_add(trace.size);
+fn reserved_step(row: &mut PoolDevice, trace: &PoolTrace) {
     let grows = matches!(
         trace.action,
         TraceAction::SegmentAlloc | TraceAction::SegmentMap
     );
-    match trace.action {
-        TraceAction::SegmentFree => row.segments.remove(trace.addr),
-        TraceAction::SegmentUnmap => row.segments.cut(trace.addr, end),
-        _ => row.segments.add(Segment {
-            addr: trace.addr,
-            size: trace.size,
-            stream: trace.stream,
-            pool: trace.pool.unwrap_or((0, 0)),
-            expandable: trace.action == TraceAction::SegmentMap,
-        }),
-    }
     let changed = |before: u64| {
         if grows {
             before.saturating_add(trace.size)

@@ -6,11 +6,15 @@
 use crate::coverage::Notes;
 use crate::device::{Device, Devices};
 use crate::driver::Driver;
-use crate::event::{Backend, Body, Event, Level, Placement, ProcessFacts, ProcessHandle};
+use crate::event::{
+    Backend, Body, Call, CallOp, Event, Level, Placement, ProcessFacts, ProcessHandle,
+};
 use crate::group::Groups;
 use crate::ledger::LedgerConfig;
 use crate::loss::Loss;
 use crate::pool::Pool;
+use crate::pool_read::Watch;
+use crate::reading::Readings;
 use crate::report::{AsOf, ProcessState, ProcessSummary, Source};
 use crate::scene::Scene;
 
@@ -39,11 +43,14 @@ pub(crate) struct Process {
     pub(crate) groups: Groups,
     pub(crate) pool: Pool,
     pub(crate) driver: Driver,
+    pub(crate) readings: Readings,
 }
 
 impl Process {
     /// Attached by this event.
     pub(crate) fn new(config: &LedgerConfig, event: &Event, facts: &ProcessFacts) -> Process {
+        let mut pool = Pool::default();
+        pool.blind_until(event.time_ns);
         Process {
             handle: event.process,
             facts: facts.clone(),
@@ -60,8 +67,9 @@ impl Process {
             children: (Vec::new(), 0),
             devices: Devices::new(config.trace_entries),
             groups: Groups::new(event.time_ns, config.leak_window_ns, config.leak_groups),
-            pool: Pool::default(),
+            pool,
             driver: Driver::default(),
+            readings: Readings::default(),
         }
     }
 
@@ -69,7 +77,7 @@ impl Process {
     pub(crate) fn apply(&mut self, event: &Event) {
         self.events += 1;
         if self.loss.hear(event.lost_before, event.time_ns) {
-            self.pool.records_lost();
+            self.pool.records_lost(event.time_ns);
         }
         self.last_ns = self.last_ns.max(event.time_ns);
         let mut scene = Scene {
@@ -84,13 +92,18 @@ impl Process {
             Body::Report(report) => self.pool.report(&mut scene, &mut self.driver, report),
             Body::Oom(oom) => self.pool.oom(&mut scene, oom),
             Body::Call(call) => {
-                if let Some((addr, end)) = self.driver.call(&mut scene, call) {
+                let taken = self.driver.call(&mut scene, call);
+                if let Some((addr, end)) = taken {
                     self.pool.clear_range(&mut scene, addr, end);
                 }
+                untold_segments(scene.devices, call, taken);
             }
             Body::Attached(facts) => self.facts = (**facts).clone(),
             Body::Placed(placement) => {
                 self.pool_way_in |= placement.pool_seen;
+                if placement.pool_seen && !self.placement.pool_seen {
+                    self.pool.blind_until(event.time_ns);
+                }
                 self.placement = (**placement).clone();
             }
             Body::Detached => self.end(ProcessState::Detached, event.time_ns),
@@ -108,7 +121,17 @@ impl Process {
                 device,
                 total_bytes,
             } => self.devices.at(Some(*device)).nvml_total_bytes = Some(*total_bytes),
-            Body::Held(_) => {}
+            Body::Held(part) => {
+                // It may tell of a moment that has long passed, but it changes the books now.
+                scene.time_ns = self.last_ns;
+                let watch = Watch {
+                    attached_ns: self.attached_ns,
+                    level: self.facts.level,
+                };
+                let taken = self.readings.take(part);
+                self.pool
+                    .take_reading(&mut scene, &mut self.driver, part.device, taken, watch);
+            }
             // The ledger has taken it: it is the machine's.
             Body::Clock { .. } => {}
         }
@@ -130,7 +153,7 @@ impl Process {
     /// The kernel's counter of lost records, read outside the stream.
     pub(crate) fn note_loss(&mut self, lost_total: u64, time_ns: u64) {
         if self.ended_ns.is_none() && self.loss.hear_outside(lost_total, time_ns) {
-            self.pool.records_lost();
+            self.pool.records_lost(time_ns);
         }
     }
 
@@ -230,5 +253,22 @@ impl Process {
     /// Without any device: zero only where nothing can have been missed.
     fn is_sum_of_nothing_zero(&self) -> bool {
         self.facts.from_start && (self.source() == Source::Driver || self.pool_way_in)
+    }
+}
+
+/// Without a trace nothing but the driver tells that a segment of a reading is gone.
+fn untold_segments(devices: &mut Devices, call: &Call, taken: Option<(u64, u64)>) {
+    let is_free = matches!(call.op, CallOp::Free | CallOp::AsyncFree) && call.status == 0;
+    if !is_free && taken.is_none() {
+        return;
+    }
+    for row in devices.iter_mut() {
+        if row.pool.traced || row.pool.read.count == 0 {
+            continue;
+        }
+        match taken {
+            Some((addr, end)) => row.pool.segments.cut(addr, end),
+            None => row.pool.segments.remove(call.ptr),
+        }
     }
 }

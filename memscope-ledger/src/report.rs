@@ -135,7 +135,7 @@ pub struct DeviceStats {
     pub requested_bytes: Option<u64>,
     /// Blocks freed by the program but still in use by a stream.
     pub pending_free_bytes: Option<u64>,
-    /// Live blocks that we saw come.
+    /// Live blocks that we know: seen to come, or read.
     pub live_blocks: u64,
     /// Device memory, from cudaMemGetInfo calls seen or NVML.
     pub total_bytes: Option<u64>,
@@ -169,8 +169,14 @@ pub struct DeviceStats {
     pub resync_count: u64,
     /// Sizes of blocks allocated, bytes.
     pub sizes: Distribution,
-    /// Lifetimes of blocks freed, nanoseconds.
+    /// Lifetimes of blocks freed, nanoseconds. Those of blocks that were not seen to come are not known.
     pub lifetimes: Distribution,
+    /// How many live blocks of `baseline_bytes` are known one by one; `None`: no reading told of any.
+    pub baseline_blocks: Option<u64>,
+    /// Readings of the allocator's structures that were taken over.
+    pub readings: u64,
+    /// Readings that were too old, contradicted the totals, or were never complete.
+    pub readings_refused: u64,
 }
 
 /// The answer to `stats`.

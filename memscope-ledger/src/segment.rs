@@ -3,6 +3,8 @@
 //! Owns: ranges of addresses that the pool holds. Mapped chunks that touch become one range and an
 //! unmap cuts it. Refuses: blocks, and segments that no event told of.
 
+use crate::event::TraceAction;
+use crate::trace_ring::Entry;
 use std::collections::BTreeMap;
 
 /// One contiguous range.
@@ -13,6 +15,8 @@ pub(crate) struct Segment {
     pub(crate) stream: u64,
     pub(crate) pool: (u64, u64),
     pub(crate) expandable: bool,
+    /// In the large pool, where a reading told it.
+    pub(crate) large: Option<bool>,
 }
 
 impl Segment {
@@ -37,8 +41,12 @@ impl Segments {
         // What is in the way has gone unseen.
         self.cut(new.addr, new.end());
         if new.expandable {
-            let joins =
-                |old: &Segment| old.expandable && old.stream == new.stream && old.pool == new.pool;
+            let joins = |old: &Segment| {
+                old.expandable
+                    && old.stream == new.stream
+                    && old.pool == new.pool
+                    && (old.large == new.large || old.large.is_none() || new.large.is_none())
+            };
             let before = self.ranges.range(..new.addr).next_back();
             let before = before
                 .map(|(_, s)| *s)
@@ -47,10 +55,12 @@ impl Segments {
             if let Some(after) = after {
                 self.ranges.remove(&after.addr);
                 new.size += after.size;
+                new.large = new.large.or(after.large);
             }
             if let Some(before) = before {
                 new.addr = before.addr;
                 new.size += before.size;
+                new.large = new.large.or(before.large);
             }
         }
         self.ranges.insert(new.addr, new);
@@ -86,6 +96,32 @@ impl Segments {
         }
     }
 
+    /// What an entry of the trace did to them.
+    pub(crate) fn step(&mut self, entry: &Entry) {
+        match entry.action {
+            TraceAction::SegmentFree => self.remove(entry.addr),
+            TraceAction::SegmentUnmap => {
+                self.cut(entry.addr, entry.addr.saturating_add(entry.size))
+            }
+            TraceAction::SegmentAlloc | TraceAction::SegmentMap => self.add(Segment {
+                addr: entry.addr,
+                size: entry.size,
+                stream: entry.stream,
+                pool: entry.pool.unwrap_or((0, 0)),
+                expandable: entry.action == TraceAction::SegmentMap,
+                large: None,
+            }),
+            _ => {}
+        }
+    }
+
+    /// Their bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.ranges
+            .values()
+            .fold(0, |sum: u64, segment| sum.saturating_add(segment.size))
+    }
+
     /// By address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
         self.ranges.values()
@@ -108,6 +144,7 @@ mod tests {
             stream,
             pool: (0, 0),
             expandable: true,
+            large: None,
         }
     }
 

@@ -3,6 +3,7 @@
 //! Owns: the picture of memory, put together so that blocks never overlap and cover their segment.
 //! Refuses: to place what has no device.
 
+use crate::block::Origin;
 use crate::clock::Clock;
 use crate::coverage;
 use crate::device::Device;
@@ -132,6 +133,7 @@ fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSe
             stream: run.iter().find_map(|b| b.stream).unwrap_or(0),
             pool: (0, 0),
             expandable: false,
+            large: None,
         };
         segments.push(segment(device, &range, run, false));
     }
@@ -158,6 +160,7 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
                 stream: 0,
                 pool: (0, 0),
                 expandable,
+                large: None,
             });
         }
     }
@@ -187,7 +190,10 @@ fn placed_blocks(process: &Process, device: i32) -> Vec<Placed> {
                 } else {
                     BlockState::Active
                 },
-                since_ns: block.born_ns,
+                since_ns: match block.origin {
+                    Origin::Seen => block.born_ns,
+                    Origin::Baseline | Origin::Found => 0,
+                },
             },
             stream: block.stream,
             serial: block.serial,
@@ -237,7 +243,9 @@ fn runs(blocks: Vec<Placed>, ranges: &[Segment]) -> Vec<Vec<Placed>> {
 
 /// A segment with its blocks, and the room between them as inactive ones.
 fn segment(device: i32, range: &Segment, inside: Vec<Placed>, seen: bool) -> SnapshotSegment {
-    let large = if !seen || range.expandable {
+    let large = if let Some(told) = range.large {
+        told
+    } else if !seen || range.expandable {
         // A range of chunks can have any size; its blocks tell which pool it is.
         let mut sizes = inside.iter().map(|placed| placed.block.size);
         if inside.is_empty() {

@@ -60,10 +60,15 @@ fn device(process: &Process, row: &Device) -> DeviceStats {
         resync_count: pool.resync_count,
         sizes: Default::default(),
         lifetimes: Default::default(),
+        baseline_blocks: None,
+        readings: pool.read.count,
+        readings_refused: pool.read.refused,
     };
     match stats.source {
         Source::Pool => {
             let zero = process.zero_if_unseen(row);
+            // A reading tells what a trace tells, until reports go on without one.
+            let told = pool.traced || pool.read.count > 0 && pool.is_traced(process.facts.level);
             let peak_reserved = if process.is_pool_hidden() {
                 process.facts.from_start.then_some(driver.peak_bytes)
             } else {
@@ -72,17 +77,18 @@ fn device(process: &Process, row: &Device) -> DeviceStats {
             DeviceStats {
                 peak_allocated_bytes: pool.totals.peak().or(zero),
                 peak_reserved_bytes: peak_reserved,
-                baseline_bytes: pool.totals.baseline().or(zero),
-                requested_bytes: pool.traced.then_some(pool.requested_bytes),
-                pending_free_bytes: pool.traced.then_some(pool.pending_bytes),
+                baseline_bytes: pool.baseline().or(zero),
+                requested_bytes: told.then_some(pool.requested_bytes),
+                pending_free_bytes: told.then_some(pool.pending_bytes),
                 live_blocks: pool.live_blocks,
-                segments: pool.traced.then_some(pool.segments.len() as u64),
+                segments: told.then_some(pool.segments.len() as u64),
                 alloc_count: pool.alloc_count,
                 free_count: pool.free_count,
                 orphan_free_count: pool.orphan_free_count,
                 orphan_free_bytes: pool.orphan_free_bytes,
                 sizes: pool.sizes.distribution(),
                 lifetimes: pool.lifetimes.distribution(),
+                baseline_blocks: (pool.read.count > 0).then_some(pool.read.baseline_blocks),
                 ..stats
             }
         }

@@ -55,6 +55,13 @@ impl Suspects {
         }
     }
 
+    /// A reading had it, or has just brought it: it lives.
+    pub(crate) fn confirmed(&mut self, addr: u64) {
+        if self.armed && self.ranges.remove(&addr).is_some() {
+            self.fresh.push(addr);
+        }
+    }
+
     /// Takes out one suspect that overlaps the range, if there is one.
     pub(crate) fn take_overlapping(&mut self, addr: u64, end: u64) -> Option<u64> {
         if self.ranges.is_empty() {

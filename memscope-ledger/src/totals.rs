@@ -52,6 +52,8 @@ pub(crate) struct Totals {
     /// bytes.
     unsized_orphans: u64,
     unsized_orphan_floor: u64,
+    /// Nothing came or went since the last total.
+    fresh: bool,
     peak: Option<u64>,
 }
 
@@ -81,6 +83,7 @@ impl Totals {
 
     /// A block came; `rounded` is a stand-in unless `exact`. What comes back goes with the block.
     pub(crate) fn came(&mut self, addr: u64, requested: u64, rounded: u64, exact: bool) -> Sized {
+        self.fresh = false;
         self.known = self.known.saturating_add(signed(rounded));
         if exact {
             return Sized::EXACT;
@@ -108,6 +111,7 @@ impl Totals {
     /// A known block went; its size as we held it, and as the free tells it (where it does). Says
     /// whether no total has seen the block: then its coming and going cancel out, whatever its size.
     pub(crate) fn went(&mut self, addr: u64, held: u64, size: Sized, told: Option<u64>) -> bool {
+        self.fresh = false;
         self.known = self.known.saturating_sub(signed(held));
         let open = self.close(addr, size);
         if !open && let Some(told) = told {
@@ -138,6 +142,7 @@ impl Totals {
 
     /// An unknown block went.
     pub(crate) fn orphan_went(&mut self, bytes: u64) {
+        self.fresh = false;
         if let Some(base) = &mut self.base {
             *base = base.saturating_sub(signed(bytes));
         }
@@ -145,6 +150,7 @@ impl Totals {
 
     /// An unknown block of unknown size went, at least `floor` bytes.
     pub(crate) fn unsized_orphan_went(&mut self, floor: u64) {
+        self.fresh = false;
         self.unsized_orphans += 1;
         self.unsized_orphan_floor = self.unsized_orphan_floor.saturating_add(floor);
     }
@@ -162,7 +168,7 @@ impl Totals {
     }
 
     /// Whether the block's size was open until now.
-    fn close(&mut self, addr: u64, size: Sized) -> bool {
+    pub(crate) fn close(&mut self, addr: u64, size: Sized) -> bool {
         let open = size.0 == self.round + 1;
         if open {
             match self.open.iter().rposition(|(open, _)| *open == addr) {
@@ -173,6 +179,29 @@ impl Totals {
             }
         }
         open
+    }
+
+    /// Every live block is known, and together they have `known` bytes: nothing is left over.
+    pub(crate) fn all_known(&mut self, known: u64) {
+        self.known = signed(known);
+        self.base = Some(0);
+        self.unsized_orphans = 0;
+        self.unsized_orphan_floor = 0;
+        self.raise_peak(known);
+    }
+
+    /// Whether the allocator's own total is known and is not this. What was added up since a total is no
+    /// evidence: after a loss, the blocks that came and went may have been others than we thought.
+    pub(crate) fn contradicts(&self, total: u64) -> bool {
+        self.fresh
+            && self
+                .base
+                .is_some_and(|base| base.saturating_add(self.known) != signed(total))
+    }
+
+    /// How many of the last frees of unknown blocks have no size yet.
+    pub(crate) fn unsized_orphans(&self) -> u64 {
+        self.unsized_orphans
     }
 
     /// The allocator's total, as of after everything told so far.
@@ -186,6 +215,7 @@ impl Totals {
                 self.explain(difference, &mut settled);
             }
         }
+        self.fresh = true;
         self.base = Some(signed(total).saturating_sub(self.known));
         if !self.open.is_empty() || self.more_open > 0 {
             self.round = self.round.wrapping_add(1) & 0x7fff_ffff;

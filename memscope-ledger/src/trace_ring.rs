@@ -1,9 +1,15 @@
 //! The last entries of a device's allocator trace.
 //!
 //! Owns: a bounded ring of entries, kept small. Refuses: to grow; what is dropped is counted.
+//!
+//! It is also the recent past: a reading of the pool that comes late is brought up to the present by
+//! the entries since. For that some are kept even where none are to be shown.
 
 use crate::event::TraceAction;
 use std::collections::VecDeque;
+
+/// Entries kept at least, for readings that come late.
+const RECENT: usize = 65_536;
 
 /// One entry as kept. The device is the ring's, the pool an index into the ring's table.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +20,7 @@ struct Kept {
     time_ns: u64,
     tid: u32,
     action: TraceAction,
+    orphan: bool,
     /// Index into `pools` plus one; 0: not known.
     pool: u16,
 }
@@ -28,6 +35,8 @@ pub(crate) struct Entry {
     pub(crate) pool: Option<(u64, u64)>,
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
+    /// A free of a block that was not known then.
+    pub(crate) orphan: bool,
 }
 
 /// See the module.
@@ -37,10 +46,12 @@ pub(crate) struct TraceRing {
     entries: VecDeque<Kept>,
     pools: Vec<(u64, u64)>,
     dropped: u64,
+    /// Time of the newest entry that is no longer kept.
+    forgotten_ns: u64,
 }
 
 impl TraceRing {
-    /// At most `limit` entries.
+    /// Shows at most `limit` entries.
     pub(crate) fn new(limit: usize) -> TraceRing {
         TraceRing {
             limit,
@@ -50,13 +61,11 @@ impl TraceRing {
 
     /// Adds an entry; the oldest makes room.
     pub(crate) fn push(&mut self, entry: Entry) {
-        if self.limit == 0 {
+        if self.entries.len() >= self.limit.max(RECENT)
+            && let Some(oldest) = self.entries.pop_front()
+        {
             self.dropped += 1;
-            return;
-        }
-        if self.entries.len() >= self.limit {
-            self.entries.pop_front();
-            self.dropped += 1;
+            self.forgotten_ns = self.forgotten_ns.max(oldest.time_ns);
         }
         let pool = entry.pool.map_or(0, |pool| self.pool_index(pool));
         self.entries.push_back(Kept {
@@ -66,8 +75,16 @@ impl TraceRing {
             time_ns: entry.time_ns,
             tid: entry.tid,
             action: entry.action,
+            orphan: entry.orphan,
             pool,
         });
+    }
+
+    /// The last entry turned out to be a free of an unknown block.
+    pub(crate) fn last_is_orphan(&mut self) {
+        if let Some(last) = self.entries.back_mut() {
+            last.orphan = true;
+        }
     }
 
     fn pool_index(&mut self, pool: (u64, u64)) -> u16 {
@@ -84,9 +101,27 @@ impl TraceRing {
         u16::try_from(index.saturating_add(1)).unwrap_or(0)
     }
 
-    /// Oldest first.
+    /// Those to be shown, oldest first.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
-        self.entries.iter().map(|kept| Entry {
+        let hidden = self.hidden();
+        self.entries
+            .iter()
+            .skip(hidden)
+            .map(|kept| self.entry(kept))
+    }
+
+    /// Everything after `time_ns`, oldest first. It is complete unless `time_ns` is before
+    /// [`Self::forgotten_ns`].
+    pub(crate) fn after(&self, time_ns: u64) -> impl Iterator<Item = Entry> {
+        // Entries whose device was learned late are not in the order of their times: no search.
+        self.entries
+            .iter()
+            .filter(move |kept| kept.time_ns > time_ns)
+            .map(|kept| self.entry(kept))
+    }
+
+    fn entry(&self, kept: &Kept) -> Entry {
+        Entry {
             action: kept.action,
             addr: kept.addr,
             size: kept.size,
@@ -96,17 +131,27 @@ impl TraceRing {
                 .and_then(|index| self.pools.get(index).copied()),
             time_ns: kept.time_ns,
             tid: kept.tid,
-        })
+            orphan: kept.orphan,
+        }
     }
 
-    /// Entries kept.
+    fn hidden(&self) -> usize {
+        self.entries.len().saturating_sub(self.limit)
+    }
+
+    /// Entries to be shown.
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - self.hidden()
     }
 
-    /// Entries no longer kept.
+    /// Entries no longer shown.
     pub(crate) fn dropped(&self) -> u64 {
-        self.dropped
+        self.dropped + self.hidden() as u64
+    }
+
+    /// Time of the newest entry that is no longer kept; 0 while all are.
+    pub(crate) fn forgotten_ns(&self) -> u64 {
+        self.forgotten_ns
     }
 }
 
@@ -126,6 +171,7 @@ mod tests {
                 pool: (i > 2).then_some((0, i)),
                 time_ns: i,
                 tid: 1,
+                orphan: false,
             });
         }
         let kept: Vec<Entry> = ring.entries().collect();
@@ -133,5 +179,17 @@ mod tests {
         assert_eq!((kept[0].addr, kept[0].pool), (2, None));
         assert_eq!((kept[2].addr, kept[2].pool), (4, Some((0, 4))));
         assert_eq!(ring.dropped(), 2);
+        ring.last_is_orphan();
+        let recent: Vec<(u64, bool)> = ring.after(0).map(|e| (e.addr, e.orphan)).collect();
+        assert_eq!(recent, [(1, false), (2, false), (3, false), (4, true)]);
+        assert_eq!(ring.forgotten_ns(), 0);
+        for i in 5..70_000 {
+            ring.push(Entry {
+                time_ns: i,
+                ..kept[0]
+            });
+        }
+        assert_eq!((ring.len(), ring.dropped()), (3, 70_000 - 3));
+        assert_eq!(ring.forgotten_ns(), 70_000 - RECENT as u64 - 1);
     }
 }

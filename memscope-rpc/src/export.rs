@@ -21,6 +21,10 @@ pub type Exporter = Arc<dyn Fn(&SnapshotReport, &mut dyn Write) -> io::Result<()
 pub struct Export {
     /// PyTorch's memory viewer.
     pub memory_viz: Option<Exporter>,
+    /// The Perfetto trace viewer.
+    pub perfetto: Option<Exporter>,
+    /// A page of its own.
+    pub html: Option<Exporter>,
 }
 
 pub(crate) type ChunkStream = ReceiverStream<Result<ExportChunk, Status>>;

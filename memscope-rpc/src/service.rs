@@ -301,6 +301,8 @@ impl Memscope for Service {
         let question = *request.get_ref();
         let exporter = match v1::ExportFormat::try_from(question.format) {
             Ok(v1::ExportFormat::MemoryViz) => self.options.export.memory_viz.clone(),
+            Ok(v1::ExportFormat::Perfetto) => self.options.export.perfetto.clone(),
+            Ok(v1::ExportFormat::Html) => self.options.export.html.clone(),
             Ok(v1::ExportFormat::Unspecified) | Err(_) => None,
         };
         let exporter = exporter.ok_or_else(|| {

@@ -59,6 +59,7 @@ async fn an_export_is_whole_or_says_that_it_is_not() {
             }
             Ok(())
         })),
+        ..Export::default()
     };
     for fails in [false, true] {
         let mut process = fake::process(11, ADA);
@@ -117,6 +118,7 @@ async fn an_export_that_nobody_reads_on_ends() {
     let options = ServeOptions {
         export: Export {
             memory_viz: Some(memory_viz),
+            ..Export::default()
         },
         ..as_user(ADA)
     };

@@ -57,6 +57,8 @@ pub struct BlockLayout {
 pub struct StatsLayout {
     /// Number of blocks handed out.
     pub allocation: u32,
+    /// Number of segments taken with one call of the driver each; expandable ones do not count.
+    pub segment: u32,
     /// Number of blocks handed out or still in use by a stream.
     pub active: u32,
     /// Bytes handed out.
@@ -115,10 +117,11 @@ impl Layout {
 }
 
 impl StatsLayout {
-    /// All of them, in the order of [`crate::sums::Sums::all`].
-    pub(crate) fn all(&self) -> [u32; 6] {
+    /// All of them, in the order of [`crate::segments::Sums::all`].
+    pub(crate) fn all(&self) -> [u32; 7] {
         [
             self.allocation,
+            self.segment,
             self.active,
             self.allocated_bytes,
             self.reserved_bytes,

@@ -99,8 +99,7 @@ pub(crate) fn table(bytes: &[u8], at: usize) -> Option<Table> {
     let bits = slots.trailing_zeros();
     // Fibonacci hashing keeps the upper bits; an empty table has one slot and shift 63.
     let shifted = u32::from(shift) == 64 - bits || (mask == 0 && shift == 63);
-    let fits =
-        slots.is_power_of_two() && shifted && (1..=64).contains(&reach) && count <= slots;
+    let fits = slots.is_power_of_two() && shifted && (1..=64).contains(&reach) && count <= slots;
     fits.then_some(Table {
         entries,
         slots: mask + u64::from(reach),

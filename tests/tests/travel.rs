@@ -104,3 +104,39 @@ fn earlier_moments_are_as_they_were() {
     assert_eq!(recorded["segments"], then["segments"]);
     assert!(!coverage(&recorded["header"]).contains(&"recording_damaged"));
 }
+
+#[test]
+fn every_format_of_a_live_process() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("train 2");
+    let folder = memscope_tests::scratch();
+    let pid = torch.pid_text();
+    let write = |format: &str| {
+        let file = folder.path().join(format);
+        let path = file.to_str().unwrap();
+        let said = daemon.ctl(&["snapshot", "--pid", &pid, "--format", format, "-o", path]);
+        assert!(said.text().contains("Wrote"), "{said:?}");
+        std::fs::read(file).unwrap()
+    };
+    // A protobuf field 1 with a length: the trace's first packet.
+    let perfetto = write("perfetto");
+    assert_eq!(perfetto.first(), Some(&0x0a));
+    assert!(
+        perfetto.windows(9).any(|w| w == b"allocated"),
+        "a counter's name"
+    );
+    let html = String::from_utf8(write("html")).unwrap();
+    assert!(
+        html.starts_with("<!doctype html>") || html.starts_with("<!DOCTYPE html>"),
+        "{}",
+        &html[..80]
+    );
+    assert!(
+        !html.contains("http://") && !html.contains("src=\"https"),
+        "it fetches nothing"
+    );
+    assert!(html.contains(&pid));
+    torch.finish();
+}

@@ -15,9 +15,10 @@ use tempfile::NamedTempFile;
 
 /// A pickle is nothing for a terminal.
 pub(super) fn refuse_terminal(snapshot: &Snapshot) -> Result<(), Failure> {
-    if snapshot.output.is_none() && snapshot.format == Format::MemoryViz && output::is_terminal() {
+    let binary = matches!(snapshot.format, Format::MemoryViz | Format::Perfetto);
+    if snapshot.output.is_none() && binary && output::is_terminal() {
         return Err(Failure::Usage {
-            what: "a memory-viz snapshot is binary and standard output is a terminal".into(),
+            what: "this format is binary and standard output is a terminal".into(),
             hint: "write it to a file with -o FILE, or choose --format json".into(),
         });
     }
@@ -32,7 +33,36 @@ pub(super) async fn snapshot(
     let pid = client.choose(snapshot.process.pid).await?;
     let mut target = Target::open(snapshot.output.as_deref())?;
     match snapshot.format {
-        Format::MemoryViz => export(client, pid, snapshot.at, &mut target).await?,
+        Format::MemoryViz => {
+            export(
+                client,
+                pid,
+                snapshot.at,
+                v1::ExportFormat::MemoryViz,
+                &mut target,
+            )
+            .await?;
+        }
+        Format::Perfetto => {
+            export(
+                client,
+                pid,
+                snapshot.at,
+                v1::ExportFormat::Perfetto,
+                &mut target,
+            )
+            .await?;
+        }
+        Format::Html => {
+            export(
+                client,
+                pid,
+                snapshot.at,
+                v1::ExportFormat::Html,
+                &mut target,
+            )
+            .await?;
+        }
         Format::Json => as_json(client, pid, snapshot.at, &mut target).await?,
     }
     let bytes = target.bytes;
@@ -48,8 +78,10 @@ pub(super) async fn snapshot(
     } else {
         let size = units::exact_bytes(Some(bytes));
         output::text(&format!("Wrote {}, {size}.\n", path.display()))?;
-        if snapshot.format == Format::MemoryViz {
-            output::text("Open it at https://pytorch.org/memory_viz\n")?;
+        match snapshot.format {
+            Format::MemoryViz => output::text("Open it at https://pytorch.org/memory_viz\n")?,
+            Format::Perfetto => output::text("Open it at https://ui.perfetto.dev\n")?,
+            Format::Html | Format::Json => {}
         }
     }
     Ok(Exit::Done)
@@ -66,11 +98,12 @@ async fn export(
     client: &Client,
     pid: u32,
     at: Option<v1::Moment>,
+    format: v1::ExportFormat,
     target: &mut Target,
 ) -> Result<(), Failure> {
     let question = v1::ExportRequest {
         pid,
-        format: v1::ExportFormat::MemoryViz.into(),
+        format: format.into(),
         at,
     };
     let mut chunks = client

@@ -100,6 +100,7 @@ pub fn export() -> Export {
             }
             writeln!(out, "{}", report.trace.len())
         })),
+        ..Export::default()
     }
 }
 

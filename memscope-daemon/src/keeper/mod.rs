@@ -106,6 +106,11 @@ pub enum Told {
         /// Child's pid.
         child: u32,
     },
+    /// Records of this process were lost.
+    Lost {
+        /// Whose.
+        process: ProcessHandle,
+    },
     /// The allocator's layout is proven: one probe suffices.
     Proven {
         /// Whose.
@@ -126,6 +131,8 @@ struct Watched {
     pid: u32,
     uids: [u32; 3],
     slot: Slot,
+    /// Lost records that the tracer has been told of.
+    lost_told: u64,
 }
 
 /// The state of the thread.
@@ -227,6 +234,7 @@ impl Keeper {
                     Err(TryRecvError::Empty) => break,
                 }
             }
+            self.tell_losses();
             let now = clock::boot_ns();
             if now.saturating_sub(self.last_housekeeping) > HOUSEKEEPING.as_nanos() as u64 {
                 self.housekeeping(now);
@@ -270,7 +278,9 @@ impl Keeper {
         match command {
             Command::Append { process, record } => {
                 self.append(process, &record);
-                self.set_preamble();
+                if !matches!(record, DaemonRecord::Held(_) | DaemonRecord::DeviceTotal(_)) {
+                    self.set_preamble();
+                }
             }
             Command::Define { records, done } => {
                 for record in records {
@@ -286,7 +296,15 @@ impl Keeper {
                 uids,
                 slot,
             } => {
-                self.watched.insert(process, Watched { pid, uids, slot });
+                self.watched.insert(
+                    process,
+                    Watched {
+                        pid,
+                        uids,
+                        slot,
+                        lost_told: 0,
+                    },
+                );
             }
             Command::Calibrate { process, known } => self.calibrate(process, known),
             Command::Unwatch { process, done } => {
@@ -339,6 +357,21 @@ impl Keeper {
                 return;
             }
             std::thread::yield_now();
+        }
+    }
+
+    /// Tells the tracer of processes that lost records: their state is to be read again.
+    fn tell_losses(&mut self) {
+        let mut lost = Vec::new();
+        for (process, watched) in &mut self.watched {
+            let now = watched.slot.counters().lost;
+            if now > watched.lost_told {
+                watched.lost_told = now;
+                lost.push(*process);
+            }
+        }
+        for process in lost {
+            self.tell(Told::Lost { process });
         }
     }
 
@@ -404,7 +437,8 @@ impl Keeper {
             DaemonRecord::Exited | DaemonRecord::Replaced | DaemonRecord::Detached => {
                 self.preamble.retain(|(owner, _)| *owner != process);
             }
-            DaemonRecord::DeviceTotal(_) => {}
+            // A reading is too large to be repeated: a journal whose beginning is gone says so.
+            DaemonRecord::Held(_) | DaemonRecord::DeviceTotal(_) => {}
         }
     }
 

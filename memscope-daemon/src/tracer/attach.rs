@@ -198,6 +198,9 @@ impl Tracer {
                 default_known,
                 backend: Backend::Unknown,
                 mappings: None,
+                reading: false,
+                read_again: false,
+                structure: None,
                 rule: cause.rule,
                 children: cause.children,
                 notes: BTreeMap::new(),
@@ -226,6 +229,7 @@ impl Tracer {
         // Libraries that were mapped while we looked.
         self.place_again(pid);
         self.read_backend(pid);
+        self.start_reading(pid);
         self.notice_exits();
         let Some(traced) = self.traced.get(&pid) else {
             return Err(Refusal::DiedDuringAttach { pid });

@@ -35,6 +35,11 @@ impl Tracer {
                 What::SiteDefined(_) => {}
             },
             Told::Forked { process, child } => self.forked(process, child),
+            Told::Lost { process } => {
+                if let Some(pid) = self.pid_of(process) {
+                    self.start_reading(pid);
+                }
+            }
             Told::Proven { process, layout } => {
                 let Some(pid) = self.pid_of(process) else {
                     return;

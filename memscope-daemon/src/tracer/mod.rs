@@ -7,9 +7,11 @@ mod attach;
 mod follow;
 pub mod nvml;
 mod place;
+mod reading;
 mod rules;
 mod traced;
 
+pub use reading::Outcome as ReadingOutcome;
 pub use rules::{Rule, maps_device_library};
 pub use traced::{TraceState, Traced};
 
@@ -67,6 +69,15 @@ pub enum Order {
         /// Told when done.
         reply: oneshot::Sender<()>,
     },
+    /// A reading ended.
+    Read {
+        /// Whose.
+        pid: u32,
+        /// Its handle.
+        process: ProcessHandle,
+        /// How.
+        outcome: ReadingOutcome,
+    },
     /// Say how you are.
     Status(oneshot::Sender<TracerStatus>),
     /// The keeper says.
@@ -94,6 +105,7 @@ pub struct TracerStatus {
 pub struct Tracer {
     kernel: Kernel,
     keeper: KeeperHandle,
+    orders: Sender<Order>,
     resolver: Resolver,
     traced: BTreeMap<u32, Traced>,
     rules: Vec<Rule>,
@@ -113,7 +125,7 @@ impl Tracer {
     pub fn start(
         kernel: Kernel,
         keeper: KeeperHandle,
-        orders: Receiver<Order>,
+        (own, orders): (Sender<Order>, Receiver<Order>),
         wake_bytes: u32,
     ) -> std::io::Result<std::thread::JoinHandle<()>> {
         std::thread::Builder::new()
@@ -123,6 +135,7 @@ impl Tracer {
                 Tracer {
                     kernel,
                     keeper,
+                    orders: own,
                     resolver: Resolver::new(),
                     traced: BTreeMap::new(),
                     rules: Vec::new(),
@@ -166,6 +179,11 @@ impl Tracer {
                     let _ = reply.send(self.status());
                 }
                 Ok(Order::Told(told)) => self.told(told),
+                Ok(Order::Read {
+                    pid,
+                    process,
+                    outcome,
+                }) => self.reading_ended(pid, process, outcome),
                 Ok(Order::Stop(reply)) => {
                     self.detach_everything();
                     let _ = reply.send(());

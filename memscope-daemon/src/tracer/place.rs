@@ -270,10 +270,7 @@ impl Tracer {
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };
-        let pool_seen = traced
-            .placed
-            .iter()
-            .any(|(_, _, p)| matches!(p, Program::Report | Program::Trace));
+        let pool_seen = traced.sees_pool();
         let placement = Placement {
             sites: traced.sites(),
             ways: traced.ways(),

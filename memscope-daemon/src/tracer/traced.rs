@@ -54,6 +54,12 @@ pub struct Traced {
     pub default_known: bool,
     /// Allocator in use, as read last.
     pub backend: Backend,
+    /// A reading of its allocator's structures is under way.
+    pub reading: bool,
+    /// Another is wanted when it has ended.
+    pub read_again: bool,
+    /// Where its allocator's structures lie, once found.
+    pub structure: Option<memscope_structure::Layout>,
     /// Hash of its code mappings when they were last looked at.
     pub mappings: Option<u64>,
     /// Rule that attached it.
@@ -91,6 +97,13 @@ impl Traced {
     pub fn ways(&self) -> Vec<String> {
         let all: BTreeSet<&String> = self.libraries.values().flat_map(|l| &l.ways).collect();
         all.into_iter().cloned().collect()
+    }
+
+    /// Whether a way into the framework's pool is probed.
+    pub fn sees_pool(&self) -> bool {
+        self.placed
+            .iter()
+            .any(|(_, _, p)| matches!(p, Program::Report | Program::Trace))
     }
 
     /// The notes as the ledger takes them.

@@ -102,9 +102,8 @@ impl<'a, W: Write> Packets<'a, W> {
     pub(super) fn new(report: &'a SnapshotReport, out: &'a mut W) -> Self {
         // Tracks are told apart in all traces that are opened together.
         let facts = &report.process.facts;
-        let process = (u64::from(facts.pid) << 32 ^ facts.start_ticks ^ 1)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            & !0xff_ffff;
+        let image = (u64::from(facts.pid) << 32) ^ (u64::from(facts.generation) << 56);
+        let process = (image ^ facts.start_ticks).wrapping_mul(0x9e37_79b9_7f4a_7c15) & !0xff_ffff;
         Self {
             report,
             out,

@@ -2,6 +2,8 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::too_many_arguments)]
 
+mod structures;
+
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 use memscope_ledger::{Ledger, LedgerConfig};
@@ -61,6 +63,8 @@ struct DeviceState {
     /// free pieces: addr → (size, stream, small, segment)
     free: BTreeMap<u64, (u64, u64, bool, u64)>,
     next_segment: u64,
+    /// Expandable: (stream, small) → (start, end of what was ever mapped).
+    ranges: BTreeMap<(u64, bool), (u64, u64)>,
     allocated: u64,
     reserved: u64,
 }
@@ -73,6 +77,8 @@ pub struct Sim {
     pub attached: bool,
     pub names_device: bool,
     pub driver_calls: bool,
+    /// `expandable_segments:True`.
+    pub expandable: bool,
     /// The next so many events are lost.
     pub lose: u32,
     pub lost: u64,
@@ -81,7 +87,8 @@ pub struct Sim {
     devices: BTreeMap<i32, DeviceState>,
     pub live: BTreeMap<u64, Live>,
     pub pending: HashMap<u64, Live>,
-    segment_of: HashMap<u64, u64>,
+    /// The segment (expandable: the range) of a block, and whether it is small.
+    segment_of: HashMap<u64, (u64, bool)>,
 }
 
 impl Default for Sim {
@@ -99,6 +106,7 @@ impl Sim {
             attached: true,
             names_device: true,
             driver_calls: false,
+            expandable: false,
             lose: 0,
             lost: 0,
             sequence: 0,
@@ -222,6 +230,10 @@ impl Sim {
         let found = fit(&self.devices[&device]);
         let (addr, (room, _, _, segment)) = match found {
             Some(found) => found,
+            None if self.expandable => {
+                let at = self.map(device, stream, small, size);
+                (at, self.devices[&device].free[&at])
+            }
             None => {
                 let bytes = if small {
                     2 * MIB
@@ -271,7 +283,7 @@ impl Sim {
         );
         self.devices.get_mut(&device).unwrap().allocated += rounded;
         self.report(device, addr, rounded as i64);
-        self.segment_of.insert(addr, segment);
+        self.segment_of.insert(addr, (segment, small));
         self.live.insert(
             addr,
             Live {
@@ -324,10 +336,17 @@ impl Sim {
             Some(block.rounded),
             0,
         );
-        let segment = self.segment_of.remove(&addr).unwrap();
+        let (segment, small) = self.segment_of.remove(&addr).unwrap();
         let state = self.devices.get_mut(&block.device).unwrap();
-        let small = state.segments[&segment].2;
-        let (mut start, mut size) = (addr, block.rounded);
+        state.give_back(addr, block.rounded, block.stream, small, segment);
+    }
+}
+
+impl DeviceState {
+    /// A piece is free; it joins its neighbours.
+    fn give_back(&mut self, addr: u64, size: u64, stream: u64, small: bool, segment: u64) -> u64 {
+        let state = self;
+        let (mut start, mut size) = (addr, size);
         if let Some(next) = state.free.get(&(addr + size)).copied()
             && next.3 == segment
         {
@@ -342,13 +361,18 @@ impl Sim {
             start = before;
             size += piece.0;
         }
-        state
-            .free
-            .insert(start, (size, block.stream, small, segment));
+        state.free.insert(start, (size, stream, small, segment));
+        start
     }
+}
 
+impl Sim {
     /// Gives wholly free segments back. PyTorch counts after the entry.
     pub fn empty_cache(&mut self, device: i32) {
+        if self.expandable && self.devices.contains_key(&device) {
+            self.unmap_free(device);
+            return;
+        }
         let Some(state) = self.devices.get(&device) else {
             return;
         };

@@ -78,6 +78,9 @@ fn device(device: DeviceStats) -> v1::DeviceStats {
         resync_count: device.resync_count,
         sizes: Some(distribution(device.sizes)),
         lifetimes: Some(distribution(device.lifetimes)),
+        baseline_blocks: device.baseline_blocks,
+        readings: device.readings,
+        readings_refused: device.readings_refused,
     }
 }
 

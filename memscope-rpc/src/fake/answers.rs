@@ -122,6 +122,9 @@ pub fn device(device: Option<i32>, source: Source, allocated: Option<u64>) -> De
         resync_count: 0,
         sizes: Distribution::default(),
         lifetimes: Distribution::default(),
+        baseline_blocks: None,
+        readings: 0,
+        readings_refused: 0,
     }
 }
 

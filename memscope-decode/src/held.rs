@@ -1,0 +1,70 @@
+//! Cutting a reading of a device's pool into parts that fit into records.
+
+use memscope_ledger::event::{HeldPart, HeldSegment};
+
+/// Most bytes of a part's JSON.
+const MOST: usize = 50_000;
+/// More than the JSON of a part without segments can have: names, punctuation and seven numbers.
+const PART: usize = 300;
+/// More than the JSON of a segment without blocks can have.
+const SEGMENT: usize = 300;
+/// A block's punctuation and `false`, without its three numbers.
+const BLOCK: usize = 11;
+
+/// The parts of a reading, in the order in which they are to be written. Each one's JSON has at most
+/// 50,000 bytes. A segment that does not fit goes on in the next part: same segment, further blocks.
+/// A reading without segments is one part.
+pub fn held_parts(
+    at_ns: u64,
+    device: i32,
+    total_allocated: u64,
+    total_reserved: u64,
+    segments: Vec<HeldSegment>,
+) -> Vec<HeldPart> {
+    let mut cut: Vec<Vec<HeldSegment>> = vec![Vec::new()];
+    let mut room = MOST - PART;
+    for mut segment in segments {
+        let mut blocks = std::mem::take(&mut segment.blocks).into_iter().peekable();
+        loop {
+            let first = blocks.peek().map_or(0, json_len);
+            if SEGMENT + first > room {
+                cut.push(Vec::new());
+                room = MOST - PART;
+            }
+            room -= SEGMENT;
+            let mut piece = segment.clone();
+            while let Some(block) = blocks.next_if(|block| json_len(block) <= room) {
+                room -= json_len(&block);
+                piece.blocks.push(block);
+            }
+            if let Some(last) = cut.last_mut() {
+                last.push(piece);
+            }
+            if blocks.peek().is_none() {
+                break;
+            }
+        }
+    }
+    // A reading has at most as many parts as blocks and segments, far below 2^32.
+    let parts = u32::try_from(cut.len()).unwrap_or(u32::MAX);
+    (0..parts)
+        .zip(cut)
+        .map(|(part, segments)| HeldPart {
+            at_ns,
+            device,
+            part,
+            parts,
+            total_allocated,
+            total_reserved,
+            segments,
+        })
+        .collect()
+}
+
+fn json_len(&(addr, rounded, requested, _): &(u64, u64, u64, bool)) -> usize {
+    BLOCK + digits(addr) + digits(rounded) + digits(requested)
+}
+
+fn digits(number: u64) -> usize {
+    1 + number.checked_ilog10().unwrap_or(0) as usize
+}

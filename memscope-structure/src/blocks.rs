@@ -1,0 +1,206 @@
+//! What a block looks like, learned from blocks: those in the table of active ones, and free ones in the pools' trees.
+
+use std::collections::HashMap;
+
+use crate::layout::BlockLayout;
+use crate::memory::Memory;
+use crate::shape::{self, NODE, Table, Tree, byte, word};
+
+/// How much of a block is looked at; the heap may end sooner.
+const SPAN: usize = 256;
+const LEAST: usize = 160;
+
+/// A block's bytes and where it was found.
+pub(crate) struct Seen {
+    bytes: Vec<u8>,
+    /// The pool whose tree it was in; `None`: active.
+    of: Option<u64>,
+}
+
+/// Blocks by address.
+pub(crate) type Sample = HashMap<u64, Seen>;
+
+/// Blocks of the table and the trees, so many of each at most; `None` if the table's entries do not lead to blocks of the pools.
+pub(crate) fn sample(
+    memory: &impl Memory,
+    table: &Table,
+    trees: &[(u64, Tree)],
+    pools: [u64; 2],
+    most: usize,
+) -> Option<Sample> {
+    let mut sample = Sample::new();
+    let mut entries = vec![0; usize::try_from(table.slots).ok()?.checked_mul(16)?];
+    memory.read(table.entries, &mut entries).ok()?;
+    let used: Vec<u64> = entries
+        .chunks_exact(16)
+        .filter(|entry| shape::in_use(entry))
+        .map(|entry| word(entry, 8))
+        .collect();
+    if used.len() as u64 != table.count {
+        return None;
+    }
+    for address in used.into_iter().take(most) {
+        let bytes = block(memory, address)?;
+        sample.insert(address, Seen { bytes, of: None });
+    }
+    let points = |seen: &Seen| {
+        (0..seen.bytes.len())
+            .step_by(8)
+            .any(|at| pools.contains(&word(&seen.bytes, at)))
+    };
+    if !sample.values().any(points) {
+        return None;
+    }
+    for (pool, tree) in trees {
+        let mut open = vec![tree.root];
+        let mut steps = 0;
+        while let Some(node) = open.pop() {
+            let mut bytes = [0; NODE];
+            steps += 1;
+            if node == 0 || steps > most {
+                continue;
+            }
+            if memory.read(node, &mut bytes).is_err() {
+                continue;
+            }
+            open.extend([word(&bytes, 16), word(&bytes, 24)]);
+            let address = word(&bytes, 32);
+            if let Some(bytes) = block(memory, address) {
+                let of = Some(*pool);
+                sample.insert(address, Seen { bytes, of });
+            }
+        }
+    }
+    Some(sample)
+}
+
+fn block(memory: &impl Memory, address: u64) -> Option<Vec<u8>> {
+    if !shape::is_pointer(address) {
+        return None;
+    }
+    [SPAN, LEAST].into_iter().find_map(|len| {
+        let mut bytes = vec![0; len];
+        memory.read(address, &mut bytes).ok().map(|()| bytes)
+    })
+}
+
+/// The offsets at which the sample agrees with itself.
+pub(crate) fn layout(sample: &Sample, pools: [u64; 2]) -> Result<BlockLayout, &'static str> {
+    let free = || sample.values().filter(|seen| seen.of.is_some());
+    let active = || sample.values().filter(|seen| seen.of.is_none());
+    // The pool: free blocks point to the pool whose tree they are in. Active ones may be in a private pool.
+    let votes = |at: usize| {
+        sample
+            .values()
+            .filter(|seen| {
+                let pool = word(&seen.bytes, at);
+                seen.of.map_or(pools.contains(&pool), |of| of == pool)
+            })
+            .count()
+    };
+    let pool = (24..LEAST)
+        .step_by(8)
+        .filter(|at| free().all(|seen| seen.of == Some(word(&seen.bytes, *at))))
+        .max_by_key(|at| (votes(*at), std::cmp::Reverse(*at)))
+        .filter(|at| votes(*at) > 0)
+        .ok_or("the pool's pointer in a block")?;
+    // Around it, in the order in which PyTorch declares them: size, requested, pool, address.
+    let (size, requested, ptr) = (pool - 16, pool - 8, pool + 8);
+    let sized = |seen: &Seen| {
+        let (size, requested) = (word(&seen.bytes, size), word(&seen.bytes, requested));
+        size > 0 && size.is_multiple_of(512) && (seen.of.is_some() || requested <= size)
+    };
+    if !sample.values().all(sized) {
+        return Err("the sizes in a block");
+    }
+    let (prev, next) = links(sample, size, ptr).ok_or("links between neighbours")?;
+    let between = ptr + 8..prev.min(next);
+    let flag = |seen: &Seen, at: usize, allowed: &[u8]| allowed.contains(&byte(&seen.bytes, at));
+    let allocated = between
+        .clone()
+        .find(|at| {
+            free().all(|seen| flag(seen, *at, &[0]))
+                && active().all(|seen| flag(seen, *at, &[0, 1]))
+                && active().any(|seen| flag(seen, *at, &[1]))
+        })
+        .ok_or("the flag of allocated blocks")?;
+    let mapped = between
+        .clone()
+        .find(|at| {
+            *at != allocated
+                && active().all(|seen| flag(seen, *at, &[1]))
+                && free().all(|seen| flag(seen, *at, &[0, 1]))
+                && free().any(|seen| flag(seen, *at, &[1]))
+        })
+        .ok_or("the flag of blocks with memory")?;
+    // The streams that used the block are a table in it; the word before is the stream it is of.
+    let uses = (16..size)
+        .step_by(8)
+        .find(|at| {
+            let is_table = |seen: &Seen| shape::table(&seen.bytes, *at).is_some();
+            sample.values().all(is_table)
+        })
+        .ok_or("the table of streams in a block")?;
+    let len = prev.max(next) + 8;
+    let [
+        stream,
+        size,
+        requested,
+        pool,
+        ptr,
+        allocated,
+        mapped,
+        prev,
+        next,
+        len,
+    ] = [
+        uses - 8,
+        size,
+        requested,
+        pool,
+        ptr,
+        allocated,
+        mapped,
+        prev,
+        next,
+        len,
+    ]
+    .map(|at| at as u32);
+    Ok(BlockLayout {
+        stream,
+        size,
+        requested,
+        pool,
+        ptr,
+        allocated,
+        mapped,
+        prev,
+        next,
+        len,
+    })
+}
+
+/// Where blocks point to their neighbours: two words by which two blocks point at each other, one of which begins where
+/// the other ends.
+fn links(sample: &Sample, size: usize, ptr: usize) -> Option<(usize, usize)> {
+    let mut votes: HashMap<(usize, usize), usize> = HashMap::new();
+    let words = || (ptr + 8..LEAST).step_by(8);
+    for (address, seen) in sample {
+        for next in words() {
+            let Some(other) = sample.get(&word(&seen.bytes, next)) else {
+                continue;
+            };
+            let end = word(&seen.bytes, ptr).checked_add(word(&seen.bytes, size));
+            if end != Some(word(&other.bytes, ptr)) {
+                continue;
+            }
+            for prev in words().filter(|prev| word(&other.bytes, *prev) == *address) {
+                *votes.entry((prev, next)).or_default() += 1;
+            }
+        }
+    }
+    let best = votes
+        .into_iter()
+        .max_by_key(|(at, count)| (*count, std::cmp::Reverse(*at)));
+    best.map(|(at, _)| at)
+}

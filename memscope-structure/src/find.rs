@@ -1,0 +1,348 @@
+//! Finds where things lie, by evidence, in a process that has blocks.
+//!
+//! Three steps: which element of which vector looks like a device allocator; what its pools, its table of active blocks
+//! and the blocks themselves look like; and, once a whole picture can be taken, which statistics equal the sums.
+
+use crate::blocks;
+use crate::error::StructureError;
+use crate::layout::{Layout, StatsLayout};
+use crate::memory::Memory;
+use crate::read::{Reader, Taken, elements, read_bytes, read_word};
+use crate::segments::{self, Sums};
+use crate::shape::{self, MUTEX, Mutex, STAT_ARRAY, TABLE, Tree, byte, word};
+use crate::walk;
+
+/// How much of the object behind the exported pointer is looked at.
+const ALLOCATOR: usize = 1 << 16;
+/// How much of a device allocator is looked at.
+const DEVICE: usize = 1 << 13;
+/// How far behind the pools the table of active blocks can be.
+const ACTIVE_REACH: usize = 1024;
+/// How much of it is read behind the table of active blocks, where the allocation's own size is not known.
+const TAIL: usize = 2048;
+/// The page that memory comes and goes in.
+const PAGE: u64 = 4096;
+/// Tries, because the process goes on meanwhile, and how many blocks each looks at: few are less likely to change
+/// while they are read, many are more likely to have neighbours among them.
+const TRIES: u32 = 400;
+const SAMPLES: [usize; 3] = [256, 4096, 1024];
+/// Pictures, in all tries together.
+const PICTURES: u32 = 4000;
+/// Empty allocators seen, standing still, until it is believed.
+const QUIET: u32 = 3;
+
+/// A place in a device allocator: its two pools and the sets in each.
+#[derive(Debug, Clone)]
+struct Pools {
+    large: usize,
+    small: usize,
+    sets: usize,
+    trees: Vec<(u64, Tree)>,
+}
+
+/// What one try came to.
+enum Miss {
+    /// Nothing is wrong, but there is no evidence.
+    NothingYet(&'static str),
+    /// It does not look as expected, or it changed meanwhile.
+    NotFound(String),
+}
+
+/// Finds the layout in a live process, from the address of the exported pointer
+/// `c10::cuda::CUDACachingAllocator::allocator`.
+///
+/// Needs evidence: some live block, and one that was split. The result has already given a proven
+/// reading. It holds for the library file that the process has mapped.
+pub fn find_layout(memory: &impl Memory, allocator_pointer: u64) -> Result<Layout, StructureError> {
+    let object = read_word(memory, allocator_pointer, "the allocator pointer")?;
+    if !shape::is_pointer(object) {
+        return Err(StructureError::NothingYet {
+            what: "no allocator is chosen",
+        });
+    }
+    let bytes = as_much(memory, object, ALLOCATOR);
+    let mut miss = Miss::NothingYet("there is no list of device allocators");
+    for at in (8..bytes.len().saturating_sub(16)).step_by(8) {
+        let Some((list, count)) = elements(&bytes, at) else {
+            continue;
+        };
+        let mut pointers = vec![0; count * 8];
+        if memory.read(list, &mut pointers).is_err() {
+            continue;
+        }
+        let devices: Vec<u64> = (0..count).map(|i| word(&pointers, i * 8)).collect();
+        if !devices.iter().all(|device| looks_like_one(memory, *device)) {
+            continue;
+        }
+        for device in devices.iter().copied() {
+            match find_in_device(memory, device) {
+                Ok(mut layout) => {
+                    // The same things at the same places in every element, or it is no such list.
+                    if !devices.iter().all(|device| fits(memory, &layout, *device)) {
+                        miss = Miss::NotFound("device allocators that are alike".to_owned());
+                        continue;
+                    }
+                    layout.devices = Some(at as u32);
+                    return Ok(layout);
+                }
+                Err(StructureError::NothingYet { what }) => {
+                    if matches!(miss, Miss::NothingYet(_)) {
+                        miss = Miss::NothingYet(what);
+                    }
+                }
+                Err(StructureError::LayoutNotFound { what }) => miss = Miss::NotFound(what),
+                Err(other) => return Err(other),
+            }
+        }
+    }
+    Err(miss.into())
+}
+
+/// Finds the layout from one device allocator, of which a probe has seen the `this`.
+pub fn find_in_device(memory: &impl Memory, device: u64) -> Result<Layout, StructureError> {
+    let mut miss = Miss::NothingYet("no attempt");
+    let mut quiet = 0;
+    let mut pictures = PICTURES;
+    for sample in SAMPLES.into_iter().cycle().take(TRIES as usize) {
+        match try_device(memory, device, sample, &mut pictures) {
+            Ok(layout) => return Ok(layout),
+            Err(other) => {
+                // An empty allocator stays empty; one that changes is looked at again.
+                quiet += u32::from(matches!(other, Miss::NothingYet(_)));
+                miss = other;
+            }
+        }
+        if quiet >= QUIET || pictures == 0 {
+            break;
+        }
+    }
+    Err(miss.into())
+}
+
+impl From<Miss> for StructureError {
+    fn from(miss: Miss) -> StructureError {
+        match miss {
+            Miss::NothingYet(what) => StructureError::NothingYet { what },
+            Miss::NotFound(what) => StructureError::LayoutNotFound { what },
+        }
+    }
+}
+
+/// Whether pools and statistics lie where the layout says. Several looks, because the process goes on.
+fn fits(memory: &impl Memory, layout: &Layout, device: u64) -> bool {
+    (0..TRIES).any(|_| {
+        let bytes = as_much(memory, device, layout.object_len as usize);
+        let pool = |at: u32| walk::pool_at(layout, &bytes, device, at as usize).is_some();
+        let stat = |at: u32| shape::stat_array(&bytes, at as usize).is_some();
+        pool(layout.large) && pool(layout.small) && layout.stats.all().into_iter().all(stat)
+    })
+}
+
+/// A cheap look: two pools of blocks, and statistics.
+fn looks_like_one(memory: &impl Memory, device: u64) -> bool {
+    if !shape::is_pointer(device) {
+        return false;
+    }
+    let mut before = Vec::new();
+    for _ in 0..TRIES {
+        let bytes = as_much(memory, device, DEVICE);
+        if !pools(memory, device, &bytes).is_empty() {
+            return true;
+        }
+        // What stands still and is none will not become one.
+        if bytes == before {
+            return false;
+        }
+        before = bytes;
+    }
+    false
+}
+
+fn try_device(
+    memory: &impl Memory,
+    device: u64,
+    sample: usize,
+    pictures: &mut u32,
+) -> Result<Layout, Miss> {
+    let whole = allocation(memory, device);
+    let len = whole.unwrap_or(DEVICE);
+    let bytes = as_much(memory, device, len);
+    // The first pair: further ones can be those of the next device's allocator, behind this one.
+    let pools = pools(memory, device, &bytes)
+        .into_iter()
+        .next()
+        .ok_or_else(|| Miss::NotFound("two pools of blocks".to_owned()))?;
+    let mut miss = Miss::NothingYet("no block is allocated");
+    let from = pools.small + pools.sets * shape::SET;
+    let to = bytes.len().saturating_sub(TABLE).min(from + ACTIVE_REACH);
+    for at in (from..to).step_by(8) {
+        let Some(table) = shape::table(&bytes, at).filter(|table| table.count > 0) else {
+            continue;
+        };
+        let own = [pools.large, pools.small].map(|at| device + at as u64);
+        let Some(sample) = blocks::sample(memory, &table, &pools.trees, own, sample) else {
+            continue;
+        };
+        let block = match blocks::layout(&sample, own) {
+            Ok(block) => block,
+            Err(what) => {
+                miss = Miss::NotFound(what.to_owned());
+                continue;
+            }
+        };
+        let object_len = whole.unwrap_or(at + TABLE + TAIL).min(bytes.len());
+        let layout = Layout {
+            devices: None,
+            object_len: object_len as u32,
+            mutex: bytes.get(..MUTEX).and_then(shape::mutex).is_some(),
+            large: pools.large as u32,
+            small: pools.small as u32,
+            sets: pools.sets as u32,
+            active: at as u32,
+            block,
+            stats: StatsLayout::default(),
+        };
+        match prove(memory, device, layout, pictures) {
+            Ok(layout) => return Ok(layout),
+            Err(other) => miss = other,
+        }
+    }
+    let busy = matches!(shape::mutex(&bytes), Some(Mutex::Held(_)));
+    if matches!(miss, Miss::NothingYet(_)) && (busy || as_much(memory, device, len) != bytes) {
+        return Err(Miss::NotFound("the state changed meanwhile".to_owned()));
+    }
+    Err(miss)
+}
+
+/// Bytes of the heap's allocation that an object is, if glibc's malloc made it: one word before it stands the
+/// size, with three bits for other things. Where another malloc made it, the word can say anything;
+/// then more or less is read than the object has, and what the object needs must be there all the same.
+fn allocation(memory: &impl Memory, object: u64) -> Option<usize> {
+    let mut bytes = [0; 8];
+    memory.read(object.wrapping_sub(8), &mut bytes).ok()?;
+    let size = usize::try_from(u64::from_le_bytes(bytes) & !7).ok()?;
+    let fits = size.is_multiple_of(16) && (1024..=DEVICE).contains(&size);
+    fits.then_some(size - 8)
+}
+
+/// Takes pictures until one is still, finds the statistics in it, and then reads once as any reader would.
+fn prove(
+    memory: &impl Memory,
+    device: u64,
+    mut layout: Layout,
+    pictures: &mut u32,
+) -> Result<Layout, Miss> {
+    let not = |what: &dyn std::fmt::Display| Miss::NotFound(what.to_string());
+    let mut reader = Reader::new(layout.clone()).map_err(|error| not(&error))?;
+    let (bytes, state) = loop {
+        let taken = reader.take(memory, device).map_err(|error| not(&error))?;
+        *pictures = pictures.saturating_sub(1);
+        match taken {
+            Taken::Changed(why) if *pictures == 0 => return Err(Miss::NotFound(why)),
+            Taken::Changed(_) => {}
+            Taken::Still {
+                flaw: Some(why), ..
+            } => return Err(Miss::NotFound(why)),
+            Taken::Still { bytes, state, .. } => break (bytes, state),
+        }
+    };
+    segments::segments(&state).map_err(|what| not(&what))?;
+    layout.stats = stats(&bytes, layout.large as usize, &segments::sums(&state))?;
+    let mut reader = Reader::new(layout.clone()).map_err(|error| not(&error))?;
+    let read = reader.read_device(memory, device, 0, *pictures);
+    *pictures = pictures.saturating_sub(reader.attempts());
+    read.map_err(|error| not(&error))?;
+    Ok(layout)
+}
+
+/// The statistics that equal the sums. Several may, when nothing is pending or rounded; they lie in the order in which
+/// PyTorch declares them, and a wrong choice is contradicted by the first reading in which they differ.
+fn stats(bytes: &[u8], end: usize, sums: &Sums) -> Result<StatsLayout, Miss> {
+    let mut from = 8;
+    let mut next = |sum: [u64; 3], name: &str| {
+        let end = end.saturating_sub(STAT_ARRAY);
+        let at = (from..=end)
+            .step_by(8)
+            .find(|at| shape::stat_array(bytes, *at) == Some(sum))
+            .ok_or_else(|| Miss::NotFound(format!("{name}: nothing equals the sums {sum:?}")))?;
+        from = at + STAT_ARRAY;
+        Ok(at as u32)
+    };
+    if sums.allocation[0] == 0 {
+        return Err(Miss::NothingYet("no block is allocated"));
+    }
+    Ok(StatsLayout {
+        allocation: next(sums.allocation, "allocation")?,
+        segment: next(sums.segment, "segment")?,
+        active: next(sums.active, "active")?,
+        allocated_bytes: next(sums.allocated_bytes, "allocated_bytes")?,
+        reserved_bytes: next(sums.reserved_bytes, "reserved_bytes")?,
+        active_bytes: next(sums.active_bytes, "active_bytes")?,
+        requested_bytes: next(sums.requested_bytes, "requested_bytes")?,
+    })
+}
+
+/// Every pair of places that look like pools of large and of small blocks.
+fn pools(memory: &impl Memory, device: u64, bytes: &[u8]) -> Vec<Pools> {
+    // Rows of sets that follow one another, each with its trees.
+    let mut rows: Vec<(usize, Vec<Tree>)> = Vec::new();
+    for at in (0..bytes.len().saturating_sub(shape::SET)).step_by(8) {
+        let Some(tree) = shape::tree(bytes, device, at + 8).filter(|tree| rooted(memory, tree))
+        else {
+            continue;
+        };
+        match rows.last_mut() {
+            Some((start, trees)) if *start + trees.len() * shape::SET == at => trees.push(tree),
+            _ => rows.push((at, vec![tree])),
+        }
+    }
+    let mut found = Vec::new();
+    for pair in rows.windows(2) {
+        let [(large, a), (small, b)] = pair else {
+            continue;
+        };
+        let sets = a.len();
+        let flag = |at: &usize| byte(bytes, at + sets * shape::SET);
+        let owner = |at: &usize| word(bytes, at + sets * shape::SET + 8);
+        let fits = (2..=8).contains(&sets)
+            && b.len() == sets
+            && (flag(large), flag(small)) == (0, 1)
+            && (owner(large), owner(small)) == (0, 0);
+        if fits {
+            let of = |at: &usize, trees: &[Tree]| -> Vec<(u64, Tree)> {
+                let pool = device + *at as u64;
+                trees.iter().map(|tree| (pool, *tree)).collect()
+            };
+            let mut trees = of(large, a);
+            trees.extend(of(small, b));
+            found.push(Pools {
+                large: *large,
+                small: *small,
+                sets,
+                trees,
+            });
+        }
+    }
+    found
+}
+
+/// Whether the root knows its header.
+fn rooted(memory: &impl Memory, tree: &Tree) -> bool {
+    let mut node = [0; shape::NODE];
+    tree.count == 0 || (memory.read(tree.root, &mut node).is_ok() && word(&node, 8) == tree.header)
+}
+
+/// As many bytes as can be read, by pages.
+fn as_much(memory: &impl Memory, address: u64, most: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < most {
+        let at = address.wrapping_add(bytes.len() as u64);
+        let len = (PAGE - at % PAGE).min((most - bytes.len()) as u64) as usize;
+        let mut page = vec![0; len];
+        if read_bytes(memory, at, &mut page, "an object").is_err() {
+            break;
+        }
+        bytes.append(&mut page);
+    }
+    bytes
+}

@@ -1,0 +1,348 @@
+//! Readings: pictures taken again and again until one is proven.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::error::StructureError;
+use crate::image::Image;
+use crate::layout::Layout;
+use crate::memory::Memory;
+use crate::segments::{self, NAMES, SegmentReading, Sums};
+use crate::shape::{self, Mutex, word};
+use crate::walk::{State, Walk};
+
+/// Rounds in which one picture is completed: one for each level of the deepest tree, and some.
+const ROUNDS: u32 = 96;
+/// Looks at the mutex before a picture is taken although it is held.
+const LOOKS: u32 = 200;
+/// Equal contradictions, while nothing changed, until the layout is said to be wrong.
+const CONTRADICTIONS: u32 = 4;
+/// Most devices.
+const DEVICES: usize = 256;
+
+/// The state of one device's allocator at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceReading {
+    /// Ordinal within the process.
+    pub device: i32,
+    /// Address of the device allocator's object: `this` in its methods.
+    pub allocator: u64,
+    /// Bytes handed out (rounded).
+    pub allocated_bytes: u64,
+    /// Bytes taken from the driver.
+    pub reserved_bytes: u64,
+    /// Bytes handed out or still in use by a stream.
+    pub active_bytes: u64,
+    /// Bytes that were asked for, of the active blocks.
+    pub requested_bytes: u64,
+    /// By address.
+    pub segments: Vec<SegmentReading>,
+}
+
+/// The state of all devices. Each device is exact at a moment of its own; PyTorch's snapshot is no different.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reading {
+    /// By ordinal.
+    pub devices: Vec<DeviceReading>,
+    /// Pictures taken, of all devices together; as many as devices if none had to be taken again.
+    pub attempts: u32,
+    /// Bytes read from the process.
+    pub bytes_read: u64,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+/// Reads once. See [`Reader`] for repeated readings, which are faster.
+///
+/// `allocator_pointer` is the address of `c10::cuda::CUDACachingAllocator::allocator`; `attempts` bounds the
+/// pictures taken of each device.
+pub fn read(
+    memory: &impl Memory,
+    allocator_pointer: u64,
+    layout: &Layout,
+    attempts: u32,
+) -> Result<Reading, StructureError> {
+    Reader::new(layout.clone())?.read(memory, allocator_pointer, attempts)
+}
+
+/// Reads one process again and again: it remembers which places mattered, and takes them in one
+/// sweep, which leaves the process less time to change them meanwhile.
+#[derive(Debug)]
+pub struct Reader {
+    layout: Layout,
+    /// By device allocator.
+    known: HashMap<u64, HashMap<u64, usize>>,
+    attempts: u32,
+    bytes_read: u64,
+}
+
+impl Reader {
+    /// A reader with a layout. Refuses one that no process can have.
+    pub fn new(layout: Layout) -> Result<Reader, StructureError> {
+        if !layout.is_sound() {
+            return Err(StructureError::LayoutNotFound {
+                what: "the layout given lies out of its own bounds".to_owned(),
+            });
+        }
+        Ok(Reader {
+            layout,
+            known: HashMap::new(),
+            attempts: 0,
+            bytes_read: 0,
+        })
+    }
+
+    /// What it reads with.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Pictures taken so far, refused ones too.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Bytes read from the process so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read
+    }
+
+    /// All devices, from the exported pointer at `allocator_pointer`.
+    pub fn read(
+        &mut self,
+        memory: &impl Memory,
+        allocator_pointer: u64,
+        attempts: u32,
+    ) -> Result<Reading, StructureError> {
+        let began = Instant::now();
+        let before = (self.attempts, self.bytes_read);
+        let mut devices = Vec::new();
+        for (ordinal, object) in self.devices(memory, allocator_pointer)?.iter().enumerate() {
+            devices.push(self.read_device(memory, *object, ordinal as i32, attempts)?);
+        }
+        Ok(Reading {
+            devices,
+            attempts: self.attempts - before.0,
+            bytes_read: self.bytes_read - before.1,
+            duration: began.elapsed(),
+        })
+    }
+
+    /// The device allocators' addresses, by ordinal.
+    pub fn devices(
+        &mut self,
+        memory: &impl Memory,
+        allocator_pointer: u64,
+    ) -> Result<Vec<u64>, StructureError> {
+        let Some(at) = self.layout.devices else {
+            return Err(StructureError::LayoutNotFound {
+                what: "the list of device allocators: the layout was learned from one of them"
+                    .to_owned(),
+            });
+        };
+        let object = read_word(memory, allocator_pointer, "the allocator pointer")?;
+        let mut bytes = [0; 24];
+        if !shape::is_pointer(object) {
+            return Err(StructureError::NothingYet {
+                what: "no allocator is chosen",
+            });
+        }
+        read_bytes(
+            memory,
+            object.wrapping_add(u64::from(at)),
+            &mut bytes,
+            "the list of device allocators",
+        )?;
+        self.bytes_read += 32;
+        let list = elements(&bytes, 0).ok_or(StructureError::NothingYet {
+            what: "the list of device allocators is empty",
+        })?;
+        let mut bytes = vec![0; list.1 * 8];
+        read_bytes(memory, list.0, &mut bytes, "the list of device allocators")?;
+        self.bytes_read += bytes.len() as u64;
+        Ok((0..list.1).map(|i| word(&bytes, i * 8)).collect())
+    }
+
+    /// One device, from its allocator's address: an element of [`Reader::devices`], or the `this` that a
+    /// probe saw, with the ordinal that it belongs to.
+    pub fn read_device(
+        &mut self,
+        memory: &impl Memory,
+        object: u64,
+        device: i32,
+        attempts: u32,
+    ) -> Result<DeviceReading, StructureError> {
+        let mut last = "no attempt was allowed".to_owned();
+        let mut contradictions = 0;
+        for _ in 0..attempts {
+            let taken = self.take(memory, object)?;
+            let refused = match taken {
+                Taken::Changed(why) => {
+                    last = why;
+                    contradictions = 0;
+                    continue;
+                }
+                Taken::Still {
+                    flaw: Some(why), ..
+                } => why,
+                Taken::Still { bytes, state, .. } => match self.prove(&bytes, &state) {
+                    Ok(segments) => return Ok(self.reading(device, object, &bytes, segments)),
+                    Err(why) => why,
+                },
+            };
+            contradictions += 1;
+            if contradictions >= CONTRADICTIONS {
+                return Err(StructureError::Contradicted { what: refused });
+            }
+            last = refused;
+        }
+        Err(StructureError::Raced { attempts, last })
+    }
+
+    fn prove(&self, bytes: &[u8], state: &State) -> Result<Vec<SegmentReading>, String> {
+        let sums: Sums = segments::sums(state);
+        let found = self.layout.stats.all().into_iter().zip(sums.all());
+        for ((at, sum), name) in found.zip(NAMES) {
+            let stat = shape::stat_array(bytes, at as usize)
+                .ok_or_else(|| format!("{name} is no statistic"))?;
+            if stat != sum {
+                return Err(format!(
+                    "{name} is {stat:?} (all, small, large), the blocks give {sum:?}"
+                ));
+            }
+        }
+        Ok(segments::segments(state)?)
+    }
+
+    fn reading(
+        &self,
+        device: i32,
+        allocator: u64,
+        bytes: &[u8],
+        segments: Vec<SegmentReading>,
+    ) -> DeviceReading {
+        let stats = &self.layout.stats;
+        DeviceReading {
+            device,
+            allocator,
+            allocated_bytes: word(bytes, stats.allocated_bytes as usize),
+            reserved_bytes: word(bytes, stats.reserved_bytes as usize),
+            active_bytes: word(bytes, stats.active_bytes as usize),
+            requested_bytes: word(bytes, stats.requested_bytes as usize),
+            segments,
+        }
+    }
+
+    /// Takes one picture.
+    pub(crate) fn take(
+        &mut self,
+        memory: &impl Memory,
+        object: u64,
+    ) -> Result<Taken, StructureError> {
+        self.attempts = self.attempts.saturating_add(1);
+        self.wait_for_mutex(memory, object);
+        let place = (object, self.layout.object_len as usize);
+        let known = self.known.entry(object).or_default();
+        let mut image = Image::default();
+        let unreadable = |source| StructureError::Unreadable {
+            what: "the device allocator",
+            address: object,
+            source,
+        };
+        let (before, mut after) = image.fetch(memory, place, known).map_err(unreadable)?;
+        let mut rounds = 0;
+        let taken = loop {
+            let walk = Walk::new(&image, &self.layout, object, &before);
+            rounds += 1;
+            if walk.missing.is_empty() || rounds > ROUNDS {
+                // What mattered in earlier pictures is likely to matter again, up to a bound.
+                if known.len() > 2 * walk.wanted.len() + 1024 {
+                    known.clear();
+                }
+                known.extend(&walk.wanted);
+                known.retain(|address, _| !walk.holes.contains(address));
+                let late = (!walk.missing.is_empty()).then(|| "no end was found".to_owned());
+                break (walk.flaw.or(late), walk.state);
+            }
+            let missing = walk.missing;
+            (_, after) = image.fetch(memory, place, &missing).map_err(unreadable)?;
+        };
+        self.bytes_read += image.fetched;
+        // With the mutex free at both ends and no byte of the object changed (its counters only grow), no
+        // call changed anything meanwhile: what changes blocks also counts.
+        if before != after {
+            return Ok(Taken::Changed("the state changed meanwhile".to_owned()));
+        }
+        if self.layout.mutex && shape::mutex(&before) != Some(Mutex::Free) {
+            return Ok(Taken::Changed("the allocator was locked".to_owned()));
+        }
+        let (flaw, state) = taken;
+        Ok(Taken::Still {
+            bytes: before,
+            state,
+            flaw,
+        })
+    }
+
+    fn wait_for_mutex(&mut self, memory: &impl Memory, object: u64) {
+        if !self.layout.mutex {
+            return;
+        }
+        let mut bytes = [0; shape::MUTEX];
+        for _ in 0..LOOKS {
+            self.bytes_read += bytes.len() as u64;
+            if memory.read(object, &mut bytes).is_err() || shape::mutex(&bytes) == Some(Mutex::Free)
+            {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// What came of one picture.
+pub(crate) enum Taken {
+    /// Of no use.
+    Changed(String),
+    /// Nothing changed while it was taken.
+    Still {
+        bytes: Vec<u8>,
+        state: State,
+        flaw: Option<String>,
+    },
+}
+
+/// Where a vector of pointers at `at` has its elements, and how many.
+pub(crate) fn elements(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    let [begin, end, room] = [0, 8, 16].map(|i| word(bytes, at + i));
+    let fits = shape::is_pointer(begin) && begin < end && end <= room && end.is_multiple_of(8);
+    let count = usize::try_from(end.wrapping_sub(begin) / 8).ok()?;
+    (fits && count <= DEVICES && room.is_multiple_of(8)).then_some((begin, count))
+}
+
+pub(crate) fn read_word(
+    memory: &impl Memory,
+    address: u64,
+    what: &'static str,
+) -> Result<u64, StructureError> {
+    let mut bytes = [0; 8];
+    read_bytes(memory, address, &mut bytes, what)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+pub(crate) fn read_bytes(
+    memory: &impl Memory,
+    address: u64,
+    bytes: &mut [u8],
+    what: &'static str,
+) -> Result<(), StructureError> {
+    memory
+        .read(address, bytes)
+        .map_err(|source| StructureError::Unreadable {
+            what,
+            address,
+            source,
+        })
+}

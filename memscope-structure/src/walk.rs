@@ -1,0 +1,326 @@
+//! From a picture to the allocator's blocks: follows trees, tables and pools, within bounds, and notes what does not fit.
+//!
+//! It goes on after a flaw, because it also says which places the next picture must show.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::image::{Image, Place};
+use crate::layout::Layout;
+use crate::shape::{self, NODE, Tree, byte, word};
+
+/// How much is read of what may be a private pool; its two pools of blocks lie within.
+const PRIVATE: usize = 640;
+/// An entry of the table of private pools: distance, two words of id, pointer.
+const PRIVATE_ENTRY: usize = 32;
+/// An entry of the table of active blocks: distance, pointer.
+const ACTIVE_ENTRY: usize = 16;
+/// Private pools are few; a table with more slots is something else.
+const MOST_PRIVATE: u64 = 1 << 14;
+
+/// A block as it stands in memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RawBlock {
+    pub stream: u64,
+    pub size: u64,
+    pub requested: u64,
+    pub pool: u64,
+    pub ptr: u64,
+    pub allocated: bool,
+    pub mapped: bool,
+    pub prev: u64,
+    pub next: u64,
+    /// Found in the table of active blocks (else in a tree).
+    pub active: bool,
+}
+
+impl RawBlock {
+    /// Where the next one begins.
+    pub fn end(&self) -> Option<u64> {
+        self.ptr.checked_add(self.size)
+    }
+}
+
+/// A pool of blocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RawPool {
+    pub small: bool,
+    /// (0, 0): not private.
+    pub id: (u64, u64),
+}
+
+/// Everything that one picture shows.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// By address of the block's object.
+    pub blocks: HashMap<u64, RawBlock>,
+    /// By address.
+    pub pools: HashMap<u64, RawPool>,
+}
+
+/// One walk.
+pub(crate) struct Walk<'a> {
+    image: &'a Image,
+    layout: &'a Layout,
+    object: u64,
+    /// The device allocator's bytes.
+    bytes: &'a [u8],
+    /// Places that were needed.
+    pub wanted: HashMap<u64, usize>,
+    /// Of them, those that the picture lacks.
+    pub missing: HashMap<u64, usize>,
+    /// Of them, those that cannot be read.
+    pub holes: HashSet<u64>,
+    /// The first thing that did not fit.
+    pub flaw: Option<String>,
+    pub state: State,
+}
+
+impl<'a> Walk<'a> {
+    /// Walks the device allocator at `object`, of which `bytes` were read.
+    pub fn new(image: &'a Image, layout: &'a Layout, object: u64, bytes: &'a [u8]) -> Walk<'a> {
+        let mut walk = Walk {
+            image,
+            layout,
+            object,
+            bytes,
+            wanted: HashMap::new(),
+            missing: HashMap::new(),
+            holes: HashSet::new(),
+            flaw: None,
+            state: State::default(),
+        };
+        walk.all();
+        walk
+    }
+
+    fn all(&mut self) {
+        let mut trees = Vec::new();
+        let own = [(self.layout.large, false), (self.layout.small, true)];
+        for (at, small) in own {
+            let found = pool_at(self.layout, self.bytes, self.object, at as usize);
+            match found {
+                Some((flag, owner, its)) if flag == small && owner == 0 => {
+                    let address = self.object.wrapping_add(u64::from(at));
+                    self.state
+                        .pools
+                        .insert(address, RawPool { small, id: (0, 0) });
+                    trees.extend(its.into_iter().map(|tree| (address, tree)));
+                }
+                _ => self.flaw("the allocator's own pools do not look like pools"),
+            }
+        }
+        self.private_pools(&mut trees);
+        self.active();
+        for (pool, tree) in trees {
+            self.tree(pool, &tree);
+        }
+    }
+
+    fn flaw(&mut self, what: &str) {
+        self.flaw.get_or_insert_with(|| what.to_owned());
+    }
+
+    fn get(&mut self, address: u64, len: usize) -> Option<&'a [u8]> {
+        // Two things at one address are read in the greater length.
+        let known = self.wanted.entry(address).or_default();
+        *known = (*known).max(len);
+        let len_wanted = *known;
+        match self.image.get(address, len) {
+            Place::Bytes(bytes) => Some(bytes),
+            Place::Hole => {
+                self.holes.insert(address);
+                None
+            }
+            Place::Missing => {
+                self.missing.insert(address, len_wanted);
+                None
+            }
+        }
+    }
+
+    fn active(&mut self) {
+        let Some(table) = shape::table(self.bytes, self.layout.active as usize) else {
+            return self.flaw("the table of active blocks does not look like a table");
+        };
+        if table.count == 0 {
+            return;
+        }
+        let Some(entries) = self.get(table.entries, table.slots as usize * ACTIVE_ENTRY) else {
+            return self.unread(table.entries, "the table of active blocks");
+        };
+        let mut seen = 0;
+        for entry in entries.chunks_exact(ACTIVE_ENTRY) {
+            if !shape::in_use(entry) {
+                continue;
+            }
+            seen += 1;
+            self.block(word(entry, 8), None);
+        }
+        if seen != table.count {
+            self.flaw("the table of active blocks has another number of entries than it says");
+        }
+    }
+
+    /// The private pools, whichever of the object's tables lists them: its entries lead to objects
+    /// with two pools that point back to their owner.
+    fn private_pools(&mut self, trees: &mut Vec<(u64, Tree)>) {
+        let from = self.layout.small as usize + self.layout.pool_len();
+        for at in (from..self.bytes.len().saturating_sub(shape::TABLE)).step_by(8) {
+            if at == self.layout.active as usize {
+                continue;
+            }
+            let Some(table) = shape::table(self.bytes, at) else {
+                continue;
+            };
+            if table.count == 0 || table.slots > MOST_PRIVATE {
+                continue;
+            }
+            let len = table.slots as usize * PRIVATE_ENTRY;
+            let Some(entries) = self.get(table.entries, len) else {
+                continue;
+            };
+            let used: Vec<&[u8]> = entries
+                .chunks_exact(PRIVATE_ENTRY)
+                .filter(|entry| shape::in_use(entry))
+                .collect();
+            if used.len() as u64 != table.count {
+                continue;
+            }
+            for entry in used {
+                let (id, owner) = ((word(entry, 8), word(entry, 16)), word(entry, 24));
+                if shape::is_pointer(owner) {
+                    self.private_pool(id, owner, trees);
+                }
+            }
+        }
+    }
+
+    fn private_pool(&mut self, id: (u64, u64), owner: u64, trees: &mut Vec<(u64, Tree)>) {
+        let Some(bytes) = self.get(owner, PRIVATE) else {
+            return;
+        };
+        let mut found = Vec::new();
+        for at in (0..PRIVATE).step_by(8) {
+            if let Some((small, of, its)) = pool_at(self.layout, bytes, owner, at)
+                && of == owner
+            {
+                found.push((owner + at as u64, small, its));
+            }
+        }
+        // A large and a small one, or it is no private pool.
+        if let [(first, false, _), (second, true, _)] = &found[..]
+            && first != second
+        {
+            for (address, small, its) in found {
+                // Pools that wait for their end are listed twice.
+                let before = self.state.pools.insert(address, RawPool { small, id });
+                if before.is_none() {
+                    trees.extend(its.into_iter().map(|tree| (address, tree)));
+                } else if before.is_some_and(|before| before.id != id) {
+                    self.flaw("a private pool has two ids");
+                }
+            }
+        }
+    }
+
+    fn tree(&mut self, pool: u64, tree: &Tree) {
+        let mut open = Vec::new();
+        if tree.root != 0 {
+            open.push((tree.root, tree.header));
+        }
+        let mut seen = 0;
+        let mut complete = true;
+        while let Some((node, parent)) = open.pop() {
+            if !shape::is_pointer(node) {
+                return self.flaw("a node of a tree is at no address");
+            }
+            seen += 1;
+            // Whatever the pointers say, no more steps than the tree has nodes.
+            if seen > tree.count {
+                return self.flaw("a tree has more nodes than it says");
+            }
+            let Some(bytes) = self.get(node, NODE) else {
+                complete = false;
+                self.unread(node, "a node of a tree");
+                continue;
+            };
+            if word(bytes, 8) != parent {
+                self.flaw("a node of a tree has another parent");
+                continue;
+            }
+            for child in [word(bytes, 16), word(bytes, 24)] {
+                if child != 0 {
+                    open.push((child, node));
+                }
+            }
+            self.block(word(bytes, 32), Some(pool));
+        }
+        if complete && seen != tree.count {
+            self.flaw("a tree has fewer nodes than it says");
+        }
+    }
+
+    fn unread(&mut self, address: u64, what: &str) {
+        if self.holes.contains(&address) {
+            self.flaw(&format!("{what} cannot be read"));
+        }
+    }
+
+    /// A block of a tree of that pool, or of the table of active blocks.
+    fn block(&mut self, address: u64, of: Option<u64>) {
+        let layout = &self.layout.block;
+        if !shape::is_pointer(address) {
+            return self.flaw("a block is at no address");
+        }
+        let Some(bytes) = self.get(address, layout.len as usize) else {
+            return self.unread(address, "a block");
+        };
+        let at = |offset: u32| word(bytes, offset as usize);
+        let flag = |offset: u32| byte(bytes, offset as usize);
+        let block = RawBlock {
+            stream: at(layout.stream),
+            size: at(layout.size),
+            requested: at(layout.requested),
+            pool: at(layout.pool),
+            ptr: at(layout.ptr),
+            allocated: flag(layout.allocated) == 1,
+            mapped: flag(layout.mapped) == 1,
+            prev: at(layout.prev),
+            next: at(layout.next),
+            active: of.is_none(),
+        };
+        if flag(layout.allocated) > 1 || flag(layout.mapped) > 1 {
+            self.flaw("a block's flag is no flag");
+        }
+        match of {
+            Some(pool) if pool != block.pool => self.flaw("a block is in another pool's tree"),
+            Some(_) if block.allocated => self.flaw("an allocated block is in a tree"),
+            None if !block.mapped => self.flaw("an active block has no memory"),
+            None if !self.state.pools.contains_key(&block.pool) => {
+                self.flaw("an active block is in a pool that is not known");
+            }
+            _ => {}
+        }
+        let before = self.state.blocks.insert(address, block);
+        // Newer versions keep free blocks in two trees of one pool, in two orders.
+        if before.is_some_and(|before| before.active != block.active || block.active) {
+            self.flaw("a block is both active and free, or active twice");
+        }
+    }
+}
+
+/// The flag "small", the owner and the trees of the pool at `at`, if one lies there.
+pub(crate) fn pool_at(
+    layout: &Layout,
+    bytes: &[u8],
+    base: u64,
+    at: usize,
+) -> Option<(bool, u64, Vec<Tree>)> {
+    bytes.get(at..at.checked_add(layout.pool_len())?)?;
+    let trees: Vec<Tree> = (0..layout.sets as usize)
+        .map_while(|i| shape::tree(bytes, base, at + i * shape::SET + 8))
+        .collect();
+    let small = byte(bytes, at + layout.is_small());
+    let fits = trees.len() == layout.sets as usize && small <= 1;
+    fits.then(|| (small == 1, word(bytes, at + layout.owner()), trees))
+}

@@ -1,0 +1,319 @@
+//! The reader on made-up memory: what it reads, what it refuses, and that it always comes to an end.
+
+mod synthetic;
+
+use memscope_structure::{
+    BlockState, DeviceReading, Layout, StructureError, find_in_device, find_layout, read,
+};
+use proptest::prelude::*;
+use synthetic::{Kind, NEW, OLD, SLOT, Segment, Shape, Synthetic, process, sample};
+
+/// (address, size, stream, large, pool, expandable, blocks).
+type Row = (
+    u64,
+    u64,
+    u64,
+    bool,
+    (u64, u64),
+    bool,
+    Vec<(u64, u64, u64, BlockState)>,
+);
+
+fn expected(segments: &[Segment]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for segment in segments {
+        let expandable = segment.blocks.iter().any(|block| block.2 == Kind::Unmapped);
+        let mut addr = segment.addr;
+        let mut blocks: Vec<(u64, u64, u64, BlockState)> = Vec::new();
+        let end = (0, 0, Kind::Unmapped);
+        for (size, requested, kind) in segment.blocks.iter().chain([&end]) {
+            let state = match kind {
+                Kind::Allocated => BlockState::Allocated,
+                Kind::Pending => BlockState::PendingFree,
+                Kind::Inactive => BlockState::Inactive,
+                Kind::Unmapped => {
+                    let some = std::mem::take(&mut blocks);
+                    if let Some((first, ..)) = some.first().copied() {
+                        let pool = (0, segment.pool.unwrap_or(0));
+                        let large = !segment.small;
+                        let row = (
+                            first,
+                            addr - first,
+                            segment.stream,
+                            large,
+                            pool,
+                            expandable,
+                            some,
+                        );
+                        rows.push(row);
+                    }
+                    addr += size;
+                    continue;
+                }
+            };
+            blocks.push((addr, *size, *requested, state));
+            addr += size;
+        }
+    }
+    rows.sort_by_key(|row| row.0);
+    rows
+}
+
+fn rows(reading: &DeviceReading) -> Vec<Row> {
+    let segments = reading.segments.iter().map(|segment| {
+        let blocks = segment.blocks.iter();
+        (
+            segment.addr,
+            segment.size,
+            segment.stream,
+            segment.large,
+            segment.pool,
+            segment.expandable,
+            blocks
+                .map(|b| (b.addr, b.size, b.requested, b.state))
+                .collect(),
+        )
+    });
+    segments.collect()
+}
+
+/// What an accepted reading promises.
+fn check_sums(reading: &DeviceReading) {
+    let (mut allocated, mut active, mut requested, mut reserved) = (0u64, 0u64, 0u64, 0u64);
+    for segment in &reading.segments {
+        let mut at = segment.addr;
+        for block in &segment.blocks {
+            assert_eq!(block.addr, at);
+            at += block.size;
+            if block.state == BlockState::Allocated {
+                allocated += block.size;
+            }
+            if block.state != BlockState::Inactive {
+                active += block.size;
+                requested += block.requested;
+            }
+        }
+        assert_eq!(at, segment.addr + segment.size);
+        reserved += segment.size;
+    }
+    assert_eq!(
+        (allocated, active, requested, reserved),
+        (
+            reading.allocated_bytes,
+            reading.active_bytes,
+            reading.requested_bytes,
+            reading.reserved_bytes
+        )
+    );
+}
+
+fn one(shape: &Shape) -> (Synthetic, Layout) {
+    let memory = process(shape, &[sample()]);
+    let layout = find_layout(&memory, SLOT).unwrap();
+    (memory, layout)
+}
+
+#[test]
+fn every_kind_of_block_in_two_shapes() {
+    for shape in [OLD, NEW] {
+        let (memory, layout) = one(&shape);
+        let reading = read(&memory, SLOT, &layout, 1).unwrap();
+        assert_eq!(rows(&reading.devices[0]), expected(&sample()), "{shape:?}");
+        assert_eq!((reading.devices.len(), reading.attempts), (1, 1));
+        check_sums(&reading.devices[0]);
+    }
+}
+
+#[test]
+fn the_layout_is_the_same_from_an_object_that_a_probe_saw() {
+    let (memory, mut layout) = one(&NEW);
+    let text = serde_json::to_string(&layout).unwrap();
+    assert_eq!(serde_json::from_str::<Layout>(&text).unwrap(), layout);
+    layout.devices = None;
+    assert_eq!(find_in_device(&memory, memory.allocator).unwrap(), layout);
+    assert!(matches!(
+        read(&memory, SLOT, &layout, 1),
+        Err(StructureError::LayoutNotFound { .. })
+    ));
+}
+
+#[test]
+fn several_devices_of_which_one_is_empty() {
+    let memory = process(&OLD, &[Vec::new(), sample(), Vec::new()]);
+    let layout = find_layout(&memory, SLOT).unwrap();
+    let reading = read(&memory, SLOT, &layout, 1).unwrap();
+    let counts: Vec<usize> = reading.devices.iter().map(|d| d.segments.len()).collect();
+    assert_eq!(counts, [0, expected(&sample()).len(), 0]);
+    assert_eq!(reading.devices[1].device, 1);
+}
+
+#[test]
+fn nothing_to_find_yet() {
+    let nothing = |memory: &Synthetic| {
+        matches!(
+            find_layout(memory, SLOT),
+            Err(StructureError::NothingYet { .. })
+        )
+    };
+    assert!(nothing(&process(&OLD, &[])));
+    assert!(nothing(&process(&NEW, &[Vec::new(), Vec::new()])));
+    let memory = process(&OLD, &[sample()]);
+    memory.put(SLOT, 0);
+    assert!(nothing(&memory));
+    assert!(matches!(
+        find_layout(&memory, 16),
+        Err(StructureError::Unreadable { .. })
+    ));
+}
+
+#[test]
+fn what_does_not_add_up_is_refused() {
+    for at in [40, 136, 232, 424, 520, 616, 808] {
+        let (memory, layout) = one(&OLD);
+        // The total and the part of large blocks, so that the arithmetic still holds.
+        for word in [0, 8, 16, 64, 72, 80] {
+            let word = memory.allocator + at + word;
+            memory.put(word, memory.get(word) + 512);
+        }
+        let refused = read(&memory, SLOT, &layout, 50);
+        assert!(
+            matches!(refused, Err(StructureError::Contradicted { .. })),
+            "{at}"
+        );
+    }
+}
+
+#[test]
+fn circles_and_holes_are_refused() {
+    let contradicted = |spoil: &dyn Fn(&Synthetic)| {
+        let (memory, layout) = one(&OLD);
+        spoil(&memory);
+        let refused = read(&memory, SLOT, &layout, 50);
+        assert!(
+            matches!(refused, Err(StructureError::Contradicted { .. })),
+            "{refused:?}"
+        );
+    };
+    // A node that is its own child, one without memory, a tree that says it is vast.
+    contradicted(&|memory| memory.put(memory.nodes[0] + 16, memory.nodes[0]));
+    contradicted(&|memory| memory.put(memory.nodes[0] + 16, 0x1234_5678));
+    contradicted(&|memory| memory.put(memory.nodes[0] + 32, 0x1234_5678));
+    contradicted(&|memory| memory.put(memory.allocator + 1032 + 40, 1 << 21));
+    contradicted(&|memory| memory.put(memory.allocator + 1032 + 40, u64::MAX));
+    // Neighbours in a circle, and one that points elsewhere.
+    contradicted(&|memory| memory.put(memory.blocks[3] + 96, memory.blocks[0]));
+    contradicted(&|memory| memory.put(memory.blocks[0] + 96, memory.blocks[0]));
+    contradicted(&|memory| memory.put(memory.blocks[1] + 88, memory.blocks[2]));
+    // A block that begins elsewhere, and one in no pool.
+    contradicted(&|memory| memory.put(memory.blocks[2] + 72, 0x7f00_0000_0000));
+    contradicted(&|memory| memory.put(memory.blocks[2] + 64, memory.blocks[0]));
+}
+
+#[test]
+fn a_race_is_noticed_and_tried_again() {
+    let (memory, layout) = one(&OLD);
+    // A counter that grows with each read, for a while: then it is read.
+    let counter = memory.allocator + 40 + 16;
+    memory.changing.set((counter, memory.reads.get() + 40));
+    let parts = memory.get(counter + 32);
+    let accepted = read(&memory, SLOT, &layout, 100);
+    memory.put(counter + 32, parts);
+    // The made-up counter broke the arithmetic; what matters is that no reading was taken meanwhile.
+    assert!(matches!(accepted, Err(StructureError::Contradicted { .. })));
+    memory.changing.set((counter, u64::MAX));
+    let raced = read(&memory, SLOT, &layout, 7);
+    assert!(matches!(
+        raced,
+        Err(StructureError::Raced { attempts: 7, .. })
+    ));
+    // A free word of the object: exact once it rests.
+    let (memory, layout) = one(&OLD);
+    memory
+        .changing
+        .set((memory.allocator + 2700, memory.reads.get() + 40));
+    let reading = read(&memory, SLOT, &layout, 100).unwrap();
+    assert!(reading.attempts > 1);
+    assert_eq!(rows(&reading.devices[0]), expected(&sample()));
+}
+
+#[test]
+fn a_locked_allocator_is_not_read() {
+    let (memory, layout) = one(&NEW);
+    assert!(layout.mutex);
+    memory.put(memory.allocator, 1 << 32 | 1);
+    memory.put(memory.allocator + 8, 1 << 32 | 4711);
+    let refused = read(&memory, SLOT, &layout, 5);
+    assert!(matches!(
+        refused,
+        Err(StructureError::Raced { attempts: 5, .. })
+    ));
+    memory.put(memory.allocator, 0);
+    memory.put(memory.allocator + 8, 0);
+    assert!(read(&memory, SLOT, &layout, 5).is_ok());
+}
+
+#[test]
+fn another_versions_layout_is_refused() {
+    let (_, old) = one(&OLD);
+    let (memory, new) = one(&NEW);
+    assert_ne!(old, new);
+    let mixed = Layout {
+        devices: new.devices,
+        ..old
+    };
+    let refused = read(&memory, SLOT, &mixed, 20);
+    assert!(matches!(refused, Err(StructureError::Contradicted { .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever stands in memory: an end, no panic, and what is accepted adds up.
+    #[test]
+    fn corrupted_memory(
+        spoilt in prop::collection::vec((0u64..0x6000, any::<u64>(), 0u8..4), 1..12),
+        find in 0u8..12,
+    ) {
+        let (memory, layout) = one(&NEW);
+        for (at, value, how) in spoilt {
+            let at = synthetic::BASE + 0x10000 + at / 8 * 8;
+            let value = match how {
+                0 => value,
+                1 => value % 5,
+                2 => synthetic::BASE + 0x10000 + value % 0x6000 / 8 * 8,
+                _ => memory.get(at) ^ (1 << (value % 64)),
+            };
+            memory.put(at, value);
+        }
+        if let Ok(reading) = read(&memory, SLOT, &layout, 6) {
+            reading.devices.iter().for_each(check_sums);
+        }
+        if find == 0
+            && let Ok(layout) = find_layout(&memory, SLOT)
+        {
+            let reading = read(&memory, SLOT, &layout, 6);
+            prop_assert!(reading.is_ok());
+        }
+    }
+
+    /// A layout from a file that was spoilt is refused, not followed.
+    #[test]
+    fn corrupted_layout(which in 0usize..24, value in prop_oneof![any::<u32>(), 0u32..4096]) {
+        let (memory, layout) = one(&NEW);
+        let mut text = serde_json::to_value(&layout).unwrap();
+        let mut seen = 0;
+        for path in ["", "/block", "/stats"] {
+            let fields = text.pointer_mut(path).unwrap().as_object_mut().unwrap();
+            for field in fields.values_mut().filter(|field| field.is_u64()) {
+                if seen == which {
+                    *field = value.into();
+                }
+                seen += 1;
+            }
+        }
+        let layout: Layout = serde_json::from_value(text).unwrap();
+        if let Ok(reading) = read(&memory, SLOT, &layout, 6) {
+            reading.devices.iter().for_each(check_sums);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What was there before the attach: read from the allocator's own structures, and equal to PyTorch's
+//! own snapshot.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_tests::{Daemon, LONG, Torch, Value, coverage, device, number, scratch, until};
+
+/// The state of a process in memscope's export and in PyTorch's own snapshot.
+fn compared(daemon: &Daemon, torch: &mut Torch) -> Value {
+    let folder = scratch();
+    let file = folder.path().join("snapshot.pickle");
+    let file = file.to_str().unwrap();
+    daemon
+        .ctl(&["snapshot", "--pid", &torch.pid_text(), "-o", file])
+        .text();
+    torch.ask(&format!("compare {file}"))
+}
+
+/// Waits until the structures were read.
+fn read(daemon: &Daemon, pid: u32) -> Value {
+    until(LONG, "the allocator's structures were read", || {
+        let stats = daemon.stats(pid);
+        assert!(
+            !coverage(&stats).contains(&"baseline_not_read"),
+            "{stats:#}"
+        );
+        coverage(&stats).contains(&"baseline_read").then_some(stats)
+    })
+}
+
+fn late(level: &str, variables: &[(&str, &str)], before: &[&str], after: &[&str]) {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(variables);
+    for command in before {
+        torch.ask(command);
+    }
+    let pid = torch.pid();
+    daemon.attach(pid, level);
+    // No event has come yet: everything that is known was read.
+    let stats = read(&daemon, pid);
+    let told = compared(&daemon, &mut torch);
+    assert_eq!(
+        told["exported"], told["own"],
+        "right after the attach: {stats:#}"
+    );
+    assert!(!told["own"].as_array().unwrap().is_empty(), "{told}");
+    let zero = device(&stats, 0);
+    assert!(number(&zero["baseline_bytes"]) > 0, "{stats:#}");
+    assert_eq!(zero["baseline_bytes"], zero["allocated_bytes"], "{stats:#}");
+    for command in after {
+        torch.ask(command);
+        let told = compared(&daemon, &mut torch);
+        assert_eq!(told["exported"], told["own"], "after {command}");
+    }
+    torch.finish();
+}
+
+#[test]
+fn training_attached_after_its_warm_up() {
+    late(
+        "trace",
+        &[("SIMCUDA_DEVICES", "2")],
+        &[
+            "train 2",
+            "alloc a 3000000",
+            "alloc there 5000000 1",
+            "alloc b 70000",
+        ],
+        &[
+            "free a",
+            "train",
+            "empty_cache",
+            "alloc c 9000000",
+            "free b",
+            "drop",
+        ],
+    );
+}
+
+#[test]
+fn expandable_segments_attached_late() {
+    late(
+        "trace",
+        &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")],
+        &["train 2", "alloc a 30000000", "alloc b 70000"],
+        &["free a", "train", "empty_cache", "drop"],
+    );
+}
+
+/// Records are lost while the daemon cannot read: segments come and go, old blocks are freed, new ones
+/// stay. The loss is told, and the state is right again without the process's help.
+#[test]
+fn a_loss_heals() {
+    let daemon = Daemon::with(&["--ring-mib", "1"]);
+    let mut torch = Torch::start(&[]);
+    torch.ask("train 2");
+    torch.ask("alloc old 30000000");
+    let pid = torch.pid();
+    daemon.attach(pid, "trace");
+    read(&daemon, pid);
+    daemon.signal(libc::SIGSTOP);
+    for command in [
+        "free old",
+        "alloc new 50000000",
+        "empty_cache",
+        "churn 20000",
+        "train",
+        "alloc b 70000",
+    ] {
+        torch.ask(command);
+    }
+    daemon.signal(libc::SIGCONT);
+    let told = until(LONG, "the state is right again", || {
+        let told = compared(&daemon, &mut torch);
+        (told["exported"] == told["own"]).then_some(told)
+    });
+    assert!(!told["own"].as_array().unwrap().is_empty(), "{told}");
+    let stats = daemon.stats(pid);
+    assert!(
+        number(&stats["lost_records"]) > 0,
+        "records were lost: {stats:#}"
+    );
+    assert!(!stats["gaps"].as_array().unwrap().is_empty(), "{stats:#}");
+    // And it stays right.
+    for command in ["free new", "train", "drop"] {
+        torch.ask(command);
+        let told = compared(&daemon, &mut torch);
+        assert_eq!(told["exported"], told["own"], "after {command}");
+    }
+    torch.finish();
+}
+
+/// Eight threads allocate without a pause while memscope attaches again and again; when they rest the
+/// state is PyTorch's.
+#[test]
+fn attached_while_eight_threads_allocate() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("train");
+    let pid = torch.pid();
+    for round in 0..3 {
+        torch.tell("threads 8 1500");
+        daemon.attach(pid, "trace");
+        torch.hear();
+        until(LONG, "the reading ended", || {
+            let stats = daemon.stats(pid);
+            let codes = coverage(&stats);
+            (codes.contains(&"baseline_read") || codes.contains(&"baseline_not_read")).then_some(())
+        });
+        let stats = daemon.stats(pid);
+        if coverage(&stats).contains(&"baseline_read") {
+            let told = compared(&daemon, &mut torch);
+            assert_eq!(told["exported"], told["own"], "round {round}: {stats:#}");
+        }
+        daemon.detach(pid);
+    }
+    torch.finish();
+}

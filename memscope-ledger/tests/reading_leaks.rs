@@ -8,7 +8,7 @@ use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 
 /// A program with much from before, of which one size leaks from the attach on.
-fn program(read: bool, plant: bool) -> LeakReport {
+fn program(read_at: Option<u64>, plant: bool) -> LeakReport {
     let mut sim = Sim::new(Mode::Calibrated);
     sim.attached = false;
     for i in 0..300 {
@@ -46,10 +46,10 @@ fn program(read: bool, plant: bool) -> LeakReport {
             }
         }
         sim.feed(&mut ledger);
-        if step == 1 && read {
+        if read_at == Some(step) {
             parts = sim.reading(0, 50);
         }
-        if step == 3 {
+        if read_at == Some(step.saturating_sub(2)) {
             for part in std::mem::take(&mut parts) {
                 ledger.apply(&event(P, sim.time, Body::Held(Box::new(part))));
             }
@@ -64,7 +64,7 @@ fn program(read: bool, plant: bool) -> LeakReport {
 
 #[test]
 fn a_leak_after_a_late_attach_is_found_and_the_baseline_is_not_blamed() {
-    let report = program(true, true);
+    let report = program(Some(1), true);
     let growing: Vec<&LeakGroup> = report
         .groups
         .iter()
@@ -80,13 +80,21 @@ fn a_leak_after_a_late_attach_is_found_and_the_baseline_is_not_blamed() {
     assert_eq!(large.growth_count, 0);
     assert!(large.oldest_age_ns <= report.watched_ns, "at least so old");
     assert_eq!(find(700).verdict, Verdict::Steady);
-    let clean = program(true, false);
+    let clean = program(Some(1), false);
     assert_eq!(clean.growing_bytes, 0, "{:#?}", clean.groups);
 }
 
 #[test]
 fn without_the_reading_replaced_blocks_would_look_like_growth() {
-    let groups = program(false, false).groups;
+    let groups = program(None, false).groups;
     let found = groups.iter().find(|g| g.size_bytes == 700).unwrap();
     assert!(found.growth_count > 0, "else the test above shows nothing");
+}
+
+#[test]
+fn what_a_late_reading_finds_was_there_all_the_time() {
+    let groups = program(Some(60), false).groups;
+    let found = groups.iter().find(|g| g.size_bytes == 3 * MIB).unwrap();
+    assert_eq!((found.live_count, found.growth_count), (100, 0));
+    assert_eq!(found.verdict, Verdict::Steady);
 }

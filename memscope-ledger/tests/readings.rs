@@ -541,3 +541,53 @@ fn a_loss_after_a_reading_is_inexact_again() {
     assert!(note(&ledger, "records_lost").is_some());
     assert_eq!(device(&ledger, 0).baseline_blocks, Some(2));
 }
+
+#[test]
+fn sums_made_since_the_last_total_are_no_evidence() {
+    let (mut sim, mut ledger, _) = late(3);
+    sim.mode = Mode::Uncalibrated;
+    let used = sim.alloc(0, 0, 5000);
+    sim.feed(&mut ledger);
+    sim.time += MS;
+    sim.lose = 2;
+    sim.free(used, true);
+    sim.alloc(0, 0, 600);
+    sim.feed(&mut ledger);
+    sim.time += MS;
+    let parts = sim.reading(0, 100);
+    sim.time += MS;
+    // The ledger still thinks that it lives, and takes its bytes from a total that had lost them.
+    sim.complete(used);
+    sim.feed(&mut ledger);
+    assert_ne!(device(&ledger, 0).allocated_bytes, Some(sim.allocated(0)));
+    tell(&mut ledger, sim.time, parts);
+    let found = device(&ledger, 0);
+    assert_eq!((found.readings, found.readings_refused), (1, 0));
+    assert_eq!(found.allocated_bytes, Some(sim.allocated(0)));
+    assert_eq!((found.live_blocks, found.pending_free_bytes), (4, Some(0)));
+}
+
+#[test]
+fn a_reading_confirms_what_a_loss_made_doubtful() {
+    let (mut sim, mut ledger, addrs) = late(3);
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    sim.time += MS;
+    sim.lose = 2;
+    sim.free(addrs[0], false);
+    sim.time += MS;
+    sim.alloc(0, 0, 3 * MIB);
+    sim.feed(&mut ledger);
+    let doubt = "blocks that lived at the last loss are not confirmed since";
+    assert!(note(&ledger, "inexact_after_loss").unwrap().contains(doubt));
+    tell(&mut ledger, sim.time, sim.reading(0, 100));
+    // A total of which nothing tells: it is inexact again, but not for the loss.
+    sim.time += MS;
+    sim.emit(Body::Oom(PoolOom {
+        device: 0,
+        size: 1 << 40,
+        total_allocated: sim.allocated(0) + 512,
+        total_reserved: sim.reserved(0),
+    }));
+    sim.feed(&mut ledger);
+    assert!(!note(&ledger, "inexact_after_loss").unwrap().contains(doubt));
+}

@@ -1,5 +1,7 @@
 //! The reader on made-up memory: what it reads, what it refuses, and that it always comes to an end.
 
+#![allow(clippy::unwrap_used)]
+
 mod synthetic;
 
 use memscope_structure::{
@@ -212,14 +214,8 @@ fn circles_and_holes_are_refused() {
 #[test]
 fn a_race_is_noticed_and_tried_again() {
     let (memory, layout) = one(&OLD);
-    // A counter that grows with each read, for a while: then it is read.
+    // A counter that grows with each read, without end.
     let counter = memory.allocator + 40 + 16;
-    memory.changing.set((counter, memory.reads.get() + 40));
-    let parts = memory.get(counter + 32);
-    let accepted = read(&memory, SLOT, &layout, 100);
-    memory.put(counter + 32, parts);
-    // The made-up counter broke the arithmetic; what matters is that no reading was taken meanwhile.
-    assert!(matches!(accepted, Err(StructureError::Contradicted { .. })));
     memory.changing.set((counter, u64::MAX));
     let raced = read(&memory, SLOT, &layout, 7);
     assert!(matches!(

@@ -95,7 +95,7 @@ impl Synthetic {
     }
 
     /// As glibc does: a word with the size before the memory.
-    fn new(&self, len: u64) -> u64 {
+    fn take(&self, len: u64) -> u64 {
         let size = (len + 8).next_multiple_of(16);
         let at = self.next.get();
         self.next.set(at + size);
@@ -107,7 +107,7 @@ impl Synthetic {
         let slots = (entries.len() as u64 * 2).next_power_of_two().max(4);
         let width = entries.first().map_or(1, Vec::len) as u64 * 8 + 8;
         let reach = 4;
-        let list = self.new((slots + reach) * width);
+        let list = self.take((slots + reach) * width);
         for slot in 0..slots + reach - 1 {
             self.put(list + slot * width, 0xff);
         }
@@ -145,7 +145,7 @@ impl Synthetic {
         let Some(middle) = values.get(values.len() / 2) else {
             return 0;
         };
-        let node = self.new(40);
+        let node = self.take(40);
         self.nodes.push(node);
         self.put(node, 1);
         self.put(node + 8, parent);
@@ -170,7 +170,7 @@ pub fn process(shape: &Shape, devices: &[Vec<Segment>]) -> Synthetic {
         blocks: Vec::new(),
     };
     memory.put(SLOT, OBJECT);
-    let list = memory.new(devices.len() as u64 * 8);
+    let list = memory.take(devices.len() as u64 * 8);
     for (i, segments) in devices.iter().enumerate() {
         let device = device(&mut memory, shape, segments);
         memory.put(list + i as u64 * 8, device);
@@ -188,12 +188,12 @@ pub fn process(shape: &Shape, devices: &[Vec<Segment>]) -> Synthetic {
 fn device(memory: &mut Synthetic, shape: &Shape, segments: &[Segment]) -> u64 {
     let pool_len = shape.sets * 48 + 24;
     let (large, small, active) = (1032, 1032 + pool_len, 1032 + 2 * pool_len);
-    let object = memory.new(2800);
+    let object = memory.take(2800);
     memory.put(object + 16, 1);
     let mut owners: Vec<(u64, u64)> = Vec::new();
     for id in segments.iter().filter_map(|segment| segment.pool) {
         if !owners.iter().any(|(known, _)| *known == id) {
-            owners.push((id, memory.new(32 + 2 * pool_len)));
+            owners.push((id, memory.take(32 + 2 * pool_len)));
         }
     }
     let mut pools: Vec<(u64, bool, u64)> =
@@ -224,7 +224,7 @@ fn device(memory: &mut Synthetic, shape: &Shape, segments: &[Segment]) -> u64 {
             add(1, 1);
         }
         for (size, requested, kind) in &segment.blocks {
-            let block = memory.new(176);
+            let block = memory.take(176);
             memory.blocks.push(block);
             memory.put(block, 0xabcd_ef00);
             memory.put(block + 8, segment.stream);

@@ -52,8 +52,8 @@ pub(crate) struct Read {
     pub(crate) refused: u64,
     /// Why the last one was not taken over, unless one was since.
     pub(crate) refusal: Option<Refusal>,
-    /// The newest one's moment. What happened up to then is in it.
-    pub(crate) at_ns: Option<u64>,
+    /// What happened before is in the newest one. 0 before the first.
+    pub(crate) until_ns: u64,
     /// Live blocks of which the first reading told, and their rounded bytes.
     pub(crate) baseline_blocks: u64,
     pub(crate) baseline_bytes: u64,

@@ -395,7 +395,7 @@ impl Pool {
         let row = scene.devices.pool(device);
         row.seen = true;
         row.traced |= traced;
-        Some(scene.time_ns) <= row.read.at_ns
+        scene.time_ns < row.read.until_ns
     }
 
     /// Takes the allocator's total over.

@@ -119,7 +119,7 @@ impl Pool {
         replace_segments(scene, driver, reading);
         let row = scene.devices.pool(device);
         row.seen = true;
-        row.read.at_ns = row.read.at_ns.max(Some(at_ns));
+        row.read.until_ns = row.read.until_ns.max(at_ns.saturating_add(1));
         row.read.settled = (row.resync_count, row.found_gone);
         row.totals.raise_peak(reading.total_allocated);
         row.note_level(scene.time_ns, 0, 0);

@@ -114,6 +114,8 @@ pub struct Tracer {
     sites: HashMap<(FileIdentity, u64, String), u32>,
     /// Layouts of PyTorch's allocator that were proven, by library.
     layouts: HashMap<FileIdentity, Layout>,
+    /// Layouts of its structures, by library.
+    structures: HashMap<FileIdentity, memscope_structure::Layout>,
     wake_bytes: u32,
     last_rule_search: Instant,
     last_rescan: Instant,
@@ -143,6 +145,7 @@ impl Tracer {
                     next_handle: 1,
                     sites: HashMap::new(),
                     layouts: HashMap::new(),
+                    structures: HashMap::new(),
                     wake_bytes,
                     last_rule_search: now,
                     last_rescan: now,

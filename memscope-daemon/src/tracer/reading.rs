@@ -63,7 +63,11 @@ impl Tracer {
             pointer,
             keeper: self.keeper.clone(),
         };
-        let known = traced.structure.clone();
+        let file = traced.trace_file.as_ref();
+        let known = traced
+            .structure
+            .clone()
+            .or_else(|| file.and_then(|file| self.structures.get(file)).cloned());
         let orders: Sender<Order> = self.orders.clone();
         let spawned = std::thread::Builder::new()
             .name("reader".to_owned())
@@ -95,6 +99,9 @@ impl Tracer {
         match outcome {
             Outcome::Taken { layout, raced } => {
                 tracing::info!(pid, raced, "the allocator's structures were read");
+                if let Some(file) = &traced.trace_file {
+                    self.structures.insert(file.clone(), (*layout).clone());
+                }
                 traced.structure = Some(*layout);
                 self.note(pid, "baseline_not_read", "");
             }
@@ -125,7 +132,7 @@ struct Job {
 }
 
 impl Job {
-    fn run(&self, known: Option<Layout>) -> Outcome {
+    fn run(&self, mut known: Option<Layout>) -> Outcome {
         let memory = match ProcessMemory::open(self.pid) {
             Ok(memory) => memory,
             Err(source) => {
@@ -158,6 +165,8 @@ impl Job {
                     );
                 }
                 Err(StructureError::NothingYet { .. }) => return Outcome::NothingYet,
+                // A layout that was remembered is not this file's after all.
+                Err(StructureError::Contradicted { .. }) if known.is_some() => known = None,
                 // A layout cannot be found while the process changes what it is looked for in.
                 Err(StructureError::Raced { .. } | StructureError::LayoutNotFound { .. })
                     if raced < ATTEMPTS =>

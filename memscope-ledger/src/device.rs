@@ -20,8 +20,6 @@ pub(crate) struct PoolDevice {
     /// Any of them was a trace entry.
     pub(crate) traced: bool,
     pub(crate) totals: Totals,
-    /// When an event last told the allocated total.
-    pub(crate) settled_ns: u64,
     pub(crate) reserved: Option<u64>,
     pub(crate) peak_reserved: Option<u64>,
     pub(crate) live_blocks: u64,

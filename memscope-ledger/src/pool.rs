@@ -401,7 +401,6 @@ impl Pool {
     /// Takes the allocator's total over.
     pub(crate) fn settle(&mut self, scene: &mut Scene<'_>, device: i32, total: u64) {
         let row = scene.devices.pool(device);
-        row.settled_ns = scene.time_ns;
         let settled = row.totals.settle(total);
         row.resync_count += u64::from(settled.resynced);
         row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(settled.orphan_bytes);

@@ -87,8 +87,7 @@ impl Pool {
             .fold(held.active_bytes(), |sum, block| {
                 sum.saturating_add(block.rounded)
             });
-        // A total from before a hole says nothing about the time after it.
-        if row.settled_ns >= self.complete_since && row.totals.contradicts(known) {
+        if row.totals.contradicts(known) {
             return Err(Refusal::Contradicted);
         }
         let unseen = Unseen {

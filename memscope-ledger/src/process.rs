@@ -77,7 +77,7 @@ impl Process {
     pub(crate) fn apply(&mut self, event: &Event) {
         self.events += 1;
         if self.loss.hear(event.lost_before, event.time_ns) {
-            self.pool.records_lost(event.time_ns);
+            self.records_lost(event.time_ns);
         }
         self.last_ns = self.last_ns.max(event.time_ns);
         let mut scene = Scene {
@@ -137,6 +137,13 @@ impl Process {
         }
     }
 
+    fn records_lost(&mut self, time_ns: u64) {
+        self.pool.records_lost(time_ns);
+        for row in self.devices.iter_mut() {
+            row.pool.totals.records_lost();
+        }
+    }
+
     /// Takes a note on what limits the numbers, which may also come after the end.
     pub(crate) fn note(&mut self, note: &crate::event::CoverageNote) {
         self.notes.take(note);
@@ -153,7 +160,7 @@ impl Process {
     /// The kernel's counter of lost records, read outside the stream.
     pub(crate) fn note_loss(&mut self, lost_total: u64, time_ns: u64) {
         if self.ended_ns.is_none() && self.loss.hear_outside(lost_total, time_ns) {
-            self.pool.records_lost(time_ns);
+            self.records_lost(time_ns);
         }
     }
 

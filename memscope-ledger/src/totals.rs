@@ -52,7 +52,7 @@ pub(crate) struct Totals {
     /// bytes.
     unsized_orphans: u64,
     unsized_orphan_floor: u64,
-    /// Nothing came or went since the last total.
+    /// Nothing came or went since the last total, and nothing was lost.
     fresh: bool,
     peak: Option<u64>,
 }
@@ -188,6 +188,11 @@ impl Totals {
         self.unsized_orphans = 0;
         self.unsized_orphan_floor = 0;
         self.raise_peak(known);
+    }
+
+    /// Records were lost: the last total may not be true any more.
+    pub(crate) fn records_lost(&mut self) {
+        self.fresh = false;
     }
 
     /// Whether the allocator's own total is known and is not this. What was added up since a total is no

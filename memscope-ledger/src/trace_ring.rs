@@ -46,8 +46,6 @@ pub(crate) struct TraceRing {
     entries: VecDeque<Kept>,
     pools: Vec<(u64, u64)>,
     dropped: u64,
-    /// Time of the newest entry that is no longer kept.
-    forgotten_ns: u64,
 }
 
 impl TraceRing {
@@ -61,11 +59,9 @@ impl TraceRing {
 
     /// Adds an entry; the oldest makes room.
     pub(crate) fn push(&mut self, entry: Entry) {
-        if self.entries.len() >= self.limit.max(RECENT)
-            && let Some(oldest) = self.entries.pop_front()
-        {
+        if self.entries.len() >= self.limit.max(RECENT) {
+            self.entries.pop_front();
             self.dropped += 1;
-            self.forgotten_ns = self.forgotten_ns.max(oldest.time_ns);
         }
         let pool = entry.pool.map_or(0, |pool| self.pool_index(pool));
         self.entries.push_back(Kept {
@@ -149,9 +145,13 @@ impl TraceRing {
         self.dropped + self.hidden() as u64
     }
 
-    /// Time of the newest entry that is no longer kept; 0 while all are.
+    /// No entry after this moment is missing; 0 while all are kept. Its own time is the oldest one's:
+    /// entries of equal time may have been dropped, but a reading of that moment has them.
     pub(crate) fn forgotten_ns(&self) -> u64 {
-        self.forgotten_ns
+        match self.entries.front() {
+            Some(oldest) if self.dropped > 0 => oldest.time_ns,
+            _ => 0,
+        }
     }
 }
 
@@ -190,6 +190,6 @@ mod tests {
             });
         }
         assert_eq!((ring.len(), ring.dropped()), (3, 70_000 - 3));
-        assert_eq!(ring.forgotten_ns(), 70_000 - RECENT as u64 - 1);
+        assert_eq!(ring.forgotten_ns(), 70_000 - RECENT as u64);
     }
 }

@@ -402,10 +402,14 @@ impl Keeper {
             process,
             tid: 0,
             time_ns: clock::boot_ns(),
-            lost_before: self
-                .watched
-                .get(&process)
-                .map_or(0, |w| w.slot.counters().lost),
+            lost_before: match record {
+                // A reading is of an earlier moment: it tells of no loss.
+                DaemonRecord::Held(_) => 0,
+                _ => self
+                    .watched
+                    .get(&process)
+                    .map_or(0, |w| w.slot.counters().lost),
+            },
         };
         let bytes = match record.encode(stamp) {
             Ok(bytes) => bytes,

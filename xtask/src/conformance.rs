@@ -21,7 +21,7 @@ pub struct Options {
 }
 
 /// Test binaries that compare with PyTorch.
-const ORACLES: &[&str] = &["oracle", "backends", "robust", "leaks"];
+const ORACLES: &[&str] = &["oracle", "late", "travel", "backends", "robust", "leaks"];
 
 /// Runs the task; the table goes to standard output as Markdown and ends with the count.
 pub fn run(options: &Options) -> Result<()> {

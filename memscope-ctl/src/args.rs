@@ -114,6 +114,11 @@ pub(crate) enum Command {
   memscope-ctl snapshot --pid 4242 --format json | jq .header
   memscope-ctl snapshot --pid 4242 --at -5m -o before.pickle   as it was five minutes ago")]
     Snapshot(Snapshot),
+    /// Show what came and what went between two moments.
+    #[command(after_help = "Examples:
+  memscope-ctl diff --pid 4242 --from -5m              since five minutes ago
+  memscope-ctl diff --pid 4242 --from -2h --to -1h     in the hour before the last")]
+    Diff(Diff),
     /// Print events as they happen, one JSON object a line.
     ///
     /// A reader that is too slow misses events; `missed` says how many just before an event.
@@ -245,6 +250,22 @@ pub(crate) enum Format {
     Html,
     /// A JSON document {header, segments, trace}.
     Json,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Diff {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// The first moment, from the journal: an age (-5m), a time (2026-11-20T08:30:00Z, or nanoseconds
+    /// since 1970), or event:NUMBER.
+    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
+    pub(crate) from: Moment,
+    /// The second; now, if it is not given.
+    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
+    pub(crate) to: Option<Moment>,
+    /// At most so many groups.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) limit: usize,
 }
 
 #[derive(Debug, ClapArgs)]

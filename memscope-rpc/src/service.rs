@@ -292,6 +292,37 @@ impl Memscope for Service {
         Ok(Response::new(Box::pin(parts)))
     }
 
+    async fn diff(
+        &self,
+        request: Request<v1::DiffRequest>,
+    ) -> Result<Response<v1::DiffResponse>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = self.asker(&request, pid).await?;
+        let question = request.into_inner();
+        let Some(from) = question.from else {
+            return Err(invalid(
+                "the request names no first moment",
+                "give a time, an age or an event",
+            )
+            .into());
+        };
+        // The later one first: as time goes on, an age moves with it.
+        let to = self.take_snapshot(caller, pid, question.to).await?;
+        let from = self.take_snapshot(caller, pid, Some(from)).await?;
+        let mut notes = from.coverage.clone();
+        notes.extend(
+            to.coverage
+                .iter()
+                .filter(|note| !from.coverage.contains(note))
+                .cloned(),
+        );
+        let work = move || convert::diff(memscope_export::diff(&from, &to), notes);
+        let answer = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| Status::internal(format!("the comparison failed: {error}")))?;
+        Ok(Response::new(answer))
+    }
+
     type ExportStream = ChunkStream;
 
     async fn export(

@@ -1,7 +1,7 @@
 //! Earlier moments, from the journal, live and from the recording.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Daemon, Torch, Value, coverage, number};
+use memscope_tests::{Daemon, Torch, Value, coverage, device, number};
 
 /// A snapshot as JSON.
 fn snapshot(daemon: &Daemon, pid: &str, at: Option<&str>) -> Value {
@@ -138,5 +138,56 @@ fn every_format_of_a_live_process() {
         "it fetches nothing"
     );
     assert!(html.contains(&pid));
+    torch.finish();
+}
+
+#[test]
+fn what_came_and_went_between_two_moments() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("alloc kept 5000000");
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("alloc a 3000000");
+    let pid = torch.pid_text();
+    let then = daemon.stats(torch.pid());
+    torch.ask("train");
+    torch.ask("free a");
+    torch.ask("free kept");
+    torch.ask("alloc b 70000");
+    torch.ask("alloc c 70000");
+    let from = number(&then["as_of"]).to_string();
+    let diff = daemon.json(&["diff", "--pid", &pid, "--from", &from]);
+    let group = |size: u64| {
+        diff["groups"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|g| g["size_bytes"] == size)
+            .unwrap_or_else(|| panic!("no group of {size} in {diff:#}"))
+    };
+    let counts = |size: u64| {
+        let group = group(size);
+        ["came", "went", "stayed"].map(|what| number(&group[what]["count"]))
+    };
+    // What was let go of went; what came afterwards stays.
+    assert_eq!(counts(70000), [2, 0, 0]);
+    assert_eq!(counts(3_000_000), [0, 1, 0]);
+    assert_eq!(
+        counts(5_000_000),
+        [0, 1, 0],
+        "also what was there before the attach"
+    );
+    let zero = &diff["devices"][0];
+    assert_eq!(
+        zero["allocated_before_bytes"],
+        device(&then, 0)["allocated_bytes"]
+    );
+    let now = daemon.stats(torch.pid());
+    assert_eq!(
+        zero["allocated_after_bytes"],
+        device(&now, 0)["allocated_bytes"]
+    );
+    let said = daemon.ctl(&["diff", "--pid", &pid, "--from", &from]);
+    assert!(said.text().contains("68.36 KiB"), "{said:?}");
     torch.finish();
 }

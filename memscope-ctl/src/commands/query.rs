@@ -42,6 +42,23 @@ pub(super) async fn ps(client: &Client, live: bool, json: bool) -> Result<Exit, 
     Ok(Exit::Done)
 }
 
+pub(super) async fn diff(client: &Client, diff: &args::Diff, json: bool) -> Result<Exit, Failure> {
+    let question = v1::DiffRequest {
+        pid: client.choose(diff.process.pid).await?,
+        from: Some(diff.from),
+        to: diff.to,
+    };
+    let answer = client
+        .ask(question, async |mut rpc, request| rpc.diff(request).await)
+        .await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::text(&render::diff::diff(&answer, diff.limit))?;
+    }
+    Ok(Exit::Done)
+}
+
 fn boot_ns() -> Option<u64> {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).ok()?;

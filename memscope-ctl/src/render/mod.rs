@@ -1,6 +1,7 @@
 //! Answers as text for people. Pure: answers in, text out.
 
 pub(crate) mod attach;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod leaks;
 pub(crate) mod processes;

@@ -1,5 +1,6 @@
 //! Reports and outcomes in the words of `memscope.v1`.
 
+mod diff;
 mod event;
 mod leaks;
 mod process;
@@ -7,6 +8,7 @@ mod snapshot;
 mod stats;
 mod status;
 
+pub(crate) use diff::diff;
 pub(crate) use event::event;
 pub(crate) use leaks::{fluctuation, leaks};
 pub(crate) use process::process_in_brief;

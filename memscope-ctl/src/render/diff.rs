@@ -1,0 +1,87 @@
+//! `diff`.
+
+use super::coverage;
+use super::table::{Column, table};
+use crate::units::{bytes, grouped, moment};
+use memscope_proto::v1;
+
+pub(crate) fn diff(answer: &v1::DiffResponse, limit: usize) -> String {
+    let mut text = format!(
+        "pid {}  from {} to {}\n",
+        answer.pid,
+        moment(answer.from_unix_ns),
+        moment(answer.to_unix_ns)
+    );
+    if answer.devices.is_empty() {
+        text.push_str("Nothing was held on any device at either moment.\n");
+    }
+    for one in &answer.devices {
+        let (came, went, stayed) = (amount(one.came), amount(one.went), amount(one.stayed));
+        text.push_str(&format!(
+            "\nDevice {}: allocated {} to {}, reserved {} to {}\n  came {} in {}, went {} in {}, \
+             stayed {} in {}\n",
+            one.device,
+            bytes(one.allocated_before_bytes),
+            bytes(one.allocated_after_bytes),
+            bytes(one.reserved_before_bytes),
+            bytes(one.reserved_after_bytes),
+            bytes(came.bytes),
+            grouped(came.count),
+            bytes(went.bytes),
+            grouped(went.count),
+            bytes(stayed.bytes),
+            grouped(stayed.count),
+        ));
+    }
+    let changed: Vec<&v1::GroupDiff> = answer
+        .groups
+        .iter()
+        .filter(|group| amount(group.came).count + amount(group.went).count > 0)
+        .collect();
+    if !changed.is_empty() {
+        text.push('\n');
+        let head = [
+            Column::Right("DEVICE"),
+            Column::Right("SIZE"),
+            Column::Right("CAME"),
+            Column::Right("WENT"),
+            Column::Right("STAYED"),
+            Column::Right("CHANGE"),
+            Column::Right("STREAM"),
+        ];
+        let rows = changed.iter().take(limit).map(|group| {
+            let (came, went) = (amount(group.came), amount(group.went));
+            vec![
+                group.device.to_string(),
+                bytes(group.size_bytes),
+                grouped(came.count),
+                grouped(went.count),
+                grouped(amount(group.stayed).count),
+                change(came.bytes, went.bytes),
+                format!("{:#x}", group.stream),
+            ]
+        });
+        text.push_str(&table(&head, rows.collect()));
+    }
+    let left_out = changed.len().saturating_sub(limit) as u64 + answer.omitted_groups;
+    if left_out > 0 {
+        text.push_str(&format!(
+            " and {} groups with smaller changes left out\n",
+            grouped(left_out)
+        ));
+    }
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+fn amount(amount: Option<v1::Amount>) -> v1::Amount {
+    amount.unwrap_or_default()
+}
+
+fn change(came: u64, went: u64) -> String {
+    if came >= went {
+        format!("+{}", bytes(came - went))
+    } else {
+        format!("-{}", bytes(went - came))
+    }
+}

@@ -45,6 +45,11 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub trace_entries: usize,
 
+    /// Snapshots kept of processes that ran out of memory, in STATE_DIR/snapshots, for PyTorch's memory
+    /// viewer. 0: none are taken.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub oom_snapshots: usize,
+
     /// Kind of links for the probes. `auto`: one link for many sites where the kernel can (6.6), else
     /// one perf event for each.
     #[arg(long, value_enum, default_value_t = Links::Auto)]

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use memscope_daemon::config::Config;
-use memscope_daemon::keeper::{Command, Keeper, KeeperHandle};
+use memscope_daemon::keeper::{Command, Keeper, KeeperHandle, OomConfig};
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::{Messages, Serving};
 use memscope_daemon::tracer::{Order, Tracer, told_channel};
@@ -167,6 +167,7 @@ async fn serve_live(config: &Config) -> Result<()> {
     let method = kernel.method().name();
     let journal = start_journal(config, epoch)?;
     let hub = Arc::new(EventHub::new());
+    let messages = Messages::default();
     let (orders, order_queue) = std::sync::mpsc::channel();
     let told = told_channel(orders.clone())?;
     let (keeper, keeper_thread) = Keeper::start(
@@ -176,6 +177,13 @@ async fn serve_live(config: &Config) -> Result<()> {
         ledger_config(config),
         hub,
         Some(told),
+        Some((
+            OomConfig {
+                dir: config.state_dir.join("snapshots"),
+                keep: config.oom_snapshots,
+            },
+            messages.clone(),
+        )),
     )
     .context("the keeper could not be started")?;
     let tracer_thread = Tracer::start(
@@ -185,7 +193,6 @@ async fn serve_live(config: &Config) -> Result<()> {
         ring_bytes / 4,
     )
     .context("the tracer could not be started")?;
-    let messages = Messages::default();
     let serving = Serving {
         keeper: keeper.clone(),
         tracer: Some(orders.clone()),

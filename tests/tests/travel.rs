@@ -1,7 +1,7 @@
 //! Earlier moments, from the journal, live and from the recording.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Daemon, Torch, Value, coverage, device, number};
+use memscope_tests::{Daemon, LONG, Torch, Value, coverage, device, number, until};
 
 /// A snapshot as JSON.
 fn snapshot(daemon: &Daemon, pid: &str, at: Option<&str>) -> Value {
@@ -189,5 +189,45 @@ fn what_came_and_went_between_two_moments() {
     );
     let said = daemon.ctl(&["diff", "--pid", &pid, "--from", &from]);
     assert!(said.text().contains("68.36 KiB"), "{said:?}");
+    torch.finish();
+}
+
+/// A process that runs out of memory is snapshot by itself: as it was, with the failed call last.
+#[test]
+fn running_out_of_memory_leaves_a_snapshot() {
+    let daemon = Daemon::with(&["--oom-snapshots", "2"]);
+    let mut torch = Torch::start(&[]);
+    torch.ask("train");
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("alloc a 3000000");
+    torch.ask("oom");
+    let folder = daemon.state().join("snapshots");
+    let file = until(LONG, "a snapshot of the moment", || {
+        std::fs::read_dir(&folder)
+            .ok()?
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.extension().is_some_and(|e| e == "pickle"))
+    });
+    // Nothing was allocated or freed since: the state is still PyTorch's.
+    let told = torch.ask(&format!("compare {}", file.to_str().unwrap()));
+    assert_eq!(told["exported"], told["own"]);
+    let script = "import pickle, sys\n\
+                  entries = pickle.load(open(sys.argv[1], 'rb'))['device_traces'][0]\n\
+                  print([entry['action'] for entry in entries][-1])";
+    let last = std::process::Command::new("python3")
+        .args(["-c", script, file.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&last.stdout).trim(),
+        "oom",
+        "{last:?}"
+    );
+    let status = daemon.json(&["status"]);
+    assert!(
+        status["messages"].to_string().contains("ran out of memory"),
+        "{status:#}"
+    );
     torch.finish();
 }

@@ -6,8 +6,10 @@
 mod calibrating;
 mod handle;
 mod intake;
+mod oom;
 
 pub use handle::{Gone, KeeperHandle, KeeperStatus};
+pub use oom::Config as OomConfig;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -148,6 +150,9 @@ pub struct Keeper {
     ledger: Ledger,
     hub: Arc<EventHub>,
     tracer: Option<Sender<Told>>,
+    oom: Option<oom::Writer>,
+    /// When a process was last snapshot for running out of memory.
+    oom_at: HashMap<ProcessHandle, u64>,
     watched: HashMap<ProcessHandle, Watched>,
     calibrating: HashMap<ProcessHandle, Calibrating>,
     /// Site definitions and facts that a new journal segment repeats.
@@ -169,12 +174,17 @@ impl Keeper {
         config: LedgerConfig,
         hub: Arc<EventHub>,
         tracer: Option<Sender<Told>>,
+        snapshots: Option<(OomConfig, crate::serve::Messages)>,
     ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
         let (sender, commands) = std::sync::mpsc::sync_channel(handle::QUEUE);
         let wake = Arc::new(rustix::event::eventfd(
             0,
             rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
         )?);
+        let oom = match snapshots {
+            Some((config, messages)) => oom::Writer::start(config, messages)?,
+            None => None,
+        };
         let epoll = watch(&wake, ring.as_ref())?;
         let handle = KeeperHandle::new(sender, Arc::clone(&wake), Arc::clone(&hub));
         let mut keeper = Keeper {
@@ -189,6 +199,8 @@ impl Keeper {
             ledger: Ledger::new(config),
             hub,
             tracer,
+            oom,
+            oom_at: HashMap::new(),
             watched: HashMap::new(),
             calibrating: HashMap::new(),
             preamble: Vec::new(),
@@ -211,7 +223,7 @@ impl Keeper {
         hub: Arc<EventHub>,
     ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
         let (handle, thread) =
-            Keeper::start(None, None, epoch, LedgerConfig::default(), hub, None)?;
+            Keeper::start(None, None, epoch, LedgerConfig::default(), hub, None, None)?;
         handle.ask_blocking(move |own, _| *own = ledger);
         Ok((handle, thread))
     }
@@ -312,6 +324,7 @@ impl Keeper {
                 self.note_losses();
                 self.watched.remove(&process);
                 self.calibrating.remove(&process);
+                self.oom_at.remove(&process);
                 self.preamble.retain(|(owner, _)| *owner != process);
                 // Nobody waiting any more is no fault.
                 let _ = done.send(());

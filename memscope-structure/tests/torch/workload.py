@@ -183,29 +183,6 @@ def hammer():
     first.clear()
 
 
-@torch.jit.script
-def churn(steps: int):
-    # Compiled, so that no thread holds the interpreter's lock.
-    kept = [torch.empty(1, device="cuda")]
-    for i in range(steps):
-        kept.append(torch.empty(100 + (i * 7919) % 300000, device="cuda"))
-        if len(kept) > 40:
-            kept.pop((i * 31) % 40)
-
-
-def native_hammer():
-    first = [torch.empty(1000, device="cuda") for _ in range(3)]
-    for _ in range(5):
-        churn(100)
-    for _ in range(8):
-        threading.Thread(target=churn, args=(1 << 40,), daemon=True).start()
-    while torch.cuda.memory_stats()["allocation.all.allocated"] < 100_000:
-        time.sleep(0.01)
-    print(json.dumps({"pause": "hammer", "segments": None}), flush=True)
-    sys.stdin.readline()
-    first.clear()
-
-
 def many():
     for count in (1_000, 10_000, 100_000):
         kept = [torch.empty(100 + i % 500, device="cuda") for i in range(count)]

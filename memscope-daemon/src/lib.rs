@@ -5,6 +5,7 @@ pub mod clock;
 pub mod config;
 pub mod ingest;
 pub mod keeper;
+pub mod messages;
 pub mod probe;
 pub mod replay;
 pub mod serve;

@@ -1,8 +1,7 @@
 //! The live daemon behind the gRPC server: passes questions to the keeper and orders to the tracer.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memscope_ledger::event::ProcessHandle;
@@ -19,39 +18,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 use crate::keeper::{Gone, KeeperHandle, KeeperStatus};
+use crate::messages::Messages;
 use crate::replay::{Until, replay_until};
 use crate::tracer::{Order, TracerStatus};
 
-/// Messages kept for `status`.
-const MESSAGES: usize = 64;
 /// How long an answer waits for the tracer to read a process's allocator again; an attach of another
 /// process may be under way.
 const REFRESH: Duration = Duration::from_millis(300);
-
-/// What the daemon has to say about itself.
-#[derive(Clone, Default)]
-pub struct Messages(Arc<Mutex<VecDeque<StatusMessage>>>);
-
-impl Messages {
-    /// Adds a message; the oldest goes when there are too many.
-    pub fn say(&self, severity: Severity, text: String) {
-        let (_, unix_ns) = clock::pair();
-        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if list.len() == MESSAGES {
-            list.pop_front();
-        }
-        list.push_back(StatusMessage {
-            unix_ns,
-            severity,
-            text,
-        });
-    }
-
-    fn all(&self) -> Vec<StatusMessage> {
-        let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        list.iter().cloned().collect()
-    }
-}
 
 /// Answers for a live daemon, or (without a tracer) for a recording.
 pub struct Serving {

@@ -174,7 +174,7 @@ impl Keeper {
         config: LedgerConfig,
         hub: Arc<EventHub>,
         tracer: Option<Sender<Told>>,
-        snapshots: Option<(OomConfig, crate::serve::Messages)>,
+        snapshots: Option<(OomConfig, crate::messages::Messages)>,
     ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
         let (sender, commands) = std::sync::mpsc::sync_channel(handle::QUEUE);
         let wake = Arc::new(rustix::event::eventfd(

@@ -11,7 +11,7 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use memscope_ledger::report::SnapshotReport;
 use memscope_rpc::Severity;
 
-use crate::serve::Messages;
+use crate::messages::Messages;
 
 /// Snapshots that wait to be written; more are not taken meanwhile.
 const WAITING: usize = 2;

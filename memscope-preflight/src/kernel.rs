@@ -119,9 +119,9 @@ pub(crate) fn checks(machine: &Machine) -> Vec<Check> {
     } else {
         Check::new(
             "btf",
-            Status::Warn,
+            Status::Fail,
             "no /sys/kernel/btf/vmlinux",
-            "process exits and execs are found by polling instead of at once",
+            "memscoped cannot start: it follows processes by the kernel's own type descriptions",
         )
         .todo("boot a kernel with CONFIG_DEBUG_INFO_BTF, or mount the host's /sys")
     });
@@ -140,11 +140,11 @@ pub(crate) fn checks(machine: &Machine) -> Vec<Check> {
         ),
         (false, _) => Check::new(
             "attach",
-            Status::Warn,
+            Status::Fail,
             "no attach cookies",
-            "sites are told apart by address, and probes do not outlive the daemon",
+            "memscoped cannot tell the functions that it probes from one another",
         )
-        .todo("a kernel from 5.15 on does better"),
+        .todo("boot a kernel from 5.15 on"),
     });
     checks
 }
@@ -212,8 +212,8 @@ mod tests {
         assert_eq!(status(&old, "kernel"), Status::Fail);
         let (_keep, middle) = machine("5.10.1", None);
         assert_eq!(status(&middle, "kernel"), Status::Ok);
-        assert_eq!(status(&middle, "attach"), Status::Warn);
-        assert_eq!(status(&middle, "btf"), Status::Warn);
+        assert_eq!(status(&middle, "attach"), Status::Fail);
+        assert_eq!(status(&middle, "btf"), Status::Fail);
         let (_keep, new) = machine("6.6.0", None);
         assert_eq!(status(&new, "attach"), Status::Ok);
     }

@@ -6,7 +6,6 @@ mod common;
 use common::{large, report};
 use memscope_export::{json, memory_viz};
 use memscope_ledger::report::SnapshotReport;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -156,47 +155,5 @@ fn a_million_entries_stream() {
         assert!(out.largest <= 64 << 10);
         assert!(out.bytes < 300 << 20);
         assert!(took.as_secs() < 60, "{took:?}");
-    }
-}
-
-/// PyTorch's own reader of snapshots, where the tests' PyTorch has been set up.
-#[test]
-fn pytorch_reads_it() {
-    let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/venv/torch-2.11.0");
-    let venv = std::env::var_os("MEMSCOPE_TEST_TORCH_VENV").map_or(venv, PathBuf::from);
-    let program = venv.join("bin/python");
-    let viewer = std::fs::read_dir(venv.join("lib"))
-        .into_iter()
-        .flatten()
-        .map(|python| python.unwrap().path())
-        .map(|python| python.join("site-packages/torch/cuda/_memory_viz.py"))
-        .find(|viewer| viewer.exists());
-    let Some(viewer) = viewer else {
-        eprintln!("no PyTorch in {}: not tested with it", venv.display());
-        return;
-    };
-    let dir = tempfile::tempdir().unwrap();
-    // It would download the flame graph script; this one reads everything, as that does,
-    // and gives back the last line.
-    let script = dir.path().join(".cache/flamegraph.pl");
-    std::fs::create_dir(dir.path().join(".cache")).unwrap();
-    std::fs::write(&script, "#!/bin/sh\nexec tail -n 1\n").unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o700)).unwrap();
-    let out = dir.path().join("out");
-    for report in [report(), large(3, 5000)] {
-        let (pickle, _) = export(&report, dir.path());
-        let ask = |question: &str, output: &[&std::ffi::OsStr]| {
-            let arguments = [
-                &[viewer.as_os_str(), question.as_ref(), pickle.as_os_str()],
-                output,
-            ];
-            python(&program, &arguments.concat(), Some(dir.path()))
-        };
-        assert!(ask("stats", &[]).contains("segments: "));
-        assert!(ask("trace", &[]).contains("Device 0"));
-        for question in ["segments", "memory", "trace_plot", "segment_plot"] {
-            ask(question, &["-o".as_ref(), out.as_os_str()]);
-            assert!(std::fs::metadata(&out).unwrap().len() > 0, "{question}");
-        }
     }
 }

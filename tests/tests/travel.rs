@@ -231,3 +231,48 @@ fn running_out_of_memory_leaves_a_snapshot() {
     );
     torch.finish();
 }
+
+/// PyTorch's own reader of snapshots takes a live process's, in each of its questions.
+#[test]
+fn pytorch_reads_the_export() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("train");
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("train 2");
+    torch.ask("alloc a 3000000");
+    let folder = memscope_tests::scratch();
+    let pickle = folder.path().join("s.pickle");
+    let pickle = pickle.to_str().unwrap();
+    daemon
+        .ctl(&["snapshot", "--pid", &torch.pid_text(), "-o", pickle])
+        .text();
+    torch.finish();
+    // It would download the script that draws flame graphs; this one reads everything, as that does.
+    let cache = folder.path().join(".cache");
+    std::fs::create_dir(&cache).unwrap();
+    let script = cache.join("flamegraph.pl");
+    std::fs::write(&script, "#!/bin/sh\nexec tail -n 1\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let viewer = memscope_tests::sim()
+        .site_packages()
+        .join("torch/cuda/_memory_viz.py");
+    let ask = |arguments: &[&str]| {
+        let output = memscope_tests::sim()
+            .python(viewer.to_str().unwrap())
+            .args(arguments)
+            .env("HOME", folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(ask(&["stats", pickle]).contains("segments: "));
+    assert!(ask(&["trace", pickle]).contains("Device 0"));
+    let out = folder.path().join("out");
+    let out = out.to_str().unwrap();
+    for question in ["segments", "memory", "trace_plot", "segment_plot"] {
+        ask(&[question, pickle, "-o", out]);
+        assert!(std::fs::metadata(out).unwrap().len() > 0, "{question}");
+    }
+}

@@ -21,6 +21,7 @@ pub fn ensure(mode: Mode) -> Result<bool> {
         ensure_python(mode)?,
         ensure_bpf_compiler(mode)?,
         ensure_bpf_linker(mode)?,
+        ensure_node(mode)?,
     ];
     Ok(found.into_iter().all(|found| found))
 }
@@ -56,6 +57,12 @@ pub fn ensure_python(mode: Mode) -> Result<bool> {
     provide("Python 3 with venv", why, mode, works, || {
         apt(&["python3", "python3-venv"])
     })
+}
+
+fn ensure_node(mode: Mode) -> Result<bool> {
+    let why = "it checks the script in exported pages";
+    let find = || process::find_program("node");
+    provide("Node.js", why, mode, find, || apt(&["nodejs"]))
 }
 
 fn ensure_bpf_compiler(mode: Mode) -> Result<bool> {

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
 
+use super::ProbeError;
 use super::load::{AttachMethod, Kernel, Program};
 use super::multi::{self, Point};
-use super::{ProbeError, load};
 
 /// A live attachment; dropping it detaches (which may take a tenth of a second: the kernel waits
 /// until no processor is inside the probe).
@@ -97,9 +97,4 @@ pub fn detach_all(links: Vec<Link>) {
             scope.spawn(move || drop(part));
         }
     });
-}
-
-/// Kind of links in use, for status.
-pub fn method(kernel: &load::Kernel) -> &'static str {
-    kernel.method().name()
 }

@@ -10,8 +10,7 @@ use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData};
 use aya::programs::{RawTracePoint, UProbe};
 use memscope_common::{
-    CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, NOWHERE, PROCESS_LIVE, ProcessEntry,
-    RING_BYTES_DEFAULT, name,
+    CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, NOWHERE, PROCESS_LIVE, ProcessEntry, name,
 };
 
 use super::calibrate::Layout;
@@ -218,9 +217,6 @@ impl Kernel {
         kernel.configure(0, ring_bytes / 4)?;
         Ok((kernel, ring))
     }
-
-    /// Default size of the ring.
-    pub const RING_BYTES: u32 = RING_BYTES_DEFAULT;
 
     /// Which links are used.
     pub fn method(&self) -> AttachMethod {

@@ -81,13 +81,14 @@ pub(crate) enum Command {
     Ps,
     /// Start to trace a running process, or whatever matches now and later.
     ///
-    /// Returns once the probes are live. The process goes on as it is: nothing in it is restarted,
+    /// Returns once the probes are live and what was there before has been read. The process goes on as it is: nothing in it is restarted,
     /// changed or preloaded.
     #[command(after_help = "Examples:
   memscope-ctl attach --pid 4242
   memscope-ctl attach --pid 4242 --children    also the processes that it starts from now on
   memscope-ctl attach --pid 4242 --wait        it will load the device's libraries later
   memscope-ctl attach --comm python --level segments
+  memscope-ctl attach --pid 4242 --level read --every 1m    no probe, a look once a minute
   memscope-ctl attach --cgroup /system.slice/slurmstepd.scope
   memscope-ctl attach --all                    every process with a device library, now and later")]
     Attach(Attach),
@@ -149,10 +150,16 @@ pub(crate) struct Attach {
     /// How deep to look; deeper costs more.
     #[arg(long, value_enum, default_value_t = Level::Trace)]
     pub(crate) level: Level,
+    /// At level read: time between two readings; 0s reads only when something is asked.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) every: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Level {
+    /// No probe at all: PyTorch's own structures are read every 10 s (--every) and when something is
+    /// asked. Costs the process nothing; does not see what comes and goes in between.
+    Read,
     /// Calls of the device runtime and driver: what a process takes from the device.
     Segments,
     /// And the blocks that the framework's pool hands out: rounded sizes and totals.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use memscope_ledger::event::ProcessHandle;
+use memscope_ledger::event::{Level, ProcessHandle};
 use memscope_ledger::report::{
     AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary,
     SnapshotReport, StatsReport,
@@ -20,7 +20,7 @@ use crate::clock;
 use crate::keeper::{Gone, KeeperHandle, KeeperStatus};
 use crate::messages::Messages;
 use crate::replay::{Until, replay_until};
-use crate::tracer::{Order, TracerStatus};
+use crate::tracer::{Order, QUESTION, TracerStatus};
 
 /// How long an answer waits for the tracer to read a process's allocator again; an attach of another
 /// process may be under way.
@@ -87,12 +87,35 @@ impl Serving {
         answer.await.map_err(|_| Refusal::ShuttingDown)
     }
 
-    /// Has the allocator of a process read again: it may have been exchanged since.
+    /// Has the allocator of a process read again: it may have been exchanged since. At level `read`
+    /// there is no other way to know what it holds now.
     async fn refresh(&self, pid: u32) {
-        if self.tracer.is_some() {
-            let order = self.order(|reply| Order::Refresh { pid, reply });
-            // Without an answer in time the last reading stands.
-            let _ = tokio::time::timeout(REFRESH, order).await;
+        if self.tracer.is_none() {
+            return;
+        }
+        let patience = if self.is_only_read(pid).await {
+            QUESTION + REFRESH
+        } else {
+            REFRESH
+        };
+        let order = self.order(|reply| Order::Refresh { pid, reply });
+        // Without an answer in time the last reading stands.
+        let _ = tokio::time::timeout(patience, order).await;
+    }
+
+    /// Whether nothing but readings tells of this process.
+    async fn is_only_read(&self, pid: u32) -> bool {
+        let level = self
+            .keeper
+            .ask(move |ledger, _| ledger.level(ledger.find(pid)?))
+            .await;
+        matches!(level, Ok(Some(Level::Read)))
+    }
+
+    /// Before a question whose answer is only as new as the last reading.
+    async fn refresh_if_read(&self, pid: u32) {
+        if self.tracer.is_some() && self.is_only_read(pid).await {
+            self.refresh(pid).await;
         }
     }
 }
@@ -135,6 +158,7 @@ impl Daemon for Serving {
     }
 
     async fn leaks(&self, pid: u32, query: LeakQuery) -> Result<LeakReport, Refusal> {
+        self.refresh_if_read(pid).await;
         self.about(pid, move |ledger, process, as_of| {
             ledger.leaks(process, as_of, &query)
         })
@@ -146,6 +170,7 @@ impl Daemon for Serving {
         pid: u32,
         query: FluctuationQuery,
     ) -> Result<FluctuationReport, Refusal> {
+        self.refresh_if_read(pid).await;
         self.about(pid, move |ledger, process, as_of| {
             ledger.fluctuation(process, as_of, &query)
         })
@@ -156,6 +181,7 @@ impl Daemon for Serving {
         if let Some(at) = at {
             return self.earlier(pid, at).await.map(Arc::new);
         }
+        self.refresh_if_read(pid).await;
         self.about(pid, |ledger, process, as_of| {
             ledger.snapshot(process, as_of)
         })

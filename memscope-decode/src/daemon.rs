@@ -7,6 +7,7 @@ use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::{
     Backend, CallOp, CoverageNote, HeldPart, Layer, Placement, ProcessFacts, ProcessHandle,
+    ReadingCost,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ pub const KIND_CLOCK: u16 = KIND_DAEMON_FIRST + 8;
 pub const KIND_DEVICE_TOTAL: u16 = KIND_DAEMON_FIRST + 9;
 /// [`DaemonRecord::Held`].
 pub const KIND_HELD: u16 = KIND_DAEMON_FIRST + 10;
+
+/// [`DaemonRecord::ReadingCost`].
+pub const KIND_READING_COST: u16 = KIND_DAEMON_FIRST + 11;
 
 /// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
 /// without the segments before it. The record was in the journal before; this copy has no number
@@ -102,6 +106,8 @@ pub enum DaemonRecord {
     DeviceTotal(DeviceTotal),
     /// A part of what a device's pool held at one moment. See [`crate::held_parts`].
     Held(HeldPart),
+    /// A reading of the allocator's structures ended well.
+    ReadingCost(ReadingCost),
 }
 
 /// What the header of a daemon's record says.
@@ -154,6 +160,7 @@ impl DaemonRecord {
             DaemonRecord::Clock { .. } => KIND_CLOCK,
             DaemonRecord::DeviceTotal(_) => KIND_DEVICE_TOTAL,
             DaemonRecord::Held(_) => KIND_HELD,
+            DaemonRecord::ReadingCost(_) => KIND_READING_COST,
         }
     }
 
@@ -170,6 +177,7 @@ impl DaemonRecord {
             DaemonRecord::Clock { unix_ns } => serde_json::to_vec(&Clock { unix_ns: *unix_ns }),
             DaemonRecord::DeviceTotal(total) => serde_json::to_vec(total),
             DaemonRecord::Held(part) => serde_json::to_vec(part),
+            DaemonRecord::ReadingCost(cost) => serde_json::to_vec(cost),
         }
         .map_err(|source| EncodeError::Json {
             kind: self.kind(),
@@ -259,6 +267,7 @@ impl DaemonRecord {
             },
             KIND_DEVICE_TOTAL => DaemonRecord::DeviceTotal(json.read()?),
             KIND_HELD => DaemonRecord::Held(json.read()?),
+            KIND_READING_COST => DaemonRecord::ReadingCost(json.read()?),
             _ => return Ok(None),
         }))
     }

@@ -146,6 +146,7 @@ impl Decoder {
                 total_bytes: total.total_bytes,
             },
             DaemonRecord::Held(part) => Body::Held(Box::new(part)),
+            DaemonRecord::ReadingCost(cost) => Body::ReadingCost(cost),
         };
         self.remember(header, &body);
         Said::Event(body)

@@ -79,7 +79,8 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
         | DaemonRecord::Replaced
         | DaemonRecord::Clock { .. }
         | DaemonRecord::DeviceTotal(_)
-        | DaemonRecord::Held(_) => {}
+        | DaemonRecord::Held(_)
+        | DaemonRecord::ReadingCost(_) => {}
     }
 }
 

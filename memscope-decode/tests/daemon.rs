@@ -64,6 +64,12 @@ fn records() -> Vec<DaemonRecord> {
             device: 7,
             total_bytes: 1 << 40,
         }),
+        DaemonRecord::ReadingCost(ReadingCost {
+            at_ns: 7,
+            duration_ns: 1_000_000,
+            bytes_read: 123_456,
+            raced: 3,
+        }),
     ]
 }
 

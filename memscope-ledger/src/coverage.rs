@@ -4,7 +4,7 @@
 //! reports already carry, except in words.
 
 use crate::device::Refusal;
-use crate::event::CoverageNote;
+use crate::event::{CoverageNote, Level};
 use crate::process::Process;
 use crate::report::Source;
 use crate::words;
@@ -116,6 +116,9 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
             ),
         );
     }
+    if process.facts.level == Some(Level::Read) {
+        return;
+    }
     if !parts.is_empty() {
         say(
             "attached_late",
@@ -216,6 +219,13 @@ fn from_readings(process: &Process, say: &mut impl FnMut(&str, String)) {
 }
 
 fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
+    if process.facts.level == Some(Level::Read) {
+        let between = "at level read nothing is seen but what each reading shows: blocks that came and \
+                       went between two readings, peaks, failed calls, and memory that the pool does \
+                       not hold are not in these numbers; the age of a block is known to within the \
+                       time between readings";
+        say("level_read", between.to_owned());
+    }
     if process.is_pool_hidden() {
         say(
             "level_segments",

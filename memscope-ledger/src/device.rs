@@ -87,7 +87,8 @@ impl PoolDevice {
 
     /// Whether events tell of a block all that a trace tells: its request, its stream, its end.
     pub(crate) fn is_traced(&self, level: Option<Level>) -> bool {
-        self.traced || !self.moved() && level != Some(Level::Blocks)
+        // Where nothing but readings tells of blocks, they tell it all.
+        level == Some(Level::Read) || self.traced || !self.moved() && level != Some(Level::Blocks)
     }
 
     /// Bytes from before the attach: blocks that a reading told of, and the rest that nothing did.

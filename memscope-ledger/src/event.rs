@@ -72,6 +72,8 @@ pub enum Body {
     },
     /// What a device's pool held at one moment, read from the allocator's own structures; one part of it.
     Held(Box<HeldPart>),
+    /// A reading of the allocator's own structures ended well: what it took.
+    ReadingCost(ReadingCost),
     /// A runtime or driver call returned.
     Call(Call),
     /// PyTorch's allocator reported a block and its totals.
@@ -105,6 +107,19 @@ pub struct HeldPart {
     pub segments: Vec<HeldSegment>,
 }
 
+/// What one reading of all of a process' devices took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadingCost {
+    /// When the last device was read, `CLOCK_BOOTTIME`, nanoseconds.
+    pub at_ns: u64,
+    /// From the first look to the accepted one, pauses between attempts included, nanoseconds.
+    pub duration_ns: u64,
+    /// Bytes read from the process, attempts that came to nothing included.
+    pub bytes_read: u64,
+    /// Attempts during which the process changed what was being read.
+    pub raced: u32,
+}
+
 /// A segment of a reading.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldSegment {
@@ -129,6 +144,8 @@ pub struct HeldSegment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
+    /// No probe in the process: its allocator's own structures are read from time to time.
+    Read,
     /// Runtime and driver calls.
     Segments,
     /// And the framework pool's reports: rounded sizes and totals.

@@ -4,7 +4,7 @@
 //! to answer for a process that it was never told of.
 
 use crate::clock::Clock;
-use crate::event::{Body, Event, ProcessFacts, ProcessHandle};
+use crate::event::{Body, Event, Level, ProcessFacts, ProcessHandle};
 use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
@@ -135,6 +135,11 @@ impl Ledger {
     /// One process among all.
     pub fn summary(&self, p: ProcessHandle) -> Option<ProcessSummary> {
         self.processes.get(&p).map(Process::summary)
+    }
+
+    /// How deep a process is looked into, where it was said.
+    pub fn level(&self, p: ProcessHandle) -> Option<Level> {
+        self.processes.get(&p)?.facts.level
     }
 
     /// What a process holds, by device.

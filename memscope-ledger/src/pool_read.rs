@@ -113,7 +113,7 @@ impl Pool {
         row.orphan_free_count = row.orphan_free_count.saturating_sub(explained.len() as u64);
         row.orphan_free_bytes = row.orphan_free_bytes.saturating_sub(bytes);
 
-        self.replace_blocks(scene, &held, at_ns, unseen);
+        let (came, went) = self.replace_blocks(scene, &held, at_ns, unseen);
         self.recount(scene, device);
         replace_segments(scene, driver, reading);
         let row = scene.devices.pool(device);
@@ -121,19 +121,28 @@ impl Pool {
         row.read.until_ns = row.read.until_ns.max(at_ns.saturating_add(1));
         row.read.settled = (row.resync_count, row.found_gone);
         row.totals.raise_peak(reading.total_allocated);
-        row.note_level(scene.time_ns, 0, 0);
+        let mut moved = (0, 0);
+        if watch.level == Some(Level::Read) && row.read.count > 0 {
+            // Nothing else counts them: those that came and went between two readings are missing.
+            moved = (came, went);
+            row.alloc_count += came;
+            row.free_count += went;
+        }
+        row.note_level(scene.time_ns, moved.0, moved.1);
         self.seen = true;
         Ok(())
     }
 
-    /// The blocks that were known before make place for those of the reading as they are now.
+    /// The blocks that were known before make place for those of the reading as they are now. Says
+    /// how many came and how many went.
     fn replace_blocks(
         &mut self,
         scene: &mut Scene<'_>,
         held: &HeldBlocks,
         at_ns: u64,
         unseen: Unseen,
-    ) {
+    ) -> (u64, u64) {
+        let (mut came, mut went) = (0, 0);
         let before: Vec<(u64, Block)> = self
             .blocks
             .iter()
@@ -154,6 +163,7 @@ impl Pool {
                 continue;
             }
             self.drop_gone(scene, addr);
+            went += u64::from(!block.pending);
             if let (Some(found), Some(entered)) =
                 (same, place.and_then(|place| entered.get_mut(place)))
                 && !block.pending
@@ -174,8 +184,12 @@ impl Pool {
             if !entered && follows && found.state != HeldState::Gone {
                 self.drop_gone(scene, found.addr);
                 self.enter_held(scene, found, unseen);
+                came += 1;
+                // Its free was requested before its end.
+                went += u64::from(found.state == HeldState::Pending);
             }
         }
+        (came, went)
     }
 
     /// A block was known rightly; the reading knows it better.

@@ -7,7 +7,7 @@ use crate::coverage::Notes;
 use crate::device::{Device, Devices};
 use crate::driver::Driver;
 use crate::event::{
-    Backend, Body, Call, CallOp, Event, Level, Placement, ProcessFacts, ProcessHandle,
+    Backend, Body, Call, CallOp, Event, Level, Placement, ProcessFacts, ProcessHandle, ReadingCost,
 };
 use crate::group::Groups;
 use crate::ledger::LedgerConfig;
@@ -44,6 +44,8 @@ pub(crate) struct Process {
     pub(crate) pool: Pool,
     pub(crate) driver: Driver,
     pub(crate) readings: Readings,
+    /// What the last reading took.
+    pub(crate) reading_cost: Option<ReadingCost>,
 }
 
 impl Process {
@@ -70,6 +72,7 @@ impl Process {
             pool,
             driver: Driver::default(),
             readings: Readings::default(),
+            reading_cost: None,
         }
     }
 
@@ -132,6 +135,7 @@ impl Process {
                 self.pool
                     .take_reading(&mut scene, &mut self.driver, part.device, taken, watch);
             }
+            Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
             // The ledger has taken it: it is the machine's.
             Body::Clock { .. } => {}
         }

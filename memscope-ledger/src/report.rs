@@ -2,7 +2,9 @@
 //!
 //! Units are suffixes: `_bytes`, `_ns` (boot time unless `_unix_ns`).
 
-use crate::event::{Backend, CoverageNote, EventId, Placement, ProcessFacts, ProcessHandle};
+use crate::event::{
+    Backend, CoverageNote, EventId, Placement, ProcessFacts, ProcessHandle, ReadingCost,
+};
 
 /// The moment that an answer describes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -204,6 +206,8 @@ pub struct StatsReport {
     pub nested_calls: u64,
     /// Where records are missing (newest 64).
     pub gaps: Vec<Gap>,
+    /// What the last reading of the allocator's structures took.
+    pub reading: Option<ReadingCost>,
     /// What limits these numbers.
     pub coverage: Vec<CoverageNote>,
 }

@@ -7,6 +7,7 @@ use crate::block::Origin;
 use crate::clock::Clock;
 use crate::coverage;
 use crate::device::Device;
+use crate::event::Level;
 use crate::process::Process;
 use crate::report::{
     AsOf, BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source,
@@ -192,6 +193,8 @@ fn placed_blocks(process: &Process, device: i32) -> Vec<Placed> {
                 },
                 since_ns: match block.origin {
                     Origin::Seen => block.born_ns,
+                    // The reading before it did not have it.
+                    Origin::Found if process.facts.level == Some(Level::Read) => block.born_ns,
                     Origin::Baseline | Origin::Found => 0,
                 },
             },

@@ -25,6 +25,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf) -> StatsReport {
         failures: process.driver.failures(),
         nested_calls: process.driver.nested(),
         gaps: process.loss.gaps(),
+        reading: process.reading_cost,
         coverage: coverage::notes(process),
     }
 }

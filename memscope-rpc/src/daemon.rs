@@ -1,7 +1,7 @@
 //! What a daemon must be able to do to be served, in plain types.
 
 use crate::{Caller, Refusal};
-use memscope_ledger::event::{CoverageNote, Event, Level};
+use memscope_ledger::event::{CoverageNote, Event, Level, ReadingCost};
 use memscope_ledger::report::{
     FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary, SnapshotReport,
     StatsReport,
@@ -70,6 +70,9 @@ pub enum Moment {
     Event(u64),
 }
 
+/// Least time between two readings at level `read`.
+pub const SHORTEST_READ_EVERY: Duration = Duration::from_millis(200);
+
 /// What to attach, and how deep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachRequest {
@@ -77,6 +80,8 @@ pub struct AttachRequest {
     pub scope: AttachScope,
     /// Depth asked for.
     pub level: Level,
+    /// At level `read`: time between two readings; `None` reads on demand only. Unused elsewhere.
+    pub read_every: Option<Duration>,
 }
 
 /// Which processes to attach.
@@ -128,6 +133,25 @@ pub struct AttachedProcess {
     pub coverage: Vec<CoverageNote>,
     /// What the probes cost, where there is something to say.
     pub cost: Option<String>,
+    /// What was there before the attach, where it could be read by the time of the answer.
+    pub baseline: Option<BaselineRead>,
+}
+
+/// What a process' allocator held when it was attached, read from the allocator's own structures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BaselineRead {
+    /// Devices that hold something.
+    pub devices: u32,
+    /// Segments.
+    pub segments: u64,
+    /// Blocks in use.
+    pub blocks: u64,
+    /// Their rounded bytes.
+    pub bytes: u64,
+    /// Bytes of the segments.
+    pub reserved_bytes: u64,
+    /// What it took.
+    pub cost: ReadingCost,
 }
 
 /// One process that a rule matched and that could not be attached.

@@ -21,7 +21,7 @@ pub mod fake;
 pub use access::Access;
 pub use caller::{Caller, Identify, peer_credentials};
 pub use daemon::{
-    AttachOutcome, AttachRequest, AttachScope, AttachedProcess, Daemon, DaemonStatus,
+    AttachOutcome, AttachRequest, AttachScope, AttachedProcess, BaselineRead, Daemon, DaemonStatus,
     DetachOutcome, DetachScope, EventFilter, EventItem, JournalState, JournalStatus, LibraryStatus,
     Moment, RefusedProcess, RuleStatus, Severity, StatusMessage,
 };

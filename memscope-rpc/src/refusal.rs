@@ -157,6 +157,7 @@ pub enum Refusal {
 
 fn word(level: Level) -> &'static str {
     match level {
+        Level::Read => "read",
         Level::Segments => "segments",
         Level::Blocks => "blocks",
         Level::Trace => "trace",

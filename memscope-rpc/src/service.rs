@@ -2,7 +2,9 @@
 
 use crate::access::Access;
 use crate::caller::{Caller, identify};
-use crate::daemon::{AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, Moment};
+use crate::daemon::{
+    AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, Moment, SHORTEST_READ_EVERY,
+};
 use crate::export::ChunkStream;
 use crate::serve::ServeOptions;
 use crate::{Refusal, convert, export};
@@ -11,6 +13,7 @@ use memscope_ledger::report::{FluctuationQuery, LeakQuery, SnapshotReport};
 use memscope_proto::v1::{self, memscope_server::Memscope};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
@@ -99,13 +102,29 @@ fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Refusal {
 
 fn level(number: i32) -> Result<Level, Refusal> {
     match v1::Level::try_from(number) {
+        Ok(v1::Level::Read) => Ok(Level::Read),
         Ok(v1::Level::Segments) => Ok(Level::Segments),
         Ok(v1::Level::Blocks) => Ok(Level::Blocks),
         Ok(v1::Level::Trace | v1::Level::Unspecified) => Ok(Level::Trace),
         Err(_) => Err(invalid(
             format!("level {number} is not known"),
-            "segments, blocks and trace are",
+            "read, segments, blocks and trace are",
         )),
+    }
+}
+
+fn read_every(level: Level, every_ns: Option<u64>) -> Result<Option<Duration>, Refusal> {
+    let every = every_ns.filter(|ns| *ns > 0).map(Duration::from_nanos);
+    match every {
+        Some(_) if level != Level::Read => Err(invalid(
+            "only level read has a time between readings",
+            "leave it out, or attach at level read",
+        )),
+        Some(every) if every < SHORTEST_READ_EVERY => Err(invalid(
+            format!("{every:?} between two readings is too short"),
+            format!("{SHORTEST_READ_EVERY:?} is the least"),
+        )),
+        every => Ok(every),
     }
 }
 
@@ -181,8 +200,10 @@ impl Memscope for Service {
     ) -> Result<Response<v1::AttachResponse>, Status> {
         let caller = self.caller(&request)?;
         let request = request.into_inner();
+        let level = level(request.level)?;
         let request = AttachRequest {
-            level: level(request.level)?,
+            level,
+            read_every: read_every(level, request.read_every_ns)?,
             scope: attach_scope(request.scope)?,
         };
         let daemon = Arc::clone(&self.daemon);

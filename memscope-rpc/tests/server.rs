@@ -73,7 +73,7 @@ async fn refusals_keep_their_words() {
         *server.daemon.refuse.lock().unwrap() = Some(refusal);
         let request = v1::AttachRequest {
             scope: pid(7),
-            level: 0,
+            ..v1::AttachRequest::default()
         };
         let error = client.attach(request).await.unwrap_err();
         assert_eq!(error.code(), code);
@@ -95,17 +95,25 @@ async fn requests_without_sense_are_refused() {
             wait: false,
         }))
     };
-    for (scope, level) in [
-        (None, 0),
-        (pid(0), 0),
-        (pid(5), 99),
-        (Some(Scope::All(false)), 0),
-        (Some(Scope::Comm(String::new())), 0),
-        (Some(Scope::Comm("sixteen_bytes_xx".into())), 0),
-        (Some(Scope::Cgroup("relative".into())), 0),
-        (Some(Scope::Cgroup("/a/../b".into())), 0),
+    let second = Some(1_000_000_000);
+    for (scope, level, read_every_ns) in [
+        (None, 0, None),
+        (pid(0), 0, None),
+        (pid(5), 99, None),
+        (pid(5), v1::Level::Trace.into(), second),
+        (pid(5), 0, second),
+        (pid(5), v1::Level::Read.into(), Some(1)),
+        (Some(Scope::All(false)), 0, None),
+        (Some(Scope::Comm(String::new())), 0, None),
+        (Some(Scope::Comm("sixteen_bytes_xx".into())), 0, None),
+        (Some(Scope::Cgroup("relative".into())), 0, None),
+        (Some(Scope::Cgroup("/a/../b".into())), 0, None),
     ] {
-        let request = v1::AttachRequest { scope, level };
+        let request = v1::AttachRequest {
+            scope,
+            level,
+            read_every_ns,
+        };
         let error = client.attach(request).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
         assert!(split_message(error.message()).1.is_some(), "{error}");

@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::failure::{Exit, Failure};
 use crate::{output, render};
 use memscope_proto::v1;
+use std::time::Duration;
 
 pub(super) async fn attach(
     client: &Client,
@@ -26,6 +27,7 @@ pub(super) async fn attach(
         Scope::All(attach.all)
     };
     let level = match attach.level {
+        args::Level::Read => v1::Level::Read,
         args::Level::Segments => v1::Level::Segments,
         args::Level::Blocks => v1::Level::Blocks,
         args::Level::Trace => v1::Level::Trace,
@@ -33,6 +35,7 @@ pub(super) async fn attach(
     let request = v1::AttachRequest {
         scope: Some(scope),
         level: level.into(),
+        read_every_ns: read_every(attach),
     };
     let answer = client
         .ask(request, async |mut rpc, request| rpc.attach(request).await)
@@ -43,6 +46,15 @@ pub(super) async fn attach(
         output::text(&render::attach::attached(&answer))?;
     }
     Ok(Exit::Done)
+}
+
+/// Time between readings when nobody says one.
+const READ_EVERY: Duration = Duration::from_secs(10);
+
+fn read_every(attach: &args::Attach) -> Option<u64> {
+    let default = (attach.level == args::Level::Read).then_some(READ_EVERY);
+    let every = attach.every.or(default)?;
+    Some(u64::try_from(every.as_nanos()).unwrap_or(u64::MAX))
 }
 
 pub(super) async fn detach(

@@ -1,7 +1,7 @@
 //! `attach` and `detach`.
 
 use super::{coverage, list};
-use crate::units::plain;
+use crate::units::{self, grouped, nanoseconds, plain};
 use memscope_proto::v1;
 
 pub(crate) fn attached(answer: &v1::AttachResponse) -> String {
@@ -17,13 +17,22 @@ pub(crate) fn attached(answer: &v1::AttachResponse) -> String {
     }
     for process in &answer.processes {
         text.push_str(&format!(
-            "Attached {} (pid {}): level {}, {} sites, ways in: {}\n",
+            "Attached {} (pid {}): level {}, ",
             plain(&process.comm),
             process.pid,
             process.level(),
-            process.sites,
-            list(&process.ways),
         ));
+        text.push_str(&match process.level() {
+            v1::Level::Read => "no probes\n".to_owned(),
+            _ => format!(
+                "{} sites, ways in: {}\n",
+                process.sites,
+                list(&process.ways)
+            ),
+        });
+        if let Some(read) = &process.baseline {
+            text.push_str(&baseline(read));
+        }
         if let Some(cost) = &process.cost {
             text.push_str(&format!("Cost: {}\n", plain(cost)));
         }
@@ -36,6 +45,36 @@ pub(crate) fn attached(answer: &v1::AttachResponse) -> String {
             plain(&refused.message)
         ));
     }
+    text
+}
+
+/// What was there before.
+fn baseline(read: &v1::BaselineRead) -> String {
+    let mut text = format!(
+        "There before: {} in {} blocks, {} reserved in {} segments, on {} {}",
+        units::bytes(read.allocated_bytes),
+        grouped(read.blocks),
+        units::bytes(read.reserved_bytes),
+        grouped(read.segments),
+        read.devices,
+        if read.devices == 1 {
+            "device"
+        } else {
+            "devices"
+        },
+    );
+    if let Some(cost) = &read.cost {
+        text.push_str(&format!(
+            " (read in {}, {} of its memory",
+            nanoseconds(cost.duration_ns),
+            units::bytes(cost.bytes_read)
+        ));
+        text.push_str(&match cost.raced {
+            0 => ")".to_owned(),
+            raced => format!(", {} attempts raced with it)", grouped(raced.into())),
+        });
+    }
+    text.push('\n');
     text
 }
 

@@ -25,6 +25,7 @@ pub(crate) fn stats(answer: &v1::StatsResponse) -> String {
         text.push('\n');
         text.push_str(&columns(devices));
     }
+    text.push_str(&reading(answer));
     text.push_str(&host(answer));
     text.push_str(&failures(answer));
     text.push_str(&gaps(answer));
@@ -107,6 +108,21 @@ fn columns(devices: &[v1::DeviceStats]) -> String {
         })
         .collect();
     table(&head, rows)
+}
+
+/// What the last reading took, at the level that has nothing else.
+fn reading(answer: &v1::StatsResponse) -> String {
+    match &answer.reading {
+        Some(cost) if answer.level() == v1::Level::Read => format!(
+            "\nLast reading {} before this answer: took {}, {} of the process's memory, {} attempts \
+             raced with it\n",
+            nanoseconds(answer.as_of_boot_ns.saturating_sub(cost.at_boot_ns)),
+            nanoseconds(cost.duration_ns),
+            units::bytes(cost.bytes_read),
+            cost.raced
+        ),
+        _ => String::new(),
+    }
 }
 
 fn host(answer: &v1::StatsResponse) -> String {

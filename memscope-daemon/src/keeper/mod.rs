@@ -290,7 +290,12 @@ impl Keeper {
         match command {
             Command::Append { process, record } => {
                 self.append(process, &record);
-                if !matches!(record, DaemonRecord::Held(_) | DaemonRecord::DeviceTotal(_)) {
+                if !matches!(
+                    record,
+                    DaemonRecord::Held(_)
+                        | DaemonRecord::DeviceTotal(_)
+                        | DaemonRecord::ReadingCost(_)
+                ) {
                     self.set_preamble();
                 }
             }
@@ -417,7 +422,7 @@ impl Keeper {
             time_ns: clock::boot_ns(),
             lost_before: match record {
                 // A reading is of an earlier moment: it tells of no loss.
-                DaemonRecord::Held(_) => 0,
+                DaemonRecord::Held(_) | DaemonRecord::ReadingCost(_) => 0,
                 _ => self
                     .watched
                     .get(&process)
@@ -455,7 +460,8 @@ impl Keeper {
                 self.preamble.retain(|(owner, _)| *owner != process);
             }
             // A reading is too large to be repeated: a journal whose beginning is gone says so.
-            DaemonRecord::Held(_) | DaemonRecord::DeviceTotal(_) => {}
+            DaemonRecord::Held(_) | DaemonRecord::DeviceTotal(_) | DaemonRecord::ReadingCost(_) => {
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Attaching: from a pid to live probes.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use memscope_common::{DEVICE_UNKNOWN, NOWHERE, ProcessEntry};
 use memscope_decode::DaemonRecord;
@@ -17,6 +18,7 @@ use crate::keeper::Command;
 /// How a process came to be attached.
 pub(super) struct Cause {
     pub(super) level: Level,
+    pub(super) read_every: Option<Duration>,
     pub(super) rule: Option<u64>,
     pub(super) children: bool,
     /// Attach even if no device library is mapped yet.
@@ -40,6 +42,7 @@ impl Tracer {
             } => {
                 let cause = Cause {
                     level: request.level,
+                    read_every: request.read_every,
                     rule: None,
                     children: *children,
                     wait: *wait || *children,
@@ -52,8 +55,8 @@ impl Tracer {
                     ..AttachOutcome::default()
                 })
             }
-            scope => {
-                let rule = self.add_rule(caller, scope.clone(), request.level);
+            _ => {
+                let rule = self.add_rule(caller, request);
                 let (processes, refused) = self.apply_rule(rule);
                 Ok(AttachOutcome {
                     processes,
@@ -97,6 +100,7 @@ impl Tracer {
     ) -> Result<AttachedProcess, Refusal> {
         let cause = Cause {
             level: rule.level,
+            read_every: rule.read_every,
             rule: Some(rule.id),
             children: false,
             wait: rule.waits(),
@@ -194,13 +198,17 @@ impl Tracer {
                 trace_file: None,
                 trace: TraceState::Unused,
                 allocator_address: None,
+                allocator_file: None,
                 device_count_address: None,
                 default_known,
                 backend: Backend::Unknown,
                 mappings: None,
                 reading: false,
                 read_again: false,
-                structure: None,
+                reader: None,
+                baseline: None,
+                read_every: cause.read_every,
+                next_read: Instant::now() + cause.read_every.unwrap_or_default(),
                 rule: cause.rule,
                 children: cause.children,
                 notes: BTreeMap::new(),
@@ -226,6 +234,9 @@ impl Tracer {
         if let Some(late) = &cause.late {
             self.note(pid, &late.code, &late.text);
         }
+        if level == Level::Read {
+            self.say_unreadable(pid);
+        }
         // Libraries that were mapped while we looked.
         self.place_again(pid);
         self.read_backend(pid);
@@ -243,6 +254,7 @@ impl Tracer {
             level: traced.level,
             coverage: traced.coverage(),
             cost: traced.cost(),
+            baseline: None,
         })
     }
 }
@@ -264,6 +276,7 @@ pub(super) fn ended(traced: &Traced) -> bool {
 
 pub(super) fn name(level: Level) -> &'static str {
     match level {
+        Level::Read => "read",
         Level::Segments => "segments",
         Level::Blocks => "blocks",
         Level::Trace => "trace",
@@ -347,6 +360,18 @@ fn reachable(
             pid,
             comm: facts.comm.clone(),
         });
+    }
+    if cause.level == Level::Read {
+        if resolved.allocator_address.is_none() && !cause.wait {
+            return Err(Refusal::NothingToProbe {
+                pid,
+                why:
+                    "level read reads the structures of PyTorch's CUDA caching allocator, and this \
+                      process has none; the other levels see calls of the runtime and the driver"
+                        .to_owned(),
+            });
+        }
+        return Ok(Level::Read);
     }
     let has = |purpose: fn(&Purpose) -> bool| {
         resolved

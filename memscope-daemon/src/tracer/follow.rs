@@ -2,7 +2,7 @@
 //! use.
 
 use memscope_decode::{DaemonRecord, What};
-use memscope_ledger::event::{Backend, CoverageNote, ProcessFacts, ProcessHandle};
+use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_rpc::Caller;
 use memscope_site::Memory;
 
@@ -102,6 +102,7 @@ impl Tracer {
         };
         let cause = Cause {
             level: old.wanted,
+            read_every: old.read_every,
             rule: old.rule,
             children: old.children,
             wait: true,
@@ -127,6 +128,7 @@ impl Tracer {
         }
         let cause = Cause {
             level: traced.wanted,
+            read_every: traced.read_every,
             rule: traced.rule,
             children: true,
             wait: true,
@@ -255,6 +257,13 @@ impl Tracer {
                 traced.backend = backend.clone();
             }
             self.append(handle, DaemonRecord::Backend(backend));
+            if self
+                .traced
+                .get(&pid)
+                .is_some_and(|t| t.level == Level::Read)
+            {
+                self.say_unreadable(pid);
+            }
         }
         self.say_totals(pid);
     }

@@ -10,10 +10,12 @@ mod place;
 mod reading;
 mod rules;
 mod traced;
+mod waiting;
 
 pub use reading::Outcome as ReadingOutcome;
 pub use rules::{Rule, maps_device_library};
 pub use traced::{TraceState, Traced};
+pub use waiting::QUESTION;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
@@ -24,8 +26,8 @@ use memscope_common::WATCH_ALL;
 use memscope_decode::{DaemonRecord, SiteDefined};
 use memscope_ledger::event::ProcessHandle;
 use memscope_rpc::{
-    AttachOutcome, AttachRequest, AttachScope, Caller, DetachOutcome, DetachScope, LibraryStatus,
-    Refusal, RuleStatus,
+    AttachOutcome, AttachRequest, Caller, DetachOutcome, DetachScope, LibraryStatus, Refusal,
+    RuleStatus,
 };
 use memscope_site::catalog::Purpose;
 use memscope_site::{FileIdentity, FoundSite, ObjectSites, Resolver};
@@ -120,6 +122,9 @@ pub struct Tracer {
     last_rule_search: Instant,
     last_rescan: Instant,
     nvml: nvml::Totals,
+    /// Answers that wait for readings.
+    attaching: Vec<waiting::Attaching>,
+    refreshing: Vec<waiting::Refreshing>,
 }
 
 impl Tracer {
@@ -150,6 +155,8 @@ impl Tracer {
                     last_rule_search: now,
                     last_rescan: now,
                     nvml: nvml::Totals::default(),
+                    attaching: Vec::new(),
+                    refreshing: Vec::new(),
                 }
                 .run(&orders);
             })
@@ -163,9 +170,11 @@ impl Tracer {
                     request,
                     reply,
                 }) => {
-                    let outcome = self.attach(caller, &request);
-                    // Whoever asked may be gone; the attach stands.
-                    let _ = reply.send(outcome);
+                    match self.attach(caller, &request) {
+                        Ok(outcome) => self.answer_attach(outcome, reply),
+                        // Whoever asked may be gone.
+                        Err(refusal) => drop(reply.send(Err(refusal))),
+                    }
                 }
                 Ok(Order::Detach {
                     caller,
@@ -175,8 +184,7 @@ impl Tracer {
                     let _ = reply.send(self.detach(caller, scope));
                 }
                 Ok(Order::Refresh { pid, reply }) => {
-                    self.read_backend(pid);
-                    let _ = reply.send(());
+                    self.refresh(pid, reply);
                 }
                 Ok(Order::Status(reply)) => {
                     let _ = reply.send(self.status());
@@ -213,6 +221,8 @@ impl Tracer {
     /// What is done between orders, each at its own pace.
     fn look_around(&mut self) {
         self.notice_exits();
+        self.read_what_is_due();
+        self.answer_waiting();
         if !self.rules.is_empty() && self.last_rule_search.elapsed() > RULE_SEARCH {
             self.last_rule_search = Instant::now();
             self.search_rules();
@@ -442,18 +452,14 @@ impl Tracer {
         }
     }
 
-    fn add_rule(
-        &mut self,
-        caller: Caller,
-        scope: AttachScope,
-        level: memscope_ledger::event::Level,
-    ) -> u64 {
+    fn add_rule(&mut self, caller: Caller, request: &AttachRequest) -> u64 {
         let id = self.next_rule;
         self.next_rule += 1;
         self.rules.push(Rule {
             id,
-            scope,
-            level,
+            scope: request.scope.clone(),
+            level: request.level,
+            read_every: request.read_every,
             caller,
             attached: 0,
         });

@@ -56,7 +56,12 @@ impl Tracer {
         for object in &resolved.objects {
             self.place_object(pid, object, has_trace)?;
         }
-        if let Some(hook) = &resolved.loader_hook {
+        // At this level there is no probe, not even the linker's.
+        let reads = self
+            .traced
+            .get(&pid)
+            .is_some_and(|traced| traced.wanted == Level::Read);
+        if let (Some(hook), false) = (&resolved.loader_hook, reads) {
             let point = Point {
                 offset: hook.site.entry_offset,
                 cookie: 0,
@@ -70,12 +75,15 @@ impl Tracer {
                 vec![point],
             )?;
         }
-        self.say_missing(pid, resolved);
+        if !reads {
+            self.say_missing(pid, resolved);
+        }
         let Some(traced) = self.traced.get_mut(&pid) else {
             return Ok(());
         };
         if resolved.allocator_address.is_some() {
             traced.allocator_address = resolved.allocator_address;
+            traced.allocator_file = resolved.allocator_file.clone();
         }
         if resolved.device_count_address.is_some() {
             traced.device_count_address = resolved.device_count_address;

@@ -1,11 +1,13 @@
 //! Readings: what a process held before the attach, and after a loss, out of its allocator's own
-//! structures. Each runs in a thread of its own, since a busy process makes it try again.
+//! structures; at level `read`, all that is ever known of it. Each runs in a thread of its own, since a
+//! busy process makes it try again.
 
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memscope_decode::{DaemonRecord, held_parts};
-use memscope_ledger::event::{Backend, HeldSegment, ProcessHandle};
+use memscope_ledger::event::{Backend, HeldSegment, Level, ProcessHandle, ReadingCost};
+use memscope_rpc::BaselineRead;
 use memscope_structure::{
     BlockState, DeviceReading, Layout, ProcessMemory, Reader, SegmentReading, StructureError,
 };
@@ -26,12 +28,12 @@ const NOT_TAKEN: [&str; 2] = ["reading_too_old", "reading_contradicted"];
 /// How a reading ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The ledger has it; the layout serves the next one.
+    /// The ledger has it.
     Taken {
-        /// Where things lie.
-        layout: Box<Layout>,
-        /// Attempts that raced with the process.
-        raced: u32,
+        /// It knows where things lie: the next reading is faster with it.
+        reader: Box<Reader>,
+        /// What was found.
+        found: BaselineRead,
     },
     /// The process holds nothing from which a layout could be learned.
     NothingYet,
@@ -40,21 +42,22 @@ pub enum Outcome {
 }
 
 impl Tracer {
-    /// Begins a reading, unless one is under way or the process has no pool to read.
-    pub(super) fn start_reading(&mut self, pid: u32) {
+    /// Begins a reading, unless the process has no pool to read. If one is under way another follows,
+    /// since that one may have looked already. Says whether one is under way now.
+    pub(super) fn start_reading(&mut self, pid: u32) -> bool {
         let Some(traced) = self.traced.get_mut(&pid) else {
-            return;
+            return false;
         };
         if traced.reading {
             traced.read_again = true;
-            return;
+            return true;
         }
         let (Some(pointer), Backend::Native, true) = (
             traced.allocator_address,
             &traced.backend,
-            traced.sees_pool(),
+            traced.level == Level::Read || traced.sees_pool(),
         ) else {
-            return;
+            return false;
         };
         traced.reading = true;
         let job = Job {
@@ -62,12 +65,16 @@ impl Tracer {
             process: traced.handle,
             pointer,
             keeper: self.keeper.clone(),
+            began: Instant::now(),
         };
-        let file = traced.trace_file.as_ref();
-        let known = traced
-            .structure
-            .clone()
-            .or_else(|| file.and_then(|file| self.structures.get(file)).cloned());
+        let file = traced.allocator_file.as_ref();
+        let known = match traced.reader.take() {
+            Some(reader) => Known::Reader(reader),
+            None => file
+                .and_then(|file| self.structures.get(file))
+                .cloned()
+                .map_or(Known::Nothing, Known::Layout),
+        };
         let orders: Sender<Order> = self.orders.clone();
         let spawned = std::thread::Builder::new()
             .name("reader".to_owned())
@@ -84,7 +91,9 @@ impl Tracer {
         if let Err(error) = spawned {
             traced.reading = false;
             tracing::warn!(pid, %error, "no thread for a reading");
+            return false;
         }
+        true
     }
 
     pub(super) fn reading_ended(&mut self, pid: u32, process: ProcessHandle, outcome: Outcome) {
@@ -96,32 +105,106 @@ impl Tracer {
         }
         traced.reading = false;
         let again = std::mem::take(&mut traced.read_again);
+        let code = if traced.level == Level::Read {
+            "reading_failed"
+        } else {
+            "baseline_not_read"
+        };
         match outcome {
-            Outcome::Taken { layout, raced } => {
-                tracing::info!(pid, raced, "the allocator's structures were read");
-                if let Some(file) = &traced.trace_file {
-                    self.structures.insert(file.clone(), (*layout).clone());
+            Outcome::Taken { reader, found } => {
+                let raced = found.cost.raced;
+                if traced.level == Level::Read {
+                    tracing::debug!(pid, raced, "the allocator's structures were read");
+                } else {
+                    tracing::info!(pid, raced, "the allocator's structures were read");
                 }
-                traced.structure = Some(*layout);
-                self.note(pid, "baseline_not_read", "");
+                if let Some(file) = &traced.allocator_file {
+                    self.structures
+                        .insert(file.clone(), reader.layout().clone());
+                }
+                traced.reader = Some(reader);
+                traced.baseline.get_or_insert(found);
+                self.note(pid, code, "");
             }
             Outcome::NothingYet => {}
             Outcome::Failed(why) => {
                 tracing::info!(pid, why, "the allocator's structures were not read");
-                self.note(
-                    pid,
-                    "baseline_not_read",
-                    &format!(
+                let text = if traced.level == Level::Read {
+                    format!("the last reading failed, so that an earlier one is shown: {why}")
+                } else {
+                    format!(
                         "what was there before is known as a sum only; the allocator's structures \
                          could not be read: {why}"
-                    ),
-                );
+                    )
+                };
+                self.note(pid, code, &text);
             }
         }
         if again {
             self.start_reading(pid);
         }
+        self.answer_waiting();
     }
+
+    /// At level `read`: says why there is nothing to read, if so.
+    pub(super) fn say_unreadable(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        let text = match &traced.backend {
+            Backend::Native => String::new(),
+            Backend::Unknown => {
+                "nothing has been read yet: PyTorch has not chosen its allocator".to_owned()
+            }
+            Backend::Uncached => {
+                "PyTorch's caching is switched off in this process, so that there is no pool to \
+                 read; level segments sees its calls of the runtime"
+                    .to_owned()
+            }
+            Backend::MallocAsync => {
+                "the process uses cudaMallocAsync, whose pool lies in the driver and cannot be \
+                 read; level segments sees its calls"
+                    .to_owned()
+            }
+            Backend::Other(name) => format!(
+                "the process uses the allocator {name}, whose structures are not known; level \
+                 segments sees its calls of the runtime"
+            ),
+        };
+        self.note(pid, "pool_not_readable", &text);
+    }
+
+    /// Begins the readings that are due, at level `read`.
+    pub(super) fn read_what_is_due(&mut self) {
+        let now = Instant::now();
+        let due: Vec<u32> = self
+            .traced
+            .values_mut()
+            .filter(|traced| !traced.reading)
+            .filter_map(|traced| {
+                let every = traced.read_every?;
+                if now < traced.next_read {
+                    return None;
+                }
+                // A slow reading must not leave the process without a pause.
+                traced.next_read = now + every;
+                Some(traced.pid)
+            })
+            .collect();
+        for pid in due {
+            self.read_backend(pid);
+            self.start_reading(pid);
+        }
+    }
+}
+
+/// What earlier readings have left.
+enum Known {
+    /// One of this process.
+    Reader(Box<Reader>),
+    /// One of another process with the same library.
+    Layout(Layout),
+    Nothing,
 }
 
 struct Job {
@@ -129,10 +212,11 @@ struct Job {
     process: ProcessHandle,
     pointer: u64,
     keeper: KeeperHandle,
+    began: Instant,
 }
 
 impl Job {
-    fn run(&self, mut known: Option<Layout>) -> Outcome {
+    fn run(&self, mut known: Known) -> Outcome {
         let memory = match ProcessMemory::open(self.pid) {
             Ok(memory) => memory,
             Err(source) => {
@@ -140,25 +224,46 @@ impl Job {
             }
         };
         let (mut raced, mut refused) = (0, 0);
+        let mut read_before = 0;
         loop {
-            let reader = match &known {
-                Some(layout) => Reader::new(layout.clone()),
-                None => {
-                    memscope_structure::find_layout(&memory, self.pointer).and_then(Reader::new)
+            let remembered = !matches!(known, Known::Nothing);
+            let reader = match known {
+                Known::Reader(reader) => {
+                    read_before = reader.bytes_read();
+                    Ok(reader)
                 }
+                Known::Layout(layout) => Reader::new(layout).map(Box::new),
+                Known::Nothing => memscope_structure::find_layout(&memory, self.pointer)
+                    .and_then(Reader::new)
+                    .map(Box::new),
             };
+            known = Known::Nothing;
             let outcome = reader.and_then(|mut reader| {
-                self.read_devices(&memory, &mut reader, &mut raced)
-                    .map(|()| reader)
+                let read = self.read_devices(&memory, &mut reader, &mut raced);
+                read.map_err(|error| {
+                    // It may only have come at a bad moment.
+                    if remembered && !matches!(error, StructureError::Contradicted { .. }) {
+                        known = Known::Layout(reader.layout().clone());
+                    }
+                    error
+                })
+                .map(|found| (reader, found))
             });
             match outcome {
-                Ok(reader) if self.taken() => {
-                    return Outcome::Taken {
-                        layout: Box::new(reader.layout().clone()),
+                Ok((reader, mut found)) if self.taken() => {
+                    found.cost = ReadingCost {
+                        at_ns: found.cost.at_ns,
+                        duration_ns: self.began.elapsed().as_nanos() as u64,
+                        bytes_read: reader.bytes_read() - read_before,
                         raced,
                     };
+                    self.append(DaemonRecord::ReadingCost(found.cost));
+                    return Outcome::Taken { reader, found };
                 }
-                Ok(_) if refused < AGAIN => refused += 1,
+                Ok((reader, _)) if refused < AGAIN => {
+                    refused += 1;
+                    known = Known::Reader(reader);
+                }
                 Ok(_) => {
                     return Outcome::Failed(
                         "the readings did not fit to the events around them".to_owned(),
@@ -166,7 +271,7 @@ impl Job {
                 }
                 Err(StructureError::NothingYet { .. }) => return Outcome::NothingYet,
                 // A layout that was remembered is not this file's after all.
-                Err(StructureError::Contradicted { .. }) if known.is_some() => known = None,
+                Err(StructureError::Contradicted { .. }) if remembered => {}
                 // A layout cannot be found while the process changes what it is looked for in.
                 Err(StructureError::Raced { .. } | StructureError::LayoutNotFound { .. })
                     if raced < ATTEMPTS =>
@@ -185,7 +290,8 @@ impl Job {
         memory: &ProcessMemory,
         reader: &mut Reader,
         raced: &mut u32,
-    ) -> Result<(), StructureError> {
+    ) -> Result<BaselineRead, StructureError> {
+        let mut found = BaselineRead::default();
         let objects = reader.devices(memory, self.pointer)?;
         for (device, object) in (0i32..).zip(objects) {
             loop {
@@ -194,7 +300,9 @@ impl Job {
                 let at_ns = clock::boot_ns();
                 match reader.read_device(memory, object, device, 1) {
                     Ok(reading) => {
-                        self.append(at_ns, reading);
+                        found.cost.at_ns = at_ns;
+                        add(&mut found, &reading);
+                        self.hold(at_ns, reading);
                         break;
                     }
                     Err(StructureError::Raced { .. }) if *raced < ATTEMPTS => *raced += 1,
@@ -203,10 +311,10 @@ impl Job {
                 std::thread::sleep(PAUSE);
             }
         }
-        Ok(())
+        Ok(found)
     }
 
-    fn append(&self, at_ns: u64, device: DeviceReading) {
+    fn hold(&self, at_ns: u64, device: DeviceReading) {
         let segments = device.segments.into_iter().map(held).collect();
         let parts = held_parts(
             at_ns,
@@ -216,12 +324,16 @@ impl Job {
             segments,
         );
         for part in parts {
-            // The keeper ends last.
-            let _ = self.keeper.send(Command::Append {
-                process: self.process,
-                record: DaemonRecord::Held(part),
-            });
+            self.append(DaemonRecord::Held(part));
         }
+    }
+
+    fn append(&self, record: DaemonRecord) {
+        // The keeper ends last.
+        let _ = self.keeper.send(Command::Append {
+            process: self.process,
+            record,
+        });
     }
 
     /// Whether the ledger took the reading.
@@ -238,6 +350,19 @@ impl Job {
             })
             .unwrap_or(true)
     }
+}
+
+fn add(found: &mut BaselineRead, reading: &DeviceReading) {
+    found.devices += u32::from(reading.reserved_bytes > 0);
+    found.segments += reading.segments.len() as u64;
+    found.bytes += reading.allocated_bytes;
+    found.reserved_bytes += reading.reserved_bytes;
+    found.blocks += reading
+        .segments
+        .iter()
+        .flat_map(|segment| &segment.blocks)
+        .filter(|block| block.state == BlockState::Allocated)
+        .count() as u64;
 }
 
 fn held(segment: SegmentReading) -> HeldSegment {

@@ -1,6 +1,7 @@
 //! Rules: attach whatever matches, now and later.
 
 use std::path::Path;
+use std::time::Duration;
 
 use memscope_ledger::event::Level;
 use memscope_rpc::{AttachScope, Caller};
@@ -14,6 +15,8 @@ pub struct Rule {
     pub scope: AttachScope,
     /// Level.
     pub level: Level,
+    /// Time between readings, at level `read`.
+    pub read_every: Option<Duration>,
     /// Who made it: only processes that this caller may see are attached.
     pub caller: Caller,
     /// Processes attached so far.
@@ -102,6 +105,7 @@ mod tests {
             id: 1,
             scope,
             level: Level::Trace,
+            read_every: None,
             caller: Caller {
                 uid: 0,
                 gid: 0,

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
+use memscope_rpc::BaselineRead;
 use memscope_site::FileIdentity;
 
 use crate::probe::links::Link;
@@ -48,6 +50,8 @@ pub struct Traced {
     pub trace: TraceState,
     /// Allocator pointer of PyTorch in the process.
     pub allocator_address: Option<u64>,
+    /// File that it is from.
+    pub allocator_file: Option<FileIdentity>,
     /// PyTorch's number of devices in the process.
     pub device_count_address: Option<u64>,
     /// Whether the device of threads that chose none is known.
@@ -58,8 +62,14 @@ pub struct Traced {
     pub reading: bool,
     /// Another is wanted when it has ended.
     pub read_again: bool,
-    /// Where its allocator's structures lie, once found.
-    pub structure: Option<memscope_structure::Layout>,
+    /// Knows where its allocator's structures lie, once one was read; a reading under way has it.
+    pub reader: Option<Box<memscope_structure::Reader>>,
+    /// What the first reading found.
+    pub baseline: Option<BaselineRead>,
+    /// Time between readings, at level `read`.
+    pub read_every: Option<Duration>,
+    /// When the next one is due.
+    pub next_read: Instant,
     /// Hash of its code mappings when they were last looked at.
     pub mappings: Option<u64>,
     /// Rule that attached it.

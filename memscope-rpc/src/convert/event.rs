@@ -50,6 +50,7 @@ fn body(body: &Body) -> Wire {
             segments: held.segments.len() as u32,
             blocks: held.segments.iter().map(|s| s.blocks.len() as u32).sum(),
         }),
+        Body::ReadingCost(cost) => Wire::ReadingCost(super::reading_cost(*cost)),
         Body::Call(one) => Wire::Call(call(one)),
         Body::Report(report) => Wire::Report(v1::PoolReport {
             device: report.device,

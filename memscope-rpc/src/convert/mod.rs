@@ -16,15 +16,25 @@ pub(crate) use snapshot::SnapshotParts;
 pub(crate) use stats::stats;
 pub(crate) use status::{attached, status};
 
-use memscope_ledger::event::{Backend, CoverageNote, Level, Placement};
+use memscope_ledger::event::{Backend, CoverageNote, Level, Placement, ReadingCost};
 use memscope_ledger::report::{AsOf, DriverBytes, Source};
 use memscope_proto::v1;
 
 fn level(level: Level) -> v1::Level {
     match level {
+        Level::Read => v1::Level::Read,
         Level::Segments => v1::Level::Segments,
         Level::Blocks => v1::Level::Blocks,
         Level::Trace => v1::Level::Trace,
+    }
+}
+
+fn reading_cost(cost: ReadingCost) -> v1::ReadingCost {
+    v1::ReadingCost {
+        at_boot_ns: cost.at_ns,
+        duration_ns: cost.duration_ns,
+        bytes_read: cost.bytes_read,
+        raced: cost.raced,
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn stats(report: StatsReport) -> v1::StatsResponse {
                 records: gap.records,
             })
             .collect(),
+        reading: report.reading.map(super::reading_cost),
         coverage: coverage(report.coverage),
     }
 }

@@ -22,6 +22,14 @@ pub(crate) fn attached(outcome: AttachOutcome) -> v1::AttachResponse {
                 level: level(process.level).into(),
                 coverage: coverage(process.coverage),
                 cost: process.cost,
+                baseline: process.baseline.map(|read| v1::BaselineRead {
+                    devices: read.devices,
+                    segments: read.segments,
+                    blocks: read.blocks,
+                    allocated_bytes: read.bytes,
+                    reserved_bytes: read.reserved_bytes,
+                    cost: Some(super::reading_cost(read.cost)),
+                }),
             })
             .collect(),
         rule: outcome.rule,

@@ -49,6 +49,7 @@ pub fn stats(pid: u32, uid: u32) -> StatsReport {
         failures: Vec::new(),
         nested_calls: 3,
         gaps: Vec::new(),
+        reading: None,
         coverage: vec![CoverageNote {
             code: "attached_late".into(),
             text: "Blocks from before the attach are known as a sum only.".into(),

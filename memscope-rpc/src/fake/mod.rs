@@ -113,6 +113,7 @@ impl Daemon for FakeDaemon {
                 level: request.level,
                 coverage: traced.stats.coverage.clone(),
                 cost: Some("Two traps for each block.".into()),
+                baseline: None,
             }],
             rule,
             refused: Vec::new(),

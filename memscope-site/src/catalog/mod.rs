@@ -242,7 +242,7 @@ impl Row {
     /// probe reads are found, and where that fails it stays.
     pub fn at_level(&self, level: Level) -> bool {
         match self.purpose {
-            Purpose::Call(_) => true,
+            Purpose::Call(_) => level >= Level::Segments,
             Purpose::Report | Purpose::Oom => level >= Level::Blocks,
             Purpose::Trace => level >= Level::Trace,
             Purpose::Loader => false,

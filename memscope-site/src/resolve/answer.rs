@@ -70,6 +70,7 @@ impl Answer {
             || file.sites.iter().any(|site| is_device(site.row));
         if let (Some(value), Some(base)) = (file.allocator, base) {
             self.resolved.allocator_address = Some(base.wrapping_add(value));
+            self.resolved.allocator_file = Some(identity.clone());
             self.resolved.pytorch = true;
         }
         if let (Some(value), Some(base)) = (file.device_count, base) {

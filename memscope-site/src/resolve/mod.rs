@@ -60,6 +60,8 @@ pub struct Resolved {
     pub loader_hook: Option<LoaderHook>,
     /// Address of PyTorch's pointer to the allocator in use ([`crate::backend`]).
     pub allocator_address: Option<u64>,
+    /// The file that it is from.
+    pub allocator_file: Option<FileIdentity>,
     /// Address of PyTorch's number of devices: a 32-bit number, 0 until PyTorch asked for it.
     pub device_count_address: Option<u64>,
     /// USDT probes of the objects that have some, not used by default.

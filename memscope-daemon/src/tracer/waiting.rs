@@ -1,0 +1,97 @@
+//! Answers that wait for readings: an attach, for what was there before it; a question at level `read`,
+//! for the state of now. Neither waits for ever.
+
+use std::time::{Duration, Instant};
+
+use memscope_ledger::event::Level;
+use memscope_rpc::{AttachOutcome, Refusal};
+use tokio::sync::oneshot;
+
+use super::Tracer;
+
+/// How long an attach waits for its first readings: a process that allocates without a pause makes them
+/// try again.
+const ATTACH: Duration = Duration::from_secs(5);
+/// How long a question at level `read` waits for a new reading.
+pub const QUESTION: Duration = Duration::from_secs(2);
+
+/// An attach that is live, and whose readings are under way.
+pub(super) struct Attaching {
+    deadline: Instant,
+    outcome: AttachOutcome,
+    reply: oneshot::Sender<Result<AttachOutcome, Refusal>>,
+}
+
+/// A question that wants a new reading.
+pub(super) struct Refreshing {
+    deadline: Instant,
+    pid: u32,
+    reply: oneshot::Sender<()>,
+}
+
+impl Tracer {
+    fn is_reading(&self, pid: u32) -> bool {
+        self.traced.get(&pid).is_some_and(|traced| traced.reading)
+    }
+
+    /// Answers an attach once its first readings have ended.
+    pub(super) fn answer_attach(
+        &mut self,
+        outcome: AttachOutcome,
+        reply: oneshot::Sender<Result<AttachOutcome, Refusal>>,
+    ) {
+        self.attaching.push(Attaching {
+            deadline: Instant::now() + ATTACH,
+            outcome,
+            reply,
+        });
+        self.answer_waiting();
+    }
+
+    /// Reads a process's allocator again for a question, and tells when that is done.
+    pub(super) fn refresh(&mut self, pid: u32, reply: oneshot::Sender<()>) {
+        self.read_backend(pid);
+        let reads = self
+            .traced
+            .get(&pid)
+            .is_some_and(|traced| traced.level == Level::Read);
+        if reads && self.start_reading(pid) {
+            self.refreshing.push(Refreshing {
+                deadline: Instant::now() + QUESTION,
+                pid,
+                reply,
+            });
+        } else {
+            // Whoever asked may be gone.
+            let _ = reply.send(());
+        }
+    }
+
+    /// Answers all whose readings have ended, or whose time is up.
+    pub(super) fn answer_waiting(&mut self) {
+        let now = Instant::now();
+        for waiting in std::mem::take(&mut self.refreshing) {
+            if self.is_reading(waiting.pid) && now < waiting.deadline {
+                self.refreshing.push(waiting);
+            } else {
+                let _ = waiting.reply.send(());
+            }
+        }
+        for mut waiting in std::mem::take(&mut self.attaching) {
+            let mut processes = waiting.outcome.processes.iter();
+            if processes.any(|process| self.is_reading(process.pid)) && now < waiting.deadline {
+                self.attaching.push(waiting);
+                continue;
+            }
+            for process in &mut waiting.outcome.processes {
+                if let Some(traced) = self.traced.get(&process.pid) {
+                    process.baseline = traced.baseline;
+                    process.coverage = traced.coverage();
+                    process.cost = traced.cost();
+                }
+            }
+            // The attach stands, even if whoever asked is gone.
+            let _ = waiting.reply.send(Ok(waiting.outcome));
+        }
+    }
+}

@@ -109,6 +109,15 @@ pub(crate) enum Command {
     Leaks(Leaks),
     /// Show how the pools of a process breathe over a window of time.
     Fluctuation(Fluctuation),
+    /// Show how the pool is filled: sizes, ages, private pools, fragmentation.
+    ///
+    /// A size class holds the blocks up to its size and above the half of it. Fragmentation is given as
+    /// XProf defines it (of the free bytes, the share outside the largest piece), as PyTorch's memory viewer
+    /// prints it, and as the share of the reserved bytes that nobody uses.
+    #[command(after_help = "Examples:
+  memscope-ctl pool --pid 4242
+  memscope-ctl pool --pid 4242 --from -1h      and by how much each size class grew since then")]
+    Pool(Pool),
     /// Write segments, blocks and trace of a process to a file.
     #[command(after_help = "Examples:
   memscope-ctl snapshot --pid 4242 -o s.pickle    open it at https://pytorch.org/memory_viz
@@ -229,6 +238,19 @@ pub(crate) struct Fluctuation {
     /// Into how many intervals to cut it.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) intervals: u32,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Pool {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// Compare with this earlier moment, from the journal: an age (-5m), a time
+    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), or event:NUMBER.
+    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
+    pub(crate) from: Option<Moment>,
+    /// Describe this moment; now, if it is not given.
+    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
+    pub(crate) at: Option<Moment>,
 }
 
 #[derive(Debug, ClapArgs)]

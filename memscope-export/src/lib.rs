@@ -24,12 +24,14 @@ mod json;
 mod levels;
 mod perfetto;
 mod pickle;
+pub mod pool;
 mod sink;
 mod snapshot;
 mod wire;
 
 pub use diff::{Diff, diff};
 use memscope_ledger::report::SnapshotReport;
+pub use pool::pool;
 use std::io::{self, BufWriter, Write};
 
 /// Bytes gathered before they go to the output.

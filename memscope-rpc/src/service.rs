@@ -344,6 +344,25 @@ impl Memscope for Service {
         Ok(Response::new(answer))
     }
 
+    async fn pool(
+        &self,
+        request: Request<v1::PoolRequest>,
+    ) -> Result<Response<v1::PoolResponse>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = self.asker(&request, pid).await?;
+        let question = request.into_inner();
+        let now = self.take_snapshot(caller, pid, question.at).await?;
+        let before = match question.from {
+            Some(from) => Some(self.take_snapshot(caller, pid, Some(from)).await?),
+            None => None,
+        };
+        let work = move || convert::pool(&now, before.as_deref());
+        let answer = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| Status::internal(format!("the description failed: {error}")))?;
+        Ok(Response::new(answer))
+    }
+
     type ExportStream = ChunkStream;
 
     async fn export(

@@ -86,6 +86,7 @@ async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
         Command::Leaks(request) => query::leaks(client, request, args.json).await,
         Command::Fluctuation(request) => query::fluctuation(client, request, args.json).await,
         Command::Snapshot(request) => snapshot::snapshot(client, request, args.json).await,
+        Command::Pool(request) => query::pool(client, request, args.json).await,
         Command::Diff(request) => query::diff(client, request, args.json).await,
         Command::Events(request) => events::events(client, request).await,
     }

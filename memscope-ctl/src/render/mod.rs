@@ -4,6 +4,7 @@ pub(crate) mod attach;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod leaks;
+pub(crate) mod pool;
 pub(crate) mod processes;
 pub(crate) mod stats;
 pub(crate) mod status;

@@ -1,5 +1,9 @@
 //! The command line. Its help is the documentation.
 
+mod trigger;
+
+pub(crate) use trigger::{AddTrigger, GetKept, Kept, KeptCommand, Trigger, TriggerCommand};
+
 use crate::units::{parse_duration, parse_timeout};
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use memscope_proto::v1::Moment;
@@ -129,6 +133,16 @@ pub(crate) enum Command {
   memscope-ctl diff --pid 4242 --from -5m              since five minutes ago
   memscope-ctl diff --pid 4242 --from -2h --to -1h     in the hour before the last")]
     Diff(Diff),
+    /// Take snapshots by itself when something happens: out of memory, a level, fragments, growth.
+    ///
+    /// `memscope-ctl trigger add --help` explains what there is to watch; `memscope-ctl snapshots` lists
+    /// what was taken.
+    Trigger(Trigger),
+    /// List the snapshots that were taken by themselves, or get the file of one.
+    ///
+    /// They are kept on the daemon's machine within bounds (memscoped --snapshots-keep, --snapshots-mib).
+    #[command(after_help = trigger::KEPT_HELP)]
+    Snapshots(Kept),
     /// Print events as they happen, one JSON object a line.
     ///
     /// A reader that is too slow misses events; `missed` says how many just before an event.

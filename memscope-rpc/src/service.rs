@@ -25,8 +25,9 @@ const MAX_GROUPS: usize = 5_000;
 /// Most intervals in one answer of `fluctuation`, likewise.
 const MAX_INTERVALS: u32 = 10_000;
 
+#[derive(Clone)]
 pub(crate) struct Service {
-    daemon: Arc<dyn Daemon>,
+    pub(crate) daemon: Arc<dyn Daemon>,
     options: ServeOptions,
     ended: watch::Receiver<bool>,
     snapshots: Arc<Semaphore>,
@@ -46,16 +47,16 @@ impl Service {
         }
     }
 
-    fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> Access {
         self.options.access
     }
 
-    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+    pub(crate) fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         identify(&self.options.identify, request.extensions())
     }
 
     /// Who asks about `pid`, if they may.
-    async fn asker<T>(&self, request: &Request<T>, pid: u32) -> Result<Caller, Status> {
+    pub(crate) async fn asker<T>(&self, request: &Request<T>, pid: u32) -> Result<Caller, Status> {
         let caller = self.caller(request)?;
         let access = self.access();
         access.check(self.daemon.as_ref(), caller, pid).await?;
@@ -80,7 +81,7 @@ impl Service {
 }
 
 /// Runs to the end even if the client goes away: half an attach helps nobody.
-async fn to_the_end<T: Send + 'static>(
+pub(crate) async fn to_the_end<T: Send + 'static>(
     what: &'static str,
     work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> Result<T, Refusal> {

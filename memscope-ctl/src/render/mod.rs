@@ -9,6 +9,7 @@ pub(crate) mod processes;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod table;
+pub(crate) mod trigger;
 
 use crate::units::{self, plain};
 use memscope_proto::v1;

@@ -168,6 +168,10 @@ impl Tracer {
                     block_ptr_offset: 0,
                     alloc_place: NOWHERE,
                     free_place: NOWHERE,
+                    python: 0,
+                    reserved: 0,
+                    stack_salt: 0,
+                    code_deaths: 0,
                 },
             )
             .map_err(internal(

@@ -161,19 +161,43 @@ pub struct CodeName {
     pub file: Arc<str>,
     /// `co_firstlineno`.
     pub first_line: u32,
-    /// Subtracted from a frame's instruction before its line is looked up.
+    /// What a frame's instruction is counted from: an address, or 0.
     pub origin: u64,
-    /// Where lines begin: (distance from `origin`, line; 0 for none), ascending.
+    /// Bytes in one step of a frame's instruction: 1 for addresses and byte offsets.
+    pub unit: u32,
+    /// Frames whose instruction lies before this offset are still being made: Python does not show them.
+    pub entered_at: u32,
+    /// Where lines begin: (offset in bytes, line; 0 for none), ascending.
     pub lines: Vec<(u32, u32)>,
     /// The line table was longer than what could be kept: lines behind it are not known.
     pub lines_cut: bool,
 }
 
 impl CodeName {
+    /// The offset of a frame's instruction in bytes; negative before the first one.
+    fn offset(&self, instruction: u64) -> i64 {
+        let steps = if self.origin == 0 {
+            // A number of 32 bits, signed.
+            i64::from(instruction as u32 as i32)
+        } else {
+            instruction.wrapping_sub(self.origin) as i64
+        };
+        if steps < 0 {
+            steps
+        } else {
+            steps.saturating_mul(i64::from(self.unit))
+        }
+    }
+
+    /// Whether the frame has come to its function's own instructions.
+    pub fn is_entered(&self, instruction: u64) -> bool {
+        self.entered_at == 0 || self.offset(instruction) >= i64::from(self.entered_at)
+    }
+
     /// The line of an instruction; 0 if it is not known.
     pub fn line(&self, instruction: u64) -> u32 {
-        let Ok(at) = u32::try_from(instruction.wrapping_sub(self.origin)) else {
-            return 0;
+        let Ok(at) = u32::try_from(self.offset(instruction)) else {
+            return self.first_line;
         };
         let place = self.lines.partition_point(|(from, _)| *from <= at);
         place

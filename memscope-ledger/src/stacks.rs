@@ -259,29 +259,30 @@ impl Stacks {
             frames: held
                 .frames
                 .iter()
-                .map(|(sighting, instruction)| self.frame(*sighting, *instruction))
+                .filter_map(|(sighting, instruction)| self.frame(*sighting, *instruction))
                 .collect(),
             truncated: held.truncated,
             missing: None,
         }
     }
 
-    fn frame(&self, sighting: u32, instruction: u64) -> Frame {
+    /// `None` for a frame that is still being made.
+    fn frame(&self, sighting: u32, instruction: u64) -> Option<Frame> {
         let code = self.codes.get(sighting as usize);
-        match code.and_then(|code| code.name.as_ref()) {
-            Some(name) => Frame {
-                kind: FrameKind::Python,
-                name: Arc::clone(&name.name),
-                file: Arc::clone(&name.file),
-                line: name.line(instruction),
-            },
-            None => Frame {
+        let Some(name) = code.and_then(|code| code.name.as_ref()) else {
+            return Some(Frame {
                 kind: FrameKind::Python,
                 name: Arc::from(""),
                 file: Arc::from(""),
                 line: 0,
-            },
-        }
+            });
+        };
+        name.is_entered(instruction).then(|| Frame {
+            kind: FrameKind::Python,
+            name: Arc::clone(&name.name),
+            file: Arc::clone(&name.file),
+            line: name.line(instruction),
+        })
     }
 }
 

@@ -33,6 +33,8 @@ fn named(code: u64, sighting: u32, name: &str, dying: bool) -> Body {
         file: "model.py".into(),
         first_line: 10,
         origin: code + 100,
+        unit: 1,
+        entered_at: 0,
         lines: vec![(0, 10), (4, 11), (8, 0), (12, 20)],
         lines_cut: false,
     }))
@@ -216,5 +218,5 @@ fn lines_are_where_they_begin() {
     };
     let line = |at: u64| name.line(0x1064 + at);
     assert_eq!([0, 3, 4, 7, 8, 12, 4000].map(line), [10, 10, 11, 11, 0, 20, 20]);
-    assert_eq!(name.line(0x1063), 0, "before the first instruction");
+    assert_eq!(name.line(0x1063), 10, "before the first instruction: the first line");
 }

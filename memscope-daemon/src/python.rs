@@ -121,9 +121,9 @@ impl Names {
     }
 
     /// Reads a code object. Whether it still was that object is for the caller to know.
-    pub fn read(&self, code: u64, sighting: u32) -> Option<CodeName> {
+    pub fn read(&self, code: u64) -> Option<CodeName> {
         match self.interpreter.code(&self.memory, code) {
-            Ok(found) => Some(name(&found, sighting, false)),
+            Ok(found) => Some(name(&found, None)),
             Err(error) => {
                 tracing::debug!(code, error = %crate::error_chain(&error), "a code object was not read");
                 None
@@ -131,8 +131,8 @@ impl Names {
         }
     }
 
-    /// The same from what was kept of a code object that died.
-    pub fn decode(&self, dying: &DyingCode<'_>, sighting: u32) -> Option<CodeName> {
+    /// The same from what was kept of a code object that died by the event with this number.
+    pub fn decode(&self, dying: &DyingCode<'_>, event: u64) -> Option<CodeName> {
         let raw = RawCode {
             address: dying.code,
             object: dying.object?,
@@ -142,11 +142,11 @@ impl Names {
             lines: dying.lines?,
         };
         let found = Code::decode(&self.interpreter.layout, &raw).ok()?;
-        Some(name(&found, sighting, true))
+        Some(name(&found, Some(event)))
     }
 }
 
-fn name(code: &Code, sighting: u32, dying: bool) -> CodeName {
+fn name(code: &Code, died: Option<u64>) -> CodeName {
     let mut lines: Vec<(u32, u32)> = Vec::new();
     for range in code.line_ranges() {
         let Ok(start) = u32::try_from(range.start) else {
@@ -159,8 +159,7 @@ fn name(code: &Code, sighting: u32, dying: bool) -> CodeName {
     }
     CodeName {
         code: code.address,
-        sighting,
-        dying,
+        died,
         name: code.name.text.as_str().into(),
         file: code.file_name.text.as_str().into(),
         first_line: u32::try_from(code.first_line).unwrap_or(0),

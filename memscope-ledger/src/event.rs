@@ -94,7 +94,8 @@ pub enum Body {
     Stack(Box<StackSeen>),
     /// What names a code object in stacks.
     Code(Box<CodeName>),
-    /// A code object that was in stacks is about to be freed: its address may come to name another.
+    /// A code object that was in stacks is about to be freed: its address may come to name another. What
+    /// named it may follow.
     CodeDied {
         /// Its address.
         code: u64,
@@ -150,11 +151,9 @@ pub struct StackSeen {
 pub struct CodeName {
     /// Its address.
     pub code: u64,
-    /// Which of the objects that were at that address: the number that the ledger gave it when it was
-    /// first seen.
-    pub sighting: u32,
-    /// Told when it died: that is the last word.
-    pub dying: bool,
+    /// Told when it died, which has the last word: the number of that [`Body::CodeDied`]. Otherwise it is the
+    /// object that the address names where this stands in the log.
+    pub died: Option<u64>,
     /// `co_name`.
     pub name: Arc<str>,
     /// `co_filename`.

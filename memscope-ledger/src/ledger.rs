@@ -4,7 +4,7 @@
 //! to answer for a process that it was never told of.
 
 use crate::clock::Clock;
-use crate::event::{Body, Event, Level, ProcessFacts, ProcessHandle, StackSeen};
+use crate::event::{Body, CodeName, Event, Level, ProcessFacts, ProcessHandle};
 use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
@@ -142,12 +142,9 @@ impl Ledger {
         Some(stack_report::report(self.processes.get(&p)?, as_of))
     }
 
-    /// Code objects of a stack that nothing has named yet: address and sighting.
-    pub fn unnamed_code(&self, p: ProcessHandle, seen: &StackSeen) -> Vec<(u64, u32)> {
-        self.processes
-            .get(&p)
-            .map(|process| process.stacks.unnamed(seen))
-            .unwrap_or_default()
+    /// What names the code object at an address now, if anything does.
+    pub fn code_name(&self, p: ProcessHandle, code: u64) -> Option<&CodeName> {
+        self.processes.get(&p)?.stacks.name_at(code)
     }
 
     /// Which code object an address names now, if it is in a stack.

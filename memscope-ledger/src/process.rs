@@ -142,7 +142,7 @@ impl Process {
             }
             Body::Stack(seen) => self.stacks.seen(seen),
             Body::Code(name) => self.stacks.named(name),
-            Body::CodeDied { code } => self.stacks.died(*code),
+            Body::CodeDied { code } => self.stacks.died(*code, event.id.sequence),
             Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
             // The ledger has taken it: it is the machine's.
             Body::Clock { .. } => {}

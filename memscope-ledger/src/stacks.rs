@@ -36,6 +36,8 @@ pub(crate) const BEFORE_ATTACH: StackIndex = 5;
 const MOST: usize = 1 << 18;
 /// Most code objects.
 const MOST_CODES: usize = 1 << 20;
+/// Most of them that have died and wait for their names.
+const MOST_DEAD: usize = 1 << 16;
 
 /// A code object from its first sight in a stack to its death.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +75,8 @@ pub(crate) struct Stacks {
     codes: Vec<Code>,
     /// The sighting that an address names now.
     current: FastMap<u64, u32>,
+    /// Sightings that have died, by the number of that event, until their name is told.
+    dead: FastMap<u64, u32>,
     held: Vec<Held>,
     by_content: HashMap<Arc<[(u32, u64)]>, StackIndex>,
     by_identity: FastMap<u64, StackIndex>,
@@ -121,42 +125,39 @@ impl Stacks {
         sighting
     }
 
-    /// Addresses of code objects in this stack that have no name yet, with their sightings.
-    pub(crate) fn unnamed(&self, seen: &StackSeen) -> Vec<(u64, u32)> {
-        let mut found = Vec::new();
-        for (address, _) in &seen.frames {
-            if let Some(sighting) = self.current.get(address)
-                && self
-                    .codes
-                    .get(*sighting as usize)
-                    .is_some_and(|code| code.name.is_none())
-                && !found.contains(&(*address, *sighting))
-            {
-                found.push((*address, *sighting));
-            }
-        }
-        found
-    }
-
     /// The sighting that an address names now.
     pub(crate) fn sighting_at(&self, address: u64) -> Option<u32> {
         self.current.get(&address).copied()
     }
 
-    /// What names a code object. Of one that has died only its death tells; until then the first reading
-    /// of it that was complete before it died.
+    /// What names a code object: the one that its address names now, unless it says that it has died.
+    /// What is told of a death has the last word.
     pub(crate) fn named(&mut self, name: &CodeName) {
-        if let Some(code) = self.codes.get_mut(name.sighting as usize)
-            && (name.dying || code.name.is_none())
+        let sighting = match name.died {
+            Some(number) => self.dead.remove(&number),
+            None => self.current.get(&name.code).copied(),
+        };
+        if let Some(code) = sighting.and_then(|at| self.codes.get_mut(at as usize))
+            && (name.died.is_some() || code.name.is_none())
         {
             code.name = Some(name.clone());
         }
     }
 
-    /// A code object died: its address may come to name another one.
-    pub(crate) fn died(&mut self, address: u64) {
+    /// What names the code object that an address names now.
+    pub(crate) fn name_at(&self, address: u64) -> Option<&CodeName> {
+        let sighting = self.current.get(&address)?;
+        self.codes.get(*sighting as usize)?.name.as_ref()
+    }
+
+    /// A code object died, by this event: its address may come to name another one.
+    pub(crate) fn died(&mut self, address: u64, event: u64) {
         self.deaths += 1;
-        self.current.remove(&address);
+        if let Some(sighting) = self.current.remove(&address)
+            && self.dead.len() < MOST_DEAD
+        {
+            self.dead.insert(event, sighting);
+        }
     }
 
     /// The index of an event's stack.

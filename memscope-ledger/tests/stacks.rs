@@ -24,11 +24,10 @@ fn seen(id: u64, frames: &[(u64, u64)]) -> Body {
     }))
 }
 
-fn named(code: u64, sighting: u32, name: &str, dying: bool) -> Body {
+fn named(code: u64, name: &str, died: Option<u64>) -> Body {
     Body::Code(Box::new(CodeName {
         code,
-        sighting,
-        dying,
+        died,
         name: name.into(),
         file: "model.py".into(),
         first_line: 10,
@@ -138,7 +137,7 @@ proptest! {
         for (at, name) in NAMES.iter().enumerate().take(known as usize) {
             let code = 0x1000 * (at as u64 + 1);
             say(&mut ledger, seen(100 + at as u64, &[(code, code + 104)]));
-            say(&mut ledger, named(code, at as u32, name, false));
+            say(&mut ledger, named(code, name, None));
         }
         for _ in 0..steps {
             sim.time += 1 + dice.below(MS);
@@ -192,18 +191,21 @@ fn an_address_that_is_used_again() {
     let first = ledger.code_sighting(P, 0x1000).unwrap();
     assert_eq!(titles(&ledger), [":0"], "not named yet");
     // It dies before anybody has read it; what it was is told then.
-    say(&mut ledger, Body::CodeDied { code: 0x1000 });
+    let mut death = event(P, SECOND, Body::CodeDied { code: 0x1000 });
+    death.id.sequence = 77;
+    ledger.apply(&death);
     assert_eq!(ledger.code_sighting(P, 0x1000), None);
     say(&mut ledger, seen(51, &[(0x1000, 0x1064)]));
     allocate(&mut ledger, 51);
     let second = ledger.code_sighting(P, 0x1000).unwrap();
     assert_ne!(first, second);
-    say(&mut ledger, named(0x1000, first, "first", true));
-    // A reading that was late: it is the second one's.
-    say(&mut ledger, named(0x1000, second, "second", false));
+    say(&mut ledger, named(0x1000, "first", Some(77)));
+    say(&mut ledger, named(0x1000, "second", None));
     assert_eq!(titles(&ledger), ["first:10", "second:10"]);
-    // A reading of the first that comes after its death changes nothing.
-    say(&mut ledger, named(0x1000, first, "wrong", false));
+    // A death that this log does not have, or that has been named: nothing changes.
+    say(&mut ledger, named(0x1000, "wrong", Some(76)));
+    say(&mut ledger, named(0x1000, "wrong", Some(77)));
+    say(&mut ledger, named(0x1000, "wrong", None));
     assert_eq!(titles(&ledger), ["first:10", "second:10"]);
     // The same stack under another identity is the same stack.
     say(&mut ledger, seen(52, &[(0x1000, 0x1064)]));
@@ -213,7 +215,7 @@ fn an_address_that_is_used_again() {
 
 #[test]
 fn lines_are_where_they_begin() {
-    let Body::Code(name) = named(0x1000, 0, "f", false) else {
+    let Body::Code(name) = named(0x1000, "f", None) else {
         unreachable!()
     };
     let line = |at: u64| name.line(0x1064 + at);

@@ -64,7 +64,7 @@ impl Keeper {
         match self.decoder.decode(record) {
             Outcome::Decoded(event) => {
                 if let Body::CodeDied { .. } = event.body {
-                    self.code_dies(event.process, record);
+                    self.code_dies(&event, record);
                 }
                 self.event(event, record);
             }

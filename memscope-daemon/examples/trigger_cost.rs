@@ -18,6 +18,7 @@ fn event(sequence: u64, process: u32, body: Body) -> Event {
         process: ProcessHandle(process),
         tid: 100 + process,
         lost_before: 0,
+        stack: memscope_ledger::event::StackRef::NotTaken,
         body,
     }
 }

@@ -197,3 +197,120 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     let bytes = bytes.get(at..at.checked_add(8)?)?;
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The description of a release, as its file holds it.
+    pub fn description(release: &str) -> Vec<u8> {
+        let line = include_str!("../tests/facts/descriptions.txt")
+            .lines()
+            .find_map(|line| line.strip_prefix(release)?.strip_prefix(": "))
+            .unwrap();
+        line.split(' ')
+            .map(|word| match word.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16),
+                None => word.parse(),
+            })
+            .flat_map(|word| word.unwrap().to_le_bytes())
+            .collect()
+    }
+
+    fn of(release: &str) -> Layout {
+        layout(Version::from_text(release).unwrap(), &description(release)).unwrap()
+    }
+
+    /// The same numbers as `offsetof` gives with the headers of these releases.
+    #[test]
+    fn descriptions_of_releases() {
+        let thread = |id, chunk| ThreadLayout {
+            next: 8,
+            interpreter: 16,
+            id,
+            native_id: id + 8,
+            frame: 72,
+            cframe_frame: NONE,
+            chunk,
+        };
+        let frame = |owner, size, code_tags| FrameLayout {
+            size,
+            code: 0,
+            code_tags,
+            previous: 8,
+            instruction: 56,
+            instruction_is: INSTRUCTION_ADDRESS,
+            owner,
+            owner_generator: 1,
+            owner_internal: 3,
+        };
+        let code = |instructions| CodeLayout {
+            size: instructions,
+            object_type: 8,
+            units: 16,
+            unit: 2,
+            first_line: 68,
+            file_name: 112,
+            name: 120,
+            qualified_name: 128,
+            lines: 136,
+            lines_are: LINES_LOCATIONS,
+            first_traceable: instructions - 16,
+            instructions,
+        };
+        let runtime = |interpreters, next, threads, thread_key| RuntimeLayout {
+            interpreters,
+            next,
+            threads,
+            thread_key,
+        };
+        let expected = [
+            (
+                "3.13.0",
+                runtime(632, 7264, 7344, 2160),
+                thread(152, 232),
+                frame(70, 72, 0),
+                code(200),
+            ),
+            (
+                "3.14.10",
+                runtime(808, 7272, 7344, 2336),
+                thread(152, 232),
+                frame(74, 80, 3),
+                code(208),
+            ),
+            (
+                "3.15.2",
+                runtime(936, 7264, 7336, NONE),
+                thread(176, 256),
+                frame(74, 80, 3),
+                code(208),
+            ),
+        ];
+        for (release, runtime, thread, frame, code) in expected {
+            let found = of(release);
+            assert_eq!(found.runtime, runtime, "{release}");
+            assert_eq!(found.thread, thread, "{release}");
+            assert_eq!(found.frame, frame, "{release}");
+            assert_eq!(found.code, code, "{release}");
+            assert_eq!(found.text, tables::text(40, 56), "{release}");
+            let bytes = BytesLayout {
+                length: 16,
+                data: 32,
+            };
+            assert_eq!(found.bytes, bytes, "{release}");
+            assert_eq!(found.kind, KIND_CURRENT_FRAME);
+        }
+    }
+
+    #[test]
+    fn a_cut_description() {
+        let bytes = description("3.15.2");
+        let version = Version::from_text("3.15.2").unwrap();
+        for length in 0..bytes.len() {
+            let _ = layout(version, &bytes[..length]);
+        }
+        assert_eq!(layout(version, &bytes[..700]), Err("unicode_object.size"));
+        assert_eq!(layout(version, b"xdebugpx"), Err("the cookie"));
+    }
+}

@@ -184,7 +184,10 @@ fn identify(
 }
 
 /// What the version may be, best evidence only.
-fn candidates(memory: &ProcessMemory, image: &Image) -> Result<Vec<Candidate>, PythonError> {
+fn candidates<M: Memory + ?Sized>(
+    memory: &M,
+    image: &Image,
+) -> Result<Vec<Candidate>, PythonError> {
     let mut bytes = vec![0; debug_offsets::LENGTH];
     let runtime = image.runtime.address;
     if image.runtime.size >= debug_offsets::LENGTH as u64 {
@@ -278,8 +281,8 @@ fn supported(version: Version) -> Result<(), PythonError> {
     }
 }
 
-fn prove(
-    memory: &ProcessMemory,
+fn prove<M: Memory + ?Sized>(
+    memory: &M,
     image: &Image,
     candidate: &Candidate,
     code_type: Option<u64>,
@@ -307,8 +310,8 @@ struct Way {
     proven: Proven,
 }
 
-fn thread_state(
-    memory: &ProcessMemory,
+fn thread_state<M: Memory + ?Sized>(
+    memory: &M,
     image: &Image,
     candidate: &Candidate,
     pthread: &Pthread,
@@ -371,7 +374,11 @@ fn file_function(pid: u32, mapped: &Mapped, address: u64) -> Option<FileFunction
     })
 }
 
-fn read(memory: &ProcessMemory, address: u64, buffer: &mut [u8]) -> Result<(), PythonError> {
+fn read<M: Memory + ?Sized>(
+    memory: &M,
+    address: u64,
+    buffer: &mut [u8],
+) -> Result<(), PythonError> {
     memory
         .read(address, buffer)
         .map_err(|source| PythonError::Memory { address, source })
@@ -444,4 +451,125 @@ pub fn threads<M: Memory + ?Sized>(
 /// end the walk, and [`Walk::end`] says so.
 pub fn walk_thread<M: Memory + ?Sized>(memory: &M, interpreter: &Interpreter, state: u64) -> Walk {
     walk::walk(memory, &interpreter.layout, state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::debug_offsets::tests::description;
+    use crate::image::{Evidence, Place};
+    use crate::testing::Bytes;
+
+    const RUNTIME: u64 = 0x1000;
+    const VERSION: u64 = 0x9000;
+
+    fn image(evidence: Evidence, size: u64, named: Option<u8>) -> Image {
+        Image {
+            path: "python".into(),
+            display: "python".to_owned(),
+            open_path: PathBuf::new(),
+            bias: 0,
+            runtime: Place {
+                address: RUNTIME,
+                size,
+            },
+            evidence,
+            named,
+        }
+    }
+
+    /// What is made of these bytes at `_PyRuntime`.
+    fn of_description(bytes: &[u8], size: u64) -> Result<Vec<Candidate>, PythonError> {
+        let mut memory = Bytes::default();
+        memory.put(RUNTIME, bytes);
+        memory.put(RUNTIME + bytes.len() as u64, &[0; 512]);
+        candidates(&memory, &image(Evidence::default(), size, None))
+    }
+
+    fn of_number(hex: u64) -> Result<Vec<Candidate>, PythonError> {
+        let mut memory = Bytes::default();
+        memory.put(RUNTIME, &[0; 1024]);
+        memory.put(VERSION, &hex.to_le_bytes());
+        let version = Some(Place {
+            address: VERSION,
+            size: 8,
+        });
+        let evidence = Evidence {
+            version,
+            ..Evidence::default()
+        };
+        candidates(&memory, &image(evidence, 1024, None))
+    }
+
+    fn names(found: Result<Vec<Candidate>, PythonError>) -> Vec<String> {
+        let found = found.unwrap();
+        found.iter().map(|c| c.version.to_string()).collect()
+    }
+
+    #[test]
+    fn versions_that_describe_themselves() {
+        let bytes = description("3.14.10");
+        let size = u64::from_le_bytes(bytes[24..32].try_into().unwrap());
+        assert_eq!(names(of_description(&bytes, size)), ["3.14.10"]);
+        // Another symbol of the same name, or another structure.
+        let error = of_description(&bytes, size + 8).err().unwrap();
+        assert!(matches!(error, PythonError::Layout { .. }), "{error}");
+
+        let changed = |at: usize, value: u64| {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            of_description(&bytes, size).err().unwrap()
+        };
+        let error = changed(16, 1);
+        assert!(matches!(error, PythonError::FreeThreaded { .. }), "{error}");
+        for hex in [0x0310_00f0, 0x030e_00b1] {
+            let error = changed(8, hex);
+            assert!(matches!(error, PythonError::Unsupported { .. }), "{error}");
+        }
+        let error = changed(8, 7);
+        assert!(
+            matches!(error, PythonError::UnknownVersion { .. }),
+            "{error}"
+        );
+        // The offset of a frame's owner lies outside of the frame.
+        let error = changed(288, 4000);
+        assert!(
+            error.to_string().contains("interpreter_frame.owner"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn versions_that_are_a_number() {
+        assert_eq!(names(of_number(0x030b_07f0)), ["3.11.7"]);
+        let error = of_number(0x0308_12f0).err().unwrap();
+        assert!(matches!(error, PythonError::Unsupported { .. }), "{error}");
+        // From 3.13 on there must be a description.
+        let error = of_number(0x030d_00f0).err().unwrap();
+        assert!(matches!(error, PythonError::Layout { .. }), "{error}");
+    }
+
+    #[test]
+    fn versions_by_constants_and_name() {
+        let of = |texts: &[&str], named| {
+            let version_texts = texts.iter().filter_map(|t| Version::from_text(t)).collect();
+            let evidence = Evidence {
+                version_texts,
+                ..Evidence::default()
+            };
+            candidates(&Bytes::default(), &image(evidence, 656, named))
+        };
+        assert_eq!(names(of(&["3.9.2"], Some(9))), ["3.9.2"]);
+        assert_eq!(names(of(&[], Some(10))), ["3.10"]);
+        // A library of that version number among the constants: both are tried, and the process decides.
+        assert_eq!(names(of(&["3.12.4"], Some(9))), ["3.12.4", "3.9"]);
+        assert_eq!(names(of(&["3.9.2", "3.9.7"], Some(9))), ["3.9"]);
+        let error = of(&[], Some(8)).err().unwrap();
+        assert!(matches!(error, PythonError::Unsupported { .. }), "{error}");
+        let error = of(&[], None).err().unwrap();
+        assert!(
+            matches!(error, PythonError::UnknownVersion { .. }),
+            "{error}"
+        );
+    }
 }

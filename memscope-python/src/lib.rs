@@ -25,6 +25,8 @@ mod lines;
 mod prove;
 mod slot;
 mod tables;
+#[cfg(test)]
+mod testing;
 mod text;
 mod threads;
 mod tls;

@@ -299,3 +299,105 @@ fn key_at<M: Memory + ?Sized>(memory: &M, address: u64) -> Option<u32> {
     let word = memory.read_u64(address).ok()?;
     (word as u32 == 1).then_some((word >> 32) as u32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Bytes;
+
+    const RUNTIME: u64 = 0x1_0000;
+    const THREADS: [u64; 2] = [0x2_0000, 0x3_0000];
+    const STATES: [u64; 2] = [0x7000, 0x8000];
+
+    #[test]
+    fn keys() {
+        let pthread = Pthread::default();
+        let slot = |offset| Some(ThreadStateAt::Slot { offset });
+        let second = |table, offset| Some(ThreadStateAt::SecondLevel { table, offset });
+        assert_eq!(pthread.key(0), slot(0x318));
+        assert_eq!(pthread.key(31), slot(0x318 + 31 * 16));
+        assert_eq!(pthread.key(32), second(0x510 + 8, 8));
+        assert_eq!(pthread.key(1023), second(0x510 + 8 * 31, 31 * 16 + 8));
+        assert_eq!(pthread.key(1024), None);
+    }
+
+    #[test]
+    fn ways_as_numbers() {
+        let dynamic = ThreadStateAt::Dynamic {
+            vector: 8,
+            entry: 64,
+            offset: 40,
+        };
+        assert_eq!(dynamic.path().reads, 3);
+        let mut memory = Bytes::default();
+        memory.word(THREADS[0] + 8, 0x9_0000);
+        memory.word(0x9_0040, 0xa_0000);
+        memory.word(0xa_0028, STATES[0]);
+        assert_eq!(dynamic.read(&memory, THREADS[0]).unwrap(), Some(STATES[0]));
+        // The thread has none of the module's variables yet.
+        memory.word(0x9_0040, u64::MAX);
+        assert_eq!(dynamic.read(&memory, THREADS[0]).unwrap(), None);
+        assert!(dynamic.read(&memory, THREADS[1]).is_err());
+        assert_eq!(dynamic.to_string(), "[[[fsbase + 0x8] + 0x40] + 0x28]");
+    }
+
+    /// Two threads whose first 32 slots are empty, and a runtime without a key.
+    fn process() -> (Bytes, Vec<Thread>) {
+        let mut memory = Bytes::default();
+        memory.put(RUNTIME, &[0; 1024]);
+        let threads = THREADS.iter().zip(STATES).map(|(&fsbase, state)| {
+            memory.put(fsbase, &[0; 0x800]);
+            memory.word(fsbase, fsbase);
+            memory.word(fsbase + 16, fsbase);
+            Thread {
+                interpreter: 1,
+                state,
+                fsbase,
+                tid: None,
+            }
+        });
+        let threads = threads.collect();
+        (memory, threads)
+    }
+
+    fn find(memory: &Bytes, threads: &[Thread]) -> Result<u32, String> {
+        by_key(memory, &Pthread::default(), (RUNTIME, 1024), 584, threads).map(|(key, _, _)| key)
+    }
+
+    fn store(memory: &mut Bytes, key: u64, states: [u64; 2]) {
+        for (fsbase, state) in THREADS.into_iter().zip(states) {
+            memory.word(fsbase + 0x318 + 16 * key, state);
+        }
+    }
+
+    #[test]
+    fn the_key_where_it_should_be_and_elsewhere() {
+        let (mut memory, threads) = process();
+        assert!(find(&memory, &threads).is_err());
+        store(&mut memory, 3, STATES);
+        assert!(find(&memory, &threads).is_err(), "nothing names the key");
+        memory.word(RUNTIME + 584, 3 << 32 | 1);
+        assert_eq!(find(&memory, &threads), Ok(3));
+        memory.word(RUNTIME + 584, 0);
+        memory.word(RUNTIME + 700, 3 << 32 | 1);
+        assert_eq!(find(&memory, &threads), Ok(3));
+        // Another key under which somebody keeps thread states, and no word which is right.
+        store(&mut memory, 5, STATES);
+        memory.word(RUNTIME + 800, 5 << 32 | 1);
+        assert!(find(&memory, &threads).is_err_and(|why| why.contains("both")));
+        memory.word(RUNTIME + 584, 5 << 32 | 1);
+        assert_eq!(find(&memory, &threads), Ok(5));
+    }
+
+    #[test]
+    fn a_key_must_be_right_for_one_and_wrong_for_none() {
+        let (mut memory, threads) = process();
+        memory.word(RUNTIME + 584, 3 << 32 | 1);
+        store(&mut memory, 3, [STATES[0], 0]);
+        assert_eq!(find(&memory, &threads), Ok(3), "the second has just begun");
+        store(&mut memory, 3, [STATES[0], STATES[0]]);
+        assert!(find(&memory, &threads).is_err(), "another thread's state");
+        store(&mut memory, 3, [0, 0]);
+        assert!(find(&memory, &threads).is_err());
+    }
+}

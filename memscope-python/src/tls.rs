@@ -174,3 +174,125 @@ fn ways<M: Memory + ?Sized>(
     });
     ways
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Bytes;
+
+    const CODE: u64 = 0x5000;
+    const TABLE: u64 = 0x6000;
+
+    /// A function at [`CODE`] whose instructions refer to [`TABLE`] where the numbers stand.
+    fn read(memory: &Bytes, parts: &[(&[u8], bool)]) -> Option<Variable> {
+        let mut code = Vec::new();
+        for (bytes, refers) in parts {
+            code.extend_from_slice(bytes);
+            if *refers {
+                let next = CODE + code.len() as u64 + 4;
+                code.extend_from_slice(&((TABLE - next) as u32).to_le_bytes());
+            }
+        }
+        variable(memory, &code, CODE)
+    }
+
+    const ENDBR: (&[u8], bool) = (&[0xf3, 0x0f, 0x1e, 0xfa], false);
+    const RET: (&[u8], bool) = (&[0xc3], false);
+    const CALL: (&[u8], bool) = (&[0xe8, 1, 2, 3, 0], false);
+
+    #[test]
+    fn in_a_program() {
+        let load = (
+            &[0x64, 0x48, 0x8b, 0x04, 0x25, 0xd8, 0xff, 0xff, 0xff][..],
+            false,
+        );
+        let found = read(&Bytes::default(), &[ENDBR, load, RET]);
+        assert_eq!(found, Some(Variable::Near(-40)));
+    }
+
+    #[test]
+    fn by_its_distance_in_a_table() {
+        let mut memory = Bytes::default();
+        memory.word(TABLE, -72_i64 as u64);
+        let load = (&[0x48, 0x8b, 0x05][..], true);
+        let variable = (&[0x64, 0x48, 0x8b, 0x00][..], false);
+        let found = read(&memory, &[ENDBR, load, variable, RET]);
+        assert_eq!(found, Some(Variable::Near(-72)));
+    }
+
+    #[test]
+    fn by_its_module() {
+        let mut memory = Bytes::default();
+        memory.word(TABLE, 4);
+        memory.word(TABLE + 8, 16);
+        let module = Some(Variable::Module {
+            module: 4,
+            offset: 16,
+        });
+        let push = (&[0x55, 0x48, 0x89, 0xe5][..], false);
+        let argument = (&[0x48, 0x8d, 0x3d][..], true);
+        let padded = (&[0x66, 0x48, 0x8d, 0x3d][..], true);
+        let load = (&[0x48, 0x8b, 0x00][..], false);
+        assert_eq!(
+            read(&memory, &[ENDBR, push, argument, CALL, load, RET]),
+            module
+        );
+        let padded_call = (&[0x66, 0x66, 0x48, 0xe8, 1, 2, 3, 0][..], false);
+        assert_eq!(read(&memory, &[padded, padded_call, load, RET]), module);
+        let call_by_table = (&[0x66, 0x48, 0xff, 0x15][..], true);
+        assert_eq!(read(&memory, &[padded, call_by_table, load, RET]), module);
+        // The compiler asks for the module and adds the offset itself.
+        let load = (&[0x48, 0x8b, 0x80, 0x28, 0, 0, 0][..], false);
+        assert_eq!(
+            read(&memory, &[argument, CALL, load, RET]),
+            Some(Variable::Module {
+                module: 4,
+                offset: 56
+            })
+        );
+    }
+
+    #[test]
+    fn by_a_descriptor() {
+        let mut memory = Bytes::default();
+        memory.word(TABLE, 0x7777);
+        memory.word(TABLE + 8, -24_i64 as u64);
+        let load = (&[0x48, 0x8d, 0x05][..], true);
+        let call = (&[0xff, 0x10][..], false);
+        let variable = (&[0x64, 0x48, 0x8b, 0x00][..], false);
+        let parts = [load, call, variable, RET];
+        assert_eq!(read(&memory, &parts), Some(Variable::Near(-24)));
+        memory.word(TABLE + 8, 0x9000);
+        memory.word(0x9000, 5);
+        memory.word(0x9008, 8);
+        assert_eq!(
+            read(&memory, &parts),
+            Some(Variable::Module {
+                module: 5,
+                offset: 8
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_none_of_these() {
+        let memory = Bytes::default();
+        let load = (&[0x48, 0x8b, 0x00][..], false);
+        for parts in [
+            &[RET][..],
+            &[CALL, load, RET],
+            &[load, RET],
+            &[(&[0x06][..], false)],
+            &[],
+        ] {
+            assert_eq!(read(&memory, parts), None);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_code(code in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..96)) {
+            let _ = variable(&Bytes::default(), &code, CODE);
+        }
+    }
+}

@@ -38,6 +38,11 @@ fn frames_that_are_still_being_made() {
 }
 
 #[test]
+fn a_forked_process() {
+    Python::named().iter().for_each(checks::forked);
+}
+
+#[test]
 fn subinterpreters() {
     Python::named().iter().for_each(checks::subinterpreters);
 }
@@ -50,6 +55,14 @@ fn names_beyond_the_bound() {
 #[test]
 fn pthread_keys_of_the_second_level() {
     Python::named().iter().for_each(checks::high_keys);
+}
+
+/// The interpreters in other roots: programs of Debian, with their libraries beside them.
+fn rooted() -> Vec<Python> {
+    let all = Python::named();
+    all.into_iter()
+        .filter(|python| python.root.is_some())
+        .collect()
 }
 
 /// Where the shared library of an interpreter is, as it sees it.
@@ -66,7 +79,7 @@ fn library(python: &Python) -> PathBuf {
 #[test]
 fn embedded() {
     let mut embedded = 0;
-    for python in Python::named() {
+    for python in rooted() {
         // The program is compiled here, and old C libraries do not run it.
         if python.minor() < 11 {
             continue;
@@ -93,7 +106,7 @@ fn embedded() {
 /// A second interpreter that does not run is of no interest; one that runs is refused.
 #[test]
 fn two_at_once() {
-    for python in Python::named() {
+    for python in rooted() {
         let library = library(&python);
         let library = library.to_string_lossy();
         let mut program = python.run(TWO, &[&library]);
@@ -146,7 +159,7 @@ fn stripped(python: &Python, folder: &Folder, names: &[&str]) -> Python {
 /// what fits; without both, a clear refusal.
 #[test]
 fn stripped_interpreters() {
-    for python in Python::named() {
+    for python in rooted() {
         let minor = python.minor();
         let folder = Folder::new(&python);
         let mut names = vec!["_PyRuntime", "PyCode_Type"];

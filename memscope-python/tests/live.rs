@@ -14,7 +14,7 @@ fn stacks_are_those_that_python_reports() {
 #[test]
 fn lines_are_those_that_python_reports() {
     for python in Python::on_path() {
-        checks::lines(&python, 4000);
+        checks::lines(&python, 2000);
     }
 }
 
@@ -28,6 +28,11 @@ fn frames_that_are_still_being_made() {
     for python in Python::on_path() {
         checks::prologue(&python);
     }
+}
+
+#[test]
+fn a_forked_process() {
+    Python::on_path().iter().for_each(checks::forked);
 }
 
 #[test]

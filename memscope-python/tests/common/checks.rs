@@ -13,7 +13,7 @@ use memscope_python::{
 use serde::Deserialize;
 
 use super::c::{self, Folder};
-use super::{AGENT, BUSY, CODES, PROLOGUE, Program, Python, SUB};
+use super::{AGENT, BUSY, CODES, FORKED, PROLOGUE, Program, Python, SUB};
 
 /// Longer than anything here takes; a wait ends when what it waits for is there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -311,7 +311,12 @@ impl Captured {
 
 /// A process that never rests is found all the same, and what is read of it is bounded and total.
 pub fn busy(python: &Python) {
-    let mut program = python.run(BUSY, &[]);
+    busy_as(python, &[]);
+    busy_as(python, &["alone"]);
+}
+
+fn busy_as(python: &Python, arguments: &[&str]) {
+    let mut program = python.run(BUSY, arguments);
     let hello: HashMap<String, u32> = program.line();
     let interpreter = find(hello["pid"]).unwrap();
     assert!(interpreter.proof.slots > 0);
@@ -332,6 +337,14 @@ pub fn busy(python: &Python) {
     assert!(frames > 1000 && named * 2 > frames, "{named} of {frames}");
 }
 
+/// What was told on the line of the rest, perhaps an instruction before it.
+fn lines_only(told: &Told) -> Vec<(&str, &str, Option<u32>)> {
+    let frames = told.frames.iter();
+    frames
+        .map(|(file, name, line, _)| (file.as_str(), name.as_str(), *line))
+        .collect()
+}
+
 /// A frame that is still being made is not shown, just as Python does not show it.
 pub fn prologue(python: &Python) -> Interpreter {
     #[derive(Deserialize)]
@@ -349,21 +362,49 @@ pub fn prologue(python: &Python) -> Interpreter {
         .iter()
         .find(|thread| thread.fsbase == stopped.told.ident)
         .unwrap();
-    // It was told on the line of the rest, perhaps an instruction before it.
-    let without = |told: Told| -> Vec<_> {
-        told.frames
-            .into_iter()
-            .map(|(file, name, line, _)| (file, name, line))
-            .collect()
-    };
     let ours = seen(&memory, &interpreter, thread);
-    assert_eq!(without(ours.clone()), without(stopped.told));
+    assert_eq!(lines_only(&ours), lines_only(&stopped.told));
     let walk = walk_thread(&memory, &interpreter, thread.state);
     if interpreter.version.minor == 11 {
         // The test has teeth here: there was such a frame.
         assert_eq!(walk.frames.len(), ours.frames.len() + 1);
     }
     interpreter
+}
+
+/// A process that a thread of another one has forked: it has that thread's state, and no other.
+pub fn forked(python: &Python) {
+    #[derive(Deserialize)]
+    struct Child {
+        pid: u32,
+        #[serde(flatten)]
+        told: Told,
+    }
+    let mut program = python.run(FORKED, &[]);
+    let child: Child = program.line();
+    assert_ne!(child.pid, program.pid());
+    let interpreter = find(child.pid).unwrap();
+    let memory = ProcessMemory::open(child.pid).unwrap();
+    let own = threads(&memory, &interpreter).unwrap();
+    let own: Vec<&Thread> = own
+        .iter()
+        .filter(|thread| thread.fsbase == child.told.ident)
+        .collect();
+    assert_eq!(own.len(), 1);
+    assert_eq!(own[0].tid, Some(child.pid));
+    let slot = interpreter.thread_state.read(&memory, own[0].fsbase);
+    assert_eq!(slot.unwrap(), Some(own[0].state));
+    // It may still be telling.
+    let begun = Instant::now();
+    loop {
+        let walk = walk_thread(&memory, &interpreter, own[0].state);
+        if walk.frames.len() <= child.told.frames.len() {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{walk:?}");
+    }
+    let ours = seen(&memory, &interpreter, own[0]);
+    assert_eq!(lines_only(&ours), lines_only(&child.told));
 }
 
 /// A thread in a subinterpreter: from 3.12 on its slot leads into it, before that a limit is named.

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 pub const AGENT: &str = include_str!("../python/agent.py");
 pub const BUSY: &str = include_str!("../python/busy.py");
 pub const CODES: &str = include_str!("../python/codes.py");
+pub const FORKED: &str = include_str!("../python/forked.py");
 pub const PROLOGUE: &str = include_str!("../python/prologue.py");
 pub const TWO: &str = include_str!("../python/two.py");
 pub const SUB: &str = include_str!("../python/sub.py");

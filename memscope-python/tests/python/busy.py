@@ -1,4 +1,4 @@
-"""Never rests: threads come and go, stacks grow and shrink, code objects are made and freed."""
+"""Never rests: threads come and go, stacks grow and shrink, code objects are made and freed. With an argument: alone."""
 import json
 import os
 import sys
@@ -27,7 +27,7 @@ def spawn():
 
 
 sys.setswitchinterval(1e-4)
-for target in (forever, spawn, spawn):
+for target in () if sys.argv[1:] else (forever, spawn, spawn):
     threading.Thread(target=target, daemon=True).start()
 print(json.dumps({"pid": os.getpid()}), flush=True)
 threading.Thread(target=lambda: (sys.stdin.readline(), os._exit(0)), daemon=True).start()

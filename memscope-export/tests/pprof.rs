@@ -122,6 +122,7 @@ fn read(zipped: &[u8]) -> Profile {
             let lines = location.messages(4);
             assert_eq!(lines.len(), 1);
             let function = &functions[&lines[0].number(1)];
+            assert_eq!(function.number(3), 0, "pprof would cut `<module>` off");
             let (name, file) = (string(function.number(2)), string(function.number(4)));
             (name, file, lines[0].number(2))
         });
@@ -178,9 +179,8 @@ fn expected(row: &StackRow, compared: bool) -> Sample {
         })
         .collect();
     let mut labels = BTreeMap::new();
-    if let Some(device) = row.device {
-        labels.insert("device".to_owned(), device.to_string());
-    }
+    let device = row.device.map_or("unknown".to_owned(), |d| d.to_string());
+    labels.insert("device".to_owned(), format!("device {device}"));
     if frames.is_empty() {
         frames.push((why_missing(stack), String::new(), 0));
         labels.insert(
@@ -245,10 +245,11 @@ fn columns_as_go_has_them_and_the_one_asked_for_first() {
         [
             "live_objects/count",
             "live_space/bytes",
-            "peak_objects/count",
             "peak_space/bytes",
             "alloc_objects/count",
             "alloc_space/bytes",
+            // Shown first, and last in the list for readers that take that one.
+            "peak_objects/count",
         ]
     );
     assert_eq!(profile.default, "peak_objects");

@@ -1,7 +1,7 @@
 //! The profile of Go's tools: <https://github.com/google/pprof/blob/main/proto/profile.proto>.
 
 use super::label::{TRUNCATED, clean, name, why_missing};
-use super::{Metric, Tallies, Unit, View};
+use super::{Metric, Tallies, Unit, View, device_name};
 use crate::ExportError;
 use crate::wire::Message;
 use flate2::write::GzEncoder;
@@ -42,7 +42,7 @@ const fn column(name: &'static str, metric: Metric, unit: Unit) -> Column {
     }
 }
 
-/// Columns as Go's heap profiles have them: blocks, then bytes. Growth comes last, where there is any.
+/// Columns as Go's heap profiles have them: blocks, then bytes. Growth is there where there is an earlier moment.
 const COLUMNS: [Column; 8] = [
     column("live_objects", Metric::Live, Unit::Count),
     column("live_space", Metric::Live, Unit::Bytes),
@@ -56,7 +56,8 @@ const COLUMNS: [Column; 8] = [
 
 /// Writes a gzip'ed profile that `go tool pprof` reads. Its samples have every metric, in blocks and in bytes
 /// (`live_objects`, `live_space`, `peak_…`, `alloc_…`, and with an earlier moment `growth_…`, which may be
-/// negative); `view` is the one shown first. Tags: `device`, and `stack` where it was cut off or is missing.
+/// negative); `view` is the one shown first, and the last column. Tags: `device` (`-tagfocus 'device 0'`, `-tagroot device`),
+/// and `stack` where it was cut off or is missing.
 /// What limits the answer is in the comments.
 pub fn pprof(report: &StackReport, view: View, out: &mut dyn Write) -> Result<(), ExportError> {
     view.check(report)?;
@@ -65,7 +66,9 @@ pub fn pprof(report: &StackReport, view: View, out: &mut dyn Write) -> Result<()
         let is_growth = column.view.metric == Metric::Growth;
         with_growth || !is_growth
     });
-    let columns: Vec<Column> = columns.copied().collect();
+    let mut columns: Vec<Column> = columns.copied().collect();
+    // Readers that know nothing of a default take the last one.
+    columns.sort_by_key(|column| column.view == view);
     // No time and no name in the header: the same report gives the same bytes.
     let zipped = GzBuilder::new().write(out, Compression::default());
     let mut writer = Writer {
@@ -164,10 +167,9 @@ impl<W: Write> Writer<W> {
         for frame in &stack.frames {
             locations.push(self.location(frame)?);
         }
-        let mut labels = Vec::new();
-        if let Some(device) = row.device {
-            labels.push((self.string("device")?, self.string(&device.to_string())?));
-        }
+        // Not the bare number, which pprof would not look for among texts.
+        let device = device_name(row.device);
+        let mut labels = vec![(self.string("device")?, self.string(&device)?)];
         if stack.frames.is_empty() {
             locations.push(self.location(&remark(&why_missing(stack)))?);
             let word = stack.missing.unwrap_or("missing");
@@ -230,8 +232,9 @@ impl<W: Write> Writer<W> {
         let id = self.functions.len() as u64 + 1;
         self.message.nested(profile::FUNCTION, |function| {
             function.uint(1, id);
+            // Without a system name, which pprof would make the name of once more: for it, `<module>` is
+            // the argument of a template.
             function.uint(2, name);
-            function.uint(3, name);
             function.uint(4, file);
         });
         self.functions.insert(key, id);

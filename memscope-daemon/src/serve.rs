@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use memscope_ledger::event::{Level, ProcessHandle};
 use memscope_ledger::report::{
     AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary,
-    SnapshotReport, StatsReport,
+    SnapshotReport, StackReport, StatsReport,
 };
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_rpc::{
@@ -187,6 +187,13 @@ impl Daemon for Serving {
         })
         .await
         .map(Arc::new)
+    }
+
+    async fn stacks(&self, _pid: u32, _at: Option<Moment>) -> Result<StackReport, Refusal> {
+        Err(Refusal::Invalid {
+            what: "this version takes no stacks".to_owned(),
+            hint: "`memscope-ctl leaks` tells what grows, by size".to_owned(),
+        })
     }
 
     async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal> {

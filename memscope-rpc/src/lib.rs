@@ -14,6 +14,7 @@ mod listen;
 mod refusal;
 mod serve;
 mod service;
+mod stacks;
 
 #[cfg(feature = "fake")]
 pub mod fake;

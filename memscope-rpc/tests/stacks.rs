@@ -126,9 +126,9 @@ async fn every_stack_arrives_and_names_travel_once() {
     assert_eq!((answer.omitted, live(&answer.others)), (0, 0));
     assert_eq!(bytes(answer.others.unwrap().allocated), 100 << 20);
     assert_eq!(answer.devices.len(), 3);
-    assert_eq!(answer.devices[1].device, Some(0));
-    assert_eq!(live(&answer.devices[1].missing), 10 << 20);
-    assert_eq!(live(&answer.devices[2].truncated), 5 << 20);
+    assert_eq!(answer.devices[0].device, Some(0));
+    assert_eq!(live(&answer.devices[0].missing), 10 << 20);
+    assert_eq!(live(&answer.devices[1].truncated), 5 << 20);
     assert_eq!(answer.coverage[0].code, "stacks_truncated");
 }
 

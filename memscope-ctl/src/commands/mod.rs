@@ -5,6 +5,7 @@ mod doctor;
 mod events;
 mod query;
 mod snapshot;
+mod stacks;
 mod watch;
 
 use crate::args::{Args, Command};
@@ -27,6 +28,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     // Told before anything is asked or started.
     if let Command::Snapshot(snapshot) = &args.command {
         snapshot::refuse_terminal(snapshot)?;
+    }
+    if let Command::Flamegraph(request) = &args.command {
+        stacks::check(request)?;
     }
     match &args.recording {
         None => {
@@ -88,6 +92,8 @@ async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
         Command::Snapshot(request) => snapshot::snapshot(client, request, args.json).await,
         Command::Pool(request) => query::pool(client, request, args.json).await,
         Command::Diff(request) => query::diff(client, request, args.json).await,
+        Command::Top(request) => stacks::top(client, request, args.json).await,
+        Command::Flamegraph(request) => stacks::flamegraph(client, request, args.json).await,
         Command::Events(request) => events::events(client, request).await,
     }
 }

@@ -22,15 +22,11 @@ pub fn flamegraph(
     out: &mut dyn Write,
 ) -> Result<(), ExportError> {
     let paths = Paths::of(report, view)?;
-    let mut title = format!(
-        "{} {} of {}",
-        capital(view.metric.word()),
-        view.unit.word(),
-        process_name(report)
-    );
-    if view.metric == Metric::Growth {
-        title.push_str(&since(report));
-    }
+    let (of, unit) = (process_name(report), view.unit.word());
+    let title = match view.metric {
+        Metric::Growth => format!("Growth of {of}{}, in {unit}", since(report)),
+        metric => format!("{} {unit} of {of}", capital(metric.word())),
+    };
     let lines = lines(&paths, |shown| {
         (shown.value > 0).then(|| shown.value.to_string())
     });

@@ -191,9 +191,11 @@ fn missing(is_empty: bool, why: Option<&'static str>) -> Option<String> {
 }
 
 fn devices(report: &StackReport) -> Vec<v1::StackDevice> {
-    let mut devices: BTreeMap<Option<i32>, (u64, [Tallies; 3])> = BTreeMap::new();
+    // The unknown one last.
+    let mut devices: BTreeMap<(bool, Option<i32>), (u64, [Tallies; 3])> = BTreeMap::new();
     for row in &report.rows {
-        let (stacks, [all, truncated, missing]) = devices.entry(row.device).or_default();
+        let key = (row.device.is_none(), row.device);
+        let (stacks, [all, truncated, missing]) = devices.entry(key).or_default();
         let tallies = Tallies::of(row);
         *stacks += 1;
         all.add(&tallies);
@@ -207,7 +209,7 @@ fn devices(report: &StackReport) -> Vec<v1::StackDevice> {
     let devices = devices.into_iter();
     devices
         .map(
-            |(device, (stacks, [all, truncated, missing]))| v1::StackDevice {
+            |((_, device), (stacks, [all, truncated, missing]))| v1::StackDevice {
                 device,
                 amounts: Some(amounts(&all)),
                 stacks,

@@ -40,12 +40,10 @@ pub const PYTHON_CURRENT_FRAME: u32 = 3;
 pub struct PythonEntry {
     /// `PYTHON_*`.
     pub kind: u32,
-    /// Where a thread's state is: a pointer at this distance from its `fsbase`.
-    pub tls_offset: i32,
-    /// 1: that pointer leads to a table, in which the state's pointer lies at `tls_second`.
-    pub tls_indirect: u32,
-    /// See `tls_indirect`.
-    pub tls_second: u32,
+    /// Reads that lead from a thread's `fsbase` to its state, 1 to 3.
+    pub tls_reads: u32,
+    /// What is added before each of them.
+    pub tls_offsets: [i64; 3],
     /// In the thread state: the frame, the cframe, or the current frame.
     pub tstate_frame: u32,
     /// In the thread state: the newest chunk of the data stack.
@@ -60,22 +58,22 @@ pub struct PythonEntry {
     pub frame_instruction: u32,
     /// In a frame: its owner, a byte; of no matter where no owner is left out.
     pub frame_owner: u32,
-    /// Owners (a bit each) whose frames are no Python code and are left out.
-    pub owners_left_out: u32,
+    /// Owners from this one on: their frames are the interpreter's own and are left out. 256: none is.
+    pub owner_internal: u32,
     /// Tag bits of the code object's address.
     pub code_tags: u64,
-    /// In a code object: what names it, for the copy that is sent when it dies.
-    pub code_first_line: u32,
+    /// Bytes of a code object that hold all that is needed; at most [`CODE_OBJECT`].
+    pub code_size: u32,
     /// In a code object: the file's name, a string object.
     pub code_filename: u32,
     /// In a code object: the name, a string object.
     pub code_name: u32,
     /// In a code object: the line table, a bytes object.
     pub code_line_table: u32,
-    /// In a code object: the first instruction. 3.9 and 3.10 keep it in a bytes object: not used.
-    pub code_first_instruction: u32,
     /// Bytes of a frame up to the end of the last field in use; at most [`FRAME_BYTES`].
     pub frame_bytes: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// A stack that was seen for the first time.
@@ -113,6 +111,8 @@ pub struct StackRecord {
 /// Bytes of a stack's record without frames.
 pub const STACK_HEAD: usize = core::mem::offset_of!(StackRecord, frames);
 
+/// Bytes kept of a code object itself.
+pub const CODE_OBJECT: usize = 256;
 /// Bytes kept of a string object.
 pub const CODE_TEXT: usize = 320;
 /// Bytes kept of a line table.
@@ -126,12 +126,10 @@ pub struct CodeRecord {
     pub header: RecordHeader,
     /// Address of the code object.
     pub code: u64,
-    /// Address of its first instruction.
-    pub first_instruction: u64,
-    /// First line.
-    pub first_line: u32,
-    /// Which of the three parts could be read, a bit each, in the order below.
-    pub readable: u32,
+    /// Which of the four parts could be read, a bit each, in the order below.
+    pub readable: u64,
+    /// The object itself.
+    pub object: [u8; CODE_OBJECT],
     /// String object of the file's name.
     pub filename: [u8; CODE_TEXT],
     /// String object of the name.
@@ -141,7 +139,7 @@ pub struct CodeRecord {
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<PythonEntry>() == 80);
+    assert!(core::mem::size_of::<PythonEntry>() == 96);
     assert!(core::mem::size_of::<PythonFrame>() == 16);
     assert!(STACK_HEAD == 56);
     assert!(core::mem::size_of::<StackRecord>() < u16::MAX as usize);

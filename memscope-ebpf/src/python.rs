@@ -16,7 +16,7 @@ use core::ffi::c_void;
 use core::intrinsics::{AtomicOrdering, atomic_xchg};
 use core::ptr::{addr_of, read_volatile, write_volatile};
 use memscope_common::{
-    CODE_LINES, CODE_TEXT, CodeRecord, DropReason, FRAME_BYTES, KIND_CODE, KIND_STACK,
+    CODE_LINES, CODE_OBJECT, CODE_TEXT, CodeRecord, DropReason, FRAME_BYTES, KIND_CODE, KIND_STACK,
     MOST_FRAMES, PYTHON_CFRAME, PYTHON_FRAME_OBJECTS, PYTHONS, ProcessEntry, PythonEntry,
     PythonFrame, RECORD_VERSION, RecordHeader, STACK_BROKEN, STACK_BUSY, STACK_FIRST, STACK_HEAD,
     STACK_NO_FRAMES, STACK_NONE, STACK_TRUNCATED, STACK_UNREADABLE, StackRecord,
@@ -117,7 +117,7 @@ struct Walk {
     frame_previous: u32,
     frame_instruction: u32,
     frame_owner: u32,
-    owners_left_out: u32,
+    owner_internal: u32,
     reserved: u32,
     code_tags: u64,
     handle: u64,
@@ -186,8 +186,8 @@ fn step<const WHAT: u8>(walk: &mut Walk) -> i64 {
         }
     } else {
         let code = field(from, walk.frame_code, FRAME_MASK) & !walk.code_tags;
-        let owner = field(from, walk.frame_owner, FRAME_MASK) & 31;
-        if (walk.owners_left_out >> owner) & 1 == 0 {
+        let owner = field(from, walk.frame_owner, FRAME_MASK) & 0xff;
+        if owner < walk.owner_internal as u64 {
             keep(walk, code, instruction);
         }
     }
@@ -238,21 +238,20 @@ fn leaf(layout: &PythonEntry, scratch: *mut Scratch) -> Result<(u64, u64), u64> 
         let task = bpf_get_current_task_btf() as u64;
         read_volatile((task + read_volatile(addr_of!(TASK_FSBASE_OFFSET))) as *const u64)
     };
-    let mut slot = fsbase.wrapping_add(layout.tls_offset as i64 as u64);
-    if layout.tls_indirect != 0 {
-        let Some(table) = read::user::<u64>(slot) else {
+    let mut state = fsbase;
+    for step in 0..3 {
+        if step as u32 >= layout.tls_reads {
+            break;
+        }
+        let at = state.wrapping_add(layout.tls_offsets[step] as u64);
+        let Some(next) = read::user::<u64>(at) else {
             return Err(STACK_UNREADABLE);
         };
-        if table == 0 {
+        // A thread-local block that the thread has not touched is marked by all bits.
+        if next == 0 || next == u64::MAX {
             return Err(STACK_NO_FRAMES);
         }
-        slot = table.wrapping_add(layout.tls_second as u64);
-    }
-    let Some(state) = read::user::<u64>(slot) else {
-        return Err(STACK_UNREADABLE);
-    };
-    if state == 0 {
-        return Err(STACK_NO_FRAMES);
+        state = next;
     }
     // SAFETY: a map value.
     let copied = unsafe { &raw mut (*scratch).state } as *mut u8;
@@ -349,7 +348,7 @@ fn walk(process: *mut ProcessEntry, tid: u32, layout: &PythonEntry, scratch: *mu
         frame_previous: layout.frame_previous,
         frame_instruction: layout.frame_instruction,
         frame_owner: layout.frame_owner,
-        owners_left_out: layout.owners_left_out,
+        owner_internal: layout.owner_internal,
         reserved: 0,
         code_tags: layout.code_tags,
         handle: handle as u64,
@@ -494,7 +493,6 @@ fn send_code(
     scratch: *mut Scratch,
 ) {
     let word = |offset: u32| read::user::<u64>(code.wrapping_add(offset as u64)).unwrap_or(0);
-    let first_line = word(layout.code_first_line) as u32;
     let mut readable = 0;
     // SAFETY: map values.
     unsafe {
@@ -504,13 +502,20 @@ fn send_code(
             (layout.code_name, (&raw mut (*record).name) as *mut u8, CODE_TEXT),
             (layout.code_line_table, (&raw mut (*record).lines) as *mut u8, CODE_LINES),
         ];
+        let mut size = layout.code_size;
+        if size > CODE_OBJECT as u32 {
+            size = CODE_OBJECT as u32;
+        }
+        if copy((&raw mut (*record).object) as *mut u8, size, code) {
+            readable |= 1;
+        }
         for (bit, (offset, to, most)) in parts.into_iter().enumerate() {
             let from = word(offset);
             // An object near the end of what is mapped is shorter than the buffer: less is tried.
             let mut len = most;
             while len >= 64 {
                 if copy(to, len as u32, from) {
-                    readable |= 1 << bit;
+                    readable |= 2 << bit;
                     break;
                 }
                 len /= 2;
@@ -530,8 +535,6 @@ fn send_code(
             stack: STACK_NONE,
         };
         (*record).code = code;
-        (*record).first_instruction = code.wrapping_add(layout.code_first_instruction as u64);
-        (*record).first_line = first_line;
         (*record).readable = readable;
         let failed = bpf_ringbuf_output(
             &raw const RING as *mut c_void,

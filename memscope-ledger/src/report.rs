@@ -372,6 +372,8 @@ pub struct SnapshotBlock {
     pub state: BlockState,
     /// When it came (0: not known).
     pub since_ns: u64,
+    /// Index into `SnapshotReport::stacks`.
+    pub stack: u32,
 }
 
 /// One segment.
@@ -419,6 +421,8 @@ pub struct SnapshotTrace {
     pub unix_ns: u64,
     /// Thread.
     pub tid: u32,
+    /// Index into `SnapshotReport::stacks`.
+    pub stack: u32,
 }
 
 /// The answer to `snapshot`.
@@ -434,6 +438,8 @@ pub struct SnapshotReport {
     pub trace: Vec<SnapshotTrace>,
     /// Trace entries that are no longer kept.
     pub trace_dropped: u64,
+    /// The stacks of blocks and entries. The first is that of what has none.
+    pub stacks: Vec<Arc<Stack>>,
     /// What limits this answer.
     pub coverage: Vec<CoverageNote>,
 }

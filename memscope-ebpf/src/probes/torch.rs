@@ -130,14 +130,14 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
     if unsafe { (*process).flags } & CALIBRATE != 0 {
         let registers = read::left_over(&ctx);
         let caller = read::caller(&ctx);
-        let stack = read::sp(&ctx);
+        let frame = read::sp(&ctx);
         emit::<CalibrationRecord>(process, tid, KIND_CALIBRATION, beside.flags, stack, |record| {
             // SAFETY: the reservation is as large as CalibrationRecord; every field is written.
             unsafe {
                 fill(&raw mut (*record).trace, &args, action, device, &beside);
                 (*record).registers = registers;
                 (*record).caller = caller;
-                read::user_into(&raw mut (*record).stack, stack);
+                read::user_into(&raw mut (*record).stack, frame);
             }
         });
     } else {

@@ -1,0 +1,301 @@
+//! How a thread finds its own thread state: a slot of a pthread key, or a thread-local variable.
+//!
+//! It is the state that the interpreter keeps for `PyGILState_Ensure`: bound to the thread for as long as the thread
+//! knows Python. The other one, `_Py_tss_tstate` (from 3.12 on), is empty whenever the thread has released the GIL,
+//! and PyTorch releases it before it dispatches an operator.
+
+use std::fmt;
+use std::io;
+
+use memscope_site::Memory;
+use memscope_site::elf::{Elf, SymbolTable};
+use memscope_site::mapped::Mapped;
+
+use crate::threads::{Thread, at, is_thread};
+
+/// Where a thread's state is, starting from the thread's `fsbase`. 0 at any step: the thread has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ThreadStateAt {
+    /// At `fsbase` + this: a pthread key below 32, or a thread-local variable of a file that was loaded at the start.
+    Slot {
+        /// Signed: thread-local variables lie below `fsbase`.
+        offset: i64,
+    },
+    /// A pthread key from 32 on: at `fsbase` + `table` is a pointer, and at that + `offset` the state.
+    SecondLevel {
+        /// Where the pointer is.
+        table: i64,
+        /// Where the state is in what it points to.
+        offset: u64,
+    },
+    /// A thread-local variable of a file that was loaded later: at `fsbase` + `vector` is the pointer to the dynamic thread
+    /// vector, at that + `entry` the pointer to the file's variables, −1 where the thread has none yet; and
+    /// at that + `offset` the state.
+    Dynamic {
+        /// Where the pointer to the vector is.
+        vector: i64,
+        /// Where the file's entry in the vector is.
+        entry: u64,
+        /// Where the state is among the file's variables.
+        offset: u64,
+    },
+}
+
+/// The same as numbers: to `fsbase` add `offsets[0]` and read; so long as steps remain, add the next one and read.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ThreadStatePath {
+    /// Number of reads: 1 to 3.
+    pub reads: u32,
+    /// Always 0.
+    pub padding: u32,
+    /// What to add before each read.
+    pub offsets: [i64; 3],
+}
+
+impl ThreadStateAt {
+    /// As numbers.
+    pub fn path(&self) -> ThreadStatePath {
+        let (reads, offsets) = match *self {
+            ThreadStateAt::Slot { offset } => (1, [offset, 0, 0]),
+            ThreadStateAt::SecondLevel { table, offset } => (2, [table, offset as i64, 0]),
+            ThreadStateAt::Dynamic {
+                vector,
+                entry,
+                offset,
+            } => (3, [vector, entry as i64, offset as i64]),
+        };
+        ThreadStatePath {
+            reads,
+            padding: 0,
+            offsets,
+        }
+    }
+
+    /// The state of the thread with this `fsbase`; `None` where it has none.
+    pub fn read<M: Memory + ?Sized>(&self, memory: &M, fsbase: u64) -> io::Result<Option<u64>> {
+        let path = self.path();
+        let mut address = fsbase;
+        for offset in path.offsets.iter().take(path.reads as usize) {
+            address = memory.read_u64(address.wrapping_add_signed(*offset))?;
+            if address == 0 || address == u64::MAX {
+                return Ok(None);
+            }
+        }
+        Ok(Some(address))
+    }
+}
+
+impl fmt::Display for ThreadStateAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ThreadStateAt::Slot { offset } if *offset < 0 => {
+                write!(f, "[fsbase - {:#x}]", offset.unsigned_abs())
+            }
+            ThreadStateAt::Slot { offset } => write!(f, "[fsbase + {offset:#x}]"),
+            ThreadStateAt::SecondLevel { table, offset } => {
+                write!(f, "[[fsbase + {table:#x}] + {offset:#x}]")
+            }
+            ThreadStateAt::Dynamic {
+                vector,
+                entry,
+                offset,
+            } => write!(f, "[[[fsbase + {vector:#x}] + {entry:#x}] + {offset:#x}]"),
+        }
+    }
+}
+
+/// Where glibc keeps things in its `struct pthread`, which begins at `fsbase`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pthread {
+    /// The thread's number in the kernel: 32 bits.
+    pub tid: u32,
+    /// The table of pointers to blocks of key slots; the first block stands right before it.
+    pub blocks: u32,
+    /// Bytes of a key slot.
+    pub slot: u32,
+    /// Where in a slot the value is.
+    pub value: u32,
+    /// glibc's own description was read; otherwise these are the numbers of all its versions so far.
+    pub described: bool,
+}
+
+/// Slots in a block of pthread keys (`PTHREAD_KEY_2NDLEVEL_SIZE`).
+const BLOCK: u32 = 32;
+/// Number of keys (`PTHREAD_KEYS_MAX`).
+const KEYS: u32 = 1024;
+
+impl Default for Pthread {
+    /// glibc 2.31 to 2.42 on x86-64.
+    fn default() -> Pthread {
+        Pthread {
+            tid: 720,
+            blocks: 1296,
+            slot: 16,
+            value: 8,
+            described: false,
+        }
+    }
+}
+
+impl Pthread {
+    /// Reads the description that glibc keeps for debuggers; where there is none, the known numbers.
+    pub(crate) fn find<M: Memory + ?Sized>(pid: u32, mapped: &Mapped, memory: &M) -> Pthread {
+        mapped
+            .objects
+            .iter()
+            .filter(|object| object.is_executable())
+            .filter(|object| {
+                let name = object.file_name();
+                name.starts_with("libc.so")
+                    || name.starts_with("libc-")
+                    || name.starts_with("libpthread")
+            })
+            .find_map(|object| {
+                let opened = object.open(pid).ok()?;
+                let elf = Elf::read(&opened.bytes).ok()?;
+                let bias = object.bias(&elf)?;
+                let tables = [elf.exported_symbols(), elf.all_symbols()];
+                tables
+                    .into_iter()
+                    .find_map(|table| Pthread::described(&table.ok()??, memory, bias))
+            })
+            .unwrap_or_default()
+    }
+
+    fn described<M: Memory + ?Sized>(
+        table: &SymbolTable,
+        memory: &M,
+        bias: u64,
+    ) -> Option<Pthread> {
+        let number = |name: &[u8], word: u64| {
+            let symbol = table
+                .defined_like(|rest| rest.starts_with(b"_thread_db_"))
+                .find(|symbol| symbol.name == name)?;
+            let mut raw = [0; 4];
+            let address = symbol.address.wrapping_add(bias).wrapping_add(4 * word);
+            memory.read(address, &mut raw).ok()?;
+            Some(u32::from_le_bytes(raw))
+        };
+        // A field is described by three numbers: bits, count, offset.
+        let found = Pthread {
+            tid: number(b"_thread_db_pthread_tid", 2)?,
+            blocks: number(b"_thread_db_pthread_specific", 2)?,
+            slot: number(b"_thread_db_sizeof_pthread_key_data", 0)?,
+            value: number(b"_thread_db_pthread_key_data_data", 2)?,
+            described: true,
+        };
+        let sound = found.blocks < 1 << 16
+            && found.tid < 1 << 16
+            && (8..=64).contains(&found.slot)
+            && found.value < found.slot
+            && found.blocks >= found.slot * BLOCK;
+        sound.then_some(found)
+    }
+
+    /// Where the value of a pthread key is.
+    pub(crate) fn key(&self, key: u32) -> Option<ThreadStateAt> {
+        let place = key % BLOCK * self.slot + self.value;
+        match key / BLOCK {
+            _ if key >= KEYS => None,
+            0 => Some(ThreadStateAt::Slot {
+                offset: i64::from(self.blocks - BLOCK * self.slot + place),
+            }),
+            block => Some(ThreadStateAt::SecondLevel {
+                table: i64::from(self.blocks + 8 * block),
+                offset: u64::from(place),
+            }),
+        }
+    }
+}
+
+/// What a way to the thread state gives for all threads that the interpreter lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trial {
+    /// Threads for which it leads to their state.
+    pub right: usize,
+    /// Threads for which it leads to nothing: they begin, or have ended.
+    pub empty: usize,
+    /// Threads for which it leads to something else.
+    pub wrong: usize,
+}
+
+impl Trial {
+    /// Proven: right for one thread at least, and wrong for none.
+    pub fn proves(&self) -> bool {
+        self.right > 0 && self.wrong == 0
+    }
+}
+
+/// Tries a way with every thread.
+pub(crate) fn attempt<M: Memory + ?Sized>(
+    memory: &M,
+    way: &ThreadStateAt,
+    threads: &[Thread],
+) -> Trial {
+    let mut trial = Trial::default();
+    for thread in threads {
+        if !is_thread(memory, thread.fsbase) {
+            continue;
+        }
+        match way.read(memory, thread.fsbase) {
+            Ok(None) => trial.empty += 1,
+            // A thread that runs several interpreters has a state in each, and is in one of them.
+            Ok(Some(state))
+                if threads
+                    .iter()
+                    .any(|other| other.state == state && other.fsbase == thread.fsbase) =>
+            {
+                trial.right += 1;
+            }
+            Ok(Some(_)) | Err(_) => trial.wrong += 1,
+        }
+    }
+    trial
+}
+
+/// No further from the beginning of `_PyRuntime` is a key looked for.
+const REACH: u64 = 8192;
+
+/// The pthread key in `_PyRuntime`: where it should be, and wherever else it might be. The first that is proven.
+pub(crate) fn by_key<M: Memory + ?Sized>(
+    memory: &M,
+    pthread: &Pthread,
+    runtime: (u64, u64),
+    expected: u32,
+    threads: &[Thread],
+) -> Result<(u32, ThreadStateAt, Trial), String> {
+    let (address, size) = runtime;
+    let proven = |key: u32| {
+        let way = pthread.key(key)?;
+        let trial = attempt(memory, &way, threads);
+        trial.proves().then_some((key, way, trial))
+    };
+    if let Some(found) = key_at(memory, at(address, expected)).and_then(proven) {
+        return Ok(found);
+    }
+    // Another release of the same version has it elsewhere.
+    let mut found: Option<(u32, ThreadStateAt, Trial)> = None;
+    for offset in (0..size.min(REACH)).step_by(4) {
+        let Some(key) = key_at(memory, address.wrapping_add(offset)) else {
+            continue;
+        };
+        match (proven(key), &found) {
+            (Some(this), Some(other)) if this.0 != other.0 => {
+                return Err(format!(
+                    "the pthread keys {} and {} both lead to thread states",
+                    other.0, this.0
+                ));
+            }
+            (Some(this), None) => found = Some(this),
+            _ => {}
+        }
+    }
+    found.ok_or_else(|| "no pthread key in _PyRuntime leads to a thread state".to_owned())
+}
+
+/// {is initialised, key}.
+fn key_at<M: Memory + ?Sized>(memory: &M, address: u64) -> Option<u32> {
+    let word = memory.read_u64(address).ok()?;
+    (word as u32 == 1).then_some((word >> 32) as u32)
+}

@@ -98,8 +98,8 @@ const WALK = `(async (most) => {
     const at = Math.floor((step * (from.length - 1)) / Math.max(1, steps - 1));
     for (const kind of kinds) from[at].dispatchEvent(new MouseEvent(kind, { bubbles: true, view: window }));
     await frames();
-    // Times differ by microseconds, and frames are left out.
-    const words = said.textContent.replace(/, timestamp [^\\n]*/, "").split("\\n").slice(0, events.length > 0 ? 2 : 1).join(" ");
+    // Times differ by microseconds, frames are left out, and PyTorch before 2.9 writes no compile_context.
+    const words = said.textContent.replace(/, timestamp [^\\n]*/, "").replace(/, Compile context: [^,]*/, "").split("\\n").slice(0, events.length > 0 ? 2 : 1).join(" ");
     const drawn = events.length > 0 ? ${DRAWN} : null;
     found.push({ at, said: words, tags: drawn?.tags, numbers: drawn && String(drawn.numbers) });
   }

@@ -79,9 +79,10 @@ def into(pool):
             yield
         return
     # Before torch 2.5 graphs alone have private pools.
-    torch._C._cuda_beginAllocateCurrentStreamToPool(0, pool)
-    yield
-    torch._C._cuda_endAllocateCurrentStreamToPool(0, pool)
+    graph = torch.cuda.CUDAGraph()
+    KEPT.setdefault("graphs", []).append(graph)
+    with torch.cuda.graph(graph, pool=pool):
+        yield
 
 
 def pools():

@@ -179,7 +179,7 @@ impl Daemon for Serving {
 
     async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal> {
         if let Some(at) = at {
-            return self.earlier(pid, at).await.map(Arc::new);
+            return self.earlier(pid, at, Ledger::snapshot).await.map(Arc::new);
         }
         self.refresh_if_read(pid).await;
         self.about(pid, |ledger, process, as_of| {
@@ -189,11 +189,12 @@ impl Daemon for Serving {
         .map(Arc::new)
     }
 
-    async fn stacks(&self, _pid: u32, _at: Option<Moment>) -> Result<StackReport, Refusal> {
-        Err(Refusal::Invalid {
-            what: "this version takes no stacks".to_owned(),
-            hint: "`memscope-ctl leaks` tells what grows, by size".to_owned(),
-        })
+    async fn stacks(&self, pid: u32, at: Option<Moment>) -> Result<StackReport, Refusal> {
+        if let Some(at) = at {
+            return self.earlier(pid, at, Ledger::stacks).await;
+        }
+        self.refresh_if_read(pid).await;
+        self.about(pid, Ledger::stacks).await
     }
 
     async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal> {
@@ -216,7 +217,12 @@ impl Daemon for Serving {
 
 impl Serving {
     /// The state of an earlier moment: the journal, folded again up to there.
-    async fn earlier(&self, pid: u32, at: Moment) -> Result<SnapshotReport, Refusal> {
+    async fn earlier<T>(
+        &self,
+        pid: u32,
+        at: Moment,
+        question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T>,
+    ) -> Result<T, Refusal> {
         let now = self
             .keeper
             .ask(|_, as_of| as_of)
@@ -266,7 +272,7 @@ impl Serving {
         folded
             .ledger
             .find(pid)
-            .and_then(|process| folded.ledger.snapshot(process, as_of))
+            .and_then(|process| question(&folded.ledger, process, as_of))
             .ok_or_else(|| {
                 not_in_the_journal(&format!(
                     "lies before process {pid} was attached, or before what is left of the journal"

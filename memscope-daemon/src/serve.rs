@@ -206,6 +206,7 @@ impl Daemon for Serving {
                 .await
             }
             None => {
+                self.refresh_if_read(pid).await;
                 self.about(pid, |ledger, process, as_of| ledger.stacks(process, as_of))
                     .await
             }

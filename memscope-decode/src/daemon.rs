@@ -39,6 +39,9 @@ pub const KIND_HELD: u16 = KIND_DAEMON_FIRST + 10;
 /// [`DaemonRecord::ReadingCost`].
 pub const KIND_READING_COST: u16 = KIND_DAEMON_FIRST + 11;
 
+/// [`DaemonRecord::Lost`].
+pub const KIND_LOST: u16 = KIND_DAEMON_FIRST + 13;
+
 /// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
 /// without the segments before it. The record was in the journal before; this copy has no number
 /// of its own.
@@ -108,6 +111,8 @@ pub enum DaemonRecord {
     Held(HeldPart),
     /// A reading of the allocator's structures ended well.
     ReadingCost(ReadingCost),
+    /// Records were lost; the stamp says how many in all.
+    Lost,
 }
 
 /// What the header of a daemon's record says.
@@ -161,6 +166,7 @@ impl DaemonRecord {
             DaemonRecord::DeviceTotal(_) => KIND_DEVICE_TOTAL,
             DaemonRecord::Held(_) => KIND_HELD,
             DaemonRecord::ReadingCost(_) => KIND_READING_COST,
+            DaemonRecord::Lost => KIND_LOST,
         }
     }
 
@@ -169,9 +175,10 @@ impl DaemonRecord {
             DaemonRecord::SiteDefined(site) => serde_json::to_vec(site),
             DaemonRecord::Attached(facts) => serde_json::to_vec(facts),
             DaemonRecord::Placed(placement) => serde_json::to_vec(placement),
-            DaemonRecord::Detached | DaemonRecord::Exited | DaemonRecord::Replaced => {
-                serde_json::to_vec(&Nothing {})
-            }
+            DaemonRecord::Detached
+            | DaemonRecord::Exited
+            | DaemonRecord::Replaced
+            | DaemonRecord::Lost => serde_json::to_vec(&Nothing {}),
             DaemonRecord::Coverage(note) => serde_json::to_vec(note),
             DaemonRecord::Backend(backend) => serde_json::to_vec(backend),
             DaemonRecord::Clock { unix_ns } => serde_json::to_vec(&Clock { unix_ns: *unix_ns }),
@@ -268,6 +275,7 @@ impl DaemonRecord {
             KIND_DEVICE_TOTAL => DaemonRecord::DeviceTotal(json.read()?),
             KIND_HELD => DaemonRecord::Held(json.read()?),
             KIND_READING_COST => DaemonRecord::ReadingCost(json.read()?),
+            KIND_LOST => json.read::<Nothing>().map(|_| DaemonRecord::Lost)?,
             _ => return Ok(None),
         }))
     }

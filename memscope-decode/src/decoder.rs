@@ -147,6 +147,7 @@ impl Decoder {
             },
             DaemonRecord::Held(part) => Body::Held(Box::new(part)),
             DaemonRecord::ReadingCost(cost) => Body::ReadingCost(cost),
+            DaemonRecord::Lost => Body::Lost,
         };
         self.remember(header, &body);
         Said::Event(body)

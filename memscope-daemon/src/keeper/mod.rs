@@ -326,7 +326,7 @@ impl Keeper {
             Command::Calibrate { process, known } => self.calibrate(process, known),
             Command::Unwatch { process, done } => {
                 self.read_everything();
-                self.note_losses();
+                self.tell_losses();
                 self.watched.remove(&process);
                 self.calibrating.remove(&process);
                 self.oom_at.remove(&process);
@@ -336,7 +336,7 @@ impl Keeper {
             }
             Command::Ask(question) => {
                 self.read_everything();
-                self.note_losses();
+                self.tell_losses();
                 let as_of = self.as_of();
                 question(&mut self.ledger, as_of);
             }
@@ -378,7 +378,8 @@ impl Keeper {
         }
     }
 
-    /// Tells the tracer of processes that lost records: their state is to be read again.
+    /// Tells of processes that lost records. First the log, so that a reading which begins after this is
+    /// newer than the loss to everyone who reads it; then the tracer, which makes that reading.
     fn tell_losses(&mut self) {
         let mut lost = Vec::new();
         for (process, watched) in &mut self.watched {
@@ -389,16 +390,8 @@ impl Keeper {
             }
         }
         for process in lost {
+            self.append(process, &DaemonRecord::Lost);
             self.tell(Told::Lost { process });
-        }
-    }
-
-    /// Losses that no later record has told yet.
-    fn note_losses(&mut self) {
-        let now = clock::boot_ns();
-        for (process, watched) in &self.watched {
-            self.ledger
-                .note_loss(*process, watched.slot.counters().lost, now);
         }
     }
 
@@ -460,8 +453,10 @@ impl Keeper {
                 self.preamble.retain(|(owner, _)| *owner != process);
             }
             // A reading is too large to be repeated: a journal whose beginning is gone says so.
-            DaemonRecord::Held(_) | DaemonRecord::DeviceTotal(_) | DaemonRecord::ReadingCost(_) => {
-            }
+            DaemonRecord::Held(_)
+            | DaemonRecord::DeviceTotal(_)
+            | DaemonRecord::ReadingCost(_)
+            | DaemonRecord::Lost => {}
         }
     }
 

@@ -208,6 +208,7 @@ impl Tracer {
                 reader: None,
                 baseline: None,
                 read_every: cause.read_every,
+                retry: None,
                 next_read: Instant::now() + cause.read_every.unwrap_or_default(),
                 rule: cause.rule,
                 children: cause.children,

@@ -51,6 +51,7 @@ fn body(body: &Body) -> Wire {
             blocks: held.segments.iter().map(|s| s.blocks.len() as u32).sum(),
         }),
         Body::ReadingCost(cost) => Wire::ReadingCost(super::reading_cost(*cost)),
+        Body::Lost => Wire::Lost(v1::Nothing {}),
         Body::Call(one) => Wire::Call(call(one)),
         Body::Report(report) => Wire::Report(v1::PoolReport {
             device: report.device,

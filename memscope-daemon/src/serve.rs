@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use memscope_ledger::event::{Level, ProcessHandle};
 use memscope_ledger::report::{
     AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary,
-    SnapshotReport, StatsReport,
+    SnapshotReport, StackReport, StatsReport,
 };
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_rpc::{
@@ -20,6 +20,7 @@ use crate::clock;
 use crate::keeper::{Gone, KeeperHandle, KeeperStatus};
 use crate::messages::Messages;
 use crate::replay::{Until, replay_until};
+use crate::snapshots::Shelf;
 use crate::tracer::{Order, QUESTION, TracerStatus};
 
 /// How long an answer waits for the tracer to read a process's allocator again; an attach of another
@@ -38,6 +39,8 @@ pub struct Serving {
     pub messages: Messages,
     /// The recording that is replayed, and the moment it ends.
     pub replay: Option<(std::path::PathBuf, AsOf)>,
+    /// What triggers have taken; `None` where none are.
+    pub shelf: Option<Shelf>,
     /// How earlier moments are folded.
     pub ledger: LedgerConfig,
     /// Largest size of the journal.
@@ -56,7 +59,7 @@ impl From<Gone> for RefusalOf {
 }
 
 /// A refusal made from another crate's error.
-struct RefusalOf(Refusal);
+pub(crate) struct RefusalOf(pub(crate) Refusal);
 
 impl Serving {
     /// Asks the ledger about one process.
@@ -179,7 +182,12 @@ impl Daemon for Serving {
 
     async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal> {
         if let Some(at) = at {
-            return self.earlier(pid, at).await.map(Arc::new);
+            return self
+                .earlier(pid, at, |ledger, process, as_of| {
+                    ledger.snapshot(process, as_of)
+                })
+                .await
+                .map(Arc::new);
         }
         self.refresh_if_read(pid).await;
         self.about(pid, |ledger, process, as_of| {
@@ -187,6 +195,21 @@ impl Daemon for Serving {
         })
         .await
         .map(Arc::new)
+    }
+
+    async fn stacks(&self, pid: u32, at: Option<Moment>) -> Result<StackReport, Refusal> {
+        match at {
+            Some(at) => {
+                self.earlier(pid, at, |ledger, process, as_of| {
+                    ledger.stacks(process, as_of)
+                })
+                .await
+            }
+            None => {
+                self.about(pid, |ledger, process, as_of| ledger.stacks(process, as_of))
+                    .await
+            }
+        }
     }
 
     async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal> {
@@ -208,8 +231,13 @@ impl Daemon for Serving {
 }
 
 impl Serving {
-    /// The state of an earlier moment: the journal, folded again up to there.
-    async fn earlier(&self, pid: u32, at: Moment) -> Result<SnapshotReport, Refusal> {
+    /// Asks about an earlier moment: the journal, folded again up to there.
+    async fn earlier<T>(
+        &self,
+        pid: u32,
+        at: Moment,
+        question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T>,
+    ) -> Result<T, Refusal> {
         let now = self
             .keeper
             .ask(|_, as_of| as_of)
@@ -259,7 +287,7 @@ impl Serving {
         folded
             .ledger
             .find(pid)
-            .and_then(|process| folded.ledger.snapshot(process, as_of))
+            .and_then(|process| question(&folded.ledger, process, as_of))
             .ok_or_else(|| {
                 not_in_the_journal(&format!(
                     "lies before process {pid} was attached, or before what is left of the journal"

@@ -6,8 +6,8 @@ use crate::trim::fit;
 use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::{
-    Backend, CallOp, CoverageNote, HeldPart, Layer, Placement, ProcessFacts, ProcessHandle,
-    ReadingCost,
+    Backend, CallOp, CodeName, CoverageNote, HeldPart, Layer, Placement, ProcessFacts,
+    ProcessHandle, ReadingCost,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,9 @@ pub const KIND_HELD: u16 = KIND_DAEMON_FIRST + 10;
 pub const KIND_READING_COST: u16 = KIND_DAEMON_FIRST + 11;
 
 /// [`DaemonRecord::Lost`].
-pub const KIND_LOST: u16 = KIND_DAEMON_FIRST + 13;
+pub const KIND_LOST: u16 = KIND_DAEMON_FIRST + 15;
+/// [`DaemonRecord::Code`].
+pub const KIND_CODE_NAME: u16 = KIND_DAEMON_FIRST + 12;
 
 /// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
 /// without the segments before it. The record was in the journal before; this copy has no number
@@ -113,6 +115,8 @@ pub enum DaemonRecord {
     ReadingCost(ReadingCost),
     /// Records were lost; the stamp says how many in all.
     Lost,
+    /// What names a code object in stacks.
+    Code(CodeName),
 }
 
 /// What the header of a daemon's record says.
@@ -167,6 +171,7 @@ impl DaemonRecord {
             DaemonRecord::Held(_) => KIND_HELD,
             DaemonRecord::ReadingCost(_) => KIND_READING_COST,
             DaemonRecord::Lost => KIND_LOST,
+            DaemonRecord::Code(_) => KIND_CODE_NAME,
         }
     }
 
@@ -185,6 +190,7 @@ impl DaemonRecord {
             DaemonRecord::DeviceTotal(total) => serde_json::to_vec(total),
             DaemonRecord::Held(part) => serde_json::to_vec(part),
             DaemonRecord::ReadingCost(cost) => serde_json::to_vec(cost),
+            DaemonRecord::Code(name) => serde_json::to_vec(name),
         }
         .map_err(|source| EncodeError::Json {
             kind: self.kind(),
@@ -276,6 +282,7 @@ impl DaemonRecord {
             KIND_HELD => DaemonRecord::Held(json.read()?),
             KIND_READING_COST => DaemonRecord::ReadingCost(json.read()?),
             KIND_LOST => json.read::<Nothing>().map(|_| DaemonRecord::Lost)?,
+            KIND_CODE_NAME => DaemonRecord::Code(json.read()?),
             _ => return Ok(None),
         }))
     }

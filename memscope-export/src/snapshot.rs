@@ -4,8 +4,9 @@ use crate::ExportError;
 use crate::sink::Sink;
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{
-    BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace,
+    BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Stack,
 };
+use std::sync::Arc;
 
 /// PyTorch's device index is a signed byte.
 const MOST_DEVICES: i32 = 127;
@@ -21,7 +22,7 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), 
     out.begin_list()?;
     for part in &report.segments {
         out.item()?;
-        segment(part, out)?;
+        segment(part, &report.stacks, out)?;
     }
     out.end_list()?;
     out.key("device_traces")?;
@@ -31,7 +32,7 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), 
         out.begin_list()?;
         for entry in report.trace.iter().filter(|entry| entry.device == device) {
             out.item()?;
-            trace(entry, out)?;
+            trace(entry, &report.stacks, out)?;
         }
         out.end_list()?;
     }
@@ -77,7 +78,11 @@ fn settings(report: &SnapshotReport) -> &str {
         .map_or("", |(_, value)| value)
 }
 
-fn segment(segment: &SnapshotSegment, out: &mut impl Sink) -> Result<(), ExportError> {
+fn segment(
+    segment: &SnapshotSegment,
+    stacks: &[Arc<Stack>],
+    out: &mut impl Sink,
+) -> Result<(), ExportError> {
     let sum =
         |counts: fn(&SnapshotBlock) -> u64| -> u64 { segment.blocks.iter().map(counts).sum() };
     out.begin_dict()?;
@@ -113,7 +118,7 @@ fn segment(segment: &SnapshotSegment, out: &mut impl Sink) -> Result<(), ExportE
     out.begin_list()?;
     for part in &segment.blocks {
         out.item()?;
-        block(part, out)?;
+        block(part, stacks, out)?;
     }
     out.end_list()?;
     out.end_dict()?;
@@ -127,7 +132,36 @@ fn requested(block: &SnapshotBlock) -> u64 {
     }
 }
 
-fn block(block: &SnapshotBlock, out: &mut impl Sink) -> Result<(), ExportError> {
+/// A stack's frames, innermost first, written once and referred to.
+fn frames(number: u32, stacks: &[Arc<Stack>], out: &mut impl Sink) -> Result<(), ExportError> {
+    let stack = stacks.get(number as usize);
+    let Some(stack) = stack.filter(|stack| !stack.frames.is_empty()) else {
+        return Ok(out.empty_list()?);
+    };
+    if out.refer(number)? {
+        return Ok(());
+    }
+    out.begin_list()?;
+    for frame in &stack.frames {
+        out.item()?;
+        out.begin_dict()?;
+        out.key("name")?;
+        out.name(&frame.name)?;
+        out.key("filename")?;
+        out.name(&frame.file)?;
+        out.key("line")?;
+        out.int(u64::from(frame.line))?;
+        out.end_dict()?;
+    }
+    out.end_list()?;
+    Ok(out.share(number)?)
+}
+
+fn block(
+    block: &SnapshotBlock,
+    stacks: &[Arc<Stack>],
+    out: &mut impl Sink,
+) -> Result<(), ExportError> {
     out.begin_dict()?;
     out.key("address")?;
     out.int(block.addr)?;
@@ -142,12 +176,16 @@ fn block(block: &SnapshotBlock, out: &mut impl Sink) -> Result<(), ExportError> 
         BlockState::Inactive => "inactive",
     })?;
     out.key("frames")?;
-    out.empty_list()?;
+    frames(block.stack, stacks, out)?;
     out.end_dict()?;
     Ok(())
 }
 
-fn trace(entry: &SnapshotTrace, out: &mut impl Sink) -> Result<(), ExportError> {
+fn trace(
+    entry: &SnapshotTrace,
+    stacks: &[Arc<Stack>],
+    out: &mut impl Sink,
+) -> Result<(), ExportError> {
     out.begin_dict()?;
     out.key("action")?;
     out.word(action(entry.action))?;
@@ -167,7 +205,7 @@ fn trace(entry: &SnapshotTrace, out: &mut impl Sink) -> Result<(), ExportError> 
     out.key("user_metadata")?;
     out.word("")?;
     out.key("frames")?;
-    out.empty_list()?;
+    frames(entry.stack, stacks, out)?;
     if let Some(pool) = entry.pool {
         out.key("pool_id")?;
         out.pair(pool)?;

@@ -15,6 +15,7 @@ fn event(sequence: u64, body: Body) -> Event {
         process: PROCESS,
         tid: 100 + (sequence / 1000 % 4) as u32,
         lost_before: 0,
+        stack: StackRef::NotTaken,
         body,
     }
 }

@@ -4,14 +4,14 @@
 //! to answer for a process that it was never told of.
 
 use crate::clock::Clock;
-use crate::event::{Body, Event, Level, ProcessFacts, ProcessHandle};
+use crate::event::{Body, CodeName, Event, Level, ProcessFacts, ProcessHandle};
 use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
-    AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessState, ProcessSummary,
-    SnapshotReport, StatsReport,
+    AsOf, Baseline, FluctuationQuery, FluctuationReport, Gauge, LeakQuery, LeakReport,
+    ProcessState, ProcessSummary, SnapshotReport, StackReport, StatsReport,
 };
-use crate::{fluctuation, leaks, snapshot, stats};
+use crate::{fluctuation, gauge, leaks, snapshot, stack_report, stats};
 
 /// How much is kept.
 #[derive(Clone, Debug)]
@@ -137,6 +137,21 @@ impl Ledger {
         self.processes.get(&p).map(Process::summary)
     }
 
+    /// What each stack of a process allocated.
+    pub fn stacks(&self, p: ProcessHandle, as_of: AsOf) -> Option<StackReport> {
+        Some(stack_report::report(self.processes.get(&p)?, as_of))
+    }
+
+    /// What names the code object at an address now, if anything does.
+    pub fn code_name(&self, p: ProcessHandle, code: u64) -> Option<&CodeName> {
+        self.processes.get(&p)?.stacks.name_at(code)
+    }
+
+    /// Which code object an address names now, if it is in a stack.
+    pub fn code_sighting(&self, p: ProcessHandle, code: u64) -> Option<u32> {
+        self.processes.get(&p)?.stacks.sighting_at(code)
+    }
+
     /// How deep a process is looked into, where it was said.
     pub fn level(&self, p: ProcessHandle) -> Option<Level> {
         self.processes.get(&p)?.facts.level
@@ -169,6 +184,21 @@ impl Ledger {
             as_of,
             &self.clock,
         ))
+    }
+
+    /// The levels of one device of a process, at the cost of a lookup.
+    pub fn gauge(&self, p: ProcessHandle, device: i32) -> Option<Gauge> {
+        gauge::of(self.processes.get(&p)?, device)
+    }
+
+    /// The levels of all devices of a process that are known by number, in no order.
+    pub fn gauges(&self, p: ProcessHandle) -> impl Iterator<Item = Gauge> {
+        self.processes.get(&p).into_iter().flat_map(gauge::all)
+    }
+
+    /// Whether a snapshot of a process has in it what was there before the attach.
+    pub fn baseline(&self, p: ProcessHandle) -> Option<Baseline> {
+        self.processes.get(&p).map(gauge::baseline)
     }
 
     /// Forgets processes that ended longer ago than the retention, and says which.

@@ -8,11 +8,14 @@ use crate::clock::Clock;
 use crate::coverage;
 use crate::device::Device;
 use crate::event::Level;
+use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
-    AsOf, BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source,
+    AsOf, BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source, Stack,
 };
 use crate::segment::{Segment, Segments};
+use crate::stacks::NOT_TAKEN;
+use std::sync::Arc;
 
 /// Blocks up to this size come from the small pool (`kSmallSize`).
 const SMALL_BLOCK: u64 = 1 << 20;
@@ -36,7 +39,7 @@ impl Placed {
 /// Builds the report.
 pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotReport {
     let mut segments = Vec::new();
-    let mut trace = Vec::new();
+    let mut trace: Vec<SnapshotTrace> = Vec::new();
     let mut trace_dropped = 0;
     for row in process.devices.sorted() {
         let Some(device) = row.ordinal else {
@@ -56,18 +59,43 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
             time_ns: entry.time_ns,
             unix_ns: clock.unix_ns(entry.time_ns),
             tid: entry.tid,
+            stack: entry.stack,
         }));
         trace_dropped += row.pool.ring.dropped();
     }
-    trace.sort_by_key(|entry: &SnapshotTrace| entry.time_ns);
+    trace.sort_by_key(|entry| entry.time_ns);
+    let stacks = name_stacks(process, &mut segments, &mut trace);
     SnapshotReport {
         process: process.summary(),
         as_of,
         segments,
         trace,
         trace_dropped,
+        stacks,
         coverage: coverage::notes(process),
     }
+}
+
+/// The stacks in use, renumbered.
+fn name_stacks(
+    process: &Process,
+    segments: &mut [SnapshotSegment],
+    trace: &mut [SnapshotTrace],
+) -> Vec<Arc<Stack>> {
+    let mut stacks = vec![Arc::new(process.stacks.stack(NOT_TAKEN))];
+    let mut numbers = FastMap::default();
+    numbers.insert(NOT_TAKEN, 0);
+    let blocks = segments.iter_mut().flat_map(|segment| &mut segment.blocks);
+    let places = blocks
+        .map(|block| &mut block.stack)
+        .chain(trace.iter_mut().map(|entry| &mut entry.stack));
+    for place in places {
+        *place = *numbers.entry(*place).or_insert_with(|| {
+            stacks.push(Arc::new(process.stacks.stack(*place)));
+            stacks.len() as u32 - 1
+        });
+    }
+    stacks
 }
 
 /// Every driver allocation is a segment with one block.
@@ -99,6 +127,7 @@ fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
                 requested: Some(allocation.size),
                 state: BlockState::Active,
                 since_ns: allocation.born_ns,
+                stack: allocation.stack,
             }],
         })
         .collect();
@@ -197,6 +226,7 @@ fn placed_blocks(process: &Process, device: i32) -> Vec<Placed> {
                     Origin::Found if process.facts.level == Some(Level::Read) => block.born_ns,
                     Origin::Baseline | Origin::Found => 0,
                 },
+                stack: block.stack,
             },
             stream: block.stream,
             serial: block.serial,
@@ -267,6 +297,7 @@ fn segment(device: i32, range: &Segment, inside: Vec<Placed>, seen: bool) -> Sna
         requested: None,
         state: BlockState::Inactive,
         since_ns: 0,
+        stack: NOT_TAKEN,
     };
     let stream = inside.iter().find_map(|placed| placed.stream);
     for placed in inside {

@@ -6,6 +6,7 @@
 //! the entries since. For that some are kept even where none are to be shown.
 
 use crate::event::TraceAction;
+use crate::stacks::StackIndex;
 use std::collections::VecDeque;
 
 /// Entries kept at least, for readings that come late.
@@ -19,6 +20,7 @@ struct Kept {
     stream: u64,
     time_ns: u64,
     tid: u32,
+    stack: StackIndex,
     action: TraceAction,
     orphan: bool,
     /// Index into `pools` plus one; 0: not known.
@@ -35,6 +37,7 @@ pub(crate) struct Entry {
     pub(crate) pool: Option<(u64, u64)>,
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
+    pub(crate) stack: StackIndex,
     /// A free of a block that was not known then.
     pub(crate) orphan: bool,
 }
@@ -70,6 +73,7 @@ impl TraceRing {
             stream: entry.stream,
             time_ns: entry.time_ns,
             tid: entry.tid,
+            stack: entry.stack,
             action: entry.action,
             orphan: entry.orphan,
             pool,
@@ -127,6 +131,7 @@ impl TraceRing {
                 .and_then(|index| self.pools.get(index).copied()),
             time_ns: kept.time_ns,
             tid: kept.tid,
+            stack: kept.stack,
             orphan: kept.orphan,
         }
     }
@@ -171,6 +176,7 @@ mod tests {
                 pool: (i > 2).then_some((0, i)),
                 time_ns: i,
                 tid: 1,
+                stack: 0,
                 orphan: false,
             });
         }

@@ -1,10 +1,10 @@
 //! What a daemon must be able to do to be served, in plain types.
 
-use crate::{Caller, Refusal};
+use crate::{Caller, Refusal, Triggers};
 use memscope_ledger::event::{CoverageNote, Event, Level, ReadingCost};
 use memscope_ledger::report::{
     FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary, SnapshotReport,
-    StatsReport,
+    StackReport, StatsReport,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 /// [`Caller::may_see`]. Both run to their end even if the client goes away. Queries may be dropped
 /// at any await.
 #[tonic::async_trait]
-pub trait Daemon: Send + Sync + 'static {
+pub trait Daemon: Triggers + Send + Sync + 'static {
     /// Attaches, and returns once the probes of the processes that run already are live.
     async fn attach(
         &self,
@@ -51,6 +51,10 @@ pub trait Daemon: Send + Sync + 'static {
     /// `at`: the state of an earlier moment, from the journal.
     async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal>;
 
+    /// What each stack allocated. Drains the ring first. The server compares two of them: `from` and
+    /// `before` stay empty here. `at`: the state of an earlier moment, from the journal.
+    async fn stacks(&self, pid: u32, at: Option<Moment>) -> Result<StackReport, Refusal>;
+
     /// Events from now on, those that `filter` accepts. The channel is bounded and never waited
     /// for: see [`crate::EventHub`], which does this.
     async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal>;
@@ -82,6 +86,8 @@ pub struct AttachRequest {
     pub level: Level,
     /// At level `read`: time between two readings; `None` reads on demand only. Unused elsewhere.
     pub read_every: Option<Duration>,
+    /// Whether Python stacks are taken.
+    pub stacks: bool,
 }
 
 /// Which processes to attach.

@@ -12,6 +12,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
+use tonic::Streaming;
 
 /// A pickle is nothing for a terminal.
 pub(super) fn refuse_terminal(snapshot: &Snapshot) -> Result<(), Failure> {
@@ -32,42 +33,39 @@ pub(super) async fn snapshot(
 ) -> Result<Exit, Failure> {
     let pid = client.choose(snapshot.process.pid).await?;
     let mut target = Target::open(snapshot.output.as_deref())?;
-    match snapshot.format {
-        Format::MemoryViz => {
-            export(
-                client,
+    let format = match snapshot.format {
+        Format::MemoryViz => Some(v1::ExportFormat::MemoryViz),
+        Format::Perfetto => Some(v1::ExportFormat::Perfetto),
+        Format::Html => Some(v1::ExportFormat::Html),
+        Format::Json => None,
+    };
+    match format {
+        Some(format) => {
+            let question = v1::ExportRequest {
                 pid,
-                snapshot.at,
-                v1::ExportFormat::MemoryViz,
-                &mut target,
-            )
-            .await?;
+                format: format.into(),
+                at: snapshot.at,
+                ..v1::ExportRequest::default()
+            };
+            export(client, question, &mut target).await?;
         }
-        Format::Perfetto => {
-            export(
-                client,
-                pid,
-                snapshot.at,
-                v1::ExportFormat::Perfetto,
-                &mut target,
-            )
-            .await?;
-        }
-        Format::Html => {
-            export(
-                client,
-                pid,
-                snapshot.at,
-                v1::ExportFormat::Html,
-                &mut target,
-            )
-            .await?;
-        }
-        Format::Json => as_json(client, pid, snapshot.at, &mut target).await?,
+        None => as_json(client, pid, snapshot.at, &mut target).await?,
     }
-    let bytes = target.bytes;
+    if told(target, pid, json)?.is_some() && !json {
+        match snapshot.format {
+            Format::MemoryViz => output::text("Open it at https://pytorch.org/memory_viz\n")?,
+            Format::Perfetto => output::text("Open it at https://ui.perfetto.dev\n")?,
+            Format::Html | Format::Json => {}
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Puts a file in its place and tells of it; returns where, if it is a file.
+pub(super) fn told(target: Target, pid: u32, json: bool) -> Result<Option<PathBuf>, Failure> {
+    let bytes = target.bytes();
     let Some(path) = target.finish()? else {
-        return Ok(Exit::Done);
+        return Ok(None);
     };
     if json {
         output::json(&Written {
@@ -78,13 +76,8 @@ pub(super) async fn snapshot(
     } else {
         let size = units::exact_bytes(Some(bytes));
         output::text(&format!("Wrote {}, {size}.\n", path.display()))?;
-        match snapshot.format {
-            Format::MemoryViz => output::text("Open it at https://pytorch.org/memory_viz\n")?,
-            Format::Perfetto => output::text("Open it at https://ui.perfetto.dev\n")?,
-            Format::Html | Format::Json => {}
-        }
     }
-    Ok(Exit::Done)
+    Ok(Some(path))
 }
 
 #[derive(Serialize)]
@@ -94,21 +87,24 @@ struct Written {
     bytes: u64,
 }
 
-async fn export(
+/// Writes the bytes of a file as they come.
+pub(super) async fn export(
     client: &Client,
-    pid: u32,
-    at: Option<v1::Moment>,
-    format: v1::ExportFormat,
+    question: v1::ExportRequest,
     target: &mut Target,
 ) -> Result<(), Failure> {
-    let question = v1::ExportRequest {
-        pid,
-        format: format.into(),
-        at,
-    };
-    let mut chunks = client
+    let chunks = client
         .ask(question, async |mut rpc, request| rpc.export(request).await)
         .await?;
+    drain(client, chunks, target).await
+}
+
+/// Writes a file as it comes.
+pub(super) async fn drain(
+    client: &Client,
+    mut chunks: Streaming<v1::ExportChunk>,
+    target: &mut Target,
+) -> Result<(), Failure> {
     while let Some(chunk) = client.next(&mut chunks).await? {
         // The last chunk is empty.
         if chunk.content.is_empty() {
@@ -217,8 +213,8 @@ impl Document {
     }
 }
 
-/// Where a snapshot goes.
-struct Target {
+/// Where a file goes.
+pub(super) struct Target {
     kind: Kind,
     bytes: u64,
 }
@@ -232,12 +228,17 @@ enum Kind {
 }
 
 impl Target {
-    fn open(path: Option<&Path>) -> Result<Target, Failure> {
+    pub(super) fn open(path: Option<&Path>) -> Result<Target, Failure> {
         let kind = match path {
             None => Kind::Stdout(BufWriter::new(io::stdout())),
             Some(path) => Self::file(path).map_err(|source| cannot_write(path, source))?,
         };
         Ok(Target { kind, bytes: 0 })
+    }
+
+    /// Written so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn file(path: &Path) -> io::Result<Kind> {
@@ -277,7 +278,7 @@ impl Target {
     }
 
     /// Puts the file in its place; returns where, if it is a file.
-    fn finish(self) -> Result<Option<PathBuf>, Failure> {
+    pub(super) fn finish(self) -> Result<Option<PathBuf>, Failure> {
         match self.kind {
             Kind::Stdout(mut out) => {
                 out.flush().map_err(cannot_print)?;

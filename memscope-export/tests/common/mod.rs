@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test program uses a part of it
 
 pub mod course;
+pub mod stacks;
 
 use memscope_ledger::event::{CoverageNote, EventId, ProcessFacts, ProcessHandle, TraceAction};
 use memscope_ledger::report::*;
@@ -38,6 +39,7 @@ pub fn block(addr: u64, size: u64, requested: Option<u64>, state: BlockState) ->
         requested,
         state,
         since_ns: 0,
+        stack: 0,
     }
 }
 
@@ -52,6 +54,7 @@ pub fn entry(action: TraceAction, device: i32, addr: u64, size: u64) -> Snapshot
         time_ns: 5,
         unix_ns: 1_700_000_000_123_456_789,
         tid: 9,
+        stack: 0,
     }
 }
 
@@ -128,6 +131,7 @@ pub fn report() -> SnapshotReport {
             entry(TraceAction::Snapshot, 0, 0, 3 << 20),
         ],
         trace_dropped: 7,
+        stacks: Vec::new(),
         coverage: vec![CoverageNote {
             code: "attached_late".to_owned(),
             text: "Attached late.".to_owned(),

@@ -39,6 +39,8 @@ pub const KIND_HELD: u16 = KIND_DAEMON_FIRST + 10;
 /// [`DaemonRecord::ReadingCost`].
 pub const KIND_READING_COST: u16 = KIND_DAEMON_FIRST + 11;
 
+/// [`DaemonRecord::Lost`].
+pub const KIND_LOST: u16 = KIND_DAEMON_FIRST + 15;
 /// [`DaemonRecord::Code`].
 pub const KIND_CODE_NAME: u16 = KIND_DAEMON_FIRST + 12;
 
@@ -111,6 +113,8 @@ pub enum DaemonRecord {
     Held(HeldPart),
     /// A reading of the allocator's structures ended well.
     ReadingCost(ReadingCost),
+    /// Records were lost; the stamp says how many in all.
+    Lost,
     /// What names a code object in stacks.
     Code(CodeName),
 }
@@ -166,6 +170,7 @@ impl DaemonRecord {
             DaemonRecord::DeviceTotal(_) => KIND_DEVICE_TOTAL,
             DaemonRecord::Held(_) => KIND_HELD,
             DaemonRecord::ReadingCost(_) => KIND_READING_COST,
+            DaemonRecord::Lost => KIND_LOST,
             DaemonRecord::Code(_) => KIND_CODE_NAME,
         }
     }
@@ -175,9 +180,10 @@ impl DaemonRecord {
             DaemonRecord::SiteDefined(site) => serde_json::to_vec(site),
             DaemonRecord::Attached(facts) => serde_json::to_vec(facts),
             DaemonRecord::Placed(placement) => serde_json::to_vec(placement),
-            DaemonRecord::Detached | DaemonRecord::Exited | DaemonRecord::Replaced => {
-                serde_json::to_vec(&Nothing {})
-            }
+            DaemonRecord::Detached
+            | DaemonRecord::Exited
+            | DaemonRecord::Replaced
+            | DaemonRecord::Lost => serde_json::to_vec(&Nothing {}),
             DaemonRecord::Coverage(note) => serde_json::to_vec(note),
             DaemonRecord::Backend(backend) => serde_json::to_vec(backend),
             DaemonRecord::Clock { unix_ns } => serde_json::to_vec(&Clock { unix_ns: *unix_ns }),
@@ -275,6 +281,7 @@ impl DaemonRecord {
             KIND_DEVICE_TOTAL => DaemonRecord::DeviceTotal(json.read()?),
             KIND_HELD => DaemonRecord::Held(json.read()?),
             KIND_READING_COST => DaemonRecord::ReadingCost(json.read()?),
+            KIND_LOST => json.read::<Nothing>().map(|_| DaemonRecord::Lost)?,
             KIND_CODE_NAME => DaemonRecord::Code(json.read()?),
             _ => return Ok(None),
         }))

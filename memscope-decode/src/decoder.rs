@@ -148,6 +148,7 @@ impl Decoder {
             },
             DaemonRecord::Held(part) => Body::Held(Box::new(part)),
             DaemonRecord::ReadingCost(cost) => Body::ReadingCost(cost),
+            DaemonRecord::Lost => Body::Lost,
             DaemonRecord::Code(name) => Body::Code(Box::new(name)),
         };
         self.remember(header, &body);

@@ -80,7 +80,8 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
         | DaemonRecord::Clock { .. }
         | DaemonRecord::DeviceTotal(_)
         | DaemonRecord::Held(_)
-        | DaemonRecord::ReadingCost(_) => {}
+        | DaemonRecord::ReadingCost(_)
+        | DaemonRecord::Lost => {}
         DaemonRecord::Code(name) => {
             // Line tables of generated code can be of any length.
             let most = most.saturating_mul(4);

@@ -70,6 +70,7 @@ fn records() -> Vec<DaemonRecord> {
             bytes_read: 123_456,
             raced: 3,
         }),
+        DaemonRecord::Lost,
     ]
 }
 

@@ -152,16 +152,37 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
             ),
         );
     }
-    let (mut resyncs, mut gone, mut overhang) = (0, process.driver.found_gone(), 0);
+    let (mut resyncs, mut gone, mut overhang) = (0, 0, 0);
+    // Where nothing was read since the loss, nothing proves that what was lost changed nothing.
+    let mut unread = false;
     for row in process.devices.iter() {
         // What came before a reading is settled by it.
         let (settled_resyncs, settled_gone) = row.pool.read.settled;
         resyncs += row.pool.resync_count.saturating_sub(settled_resyncs);
         gone += row.pool.found_gone.saturating_sub(settled_gone);
         overhang += row.pool.totals.overhang();
+        unread |= row.pool.seen && row.pool.read.until_ns <= process.pool.lost_by;
     }
-    let driver_lost = lost > 0 && process.source() == Source::Driver;
-    if resyncs + gone + overhang == 0 && !driver_lost {
+    unread &= lost > 0;
+    let driver_gone = process.driver.found_gone();
+    if lost > 0 || driver_gone > 0 {
+        // The pool's own numbers do not depend on these.
+        let code = match process.source() {
+            Source::Driver => "inexact_after_loss",
+            Source::Pool => "driver_inexact_after_loss",
+        };
+        say(
+            code,
+            format!(
+                "{driver_gone} allocations of the runtime and the driver turned out to have been \
+                 freed unseen: sums of these allocations may be off by what was lost"
+            ),
+        );
+    }
+    if process.source() == Source::Driver {
+        return;
+    }
+    if resyncs + gone + overhang == 0 && !unread {
         return;
     }
     let mut text = format!(
@@ -179,9 +200,6 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
         text.push_str(&format!(
             "; {suspects} blocks that lived at the last loss are not confirmed since"
         ));
-    }
-    if driver_lost {
-        text.push_str("; sums of driver allocations may be off by what was lost");
     }
     say("inexact_after_loss", text);
 }

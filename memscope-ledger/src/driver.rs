@@ -246,6 +246,32 @@ impl Driver {
         self.vmm.claim(scene, device, addr, end);
     }
 
+    /// All that the pool on `device` held at `at_ns` was read: what was claimed for it by then and
+    /// is none of it was given back unseen.
+    pub(crate) fn keep_of_pool(
+        &mut self,
+        scene: &mut Scene<'_>,
+        device: i32,
+        at_ns: u64,
+        explained: impl Fn(u64, u64) -> bool,
+    ) {
+        let gone: Vec<u64> = self
+            .live
+            .iter()
+            .filter(|(ptr, a)| {
+                a.pooled
+                    && a.device == Some(device)
+                    && a.born_ns <= at_ns
+                    && !explained(**ptr, ptr.saturating_add(a.size))
+            })
+            .map(|(ptr, _)| *ptr)
+            .collect();
+        for ptr in gone {
+            self.remove(scene, ptr, false);
+        }
+        self.vmm.keep_of_pool(scene, device, at_ns, explained);
+    }
+
     /// The device of the allocation at this address, where it is known.
     pub(crate) fn device_at(&self, addr: u64) -> Option<i32> {
         let (&start, found) = self.live.range(..=addr).next_back()?;

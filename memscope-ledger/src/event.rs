@@ -102,6 +102,8 @@ pub enum Body {
     },
     /// A reading of the allocator's own structures ended well: what it took.
     ReadingCost(ReadingCost),
+    /// Records were lost, which no record that came since could tell; how many in all, the header says.
+    Lost,
     /// A runtime or driver call returned.
     Call(Call),
     /// PyTorch's allocator reported a block and its totals.

@@ -220,14 +220,6 @@ impl Ledger {
         gone
     }
 
-    /// The kernel's counter of lost records, as read at `time_ns`: loss after the last record.
-    /// What the next records tell again is not counted again.
-    pub fn note_loss(&mut self, p: ProcessHandle, lost_total: u64, time_ns: u64) {
-        if let Some(process) = self.processes.get_mut(&p) {
-            process.note_loss(lost_total, time_ns);
-        }
-    }
-
     /// Nanoseconds since 1970 at a boot time, by the clock pairs seen; 0 before the first.
     pub fn unix_ns(&self, boot_ns: u64) -> u64 {
         self.clock.unix_ns(boot_ns)

@@ -30,8 +30,7 @@ impl Loss {
         }
     }
 
-    /// A count heard at `time_ns`, in an event's header or from the kernel's counter. Says whether
-    /// it tells of new loss.
+    /// A count heard at `time_ns`, in an event's header. Says whether it tells of new loss.
     pub(crate) fn hear(&mut self, lost: u64, time_ns: u64) -> bool {
         let fresh = lost > self.told;
         if fresh {
@@ -48,12 +47,6 @@ impl Loss {
         }
         self.heard_ns = self.heard_ns.max(time_ns);
         fresh
-    }
-
-    /// A count read outside the stream: loss that no record has told yet. Where it tells nothing
-    /// new, the next gap still starts at the last record.
-    pub(crate) fn hear_outside(&mut self, lost: u64, time_ns: u64) -> bool {
-        lost > self.told && self.hear(lost, time_ns)
     }
 
     /// Records lost so far.

@@ -34,6 +34,8 @@ pub(crate) struct Pool {
     pub(crate) seen: bool,
     /// What happened since then is known without a hole.
     pub(crate) complete_since: u64,
+    /// When the last loss of records was told; 0 before any.
+    pub(crate) lost_by: u64,
 }
 
 /// A block about to be entered.
@@ -440,6 +442,7 @@ impl Pool {
     /// Records were lost, the last of them by `time_ns`: any block may have gone with them.
     pub(crate) fn records_lost(&mut self, time_ns: u64) {
         self.blind_until(time_ns);
+        self.lost_by = self.lost_by.max(time_ns);
         let blocks = &self.blocks;
         let all = blocks
             .iter()

@@ -376,6 +376,7 @@ fn replace_segments(scene: &mut Scene<'_>, driver: &mut Driver, reading: &Readin
             large: Some(segment.large),
         });
     }
+    let held = segments.clone();
     let row = scene.devices.pool(reading.device);
     let mut quiet = true;
     for entry in row.ring.after(reading.at_ns) {
@@ -390,4 +391,8 @@ fn replace_segments(scene: &mut Scene<'_>, driver: &mut Driver, reading: &Readin
     for segment in segments.iter() {
         driver.claim(scene, reading.device, segment.addr, segment.size);
     }
+    // What went since the reading is about to be told of by its own call.
+    driver.keep_of_pool(scene, reading.device, reading.at_ns, |from, to| {
+        segments.explain(from, to) || held.explain(from, to)
+    });
 }

@@ -82,7 +82,10 @@ impl Process {
     /// Takes one event of a process that has not ended.
     pub(crate) fn apply(&mut self, event: &Event) {
         self.events += 1;
-        if self.loss.hear(event.lost_before, event.time_ns) {
+        // A reading is of an earlier moment and knows nothing of losses.
+        if !matches!(event.body, Body::Held(_) | Body::ReadingCost(_))
+            && self.loss.hear(event.lost_before, event.time_ns)
+        {
             self.records_lost(event.time_ns);
         }
         self.last_ns = self.last_ns.max(event.time_ns);
@@ -144,6 +147,8 @@ impl Process {
             Body::Code(name) => self.stacks.named(name),
             Body::CodeDied { code } => self.stacks.died(*code, event.id.sequence),
             Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
+            // The header has told of it.
+            Body::Lost => {}
             // The ledger has taken it: it is the machine's.
             Body::Clock { .. } => {}
         }
@@ -166,13 +171,6 @@ impl Process {
         if self.state == ProcessState::Attached {
             self.state = state;
             self.ended_ns = Some(time_ns);
-        }
-    }
-
-    /// The kernel's counter of lost records, read outside the stream.
-    pub(crate) fn note_loss(&mut self, lost_total: u64, time_ns: u64) {
-        if self.ended_ns.is_none() && self.loss.hear_outside(lost_total, time_ns) {
-            self.records_lost(time_ns);
         }
     }
 

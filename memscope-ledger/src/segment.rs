@@ -115,6 +115,33 @@ impl Segments {
         }
     }
 
+    /// Whether any of them has something of this range of addresses.
+    pub(crate) fn overlaps(&self, addr: u64, end: u64) -> bool {
+        let last = self.ranges.range(..end).next_back();
+        last.is_some_and(|(_, found)| found.end() > addr)
+    }
+
+    /// Whether they explain an allocation of the driver at this range of addresses: it is one of them,
+    /// or a chunk of one, or what the allocator of a private pool divides among several.
+    pub(crate) fn explain(&self, addr: u64, end: u64) -> bool {
+        let mut any = false;
+        for (_, found) in self.ranges.range(..end).rev() {
+            if found.end() <= addr {
+                break;
+            }
+            if found.expandable && found.addr <= addr && end <= found.end() {
+                return true;
+            }
+            let whole = (found.addr, found.end()) == (addr, end);
+            let part = found.pool != (0, 0) && addr <= found.addr && found.end() <= end;
+            if !whole && !part {
+                return false;
+            }
+            any = true;
+        }
+        any
+    }
+
     /// Their bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.ranges

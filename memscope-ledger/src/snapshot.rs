@@ -171,7 +171,8 @@ fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSe
     segments
 }
 
-/// Segments from the trace, and where it has not told of one, driver allocations that hold blocks.
+/// Segments from the trace or a reading, and where these have not told of one, driver allocations that
+/// hold blocks: those from before a reading are in it or are no segments.
 fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
     let mut from_driver = Segments::default();
     let plain = process
@@ -183,7 +184,9 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
         .iter()
         .map(|range| (range.addr, range.size, &range.allocation, true));
     for (addr, size, allocation, expandable) in plain.chain(mapped) {
-        if allocation.pooled && allocation.device == Some(device) {
+        let told = allocation.born_ns < row.pool.read.until_ns
+            || row.pool.segments.overlaps(addr, addr.saturating_add(size));
+        if allocation.pooled && allocation.device == Some(device) && !told {
             from_driver.add(Segment {
                 addr,
                 size,
@@ -193,9 +196,6 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
                 large: None,
             });
         }
-    }
-    for told in row.pool.segments.iter() {
-        from_driver.cut(told.addr, told.end());
     }
     let mut ranges: Vec<Segment> = from_driver.iter().copied().collect();
     ranges.extend(row.pool.segments.iter().copied());

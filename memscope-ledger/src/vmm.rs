@@ -256,6 +256,42 @@ impl Vmm {
         }
     }
 
+    /// The pool's memory that is none of what the pool holds was given back unseen.
+    pub(crate) fn keep_of_pool(
+        &mut self,
+        scene: &mut Scene<'_>,
+        device: i32,
+        at_ns: u64,
+        explained: impl Fn(u64, u64) -> bool,
+    ) {
+        let is_pools = |physical: &Physical| {
+            matches!(physical.memory, Memory::Own(a)
+                if a.pooled && a.device == Some(device) && a.born_ns <= at_ns)
+        };
+        let mut used: FastMap<u64, ()> = FastMap::default();
+        let mut gone = Vec::new();
+        for (&start, mapping) in &self.mappings {
+            let Some(number) = mapping.physical else {
+                continue;
+            };
+            if explained(start, start.saturating_add(mapping.size)) {
+                used.insert(number, ());
+            } else if self.physicals.get(&number).is_some_and(is_pools) {
+                gone.push((start, number));
+            }
+        }
+        for (start, number) in gone {
+            if !used.contains_key(&number) {
+                // The pool keeps a handle no longer than its mapping.
+                self.names.retain(|_, (named, _)| *named != number);
+                if let Some(physical) = self.physicals.get_mut(&number) {
+                    physical.references = 0;
+                }
+            }
+            self.drop_mapping(scene, start, false);
+        }
+    }
+
     /// Everything on a device went with its context.
     pub(crate) fn reset(&mut self, scene: &mut Scene<'_>, device: Option<i32>) {
         let gone: Vec<u64> = self

@@ -113,8 +113,10 @@ fn gaps_have_a_place() {
     lost_at(300, 7);
     lost_at(400, 7);
     lost_at(450, 0); // events of the daemon's own say nothing of loss
-    ledger.note_loss(P, 7, 500);
-    ledger.note_loss(P, 10, 600);
+    // What no record has told of yet.
+    let mut e = event(P, 600, Body::Lost);
+    e.lost_before = 10;
+    ledger.apply(&e);
     let mut e = event(P, 700, Body::Forked { child: 6 });
     e.lost_before = 10;
     ledger.apply(&e);

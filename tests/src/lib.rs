@@ -34,7 +34,7 @@ pub use places::{scratch, tool, workload};
 pub use program::Program;
 pub use sim::{Sim, sim};
 pub use simlog::{Held, SimLog};
-pub use torch::{Torch, assert_totals};
+pub use torch::{Torch, assert_totals, claims_to_know, compared};
 pub use wait::{LONG, SHORT, eventually, until};
 
 pub use serde_json::{Value, json};

@@ -5,8 +5,23 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::build::{Library, library};
+use crate::daemon::Daemon;
+use crate::places::scratch;
 use crate::program::Program;
-use crate::{device, sim};
+use crate::{coverage, device, number, sim};
+
+/// Codes of coverage that take back that every block is known.
+const NOT_KNOWN: [&str; 8] = [
+    "attached_late",
+    "baseline_not_read",
+    "inexact_after_loss",
+    "reading_contradicted",
+    "reading_failed",
+    "reading_incomplete",
+    "reading_too_old",
+    "rounded_size_unknown",
+];
 
 /// A PyTorch process on the simulated device that waits for commands.
 pub struct Torch {
@@ -46,6 +61,39 @@ impl DerefMut for Torch {
     fn deref_mut(&mut self) -> &mut Program {
         &mut self.program
     }
+}
+
+impl Torch {
+    /// Starts threads of a kind (`python`, `native`) that wait to allocate without a pause: see
+    /// `workloads/hammer.py`. `go` sets them off.
+    pub fn hammer(&mut self, kind: &str, threads: u32) {
+        let native = library("hammer.c", "hammer.so", Library::None, &[]);
+        self.ask(&format!("hammer {kind} {threads} {}", native.display()));
+    }
+
+    /// Operations of those threads so far.
+    #[track_caller]
+    pub fn operations(&mut self) -> u64 {
+        number(&self.ask("operations")["operations"])
+    }
+}
+
+/// The state of a process in memscope's export (`exported`) and in PyTorch's own snapshot (`own`).
+#[track_caller]
+pub fn compared(daemon: &Daemon, torch: &mut Torch) -> Value {
+    let folder = scratch();
+    let file = folder.path().join("snapshot.pickle");
+    let file = file.to_str().unwrap();
+    daemon
+        .ctl(&["snapshot", "--pid", &torch.pid_text(), "-o", file])
+        .text();
+    torch.ask(&format!("compare {file}"))
+}
+
+/// Whether an answer claims that every block is known.
+pub fn claims_to_know(answer: &Value) -> bool {
+    let codes = coverage(answer);
+    !NOT_KNOWN.iter().any(|code| codes.contains(code))
 }
 
 /// An answer to `stats` has the numbers that PyTorch told, for every device on which it holds memory.

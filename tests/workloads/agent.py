@@ -5,6 +5,7 @@ standard output, which has the allocator's own totals at that moment. An unexpec
 answer {"error": ...}. It ends with its input.
 """
 
+import collections
 import gc
 import json
 import os
@@ -65,8 +66,22 @@ def totals_(device="0"):
 
 
 @command
-def history():
-    torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
+def history(bare=None):
+    """Turns PyTorch's own recorder on; `bare` without stacks."""
+    context = None if bare else "all"
+    torch.cuda.memory._record_memory_history(context=context, max_entries=3_000_000, stacks="python")
+
+
+@command
+def end_history():
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+@command
+def history_counts():
+    """Entries of PyTorch's own history by action."""
+    traces = torch.cuda.memory._snapshot()["device_traces"]
+    return {"counts": collections.Counter(entry["action"] for trace in traces for entry in trace)}
 
 
 @command
@@ -87,7 +102,11 @@ def comparable(snapshot):
     """What two snapshots of the same moment must agree on."""
     segments = []
     for segment in snapshot["segments"]:
-        blocks = [[block["address"], block["size"], block["state"]] for block in segment["blocks"]]
+        blocks = []
+        for block in segment["blocks"]:
+            # What the last owner of a free piece asked for says nothing.
+            requested = None if block["state"] == "inactive" else block["requested_size"]
+            blocks.append([block["address"], block["size"], block["state"], requested])
         keys = ("device", "address", "total_size", "stream", "segment_type")
         segments.append([*(segment[key] for key in keys), list(segment["segment_pool_id"]), blocks])
     return sorted(segments)
@@ -380,6 +399,31 @@ def pluggable(path):
     """Exchanges the allocator, before it is used."""
     allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "give", "take_back")
     torch.cuda.memory.change_current_allocator(allocator)
+
+
+@command
+def hammer(kind, count, library=None):
+    """Threads that allocate without a pause, held until `go`."""
+    from hammer import Hammer
+
+    STATE["hammer"] = Hammer(kind, int(count), library)
+
+
+@command
+def go(count=None, pause_us="0"):
+    """So many of them go on, with such a pause before each operation; the others stand still."""
+    STATE["hammer"].allow(STATE["hammer"].count if count is None else int(count), int(pause_us))
+
+
+@command
+def hold():
+    """Returns when all of them stand still."""
+    STATE["hammer"].allow(0)
+
+
+@command
+def operations():
+    return {"operations": STATE["hammer"].operations()}
 
 
 @command

@@ -351,7 +351,7 @@ impl Keeper {
             Command::Calibrate { process, known } => self.calibrate(process, known),
             Command::Unwatch { process, done } => {
                 self.read_everything();
-                self.note_losses();
+                self.tell_losses();
                 self.watched.remove(&process);
                 self.calibrating.remove(&process);
                 self.preamble.retain(|(owner, _)| *owner != process);
@@ -360,7 +360,7 @@ impl Keeper {
             }
             Command::Ask(question) => {
                 self.read_everything();
-                self.note_losses();
+                self.tell_losses();
                 let as_of = self.as_of();
                 question(&mut self.ledger, as_of);
             }
@@ -407,7 +407,8 @@ impl Keeper {
         }
     }
 
-    /// Tells the tracer of processes that lost records: their state is to be read again.
+    /// Tells of processes that lost records. First the log, so that a reading which begins after this is
+    /// newer than the loss to everyone who reads it; then the tracer, which makes that reading.
     fn tell_losses(&mut self) {
         let mut lost = Vec::new();
         for (process, watched) in &mut self.watched {
@@ -418,16 +419,8 @@ impl Keeper {
             }
         }
         for process in lost {
+            self.append(process, &DaemonRecord::Lost);
             self.tell(Told::Lost { process });
-        }
-    }
-
-    /// Losses that no later record has told yet.
-    fn note_losses(&mut self) {
-        let now = clock::boot_ns();
-        for (process, watched) in &self.watched {
-            self.ledger
-                .note_loss(*process, watched.slot.counters().lost, now);
         }
     }
 
@@ -493,6 +486,7 @@ impl Keeper {
             DaemonRecord::Held(_)
             | DaemonRecord::DeviceTotal(_)
             | DaemonRecord::ReadingCost(_)
+            | DaemonRecord::Lost
             | DaemonRecord::Code(_) => {}
         }
     }

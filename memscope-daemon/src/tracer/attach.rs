@@ -216,6 +216,7 @@ impl Tracer {
                 reader: None,
                 baseline: None,
                 read_every: cause.read_every,
+                retry: None,
                 stacks: cause.stacks,
                 python: false,
                 next_read: Instant::now() + cause.read_every.unwrap_or_default(),

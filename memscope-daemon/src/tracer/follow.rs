@@ -37,7 +37,7 @@ impl Tracer {
             Told::Forked { process, child } => self.forked(process, child),
             Told::Lost { process } => {
                 if let Some(pid) = self.pid_of(process) {
-                    self.start_reading(pid);
+                    self.read_after_loss(pid);
                 }
             }
             Told::Proven { process, layout } => {

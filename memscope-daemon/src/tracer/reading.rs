@@ -23,7 +23,16 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How often a reading is made again that the ledger did not take.
 const AGAIN: u32 = 5;
 /// What the ledger says of readings that it did not take.
-const NOT_TAKEN: [&str; 2] = ["reading_too_old", "reading_contradicted"];
+const NOT_TAKEN: [&str; 3] = [
+    "reading_too_old",
+    "reading_contradicted",
+    "reading_incomplete",
+];
+/// Pauses after a reading that failed: the first, the longest, and the longest after a loss. Each is
+/// twice the one before, since what makes a reading fail is a process or a machine with much to do.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+const RETRY_AFTER_LOSS: Duration = Duration::from_millis(400);
 
 /// How a reading ended.
 #[derive(Debug)]
@@ -105,11 +114,6 @@ impl Tracer {
         }
         traced.reading = false;
         let again = std::mem::take(&mut traced.read_again);
-        let code = if traced.level == Level::Read {
-            "reading_failed"
-        } else {
-            "baseline_not_read"
-        };
         match outcome {
             Outcome::Taken { reader, found } => {
                 let raced = found.cost.raced;
@@ -124,26 +128,65 @@ impl Tracer {
                 }
                 traced.reader = Some(reader);
                 traced.baseline.get_or_insert(found);
-                self.note(pid, code, "");
+                traced.retry = None;
+                self.note(pid, "baseline_not_read", "");
+                self.note(pid, "reading_failed", "");
             }
             Outcome::NothingYet => {}
             Outcome::Failed(why) => {
                 tracing::info!(pid, why, "the allocator's structures were not read");
-                let text = if traced.level == Level::Read {
-                    format!("the last reading failed, so that an earlier one is shown: {why}")
+                let (code, text) = if traced.level == Level::Read {
+                    let text =
+                        format!("the last reading failed, so that an earlier one is shown: {why}");
+                    ("reading_failed", text)
                 } else {
-                    format!(
-                        "what was there before is known as a sum only; the allocator's structures \
-                         could not be read: {why}"
-                    )
+                    let longest = if again { RETRY_AFTER_LOSS } else { LAST_RETRY };
+                    let pause = traced.retry.map_or(FIRST_RETRY, |last| last * 2);
+                    let pause = pause.min(longest);
+                    traced.retry = Some(pause);
+                    traced.next_read = Instant::now() + pause;
+                    if traced.baseline.is_some() {
+                        let text = format!(
+                            "the state could not be read again after a loss of records, and this is \
+                             tried again: {why}"
+                        );
+                        ("reading_failed", text)
+                    } else {
+                        let text = format!(
+                            "what was there before is known as a sum only; the allocator's \
+                             structures could not be read, and this is tried again: {why}"
+                        );
+                        ("baseline_not_read", text)
+                    }
                 };
                 self.note(pid, code, &text);
+                // It is made again in any case.
+                self.answer_waiting();
+                return;
             }
         }
         if again {
             self.start_reading(pid);
         }
         self.answer_waiting();
+    }
+
+    /// Records of the process were lost: what it holds is to be read again. A process that loses records
+    /// all the time is not read all the time.
+    pub(super) fn read_after_loss(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return;
+        };
+        match traced.retry {
+            Some(pause) if !traced.reading => {
+                traced.retry = Some(pause.min(RETRY_AFTER_LOSS));
+                let due = Instant::now() + RETRY_AFTER_LOSS;
+                traced.next_read = traced.next_read.min(due);
+            }
+            _ => {
+                self.start_reading(pid);
+            }
+        }
     }
 
     /// At level `read`: says why there is nothing to read, if so.
@@ -174,7 +217,7 @@ impl Tracer {
         self.note(pid, "pool_not_readable", &text);
     }
 
-    /// Begins the readings that are due, at level `read`.
+    /// Begins the readings that are due: at level `read`, and after one that failed.
     pub(super) fn read_what_is_due(&mut self) {
         let now = Instant::now();
         let due: Vec<u32> = self
@@ -182,7 +225,7 @@ impl Tracer {
             .values_mut()
             .filter(|traced| !traced.reading)
             .filter_map(|traced| {
-                let every = traced.read_every?;
+                let every = traced.read_every.or(traced.retry)?;
                 if now < traced.next_read {
                     return None;
                 }

@@ -68,6 +68,8 @@ pub struct Traced {
     pub baseline: Option<BaselineRead>,
     /// Time between readings, at level `read`.
     pub read_every: Option<Duration>,
+    /// Time until a reading that failed is made again; `None` while none has.
+    pub retry: Option<Duration>,
     /// When the next one is due.
     pub next_read: Instant,
     /// Hash of its code mappings when they were last looked at.

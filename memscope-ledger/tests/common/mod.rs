@@ -91,6 +91,9 @@ pub struct Sim {
     pub pending: HashMap<u64, Live>,
     /// The segment (expandable: the range) of a block, and whether it is small.
     segment_of: HashMap<u64, (u64, bool)>,
+    /// Mapped chunks by address: size and handle.
+    chunks: BTreeMap<u64, (u64, u64)>,
+    handles: u64,
 }
 
 impl Default for Sim {
@@ -118,6 +121,8 @@ impl Sim {
             live: BTreeMap::new(),
             pending: HashMap::new(),
             segment_of: HashMap::new(),
+            chunks: BTreeMap::new(),
+            handles: 0,
         }
     }
 

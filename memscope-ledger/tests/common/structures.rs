@@ -13,6 +13,8 @@ impl Sim {
         let state = self.devices.get_mut(&device).unwrap();
         let nth = state.ranges.len() as u64;
         let first = 0x6000_0000_0000 + ((device as u64) << 40) + (nth << 36);
+        // Chunks are unmapped whole.
+        let first = first.next_multiple_of(chunk(small));
         let (start, end) = *state
             .ranges
             .entry((stream, small))
@@ -29,8 +31,24 @@ impl Sim {
         state.segments.insert(addr, (joined, stream, small));
         state.reserved += bytes;
         let piece = state.give_back(end, bytes, stream, small, start);
+        for addr in (end..end + bytes).step_by(chunk(small) as usize) {
+            self.handles += 1;
+            self.chunks.insert(addr, (chunk(small), self.handles));
+            self.vmm(CallOp::Create, 0, chunk(small), self.handles);
+            self.vmm(CallOp::Map, addr, chunk(small), self.handles);
+        }
         self.trace(device, TraceAction::SegmentMap, end, bytes, stream, None, 0);
         piece
+    }
+
+    fn vmm(&mut self, op: CallOp, ptr: u64, size: u64, handle: u64) {
+        if self.driver_calls {
+            let Body::Call(mut call) = super::call(&format!("{op:?}"), op, ptr, size) else {
+                unreachable!()
+            };
+            call.handle = handle;
+            self.emit(Body::Call(call));
+        }
     }
 
     /// Unmaps whole chunks inside free pieces.
@@ -60,6 +78,13 @@ impl Sim {
         }
         for (addr, size, stream) in gone {
             self.devices.get_mut(&device).unwrap().reserved -= size;
+            let mut kept = self.chunks.split_off(&addr);
+            let mut after = kept.split_off(&(addr + size));
+            self.chunks.append(&mut after);
+            for (chunk, (size, handle)) in kept {
+                self.vmm(CallOp::Unmap, chunk, size, 0);
+                self.vmm(CallOp::Release, 0, 0, handle);
+            }
             self.trace(
                 device,
                 TraceAction::SegmentUnmap,

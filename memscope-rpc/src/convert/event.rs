@@ -74,6 +74,7 @@ fn body(body: &Body) -> Wire {
         }),
         Body::CodeDied { code } => Wire::CodeDied(v1::CodeDied { code: *code }),
         Body::ReadingCost(cost) => Wire::ReadingCost(super::reading_cost(*cost)),
+        Body::Lost => Wire::Lost(v1::Nothing {}),
         Body::Call(one) => Wire::Call(call(one)),
         Body::Report(report) => Wire::Report(v1::PoolReport {
             device: report.device,

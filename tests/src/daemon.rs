@@ -94,6 +94,19 @@ impl Daemon {
         self.folder.path().join("state")
     }
 
+    /// Its only recording.
+    #[track_caller]
+    pub fn recording(&self) -> PathBuf {
+        let journals = std::fs::read_dir(self.state().join("journal")).unwrap();
+        // Beside it lies a lock.
+        let mut recordings = journals
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_dir());
+        let only = recordings.next().expect("a recording");
+        assert_eq!(recordings.next(), None, "one recording");
+        only
+    }
+
     /// The folder of both.
     pub fn folder(&self) -> &Path {
         self.folder.path()

@@ -148,11 +148,7 @@ fn the_state_is_right_again() {
     assert!(claims_to_know(&live["header"]), "{:#}", live["header"]);
     daemon.stop();
     torch.finish();
-    let journal = std::fs::read_dir(daemon.state().join("journal")).unwrap();
-    let recording = journal
-        .map(|e| e.unwrap().path())
-        .find(|p| p.is_dir())
-        .unwrap();
+    let recording = daemon.recording();
     let at = format!("event:{}", live["header"]["as_of_event"]["sequence"]);
     let words = ["--recording", recording.to_str().unwrap()];
     let replayed = Asking::new(words.iter().chain(&ask).chain(&["--at", &at]))

@@ -6,8 +6,8 @@ use crate::trim::fit;
 use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::{
-    Backend, CallOp, CoverageNote, HeldPart, Layer, Placement, ProcessFacts, ProcessHandle,
-    ReadingCost,
+    AllocatorFacts, Backend, CallOp, CoverageNote, HeldPart, Layer, Placement, ProcessFacts,
+    ProcessHandle, ReadingCost,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,9 @@ pub const KIND_HELD: u16 = KIND_DAEMON_FIRST + 10;
 
 /// [`DaemonRecord::ReadingCost`].
 pub const KIND_READING_COST: u16 = KIND_DAEMON_FIRST + 11;
+
+/// [`DaemonRecord::Allocator`].
+pub const KIND_ALLOCATOR: u16 = KIND_DAEMON_FIRST + 12;
 
 /// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
 /// without the segments before it. The record was in the journal before; this copy has no number
@@ -97,6 +100,8 @@ pub enum DaemonRecord {
     Coverage(CoverageNote),
     /// Which allocator PyTorch uses.
     Backend(Backend),
+    /// What was read about it, when that changed.
+    Allocator(Box<AllocatorFacts>),
     /// `CLOCK_REALTIME` at the record's time.
     Clock {
         /// Nanoseconds since 1970.
@@ -157,6 +162,7 @@ impl DaemonRecord {
             DaemonRecord::Replaced => KIND_REPLACED,
             DaemonRecord::Coverage(_) => KIND_COVERAGE,
             DaemonRecord::Backend(_) => KIND_BACKEND,
+            DaemonRecord::Allocator(_) => KIND_ALLOCATOR,
             DaemonRecord::Clock { .. } => KIND_CLOCK,
             DaemonRecord::DeviceTotal(_) => KIND_DEVICE_TOTAL,
             DaemonRecord::Held(_) => KIND_HELD,
@@ -174,6 +180,7 @@ impl DaemonRecord {
             }
             DaemonRecord::Coverage(note) => serde_json::to_vec(note),
             DaemonRecord::Backend(backend) => serde_json::to_vec(backend),
+            DaemonRecord::Allocator(facts) => serde_json::to_vec(facts),
             DaemonRecord::Clock { unix_ns } => serde_json::to_vec(&Clock { unix_ns: *unix_ns }),
             DaemonRecord::DeviceTotal(total) => serde_json::to_vec(total),
             DaemonRecord::Held(part) => serde_json::to_vec(part),
@@ -262,6 +269,7 @@ impl DaemonRecord {
             KIND_REPLACED => json.read::<Nothing>().map(|_| DaemonRecord::Replaced)?,
             KIND_COVERAGE => DaemonRecord::Coverage(json.read()?),
             KIND_BACKEND => DaemonRecord::Backend(json.read()?),
+            KIND_ALLOCATOR => DaemonRecord::Allocator(json.read()?),
             KIND_CLOCK => DaemonRecord::Clock {
                 unix_ns: json.read::<Clock>()?.unix_ns,
             },

@@ -10,10 +10,14 @@
 //!
 //! # What the dictionary says, and what it cannot
 //!
+//! * The keys are those of the newest format (PyTorch 2.15); older versions write fewer.
 //! * `requested_size` of a block whose requested size is not known is its rounded size, as the viewer
-//!   itself falls back to that. Free blocks have 0, as in PyTorch.
-//! * `frames` are empty and `compile_context` is `N/A`: no stacks were taken.
-//! * `allocator_settings` has only what stands in the process's environment.
+//!   itself falls back to that. Free blocks have that of their last use, as in PyTorch; 0 where it is not
+//!   known.
+//! * `frames` are empty, `compile_context` is `N/A`: no stacks were taken. `external_annotations`,
+//!   `host_segments` and `host_traces` are empty, as in PyTorch while nobody asked it to record them.
+//! * `allocator_settings` are what the process's memory says of them, else its environment at its start
+//!   (`memscope.settings_from` says which): what a script then changed is not in that.
 //! * One key more than PyTorch's, `memscope`: whose snapshot it is, of when, and what limits it. Readers
 //!   of PyTorch's snapshots pass over keys that they do not know.
 
@@ -24,6 +28,7 @@ mod json;
 mod levels;
 mod perfetto;
 mod pickle;
+mod settings;
 mod sink;
 mod snapshot;
 mod wire;

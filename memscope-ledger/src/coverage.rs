@@ -239,6 +239,27 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
                 .to_owned(),
         );
     }
+    let traced = || process.devices.iter().filter(|row| row.pool.traced);
+    let untold: usize = traced().map(|row| row.pool.untold_segments()).sum();
+    if untold > 0 {
+        say(
+            "pool_ids_unknown",
+            format!(
+                "{untold} segments came of which this version's trace does not tell whether they are a \
+                 private pool's; they are shown as the default pool's until the structures are read"
+            ),
+        );
+    }
+    let unknown: u64 = traced().map(|row| row.pool.unknown_bytes()).sum();
+    if unknown > 0 {
+        say(
+            "segments_unknown",
+            format!(
+                "{} of the allocator's segments are not known one by one",
+                words::bytes(unknown)
+            ),
+        );
+    }
     if process.pool.unplaced() > 0 {
         say(
             "pool_device_unknown",

@@ -7,6 +7,7 @@ use crate::block::Origin;
 use crate::distribution::Recorder;
 use crate::event::Level;
 use crate::report::DriverBytes;
+use crate::rooms::Rooms;
 use crate::segment::Segments;
 use crate::series::Series;
 use crate::totals::Totals;
@@ -36,6 +37,7 @@ pub(crate) struct PoolDevice {
     pub(crate) sizes: Recorder,
     pub(crate) lifetimes: Recorder,
     pub(crate) segments: Segments,
+    pub(crate) rooms: Rooms,
     pub(crate) ring: TraceRing,
     pub(crate) series: Series,
     pub(crate) read: Read,
@@ -103,6 +105,17 @@ impl PoolDevice {
             self.read.baseline_blocks = self.read.baseline_blocks.saturating_sub(1);
             self.read.baseline_bytes = self.read.baseline_bytes.saturating_sub(rounded);
         }
+    }
+
+    /// Segments of which the trace did not tell whose they are.
+    pub(crate) fn untold_segments(&self) -> usize {
+        self.segments.iter().filter(|segment| !segment.told).count()
+    }
+
+    /// Bytes that the allocator has and that are in no segment that we know, or the reverse.
+    pub(crate) fn unknown_bytes(&self) -> u64 {
+        let known = self.segments.bytes();
+        self.reserved.map_or(0, |reserved| reserved.abs_diff(known))
     }
 
     /// The allocator's reserved total.

@@ -34,6 +34,7 @@ mod pool_read;
 mod pool_trace;
 mod process;
 mod reading;
+mod rooms;
 mod scene;
 mod segment;
 mod series;

@@ -104,6 +104,8 @@ impl Pool {
                 .sized(addr, block.rounded, rounded, block.size);
             block.rounded = rounded;
             block.size = Sized::EXACT;
+            device.ring.last_is_sized(addr, rounded);
+            device.rooms.taken(addr, rounded);
             return (0, 0);
         }
         self.came(
@@ -246,6 +248,9 @@ impl Pool {
                 size: size_for_groups,
             },
         );
+        if new.rounded.is_some() {
+            row.rooms.taken(new.addr, rounded);
+        }
         driver.claim(scene, new.device, new.addr, rounded);
         self.last_serial += 1;
         self.blocks.insert(
@@ -409,6 +414,9 @@ impl Pool {
         {
             block.rounded = block.rounded.saturating_add(excess);
             block.size = Sized::EXACT;
+            let row = scene.devices.pool(device);
+            row.ring.last_is_sized(addr, block.rounded);
+            row.rooms.taken(addr, block.rounded);
         }
     }
 
@@ -479,5 +487,10 @@ pub(crate) fn push_entry(
         time_ns: scene.time_ns,
         tid: scene.tid,
         orphan,
+        rounded: if action == TraceAction::Alloc {
+            size
+        } else {
+            0
+        },
     });
 }

@@ -17,6 +17,7 @@ use crate::group::{GroupKey, Membership};
 use crate::held::{HeldBlock, HeldBlocks};
 use crate::pool::{Pool, push_entry};
 use crate::reading::{Reading, Taken};
+use crate::rooms::Replay;
 use crate::scene::Scene;
 use crate::segment::{Segment, Segments};
 use crate::totals::Sized;
@@ -57,6 +58,10 @@ impl Pool {
             return;
         };
         let refusal = self.read(scene, driver, &reading, watch).err();
+        if reading.allocator != 0 {
+            // What came before is in the reading, what came after it is news.
+            self.place_held(scene, driver, reading.allocator, device);
+        }
         let read = &mut scene.devices.pool(device).read;
         read.refusal = refusal;
         read.refused += u64::from(refusal.is_some());
@@ -358,19 +363,25 @@ fn replace_segments(scene: &mut Scene<'_>, driver: &mut Driver, reading: &Readin
             pool: segment.pool,
             expandable: segment.expandable,
             large: Some(segment.large),
+            told: true,
         });
     }
     let row = scene.devices.pool(reading.device);
     let mut quiet = true;
+    let mut replay = Replay::of(&reading.segments, segments);
     for entry in row.ring.after(reading.at_ns) {
         quiet = false;
-        segments.step(&entry);
+        replay.step(&entry);
     }
+    let Replay {
+        segments, rooms, ..
+    } = replay;
     // Where segments are not traced, the reports' own total knows better.
     if row.traced || quiet || row.reserved.is_none() {
         row.set_reserved(segments.bytes());
     }
     row.segments = segments.clone();
+    row.rooms = rooms;
     for segment in segments.iter() {
         driver.claim(scene, reading.device, segment.addr, segment.size);
     }

@@ -66,6 +66,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
         segments,
         trace,
         trace_dropped,
+        allocator: process.allocator.clone(),
         coverage: coverage::notes(process),
     }
 }
@@ -121,7 +122,7 @@ fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSe
             block.block.size = block.block.size.min(range.end() - block.block.addr);
             inside.push(block);
         }
-        segments.push(segment(device, range, inside, true));
+        segments.push(segment(row, device, range, inside, true));
     }
     unplaced.extend(blocks);
     for run in runs(unplaced, &ranges) {
@@ -135,8 +136,9 @@ fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSe
             pool: (0, 0),
             expandable: false,
             large: None,
+            told: false,
         };
-        segments.push(segment(device, &range, run, false));
+        segments.push(segment(row, device, &range, run, false));
     }
     segments.sort_by_key(|segment| segment.addr);
     segments
@@ -162,6 +164,7 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
                 pool: (0, 0),
                 expandable,
                 large: None,
+                told: false,
             });
         }
     }
@@ -245,7 +248,13 @@ fn runs(blocks: Vec<Placed>, ranges: &[Segment]) -> Vec<Vec<Placed>> {
 }
 
 /// A segment with its blocks, and the room between them as inactive ones.
-fn segment(device: i32, range: &Segment, inside: Vec<Placed>, seen: bool) -> SnapshotSegment {
+fn segment(
+    row: &Device,
+    device: i32,
+    range: &Segment,
+    inside: Vec<Placed>,
+    seen: bool,
+) -> SnapshotSegment {
     let large = if let Some(told) = range.large {
         told
     } else if !seen || range.expandable {
@@ -264,7 +273,7 @@ fn segment(device: i32, range: &Segment, inside: Vec<Placed>, seen: bool) -> Sna
     let room = |from: u64, to: u64| SnapshotBlock {
         addr: from,
         size: to - from,
-        requested: None,
+        requested: Some(row.pool.rooms.requested(from, to)),
         state: BlockState::Inactive,
         since_ns: 0,
     };

@@ -18,6 +18,7 @@ struct Kept {
     size: u64,
     stream: u64,
     time_ns: u64,
+    rounded: u64,
     tid: u32,
     action: TraceAction,
     orphan: bool,
@@ -37,6 +38,8 @@ pub(crate) struct Entry {
     pub(crate) tid: u32,
     /// A free of a block that was not known then.
     pub(crate) orphan: bool,
+    /// Of an `Alloc`, the rounded bytes; 0 where not known.
+    pub(crate) rounded: u64,
 }
 
 /// See the module.
@@ -72,6 +75,7 @@ impl TraceRing {
             tid: entry.tid,
             action: entry.action,
             orphan: entry.orphan,
+            rounded: entry.rounded,
             pool,
         });
     }
@@ -80,6 +84,15 @@ impl TraceRing {
     pub(crate) fn last_is_orphan(&mut self) {
         if let Some(last) = self.entries.back_mut() {
             last.orphan = true;
+        }
+    }
+
+    /// The last entry's block has this rounded size, if it is this block that came.
+    pub(crate) fn last_is_sized(&mut self, addr: u64, rounded: u64) {
+        if let Some(last) = self.entries.back_mut()
+            && (last.action, last.addr) == (TraceAction::Alloc, addr)
+        {
+            last.rounded = rounded;
         }
     }
 
@@ -128,6 +141,7 @@ impl TraceRing {
             time_ns: kept.time_ns,
             tid: kept.tid,
             orphan: kept.orphan,
+            rounded: kept.rounded,
         }
     }
 
@@ -172,6 +186,7 @@ mod tests {
                 time_ns: i,
                 tid: 1,
                 orphan: false,
+                rounded: 0,
             });
         }
         let kept: Vec<Entry> = ring.entries().collect();

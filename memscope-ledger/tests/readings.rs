@@ -80,12 +80,16 @@ impl Run {
 type Picture = Vec<(
     (u64, u64, u64, (u64, u64), bool),
     Vec<(u64, u64, u64, bool)>,
+    Vec<(u64, u64)>,
 )>;
 
 fn truth(sim: &Sim, device: i32) -> Picture {
     sim.held(device)
         .into_iter()
-        .map(|s| ((s.addr, s.size, s.stream, s.pool, s.expandable), s.blocks))
+        .map(|s| {
+            let segment = (s.addr, s.size, s.stream, s.pool, s.expandable);
+            (segment, s.blocks, s.rooms)
+        })
         .collect()
 }
 
@@ -104,7 +108,14 @@ fn seen(report: &SnapshotReport, device: i32) -> Picture {
                     (b.addr, b.size, b.requested.unwrap(), pending)
                 })
                 .collect();
-            ((s.addr, s.size, s.stream, s.pool, s.expandable), blocks)
+            let rooms = s
+                .blocks
+                .iter()
+                .filter(|b| b.state == BlockState::Inactive && b.requested != Some(0))
+                .map(|b| (b.addr, b.requested.unwrap()))
+                .collect();
+            let segment = (s.addr, s.size, s.stream, s.pool, s.expandable);
+            (segment, blocks, rooms)
         })
         .collect()
 }
@@ -590,4 +601,50 @@ fn a_reading_confirms_what_a_loss_made_doubtful() {
     }));
     sim.feed(&mut ledger);
     assert!(!note(&ledger, "inexact_after_loss").unwrap().contains(doubt));
+}
+
+/// PyTorch's trace does not name the device of a `snapshot` entry: on a device where nothing else ever
+/// happened only a reading knows whose it is.
+#[test]
+fn a_reading_tells_whose_an_allocator_is() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.alloc(0, 0, 600);
+    let mut ledger = attached(Level::Trace, false, sim.time);
+    sim.feed(&mut ledger);
+    let asked = |time_ns, device: u64| {
+        let body = Body::Trace(PoolTrace {
+            action: TraceAction::Snapshot,
+            allocator: 0x7000 + device,
+            device: Some(0),
+            addr: 0,
+            size: 0,
+            stream: 0,
+            block_size: None,
+            total_allocated: None,
+            total_reserved: None,
+            pool: Some((0, 0)),
+        });
+        event(P, time_ns, body)
+    };
+    ledger.apply(&asked(sim.time + 1, 1));
+    assert!(note(&ledger, "pool_device_unknown").is_some());
+    sim.time += 2;
+    for device in [0, 1] {
+        let parts = match device {
+            0 => sim.reading(0, 9),
+            _ => vec![HeldPart {
+                at_ns: sim.time,
+                device,
+                allocator: 0x7001,
+                parts: 1,
+                ..HeldPart::default()
+            }],
+        };
+        tell(&mut ledger, sim.time, parts);
+    }
+    ledger.apply(&asked(sim.time + 1, 1));
+    assert_eq!(note(&ledger, "pool_device_unknown"), None);
+    let trace = ledger.snapshot(P, as_of(0)).unwrap().trace;
+    let on_it = trace.iter().filter(|entry| entry.device == 1);
+    assert_eq!(on_it.count(), 2);
 }

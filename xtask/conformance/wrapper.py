@@ -81,7 +81,7 @@ def begin():
     # Without frames: memscope's have none yet, and they would be most of the file.
     torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python")
     if MODE == "from-start":
-        wait("attach", torch=torch.__version__)
+        wait("attach")
 
 
 class WhenImported(importlib.abc.MetaPathFinder):
@@ -143,7 +143,7 @@ def main():
 
     if MODE == "late":
         gc.collect()
-        wait("attach", torch=torch.__version__, active=[stats[5] for stats in counts()])
+        wait("attach", active=[stats[5] for stats in counts()])
         # From here on memscope sees: this snapshot is the first entry that both have.
         marks.extend(len(trace) for trace in torch.cuda.memory._snapshot()["device_traces"])
         kept.append(run())

@@ -451,6 +451,13 @@ impl Keeper {
             | DaemonRecord::Coverage(_) => {
                 self.preamble.push((process, bytes.to_vec()));
             }
+            DaemonRecord::Allocator(_) => {
+                // The newest one stands for all.
+                self.preamble.retain(|(owner, b)| {
+                    *owner != process || !is_kind(b, memscope_decode::KIND_ALLOCATOR)
+                });
+                self.preamble.push((process, bytes.to_vec()));
+            }
             DaemonRecord::Clock { .. } => {
                 self.preamble
                     .retain(|(_, b)| !is_kind(b, memscope_decode::KIND_CLOCK));

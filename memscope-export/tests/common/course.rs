@@ -173,6 +173,7 @@ pub fn course(entries: usize, drop: usize, seed: u64) -> SnapshotReport {
         },
         segments,
         trace,
+        allocator: Default::default(),
         trace_dropped: over as u64,
         coverage: Vec::new(),
     }

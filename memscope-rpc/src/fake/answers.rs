@@ -191,6 +191,7 @@ pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> Sna
                 tid: pid,
             })
             .collect(),
+        allocator: Default::default(),
         trace_dropped: 0,
         coverage: Vec::new(),
     }

@@ -12,7 +12,7 @@ for turn in range(10):
         kept[turn, "side"] = torch.empty(2_500_000 * (1 + turn % 3), dtype=torch.uint8, device="cuda")
     if turn % 3 == 2:
         for number in (1, 2, 3, "side"):
-            del kept[turn - 1, number]
+            kept.pop((turn - 1, number), None)
         torch.cuda.empty_cache()
     if turn % 4 == 3:
         del kept[turn, 3], kept[turn - 2, 0]

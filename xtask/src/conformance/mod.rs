@@ -129,13 +129,22 @@ fn folder_version(folder: &std::path::Path) -> Result<String> {
     let version = text
         .lines()
         .find_map(|line| line.strip_prefix("__version__ = "))
-        .with_context(|| format!("{} has a torch that does not say its version", folder.display()))?;
+        .with_context(|| {
+            format!(
+                "{} has a torch that does not say its version",
+                folder.display()
+            )
+        })?;
     Ok(version.trim_matches(['\'', '"']).to_owned())
 }
 
 fn installations(options: &Options) -> Result<Vec<Installation>> {
     if !options.torch_venv.is_empty() {
-        return options.torch_venv.iter().map(|f| Installation::of(f)).collect();
+        return options
+            .torch_venv
+            .iter()
+            .map(|f| Installation::of(f))
+            .collect();
     }
     let pins = venv::pins()?;
     let versions: Vec<String> = if options.full {
@@ -190,8 +199,7 @@ pub fn run(options: &Options) -> Result<()> {
     for installation in &installations {
         for workload in &workloads {
             for mode in &modes {
-                let outcome =
-                    session::compare(installation, &programs, workload, *mode, patience);
+                let outcome = session::compare(installation, &programs, workload, *mode, patience);
                 table.add(&installation.name, &workload.name, *mode, outcome);
             }
         }

@@ -20,8 +20,6 @@ use crate::process;
 pub enum Step {
     /// memscope is to attach; how many bytes are active on each device.
     Attach {
-        /// PyTorch's version.
-        torch: String,
         /// Bytes in use now.
         active: u64,
     },
@@ -53,8 +51,8 @@ impl Script {
         patience: Duration,
     ) -> Result<Script> {
         let errors = folder.join("script.log");
-        let log = File::create(&errors)
-            .with_context(|| format!("cannot write {}", errors.display()))?;
+        let log =
+            File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?;
         let mut command = Command::new(python);
         command
             .arg(process::root().join("xtask/conformance/wrapper.py"))
@@ -121,7 +119,6 @@ impl Script {
         let text = |key: &str| words[key].as_str().unwrap_or_default().to_owned();
         Ok(match text("step").as_str() {
             "attach" => Step::Attach {
-                torch: text("torch"),
                 active: words["active"]
                     .as_array()
                     .map_or(0, |list| list.iter().filter_map(Value::as_u64).sum()),

@@ -65,7 +65,10 @@ pub fn compare(
         .tempdir()
         .context("cannot make a temporary folder")?;
     // Nothing of the trace may be dropped: what is compared is all of it.
-    let daemon = Daemon::launch(programs, &["--trace-entries", "5000000", "--ring-mib", "64"])?;
+    let daemon = Daemon::launch(
+        programs,
+        &["--trace-entries", "5000000", "--ring-mib", "64"],
+    )?;
     let mut variables = installation.variables(workload)?;
     variables.extend(installation.more.iter().cloned());
     let mut script = Script::start(
@@ -99,7 +102,10 @@ pub fn compare(
         &exported.to_string_lossy(),
     ])?;
     if !said.status.success() {
-        bail!("the export failed: {}", String::from_utf8_lossy(&said.stderr));
+        bail!(
+            "the export failed: {}",
+            String::from_utf8_lossy(&said.stderr)
+        );
     }
     script.go_on()?;
     expect(&script, |step| matches!(step, Step::Done))?;

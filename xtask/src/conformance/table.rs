@@ -45,9 +45,9 @@ impl Table {
                     self.detail(&begin, &wrong);
                     "DIFFERS"
                 };
-                let offset = report
-                    .offset_us
-                    .map_or("–".to_owned(), |(least, most)| format!("{least} … {most}"));
+                let offset = report.offset_us.map_or("–".to_owned(), |(least, most)| {
+                    format!("{least} … {most}")
+                });
                 self.added.insert(torch.to_owned(), report.added.clone());
                 format!(
                     "{begin} {} | {} | {} | {} | {} | {offset} | {verdict} |",

@@ -107,7 +107,10 @@ pub fn ours(names: &[String]) -> Result<Vec<Workload>> {
         .map(|name| {
             let known = || {
                 let names: Vec<&str> = all.iter().map(|w| w.name.as_str()).collect();
-                format!("there is no workload {name}; there are {}", names.join(", "))
+                format!(
+                    "there is no workload {name}; there are {}",
+                    names.join(", ")
+                )
             };
             all.iter()
                 .find(|workload| workload.name == *name)

@@ -25,7 +25,7 @@ fn segment(most: usize) -> impl Strategy<Value = HeldSegment> {
         any::<bool>(),
         prop::collection::vec((number(), number(), number(), any::<bool>()), 0..most),
         number(),
-        prop::collection::vec((number(), number()), 0..most),
+        prop::collection::vec((number(), number()), 0..most / 4 + 1),
         prop::collection::vec((number(), number()), 0..most / 10 + 1),
     )
         .prop_map(

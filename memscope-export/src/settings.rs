@@ -1,5 +1,9 @@
 //! `allocator_settings`: what PyTorch's allocator makes of the text that it was told.
 //!
+//! Where a script changes the settings more than once, the text is the last one. Sizes, divisions and the
+//! threshold are read from the process; switches (`expandable_segments` and the like) that only an earlier
+//! text named are shown as if they had not been.
+//!
 //! Owns: the words of `PYTORCH_CUDA_ALLOC_CONF` and their defaults. Refuses: to check them; PyTorch has
 //! taken the text or would have ended. Words that it does not know are passed over.
 
@@ -185,13 +189,13 @@ fn pairs(text: &str) -> Vec<String> {
 pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
     let (text, _) = text(report);
     let mut settings = Settings::of(text);
-    let told = report.allocator.settings.iter();
-    for (into, from) in settings
-        .divisions
-        .iter_mut()
-        .zip(told.flat_map(|settings| &settings.divisions))
-    {
-        *into = *from;
+    if let Some(told) = &report.allocator.settings {
+        // The text is the last one only; these are what all of them together came to.
+        settings.max_split_size = i64::try_from(told.max_split_bytes).unwrap_or(-1);
+        settings.garbage_collection_threshold = told.collection_threshold;
+        for (into, from) in settings.divisions.iter_mut().zip(&told.divisions) {
+            *into = *from;
+        }
     }
     out.begin_dict()?;
     out.key(KEY)?;

@@ -232,6 +232,13 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
             "at level segments the blocks inside the framework's pool are not seen".to_owned(),
         );
     }
+    if process.facts.level == Some(Level::Blocks) && process.source() == Source::Pool {
+        let blind = "at level blocks the trace has rounded sizes, neither streams nor segments, and a free \
+                     that waits for a stream looks done; the blocks and segments of a snapshot of now are \
+                     read from the allocator's structures, those of an earlier moment are put together \
+                     from what was seen";
+        say("level_blocks", blind.to_owned());
+    }
     if process.devices.iter().any(|row| row.pool.totals.is_open()) {
         say(
             "rounded_size_unknown",

@@ -6,6 +6,7 @@
 use crate::block::Origin;
 use crate::distribution::Recorder;
 use crate::event::Level;
+use crate::held::HeldBlock;
 use crate::report::DriverBytes;
 use crate::rooms::Rooms;
 use crate::segment::Segments;
@@ -57,6 +58,9 @@ pub(crate) struct Read {
     /// Live blocks of which the first reading told, and their rounded bytes.
     pub(crate) baseline_blocks: u64,
     pub(crate) baseline_bytes: u64,
+    /// Where events do not tell of them: blocks of the newest reading that a stream still used, until
+    /// something happens.
+    pub(crate) pending: Vec<HeldBlock>,
     /// `resync_count` and `found_gone` as of the last reading: it has settled them.
     pub(crate) settled: (u64, u64),
 }

@@ -190,7 +190,7 @@ pub enum Backend {
 }
 
 /// What was read about PyTorch's allocator beside its blocks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AllocatorFacts {
     /// Number of devices that PyTorch found; 0: it has not looked yet, or it is not known.
     #[serde(default)]
@@ -201,10 +201,14 @@ pub struct AllocatorFacts {
 }
 
 /// How PyTorch's allocator was told to be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AllocatorSettings {
-    /// As it was told, in the words of `PYTORCH_CUDA_ALLOC_CONF`.
+    /// As it was told last, in the words of `PYTORCH_CUDA_ALLOC_CONF`.
     pub text: String,
+    /// `max_split_size_mb`, in bytes; `u64::MAX`: there is none.
+    pub max_split_bytes: u64,
+    /// `garbage_collection_threshold`.
+    pub collection_threshold: f64,
     /// `roundup_power2_divisions`, one number for each power of two from 1 MiB on.
     pub divisions: Vec<u64>,
 }

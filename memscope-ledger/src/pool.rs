@@ -400,7 +400,11 @@ impl Pool {
         let row = scene.devices.pool(device);
         row.seen = true;
         row.traced |= traced;
-        scene.time_ns < row.read.until_ns
+        let in_reading = scene.time_ns < row.read.until_ns;
+        if !in_reading {
+            row.read.pending.clear();
+        }
+        in_reading
     }
 
     /// Takes the allocator's total over.

@@ -125,6 +125,13 @@ impl Pool {
         row.seen = true;
         row.read.until_ns = row.read.until_ns.max(at_ns.saturating_add(1));
         row.read.settled = (row.resync_count, row.found_gone);
+        row.read.pending.clear();
+        if !unseen.traced && row.ring.after(at_ns).next().is_none() {
+            let pending = held.blocks().iter();
+            row.read
+                .pending
+                .extend(pending.filter(|block| block.state == HeldState::Pending));
+        }
         row.totals.raise_peak(reading.total_allocated);
         let mut moved = (0, 0);
         if watch.level == Some(Level::Read) && row.read.count > 0 {

@@ -7,7 +7,7 @@ use crate::block::Origin;
 use crate::clock::Clock;
 use crate::coverage;
 use crate::device::Device;
-use crate::event::Level;
+use crate::event::{AllocatorFacts, Level};
 use crate::process::Process;
 use crate::report::{
     AsOf, BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source,
@@ -66,9 +66,24 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
         segments,
         trace,
         trace_dropped,
-        allocator: process.allocator.clone(),
+        allocator: AllocatorFacts {
+            devices: devices_found(process),
+            ..process.allocator.clone()
+        },
         coverage: coverage::notes(process),
     }
+}
+
+/// How many devices the framework has: as it says, or as many as its allocator had objects for in a
+/// reading.
+fn devices_found(process: &Process) -> u32 {
+    if process.allocator.devices > 0 {
+        return process.allocator.devices;
+    }
+    let rows = process.devices.iter().filter(|row| row.pool.read.count > 0);
+    let most = rows.filter_map(|row| row.ordinal).max();
+    most.and_then(|ordinal| u32::try_from(ordinal + 1).ok())
+        .unwrap_or(0)
 }
 
 /// Every driver allocation is a segment with one block.
@@ -109,7 +124,7 @@ fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
 
 fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSegment> {
     let ranges = known_ranges(process, row, device);
-    let mut blocks = placed_blocks(process, device).into_iter().peekable();
+    let mut blocks = placed_blocks(process, row, device).into_iter().peekable();
     let mut unplaced = Vec::new();
     let mut segments = Vec::new();
     for range in &ranges {
@@ -179,7 +194,7 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
 
 /// The device's blocks by address, without overlaps: where two lie over each other, the older one
 /// has gone unseen.
-fn placed_blocks(process: &Process, device: i32) -> Vec<Placed> {
+fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
     let mut blocks: Vec<Placed> = process
         .pool
         .blocks()
@@ -205,6 +220,17 @@ fn placed_blocks(process: &Process, device: i32) -> Vec<Placed> {
             serial: block.serial,
         })
         .collect();
+    blocks.extend(row.pool.read.pending.iter().map(|held| Placed {
+        block: SnapshotBlock {
+            addr: held.addr,
+            size: held.rounded,
+            requested: Some(held.requested),
+            state: BlockState::PendingFree,
+            since_ns: 0,
+        },
+        stream: Some(held.stream),
+        serial: 0,
+    }));
     blocks.sort_by_key(|placed| placed.block.addr);
     let mut kept: Vec<Placed> = Vec::with_capacity(blocks.len());
     'next: for placed in blocks {

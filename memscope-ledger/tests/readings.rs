@@ -648,3 +648,39 @@ fn a_reading_tells_whose_an_allocator_is() {
     let on_it = trace.iter().filter(|entry| entry.device == 1);
     assert_eq!(on_it.count(), 2);
 }
+
+/// At level `blocks` nothing tells when a stream has done with a block: only a reading shows the ones that
+/// wait, and only until something happens.
+#[test]
+fn pending_blocks_of_a_reading_without_a_trace() {
+    let mut sim = Sim::new(Mode::Reports);
+    let mut ledger = attached(Level::Blocks, true, sim.time);
+    let a = sim.alloc(0, 0x55, 5000);
+    let b = sim.alloc(0, 0x55, 700);
+    sim.alloc(0, 0x55, 900);
+    sim.free(a, true);
+    sim.free(b, false);
+    sim.feed(&mut ledger);
+    sim.time += MS;
+    let pending = |ledger: &Ledger| {
+        let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
+        let blocks = snapshot.segments.iter().flat_map(|s| &s.blocks);
+        let pending = blocks.filter(|b| b.state == BlockState::PendingFree);
+        pending.count()
+    };
+    assert_eq!(pending(&ledger), 0, "no event told of one");
+    tell(&mut ledger, sim.time, sim.reading(0, 9));
+    let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
+    assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
+    assert_eq!(snapshot.allocator.devices, 1, "as many as were read");
+    assert_eq!(pending(&ledger), 1);
+    // From the next event on nobody knows.
+    sim.time += MS;
+    sim.complete(a);
+    sim.alloc(0, 0x55, 800);
+    sim.feed(&mut ledger);
+    assert_eq!(pending(&ledger), 0);
+    tell(&mut ledger, sim.time, sim.reading(0, 9));
+    let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
+    assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
+}

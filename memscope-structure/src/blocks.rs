@@ -39,7 +39,7 @@ pub(crate) fn sample(
     if used.len() as u64 != table.count {
         return None;
     }
-    for address in used.into_iter().take(most) {
+    for address in used.iter().copied().take(most) {
         let bytes = block(memory, address)?;
         sample.insert(address, Seen { bytes, of: None });
     }
@@ -48,7 +48,7 @@ pub(crate) fn sample(
             .step_by(8)
             .any(|at| pools.contains(&word(&seen.bytes, at)))
     };
-    if !sample.values().any(points) {
+    if !used.is_empty() && !sample.values().any(points) {
         return None;
     }
     for (pool, tree) in trees {
@@ -71,7 +71,7 @@ pub(crate) fn sample(
             }
         }
     }
-    Some(sample)
+    (!sample.is_empty()).then_some(sample)
 }
 
 fn block(memory: &impl Memory, address: u64) -> Option<Vec<u8>> {
@@ -123,7 +123,7 @@ pub(crate) fn layout(sample: &Sample, pools: [u64; 2]) -> Result<BlockLayout, &'
         .find(|at| {
             free().all(|seen| flag(seen, *at, &[0]))
                 && active().all(|seen| flag(seen, *at, &[0, 1]))
-                && active().any(|seen| flag(seen, *at, &[1]))
+                && (active().next().is_none() || active().any(|seen| flag(seen, *at, &[1])))
         })
         .ok_or("the flag of allocated blocks")?;
     let mapped = between

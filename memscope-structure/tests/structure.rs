@@ -162,6 +162,34 @@ fn the_layout_is_found_where_no_block_has_a_neighbour() {
     }
 }
 
+/// A process that has given everything back, so that only its cache is left.
+#[test]
+fn the_layout_is_found_where_nothing_is_allocated() {
+    let base = 0x7f00_0000_0000;
+    let segment = |addr, small, size| Segment {
+        addr,
+        stream: 0,
+        small,
+        pool: None,
+        blocks: vec![(size, 777, Kind::Inactive)],
+    };
+    let segments = [
+        segment(base, true, 0x20_0000),
+        segment(base + 0x100_0000, false, 0x140_0000),
+        segment(base + 0x400_0000, false, 0x300_0000),
+    ];
+    for shape in [OLD, NEW] {
+        let memory = process(&shape, &[segments.to_vec()]);
+        let layout = find_layout(&memory, SLOT).unwrap();
+        let reading = read(&memory, SLOT, &layout, 1).unwrap();
+        assert_eq!(rows(&reading.devices[0]), expected(&segments), "{shape:?}");
+        let (memory, learned) = one(&shape);
+        assert_eq!(layout, learned, "{shape:?}");
+        let reading = read(&memory, SLOT, &layout, 1).unwrap();
+        assert_eq!(rows(&reading.devices[0]), expected(&sample()));
+    }
+}
+
 /// What PyTorch leaves in address space without memory, and gives to the block that is mapped there next.
 #[test]
 fn holes_of_expandable_segments() {

@@ -130,8 +130,13 @@ def run():
         while frame and frame.tb_frame.f_globals.get("__file__") != SCRIPT:
             frame = frame.tb_next
         return frame and frame.tb_frame.f_globals
-    except BaseException:
-        raise Failed("the script failed:\n" + traceback.format_exc()) from None
+    except BaseException as error:
+        # Without our own steps, which are of no use to whoever wrote the script.
+        steps = error.__traceback__
+        while steps.tb_next and steps.tb_frame.f_code.co_filename != SCRIPT:
+            steps = steps.tb_next
+        told = traceback.format_exception(type(error), error, steps)
+        raise Failed("the script failed:\n" + "".join(told).rstrip()) from None
 
 
 def main():
@@ -166,5 +171,8 @@ def main():
 try:
     main()
 except Failed as failure:
+    # What the script said is part of the answer.
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     say("failed", why=str(failure))
     os._exit(1)

@@ -1,6 +1,7 @@
 //! A daemon and its clients, for the demonstration and the benchmarks.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,6 +13,19 @@ use crate::process;
 
 /// How long anything may take to start.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Has a program end with the thread that starts it, even if that is killed.
+pub fn tied(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec, calls prctl and nothing else.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        })
+    }
+}
 
 /// A program that ends when this value does.
 pub struct Ended(pub Child);
@@ -40,9 +54,13 @@ fn need_root() -> Result<()> {
     Ok(())
 }
 
-/// Builds daemon and client, which only root can use; gives the folder that they are in.
+/// Builds daemon and client, which only root can use; gives the folder that they are in. As in the
+/// end-to-end tests, `MEMSCOPE_BIN_DIR` names one in which they are already.
 pub fn build(release: bool) -> Result<PathBuf> {
     need_root()?;
+    if let Some(folder) = std::env::var_os("MEMSCOPE_BIN_DIR") {
+        return Ok(PathBuf::from(folder));
+    }
     let mut build = process::command("cargo");
     build.args([
         "build",
@@ -82,7 +100,7 @@ impl Daemon {
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let socket = folder.join("memscoped.sock");
-        let running = Command::new(programs.join("memscoped"))
+        let running = tied(&mut Command::new(programs.join("memscoped")))
             .arg("--socket")
             .arg(&socket)
             .arg("--state-dir")

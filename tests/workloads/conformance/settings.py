@@ -2,7 +2,7 @@
 
 import os
 
-os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8],pinned_num_register_threads:4"
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8],max_split_size_mb:100"
 
 import torch  # noqa: E402
 

@@ -7,6 +7,7 @@
 
 mod script;
 mod session;
+mod stripped;
 mod suites;
 mod table;
 mod workload;
@@ -19,17 +20,21 @@ use clap::{Args, ValueEnum};
 
 use crate::{live, setup, sim, venv};
 use session::Outcome;
+use stripped::Stripped;
 use table::Table;
 use workload::Workload;
+
+/// What `--full` compares with a stripped copy as well.
+const WHEN_STRIPPED: &[&str] = &["devices", "expandable", "streams", "transformer"];
 
 /// What to compare.
 #[derive(Args, Clone, Default)]
 pub struct Options {
-    /// Every pinned version of PyTorch
+    /// Every pinned version of PyTorch, and some workloads with its symbols stripped
     #[arg(long)]
     pub full: bool,
 
-    /// These versions only
+    /// These versions only [default: $MEMSCOPE_TORCH_VENV, or the pinned default]
     #[arg(long, value_name = "VERSION", num_args = 1.., conflicts_with = "full")]
     pub torch: Vec<String>,
 
@@ -48,6 +53,11 @@ pub struct Options {
     /// Only so [default: both]
     #[arg(long)]
     pub mode: Option<Mode>,
+
+    /// With the symbols of PyTorch's allocator libraries stripped: the state is compared, and of the
+    /// trace which blocks came and went
+    #[arg(long, conflicts_with = "suites")]
+    pub stripped: bool,
 
     /// How long a script may run, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
@@ -86,6 +96,8 @@ pub struct Installation {
     pub folder: PathBuf,
     /// Variables with which its Python is started.
     pub more: Vec<(String, String)>,
+    /// Its allocator's libraries have no symbols, so that the trace cannot be seen.
+    pub stripped: bool,
 }
 
 impl Installation {
@@ -103,6 +115,7 @@ impl Installation {
             name: version,
             folder,
             more: Vec::new(),
+            stripped: false,
         })
     }
 
@@ -146,6 +159,12 @@ fn installations(options: &Options) -> Result<Vec<Installation>> {
             .map(|f| Installation::of(f))
             .collect();
     }
+    if !options.full
+        && options.torch.is_empty()
+        && let Some(folder) = std::env::var_os("MEMSCOPE_TORCH_VENV")
+    {
+        return Ok(vec![Installation::of(std::path::Path::new(&folder))?]);
+    }
     let pins = venv::pins()?;
     let versions: Vec<String> = if options.full {
         pins.torch.iter().map(|pin| pin.version.clone()).collect()
@@ -168,6 +187,7 @@ fn installations(options: &Options) -> Result<Vec<Installation>> {
                 folder: pins.get(Some(&version))?.folder(),
                 name: version,
                 more: Vec::new(),
+                stripped: false,
             })
         })
         .collect()
@@ -196,11 +216,25 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let patience = Duration::from_secs(options.timeout);
     let mut table = Table::default();
-    for installation in &installations {
+    let mut compare = |installation: &Installation, workload: &Workload| {
+        for mode in &modes {
+            let outcome = session::compare(installation, &programs, workload, *mode, patience);
+            table.add(installation, &workload.name, *mode, outcome);
+        }
+    };
+    for installation in installations.iter().filter(|_| !options.stripped) {
         for workload in &workloads {
-            for mode in &modes {
-                let outcome = session::compare(installation, &programs, workload, *mode, patience);
-                table.add(&installation.name, &workload.name, *mode, outcome);
+            compare(installation, workload);
+        }
+    }
+    for installation in &installations {
+        if !options.stripped && !options.full {
+            continue;
+        }
+        let copy = Stripped::of(installation)?;
+        for workload in &workloads {
+            if options.stripped || WHEN_STRIPPED.contains(&workload.name.as_str()) {
+                compare(&copy.installation, workload);
             }
         }
     }

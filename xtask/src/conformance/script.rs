@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::Mode;
 use super::workload::Workload;
-use crate::live::Ended;
+use crate::live::{Ended, tied};
 use crate::process;
 
 /// What the wrapper says next.
@@ -66,7 +66,7 @@ impl Script {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log);
-        let mut child = command
+        let mut child = tied(&mut command)
             .spawn()
             .with_context(|| format!("{} could not be started", python.display()))?;
         let (output, input) = (child.stdout.take(), child.stdin.take());

@@ -109,13 +109,16 @@ pub fn compare(
     }
     script.go_on()?;
     expect(&script, |step| matches!(step, Step::Done))?;
-    let text = process::output(
-        Command::new(installation.python())
-            .arg("-I")
-            .arg(process::root().join("xtask/conformance/compare.py"))
-            .arg(folder.path().join("own.pickle"))
-            .arg(&exported),
-    )?;
+    let mut command = Command::new(installation.python());
+    command
+        .arg("-I")
+        .arg(process::root().join("xtask/conformance/compare.py"))
+        .arg(folder.path().join("own.pickle"))
+        .arg(&exported);
+    if installation.stripped {
+        command.arg("--outline");
+    }
+    let text = process::output(&mut command)?;
     let mut report: Report =
         serde_json::from_str(&text).context("the comparison is not understood")?;
     report.level = attached["processes"][0]["level"]

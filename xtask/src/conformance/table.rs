@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::Mode;
 use super::session::Report;
+use super::{Installation, Mode};
 
 /// How one comparison went.
 pub enum Verdict {
@@ -32,14 +32,25 @@ pub struct Table {
 
 impl Table {
     /// Adds a row, and says it on standard error as well: a whole table takes minutes.
-    pub fn add(&mut self, torch: &str, workload: &str, mode: Mode, verdict: impl Into<Verdict>) {
+    pub fn add(
+        &mut self,
+        installation: &Installation,
+        workload: &str,
+        mode: Mode,
+        verdict: impl Into<Verdict>,
+    ) {
+        let torch = &installation.name;
         let begin = format!("| {workload} | {torch} | {} |", mode.word());
         let row = match verdict.into() {
             Verdict::Compared(report) => {
-                let wrong = problems(&report);
+                let wrong = problems(&report, installation.stripped);
                 let verdict = if wrong.is_empty() {
                     self.passed += 1;
-                    "equal"
+                    if installation.stripped {
+                        "state and outline equal; says level_reduced"
+                    } else {
+                        "equal"
+                    }
                 } else {
                     self.failed += 1;
                     self.detail(&begin, &wrong);
@@ -48,7 +59,9 @@ impl Table {
                 let offset = report.offset_us.map_or("–".to_owned(), |(least, most)| {
                     format!("{least} … {most}")
                 });
-                self.added.insert(torch.to_owned(), report.added.clone());
+                if !installation.stripped {
+                    self.added.insert(torch.to_owned(), report.added.clone());
+                }
                 format!(
                     "{begin} {} | {} | {} | {} | {} | {offset} | {verdict} |",
                     report.segments,
@@ -110,8 +123,19 @@ impl Table {
 }
 
 /// What keeps a comparison from having passed.
-fn problems(report: &Report) -> Vec<String> {
+fn problems(report: &Report, stripped: bool) -> Vec<String> {
     let mut wrong = Vec::new();
+    let (level, says) = if stripped {
+        ("blocks", true)
+    } else {
+        ("trace", false)
+    };
+    let said = report.coverage.iter().any(|code| code == "level_reduced");
+    if report.level != level || said != says {
+        wrong.push(format!(
+            "level {level} was to be reached, and nothing else said"
+        ));
+    }
     for (key, count) in &report.differing {
         wrong.push(format!("{key}: {count} differ"));
     }

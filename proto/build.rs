@@ -5,7 +5,7 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use std::error::Error;
 use std::path::PathBuf;
 
-const FILES: &[&str] = &["memscope/v1/memscope.proto"];
+const FILES: &[&str] = &["memscope/v1/memscope.proto", "memscope/v1/trigger.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=memscope");

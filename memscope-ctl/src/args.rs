@@ -1,5 +1,9 @@
 //! The command line. Its help is the documentation.
 
+mod trigger;
+
+pub(crate) use trigger::{AddTrigger, GetKept, Kept, KeptCommand, Trigger, TriggerCommand};
+
 use crate::units::{parse_duration, parse_timeout};
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use memscope_proto::v1::Moment;
@@ -109,6 +113,15 @@ pub(crate) enum Command {
     Leaks(Leaks),
     /// Show how the pools of a process breathe over a window of time.
     Fluctuation(Fluctuation),
+    /// Show how the pool is filled: sizes, ages, private pools, fragmentation.
+    ///
+    /// A size class holds the blocks up to its size and above the half of it. Fragmentation is given as
+    /// XProf defines it (of the free bytes, the share outside the largest piece), as PyTorch's memory viewer
+    /// prints it, and as the share of the reserved bytes that nobody uses.
+    #[command(after_help = "Examples:
+  memscope-ctl pool --pid 4242
+  memscope-ctl pool --pid 4242 --from -1h      and by how much each size class grew since then")]
+    Pool(Pool),
     /// Write segments, blocks and trace of a process to a file.
     #[command(after_help = "Examples:
   memscope-ctl snapshot --pid 4242 -o s.pickle    open it at https://pytorch.org/memory_viz
@@ -120,6 +133,16 @@ pub(crate) enum Command {
   memscope-ctl diff --pid 4242 --from -5m              since five minutes ago
   memscope-ctl diff --pid 4242 --from -2h --to -1h     in the hour before the last")]
     Diff(Diff),
+    /// Take snapshots by itself when something happens: out of memory, a level, fragments, growth.
+    ///
+    /// `memscope-ctl trigger add --help` explains what there is to watch; `memscope-ctl snapshots` lists
+    /// what was taken.
+    Trigger(Trigger),
+    /// List the snapshots that were taken by themselves, or get the file of one.
+    ///
+    /// They are kept on the daemon's machine within bounds (memscoped --snapshots-keep, --snapshots-mib).
+    #[command(after_help = trigger::KEPT_HELP)]
+    Snapshots(Kept),
     /// Print events as they happen, one JSON object a line.
     ///
     /// A reader that is too slow misses events; `missed` says how many just before an event.
@@ -229,6 +252,19 @@ pub(crate) struct Fluctuation {
     /// Into how many intervals to cut it.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) intervals: u32,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Pool {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// Compare with this earlier moment, from the journal: an age (-5m), a time
+    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), or event:NUMBER.
+    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
+    pub(crate) from: Option<Moment>,
+    /// Describe this moment; now, if it is not given.
+    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
+    pub(crate) at: Option<Moment>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use hyper_util::rt::TokioIo;
 use memscope_proto::v1;
 use memscope_proto::v1::memscope_client::MemscopeClient;
+use memscope_proto::v1::triggers_client::TriggersClient;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,11 +19,14 @@ const LARGEST: usize = 64 << 20;
 
 /// The generated client.
 pub(crate) type Rpc = MemscopeClient<Channel>;
+/// The same for what is taken by itself.
+pub(crate) type Triggers = TriggersClient<Channel>;
 
 /// A daemon that can be asked.
 #[derive(Clone)]
 pub(crate) struct Client {
     rpc: Rpc,
+    triggers: Triggers,
     socket: PathBuf,
     timeout: Duration,
 }
@@ -61,6 +65,7 @@ impl Client {
                 source: Box::new(source),
             })?;
         Ok(Client {
+            triggers: TriggersClient::new(channel.clone()).max_decoding_message_size(LARGEST),
             rpc: MemscopeClient::new(channel).max_decoding_message_size(LARGEST),
             socket: socket.to_owned(),
             timeout,
@@ -86,8 +91,25 @@ impl Client {
         F: FnOnce(Rpc, Request<Q>) -> R,
         R: Future<Output = Result<Response<A>, Status>>,
     {
-        let request = Request::new(question);
-        match tokio::time::timeout(self.timeout, call(self.rpc.clone(), request)).await {
+        self.answer(call(self.rpc.clone(), Request::new(question)))
+            .await
+    }
+
+    /// Asks one question about what is taken by itself.
+    pub(crate) async fn ask_triggers<Q, A, F, R>(&self, question: Q, call: F) -> Result<A, Failure>
+    where
+        F: FnOnce(Triggers, Request<Q>) -> R,
+        R: Future<Output = Result<Response<A>, Status>>,
+    {
+        self.answer(call(self.triggers.clone(), Request::new(question)))
+            .await
+    }
+
+    async fn answer<A>(
+        &self,
+        call: impl Future<Output = Result<Response<A>, Status>>,
+    ) -> Result<A, Failure> {
+        match tokio::time::timeout(self.timeout, call).await {
             Err(_) => Err(self.late()),
             Ok(Err(status)) => Err(Failure::from_status(status, self.socket.clone())),
             Ok(Ok(answer)) => Ok(answer.into_inner()),

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
+use memscope_rpc::Condition;
+
 use crate::probe::load::AttachMethod;
+use crate::snapshots::Format;
 
 /// Follows the device memory of running processes and answers for it over gRPC.
 ///
@@ -25,7 +28,7 @@ pub struct Config {
     )]
     pub socket: PathBuf,
 
-    /// Directory for the journal.
+    /// Directory for the journal and for snapshots that are taken by themselves.
     #[arg(long, default_value = "/var/lib/memscope")]
     pub state_dir: PathBuf,
 
@@ -45,10 +48,37 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub trace_entries: usize,
 
-    /// Snapshots kept of processes that ran out of memory, in STATE_DIR/snapshots, for PyTorch's memory
-    /// viewer. 0: none are taken.
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub oom_snapshots: usize,
+    /// Take a snapshot by itself when this happens in a traced process; may be given several times.
+    ///
+    /// `allocated > 20GiB`, `reserved > 30GiB`: comes above so many bytes; again only after it has fallen
+    /// to 95 % of them. `fragmentation > 40%`: the pool takes more from the driver although more than this
+    /// share of what it holds is free, while more than 1 GiB is reserved (`… with reserved > 4GiB`).
+    /// `growth > 2GiB in 10m`: the floor (the lowest level of allocated within a quarter of that time)
+    /// rises by so much within that time. `oom` is there anyway. Each counts on each device by itself;
+    /// `… on device 0` is for that one. `memscope-ctl trigger add` adds them while the daemon runs.
+    #[arg(long, value_name = "CONDITION")]
+    pub snapshot_when: Vec<Condition>,
+
+    /// Take no snapshot when a process runs out of memory.
+    #[arg(long)]
+    pub no_oom_snapshots: bool,
+
+    /// Format of snapshots that are taken by themselves.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::MemoryViz)]
+    pub snapshot_format: Format,
+
+    /// Snapshots kept that were taken by themselves, in STATE_DIR/snapshots; the oldest of whoever has the
+    /// most goes first. 0: none are taken.
+    #[arg(long, value_name = "N", default_value_t = 16, alias = "oom-snapshots")]
+    pub snapshots_keep: usize,
+
+    /// Size of all of them in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub snapshots_mib: u64,
+
+    /// Seconds for which a trigger rests in a process after a snapshot.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub snapshot_pause: u64,
 
     /// Kind of links for the probes. `auto`: one link for many sites where the kernel can (6.6), else
     /// one perf event for each.

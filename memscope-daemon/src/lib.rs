@@ -9,7 +9,10 @@ pub mod messages;
 pub mod probe;
 pub mod replay;
 pub mod serve;
+mod serve_triggers;
+pub mod snapshots;
 pub mod tracer;
+pub mod triggers;
 
 /// An error and all its causes, in one line.
 pub fn error_chain(error: &dyn std::error::Error) -> String {

@@ -7,15 +7,19 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use memscope_daemon::config::Config;
-use memscope_daemon::keeper::{Command, Keeper, KeeperHandle, OomConfig};
+use memscope_daemon::keeper::{Command, Keeper, KeeperHandle, Taking};
 use memscope_daemon::messages::Messages;
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;
+use memscope_daemon::snapshots::{self, Limits};
 use memscope_daemon::tracer::{Order, Tracer, told_channel};
+use memscope_daemon::triggers::Triggers;
 use memscope_daemon::{clock, replay};
 use memscope_journal::{ClockPair, Journal};
 use memscope_ledger::LedgerConfig;
-use memscope_rpc::{EventHub, Export, ListenOptions, Listener, ServeOptions, Severity, serve};
+use memscope_rpc::{
+    Condition, EventHub, Export, ListenOptions, Listener, Metric, ServeOptions, Severity, serve,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> std::process::ExitCode {
@@ -122,6 +126,7 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
         messages,
         ledger: ledger_config(config),
         replay: Some((path.to_owned(), replayed.end)),
+        shelf: None,
         journal_limit: None,
     };
     let mut options = serve_options();
@@ -154,6 +159,39 @@ fn start_journal(config: &Config, epoch: u64) -> Result<Option<Journal>> {
         .context("the journal could not be started (--state-dir DIR puts it elsewhere, --journal-mib 0 does without)")
 }
 
+/// What takes snapshots by itself; `None` if none are to be kept.
+fn start_snapshots(config: &Config, messages: Messages) -> Result<Option<Taking>> {
+    if config.snapshots_keep == 0 {
+        return Ok(None);
+    }
+    let oom = Condition {
+        metric: Metric::Oom,
+        device: None,
+    };
+    let mut conditions = config.snapshot_when.clone();
+    if !config.no_oom_snapshots {
+        conditions.insert(0, oom);
+    }
+    let pause_ns = config.snapshot_pause.saturating_mul(1_000_000_000);
+    let writer = snapshots::Writer::start(
+        snapshots::Config {
+            dir: config.state_dir.join("snapshots"),
+            format: config.snapshot_format,
+            limits: Limits {
+                count: config.snapshots_keep,
+                bytes: config.snapshots_mib.saturating_mul(1 << 20),
+            },
+        },
+        messages,
+    )
+    .context("the thread that writes snapshots could not be started")?;
+    Ok(Some(Taking {
+        triggers: Triggers::new(&conditions, pause_ns),
+        writer,
+        pause_ns,
+    }))
+}
+
 async fn serve_live(config: &Config) -> Result<()> {
     let listener = Listener::bind(&ListenOptions::new(&config.socket))?;
     let epoch = clock::boot_ns();
@@ -171,6 +209,8 @@ async fn serve_live(config: &Config) -> Result<()> {
     let messages = Messages::default();
     let (orders, order_queue) = std::sync::mpsc::channel();
     let told = told_channel(orders.clone())?;
+    let taking = start_snapshots(config, messages.clone())?;
+    let shelf = taking.as_ref().map(|taking| taking.writer.shelf().clone());
     let (keeper, keeper_thread) = Keeper::start(
         Some(ring),
         journal,
@@ -178,13 +218,7 @@ async fn serve_live(config: &Config) -> Result<()> {
         ledger_config(config),
         hub,
         Some(told),
-        Some((
-            OomConfig {
-                dir: config.state_dir.join("snapshots"),
-                keep: config.oom_snapshots,
-            },
-            messages.clone(),
-        )),
+        taking,
     )
     .context("the keeper could not be started")?;
     let tracer_thread = Tracer::start(
@@ -201,6 +235,7 @@ async fn serve_live(config: &Config) -> Result<()> {
         messages,
         ledger: ledger_config(config),
         replay: None,
+        shelf,
         journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),
     };
     tracing::info!(socket = %config.socket.display(), links = method, "ready");

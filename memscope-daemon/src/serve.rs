@@ -20,6 +20,7 @@ use crate::clock;
 use crate::keeper::{Gone, KeeperHandle, KeeperStatus};
 use crate::messages::Messages;
 use crate::replay::{Until, replay_until};
+use crate::snapshots::Shelf;
 use crate::tracer::{Order, QUESTION, TracerStatus};
 
 /// How long an answer waits for the tracer to read a process's allocator again; an attach of another
@@ -38,6 +39,8 @@ pub struct Serving {
     pub messages: Messages,
     /// The recording that is replayed, and the moment it ends.
     pub replay: Option<(std::path::PathBuf, AsOf)>,
+    /// What triggers have taken; `None` where none are.
+    pub shelf: Option<Shelf>,
     /// How earlier moments are folded.
     pub ledger: LedgerConfig,
     /// Largest size of the journal.
@@ -56,7 +59,7 @@ impl From<Gone> for RefusalOf {
 }
 
 /// A refusal made from another crate's error.
-struct RefusalOf(Refusal);
+pub(crate) struct RefusalOf(pub(crate) Refusal);
 
 impl Serving {
     /// Asks the ledger about one process.

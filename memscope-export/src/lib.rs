@@ -28,6 +28,7 @@ mod json;
 mod levels;
 mod perfetto;
 mod pickle;
+pub mod pool;
 mod settings;
 mod sink;
 mod snapshot;
@@ -35,6 +36,7 @@ mod wire;
 
 pub use diff::{Diff, diff};
 use memscope_ledger::report::SnapshotReport;
+pub use pool::pool;
 use std::io::{self, BufWriter, Write};
 
 /// Bytes gathered before they go to the output.

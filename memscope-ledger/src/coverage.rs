@@ -19,6 +19,11 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
+    /// Whether there is one with this code.
+    pub(crate) fn has(&self, code: &str) -> bool {
+        self.notes.iter().any(|note| note.code == code)
+    }
+
     /// One note per code: a later text replaces, an empty one withdraws.
     pub(crate) fn take(&mut self, note: &CoverageNote) {
         let place = self.notes.iter().position(|old| old.code == note.code);

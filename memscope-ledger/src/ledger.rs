@@ -8,10 +8,10 @@ use crate::event::{Body, Event, Level, ProcessFacts, ProcessHandle};
 use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
-    AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessState, ProcessSummary,
-    SnapshotReport, StatsReport,
+    AsOf, Baseline, FluctuationQuery, FluctuationReport, Gauge, LeakQuery, LeakReport,
+    ProcessState, ProcessSummary, SnapshotReport, StatsReport,
 };
-use crate::{fluctuation, leaks, snapshot, stats};
+use crate::{fluctuation, gauge, leaks, snapshot, stats};
 
 /// How much is kept.
 #[derive(Clone, Debug)]
@@ -177,6 +177,21 @@ impl Ledger {
             as_of,
             &self.clock,
         ))
+    }
+
+    /// The levels of one device of a process, at the cost of a lookup.
+    pub fn gauge(&self, p: ProcessHandle, device: i32) -> Option<Gauge> {
+        gauge::of(self.processes.get(&p)?, device)
+    }
+
+    /// The levels of all devices of a process that are known by number, in no order.
+    pub fn gauges(&self, p: ProcessHandle) -> impl Iterator<Item = Gauge> {
+        self.processes.get(&p).into_iter().flat_map(gauge::all)
+    }
+
+    /// Whether a snapshot of a process has in it what was there before the attach.
+    pub fn baseline(&self, p: ProcessHandle) -> Option<Baseline> {
+        self.processes.get(&p).map(gauge::baseline)
     }
 
     /// Forgets processes that ended longer ago than the retention, and says which.

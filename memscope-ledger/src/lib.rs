@@ -23,6 +23,7 @@ mod driver;
 mod fast_hash;
 mod floor;
 mod fluctuation;
+mod gauge;
 mod group;
 mod held;
 mod host;

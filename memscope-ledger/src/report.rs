@@ -63,6 +63,30 @@ pub struct ProcessSummary {
     pub events: u64,
 }
 
+/// The levels of one device of a process; the same numbers as in [`DeviceStats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauge {
+    /// Ordinal within the process.
+    pub device: i32,
+    /// Bytes handed out.
+    pub allocated_bytes: Option<u64>,
+    /// Bytes held from the driver for them.
+    pub reserved_bytes: Option<u64>,
+    /// Out-of-memory reports so far.
+    pub oom_count: u64,
+}
+
+/// Whether what was there before an attach is known, block by block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Baseline {
+    /// It was read, or nothing was there.
+    Known,
+    /// Not yet; a reading may tell.
+    Awaited,
+    /// No, and nothing will tell.
+    Unknown,
+}
+
 /// An interval in which records were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {

@@ -1,6 +1,6 @@
 //! What a daemon must be able to do to be served, in plain types.
 
-use crate::{Caller, Refusal};
+use crate::{Caller, Refusal, Triggers};
 use memscope_ledger::event::{CoverageNote, Event, Level, ReadingCost};
 use memscope_ledger::report::{
     FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary, SnapshotReport,
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 /// [`Caller::may_see`]. Both run to their end even if the client goes away. Queries may be dropped
 /// at any await.
 #[tonic::async_trait]
-pub trait Daemon: Send + Sync + 'static {
+pub trait Daemon: Triggers + Send + Sync + 'static {
     /// Attaches, and returns once the probes of the processes that run already are live.
     async fn attach(
         &self,

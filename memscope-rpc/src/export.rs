@@ -2,7 +2,7 @@
 
 use memscope_ledger::report::SnapshotReport;
 use memscope_proto::v1::ExportChunk;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -31,24 +31,49 @@ pub(crate) type ChunkStream = ReceiverStream<Result<ExportChunk, Status>>;
 
 /// Runs `exporter` on its own thread; it waits when the client is slow and stops when it is gone.
 pub(crate) fn stream(report: Arc<SnapshotReport>, exporter: Exporter) -> ChunkStream {
+    chunks(move |writer| {
+        exporter(&report, writer).map_err(|error| {
+            Status::internal(format!(
+                "the snapshot cannot be written: {error} — this is a fault of memscope: please \
+                 report it"
+            ))
+        })
+    })
+}
+
+/// Passes a file on as it is.
+pub(crate) fn pass_on(mut content: Box<dyn Read + Send>) -> ChunkStream {
+    chunks(move |writer| match io::copy(&mut content, writer) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Status::internal(format!(
+            "the snapshot cannot be read: {error} — is the daemon's disk in order?"
+        ))),
+    })
+}
+
+fn chunks(
+    write: impl FnOnce(&mut ChunkWriter) -> Result<(), Status> + Send + 'static,
+) -> ChunkStream {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::task::spawn_blocking(move || {
         let mut writer = ChunkWriter {
             sender,
             buffer: Vec::with_capacity(CHUNK),
         };
-        let result = exporter(&report, &mut writer).and_then(|()| writer.flush());
-        let end = match result {
-            Ok(()) => Ok(ExportChunk {
-                content: Vec::new(),
+        let end = match write(&mut writer) {
+            // What cannot be sent is asked for by nobody.
+            Ok(()) => writer.flush().map_or(None, |()| {
+                Some(Ok(ExportChunk {
+                    content: Vec::new(),
+                }))
             }),
-            Err(error) => {
-                tracing::warn!(%error, "an export ended early");
-                Err(Status::internal(format!(
-                    "the snapshot cannot be written: {error} — this is a fault of memscope: \
-                     please report it"
-                )))
+            Err(status) => {
+                tracing::warn!(error = status.message(), "an export ended early");
+                Some(Err(status))
             }
+        };
+        let Some(end) = end else {
+            return;
         };
         // A client that is gone needs no end.
         let _ = writer.sender.blocking_send(end);

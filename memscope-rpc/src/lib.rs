@@ -6,6 +6,7 @@
 
 mod access;
 mod caller;
+mod condition;
 mod convert;
 mod daemon;
 mod export;
@@ -14,12 +15,15 @@ mod listen;
 mod refusal;
 mod serve;
 mod service;
+mod service_triggers;
+mod triggers;
 
 #[cfg(feature = "fake")]
 pub mod fake;
 
 pub use access::Access;
 pub use caller::{Caller, Identify, peer_credentials};
+pub use condition::{Condition, ConditionError, Metric};
 pub use daemon::{
     AttachOutcome, AttachRequest, AttachScope, AttachedProcess, BaselineRead, Daemon, DaemonStatus,
     DetachOutcome, DetachScope, EventFilter, EventItem, JournalState, JournalStatus, LibraryStatus,
@@ -30,3 +34,5 @@ pub use fanout::EventHub;
 pub use listen::{ListenError, ListenOptions, Listener, Reach};
 pub use refusal::Refusal;
 pub use serve::{ServeError, ServeOptions, serve};
+pub use tonic::async_trait;
+pub use triggers::{Kept, KeptSnapshot, OpenKept, TriggerStatus, Triggers};

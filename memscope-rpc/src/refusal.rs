@@ -29,6 +29,24 @@ pub enum Refusal {
         /// The number.
         rule: u64,
     },
+    /// No trigger has this number, or the caller may not know that one has.
+    #[error("there is no trigger {trigger}")]
+    NoSuchTrigger {
+        /// The number.
+        trigger: u64,
+    },
+    /// No kept snapshot has this number, or the caller may not know that one has.
+    #[error("there is no snapshot {snapshot}")]
+    NoSuchSnapshot {
+        /// The number.
+        snapshot: u64,
+    },
+    /// The daemon keeps no snapshots of its own.
+    #[error("this daemon takes no snapshots by itself: {why}")]
+    NoTriggers {
+        /// Why.
+        why: &'static str,
+    },
     /// The caller may not do this.
     #[error("you may not {what}")]
     NotPermitted {
@@ -172,6 +190,9 @@ impl Refusal {
             Refusal::NoSuchProcess { .. } => "no_such_process",
             Refusal::NotTraced { .. } => "not_traced",
             Refusal::NoSuchRule { .. } => "no_such_rule",
+            Refusal::NoSuchTrigger { .. } => "no_such_trigger",
+            Refusal::NoSuchSnapshot { .. } => "no_such_snapshot",
+            Refusal::NoTriggers { .. } => "no_triggers",
             Refusal::NotPermitted { .. } => "not_permitted",
             Refusal::NothingToProbe { .. } => "nothing_to_probe",
             Refusal::NoDeviceLibraries { .. } => "no_device_libraries",
@@ -198,7 +219,9 @@ impl Refusal {
         match self {
             Refusal::NoSuchProcess { .. }
             | Refusal::NotTraced { .. }
-            | Refusal::NoSuchRule { .. } => Code::NotFound,
+            | Refusal::NoSuchRule { .. }
+            | Refusal::NoSuchTrigger { .. }
+            | Refusal::NoSuchSnapshot { .. } => Code::NotFound,
             Refusal::NotPermitted { .. } => Code::PermissionDenied,
             Refusal::NothingToProbe { .. }
             | Refusal::NoDeviceLibraries { .. }
@@ -207,6 +230,7 @@ impl Refusal {
             | Refusal::Unreadable { .. }
             | Refusal::KernelLacks { .. }
             | Refusal::DaemonLacks { .. }
+            | Refusal::NoTriggers { .. }
             | Refusal::Replaying => Code::FailedPrecondition,
             Refusal::DiedDuringAttach { .. } => Code::Aborted,
             Refusal::AlreadyAttached { .. } => Code::AlreadyExists,
@@ -230,6 +254,13 @@ impl Refusal {
                  traced; a process of another user needs root"
             ),
             Refusal::NoSuchRule { .. } => "`memscope-ctl status` lists the rules".into(),
+            Refusal::NoSuchTrigger { .. } => "`memscope-ctl trigger list` lists them".into(),
+            Refusal::NoSuchSnapshot { .. } => {
+                "`memscope-ctl snapshots` lists those that are kept".into()
+            }
+            Refusal::NoTriggers { .. } => {
+                "start memscoped with --snapshots-keep N, more than 0".into()
+            }
             Refusal::NotPermitted { .. } => {
                 "ask as root, or for a process whose real, effective and saved user are yours"
                     .into()

@@ -7,6 +7,7 @@ use crate::service::Service;
 use crate::{Daemon, Listener};
 use memscope_proto::FILE_DESCRIPTOR_SET;
 use memscope_proto::v1::memscope_server::MemscopeServer;
+use memscope_proto::v1::triggers_server::TriggersServer;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +64,7 @@ pub async fn serve(
     let service = Service::new(daemon, options, ended.clone());
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<MemscopeServer<Service>>().await;
+    health.set_serving::<TriggersServer<Service>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -72,6 +74,7 @@ pub async fn serve(
     let stop = async move {
         shutdown.await;
         health.set_not_serving::<MemscopeServer<Service>>().await;
+        health.set_not_serving::<TriggersServer<Service>>().await;
         // Fails only if every stream is gone already.
         let _ = ending.send(true);
     };
@@ -80,6 +83,7 @@ pub async fn serve(
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(health_service)
         .add_service(reflection)
+        .add_service(TriggersServer::new(service.clone()))
         .add_service(MemscopeServer::new(service))
         .serve_with_incoming_shutdown(UnixListenerStream::new(socket), stop);
     let out_of_time = async move {

@@ -25,8 +25,9 @@ const MAX_GROUPS: usize = 5_000;
 /// Most intervals in one answer of `fluctuation`, likewise.
 const MAX_INTERVALS: u32 = 10_000;
 
+#[derive(Clone)]
 pub(crate) struct Service {
-    daemon: Arc<dyn Daemon>,
+    pub(crate) daemon: Arc<dyn Daemon>,
     options: ServeOptions,
     ended: watch::Receiver<bool>,
     snapshots: Arc<Semaphore>,
@@ -46,16 +47,16 @@ impl Service {
         }
     }
 
-    fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> Access {
         self.options.access
     }
 
-    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+    pub(crate) fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         identify(&self.options.identify, request.extensions())
     }
 
     /// Who asks about `pid`, if they may.
-    async fn asker<T>(&self, request: &Request<T>, pid: u32) -> Result<Caller, Status> {
+    pub(crate) async fn asker<T>(&self, request: &Request<T>, pid: u32) -> Result<Caller, Status> {
         let caller = self.caller(request)?;
         let access = self.access();
         access.check(self.daemon.as_ref(), caller, pid).await?;
@@ -80,7 +81,7 @@ impl Service {
 }
 
 /// Runs to the end even if the client goes away: half an attach helps nobody.
-async fn to_the_end<T: Send + 'static>(
+pub(crate) async fn to_the_end<T: Send + 'static>(
     what: &'static str,
     work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> Result<T, Refusal> {
@@ -341,6 +342,25 @@ impl Memscope for Service {
         let answer = tokio::task::spawn_blocking(work)
             .await
             .map_err(|error| Status::internal(format!("the comparison failed: {error}")))?;
+        Ok(Response::new(answer))
+    }
+
+    async fn pool(
+        &self,
+        request: Request<v1::PoolRequest>,
+    ) -> Result<Response<v1::PoolResponse>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = self.asker(&request, pid).await?;
+        let question = request.into_inner();
+        let now = self.take_snapshot(caller, pid, question.at).await?;
+        let before = match question.from {
+            Some(from) => Some(self.take_snapshot(caller, pid, Some(from)).await?),
+            None => None,
+        };
+        let work = move || convert::pool(&now, before.as_deref());
+        let answer = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| Status::internal(format!("the description failed: {error}")))?;
         Ok(Response::new(answer))
     }
 

@@ -202,6 +202,63 @@ fn torch_ends(mut torch: Torch) {
     torch.finish();
 }
 
+/// Sizes, ages and fragmentation add up to PyTorch's own statistics.
+#[test]
+fn the_division_of_the_pool() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("train 3");
+    torch.ask("alloc a 30000000");
+    torch.ask("allocs many 300 3000");
+    daemon.attach(torch.pid(), "read");
+    let pid = torch.pid_text();
+    let before = number(&daemon.stats(torch.pid())["as_of"]).to_string();
+    torch.ask("allocs more 100 70000");
+    torch.ask("free a");
+    let stats = torch.ask("memory_stats")["stats"].clone();
+    let answer = daemon.json(&["pool", "--pid", &pid, "--from", &before]);
+    let pool = device(&answer, 0);
+    for (ours, theirs) in [
+        (&pool["reserved_bytes"], "reserved_bytes.all.current"),
+        (&pool["allocated"]["bytes"], "allocated_bytes.all.current"),
+        (&pool["allocated"]["count"], "allocation.all.current"),
+        (&pool["requested_bytes"], "requested_bytes.all.current"),
+    ] {
+        assert_eq!(*ours, stats[theirs], "{theirs}; {pool:#}");
+    }
+    let idle = number(&pool["idle_segments"]["bytes"]);
+    assert_eq!(
+        number(&pool["free"]["bytes"]) - idle,
+        number(&stats["inactive_split_bytes.all.current"]),
+        "{pool:#}"
+    );
+    assert!(idle >= 30_000_000, "{pool:#}");
+    let class = |up_to: u64| {
+        let classes = pool["classes"].as_array().unwrap();
+        let found = classes.iter().find(|class| class["up_to_bytes"] == up_to);
+        found.cloned().unwrap()
+    };
+    let grown = class(128 << 10);
+    let bytes = |amount: &Value| number(&amount["bytes"]);
+    assert!(
+        bytes(&grown["live"]) - bytes(&grown["before"]) >= 100 * 70_144,
+        "{grown:#}"
+    );
+    assert_eq!(number(&grown["by_age"][0]["count"]), 100, "{grown:#}");
+    let gone = class(32 << 20);
+    assert_eq!(
+        (bytes(&gone["live"]), number(&gone["before"]["count"])),
+        (0, 1)
+    );
+    let said = daemon.ctl(&["pool", "--pid", &pid]);
+    let text = said.text();
+    assert!(
+        text.contains("fragmentation") && text.contains("BEFORE ATTACH"),
+        "{text}"
+    );
+    torch.finish();
+}
+
 /// What cannot be read says so, and what would see it.
 #[test]
 fn what_cannot_be_read_says_why() {

@@ -160,6 +160,12 @@ def empty_cache():
 
 
 @command
+def memory_stats(device="0"):
+    """PyTorch's own statistics."""
+    return {"stats": torch.cuda.memory_stats(int(device))}
+
+
+@command
 def alloc(name, size, device="0"):
     KEPT[name] = torch.empty(int(size), dtype=torch.uint8, device=f"cuda:{device}")
     return {"address": KEPT[name].data_ptr()}

@@ -2,7 +2,7 @@
 
 Reads lines from standard input: `pairs N` answers with the microseconds per allocation and free (the
 best of seven runs of N, and the median); `record KIND` switches PyTorch's own recorder (`off`,
-`python`, `all`); `end` ends. Answers are lines of JSON.
+`python`, `all`); `hold N` keeps N blocks; `end` ends. Answers are lines of JSON.
 """
 
 import json
@@ -33,6 +33,9 @@ for line in sys.stdin:
     if word == "pairs":
         times = depth(20, lambda: [run(int(rest[0])) for _ in range(7)])
         print(json.dumps({"best": min(times), "median": statistics.median(times)}), flush=True)
+    elif word == "hold":
+        kept = [torch.empty(1024 + 512 * (n % 7), dtype=torch.uint8, device=torch.device("cuda")) for n in range(int(rest[0]))]
+        print(json.dumps({"hold": len(kept)}), flush=True)
     elif word == "record":
         if rest[0] == "off":
             torch.cuda.memory._record_memory_history(enabled=None)

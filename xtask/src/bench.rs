@@ -20,6 +20,11 @@ pub struct Options {
     /// How often each way is measured
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
+
+    /// What readings cost at level `read`, instead: time and bytes by number of blocks, and the
+    /// process's speed
+    #[arg(long)]
+    pub readings: bool,
 }
 
 struct Bench {
@@ -56,6 +61,9 @@ fn median_of(line: &str) -> Result<f64> {
 
 /// Runs the task; the table goes to standard output as Markdown.
 pub fn run(options: &Options) -> Result<()> {
+    if options.readings {
+        return crate::bench_read::run(options);
+    }
     setup::run(&setup::Options {
         torch: Some(Vec::new()),
         ..setup::Options::default()
@@ -132,7 +140,8 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn median(values: &[f64]) -> f64 {
+/// The middle one.
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)

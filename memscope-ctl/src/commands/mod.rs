@@ -5,9 +5,10 @@ mod doctor;
 mod events;
 mod query;
 mod snapshot;
+mod trigger;
 mod watch;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, KeptCommand};
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
 use crate::recording::Replayer;
@@ -27,6 +28,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     // Told before anything is asked or started.
     if let Command::Snapshot(snapshot) = &args.command {
         snapshot::refuse_terminal(snapshot)?;
+    }
+    if let Command::Snapshots(kept) = &args.command {
+        trigger::check(kept)?;
     }
     match &args.recording {
         None => {
@@ -48,6 +52,12 @@ async fn ask_recording(recording: &std::path::Path, args: &Args) -> Result<Exit,
         return Err(Failure::Usage {
             what: "a recording cannot be attached to or detached from".into(),
             hint: "leave out --recording".into(),
+        });
+    }
+    if let Command::Trigger(_) | Command::Snapshots(_) = args.command {
+        return Err(Failure::Usage {
+            what: "nothing is taken by itself from a recording".into(),
+            hint: "leave out --recording; `snapshot --at` takes one of any moment of it".into(),
         });
     }
     let (replayer, client) = Replayer::start(recording, args.timeout).await?;
@@ -86,6 +96,12 @@ async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
         Command::Leaks(request) => query::leaks(client, request, args.json).await,
         Command::Fluctuation(request) => query::fluctuation(client, request, args.json).await,
         Command::Snapshot(request) => snapshot::snapshot(client, request, args.json).await,
+        Command::Pool(request) => query::pool(client, request, args.json).await,
+        Command::Trigger(request) => trigger::trigger(client, &request.command, args.json).await,
+        Command::Snapshots(kept) => match &kept.command {
+            None => trigger::kept(client, kept, args.json).await,
+            Some(KeptCommand::Get(get)) => trigger::get(client, get, args.json).await,
+        },
         Command::Diff(request) => query::diff(client, request, args.json).await,
         Command::Events(request) => events::events(client, request).await,
     }

@@ -42,6 +42,23 @@ pub(super) async fn ps(client: &Client, live: bool, json: bool) -> Result<Exit, 
     Ok(Exit::Done)
 }
 
+pub(super) async fn pool(client: &Client, pool: &args::Pool, json: bool) -> Result<Exit, Failure> {
+    let question = v1::PoolRequest {
+        pid: client.choose(pool.process.pid).await?,
+        at: pool.at,
+        from: pool.from,
+    };
+    let answer = client
+        .ask(question, async |mut rpc, request| rpc.pool(request).await)
+        .await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::text(&render::pool::pool(&answer))?;
+    }
+    Ok(Exit::Done)
+}
+
 pub(super) async fn diff(client: &Client, diff: &args::Diff, json: bool) -> Result<Exit, Failure> {
     let question = v1::DiffRequest {
         pid: client.choose(diff.process.pid).await?,

@@ -12,6 +12,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
+use tonic::Streaming;
 
 /// A pickle is nothing for a terminal.
 pub(super) fn refuse_terminal(snapshot: &Snapshot) -> Result<(), Failure> {
@@ -65,7 +66,7 @@ pub(super) async fn snapshot(
         }
         Format::Json => as_json(client, pid, snapshot.at, &mut target).await?,
     }
-    let bytes = target.bytes;
+    let bytes = target.bytes();
     let Some(path) = target.finish()? else {
         return Ok(Exit::Done);
     };
@@ -106,9 +107,18 @@ async fn export(
         format: format.into(),
         at,
     };
-    let mut chunks = client
+    let chunks = client
         .ask(question, async |mut rpc, request| rpc.export(request).await)
         .await?;
+    drain(client, chunks, target).await
+}
+
+/// Writes a file as it comes.
+pub(super) async fn drain(
+    client: &Client,
+    mut chunks: Streaming<v1::ExportChunk>,
+    target: &mut Target,
+) -> Result<(), Failure> {
     while let Some(chunk) = client.next(&mut chunks).await? {
         // The last chunk is empty.
         if chunk.content.is_empty() {
@@ -218,7 +228,7 @@ impl Document {
 }
 
 /// Where a snapshot goes.
-struct Target {
+pub(super) struct Target {
     kind: Kind,
     bytes: u64,
 }
@@ -232,12 +242,17 @@ enum Kind {
 }
 
 impl Target {
-    fn open(path: Option<&Path>) -> Result<Target, Failure> {
+    pub(super) fn open(path: Option<&Path>) -> Result<Target, Failure> {
         let kind = match path {
             None => Kind::Stdout(BufWriter::new(io::stdout())),
             Some(path) => Self::file(path).map_err(|source| cannot_write(path, source))?,
         };
         Ok(Target { kind, bytes: 0 })
+    }
+
+    /// Written so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn file(path: &Path) -> io::Result<Kind> {
@@ -277,7 +292,7 @@ impl Target {
     }
 
     /// Puts the file in its place; returns where, if it is a file.
-    fn finish(self) -> Result<Option<PathBuf>, Failure> {
+    pub(super) fn finish(self) -> Result<Option<PathBuf>, Failure> {
         match self.kind {
             Kind::Stdout(mut out) => {
                 out.flush().map_err(cannot_print)?;

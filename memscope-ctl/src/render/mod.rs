@@ -4,10 +4,12 @@ pub(crate) mod attach;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod leaks;
+pub(crate) mod pool;
 pub(crate) mod processes;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod table;
+pub(crate) mod trigger;
 
 use crate::units::{self, plain};
 use memscope_proto::v1;

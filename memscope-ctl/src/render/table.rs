@@ -8,6 +8,15 @@ pub(crate) enum Column {
     Left(&'static str),
     /// A number.
     Right(&'static str),
+    /// A number, with a heading that is not known beforehand.
+    Named(String),
+}
+
+fn title(column: &Column) -> &str {
+    match column {
+        Column::Left(title) | Column::Right(title) => title,
+        Column::Named(title) => title,
+    }
 }
 
 /// A table, a line for each row; a heading without any word is left out.
@@ -17,11 +26,8 @@ pub(crate) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled);
     let alignment = |index: usize| match columns.get(index) {
-        Some(Column::Right(_)) => CellAlignment::Right,
+        Some(Column::Right(_) | Column::Named(_)) => CellAlignment::Right,
         _ => CellAlignment::Left,
-    };
-    let title = |column: &Column| match column {
-        Column::Left(title) | Column::Right(title) => *title,
     };
     if columns.iter().any(|column| !title(column).is_empty()) {
         table.set_header(

@@ -9,7 +9,7 @@ use memscope_ledger::Ledger;
 use memscope_ledger::report::AsOf;
 use memscope_rpc::EventHub;
 
-use super::Command;
+use super::{Command, Taking};
 
 /// Commands that may wait.
 pub(super) const QUEUE: usize = 1024;
@@ -124,6 +124,19 @@ impl KeeperHandle {
         })))
         .ok()?;
         answer.recv().ok()
+    }
+
+    /// Changes or shows the triggers; `None`: no snapshots are taken by themselves.
+    pub async fn triggers<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Taking) -> T + Send + 'static,
+    ) -> Result<Option<T>, Gone> {
+        let (sender, answer) = tokio::sync::oneshot::channel();
+        self.try_send(Command::Triggers(Box::new(move |taking| {
+            // Whoever asked may be gone.
+            let _ = sender.send(taking.map(work));
+        })))?;
+        answer.await.map_err(|_| Gone::Ended)
     }
 
     /// How the keeper is.

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use memscope_decode::{Outcome, RecordReader};
-use memscope_ledger::event::{Body, Event, TraceAction};
-use memscope_ledger::report::AsOf;
+use memscope_ledger::event::{Body, Event};
 use memscope_rpc::EventItem;
 
-use super::oom::PAUSE_NS;
 use super::{Keeper, KeeperStatus, Told};
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
@@ -88,9 +86,7 @@ impl Keeper {
                 child,
             });
         }
-        if self.oom.is_some() && is_oom(&event.body) {
-            self.snapshot_oom(&event);
-        }
+        self.look_at_triggers(&event);
         if self.calibrating.contains_key(&event.process) {
             self.calibration_event(&event, record);
         }
@@ -103,25 +99,6 @@ impl Keeper {
                 event: Arc::new(event),
                 missed: 0,
             });
-        }
-    }
-
-    /// The ledger stands right behind the failed call now.
-    fn snapshot_oom(&mut self, event: &Event) {
-        let last = self.oom_at.get(&event.process).copied();
-        if last.is_some_and(|last| event.time_ns.saturating_sub(last) < PAUSE_NS) {
-            return;
-        }
-        self.oom_at.insert(event.process, event.time_ns);
-        let as_of = AsOf {
-            boot_ns: event.time_ns,
-            unix_ns: self.ledger.unix_ns(event.time_ns),
-            event: event.id,
-        };
-        if let (Some(writer), Some(report)) =
-            (&self.oom, self.ledger.snapshot(event.process, as_of))
-        {
-            writer.take(report);
         }
     }
 
@@ -169,13 +146,5 @@ impl Keeper {
                 .collect(),
             boot_ns: clock::boot_ns(),
         }
-    }
-}
-
-fn is_oom(body: &Body) -> bool {
-    match body {
-        Body::Oom(_) => true,
-        Body::Trace(trace) => trace.action == TraceAction::Oom,
-        _ => false,
     }
 }

@@ -6,10 +6,10 @@
 mod calibrating;
 mod handle;
 mod intake;
-mod oom;
+mod snapshots;
 
 pub use handle::{Gone, KeeperHandle, KeeperStatus};
-pub use oom::Config as OomConfig;
+pub use snapshots::Taking;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -28,6 +28,7 @@ use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 use crate::probe::calibrate::Layout;
 use crate::probe::load::Slot;
+use crate::triggers::Firing;
 use calibrating::Calibrating;
 
 /// How long records may lie in the ring while nobody asks.
@@ -41,6 +42,9 @@ const HOUSEKEEPING: Duration = Duration::from_secs(10);
 
 /// A question to the ledger.
 pub type Question = Box<dyn FnOnce(&mut Ledger, AsOf) + Send>;
+
+/// Work on the triggers, if there are any.
+pub type TriggerWork = Box<dyn FnOnce(Option<&mut Taking>) + Send>;
 
 /// What others want of the keeper.
 pub enum Command {
@@ -85,6 +89,8 @@ pub enum Command {
     },
     /// Answer a question.
     Ask(Question),
+    /// Change or show the triggers, if snapshots are taken by themselves.
+    Triggers(TriggerWork),
     /// Say how you are.
     Status(tokio::sync::oneshot::Sender<KeeperStatus>),
     /// Read everything, close the journal and end.
@@ -150,9 +156,9 @@ pub struct Keeper {
     ledger: Ledger,
     hub: Arc<EventHub>,
     tracer: Option<Sender<Told>>,
-    oom: Option<oom::Writer>,
-    /// When a process was last snapshot for running out of memory.
-    oom_at: HashMap<ProcessHandle, u64>,
+    taking: Option<Taking>,
+    /// What fired and was not acted on yet.
+    due: Vec<Firing>,
     watched: HashMap<ProcessHandle, Watched>,
     calibrating: HashMap<ProcessHandle, Calibrating>,
     /// Site definitions and facts that a new journal segment repeats.
@@ -174,17 +180,13 @@ impl Keeper {
         config: LedgerConfig,
         hub: Arc<EventHub>,
         tracer: Option<Sender<Told>>,
-        snapshots: Option<(OomConfig, crate::messages::Messages)>,
+        taking: Option<Taking>,
     ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
         let (sender, commands) = std::sync::mpsc::sync_channel(handle::QUEUE);
         let wake = Arc::new(rustix::event::eventfd(
             0,
             rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
         )?);
-        let oom = match snapshots {
-            Some((config, messages)) => oom::Writer::start(config, messages)?,
-            None => None,
-        };
         let epoll = watch(&wake, ring.as_ref())?;
         let handle = KeeperHandle::new(sender, Arc::clone(&wake), Arc::clone(&hub));
         let mut keeper = Keeper {
@@ -199,8 +201,8 @@ impl Keeper {
             ledger: Ledger::new(config),
             hub,
             tracer,
-            oom,
-            oom_at: HashMap::new(),
+            taking,
+            due: Vec::new(),
             watched: HashMap::new(),
             calibrating: HashMap::new(),
             preamble: Vec::new(),
@@ -234,7 +236,11 @@ impl Keeper {
             if !self.is_behind() {
                 self.wait();
             }
+            let now = clock::boot_ns();
             self.read_now(BATCH_BYTES);
+            if !self.is_behind() {
+                self.tick_triggers(now);
+            }
             loop {
                 match self.commands.try_recv() {
                     Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
@@ -329,7 +335,6 @@ impl Keeper {
                 self.note_losses();
                 self.watched.remove(&process);
                 self.calibrating.remove(&process);
-                self.oom_at.remove(&process);
                 self.preamble.retain(|(owner, _)| *owner != process);
                 // Nobody waiting any more is no fault.
                 let _ = done.send(());
@@ -339,6 +344,11 @@ impl Keeper {
                 self.note_losses();
                 let as_of = self.as_of();
                 question(&mut self.ledger, as_of);
+            }
+            Command::Triggers(work) => {
+                // What fired before it was asked has fired.
+                self.read_everything();
+                work(self.taking.as_mut());
             }
             Command::Status(reply) => {
                 let _ = reply.send(self.status());
@@ -413,6 +423,7 @@ impl Keeper {
             self.preamble.retain(|(owner, _)| *owner != process);
         }
         self.set_preamble();
+        self.end_triggers();
     }
 
     /// Writes a record of our own at the current place of the log, and applies it.

@@ -3,6 +3,7 @@
 mod diff;
 mod event;
 mod leaks;
+mod pool;
 mod process;
 mod snapshot;
 mod stats;
@@ -11,6 +12,7 @@ mod status;
 pub(crate) use diff::diff;
 pub(crate) use event::event;
 pub(crate) use leaks::{fluctuation, leaks};
+pub(crate) use pool::pool;
 pub(crate) use process::process_in_brief;
 pub(crate) use snapshot::SnapshotParts;
 pub(crate) use stats::stats;

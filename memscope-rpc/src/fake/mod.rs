@@ -1,8 +1,10 @@
 //! A daemon without probes: its answers are made up and can be changed. For tests.
 
 mod answers;
+mod triggers;
 
 pub use answers::{device, event, group, process, snapshot, stats, summary};
+pub use triggers::{FakeTriggers, kept, trigger};
 
 use crate::{
     AttachOutcome, AttachRequest, AttachScope, AttachedProcess, Caller, Daemon, DaemonStatus,
@@ -41,6 +43,8 @@ pub struct FakeDaemon {
     pub hangs: bool,
     /// Its readers of events.
     pub hub: EventHub,
+    /// Its triggers.
+    pub triggers: Mutex<FakeTriggers>,
 }
 
 impl FakeDaemon {

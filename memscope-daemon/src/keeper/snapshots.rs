@@ -1,0 +1,140 @@
+//! Acts on triggers: makes the picture of the moment, and hands it to the thread that writes it.
+//!
+//! An out-of-memory report is looked at right after its own event. That is the moment of PyTorch's
+//! report: it has released the segments that no block used and tried again, so these are gone from the
+//! picture and their release is in its trace, before the report; every block is as it was when the request
+//! came, since PyTorch holds its lock from there on.
+
+use std::sync::Arc;
+
+use memscope_ledger::event::{Event, ProcessHandle};
+use memscope_ledger::report::{AsOf, Baseline, SnapshotReport};
+use memscope_rpc::{Caller, Condition, Refusal, TriggerStatus};
+
+use super::Keeper;
+use crate::snapshots::{Job, Writer};
+use crate::triggers::Triggers;
+
+/// What takes snapshots by itself.
+pub struct Taking {
+    /// What is watched.
+    pub triggers: Triggers,
+    /// What writes.
+    pub writer: Writer,
+    /// How long a trigger rests in a process, nanoseconds.
+    pub pause_ns: u64,
+}
+
+impl Taking {
+    /// Adds a trigger.
+    pub fn add(
+        &mut self,
+        caller: Caller,
+        condition: Condition,
+        pid: Option<u32>,
+    ) -> Result<TriggerStatus, Refusal> {
+        let mut status = self.triggers.add(caller, condition, pid)?;
+        self.writer.shelf().complete(&mut status);
+        Ok(status)
+    }
+
+    /// Removes one.
+    pub fn remove(&mut self, caller: Caller, trigger: u64) -> Result<(), Refusal> {
+        self.triggers.remove(caller, trigger)?;
+        self.writer.shelf().forget(trigger);
+        Ok(())
+    }
+
+    /// All of them.
+    pub fn list(&self) -> Vec<TriggerStatus> {
+        let mut all = self.triggers.list();
+        for status in &mut all {
+            self.writer.shelf().complete(status);
+        }
+        all
+    }
+}
+
+impl Keeper {
+    /// After each event that the ledger has taken.
+    pub(super) fn look_at_triggers(&mut self, event: &Event) {
+        let Some(taking) = &mut self.taking else {
+            return;
+        };
+        taking.triggers.after(event, &self.ledger, &mut self.due);
+        if !self.due.is_empty() {
+            let as_of = AsOf {
+                boot_ns: event.time_ns,
+                unix_ns: self.ledger.unix_ns(event.time_ns),
+                event: event.id,
+            };
+            self.take_due(as_of);
+        }
+    }
+
+    /// Now and then, for what shows without an event. `now_ns`: everything up to then was read.
+    pub(super) fn tick_triggers(&mut self, now_ns: u64) {
+        let Some(taking) = &mut self.taking else {
+            return;
+        };
+        taking.triggers.tick(now_ns, &self.ledger, &mut self.due);
+        if !self.due.is_empty() {
+            self.take_due(self.as_of());
+        }
+    }
+
+    fn take_due(&mut self, as_of: AsOf) {
+        let due = std::mem::take(&mut self.due);
+        let Some(taking) = &self.taking else {
+            return;
+        };
+        // Several triggers may ask for one picture.
+        let mut made: Option<(ProcessHandle, Arc<SnapshotReport>)> = None;
+        for firing in due {
+            if firing.paused.is_some() {
+                taking
+                    .writer
+                    .paused(&firing, &self.name(firing.process), taking.pause_ns);
+                continue;
+            }
+            if !taking.writer.has_room() {
+                taking.writer.busy(&firing, &self.name(firing.process));
+                continue;
+            }
+            let report = match &made {
+                Some((process, report)) if *process == firing.process => Arc::clone(report),
+                _ => match self.ledger.snapshot(firing.process, as_of) {
+                    Some(report) => Arc::new(report),
+                    None => continue,
+                },
+            };
+            made = Some((firing.process, Arc::clone(&report)));
+            let baseline = self.ledger.baseline(firing.process);
+            taking.writer.take(Job {
+                report,
+                baseline: baseline.unwrap_or(Baseline::Unknown),
+                firing,
+            });
+        }
+    }
+
+    fn name(&self, process: ProcessHandle) -> String {
+        match self.ledger.summary(process) {
+            Some(summary) => format!("process {} ({})", summary.facts.pid, summary.facts.comm),
+            None => "a process".to_owned(),
+        }
+    }
+
+    /// Lets triggers end that were for a process that has ended untraced.
+    pub(super) fn end_triggers(&mut self) {
+        let Some(taking) = &mut self.taking else {
+            return;
+        };
+        for (pid, start) in taking.triggers.waiting() {
+            let now = memscope_site::process::alive(pid).map(|stat| stat.start_ticks);
+            if !matches!(now, Ok(ticks) if ticks == start) {
+                taking.triggers.end(pid, start);
+            }
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! Snapshots that triggers take: written in a thread of its own, kept within bounds.
+//!
+//! The keeper makes the picture, which no record may change meanwhile, and hands it over. Only so much may
+//! wait to be written; what does not fit is not taken, counted and said. A disk that is full or a place that
+//! cannot be written is said, and nothing else suffers.
+
+mod choose;
+mod store;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clap::ValueEnum;
+use memscope_ledger::report::{Baseline, BlockState, SnapshotBlock, SnapshotReport};
+use memscope_rpc::{Condition, Metric, Severity, TriggerStatus};
+pub use store::{About, Limits, Store};
+
+use crate::messages::Messages;
+use crate::triggers::Firing;
+
+/// Snapshots that wait to be written: enough for every process of a machine to run out of memory at once.
+const WAITING: usize = 16;
+/// Bytes of them, about; one may always wait.
+const WAITING_BYTES: usize = 512 << 20;
+
+/// Format of the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// The pickle that PyTorch's memory viewer opens.
+    MemoryViz,
+    /// The same dictionary as JSON.
+    Json,
+    /// A trace that ui.perfetto.dev opens.
+    Perfetto,
+    /// One self-contained page.
+    Html,
+}
+
+impl Format {
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::MemoryViz => "memory-viz",
+            Format::Json => "json",
+            Format::Perfetto => "perfetto",
+            Format::Html => "html",
+        }
+    }
+
+    fn extension(self) -> &'static str {
+        match self {
+            Format::MemoryViz => "pickle",
+            Format::Json => "json",
+            Format::Perfetto => "perfetto-trace",
+            Format::Html => "html",
+        }
+    }
+
+    fn write(self, report: &SnapshotReport, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Format::MemoryViz => memscope_export::memory_viz(report, out),
+            Format::Json => memscope_export::json(report, out),
+            Format::Perfetto => memscope_export::perfetto(report, out),
+            Format::Html => memscope_export::html(report, out),
+        }
+        .map_err(|error| match error {
+            memscope_export::ExportError::Write { source } => source,
+            other => io::Error::other(other),
+        })
+    }
+}
+
+/// A snapshot to be written.
+pub struct Job {
+    /// The picture.
+    pub report: Arc<SnapshotReport>,
+    /// What fired.
+    pub firing: Firing,
+    /// What is known of what was there before the attach.
+    pub baseline: Baseline,
+}
+
+/// What became of a trigger's snapshots.
+#[derive(Debug, Clone, Default)]
+struct Tally {
+    written: u64,
+    last_unix_ns: Option<u64>,
+    skipped: BTreeMap<&'static str, u64>,
+}
+
+/// What the writer, the keeper and the server share.
+#[derive(Clone)]
+pub struct Shelf {
+    store: Arc<Mutex<Store>>,
+    tallies: Arc<Mutex<BTreeMap<u64, Tally>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shelf {
+    /// The snapshots that are kept. Held only for as long as a name takes.
+    pub fn store(&self) -> MutexGuard<'_, Store> {
+        lock(&self.store)
+    }
+
+    /// Adds what became of its snapshots to what a trigger says of itself.
+    pub fn complete(&self, status: &mut TriggerStatus) {
+        if let Some(tally) = lock(&self.tallies).get(&status.trigger) {
+            status.written = tally.written;
+            status.last_unix_ns = tally.last_unix_ns;
+            let skipped = tally.skipped.iter();
+            status
+                .skipped
+                .extend(skipped.map(|(cause, count)| ((*cause).to_owned(), *count)));
+        }
+    }
+
+    /// The trigger is gone.
+    pub fn forget(&self, trigger: u64) {
+        lock(&self.tallies).remove(&trigger);
+    }
+
+    fn tally(&self, trigger: u64, note: impl FnOnce(&mut Tally)) {
+        note(lock(&self.tallies).entry(trigger).or_default());
+    }
+
+    fn skip(&self, trigger: u64, cause: &'static str) {
+        self.tally(trigger, |tally| {
+            *tally.skipped.entry(cause).or_default() += 1
+        });
+    }
+}
+
+/// How snapshots are taken and kept.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The directory.
+    pub dir: PathBuf,
+    /// Format of the files.
+    pub format: Format,
+    /// How many are kept.
+    pub limits: Limits,
+}
+
+/// Hands snapshots to the thread that writes them.
+pub struct Writer {
+    jobs: Sender<Job>,
+    waiting: Arc<AtomicUsize>,
+    waiting_bytes: Arc<AtomicUsize>,
+    shelf: Shelf,
+    messages: Messages,
+}
+
+impl Writer {
+    /// Starts the thread.
+    pub fn start(config: Config, messages: Messages) -> io::Result<Writer> {
+        let (store, opened) = Store::open(config.dir.clone(), config.limits);
+        if let Err(error) = opened {
+            let text = format!(
+                "snapshots cannot be kept in {}: {error}",
+                config.dir.display()
+            );
+            tracing::warn!("{text}");
+            messages.say(Severity::Warning, text);
+        }
+        let shelf = Shelf {
+            store: Arc::new(Mutex::new(store)),
+            tallies: Arc::default(),
+        };
+        let (jobs, queue) = channel::<Job>();
+        let writer = Writer {
+            jobs,
+            waiting: Arc::default(),
+            waiting_bytes: Arc::default(),
+            shelf: shelf.clone(),
+            messages: messages.clone(),
+        };
+        let (waiting, waiting_bytes) = (
+            Arc::clone(&writer.waiting),
+            Arc::clone(&writer.waiting_bytes),
+        );
+        std::thread::Builder::new()
+            .name("snapshots".to_owned())
+            .spawn(move || {
+                let mut work = Work {
+                    config,
+                    shelf,
+                    messages,
+                    fails: false,
+                };
+                for job in queue {
+                    let bytes = weight(&job.report);
+                    work.on(job);
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                    waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                }
+            })?;
+        Ok(writer)
+    }
+
+    /// What it keeps.
+    pub fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// Whether one more may wait; to be asked before a picture is made for it.
+    pub fn has_room(&self) -> bool {
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        let bytes = self.waiting_bytes.load(Ordering::Relaxed);
+        waiting == 0 || waiting < WAITING && bytes < WAITING_BYTES
+    }
+
+    /// Takes a snapshot to be written.
+    pub fn take(&self, job: Job) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting_bytes
+            .fetch_add(weight(&job.report), Ordering::Relaxed);
+        if let Err(refused) = self.jobs.send(job) {
+            tracing::error!("the thread that writes snapshots has ended");
+            self.shelf.skip(refused.0.firing.trigger, "failed");
+        }
+    }
+
+    /// It fired, and there is no room.
+    pub fn busy(&self, firing: &Firing, process: &str) {
+        self.shelf.skip(firing.trigger, "busy");
+        let text = format!(
+            "{process}: {}; no snapshot was taken, because others are still being written",
+            firing.reason
+        );
+        tracing::warn!("{text}");
+        self.messages.say(Severity::Warning, text);
+    }
+
+    /// It fired again too soon: said once for each pause.
+    pub fn paused(&self, firing: &Firing, process: &str, pause_ns: u64) {
+        if firing.paused == Some(1) {
+            let text = format!(
+                "{process}: {}; no snapshot was taken, nor will be of that within {} s of the last one",
+                firing.reason,
+                pause_ns / 1_000_000_000
+            );
+            tracing::info!("{text}");
+            self.messages.say(Severity::Info, text);
+        }
+    }
+}
+
+/// About how many bytes of memory a picture takes.
+fn weight(report: &SnapshotReport) -> usize {
+    let blocks: usize = report.segments.iter().map(|s| s.blocks.len()).sum();
+    size_of_val(report.trace.as_slice())
+        + size_of_val(report.segments.as_slice())
+        + blocks * size_of::<SnapshotBlock>()
+}
+
+/// The thread's own.
+struct Work {
+    config: Config,
+    shelf: Shelf,
+    messages: Messages,
+    /// The last one could not be written: the next that cannot is only counted.
+    fails: bool,
+}
+
+impl Work {
+    fn on(&mut self, job: Job) {
+        let facts = &job.report.process.facts;
+        let process = format!("process {} ({})", facts.pid, facts.comm);
+        let reason = &job.firing.reason;
+        match self.write(&job) {
+            Ok((path, about)) => {
+                self.fails = false;
+                self.shelf.tally(job.firing.trigger, |tally| {
+                    tally.written += 1;
+                    tally.last_unix_ns = Some(about.time_unix_ns);
+                });
+                let mut text = format!(
+                    "{process}: {reason}; snapshot {}: {}",
+                    about.snapshot,
+                    path.display()
+                );
+                if about.without_baseline {
+                    text.push_str(", without what was there before the attach");
+                }
+                if about.paused_before > 0 {
+                    text.push_str(&format!(
+                        " (it fired {} times since the last one)",
+                        about.paused_before
+                    ));
+                }
+                tracing::info!("{text}");
+                let severity = match job.firing.condition.metric {
+                    Metric::Oom => Severity::Warning,
+                    _ => Severity::Info,
+                };
+                self.messages.say(severity, text);
+            }
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                self.shelf.skip(job.firing.trigger, "too_large");
+                let limit = self.config.limits.bytes >> 20;
+                self.messages.say(
+                    Severity::Warning,
+                    format!(
+                        "{process}: {reason}; its snapshot alone would be more than the {limit} MiB \
+                         that --snapshots-mib allows, and was not kept"
+                    ),
+                );
+            }
+            Err(error) => {
+                self.shelf.skip(job.firing.trigger, "failed");
+                let text = format!(
+                    "{process}: {reason}; its snapshot could not be written to {}: {error}",
+                    self.config.dir.display()
+                );
+                tracing::error!("{text}");
+                if !self.fails {
+                    self.messages.say(
+                        Severity::Error,
+                        format!("{text}; until one can be, `trigger list` only counts them"),
+                    );
+                }
+                self.fails = true;
+            }
+        }
+    }
+
+    fn write(&self, job: &Job) -> io::Result<(PathBuf, About)> {
+        let mut about = about(job, self.config.format);
+        let part = {
+            let mut store = self.shelf.store();
+            about.snapshot = store.next_number();
+            about.file = file_name(&about, &job.firing.condition, self.config.format);
+            store.begin(&about.file)
+        };
+        let (path, file) = part?;
+        let kept = self.fill(file, &job.report).and_then(|bytes| {
+            about.bytes = bytes;
+            self.shelf.store().keep(&path, about.clone())
+        });
+        if kept.is_err() {
+            // It may be all that a full disk has room for; the first error is the one to tell.
+            let _ = fs::remove_file(&path);
+        }
+        Ok((kept?, about))
+    }
+
+    /// Writes the file; gives its size.
+    fn fill(&self, file: File, report: &SnapshotReport) -> io::Result<u64> {
+        let mut out = BufWriter::new(Bounded {
+            file,
+            written: 0,
+            most: self.config.limits.bytes,
+        });
+        self.config.format.write(report, &mut out)?;
+        let bounded = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        bounded.file.sync_all()?;
+        Ok(bounded.written)
+    }
+}
+
+/// A file that may not become larger than all that is to be kept.
+struct Bounded {
+    file: File,
+    written: u64,
+    most: u64,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.written.saturating_add(bytes.len() as u64) > self.most {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let written = self.file.write(bytes)?;
+        self.written += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// `000012-20261120T083000Z-pid-4242-oom.pickle`.
+fn file_name(about: &About, condition: &Condition, format: Format) -> String {
+    let time = i128::from(about.time_unix_ns);
+    let time = jiff::Timestamp::from_nanosecond(time).map_or_else(
+        |_| "unknown".to_owned(),
+        |t| t.strftime("%Y%m%dT%H%M%SZ").to_string(),
+    );
+    let baseline = if about.without_baseline {
+        "-without-baseline"
+    } else {
+        ""
+    };
+    format!(
+        "{:06}-{time}-pid-{}-{}{baseline}.{}",
+        about.snapshot,
+        about.pid,
+        condition.metric.word(),
+        format.extension()
+    )
+}
+
+fn about(job: &Job, format: Format) -> About {
+    let report = &job.report;
+    let facts = &report.process.facts;
+    let device = job.firing.device;
+    let here = || {
+        report
+            .segments
+            .iter()
+            .filter(move |segment| device.is_none_or(|device| segment.device == device))
+            .flat_map(|segment| &segment.blocks)
+    };
+    let sum = |state: BlockState| here().filter(|b| b.state == state).map(|b| b.size).sum();
+    let free = |block: &&SnapshotBlock| block.state == BlockState::Inactive;
+    About {
+        time_unix_ns: report.as_of.unix_ns,
+        pid: facts.pid,
+        start_ticks: facts.start_ticks,
+        comm: facts.comm.clone(),
+        cmdline: facts.cmdline.clone(),
+        uids: user_ids(facts.pid, facts.uids),
+        trigger: job.firing.trigger,
+        when: job.firing.condition.to_string(),
+        reason: job.firing.reason.clone(),
+        device,
+        allocated_bytes: Some(sum(BlockState::Active)),
+        reserved_bytes: Some(here().map(|block| block.size).sum()),
+        free_bytes: Some(sum(BlockState::Inactive)),
+        largest_free_bytes: Some(here().filter(free).map(|b| b.size).max().unwrap_or(0)),
+        paused_before: job.firing.paused_before,
+        without_baseline: job.baseline != Baseline::Known,
+        coverage: report
+            .coverage
+            .iter()
+            .map(|note| (note.code.clone(), note.text.clone()))
+            .collect(),
+        format: format.name().to_owned(),
+        ..About::default()
+    }
+}
+
+/// The ids that a process had when it was attached, and those that it has now: it may have changed them.
+fn user_ids(pid: u32, attached: [u32; 3]) -> Vec<u32> {
+    let mut all = attached.to_vec();
+    let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"));
+    // A process that is gone has no others.
+    if let Some(line) = status
+        .iter()
+        .flat_map(|text| text.lines())
+        .find_map(|line| line.strip_prefix("Uid:"))
+    {
+        all.extend(
+            line.split_ascii_whitespace()
+                .filter_map(|uid| uid.parse::<u32>().ok()),
+        );
+    }
+    // The fourth is the one for files: it follows the effective one.
+    let mut seen = Vec::new();
+    for uid in all {
+        if !seen.contains(&uid) {
+            seen.push(uid);
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,402 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use super::*;
+use memscope_ledger::Ledger;
+use memscope_ledger::event::{Body, Event, EventId, ProcessFacts, ProcessHandle};
+use memscope_ledger::report::{AsOf, SnapshotSegment};
+use std::time::{Duration, Instant};
+
+const P: ProcessHandle = ProcessHandle(1);
+
+/// A process with one segment of three blocks, and a trace of so many entries.
+fn report(pid: u32, entries: usize) -> SnapshotReport {
+    let facts = ProcessFacts {
+        pid,
+        start_ticks: 77,
+        uids: [1000; 3],
+        comm: "python".into(),
+        cmdline: vec!["python".into(), "train.py".into()],
+        ..ProcessFacts::default()
+    };
+    let mut ledger = Ledger::new(Default::default());
+    ledger.apply(&Event {
+        id: EventId::default(),
+        time_ns: 5,
+        process: P,
+        tid: 0,
+        lost_before: 0,
+        body: Body::Attached(Box::new(facts)),
+    });
+    let as_of = AsOf {
+        boot_ns: 9,
+        unix_ns: 1_750_000_000_123_456_789,
+        event: EventId::default(),
+    };
+    let mut report = ledger.snapshot(P, as_of).unwrap();
+    let block = |addr, size, state| SnapshotBlock {
+        addr,
+        size,
+        requested: None,
+        state,
+        since_ns: 0,
+    };
+    let segment = |device, addr| SnapshotSegment {
+        device,
+        addr,
+        size: 600,
+        stream: 0,
+        large: false,
+        pool: (0, 0),
+        expandable: false,
+        seen: true,
+        blocks: vec![
+            block(addr, 100, BlockState::Active),
+            block(addr + 100, 200, BlockState::Inactive),
+            block(addr + 300, 50, BlockState::PendingFree),
+            block(addr + 350, 250, BlockState::Inactive),
+        ],
+    };
+    report.segments = vec![segment(0, 1000), segment(1, 5000)];
+    report.trace = (0..entries as u64)
+        .map(|n| memscope_ledger::report::SnapshotTrace {
+            action: memscope_ledger::event::TraceAction::Alloc,
+            device: 0,
+            addr: n,
+            size: 1,
+            stream: 0,
+            pool: None,
+            time_ns: n,
+            unix_ns: n,
+            tid: 1,
+        })
+        .collect();
+    report
+}
+
+fn firing(trigger: u64, when: &str) -> Firing {
+    Firing {
+        trigger,
+        condition: when.parse().unwrap(),
+        process: P,
+        device: Some(1),
+        reason: "it rose".into(),
+        paused: None,
+        paused_before: 3,
+    }
+}
+
+fn job(pid: u32, entries: usize) -> Job {
+    Job {
+        report: Arc::new(report(pid, entries)),
+        firing: firing(7, "reserved > 1GiB"),
+        baseline: Baseline::Known,
+    }
+}
+
+struct Place {
+    folder: tempfile::TempDir,
+    messages: Messages,
+    writer: Writer,
+}
+
+impl Place {
+    fn new(format: Format, bytes: u64) -> Place {
+        Place::prepared(format, bytes, |_| {})
+    }
+
+    fn prepared(format: Format, bytes: u64, prepare: impl FnOnce(&Path)) -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        prepare(folder.path());
+        let messages = Messages::default();
+        let config = Config {
+            dir: folder.path().join("snapshots"),
+            format,
+            limits: Limits { count: 4, bytes },
+        };
+        let writer = Writer::start(config, messages.clone()).unwrap();
+        Place {
+            folder,
+            messages,
+            writer,
+        }
+    }
+
+    /// Waits until nothing waits to be written.
+    fn settle(&self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.writer.waiting.load(Ordering::Relaxed) > 0 {
+            assert!(Instant::now() < deadline, "it is never written");
+            std::thread::yield_now();
+        }
+    }
+
+    fn status(&self) -> TriggerStatus {
+        let mut status = TriggerStatus {
+            trigger: 7,
+            condition: "oom".parse().unwrap(),
+            process: None,
+            uid: 0,
+            from_start: false,
+            watching: 0,
+            fired: 0,
+            written: 0,
+            skipped: Vec::new(),
+            last_unix_ns: None,
+        };
+        self.writer.shelf().complete(&mut status);
+        status
+    }
+
+    fn said(&self) -> Vec<String> {
+        self.messages.all().into_iter().map(|m| m.text).collect()
+    }
+}
+
+#[test]
+fn a_snapshot_is_written_with_what_it_is() {
+    let place = Place::new(Format::Json, 1 << 20);
+    place.writer.take(job(u32::MAX, 5));
+    place.settle();
+    let kept = place.writer.shelf().store().list();
+    assert_eq!(kept.len(), 1);
+    let name = "000001-20250615T150640Z-pid-4294967295-reserved.json";
+    assert_eq!(
+        kept[0].path,
+        place.folder.path().join("snapshots").join(name)
+    );
+    let content = fs::read(&kept[0].path).unwrap();
+    assert_eq!(kept[0].bytes, content.len() as u64);
+    let document: serde_json::Value = serde_json::from_slice(&content).unwrap();
+    assert_eq!(document["device_traces"][0].as_array().unwrap().len(), 5);
+    let beside = kept[0].path.with_extension("").with_extension("about.json");
+    let about: About = serde_json::from_slice(&fs::read(beside).unwrap()).unwrap();
+    let expected = About {
+        snapshot: 1,
+        file: name.into(),
+        time_unix_ns: 1_750_000_000_123_456_789,
+        pid: u32::MAX,
+        start_ticks: 77,
+        comm: "python".into(),
+        cmdline: vec!["python".into(), "train.py".into()],
+        uids: vec![1000],
+        trigger: 7,
+        when: "reserved > 1GiB".into(),
+        reason: "it rose".into(),
+        device: Some(1),
+        allocated_bytes: Some(100),
+        reserved_bytes: Some(600),
+        free_bytes: Some(450),
+        largest_free_bytes: Some(250),
+        paused_before: 3,
+        without_baseline: false,
+        coverage: about.coverage.clone(),
+        format: "json".into(),
+        bytes: content.len() as u64,
+    };
+    assert_eq!(about, expected);
+    assert!(
+        about
+            .coverage
+            .iter()
+            .any(|(code, _)| code == "driver_baseline_unknown")
+    );
+    assert!(
+        place.said()[0].contains("it rose; snapshot 1: /"),
+        "{:?}",
+        place.said()
+    );
+    assert!(
+        place.said()[0].contains("(it fired 3 times since"),
+        "{:?}",
+        place.said()
+    );
+    let status = place.status();
+    assert_eq!((status.written, status.skipped.len()), (1, 0));
+    assert_eq!(status.last_unix_ns, Some(1_750_000_000_123_456_789));
+    place.writer.shelf().forget(7);
+    assert_eq!(place.status().written, 0);
+}
+
+#[test]
+fn one_without_its_baseline_says_so() {
+    let place = Place::new(Format::MemoryViz, 1 << 20);
+    place.writer.take(Job {
+        baseline: Baseline::Awaited,
+        ..job(u32::MAX, 5)
+    });
+    place.settle();
+    let kept = place.writer.shelf().store().list();
+    assert!(kept[0].without_baseline);
+    let path = kept[0].path.display().to_string();
+    assert!(
+        path.ends_with("-reserved-without-baseline.pickle"),
+        "{path}"
+    );
+    assert!(
+        place.said()[0].contains("without what was there before"),
+        "{:?}",
+        place.said()
+    );
+}
+
+#[test]
+fn every_format() {
+    for (format, extension, first) in [
+        (Format::MemoryViz, "pickle", b"\x80\x04".as_slice()),
+        (Format::Json, "json", b"{"),
+        (Format::Perfetto, "perfetto-trace", b"\x0a"),
+        (Format::Html, "html", b"<!"),
+    ] {
+        let place = Place::new(format, 1 << 22);
+        place.writer.take(job(u32::MAX, 5));
+        place.settle();
+        let kept = place.writer.shelf().store().list();
+        assert_eq!(kept.len(), 1, "{:?}", place.said());
+        assert_eq!(kept[0].path.extension().unwrap(), extension);
+        assert!(fs::read(&kept[0].path).unwrap().starts_with(first));
+        let value = format.to_possible_value().unwrap();
+        assert_eq!(
+            (kept[0].format.as_str(), value.get_name()),
+            (format.name(), format.name())
+        );
+    }
+}
+
+#[test]
+fn one_that_is_too_large_is_not_kept_and_leaves_nothing() {
+    let place = Place::new(Format::MemoryViz, 30_000);
+    place.writer.take(job(1, 100));
+    place.settle();
+    assert_eq!(
+        place.writer.shelf().store().list().len(),
+        1,
+        "{:?}",
+        place.said()
+    );
+    place.writer.take(job(2, 100_000));
+    place.settle();
+    assert_eq!(place.writer.shelf().store().list().len(), 1);
+    assert_eq!(
+        fs::read_dir(place.folder.path().join("snapshots"))
+            .unwrap()
+            .count(),
+        2
+    );
+    assert_eq!(place.status().skipped, [("too_large".to_owned(), 1)]);
+    assert!(
+        place.said()[1].contains("--snapshots-mib"),
+        "{:?}",
+        place.said()
+    );
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_said_once_until_it_can_be() {
+    let block = |folder: &Path| fs::write(folder.join("snapshots"), "a file").unwrap();
+    let place = Place::prepared(Format::MemoryViz, 1 << 20, block);
+    assert!(
+        place.said()[0].contains("snapshots cannot be kept in"),
+        "{:?}",
+        place.said()
+    );
+    for _ in 0..3 {
+        place.writer.take(job(1, 5));
+    }
+    place.settle();
+    let said = place.said();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said[1].contains("could not be written to"), "{said:?}");
+    assert_eq!(place.status().skipped, [("failed".to_owned(), 3)]);
+    fs::remove_file(place.folder.path().join("snapshots")).unwrap();
+    place.writer.take(job(1, 5));
+    place.settle();
+    assert_eq!(place.status().written, 1);
+    block_again(place.folder.path());
+    place.writer.take(job(1, 5));
+    place.settle();
+    assert_eq!(place.said().len(), 4, "{:?}", place.said());
+}
+
+fn block_again(folder: &Path) {
+    fs::remove_dir_all(folder.join("snapshots")).unwrap();
+    fs::write(folder.join("snapshots"), "a file").unwrap();
+}
+
+#[test]
+fn only_so_much_waits() {
+    let place = Place::new(Format::MemoryViz, 1 << 30);
+    // The thread cannot finish one while the store is held.
+    let shelf = place.writer.shelf().clone();
+    let held = shelf.store();
+    let mut taken = 0;
+    while place.writer.has_room() {
+        place.writer.take(job(1, 5));
+        taken += 1;
+    }
+    assert_eq!(taken, WAITING);
+    place.writer.busy(&firing(7, "oom"), "process 1 (python)");
+    assert_eq!(place.status().skipped, [("busy".to_owned(), 1)]);
+    assert!(
+        place.said()[0].contains("others are still being written"),
+        "{:?}",
+        place.said()
+    );
+    drop(held);
+    place.settle();
+    assert!(place.writer.has_room());
+    assert_eq!(place.status().written, taken as u64);
+    assert_eq!(shelf.store().list().len(), 4);
+
+    // By bytes as well; and one always may.
+    let held = shelf.store();
+    place
+        .writer
+        .waiting_bytes
+        .fetch_add(WAITING_BYTES, Ordering::Relaxed);
+    assert!(place.writer.has_room());
+    place.writer.take(job(1, 5));
+    assert!(!place.writer.has_room());
+    drop(held);
+    place.settle();
+}
+
+#[test]
+fn a_pause_is_said_once() {
+    let place = Place::new(Format::MemoryViz, 1 << 20);
+    for paused in [Some(1), Some(2), Some(3)] {
+        let firing = Firing {
+            paused,
+            ..firing(7, "oom")
+        };
+        place
+            .writer
+            .paused(&firing, "process 1 (python)", 10_000_000_000);
+    }
+    assert_eq!(
+        place.said(),
+        [
+            "process 1 (python): it rose; no snapshot was taken, nor will be of that within 10 s of the \
+          last one"
+        ]
+    );
+}
+
+#[test]
+fn what_a_process_held_as_another_user_is_not_shown_to_the_first() {
+    let own = rustix::process::getuid().as_raw();
+    let now = user_ids(std::process::id(), [own, own, own + 5]);
+    assert_eq!(now[..2], [own, own + 5]);
+    assert_eq!(user_ids(u32::MAX, [3, 3, 4]), [3, 4]);
+    let shown = |uids: &[u32], uid| {
+        let kept = memscope_rpc::KeptSnapshot {
+            uids: uids.to_vec(),
+            ..Default::default()
+        };
+        kept.is_shown_to(memscope_rpc::Caller {
+            uid,
+            gid: 0,
+            pid: None,
+        })
+    };
+    assert!(shown(&[3], 3) && !shown(&[3, 4], 3) && shown(&[3, 4], 0) && !shown(&[], 3));
+}

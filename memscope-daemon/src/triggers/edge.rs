@@ -1,0 +1,136 @@
+//! A rising edge: fires when a level comes above its threshold, and again only after it has clearly
+//! fallen below.
+
+/// A level has clearly fallen below its threshold at this part of it, in hundredths.
+pub const CLEARLY_BELOW: u64 = 95;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Edge {
+    /// No level was looked at yet.
+    #[default]
+    New,
+    /// The level is below: the next time above fires.
+    Armed,
+    /// It has fired.
+    Fired,
+}
+
+/// What a level did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Quiet,
+    /// It came above.
+    Rose,
+    /// It is above, and nobody saw it below.
+    WasAbove,
+}
+
+impl Edge {
+    /// Looks at a level. [`Step::WasAbove`] is told again and again until [`Edge::fire`] is called.
+    pub fn step(&mut self, level: u64, above: u64) -> Step {
+        let is_above = level > above;
+        match self {
+            Edge::New if is_above => Step::WasAbove,
+            Edge::Armed if is_above => {
+                *self = Edge::Fired;
+                Step::Rose
+            }
+            Edge::New => {
+                *self = Edge::Armed;
+                Step::Quiet
+            }
+            Edge::Fired if is_clearly_below(level, above) => {
+                *self = Edge::Armed;
+                Step::Quiet
+            }
+            Edge::Armed | Edge::Fired => Step::Quiet,
+        }
+    }
+
+    /// Looks whether a level has fallen, where it is too early to say that it rose.
+    pub fn fall(&mut self, level: u64, above: u64) {
+        if level <= above {
+            self.step(level, above);
+        }
+    }
+
+    /// Takes it for having risen now.
+    pub fn fire(&mut self) {
+        *self = Edge::Fired;
+    }
+}
+
+fn is_clearly_below(level: u64, above: u64) -> bool {
+    u128::from(level) * 100 <= u128::from(above) * u128::from(CLEARLY_BELOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn fires_once_for_each_crossing() {
+        let mut edge = Edge::default();
+        let mut seen = Vec::new();
+        for level in [50, 101, 150, 100, 96, 101, 95, 100, 101, 0, 100, 101] {
+            seen.push(edge.step(level, 100) == Step::Rose);
+        }
+        let fired: Vec<usize> = (0..seen.len()).filter(|i| seen[*i]).collect();
+        assert_eq!(fired, [1, 8, 11], "at 96 it has not clearly fallen");
+    }
+
+    #[test]
+    fn what_was_above_from_the_beginning_is_told_until_it_is_taken() {
+        let mut edge = Edge::default();
+        assert_eq!(edge.step(101, 100), Step::WasAbove);
+        assert_eq!(edge.step(102, 100), Step::WasAbove);
+        edge.fire();
+        assert_eq!(edge.step(103, 100), Step::Quiet);
+        assert_eq!(edge.step(95, 100), Step::Quiet);
+        assert_eq!(edge.step(101, 100), Step::Rose);
+        let mut small = Edge::default();
+        assert_eq!(small.step(1, 1), Step::Quiet);
+        assert_eq!(small.step(2, 1), Step::Rose);
+        assert_eq!(small.step(1, 1), Step::Quiet);
+        assert_eq!(
+            small.step(2, 1),
+            Step::Quiet,
+            "one byte is not clearly less"
+        );
+        assert_eq!(small.step(0, 1), Step::Quiet);
+        assert_eq!(small.step(2, 1), Step::Rose);
+        let mut huge = Edge::Armed;
+        assert_eq!(huge.step(u64::MAX, u64::MAX - 1), Step::Rose);
+    }
+
+    proptest! {
+        /// Between two firings lies a level that is clearly below; and above after below always fires.
+        #[test]
+        fn the_same_as_by_looking_back(
+            levels in prop::collection::vec(0..200u64, 1..200),
+            above in 1..150u64,
+        ) {
+            let mut edge = Edge::default();
+            let mut fired_at: Option<usize> = None;
+            for (at, level) in levels.iter().enumerate() {
+                let step = edge.step(*level, above);
+                if step == Step::WasAbove {
+                    prop_assert!(levels[..=at].iter().all(|l| *l > above));
+                    continue;
+                }
+                let since = fired_at.map_or(0, |fired| fired + 1);
+                let was_low = levels[since..at].iter().any(|l| match fired_at {
+                    None => *l <= above,
+                    Some(_) => *l as f64 <= above as f64 * 0.95,
+                });
+                prop_assert_eq!(step == Step::Rose, *level > above && was_low, "at {}", at);
+                if step == Step::Rose {
+                    fired_at = Some(at);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Snapshots by themselves: conditions that are watched event by event.
+//!
+//! Owns: the triggers, which of them watches which process, and what they remember of it. Refuses: I/O,
+//! clocks and snapshots; it says what fired and why, and the keeper acts.
+//!
+//! Levels are looked at after an event that tells them exactly. PyTorch reports a segment before the block
+//! that it was taken for, and holds its lock in between; so a level that a segment lifts is looked at after
+//! the block's own event, and the snapshot has the block in it.
+
+mod edge;
+mod growth;
+mod process;
+mod words;
+
+use std::collections::BTreeMap;
+
+use memscope_ledger::Ledger;
+use memscope_ledger::event::{Body, Event, ProcessFacts, ProcessHandle, TraceAction};
+use memscope_rpc::{Caller, Condition, Metric, Refusal, TriggerStatus};
+use process::Process;
+
+/// Triggers there can be, and those of one user who is not root.
+const MOST: usize = 64;
+const MOST_OF_A_USER: usize = 16;
+/// How often levels are looked at without an event, nanoseconds.
+const TICK_NS: u64 = 40_000_000;
+
+/// Something for which a snapshot is to be taken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Firing {
+    /// Number of the trigger.
+    pub trigger: u64,
+    /// Its condition.
+    pub condition: Condition,
+    /// In which process.
+    pub process: ProcessHandle,
+    /// On which device, where one is named.
+    pub device: Option<i32>,
+    /// What happened, in a sentence without the process.
+    pub reason: String,
+    /// It fired so many times in this process since its last snapshot there, this one included, too soon
+    /// after that: none is to be taken now.
+    pub paused: Option<u64>,
+    /// How often it fired so before this one.
+    pub paused_before: u64,
+}
+
+/// Which processes a trigger watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// All that its user may see.
+    All,
+    /// One: pid, start time and uids.
+    One(u32, u64, [u32; 3]),
+}
+
+/// One trigger.
+#[derive(Clone, Debug)]
+struct Trigger {
+    number: u64,
+    condition: Condition,
+    scope: Scope,
+    user: Caller,
+    from_start: bool,
+    fired: u64,
+    paused: u64,
+}
+
+impl Trigger {
+    fn watches(&self, process: &Process) -> bool {
+        let is_meant = match self.scope {
+            Scope::All => true,
+            Scope::One(pid, start, _) => (pid, start) == (process.pid, process.start_ticks),
+        };
+        is_meant && self.user.may_see(&process.uids)
+    }
+}
+
+/// All triggers, and what they watch.
+#[derive(Debug)]
+pub struct Triggers {
+    triggers: Vec<Trigger>,
+    last_number: u64,
+    processes: BTreeMap<ProcessHandle, Process>,
+    pause_ns: u64,
+    /// Some trigger looks at levels.
+    looks_at_levels: bool,
+    next_tick_ns: u64,
+}
+
+impl Triggers {
+    /// Those of the command line. A trigger that fires again in the same process within `pause_ns` of its
+    /// last snapshot takes none.
+    pub fn new(conditions: &[Condition], pause_ns: u64) -> Triggers {
+        let root = Caller {
+            uid: 0,
+            gid: 0,
+            pid: None,
+        };
+        let mut all = Triggers {
+            triggers: Vec::new(),
+            last_number: 0,
+            processes: BTreeMap::new(),
+            pause_ns,
+            looks_at_levels: false,
+            next_tick_ns: 0,
+        };
+        for condition in conditions {
+            if all.same(condition, Scope::All, root).is_none() {
+                all.push(*condition, Scope::All, root, true);
+            }
+        }
+        all
+    }
+
+    fn same(&self, condition: &Condition, scope: Scope, user: Caller) -> Option<&Trigger> {
+        self.triggers
+            .iter()
+            .find(|t| t.condition == *condition && t.scope == scope && t.user.uid == user.uid)
+    }
+
+    fn push(&mut self, condition: Condition, scope: Scope, user: Caller, from_start: bool) -> u64 {
+        self.last_number += 1;
+        self.triggers.push(Trigger {
+            number: self.last_number,
+            condition,
+            scope,
+            user,
+            from_start,
+            fired: 0,
+            paused: 0,
+        });
+        self.distribute();
+        self.last_number
+    }
+
+    /// Gives each process the triggers that watch it; what it remembers for one that stays is kept.
+    fn distribute(&mut self) {
+        let watching = |process: &Process| {
+            let all = self.triggers.iter().filter(|t| t.watches(process));
+            all.map(|t| (t.number, t.condition)).collect::<Vec<_>>()
+        };
+        let plan: Vec<_> = self
+            .processes
+            .iter()
+            .map(|(handle, process)| (*handle, watching(process)))
+            .collect();
+        for (handle, triggers) in plan {
+            if let Some(process) = self.processes.get_mut(&handle) {
+                process.watch(&triggers);
+            }
+        }
+        self.looks_at_levels = self
+            .triggers
+            .iter()
+            .any(|t| t.condition.metric != Metric::Oom);
+    }
+
+    /// Adds a trigger; the same one again is the same one.
+    pub fn add(
+        &mut self,
+        user: Caller,
+        condition: Condition,
+        pid: Option<u32>,
+    ) -> Result<TriggerStatus, Refusal> {
+        let scope = match pid {
+            None => Scope::All,
+            Some(pid) => self
+                .processes
+                .values()
+                .find(|p| p.pid == pid && user.may_see(&p.uids))
+                .map(|p| Scope::One(pid, p.start_ticks, p.uids))
+                .ok_or(Refusal::NotTraced { pid })?,
+        };
+        if let Some(same) = self.same(&condition, scope, user) {
+            return Ok(self.status(same));
+        }
+        let own = self.triggers.iter().filter(|t| t.user.uid == user.uid);
+        if self.triggers.len() >= MOST || !user.is_root() && own.count() >= MOST_OF_A_USER {
+            return Err(Refusal::Invalid {
+                what: format!(
+                    "there are too many triggers: at most {MOST}, and {MOST_OF_A_USER} of one user \
+                     who is not root"
+                ),
+                hint: "remove one: memscope-ctl trigger remove NUMBER".to_owned(),
+            });
+        }
+        let number = self.push(condition, scope, user, false);
+        // What stands above already is found at the next tick.
+        self.next_tick_ns = 0;
+        self.triggers
+            .iter()
+            .find(|t| t.number == number)
+            .map(|t| self.status(t))
+            .ok_or(Refusal::NoSuchTrigger { trigger: number })
+    }
+
+    /// Removes a trigger of this user's, or any for root.
+    pub fn remove(&mut self, user: Caller, number: u64) -> Result<(), Refusal> {
+        let found = self.triggers.iter().find(|t| t.number == number);
+        let status = found
+            .map(|t| self.status(t))
+            .filter(|status| status.is_shown_to(user))
+            .ok_or(Refusal::NoSuchTrigger { trigger: number })?;
+        if !status.is_of(user) {
+            return Err(Refusal::NotPermitted {
+                what: format!("remove trigger {number}, which is root's"),
+            });
+        }
+        self.forget(|t| t.number == number);
+        Ok(())
+    }
+
+    fn forget(&mut self, goes: impl Fn(&Trigger) -> bool) {
+        let before = self.triggers.len();
+        self.triggers.retain(|t| !goes(t));
+        if self.triggers.len() != before {
+            self.distribute();
+        }
+    }
+
+    fn status(&self, trigger: &Trigger) -> TriggerStatus {
+        let watching = self.processes.values().filter(|p| trigger.watches(p));
+        TriggerStatus {
+            trigger: trigger.number,
+            condition: trigger.condition,
+            process: match trigger.scope {
+                Scope::All => None,
+                Scope::One(pid, _, uids) => Some((pid, uids)),
+            },
+            uid: trigger.user.uid,
+            from_start: trigger.from_start,
+            watching: watching.count() as u64,
+            fired: trigger.fired,
+            written: 0,
+            skipped: match trigger.paused {
+                0 => Vec::new(),
+                paused => vec![("paused".to_owned(), paused)],
+            },
+            last_unix_ns: None,
+        }
+    }
+
+    /// All of them by number; what became of the snapshots is not known here.
+    pub fn list(&self) -> Vec<TriggerStatus> {
+        self.triggers.iter().map(|t| self.status(t)).collect()
+    }
+
+    /// Triggers for one process that is not traced now: those that [`Triggers::end`] takes if it is gone.
+    pub fn waiting(&self) -> Vec<(u32, u64)> {
+        self.triggers
+            .iter()
+            .filter_map(|t| match t.scope {
+                Scope::One(pid, start, _) => Some((pid, start)),
+                Scope::All => None,
+            })
+            .filter(|(pid, start)| {
+                !self
+                    .processes
+                    .values()
+                    .any(|p| (p.pid, p.start_ticks) == (*pid, *start))
+            })
+            .collect()
+    }
+
+    /// A process has ended, and with it the triggers that were for it alone.
+    pub fn end(&mut self, pid: u32, start_ticks: u64) {
+        self.forget(|t| matches!(t.scope, Scope::One(p, s, _) if (p, s) == (pid, start_ticks)));
+    }
+
+    /// Looks after an event that the ledger has taken.
+    pub fn after(&mut self, event: &Event, ledger: &Ledger, due: &mut Vec<Firing>) {
+        match &event.body {
+            Body::Attached(facts) => self.attached(event, facts),
+            Body::Exited => {
+                if let Some(process) = self.processes.remove(&event.process) {
+                    self.end(process.pid, process.start_ticks);
+                }
+            }
+            Body::Detached | Body::Replaced => {
+                self.processes.remove(&event.process);
+            }
+            Body::Oom(oom) => {
+                self.look(event, Some(oom.device), true, ledger, due);
+                self.out_of_memory(event, oom.size, ledger, due);
+            }
+            Body::Trace(trace) => match trace.action {
+                // These change no level.
+                TraceAction::FreeCompleted | TraceAction::Snapshot => {}
+                TraceAction::Oom => {
+                    self.look(event, trace.device, true, ledger, due);
+                    self.out_of_memory(event, trace.size, ledger, due);
+                }
+                TraceAction::Alloc | TraceAction::FreeRequested => {
+                    let exact = trace.total_allocated.is_some();
+                    self.look(event, trace.device, exact, ledger, due);
+                }
+                TraceAction::SegmentAlloc
+                | TraceAction::SegmentFree
+                | TraceAction::SegmentMap
+                | TraceAction::SegmentUnmap => self.look(event, trace.device, false, ledger, due),
+            },
+            Body::Report(report) => self.look(event, Some(report.device), true, ledger, due),
+            Body::Held(part) => self.look(event, Some(part.device), true, ledger, due),
+            Body::Call(_) => self.look(event, None, true, ledger, due),
+            _ => {}
+        }
+    }
+
+    fn attached(&mut self, event: &Event, facts: &ProcessFacts) {
+        let process = self
+            .processes
+            .entry(event.process)
+            .or_insert_with(|| Process::new(event.process, event.time_ns));
+        process.pid = facts.pid;
+        process.start_ticks = facts.start_ticks;
+        process.uids = facts.uids;
+        // The pid may have been another's, whose end nobody saw.
+        let (pid, start) = (facts.pid, facts.start_ticks);
+        self.forget(|t| matches!(t.scope, Scope::One(p, s, _) if p == pid && s != start));
+        self.distribute();
+    }
+
+    fn look(
+        &mut self,
+        event: &Event,
+        device: Option<i32>,
+        exact: bool,
+        ledger: &Ledger,
+        due: &mut Vec<Firing>,
+    ) {
+        if !self.looks_at_levels {
+            return;
+        }
+        let Some(process) = self.processes.get_mut(&event.process) else {
+            return;
+        };
+        if !process.looks_at_levels() {
+            return;
+        }
+        let before = due.len();
+        match device {
+            Some(device) => {
+                if let Some(gauge) = ledger.gauge(event.process, device) {
+                    process.look(gauge, event.time_ns, exact, ledger, due);
+                }
+            }
+            None => {
+                for gauge in ledger.gauges(event.process) {
+                    process.look(gauge, event.time_ns, exact, ledger, due);
+                }
+            }
+        }
+        if due.len() > before {
+            self.count(event.time_ns, due.get_mut(before..).unwrap_or_default());
+        }
+    }
+
+    /// `size`: the request that failed.
+    fn out_of_memory(&mut self, event: &Event, size: u64, ledger: &Ledger, due: &mut Vec<Firing>) {
+        let before = due.len();
+        if let Some(process) = self.processes.get_mut(&event.process) {
+            process.out_of_memory(size, ledger, due);
+        }
+        self.count(event.time_ns, due.get_mut(before..).unwrap_or_default());
+    }
+
+    /// Levels that nobody looked at for want of an event, and floors that rose with time alone.
+    pub fn tick(&mut self, now_ns: u64, ledger: &Ledger, due: &mut Vec<Firing>) {
+        if !self.looks_at_levels || now_ns < self.next_tick_ns {
+            return;
+        }
+        self.next_tick_ns = now_ns.saturating_add(TICK_NS);
+        let before = due.len();
+        for process in self.processes.values_mut() {
+            process.tick(now_ns, ledger, due);
+        }
+        self.count(now_ns, due.get_mut(before..).unwrap_or_default());
+    }
+
+    /// Counts what fired, and says which of it comes too soon after the last.
+    fn count(&mut self, now_ns: u64, fired: &mut [Firing]) {
+        for one in fired {
+            let Some(trigger) = self.triggers.iter_mut().find(|t| t.number == one.trigger) else {
+                continue;
+            };
+            trigger.fired += 1;
+            if let Some(process) = self.processes.get_mut(&one.process) {
+                process.pause(one, now_ns, self.pause_ns);
+            }
+            trigger.paused += u64::from(one.paused.is_some());
+        }
+    }
+}

@@ -1,0 +1,630 @@
+//! Triggers over the ledger and a small simulated allocator: what fires, when, and how often.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../../memscope-ledger/tests/common/mod.rs"]
+mod common;
+
+use common::*;
+use memscope_daemon::triggers::{Firing, Triggers};
+use memscope_ledger::event::*;
+use memscope_ledger::report::*;
+use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_rpc::{Caller, Refusal, TriggerStatus};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const GIB: u64 = 1 << 30;
+const ROOT: Caller = caller(0);
+
+const fn caller(uid: u32) -> Caller {
+    Caller {
+        uid,
+        gid: uid,
+        pid: None,
+    }
+}
+
+/// The ledger and the triggers, fed as the keeper feeds them.
+struct World {
+    ledger: Ledger,
+    triggers: Triggers,
+}
+
+impl World {
+    fn new(conditions: &[&str], pause_ns: u64) -> World {
+        let conditions: Vec<_> = conditions.iter().map(|c| c.parse().unwrap()).collect();
+        World {
+            ledger: Ledger::new(LedgerConfig::default()),
+            triggers: Triggers::new(&conditions, pause_ns),
+        }
+    }
+
+    /// With the process of the simulated allocator, watched from its start on.
+    fn with(conditions: &[&str]) -> World {
+        let mut world = World::new(conditions, 0);
+        world.attach(P, 4242, 1, 0, true);
+        world
+    }
+
+    fn attach(&mut self, p: ProcessHandle, pid: u32, start: u64, uid: u32, from_start: bool) {
+        let mut facts = facts(pid, Level::Trace, from_start);
+        facts.start_ticks = start;
+        facts.uids = [uid; 3];
+        let placed = Placement {
+            pool_seen: true,
+            ..Placement::default()
+        };
+        for body in [
+            Body::Attached(facts),
+            Body::Backend(Backend::Native),
+            Body::Placed(Box::new(placed)),
+        ] {
+            self.after(&event(p, SECOND, body));
+        }
+    }
+
+    fn after(&mut self, event: &Event) -> Vec<Firing> {
+        let mut due = Vec::new();
+        self.ledger.apply(event);
+        self.triggers.after(event, &self.ledger, &mut due);
+        due
+    }
+
+    fn tick(&mut self, now_ns: u64) -> Vec<Firing> {
+        let mut due = Vec::new();
+        self.triggers.tick(now_ns, &self.ledger, &mut due);
+        due
+    }
+
+    /// What fires in all that the simulated process did meanwhile.
+    fn feed(&mut self, sim: &mut Sim) -> Vec<Firing> {
+        let mut fired = Vec::new();
+        for event in std::mem::take(&mut sim.out) {
+            let due = self.after(&event);
+            for one in &due {
+                self.is_at_rest(one.process, event.time_ns);
+            }
+            fired.extend(due);
+        }
+        fired
+    }
+
+    /// A snapshot of this moment shows no block that is only half told.
+    #[track_caller]
+    fn is_at_rest(&self, process: ProcessHandle, now_ns: u64) {
+        if self.ledger.baseline(process) != Some(Baseline::Known) {
+            return;
+        }
+        let snapshot = self.ledger.snapshot(process, as_of(now_ns)).unwrap();
+        for gauge in self.ledger.gauges(process) {
+            let segments = snapshot.segments.iter();
+            let here = segments.filter(|s| s.device == gauge.device);
+            let blocks = here.flat_map(|s| &s.blocks);
+            let active = blocks.filter(|b| b.state == BlockState::Active);
+            let sum: u64 = active.map(|b| b.size).sum();
+            assert_eq!(Some(sum), gauge.allocated_bytes);
+        }
+    }
+
+    fn status(&self, number: u64) -> TriggerStatus {
+        let all = self.triggers.list();
+        all.into_iter().find(|t| t.trigger == number).unwrap()
+    }
+}
+
+fn reasons(fired: &[Firing]) -> Vec<(u64, &str)> {
+    fired
+        .iter()
+        .map(|f| (f.trigger, f.reason.as_str()))
+        .collect()
+}
+
+fn oom(device: i32, size: u64, now: &Sim) -> [Body; 2] {
+    [
+        Body::Trace(PoolTrace {
+            action: TraceAction::Oom,
+            allocator: 0xa110c000 + device as u64,
+            device: Some(device),
+            addr: 123,
+            size,
+            stream: 0,
+            block_size: None,
+            total_allocated: Some(now.allocated(device)),
+            total_reserved: Some(now.reserved(device)),
+            pool: Some((0, 0)),
+        }),
+        Body::Oom(PoolOom {
+            device,
+            size,
+            total_allocated: now.allocated(device),
+            total_reserved: now.reserved(device),
+        }),
+    ]
+}
+
+#[test]
+fn a_level_fires_once_for_each_crossing_with_the_block_that_crossed() {
+    for mode in [Mode::Reports, Mode::Uncalibrated, Mode::Calibrated] {
+        let mut world = World::with(&["reserved > 50MiB", "allocated > 40MiB"]);
+        let mut sim = Sim::new(mode);
+        let mut live = Vec::new();
+        let mut fired = Vec::new();
+        for _ in 0..3 {
+            for _ in 0..8 {
+                sim.time += MS;
+                live.push(sim.alloc(0, 0, 11 * MIB));
+                let now = world.feed(&mut sim);
+                fired.extend(now.iter().map(|f| (f.trigger, live.len())));
+            }
+            for addr in live.drain(..) {
+                sim.time += MS;
+                sim.free(addr, false);
+            }
+            assert_eq!(world.feed(&mut sim), [], "{mode:?}");
+            sim.empty_cache(0);
+            sim.time += MS;
+        }
+        // Segments of 12 MiB: the fifth reserves 60. The fourth block makes 44 or 48.
+        fired.sort_unstable();
+        let expected = [(1, 5), (1, 5), (1, 5), (2, 4), (2, 4), (2, 4)];
+        assert_eq!(fired, expected, "{mode:?}");
+    }
+}
+
+#[test]
+fn what_it_says() {
+    let mut world = World::with(&[
+        "reserved > 20MiB on device 1",
+        "fragmentation > 40% with reserved > 10MiB",
+        "oom",
+    ]);
+    let mut sim = Sim::default();
+    sim.alloc(0, 0, 11 * MIB);
+    sim.alloc(1, 0, 11 * MIB);
+    let second = sim.alloc(1, 0, 11 * MIB);
+    let fired = world.feed(&mut sim);
+    assert_eq!(
+        reasons(&fired),
+        [(1, "reserved rose above 20.00 MiB on device 1: 24.00 MiB")]
+    );
+    assert_eq!(fired[0].device, Some(1));
+    sim.free(second, false);
+    sim.alloc(1, 0, 12 * MIB);
+    assert_eq!(world.feed(&mut sim), [], "what was free served");
+    sim.free(*sim.live.keys().last().unwrap(), false);
+    sim.alloc(1, 7, 12 * MIB);
+    let fired = world.feed(&mut sim);
+    assert_eq!(
+        reasons(&fired),
+        [(
+            2,
+            "the pool took 12.00 MiB more on device 1 although 50.0% of it lay free: 12.00 MiB of \
+             24.00 MiB"
+        )]
+    );
+    for body in oom(1, 3 * GIB, &sim) {
+        sim.emit(body);
+    }
+    let fired = world.feed(&mut sim);
+    assert_eq!(
+        reasons(&fired),
+        [(
+            3,
+            "ran out of memory on device 1: a request of 3.00 GiB failed"
+        )]
+    );
+}
+
+#[test]
+fn a_failed_request_is_told_once_though_two_events_tell_it() {
+    for (first, second) in [(true, true), (true, false), (false, true)] {
+        let mut world = World::with(&["oom", "oom on device 1"]);
+        let mut sim = Sim::default();
+        sim.alloc(0, 0, MIB);
+        sim.alloc(1, 0, MIB);
+        assert_eq!(world.feed(&mut sim), []);
+        for (device, count) in [(0, 1), (1, 2), (0, 1)] {
+            let [trace, report] = oom(device, 5 * GIB, &sim);
+            if first {
+                sim.emit(trace);
+            }
+            if second {
+                sim.emit(report);
+            }
+            let fired = world.feed(&mut sim);
+            assert_eq!(fired.len(), count, "{device} {first} {second}");
+            assert!(fired.iter().all(|f| f.device == Some(device)));
+        }
+        assert_eq!(world.status(1).fired, 3);
+        assert_eq!(world.status(2).fired, 1);
+    }
+}
+
+#[test]
+fn a_trigger_rests_after_it_fired() {
+    let mut world = World::new(&["oom"], 10 * SECOND);
+    world.attach(P, 4242, 1, 0, true);
+    world.attach(ProcessHandle(2), 4243, 1, 0, true);
+    let mut sim = Sim::default();
+    sim.alloc(0, 0, MIB);
+    world.feed(&mut sim);
+    let mut at = |second: u64, process: u32| {
+        let [trace, _] = oom(0, GIB, &sim);
+        let event = event(ProcessHandle(process), second * SECOND, trace);
+        let fired = world.after(&event);
+        (fired[0].paused, fired[0].paused_before)
+    };
+    assert_eq!(at(100, 1), (None, 0));
+    assert_eq!(at(101, 1), (Some(1), 0));
+    assert_eq!(at(102, 2), (None, 0), "another process has its own rest");
+    assert_eq!(at(109, 1), (Some(2), 0));
+    assert_eq!(at(110, 1), (None, 2), "as many as were left out");
+    assert_eq!(at(119, 1), (Some(1), 0));
+    let status = world.status(1);
+    assert_eq!(status.fired, 6);
+    assert_eq!(status.skipped, [("paused".to_owned(), 3)]);
+}
+
+#[test]
+fn fragments_count_where_free_room_did_not_serve() {
+    let mut world = World::with(&["fragmentation > 50% with reserved > 30MiB"]);
+    let mut sim = Sim::default();
+    // Six segments of 12 MiB, of which four are given back.
+    let blocks: Vec<u64> = (0..6).map(|_| sim.alloc(0, 0, 12 * MIB)).collect();
+    for addr in &blocks[..4] {
+        sim.free(*addr, false);
+    }
+    assert_eq!(world.feed(&mut sim), [], "free room alone is no fragment");
+    // More than all that is free: nothing could have served it.
+    let large = sim.alloc(0, 0, 60 * MIB);
+    assert_eq!(world.feed(&mut sim), []);
+    sim.free(large, false);
+    sim.empty_cache(0);
+    let blocks: Vec<u64> = (0..4).map(|_| sim.alloc(0, 0, 12 * MIB)).collect();
+    for addr in &blocks {
+        sim.free(*addr, false);
+    }
+    sim.alloc(0, 0, 20 * MIB);
+    let fired = world.feed(&mut sim);
+    assert_eq!(fired.len(), 1, "48 of 72 MiB were free");
+    assert!(fired[0].reason.contains("66.6%"), "{fired:?}");
+    // Still so: not told again.
+    sim.alloc(0, 0, 22 * MIB);
+    assert_eq!(world.feed(&mut sim), []);
+    // A growth with little free, and then again.
+    for _ in 0..4 {
+        sim.alloc(0, 0, 12 * MIB);
+    }
+    sim.alloc(0, 0, 12 * MIB);
+    assert_eq!(world.feed(&mut sim), []);
+    for addr in sim.live.keys().copied().collect::<Vec<_>>() {
+        sim.free(addr, false);
+    }
+    sim.alloc(0, 0, 40 * MIB);
+    assert_eq!(world.feed(&mut sim).len(), 1);
+}
+
+#[test]
+fn growth_is_told_by_time_alone_too() {
+    let mut world = World::with(&["growth > 100MiB in 16s"]);
+    let mut sim = Sim::default();
+    sim.time = 10 * SECOND;
+    sim.alloc(0, 0, MIB);
+    assert_eq!(world.feed(&mut sim), []);
+    assert_eq!(world.tick(30 * SECOND), []);
+    sim.time = 31 * SECOND;
+    sim.alloc(0, 0, 200 * MIB);
+    assert_eq!(world.feed(&mut sim), []);
+    // Nothing happens any more: the floor follows within a quarter of the time.
+    let found: Vec<(u64, Vec<Firing>)> = (32..60)
+        .map(|second| (second, world.tick(second * SECOND)))
+        .filter(|(_, fired)| !fired.is_empty())
+        .collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    let (second, fired) = &found[0];
+    assert!((35..=37).contains(second), "{second}");
+    assert_eq!(
+        reasons(fired),
+        [(
+            1,
+            "the floor of allocated on device 0 rose by 200.00 MiB: from 1.00 MiB to 201.00 MiB"
+        )]
+    );
+}
+
+#[test]
+fn what_stands_above_already_fires_when_its_baseline_is_known() {
+    let mut sim = Sim::default();
+    sim.attached = false;
+    let old = sim.alloc(0, 0, 100 * MIB);
+    sim.alloc(0, 0, 3 * MIB);
+    sim.attached = true;
+    let start = |given_up: bool| {
+        let mut world = World::new(&["reserved > 50MiB"], 0);
+        world.attach(P, 4242, 1, 0, false);
+        if given_up {
+            let note = CoverageNote {
+                code: "baseline_not_read".into(),
+                text: "it changes".into(),
+            };
+            world.after(&event(P, SECOND, Body::Coverage(note)));
+        }
+        world
+    };
+    sim.time += SECOND;
+    sim.alloc(0, 0, MIB);
+    let events = std::mem::take(&mut sim.out);
+    let now = sim.time;
+
+    // The reading comes: then.
+    let mut world = start(false);
+    for event in &events {
+        assert_eq!(world.after(event), []);
+    }
+    assert_eq!(world.tick(now + SECOND), []);
+    let mut fired = Vec::new();
+    for part in sim.reading(0, 50) {
+        fired.extend(world.after(&event(P, now + SECOND, Body::Held(Box::new(part)))));
+    }
+    fired.extend(world.tick(now + 2 * SECOND));
+    assert_eq!(fired.len(), 1);
+    assert!(
+        fired[0].reason.contains("was so when the trigger came"),
+        "{fired:?}"
+    );
+    assert_eq!(world.ledger.baseline(P), Some(Baseline::Known));
+    assert_eq!(world.tick(now + 100 * SECOND), []);
+
+    // It was given up: at once, without it.
+    let mut world = start(true);
+    let fired: Vec<Firing> = events.iter().flat_map(|e| world.after(e)).collect();
+    assert_eq!(fired.len(), 1);
+
+    // Nobody says anything: in the end.
+    let mut world = start(false);
+    for event in &events {
+        assert_eq!(world.after(event), []);
+    }
+    assert_eq!(world.tick(now + 30 * SECOND), []);
+    assert_eq!(world.tick(now + 61 * SECOND).len(), 1);
+
+    // A crossing that is seen does not wait.
+    let mut world = start(false);
+    for event in &events {
+        world.after(event);
+    }
+    sim.free(old, false);
+    sim.empty_cache(0);
+    sim.alloc(0, 0, 100 * MIB);
+    let fired = world.feed(&mut sim);
+    assert_eq!(fired.len(), 1);
+    assert!(fired[0].reason.contains("rose above"), "{fired:?}");
+    assert_eq!(world.ledger.baseline(P), Some(Baseline::Awaited));
+}
+
+#[test]
+fn one_that_is_added_looks_at_once_without_an_event() {
+    let mut world = World::with(&["oom"]);
+    let mut sim = Sim::default();
+    sim.alloc(0, 0, 100 * MIB);
+    assert_eq!(world.feed(&mut sim), []);
+    let condition = "allocated > 50MiB".parse().unwrap();
+    let added = world.triggers.add(ROOT, condition, Some(4242)).unwrap();
+    assert_eq!((added.trigger, added.watching), (2, 1));
+    let fired = world.tick(sim.time + 1);
+    assert_eq!(
+        reasons(&fired),
+        [(
+            2,
+            "allocated is above 50.00 MiB on device 0, and was so when the trigger came: 100.00 MiB"
+        )]
+    );
+    assert_eq!(world.tick(sim.time + SECOND), []);
+    // The same again is the same, and does not begin anew.
+    let same = world.triggers.add(ROOT, condition, Some(4242)).unwrap();
+    assert_eq!((same.trigger, same.fired), (2, 1));
+    assert_eq!(world.tick(sim.time + 2 * SECOND), []);
+    // For all it is another.
+    assert_eq!(
+        world.triggers.add(ROOT, condition, None).unwrap().trigger,
+        3
+    );
+    assert_eq!(world.tick(sim.time + 3 * SECOND).len(), 1);
+}
+
+#[test]
+fn a_trigger_for_one_process_lives_as_long_as_the_process() {
+    let mut world = World::new(&[], 0);
+    world.attach(ProcessHandle(1), 10, 100, 0, true);
+    world.attach(ProcessHandle(2), 20, 200, 0, true);
+    let condition = "allocated > 50MiB".parse().unwrap();
+    for pid in [10, 20] {
+        world.triggers.add(ROOT, condition, Some(pid)).unwrap();
+    }
+    let refused = world.triggers.add(ROOT, condition, Some(30)).unwrap_err();
+    assert!(
+        matches!(refused, Refusal::NotTraced { pid: 30 }),
+        "{refused}"
+    );
+    let watching = |world: &World| {
+        let all = world.triggers.list();
+        all.iter()
+            .map(|t| (t.trigger, t.watching))
+            .collect::<Vec<_>>()
+    };
+    // Another image of the same process, and a detach with a new attach: it goes on.
+    world.after(&event(ProcessHandle(1), 2 * SECOND, Body::Replaced));
+    assert_eq!(watching(&world), [(1, 0), (2, 1)]);
+    assert_eq!(world.triggers.waiting(), [(10, 100)]);
+    world.attach(ProcessHandle(3), 10, 100, 0, true);
+    assert_eq!(watching(&world), [(1, 1), (2, 1)]);
+    world.after(&event(ProcessHandle(3), 2 * SECOND, Body::Detached));
+    world.attach(ProcessHandle(4), 10, 100, 0, true);
+    assert_eq!(watching(&world), [(1, 1), (2, 1)]);
+    // The process ends.
+    world.after(&event(ProcessHandle(4), 3 * SECOND, Body::Exited));
+    assert_eq!(watching(&world), [(2, 1)]);
+    // It ends untraced, and its number is given to another.
+    world.after(&event(ProcessHandle(2), 3 * SECOND, Body::Detached));
+    assert_eq!(watching(&world), [(2, 0)]);
+    world.attach(ProcessHandle(5), 20, 999, 0, true);
+    assert_eq!(watching(&world), []);
+    world.triggers.add(ROOT, condition, Some(20)).unwrap();
+    world.after(&event(ProcessHandle(5), 3 * SECOND, Body::Detached));
+    world.triggers.end(20, 999);
+    assert_eq!(watching(&world), []);
+    assert_eq!(world.triggers.waiting(), []);
+}
+
+#[test]
+fn users_reach_their_own_only() {
+    let (ada, bob) = (caller(1000), caller(1001));
+    let mut world = World::new(&["oom"], 0);
+    world.attach(ProcessHandle(1), 10, 1, 1000, true);
+    world.attach(ProcessHandle(2), 20, 1, 1001, true);
+    let condition = "allocated > 5MiB".parse().unwrap();
+    let refused = world.triggers.add(ada, condition, Some(20)).unwrap_err();
+    assert!(
+        matches!(refused, Refusal::NotTraced { pid: 20 }),
+        "{refused}"
+    );
+    let own = world.triggers.add(ada, condition, None).unwrap();
+    assert_eq!(own.watching, 1, "of two processes, hers");
+    for process in [1, 2] {
+        let mut sim = Sim::default();
+        sim.alloc(0, 0, 20 * MIB);
+        let events = std::mem::take(&mut sim.out);
+        let fired: Vec<_> = events
+            .into_iter()
+            .flat_map(|e| {
+                world.after(&Event {
+                    process: ProcessHandle(process),
+                    ..e
+                })
+            })
+            .collect();
+        assert_eq!(fired.len(), usize::from(process == 1), "{fired:?}");
+    }
+    let mut remove = |who, number| world.triggers.remove(who, number);
+    assert!(matches!(
+        remove(bob, own.trigger),
+        Err(Refusal::NoSuchTrigger { .. })
+    ));
+    assert!(matches!(remove(ada, 1), Err(Refusal::NotPermitted { .. })));
+    assert!(matches!(remove(ada, 9), Err(Refusal::NoSuchTrigger { .. })));
+    remove(ada, own.trigger).unwrap();
+    remove(ROOT, 1).unwrap();
+    assert_eq!(world.triggers.list(), []);
+
+    // Nobody fills the daemon with them.
+    let add = |world: &mut World, who, n: u64| {
+        let condition = format!("allocated > {n}MiB").parse().unwrap();
+        world.triggers.add(who, condition, None)
+    };
+    for n in 1..=16 {
+        add(&mut world, ada, n).unwrap();
+    }
+    assert!(add(&mut world, ada, 1).is_ok(), "the same is no other");
+    let refused = add(&mut world, ada, 17).unwrap_err();
+    assert!(refused.to_string().contains("too many"), "{refused}");
+    for n in 1..=48 {
+        add(&mut world, ROOT, n).unwrap();
+    }
+    assert!(add(&mut world, ROOT, 49).is_err());
+}
+
+/// What a level does, told by every level at rest.
+fn naive_crossings(levels: &[u64], above: u64) -> Vec<usize> {
+    let mut armed = true;
+    let mut found = Vec::new();
+    for (at, level) in levels.iter().enumerate() {
+        if armed && *level > above {
+            found.push(at);
+            armed = false;
+        } else if *level * 20 <= above * 19 {
+            armed = true;
+        }
+    }
+    found
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    /// Every crossing of every level at rest fires once, on its device, and nothing else does.
+    #[test]
+    fn the_same_as_by_looking_at_the_allocator(
+        seed in any::<u64>(),
+        calibrated in any::<bool>(),
+        expandable in any::<bool>(),
+        steps in 10..250usize,
+        allocated_above in 5..80u64,
+        reserved_above in 20..120u64,
+        share in 10..90u64,
+    ) {
+        let conditions = [
+            format!("allocated > {allocated_above}MiB"),
+            format!("reserved > {reserved_above}MiB"),
+            format!("fragmentation > {share}% with reserved > 10MiB"),
+        ];
+        let words: Vec<&str> = conditions.iter().map(String::as_str).collect();
+        let mut world = World::with(&words);
+        let mut sim = Sim::new(if calibrated { Mode::Calibrated } else { Mode::Uncalibrated });
+        sim.expandable = expandable;
+        let mut dice = Dice(seed);
+        // By (trigger, device): what it looks at, at rest after each call.
+        let mut courses: BTreeMap<(u64, i32), Vec<(usize, u64)>> = BTreeMap::new();
+        let mut fired: BTreeMap<(u64, i32), Vec<usize>> = BTreeMap::new();
+        for call in 0..steps {
+            sim.time += MS;
+            let device = dice.below(2) as i32;
+            let (free, reserved) = (
+                sim.reserved(device) - sim.allocated(device),
+                sim.reserved(device),
+            );
+            match dice.below(5) {
+                0..=2 => {
+                    sim.alloc(device, dice.below(2), 1 + dice.below(14 * MIB));
+                }
+                3 if !sim.live.is_empty() => {
+                    let nth = dice.below(sim.live.len() as u64) as usize;
+                    let addr = *sim.live.keys().nth(nth).unwrap();
+                    sim.free(addr, false);
+                }
+                4 if dice.below(6) == 0 => sim.empty_cache(device),
+                _ => {}
+            }
+            let taken = sim.reserved(device).saturating_sub(reserved);
+            for device in 0..2 {
+                let levels = [(1, sim.allocated(device)), (2, sim.reserved(device))];
+                for (trigger, level) in levels {
+                    courses.entry((trigger, device)).or_default().push((call, level));
+                }
+            }
+            let part = (free * 10_000).checked_div(reserved).unwrap_or(0);
+            let could_not = free < taken && part > share * 100;
+            if taken > 0 && reserved > 10 * MIB && !could_not {
+                courses.entry((3, device)).or_default().push((call, part));
+            }
+            for one in world.feed(&mut sim) {
+                let key = (one.trigger, one.device.unwrap());
+                fired.entry(key).or_default().push(call);
+            }
+        }
+        prop_assert_eq!(world.tick(sim.time + SECOND), []);
+        for (key, course) in &courses {
+            let above = match key.0 {
+                1 => allocated_above * MIB,
+                2 => reserved_above * MIB,
+                _ => share * 100,
+            };
+            let levels: Vec<u64> = course.iter().map(|(_, level)| *level).collect();
+            let expected: Vec<usize> = naive_crossings(&levels, above)
+                .into_iter()
+                .map(|at| course[at].0)
+                .collect();
+            let found = fired.remove(key).unwrap_or_default();
+            prop_assert_eq!(found, expected, "{:?}", key);
+        }
+        prop_assert!(fired.is_empty(), "{:?}", fired);
+    }
+}

@@ -1,0 +1,503 @@
+//! When a snapshot is to be taken by itself: the words of `memscoped --snapshot-when` and of
+//! `memscope-ctl trigger add`.
+//!
+//! Owns: the grammar, its errors, and the one way in which a condition is written back. Refuses: to
+//! know how a condition is watched; that is the daemon's.
+//!
+//! ```text
+//! condition = "oom" [on]
+//!           | ("allocated" | "reserved") ">" bytes [on]
+//!           | "fragmentation" ">" share ["with" "reserved" ">" bytes] [on]
+//!           | "growth" ">" bytes "in" duration [on]
+//! on        = "on" "device" number
+//! ```
+
+mod scan;
+
+use scan::{Scanner, Token};
+use std::fmt;
+
+/// Below so many reserved bytes nobody minds fragments, unless the condition says otherwise.
+const FRAGMENTS_FROM: u64 = 1 << 30;
+/// Shortest and longest time over which growth is watched.
+const SHORTEST_NS: u64 = 1_000_000_000;
+const LONGEST_NS: u64 = 30 * 86_400 * 1_000_000_000;
+/// PyTorch's device index is a signed byte.
+const MOST_DEVICES: u64 = 127;
+/// What there is to watch.
+const METRICS: &str = "oom, allocated, reserved, fragmentation or growth";
+
+/// When to take a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Condition {
+    /// What is watched.
+    pub metric: Metric,
+    /// On which device; `None`: on each, by itself.
+    pub device: Option<i32>,
+}
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Metric {
+    /// The allocator reports that it is out of memory.
+    Oom,
+    /// Bytes handed out rise above this.
+    Allocated {
+        /// Bytes.
+        above: u64,
+    },
+    /// Bytes held from the driver rise above this.
+    Reserved {
+        /// Bytes.
+        above: u64,
+    },
+    /// The pool takes more from the driver although more than this share of what it holds is free.
+    Fragmentation {
+        /// Hundredths of a percent, 1 to 9,999.
+        above: u64,
+        /// Only while more than so many bytes are reserved.
+        reserved_above: u64,
+    },
+    /// The floor of the bytes handed out rises by more than this.
+    Growth {
+        /// Bytes.
+        above: u64,
+        /// Within this time, nanoseconds.
+        within_ns: u64,
+    },
+}
+
+impl Metric {
+    /// Its word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Metric::Oom => "oom",
+            Metric::Allocated { .. } => "allocated",
+            Metric::Reserved { .. } => "reserved",
+            Metric::Fragmentation { .. } => "fragmentation",
+            Metric::Growth { .. } => "growth",
+        }
+    }
+}
+
+/// A text that is no condition.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("column {column}: {what}; {hint}")]
+pub struct ConditionError {
+    /// Where, in characters from 1; one past the end where something is missing.
+    pub column: usize,
+    /// What is wrong.
+    pub what: String,
+    /// What would be right.
+    pub hint: String,
+}
+
+fn wrong<T>(
+    column: usize,
+    what: impl Into<String>,
+    hint: impl Into<String>,
+) -> Result<T, ConditionError> {
+    Err(ConditionError {
+        column,
+        what: what.into(),
+        hint: hint.into(),
+    })
+}
+
+impl std::str::FromStr for Condition {
+    type Err = ConditionError;
+
+    fn from_str(text: &str) -> Result<Condition, ConditionError> {
+        let mut scanner = Scanner::new(text)?;
+        let metric = metric(&mut scanner)?;
+        let device = on_device(&mut scanner)?;
+        let (column, left) = scanner.peek();
+        match left {
+            None => Ok(Condition { metric, device }),
+            Some(Token::Word("in")) => wrong(
+                column,
+                format!(
+                    "{} is watched at every moment, not over a time",
+                    metric.word()
+                ),
+                "only growth takes `in DURATION`",
+            ),
+            Some(Token::Word("with")) => wrong(
+                column,
+                format!("{} takes no second condition", metric.word()),
+                "only fragmentation takes `with reserved > BYTES`",
+            ),
+            Some(left) => wrong(
+                column,
+                format!("{left} is too much"),
+                match device {
+                    None => "the condition is whole before it; `on device N` may follow",
+                    Some(_) => "the condition is whole before it",
+                },
+            ),
+        }
+    }
+}
+
+fn metric(scanner: &mut Scanner<'_>) -> Result<Metric, ConditionError> {
+    let (column, token) = scanner.next();
+    let name = match token {
+        Some(Token::Word(name)) => name.to_ascii_lowercase(),
+        Some(other) => return wrong(column, format!("{other} is nothing to watch"), one_of()),
+        None => return wrong(column, "there is no condition", one_of()),
+    };
+    match name.as_str() {
+        "oom" => {
+            if let (column, Some(Token::Sign(sign))) = scanner.peek() {
+                return wrong(
+                    column,
+                    format!("{sign:?} does not fit: oom has no value"),
+                    "write oom, or oom on device N",
+                );
+            }
+            Ok(Metric::Oom)
+        }
+        "allocated" => {
+            let above = greater(scanner, "allocated", bytes)?;
+            Ok(Metric::Allocated { above })
+        }
+        "reserved" => {
+            let above = greater(scanner, "reserved", bytes)?;
+            Ok(Metric::Reserved { above })
+        }
+        "fragmentation" => {
+            let above = greater(scanner, "fragmentation", share)?;
+            let reserved_above = with_reserved(scanner)?.unwrap_or(FRAGMENTS_FROM);
+            Ok(Metric::Fragmentation {
+                above,
+                reserved_above,
+            })
+        }
+        "growth" => {
+            let above = greater(scanner, "growth", bytes)?;
+            let within_ns = within(scanner)?;
+            Ok(Metric::Growth { above, within_ns })
+        }
+        "step" | "steps" => wrong(
+            column,
+            "steps are not known yet: no snapshot can be taken at one",
+            format!("until a later version knows them, watch {METRICS}"),
+        ),
+        _ => wrong(column, format!("{name:?} is nothing to watch"), one_of()),
+    }
+}
+
+fn one_of() -> String {
+    format!("write {METRICS}, as in: reserved > 30GiB")
+}
+
+fn greater(
+    scanner: &mut Scanner<'_>,
+    name: &str,
+    value: fn(&mut Scanner<'_>, &str) -> Result<u64, ConditionError>,
+) -> Result<u64, ConditionError> {
+    let (column, token) = scanner.next();
+    match token {
+        Some(Token::Sign(">")) => value(scanner, name),
+        Some(other) => wrong(
+            column,
+            format!("{other} cannot stand after {name}"),
+            format!("only > can, as in: {}", example(name)),
+        ),
+        None => wrong(
+            column,
+            format!("{name} needs a value"),
+            format!(
+                "write '{}', in quotes: a shell takes > for a file",
+                example(name)
+            ),
+        ),
+    }
+}
+
+fn example(name: &str) -> &'static str {
+    match name {
+        "allocated" => "allocated > 20GiB",
+        "fragmentation" => "fragmentation > 40%",
+        "growth" => "growth > 2GiB in 10m",
+        _ => "reserved > 30GiB",
+    }
+}
+
+/// A number with a unit of bytes.
+fn bytes(scanner: &mut Scanner<'_>, name: &str) -> Result<u64, ConditionError> {
+    let (column, token) = scanner.next();
+    let Some(Token::Number(number)) = token else {
+        return wrong(
+            column,
+            missing(token, "a number of bytes"),
+            format!("as in: {}", example(name)),
+        );
+    };
+    let unit = match scanner.peek() {
+        (_, Some(Token::Word(word))) if !is_keyword(word) => {
+            let (column, _) = scanner.next();
+            match word.to_ascii_lowercase().as_str() {
+                "b" => 1,
+                "kib" => 1 << 10,
+                "mib" => 1 << 20,
+                "gib" => 1 << 30,
+                "tib" => 1 << 40,
+                "kb" => 1_000,
+                "mb" => 1_000_000,
+                "gb" => 1_000_000_000,
+                "tb" => 1_000_000_000_000,
+                "k" | "m" | "g" | "t" => {
+                    return wrong(
+                        column,
+                        format!("{word:?} can mean two units"),
+                        format!("write {word}iB (1024) or {word}B (1000)"),
+                    );
+                }
+                _ => {
+                    return wrong(
+                        column,
+                        format!("{word:?} is no unit of bytes"),
+                        "B, KiB, MiB, GiB, TiB, KB, MB, GB and TB are",
+                    );
+                }
+            }
+        }
+        (column, Some(Token::Sign("%"))) => {
+            return wrong(
+                column,
+                format!("{name} is watched in bytes"),
+                "only fragmentation is a share",
+            );
+        }
+        _ => 1,
+    };
+    match scan::scaled(number, unit) {
+        Some(0) => wrong(
+            column,
+            "zero is no threshold",
+            format!("as in: {}", example(name)),
+        ),
+        Some(value) if value <= i64::MAX as u64 => Ok(value),
+        _ => wrong(column, "no device has so many bytes", "give fewer"),
+    }
+}
+
+/// `40%` or `0.4`, in hundredths of a percent.
+fn share(scanner: &mut Scanner<'_>, name: &str) -> Result<u64, ConditionError> {
+    let hint = "give a share between 0% and 100%, as in: fragmentation > 40%";
+    let (column, token) = scanner.next();
+    let Some(Token::Number(number)) = token else {
+        return wrong(column, missing(token, "a share"), hint);
+    };
+    let scale = match scanner.peek() {
+        (_, Some(Token::Sign("%"))) => {
+            scanner.next();
+            100
+        }
+        (column, Some(Token::Word(word))) if !is_keyword(word) => {
+            return wrong(column, format!("{name} is a share, not {word:?}"), hint);
+        }
+        _ => 10_000,
+    };
+    match scan::scaled(number, scale) {
+        Some(value @ 1..10_000) => Ok(value),
+        _ => wrong(
+            column,
+            format!("{number} is no share of what is reserved"),
+            hint,
+        ),
+    }
+}
+
+fn with_reserved(scanner: &mut Scanner<'_>) -> Result<Option<u64>, ConditionError> {
+    if !matches!(scanner.peek(), (_, Some(Token::Word(word))) if word.eq_ignore_ascii_case("with"))
+    {
+        return Ok(None);
+    }
+    scanner.next();
+    let (column, token) = scanner.next();
+    match token {
+        Some(Token::Word(word)) if word.eq_ignore_ascii_case("reserved") => {
+            greater(scanner, "reserved", bytes).map(Some)
+        }
+        _ => wrong(
+            column,
+            missing(token, "reserved"),
+            "only `with reserved > BYTES` can follow, as in: fragmentation > 40% with reserved > 2GiB",
+        ),
+    }
+}
+
+/// `in DURATION`, in nanoseconds.
+fn within(scanner: &mut Scanner<'_>) -> Result<u64, ConditionError> {
+    let hint = "as in: growth > 2GiB in 10m";
+    let (column, token) = scanner.next();
+    if !matches!(token, Some(Token::Word(word)) if word.eq_ignore_ascii_case("in")) {
+        return wrong(column, missing(token, "`in` and a time"), hint);
+    }
+    let (column, token) = scanner.next();
+    let Some(Token::Number(number)) = token else {
+        return wrong(column, missing(token, "a time"), hint);
+    };
+    let unit = match scanner.peek() {
+        (_, Some(Token::Word(word))) if !is_keyword(word) => {
+            let (column, _) = scanner.next();
+            match word.to_ascii_lowercase().as_str() {
+                "ms" => 1_000_000,
+                "s" => 1_000_000_000,
+                "m" | "min" => 60_000_000_000,
+                "h" => 3_600_000_000_000,
+                "d" => 86_400_000_000_000,
+                _ => {
+                    return wrong(
+                        column,
+                        format!("{word:?} is no unit of time"),
+                        "ms, s, m, h and d are",
+                    );
+                }
+            }
+        }
+        // As everywhere in memscope's options.
+        _ => 1_000_000_000,
+    };
+    match scan::scaled(number, unit) {
+        // Whole milliseconds: they are written back as such.
+        Some(ns) if (SHORTEST_NS..=LONGEST_NS).contains(&ns) => Ok(ns - ns % 1_000_000),
+        _ => wrong(
+            column,
+            "growth cannot be watched over that time",
+            "give a time from 1s to 30d, at least four steps of the program long",
+        ),
+    }
+}
+
+fn on_device(scanner: &mut Scanner<'_>) -> Result<Option<i32>, ConditionError> {
+    if !matches!(scanner.peek(), (_, Some(Token::Word(word))) if word.eq_ignore_ascii_case("on")) {
+        return Ok(None);
+    }
+    scanner.next();
+    let hint = "write `on device N`, as in: reserved > 30GiB on device 0";
+    let (column, token) = scanner.next();
+    if !matches!(token, Some(Token::Word(word)) if word.eq_ignore_ascii_case("device")) {
+        return wrong(column, missing(token, "device"), hint);
+    }
+    let (column, token) = scanner.next();
+    match token {
+        Some(Token::Number(number)) => match number.parse() {
+            Ok(ordinal @ 0..=MOST_DEVICES) => Ok(Some(ordinal as i32)),
+            _ => wrong(
+                column,
+                format!("{number} is no device"),
+                format!("ordinals go from 0 to {MOST_DEVICES}, as the process counts its devices"),
+            ),
+        },
+        _ => wrong(column, missing(token, "the number of a device"), hint),
+    }
+}
+
+fn missing(found: Option<Token<'_>>, wanted: &str) -> String {
+    match found {
+        Some(found) => format!("{found} stands where {wanted} should"),
+        None => format!("{wanted} is missing"),
+    }
+}
+
+fn is_keyword(word: &str) -> bool {
+    ["in", "on", "with"]
+        .iter()
+        .any(|keyword| word.eq_ignore_ascii_case(keyword))
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.metric.word())?;
+        match self.metric {
+            Metric::Oom => {}
+            Metric::Allocated { above } | Metric::Reserved { above } => {
+                write!(f, " > {}", Bytes(above))?;
+            }
+            Metric::Fragmentation {
+                above,
+                reserved_above,
+            } => {
+                write!(f, " > {}", Share(above))?;
+                write!(f, " with reserved > {}", Bytes(reserved_above))?;
+            }
+            Metric::Growth { above, within_ns } => {
+                write!(f, " > {} in {}", Bytes(above), Time(within_ns))?;
+            }
+        }
+        match self.device {
+            Some(device) => write!(f, " on device {device}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The largest unit of which it is a whole number.
+fn in_units(f: &mut fmt::Formatter<'_>, value: u64, units: &[(u64, &str)]) -> fmt::Result {
+    let whole = units.iter().find(|(unit, _)| value.is_multiple_of(*unit));
+    match whole {
+        Some((unit, name)) => write!(f, "{}{name}", value / unit),
+        None => write!(f, "{value}"),
+    }
+}
+
+/// A size as the grammar reads it.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_units(
+            f,
+            self.0,
+            &[
+                (1 << 40, "TiB"),
+                (1 << 30, "GiB"),
+                (1 << 20, "MiB"),
+                (1_000_000_000, "GB"),
+                (1_000_000, "MB"),
+                (1 << 10, "KiB"),
+                (1, "B"),
+            ],
+        )
+    }
+}
+
+/// A share as the grammar reads it.
+struct Share(u64);
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0 / 100, self.0 % 100) {
+            (whole, 0) => write!(f, "{whole}%"),
+            (whole, part) if part % 10 == 0 => write!(f, "{whole}.{}%", part / 10),
+            (whole, part) => write!(f, "{whole}.{part:02}%"),
+        }
+    }
+}
+
+/// A time as the grammar reads it.
+struct Time(u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_units(
+            f,
+            self.0 / 1_000_000,
+            &[
+                (86_400_000, "d"),
+                (3_600_000, "h"),
+                (60_000, "m"),
+                (1_000, "s"),
+                (1, "ms"),
+            ],
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "condition/tests.rs"]
+mod tests;

@@ -1,0 +1,117 @@
+//! The words, numbers and signs of a condition, with their columns.
+
+use super::ConditionError;
+use std::fmt;
+
+/// Longest text that is looked at.
+const LONGEST: usize = 200;
+/// Digits behind the point that are looked at.
+const FRACTION: usize = 9;
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token<'a> {
+    /// Letters.
+    Word(&'a str),
+    /// Digits, perhaps with a point.
+    Number(&'a str),
+    /// `>` or `%`, or another sign that nothing allows.
+    Sign(&'a str),
+}
+
+impl fmt::Display for Token<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Token::Word(text) | Token::Number(text) | Token::Sign(text)) = self;
+        write!(f, "{text:?}")
+    }
+}
+
+/// Goes through them.
+pub(super) struct Scanner<'a> {
+    tokens: Vec<(usize, Token<'a>)>,
+    at: usize,
+    /// One past the last character.
+    end: usize,
+}
+
+impl<'a> Scanner<'a> {
+    pub(super) fn new(text: &'a str) -> Result<Scanner<'a>, ConditionError> {
+        if text.chars().count() > LONGEST {
+            return Err(ConditionError {
+                column: LONGEST + 1,
+                what: format!("a condition has at most {LONGEST} characters"),
+                hint: "shorten it".to_owned(),
+            });
+        }
+        let mut tokens = Vec::new();
+        let mut rest = text;
+        let mut column = 1;
+        let mut end = 1;
+        while let Some(first) = rest.chars().next() {
+            let length = token_length(rest, first);
+            let (token, after) = rest.split_at(length);
+            if !first.is_whitespace() {
+                let kind = if first.is_alphabetic() || first == '_' {
+                    Token::Word
+                } else if first.is_ascii_digit() || first == '.' {
+                    Token::Number
+                } else {
+                    Token::Sign
+                };
+                tokens.push((column, kind(token)));
+                end = column + token.chars().count();
+            }
+            column += token.chars().count();
+            rest = after;
+        }
+        Ok(Scanner { tokens, at: 0, end })
+    }
+
+    /// The next one and its column.
+    pub(super) fn peek(&self) -> (usize, Option<Token<'a>>) {
+        match self.tokens.get(self.at) {
+            Some((column, token)) => (*column, Some(*token)),
+            None => (self.end, None),
+        }
+    }
+
+    /// Takes it.
+    pub(super) fn next(&mut self) -> (usize, Option<Token<'a>>) {
+        let found = self.peek();
+        self.at += 1;
+        found
+    }
+}
+
+fn token_length(text: &str, first: char) -> usize {
+    let run = |belongs: fn(char) -> bool| text.find(|c| !belongs(c)).unwrap_or(text.len());
+    if first.is_alphabetic() || first == '_' {
+        run(|c| c.is_alphabetic() || c == '_')
+    } else if first.is_ascii_digit() || first == '.' {
+        run(|c| c.is_ascii_digit() || c == '.')
+    } else if "<>=!".contains(first) {
+        run(|c| "<>=!".contains(c))
+    } else {
+        first.len_utf8()
+    }
+}
+
+/// A decimal number in a unit, rounded down; `None` if it is none or too large.
+pub(super) fn scaled(number: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| {
+        (!text.is_empty() && text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit()))
+            .then(|| text.parse::<u128>().ok())
+            .flatten()
+    };
+    if fraction.len() > FRACTION {
+        return None;
+    }
+    let scale = 10u128.pow(fraction.len() as u32);
+    let value = digits(whole)?
+        .checked_mul(scale)?
+        .checked_add(digits(fraction)?)?
+        .checked_mul(u128::from(unit))?
+        / scale;
+    u64::try_from(value).ok()
+}

@@ -16,17 +16,17 @@ use crate::totals::least_rounded;
 use crate::trace_ring::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free room up to here, and the bytes asked for at its last use.
+/// Free room from here, and the bytes asked for at its last use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
-    end: u64,
+    start: u64,
     requested: u64,
 }
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rooms {
-    /// By their beginning; apart from one another.
+    /// By their ends, as blocks are handed out from the beginning; apart from one another.
     free: BTreeMap<u64, Room>,
     /// The beginnings of room without memory, and the bytes asked for at its last use, where not 0.
     holes: BTreeMap<u64, u64>,
@@ -37,7 +37,15 @@ pub(crate) struct Rooms {
 impl Rooms {
     /// A block was handed out.
     pub(crate) fn taken(&mut self, addr: u64, size: u64) {
-        self.cut(addr, addr.saturating_add(size));
+        let end = addr.saturating_add(size);
+        let Some((&stop, room)) = self.free.range_mut(addr.saturating_add(1)..).next() else {
+            return;
+        };
+        if room.start == addr && stop > end {
+            room.start = end;
+        } else if room.start < end {
+            self.cut(addr, end);
+        }
     }
 
     /// A block came back.
@@ -65,22 +73,20 @@ impl Rooms {
     }
 
     fn unmapped(&mut self, segments: &Segments, addr: u64, end: u64) {
-        let around = self.free.range(..=addr).next_back();
+        let around = self.free.range(addr.saturating_add(1)..).next();
         let around = around
-            .map(|(start, room)| (*start, *room))
-            .filter(|(_, room)| room.end >= end);
+            .map(|(stop, room)| (*stop, *room))
+            .filter(|(stop, room)| room.start <= addr && *stop >= end);
         let requested = around.map_or(0, |(_, room)| room.requested);
-        if let Some((start, room)) = around {
+        self.cut(addr, end);
+        if let Some((stop, room)) = around {
             // What is left on both sides is new to the allocator.
-            self.free.remove(&start);
-            for (from, to) in [(start, addr), (end, room.end)] {
-                if from < to {
+            for (start, stop) in [(room.start, addr), (end, stop)] {
+                if start < stop {
                     let requested = 0;
-                    self.free.insert(from, Room { end: to, requested });
+                    self.free.insert(stop, Room { start, requested });
                 }
             }
-        } else {
-            self.cut(addr, end);
         }
         let space = self.spaces.range(..=addr).next_back().copied();
         let before = segments.before(addr).map(|segment| segment.end());
@@ -115,10 +121,9 @@ impl Rooms {
 
     /// The bytes asked for at the last use of the room in this range; 0 where not known.
     pub(crate) fn requested(&self, addr: u64, end: u64) -> u64 {
-        let around = self.free.range(..=addr).next_back();
-        let around = around.filter(|(_, room)| room.end > addr);
-        around
-            .or_else(|| self.free.range(addr..end).next())
+        let first = self.free.range(addr.saturating_add(1)..).next();
+        first
+            .filter(|(_, room)| room.start < end)
             .map_or(0, |(_, room)| room.requested)
     }
 
@@ -131,39 +136,42 @@ impl Rooms {
         if addr >= end {
             return;
         }
-        self.cut(addr, end);
-        let (mut start, mut stop) = (addr, end);
-        let segment = segments.at(addr);
-        let joins_before = segment.is_none_or(|segment| segment.addr < addr);
-        let joins_after = segment.is_none_or(|segment| segment.end() > end);
-        if joins_before
-            && let Some((&before, room)) = self.free.range(..addr).next_back()
-            && room.end == addr
-        {
-            self.free.remove(&before);
-            start = before;
-        }
-        if joins_after && let Some(after) = self.free.remove(&end) {
-            stop = after.end;
-        }
-        let room = Room {
-            end: stop,
-            requested,
+        let next = |free: &BTreeMap<u64, Room>| {
+            let next = free.range(addr.saturating_add(1)..).next();
+            next.map(|(stop, room)| (*stop, room.start))
         };
-        self.free.insert(start, room);
+        let mut after = next(&self.free);
+        if after.is_some_and(|(_, start)| start < end) {
+            self.cut(addr, end);
+            after = next(&self.free);
+        }
+        let mut after = after.filter(|(_, start)| *start == end);
+        let mut before = self.free.get(&addr).map(|room| room.start);
+        if before.is_some() || after.is_some() {
+            // Segments that touch do not join.
+            let segment = segments.at(addr);
+            before = before.filter(|_| segment.is_none_or(|segment| segment.addr < addr));
+            after = after.filter(|_| segment.is_none_or(|segment| segment.end() > end));
+        }
+        if before.is_some() {
+            self.free.remove(&addr);
+        }
+        let start = before.unwrap_or(addr);
+        let stop = after.map_or(end, |(stop, _)| stop);
+        self.free.insert(stop, Room { start, requested });
     }
 
     fn cut(&mut self, addr: u64, end: u64) {
-        while let Some((&start, &room)) = self.free.range(..end).next_back() {
-            if room.end <= addr {
+        while let Some((&stop, &room)) = self.free.range(addr.saturating_add(1)..).next() {
+            if room.start >= end {
                 break;
             }
-            self.free.remove(&start);
-            if room.end > end {
-                self.free.insert(end, room);
+            self.free.remove(&stop);
+            if room.start < addr {
+                self.free.insert(addr, room);
             }
-            if start < addr {
-                self.free.insert(start, Room { end: addr, ..room });
+            if stop > end {
+                self.free.insert(stop, Room { start: end, ..room });
             }
         }
     }
@@ -195,8 +203,8 @@ impl Replay {
             let mut room = |from: u64, to: u64| {
                 let requested = known.next_if(|(addr, _)| *addr == from).map_or(0, |r| r.1);
                 if from < to {
-                    let end = to;
-                    rooms.free.insert(from, Room { end, requested });
+                    let start = from;
+                    rooms.free.insert(to, Room { start, requested });
                 }
             };
             let mut at = segment.addr;
@@ -263,7 +271,7 @@ mod tests {
 
     fn rooms(replay: &Replay) -> Vec<(u64, u64, u64)> {
         let free = replay.rooms.free.iter();
-        free.map(|(addr, room)| (*addr, room.end, room.requested))
+        free.map(|(end, room)| (room.start, *end, room.requested))
             .collect()
     }
 

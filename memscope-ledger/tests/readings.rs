@@ -4,23 +4,13 @@
 
 mod common;
 
+use common::pictures::*;
 use common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 use memscope_ledger::{Ledger, LedgerConfig};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-
-fn note(ledger: &Ledger, code: &str) -> Option<String> {
-    let notes = stats(ledger).coverage;
-    notes.into_iter().find(|n| n.code == code).map(|n| n.text)
-}
-
-fn tell(ledger: &mut Ledger, time_ns: u64, parts: Vec<HeldPart>) {
-    for part in parts {
-        ledger.apply(&event(P, time_ns, Body::Held(Box::new(part))));
-    }
-}
 
 /// Allocations, frees and orphan frees that the ledger should count.
 type Counts = BTreeMap<i32, (u64, u64, u64)>;
@@ -74,50 +64,6 @@ impl Run {
             self.sim.feed(ledger);
         }
     }
-}
-
-/// Segments and blocks as PyTorch's own snapshot would have them.
-type Picture = Vec<(
-    (u64, u64, u64, (u64, u64), bool),
-    Vec<(u64, u64, u64, bool)>,
-    Vec<(u64, u64)>,
-)>;
-
-fn truth(sim: &Sim, device: i32) -> Picture {
-    sim.held(device)
-        .into_iter()
-        .map(|s| {
-            let segment = (s.addr, s.size, s.stream, s.pool, s.expandable);
-            (segment, s.blocks, s.rooms)
-        })
-        .collect()
-}
-
-fn seen(report: &SnapshotReport, device: i32) -> Picture {
-    report
-        .segments
-        .iter()
-        .filter(|s| s.device == device)
-        .map(|s| {
-            let blocks = s
-                .blocks
-                .iter()
-                .filter(|b| b.state != BlockState::Inactive)
-                .map(|b| {
-                    let pending = b.state == BlockState::PendingFree;
-                    (b.addr, b.size, b.requested.unwrap(), pending)
-                })
-                .collect();
-            let rooms = s
-                .blocks
-                .iter()
-                .filter(|b| b.state == BlockState::Inactive && b.requested != Some(0))
-                .map(|b| (b.addr, b.requested.unwrap()))
-                .collect();
-            let segment = (s.addr, s.size, s.stream, s.pool, s.expandable);
-            (segment, blocks, rooms)
-        })
-        .collect()
 }
 
 /// The ledger's picture is the simulator's, entry by entry.
@@ -601,86 +547,4 @@ fn a_reading_confirms_what_a_loss_made_doubtful() {
     }));
     sim.feed(&mut ledger);
     assert!(!note(&ledger, "inexact_after_loss").unwrap().contains(doubt));
-}
-
-/// PyTorch's trace does not name the device of a `snapshot` entry: on a device where nothing else ever
-/// happened only a reading knows whose it is.
-#[test]
-fn a_reading_tells_whose_an_allocator_is() {
-    let mut sim = Sim::new(Mode::Calibrated);
-    sim.alloc(0, 0, 600);
-    let mut ledger = attached(Level::Trace, false, sim.time);
-    sim.feed(&mut ledger);
-    let asked = |time_ns, device: u64| {
-        let body = Body::Trace(PoolTrace {
-            action: TraceAction::Snapshot,
-            allocator: 0x7000 + device,
-            device: Some(0),
-            addr: 0,
-            size: 0,
-            stream: 0,
-            block_size: None,
-            total_allocated: None,
-            total_reserved: None,
-            pool: Some((0, 0)),
-        });
-        event(P, time_ns, body)
-    };
-    ledger.apply(&asked(sim.time + 1, 1));
-    assert!(note(&ledger, "pool_device_unknown").is_some());
-    sim.time += 2;
-    for device in [0, 1] {
-        let parts = match device {
-            0 => sim.reading(0, 9),
-            _ => vec![HeldPart {
-                at_ns: sim.time,
-                device,
-                allocator: 0x7001,
-                parts: 1,
-                ..HeldPart::default()
-            }],
-        };
-        tell(&mut ledger, sim.time, parts);
-    }
-    ledger.apply(&asked(sim.time + 1, 1));
-    assert_eq!(note(&ledger, "pool_device_unknown"), None);
-    let trace = ledger.snapshot(P, as_of(0)).unwrap().trace;
-    let on_it = trace.iter().filter(|entry| entry.device == 1);
-    assert_eq!(on_it.count(), 2);
-}
-
-/// At level `blocks` nothing tells when a stream has done with a block: only a reading shows the ones that
-/// wait, and only until something happens.
-#[test]
-fn pending_blocks_of_a_reading_without_a_trace() {
-    let mut sim = Sim::new(Mode::Reports);
-    let mut ledger = attached(Level::Blocks, true, sim.time);
-    let a = sim.alloc(0, 0x55, 5000);
-    let b = sim.alloc(0, 0x55, 700);
-    sim.alloc(0, 0x55, 900);
-    sim.free(a, true);
-    sim.free(b, false);
-    sim.feed(&mut ledger);
-    sim.time += MS;
-    let pending = |ledger: &Ledger| {
-        let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
-        let blocks = snapshot.segments.iter().flat_map(|s| &s.blocks);
-        let pending = blocks.filter(|b| b.state == BlockState::PendingFree);
-        pending.count()
-    };
-    assert_eq!(pending(&ledger), 0, "no event told of one");
-    tell(&mut ledger, sim.time, sim.reading(0, 9));
-    let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
-    assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
-    assert_eq!(snapshot.allocator.devices, 1, "as many as were read");
-    assert_eq!(pending(&ledger), 1);
-    // From the next event on nobody knows.
-    sim.time += MS;
-    sim.complete(a);
-    sim.alloc(0, 0x55, 800);
-    sim.feed(&mut ledger);
-    assert_eq!(pending(&ledger), 0);
-    tell(&mut ledger, sim.time, sim.reading(0, 9));
-    let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
-    assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
 }

@@ -5,6 +5,7 @@
 
 mod cookie;
 mod map;
+mod python;
 mod record;
 
 pub use cookie::{Cookie, NO_ARG, Op, PtrMode, SizeMode, TorchAbi};
@@ -12,6 +13,7 @@ pub use map::{
     CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING,
     NOWHERE, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS, WATCH_ALL, name,
 };
+pub use python::*;
 pub use record::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,
     CALL_DEVICE_KNOWN, CalibrationRecord, CallRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_CALL,

@@ -17,6 +17,14 @@ pub mod name {
     pub const CONTEXTS: &str = "CONTEXTS";
     /// Counters by [`super::DropReason`].
     pub const DROPS: &str = "DROPS";
+    /// [`crate::PYTHONS`] times [`crate::PythonEntry`].
+    pub const PYTHON: &str = "PYTHON";
+    /// Code objects that were seen in stacks: (process, address).
+    pub const CODES: &str = "CODES";
+    /// Identities of stacks that were sent, by their low bits.
+    pub const SEEN: &str = "SEEN";
+    /// Buffers of the walks, a few for each processor.
+    pub const SCRATCH: &str = "SCRATCH";
     /// One [`super::GlobalConfig`].
     pub const CONFIG: &str = "CONFIG";
 }
@@ -71,6 +79,15 @@ pub struct ProcessEntry {
     pub alloc_place: u8,
     /// The same for `free_requested`.
     pub free_place: u8,
+    /// Index into `PYTHON`, plus 1. 0: no Python stacks are taken.
+    pub python: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Mixed into the identities of stacks: another value has every stack sent again.
+    pub stack_salt: u64,
+    /// Counts the code objects seen in stacks that have died: mixed in as well, since another code
+    /// object may lie at the same address.
+    pub code_deaths: u64,
 }
 
 /// Settings for all programs.
@@ -130,17 +147,23 @@ pub enum DropReason {
     ResultUnreadable = 4,
     /// The table of threads' devices was full.
     DeviceTableFull = 5,
+    /// A stack that was new found no room in the ring; it is sent at its next sight.
+    StackUnsent = 6,
+    /// The table of code objects was full.
+    CodeTableFull = 7,
 }
 
 impl DropReason {
     /// All reasons, in order of their number.
-    pub const ALL: [DropReason; 6] = [
+    pub const ALL: [DropReason; 8] = [
         DropReason::RingFull,
         DropReason::InflightFull,
         DropReason::TooDeep,
         DropReason::ReturnWithoutEntry,
         DropReason::ResultUnreadable,
         DropReason::DeviceTableFull,
+        DropReason::StackUnsent,
+        DropReason::CodeTableFull,
     ];
     /// The name that users see.
     pub const fn name(self) -> &'static str {
@@ -151,12 +174,14 @@ impl DropReason {
             DropReason::ReturnWithoutEntry => "return_without_entry",
             DropReason::ResultUnreadable => "result_unreadable",
             DropReason::DeviceTableFull => "device_table_full",
+            DropReason::StackUnsent => "stack_unsent",
+            DropReason::CodeTableFull => "code_table_full",
         }
     }
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<ProcessEntry>() == 48);
+    assert!(core::mem::size_of::<ProcessEntry>() == 72);
     assert!(core::mem::size_of::<GlobalConfig>() == 8);
     assert!(core::mem::size_of::<InflightCall>() == 80);
     assert!(core::mem::size_of::<InflightThread>() == 8 + 80 * MAX_NESTING);

@@ -5,7 +5,7 @@
 //! wrote them (the journal's header names it).
 
 /// Version of the layouts in this module; a reader refuses a newer one.
-pub const RECORD_VERSION: u8 = 1;
+pub const RECORD_VERSION: u8 = 2;
 
 /// "Not known" for a device ordinal.
 pub const DEVICE_UNKNOWN: i32 = -1;
@@ -29,7 +29,7 @@ pub const KIND_MAPPINGS: u16 = 7;
 /// Kinds from here on are written by the daemon only: a header and UTF-8 JSON, padded with NUL.
 pub const KIND_DAEMON_FIRST: u16 = 0x100;
 
-/// The first 40 bytes of every record.
+/// The first 48 bytes of every record.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
@@ -53,6 +53,8 @@ pub struct RecordHeader {
     pub sequence: u64,
     /// How many records of this process had been lost when this one was made.
     pub lost_before: u64,
+    /// Stack of the call: its identity within the process, or a `STACK_*` constant.
+    pub stack: u64,
 }
 
 /// `header.flags` of a call: the device in the record is backed by evidence.
@@ -230,21 +232,21 @@ macro_rules! layout {
         };
     };
 }
-layout!(RecordHeader, 40);
-layout!(CallRecord, 40 + 16 + 48);
-layout!(ReportRecord, 40 + 40);
-layout!(OomRecord, 40 + 32);
-layout!(TraceRecord, 40 + 16 + 64);
+layout!(RecordHeader, 48);
+layout!(CallRecord, 48 + 16 + 48);
+layout!(ReportRecord, 48 + 40);
+layout!(OomRecord, 48 + 32);
+layout!(TraceRecord, 48 + 16 + 64);
 layout!(
     CalibrationRecord,
-    120 + 8 * (CALIBRATION_REGISTERS + 1 + CALIBRATION_STACK)
+    128 + 8 * (CALIBRATION_REGISTERS + 1 + CALIBRATION_STACK)
 );
-layout!(ProcessRecord, 40 + 16);
-layout!(MappingsRecord, 40);
+layout!(ProcessRecord, 48 + 16);
+layout!(MappingsRecord, 48);
 const _: () = {
     assert!(core::mem::offset_of!(RecordHeader, process) == 8);
     assert!(core::mem::offset_of!(RecordHeader, time_ns) == 16);
-    assert!(core::mem::offset_of!(CallRecord, ptr) == 56);
-    assert!(core::mem::offset_of!(TraceRecord, addr) == 56);
-    assert!(core::mem::offset_of!(CalibrationRecord, registers) == 120);
+    assert!(core::mem::offset_of!(CallRecord, ptr) == 64);
+    assert!(core::mem::offset_of!(TraceRecord, addr) == 64);
+    assert!(core::mem::offset_of!(CalibrationRecord, registers) == 128);
 };

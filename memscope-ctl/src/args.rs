@@ -176,6 +176,17 @@ pub(crate) struct Attach {
     /// At level read: time between two readings; 0s reads only when something is asked.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) every: Option<Duration>,
+    /// Stacks of the allocations.
+    #[arg(long, value_enum, default_value_t = Stacks::Python)]
+    pub(crate) stacks: Stacks,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Stacks {
+    /// None.
+    None,
+    /// The Python frames of each allocation, walked in the kernel.
+    Python,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -7,6 +7,7 @@ pub mod ingest;
 pub mod keeper;
 pub mod messages;
 pub mod probe;
+pub mod python;
 pub mod replay;
 pub mod serve;
 mod serve_triggers;

@@ -70,6 +70,7 @@ fn fold(
         process: memscope_ledger::event::ProcessHandle(0),
         tid: 0,
         lost_before: 0,
+        stack: memscope_ledger::event::StackRef::NotTaken,
         body: Body::Clock {
             unix_ns: header.clock.unix_ns,
         },

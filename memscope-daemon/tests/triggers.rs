@@ -1,116 +1,16 @@
 //! Triggers over the ledger and a small simulated allocator: what fires, when, and how often.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "../../memscope-ledger/tests/common/mod.rs"]
-mod common;
+mod world;
 
-use common::*;
-use memscope_daemon::triggers::{Firing, Triggers};
+use memscope_daemon::triggers::Firing;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
-use memscope_ledger::{Ledger, LedgerConfig};
-use memscope_rpc::{Caller, Refusal, TriggerStatus};
-use proptest::prelude::*;
-use std::collections::BTreeMap;
+use memscope_rpc::Refusal;
+use world::common::*;
+use world::{ROOT, World, caller};
 
 const GIB: u64 = 1 << 30;
-const ROOT: Caller = caller(0);
-
-const fn caller(uid: u32) -> Caller {
-    Caller {
-        uid,
-        gid: uid,
-        pid: None,
-    }
-}
-
-/// The ledger and the triggers, fed as the keeper feeds them.
-struct World {
-    ledger: Ledger,
-    triggers: Triggers,
-}
-
-impl World {
-    fn new(conditions: &[&str], pause_ns: u64) -> World {
-        let conditions: Vec<_> = conditions.iter().map(|c| c.parse().unwrap()).collect();
-        World {
-            ledger: Ledger::new(LedgerConfig::default()),
-            triggers: Triggers::new(&conditions, pause_ns),
-        }
-    }
-
-    /// With the process of the simulated allocator, watched from its start on.
-    fn with(conditions: &[&str]) -> World {
-        let mut world = World::new(conditions, 0);
-        world.attach(P, 4242, 1, 0, true);
-        world
-    }
-
-    fn attach(&mut self, p: ProcessHandle, pid: u32, start: u64, uid: u32, from_start: bool) {
-        let mut facts = facts(pid, Level::Trace, from_start);
-        facts.start_ticks = start;
-        facts.uids = [uid; 3];
-        let placed = Placement {
-            pool_seen: true,
-            ..Placement::default()
-        };
-        for body in [
-            Body::Attached(facts),
-            Body::Backend(Backend::Native),
-            Body::Placed(Box::new(placed)),
-        ] {
-            self.after(&event(p, SECOND, body));
-        }
-    }
-
-    fn after(&mut self, event: &Event) -> Vec<Firing> {
-        let mut due = Vec::new();
-        self.ledger.apply(event);
-        self.triggers.after(event, &self.ledger, &mut due);
-        due
-    }
-
-    fn tick(&mut self, now_ns: u64) -> Vec<Firing> {
-        let mut due = Vec::new();
-        self.triggers.tick(now_ns, &self.ledger, &mut due);
-        due
-    }
-
-    /// What fires in all that the simulated process did meanwhile.
-    fn feed(&mut self, sim: &mut Sim) -> Vec<Firing> {
-        let mut fired = Vec::new();
-        for event in std::mem::take(&mut sim.out) {
-            let due = self.after(&event);
-            for one in &due {
-                self.is_at_rest(one.process, event.time_ns);
-            }
-            fired.extend(due);
-        }
-        fired
-    }
-
-    /// A snapshot of this moment shows no block that is only half told.
-    #[track_caller]
-    fn is_at_rest(&self, process: ProcessHandle, now_ns: u64) {
-        if self.ledger.baseline(process) != Some(Baseline::Known) {
-            return;
-        }
-        let snapshot = self.ledger.snapshot(process, as_of(now_ns)).unwrap();
-        for gauge in self.ledger.gauges(process) {
-            let segments = snapshot.segments.iter();
-            let here = segments.filter(|s| s.device == gauge.device);
-            let blocks = here.flat_map(|s| &s.blocks);
-            let active = blocks.filter(|b| b.state == BlockState::Active);
-            let sum: u64 = active.map(|b| b.size).sum();
-            assert_eq!(Some(sum), gauge.allocated_bytes);
-        }
-    }
-
-    fn status(&self, number: u64) -> TriggerStatus {
-        let all = self.triggers.list();
-        all.into_iter().find(|t| t.trigger == number).unwrap()
-    }
-}
 
 fn reasons(fired: &[Firing]) -> Vec<(u64, &str)> {
     fired
@@ -153,7 +53,7 @@ fn a_level_fires_once_for_each_crossing_with_the_block_that_crossed() {
             for _ in 0..8 {
                 sim.time += MS;
                 live.push(sim.alloc(0, 0, 11 * MIB));
-                let now = world.feed(&mut sim);
+                let now = world.feed_call(&mut sim);
                 fired.extend(now.iter().map(|f| (f.trigger, live.len())));
             }
             for addr in live.drain(..) {
@@ -531,100 +431,4 @@ fn users_reach_their_own_only() {
         add(&mut world, ROOT, n).unwrap();
     }
     assert!(add(&mut world, ROOT, 49).is_err());
-}
-
-/// What a level does, told by every level at rest.
-fn naive_crossings(levels: &[u64], above: u64) -> Vec<usize> {
-    let mut armed = true;
-    let mut found = Vec::new();
-    for (at, level) in levels.iter().enumerate() {
-        if armed && *level > above {
-            found.push(at);
-            armed = false;
-        } else if *level * 20 <= above * 19 {
-            armed = true;
-        }
-    }
-    found
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
-    /// Every crossing of every level at rest fires once, on its device, and nothing else does.
-    #[test]
-    fn the_same_as_by_looking_at_the_allocator(
-        seed in any::<u64>(),
-        calibrated in any::<bool>(),
-        expandable in any::<bool>(),
-        steps in 10..250usize,
-        allocated_above in 5..80u64,
-        reserved_above in 20..120u64,
-        share in 10..90u64,
-    ) {
-        let conditions = [
-            format!("allocated > {allocated_above}MiB"),
-            format!("reserved > {reserved_above}MiB"),
-            format!("fragmentation > {share}% with reserved > 10MiB"),
-        ];
-        let words: Vec<&str> = conditions.iter().map(String::as_str).collect();
-        let mut world = World::with(&words);
-        let mut sim = Sim::new(if calibrated { Mode::Calibrated } else { Mode::Uncalibrated });
-        sim.expandable = expandable;
-        let mut dice = Dice(seed);
-        // By (trigger, device): what it looks at, at rest after each call.
-        let mut courses: BTreeMap<(u64, i32), Vec<(usize, u64)>> = BTreeMap::new();
-        let mut fired: BTreeMap<(u64, i32), Vec<usize>> = BTreeMap::new();
-        for call in 0..steps {
-            sim.time += MS;
-            let device = dice.below(2) as i32;
-            let (free, reserved) = (
-                sim.reserved(device) - sim.allocated(device),
-                sim.reserved(device),
-            );
-            match dice.below(5) {
-                0..=2 => {
-                    sim.alloc(device, dice.below(2), 1 + dice.below(14 * MIB));
-                }
-                3 if !sim.live.is_empty() => {
-                    let nth = dice.below(sim.live.len() as u64) as usize;
-                    let addr = *sim.live.keys().nth(nth).unwrap();
-                    sim.free(addr, false);
-                }
-                4 if dice.below(6) == 0 => sim.empty_cache(device),
-                _ => {}
-            }
-            let taken = sim.reserved(device).saturating_sub(reserved);
-            for device in 0..2 {
-                let levels = [(1, sim.allocated(device)), (2, sim.reserved(device))];
-                for (trigger, level) in levels {
-                    courses.entry((trigger, device)).or_default().push((call, level));
-                }
-            }
-            let part = (free * 10_000).checked_div(reserved).unwrap_or(0);
-            let could_not = free < taken && part > share * 100;
-            if taken > 0 && reserved > 10 * MIB && !could_not {
-                courses.entry((3, device)).or_default().push((call, part));
-            }
-            for one in world.feed(&mut sim) {
-                let key = (one.trigger, one.device.unwrap());
-                fired.entry(key).or_default().push(call);
-            }
-        }
-        prop_assert_eq!(world.tick(sim.time + SECOND), []);
-        for (key, course) in &courses {
-            let above = match key.0 {
-                1 => allocated_above * MIB,
-                2 => reserved_above * MIB,
-                _ => share * 100,
-            };
-            let levels: Vec<u64> = course.iter().map(|(_, level)| *level).collect();
-            let expected: Vec<usize> = naive_crossings(&levels, above)
-                .into_iter()
-                .map(|at| course[at].0)
-                .collect();
-            let found = fired.remove(key).unwrap_or_default();
-            prop_assert_eq!(found, expected, "{:?}", key);
-        }
-        prop_assert!(fired.is_empty(), "{:?}", fired);
-    }
 }

@@ -51,6 +51,8 @@ pub struct Header {
     pub sequence: u64,
     /// Records of the process lost before this one.
     pub lost_before: u64,
+    /// Stack: an identity, or why there is none.
+    pub stack: u64,
 }
 
 impl Header {
@@ -72,6 +74,7 @@ impl Header {
             time_ns: raw.u64(offset_of!(RecordHeader, time_ns))?,
             sequence: raw.u64(offset_of!(RecordHeader, sequence))?,
             lost_before: raw.u64(offset_of!(RecordHeader, lost_before))?,
+            stack: raw.u64(offset_of!(RecordHeader, stack))?,
         };
         if header.len < Self::SIZE || !header.len.is_multiple_of(8) {
             return Err(Malformed::LengthField { said: header.len });

@@ -6,8 +6,8 @@ use crate::trim::fit;
 use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::{
-    AllocatorFacts, Backend, CallOp, CoverageNote, HeldPart, Layer, Placement, ProcessFacts,
-    ProcessHandle, ReadingCost,
+    AllocatorFacts, Backend, CallOp, CodeName, CoverageNote, HeldPart, Layer, Placement,
+    ProcessFacts, ProcessHandle, ReadingCost,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -39,8 +39,11 @@ pub const KIND_HELD: u16 = KIND_DAEMON_FIRST + 10;
 /// [`DaemonRecord::ReadingCost`].
 pub const KIND_READING_COST: u16 = KIND_DAEMON_FIRST + 11;
 
+/// [`DaemonRecord::Code`].
+pub const KIND_CODE_NAME: u16 = KIND_DAEMON_FIRST + 12;
+
 /// [`DaemonRecord::Allocator`].
-pub const KIND_ALLOCATOR: u16 = KIND_DAEMON_FIRST + 12;
+pub const KIND_ALLOCATOR: u16 = KIND_DAEMON_FIRST + 13;
 
 /// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
 /// without the segments before it. The record was in the journal before; this copy has no number
@@ -113,6 +116,8 @@ pub enum DaemonRecord {
     Held(HeldPart),
     /// A reading of the allocator's structures ended well.
     ReadingCost(ReadingCost),
+    /// What names a code object in stacks.
+    Code(CodeName),
 }
 
 /// What the header of a daemon's record says.
@@ -167,6 +172,7 @@ impl DaemonRecord {
             DaemonRecord::DeviceTotal(_) => KIND_DEVICE_TOTAL,
             DaemonRecord::Held(_) => KIND_HELD,
             DaemonRecord::ReadingCost(_) => KIND_READING_COST,
+            DaemonRecord::Code(_) => KIND_CODE_NAME,
         }
     }
 
@@ -185,6 +191,7 @@ impl DaemonRecord {
             DaemonRecord::DeviceTotal(total) => serde_json::to_vec(total),
             DaemonRecord::Held(part) => serde_json::to_vec(part),
             DaemonRecord::ReadingCost(cost) => serde_json::to_vec(cost),
+            DaemonRecord::Code(name) => serde_json::to_vec(name),
         }
         .map_err(|source| EncodeError::Json {
             kind: self.kind(),
@@ -276,6 +283,7 @@ impl DaemonRecord {
             KIND_DEVICE_TOTAL => DaemonRecord::DeviceTotal(json.read()?),
             KIND_HELD => DaemonRecord::Held(json.read()?),
             KIND_READING_COST => DaemonRecord::ReadingCost(json.read()?),
+            KIND_CODE_NAME => DaemonRecord::Code(json.read()?),
             _ => return Ok(None),
         }))
     }

@@ -77,6 +77,7 @@ impl Decoder {
                 process: ProcessHandle(header.process),
                 tid: header.tid,
                 lost_before: header.lost_before,
+                stack: kernel::stack_ref(header.stack),
                 body,
             }),
             Ok(Said::Notice(what)) => Outcome::Notice(Notice {
@@ -148,6 +149,7 @@ impl Decoder {
             },
             DaemonRecord::Held(part) => Body::Held(Box::new(part)),
             DaemonRecord::ReadingCost(cost) => Body::ReadingCost(cost),
+            DaemonRecord::Code(name) => Body::Code(Box::new(name)),
         };
         self.remember(header, &body);
         Said::Event(body)

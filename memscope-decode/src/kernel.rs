@@ -6,13 +6,16 @@ use crate::outcome::{Malformed, Skipped, What};
 use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,
-    CALL_DEVICE_KNOWN, CalibrationRecord, CallRecord, KIND_CALIBRATION, KIND_CALL, KIND_MAPPINGS,
-    KIND_OOM, KIND_PROCESS, KIND_REPORT, KIND_TRACE, MappingsRecord, OomRecord, Op, PROCESS_EXEC,
-    PROCESS_EXIT, PROCESS_FORK, ProcessRecord, ReportRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL,
-    TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
+    CALL_DEVICE_KNOWN, CODE_LINES, CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord,
+    CodeRecord, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_MAPPINGS, KIND_OOM, KIND_PROCESS,
+    KIND_REPORT, KIND_STACK, KIND_TRACE, MappingsRecord, OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT,
+    PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord, STACK_BROKEN, STACK_BUSY, STACK_HEAD,
+    STACK_NO_FRAMES, STACK_NONE, STACK_TRUNCATED, STACK_UNREADABLE, StackRecord, TRACE_HAS_BLOCK,
+    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
-    Body, Call, CallOp, PoolOom, PoolReport, PoolTrace, ProcessHandle, TraceAction,
+    Body, Call, CallOp, PoolOom, PoolReport, PoolTrace, ProcessHandle, StackRef, StackSeen,
+    TraceAction,
 };
 use std::sync::Arc;
 
@@ -50,6 +53,8 @@ pub(crate) fn decode<'s>(
         // The trace is the first field of a calibration record.
         KIND_CALIBRATION => sized::<CalibrationRecord>(header).and_then(|()| trace(header, raw)),
         KIND_PROCESS => sized::<ProcessRecord>(header).and_then(|()| process(header, raw)),
+        KIND_STACK => stack(header, raw),
+        KIND_CODE => sized::<CodeRecord>(header).and_then(|()| code_died(header, raw)),
         KIND_MAPPINGS => {
             sized::<MappingsRecord>(header).map(|()| Said::Notice(What::MappingsChanged))
         }
@@ -209,6 +214,91 @@ fn oom(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
         total_allocated,
         total_reserved,
     })))
+}
+
+/// Which stack a header names.
+pub(crate) fn stack_ref(stack: u64) -> StackRef {
+    match stack {
+        STACK_NONE => StackRef::NotTaken,
+        STACK_NO_FRAMES => StackRef::NoPython,
+        STACK_UNREADABLE => StackRef::Unreadable,
+        STACK_BUSY => StackRef::Busy,
+        id => StackRef::Id(id),
+    }
+}
+
+fn stack(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    let count = raw.u64(offset_of!(StackRecord, count))?;
+    let frame = size_of::<PythonFrame>();
+    let room = header.len.saturating_sub(STACK_HEAD) / frame;
+    if count != room as u64 || header.len != STACK_HEAD + room * frame {
+        return Err(Malformed::Size {
+            kind: header.kind,
+            expected: STACK_HEAD.saturating_add((count as usize).saturating_mul(frame)),
+            found: header.len,
+        });
+    }
+    let mut frames = Vec::with_capacity(room);
+    for index in 0..room {
+        let at = STACK_HEAD + index * frame;
+        frames.push((
+            raw.u64(at + offset_of!(PythonFrame, code))?,
+            raw.u64(at + offset_of!(PythonFrame, instruction))?,
+        ));
+    }
+    Ok(Said::Event(Body::Stack(Box::new(StackSeen {
+        id: header.stack,
+        frames,
+        truncated: header.flags & (STACK_TRUNCATED | STACK_BROKEN) != 0,
+    }))))
+}
+
+fn code_died(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    let code = raw.u64(offset_of!(CodeRecord, code))?;
+    Ok(Said::Event(Body::CodeDied { code }))
+}
+
+/// What was copied of a code object when it died, for whoever knows the interpreter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DyingCode<'a> {
+    /// Its address.
+    pub code: u64,
+    /// The object itself, from its start, as much as was kept.
+    pub object: Option<&'a [u8]>,
+    /// The string object of the file's name, from its start, as much as was kept.
+    pub filename: Option<&'a [u8]>,
+    /// The string object of the name.
+    pub name: Option<&'a [u8]>,
+    /// The bytes object of the line table.
+    pub lines: Option<&'a [u8]>,
+}
+
+/// Reads a record of a code object that died; `None` for any other.
+pub fn dying_code(record: &[u8]) -> Option<DyingCode<'_>> {
+    let header = crate::bytes::check(record).ok()?;
+    if header.kind != KIND_CODE || header.len != size_of::<CodeRecord>() {
+        return None;
+    }
+    let raw = Bytes(record);
+    let readable = raw.u64(offset_of!(CodeRecord, readable)).ok()?;
+    let part = |bit: u32, at: usize, len: usize| {
+        (readable & (1 << bit) != 0)
+            .then(|| record.get(at..at + len))
+            .flatten()
+    };
+    Some(DyingCode {
+        code: raw.u64(offset_of!(CodeRecord, code)).ok()?,
+        object: part(0, offset_of!(CodeRecord, object), CODE_OBJECT),
+        filename: part(1, offset_of!(CodeRecord, filename), CODE_TEXT),
+        name: part(2, offset_of!(CodeRecord, name), CODE_TEXT),
+        lines: part(3, offset_of!(CodeRecord, lines), CODE_LINES),
+    })
 }
 
 /// The ledger's word for PyTorch's action number.

@@ -86,6 +86,12 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
         | DaemonRecord::DeviceTotal(_)
         | DaemonRecord::Held(_)
         | DaemonRecord::ReadingCost(_) => {}
+        DaemonRecord::Code(name) => {
+            // Line tables of generated code can be of any length.
+            let most = most.saturating_mul(4);
+            name.lines_cut |= name.lines.len() > most;
+            name.lines.truncate(most);
+        }
     }
 }
 

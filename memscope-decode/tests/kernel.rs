@@ -56,6 +56,7 @@ fn a_call_has_the_name_and_layer_of_its_site() {
             process: ProcessHandle(8),
             tid: 99,
             lost_before: 4,
+            stack: StackRef::NotTaken,
             body: Body::Call(Call {
                 function: "cudaMalloc".into(),
                 layer: Layer::Runtime,
@@ -206,16 +207,16 @@ fn short_long_and_newer_records_are_told_apart() {
     assert!(matches!(
         decoder().decode(&long),
         Outcome::Malformed(Malformed::Length {
-            said: 104,
-            found: 112
+            said: 112,
+            found: 120
         })
     ));
-    long[0..2].copy_from_slice(&112u16.to_ne_bytes());
+    long[0..2].copy_from_slice(&120u16.to_ne_bytes());
     assert!(matches!(
         decoder().decode(&long),
         Outcome::Malformed(Malformed::Size {
-            expected: 104,
-            found: 112,
+            expected: 112,
+            found: 120,
             ..
         })
     ));

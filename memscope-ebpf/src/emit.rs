@@ -9,11 +9,11 @@ use aya_ebpf::maps::{Array, HashMap, RingBuf};
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
 use memscope_common::{
     DropReason, GlobalConfig, PROCESS_LIVE, ProcessEntry, RECORD_VERSION, RING_BYTES_DEFAULT,
-    RecordHeader,
+    RecordHeader, STACK_NONE,
 };
 
 #[map]
-static RING: RingBuf = RingBuf::with_byte_size(RING_BYTES_DEFAULT, 0);
+pub static RING: RingBuf = RingBuf::with_byte_size(RING_BYTES_DEFAULT, 0);
 #[map]
 static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(memscope_common::SLOTS, 0);
 #[map]
@@ -27,7 +27,7 @@ pub static CONFIG: Array<GlobalConfig> = Array::with_max_entries(1, 0);
 const WAKE_CHECK_MASK: u64 = 31;
 
 #[inline(always)]
-fn add(counter: *mut u64, n: u64) -> u64 {
+pub fn add(counter: *mut u64, n: u64) -> u64 {
     // The atomic types offer no addition on this target; a relaxed intrinsic would compile to the
     // form that does not return the old value.
     // SAFETY: the pointer leads into a map value, which lives as long as the program runs.
@@ -76,9 +76,10 @@ pub fn emit<T: 'static>(
     tid: u32,
     kind: u16,
     flags: u8,
+    stack: u64,
     fill: impl FnOnce(*mut T),
 ) {
-    send(process, tid, kind, flags, false, fill);
+    send(process, tid, kind, flags, stack, false, fill);
 }
 
 /// As [`emit`], and wakes the daemon at once: for what it must act on.
@@ -89,15 +90,17 @@ pub fn emit_urgent<T: 'static>(
     kind: u16,
     fill: impl FnOnce(*mut T),
 ) {
-    send(process, tid, kind, 0, true, fill);
+    send(process, tid, kind, 0, STACK_NONE, true, fill);
 }
 
+#[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn send<T: 'static>(
     process: *mut ProcessEntry,
     tid: u32,
     kind: u16,
     flags: u8,
+    stack: u64,
     urgent: bool,
     fill: impl FnOnce(*mut T),
 ) {
@@ -123,6 +126,7 @@ fn send<T: 'static>(
             time_ns: bpf_ktime_get_boot_ns(),
             sequence,
             lost_before: core::ptr::read_volatile(&raw const (*process).lost),
+            stack,
         };
     }
     fill(record);
@@ -154,6 +158,7 @@ pub fn emit_unowned<T: 'static>(tid: u32, kind: u16, fill: impl FnOnce(*mut T)) 
             time_ns: bpf_ktime_get_boot_ns(),
             sequence: 0,
             lost_before: 0,
+            stack: STACK_NONE,
         };
     }
     fill(record);

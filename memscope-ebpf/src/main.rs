@@ -8,6 +8,7 @@
 mod emit;
 mod inflight;
 mod probes;
+mod python;
 mod read;
 
 #[cfg(not(test))]

@@ -32,6 +32,7 @@ const SHORT_BINUNICODE: u8 = 0x8c;
 const BINUNICODE: u8 = b'X';
 const MEMOIZE: u8 = 0x94;
 const BINGET: u8 = b'h';
+const LONG_BINGET: u8 = b'j';
 
 const PROTOCOL: u8 = 4;
 const BATCH: u32 = 1000;
@@ -41,7 +42,12 @@ pub(crate) struct Pickle<W> {
     /// For every open list: elements since the last mark.
     batches: Vec<u32>,
     /// Words written so far, and their place in the reader's memo.
-    memo: HashMap<&'static str, u8>,
+    memo: HashMap<&'static str, u32>,
+    /// The same for other texts, and for values by number.
+    names: HashMap<String, u32>,
+    shared: HashMap<u32, u32>,
+    /// Places in use.
+    memoized: u32,
 }
 
 impl<W: Write> Pickle<W> {
@@ -51,6 +57,9 @@ impl<W: Write> Pickle<W> {
             out,
             batches: Vec::new(),
             memo: HashMap::new(),
+            names: HashMap::new(),
+            shared: HashMap::new(),
+            memoized: 0,
         })
     }
 
@@ -60,6 +69,24 @@ impl<W: Write> Pickle<W> {
 
     fn op(&mut self, opcode: u8) -> io::Result<()> {
         self.out.write_all(&[opcode])
+    }
+
+    /// What was written last has the place that comes back.
+    fn memoize(&mut self) -> io::Result<u32> {
+        self.op(MEMOIZE)?;
+        let place = self.memoized;
+        self.memoized += 1;
+        Ok(place)
+    }
+
+    fn get(&mut self, place: u32) -> io::Result<()> {
+        match u8::try_from(place) {
+            Ok(place) => self.out.write_all(&[BINGET, place]),
+            Err(_) => {
+                self.op(LONG_BINGET)?;
+                self.out.write_all(&place.to_le_bytes())
+            }
+        }
     }
 
     /// An integer in as few bytes of two's complement as it needs.
@@ -151,15 +178,31 @@ impl<W: Write> Sink for Pickle<W> {
     }
     fn word(&mut self, word: &'static str) -> io::Result<()> {
         if let Some(place) = self.memo.get(word) {
-            let place = *place;
-            return self.out.write_all(&[BINGET, place]);
+            return self.get(*place);
         }
         self.text(word)?;
-        // BINGET reaches no further than 255; what comes then is spelled out.
-        if let Ok(place) = u8::try_from(self.memo.len()) {
-            self.memo.insert(word, place);
-            self.op(MEMOIZE)?;
+        let place = self.memoize()?;
+        self.memo.insert(word, place);
+        Ok(())
+    }
+    fn name(&mut self, text: &str) -> io::Result<()> {
+        if let Some(place) = self.names.get(text) {
+            return self.get(*place);
         }
+        self.text(text)?;
+        let place = self.memoize()?;
+        self.names.insert(text.to_owned(), place);
+        Ok(())
+    }
+    fn refer(&mut self, number: u32) -> io::Result<bool> {
+        match self.shared.get(&number) {
+            Some(place) => self.get(*place).map(|()| true),
+            None => Ok(false),
+        }
+    }
+    fn share(&mut self, number: u32) -> io::Result<()> {
+        let place = self.memoize()?;
+        self.shared.insert(number, place);
         Ok(())
     }
     fn text(&mut self, text: &str) -> io::Result<()> {

@@ -20,6 +20,19 @@ pub(crate) trait Sink {
     fn word(&mut self, word: &'static str) -> io::Result<()>;
     /// Any text.
     fn text(&mut self, text: &str) -> io::Result<()>;
+    /// A text that is likely to come again; may be written once and referred to.
+    fn name(&mut self, text: &str) -> io::Result<()> {
+        self.text(text)
+    }
+    /// Refers to a value that was written before under this number; says no where it was not, or where the
+    /// encoding has no such thing: then it is written, and [`Sink::share`]d.
+    fn refer(&mut self, _number: u32) -> io::Result<bool> {
+        Ok(false)
+    }
+    /// The value just written has this number.
+    fn share(&mut self, _number: u32) -> io::Result<()> {
+        Ok(())
+    }
 
     fn empty_list(&mut self) -> io::Result<()> {
         self.begin_list()?;

@@ -5,8 +5,9 @@ use crate::settings;
 use crate::sink::Sink;
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{
-    BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace,
+    BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Stack,
 };
+use std::sync::Arc;
 
 /// PyTorch's device index is a signed byte.
 const MOST_DEVICES: i32 = 127;
@@ -18,7 +19,7 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), 
     out.begin_list()?;
     for part in &report.segments {
         out.item()?;
-        segment(part, out)?;
+        segment(part, &report.stacks, out)?;
     }
     out.end_list()?;
     out.key("device_traces")?;
@@ -28,7 +29,7 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), 
         out.begin_list()?;
         for entry in report.trace.iter().filter(|entry| entry.device == device) {
             out.item()?;
-            trace(entry, out)?;
+            trace(entry, &report.stacks, out)?;
         }
         out.end_list()?;
     }
@@ -67,7 +68,11 @@ fn devices(report: &SnapshotReport) -> Result<i32, ExportError> {
     Ok(devices)
 }
 
-fn segment(segment: &SnapshotSegment, out: &mut impl Sink) -> Result<(), ExportError> {
+fn segment(
+    segment: &SnapshotSegment,
+    stacks: &[Arc<Stack>],
+    out: &mut impl Sink,
+) -> Result<(), ExportError> {
     let sum =
         |counts: fn(&SnapshotBlock) -> u64| -> u64 { segment.blocks.iter().map(counts).sum() };
     out.begin_dict()?;
@@ -106,7 +111,7 @@ fn segment(segment: &SnapshotSegment, out: &mut impl Sink) -> Result<(), ExportE
     out.begin_list()?;
     for part in &segment.blocks {
         out.item()?;
-        block(part, out)?;
+        block(part, stacks, out)?;
     }
     out.end_list()?;
     out.end_dict()?;
@@ -120,7 +125,36 @@ fn requested(block: &SnapshotBlock) -> u64 {
     }
 }
 
-fn block(block: &SnapshotBlock, out: &mut impl Sink) -> Result<(), ExportError> {
+/// A stack's frames, innermost first, written once and referred to.
+fn frames(number: u32, stacks: &[Arc<Stack>], out: &mut impl Sink) -> Result<(), ExportError> {
+    let stack = stacks.get(number as usize);
+    let Some(stack) = stack.filter(|stack| !stack.frames.is_empty()) else {
+        return Ok(out.empty_list()?);
+    };
+    if out.refer(number)? {
+        return Ok(());
+    }
+    out.begin_list()?;
+    for frame in &stack.frames {
+        out.item()?;
+        out.begin_dict()?;
+        out.key("name")?;
+        out.name(&frame.name)?;
+        out.key("filename")?;
+        out.name(&frame.file)?;
+        out.key("line")?;
+        out.int(u64::from(frame.line))?;
+        out.end_dict()?;
+    }
+    out.end_list()?;
+    Ok(out.share(number)?)
+}
+
+fn block(
+    block: &SnapshotBlock,
+    stacks: &[Arc<Stack>],
+    out: &mut impl Sink,
+) -> Result<(), ExportError> {
     out.begin_dict()?;
     out.key("address")?;
     out.int(block.addr)?;
@@ -135,12 +169,16 @@ fn block(block: &SnapshotBlock, out: &mut impl Sink) -> Result<(), ExportError> 
         BlockState::Inactive => "inactive",
     })?;
     out.key("frames")?;
-    out.empty_list()?;
+    frames(block.stack, stacks, out)?;
     out.end_dict()?;
     Ok(())
 }
 
-fn trace(entry: &SnapshotTrace, out: &mut impl Sink) -> Result<(), ExportError> {
+fn trace(
+    entry: &SnapshotTrace,
+    stacks: &[Arc<Stack>],
+    out: &mut impl Sink,
+) -> Result<(), ExportError> {
     out.begin_dict()?;
     out.key("action")?;
     out.word(action(entry.action))?;
@@ -160,7 +198,7 @@ fn trace(entry: &SnapshotTrace, out: &mut impl Sink) -> Result<(), ExportError> 
     out.key("user_metadata")?;
     out.word("")?;
     out.key("frames")?;
-    out.empty_list()?;
+    frames(entry.stack, stacks, out)?;
     if let Some(pool) = entry.pool {
         out.key("pool_id")?;
         out.pair(pool)?;

@@ -191,6 +191,16 @@ pub enum RecordingError {
         /// The newest that we know.
         known: u32,
     },
+    /// Written by an older memscope, whose records were laid out differently.
+    #[error("{} has record version {found}, this memscope reads {known}; ask it with the memscope that wrote it", path.display())]
+    Older {
+        /// The path.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The one that we know.
+        known: u32,
+    },
     /// Written on a machine of the other byte order.
     #[error("{} was written on a machine of the other byte order", path.display())]
     ForeignByteOrder {

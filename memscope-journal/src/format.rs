@@ -65,6 +65,7 @@ pub(crate) enum HeaderFault {
     NewerFormat(u16),
     Damaged,
     NewerRecords(u8),
+    OlderRecords(u8),
     Architecture(String),
 }
 
@@ -145,6 +146,9 @@ impl SegmentHeader {
         };
         if header.architecture != std::env::consts::ARCH {
             return Err(HeaderFault::Architecture(header.architecture));
+        }
+        if record_version < RECORD_VERSION {
+            return Err(HeaderFault::OlderRecords(record_version));
         }
         if record_version > RECORD_VERSION {
             return Err(HeaderFault::NewerRecords(record_version));

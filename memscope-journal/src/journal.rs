@@ -186,6 +186,11 @@ impl Journal {
         &self.state
     }
 
+    /// Segments begun so far. When it changes, what a later segment must tell again is due.
+    pub fn segments(&self) -> u64 {
+        self.next_index
+    }
+
     /// Records that a stopped journal did not take.
     pub fn dropped(&self) -> u64 {
         self.dropped

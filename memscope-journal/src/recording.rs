@@ -281,6 +281,11 @@ fn read_header(path: &Path) -> Result<SegmentHeader, RecordingError> {
             found: u32::from(found),
             known: u32::from(RECORD_VERSION),
         },
+        HeaderFault::OlderRecords(found) => RecordingError::Older {
+            path,
+            found: u32::from(found),
+            known: u32::from(RECORD_VERSION),
+        },
         HeaderFault::Architecture(found) => RecordingError::ForeignArchitecture {
             path,
             found,

@@ -7,6 +7,7 @@ use crate::device::DriverDevice;
 use crate::group::{GroupKey, Membership};
 use crate::report::DriverBytes;
 use crate::scene::Scene;
+use crate::stacks::StackIndex;
 
 /// What kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,7 @@ pub(crate) struct Allocation {
     /// The framework's pool lives in it.
     pub(crate) pooled: bool,
     pub(crate) born_ns: u64,
+    pub(crate) stack: StackIndex,
     pub(crate) place: Membership,
 }
 
@@ -67,8 +69,10 @@ impl Allocation {
             stream,
             pooled: false,
             born_ns: scene.time_ns,
+            stack: scene.stack,
             place: Membership::NOWHERE,
         };
+        scene.stacks.came(device, new.stack, size, true);
         new.place = scene.groups.join(scene.time_ns, new.group());
         let row = scene.devices.driver(device);
         add(part(row, kind), size);
@@ -85,6 +89,8 @@ impl Allocation {
         take(part(row, self.kind), self.size);
         if self.pooled {
             take(&mut row.pooled, self.size);
+        } else {
+            scene.stacks.went(self.device, self.stack, self.size, false);
         }
         if seen {
             row.free_count += 1;
@@ -101,6 +107,8 @@ impl Allocation {
         }
         scene.groups.leave(scene.time_ns, self.place);
         self.place = Membership::NOWHERE;
+        // Its bytes are told of by the pool's blocks from now on.
+        scene.stacks.went(self.device, self.stack, self.size, true);
         if self.device != Some(device) {
             let old = scene.devices.driver(self.device);
             take(part(old, self.kind), self.size);

@@ -4,6 +4,7 @@
 
 use crate::fast_hash::FastMap;
 use crate::group::Membership;
+use crate::stacks::StackIndex;
 use crate::totals::Sized;
 
 /// How we came to know a block.
@@ -43,6 +44,7 @@ pub(crate) struct Block {
     pub(crate) born_ns: u64,
     /// Number of the block among all that came.
     pub(crate) serial: u64,
+    pub(crate) stack: StackIndex,
     pub(crate) place: Membership,
 }
 

@@ -32,8 +32,26 @@ pub struct Event {
     pub tid: u32,
     /// How many records of this process had been lost when this one was made.
     pub lost_before: u64,
+    /// The Python stack that it came from.
+    pub stack: StackRef,
     /// What.
     pub body: Body,
+}
+
+/// Which stack an event has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StackRef {
+    /// None was wanted.
+    #[default]
+    NotTaken,
+    /// The thread runs no Python code.
+    NoPython,
+    /// Memory that is needed to walk it could not be read.
+    Unreadable,
+    /// All buffers for walks were in use.
+    Busy,
+    /// The one that a [`Body::Stack`] before it has told of.
+    Id(u64),
 }
 
 /// What happened.
@@ -74,6 +92,16 @@ pub enum Body {
     },
     /// What a device's pool held at one moment, read from the allocator's own structures; one part of it.
     Held(Box<HeldPart>),
+    /// A stack that the next events refer to by its identity.
+    Stack(Box<StackSeen>),
+    /// What names a code object in stacks.
+    Code(Box<CodeName>),
+    /// A code object that was in stacks is about to be freed: its address may come to name another. What
+    /// named it may follow.
+    CodeDied {
+        /// Its address.
+        code: u64,
+    },
     /// A reading of the allocator's own structures ended well: what it took.
     ReadingCost(ReadingCost),
     /// A runtime or driver call returned.
@@ -110,6 +138,77 @@ pub struct HeldPart {
     pub total_reserved: u64,
     /// Segments by address. A long segment may go on in the next part: same address, further blocks.
     pub segments: Vec<HeldSegment>,
+}
+
+/// A stack as the programs saw it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StackSeen {
+    /// Its identity.
+    pub id: u64,
+    /// Code object and instruction of each frame, innermost first.
+    pub frames: Vec<(u64, u64)>,
+    /// There were more frames, or one could not be read.
+    pub truncated: bool,
+}
+
+/// What names a code object in stacks, and its lines.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CodeName {
+    /// Its address.
+    pub code: u64,
+    /// Told when it died, which has the last word: the number of that [`Body::CodeDied`]. Otherwise it is the
+    /// object that the address names where this stands in the log.
+    pub died: Option<u64>,
+    /// `co_name`.
+    pub name: Arc<str>,
+    /// `co_filename`.
+    pub file: Arc<str>,
+    /// `co_firstlineno`.
+    pub first_line: u32,
+    /// What a frame's instruction is counted from: an address, or 0.
+    pub origin: u64,
+    /// Bytes in one step of a frame's instruction: 1 for addresses and byte offsets.
+    pub unit: u32,
+    /// Frames whose instruction lies before this offset are still being made: Python does not show them.
+    pub entered_at: u32,
+    /// Where lines begin: (offset in bytes, line; 0 for none), ascending.
+    pub lines: Vec<(u32, u32)>,
+    /// The line table was longer than what could be kept: lines behind it are not known.
+    pub lines_cut: bool,
+}
+
+impl CodeName {
+    /// The offset of a frame's instruction in bytes; negative before the first one.
+    fn offset(&self, instruction: u64) -> i64 {
+        let steps = if self.origin == 0 {
+            // A number of 32 bits, signed.
+            i64::from(instruction as u32 as i32)
+        } else {
+            instruction.wrapping_sub(self.origin) as i64
+        };
+        if steps < 0 {
+            steps
+        } else {
+            steps.saturating_mul(i64::from(self.unit))
+        }
+    }
+
+    /// Whether the frame has come to its function's own instructions.
+    pub fn is_entered(&self, instruction: u64) -> bool {
+        self.entered_at == 0 || self.offset(instruction) >= i64::from(self.entered_at)
+    }
+
+    /// The line of an instruction; 0 if it is not known.
+    pub fn line(&self, instruction: u64) -> u32 {
+        let Ok(at) = u32::try_from(self.offset(instruction)) else {
+            return self.first_line;
+        };
+        let place = self.lines.partition_point(|(from, _)| *from <= at);
+        place
+            .checked_sub(1)
+            .and_then(|place| self.lines.get(place))
+            .map_or(0, |(_, line)| *line)
+    }
 }
 
 /// What one reading of all of a process' devices took.

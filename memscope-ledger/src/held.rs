@@ -154,6 +154,7 @@ mod tests {
             pool: None,
             time_ns: 11,
             tid: 1,
+            stack: 0,
             orphan,
             rounded: 0,
         }

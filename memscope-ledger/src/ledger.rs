@@ -4,14 +4,14 @@
 //! to answer for a process that it was never told of.
 
 use crate::clock::Clock;
-use crate::event::{Body, Event, Level, ProcessFacts, ProcessHandle};
+use crate::event::{Body, CodeName, Event, Level, ProcessFacts, ProcessHandle};
 use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
     AsOf, Baseline, FluctuationQuery, FluctuationReport, Gauge, LeakQuery, LeakReport,
-    ProcessState, ProcessSummary, SnapshotReport, StatsReport,
+    ProcessState, ProcessSummary, SnapshotReport, StackReport, StatsReport,
 };
-use crate::{fluctuation, gauge, leaks, snapshot, stats};
+use crate::{fluctuation, gauge, leaks, snapshot, stack_report, stats};
 
 /// How much is kept.
 #[derive(Clone, Debug)]
@@ -137,6 +137,21 @@ impl Ledger {
     /// One process among all.
     pub fn summary(&self, p: ProcessHandle) -> Option<ProcessSummary> {
         self.processes.get(&p).map(Process::summary)
+    }
+
+    /// What each stack of a process allocated.
+    pub fn stacks(&self, p: ProcessHandle, as_of: AsOf) -> Option<StackReport> {
+        Some(stack_report::report(self.processes.get(&p)?, as_of))
+    }
+
+    /// What names the code object at an address now, if anything does.
+    pub fn code_name(&self, p: ProcessHandle, code: u64) -> Option<&CodeName> {
+        self.processes.get(&p)?.stacks.name_at(code)
+    }
+
+    /// Which code object an address names now, if it is in a stack.
+    pub fn code_sighting(&self, p: ProcessHandle, code: u64) -> Option<u32> {
+        self.processes.get(&p)?.stacks.sighting_at(code)
     }
 
     /// How deep a process is looked into, where it was said.

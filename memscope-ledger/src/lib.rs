@@ -40,6 +40,8 @@ mod scene;
 mod segment;
 mod series;
 mod snapshot;
+mod stack_report;
+mod stacks;
 mod stats;
 mod suspects;
 mod totals;

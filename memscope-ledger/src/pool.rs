@@ -102,6 +102,9 @@ impl Pool {
             device
                 .totals
                 .sized(addr, block.rounded, rounded, block.size);
+            scene
+                .stacks
+                .resized(Some(block.device), block.stack, block.rounded, rounded);
             block.rounded = rounded;
             block.size = Sized::EXACT;
             device.ring.last_is_sized(addr, rounded);
@@ -252,6 +255,9 @@ impl Pool {
             row.rooms.taken(new.addr, rounded);
         }
         driver.claim(scene, new.device, new.addr, rounded);
+        scene
+            .stacks
+            .came(Some(new.device), scene.stack, rounded, true);
         self.last_serial += 1;
         self.blocks.insert(
             new.addr,
@@ -265,6 +271,7 @@ impl Pool {
                 stream: new.stream,
                 born_ns: scene.time_ns,
                 serial: self.last_serial,
+                stack: scene.stack,
                 place,
             },
         );
@@ -285,6 +292,9 @@ impl Pool {
     ) -> bool {
         debug_assert!(self.blocks.contains_key(&addr));
         scene.groups.leave(scene.time_ns, block.place);
+        scene
+            .stacks
+            .went(Some(block.device), block.stack, block.rounded, false);
         let row = scene.devices.pool(block.device);
         let open = row.totals.went(addr, block.rounded, block.size, told);
         row.live_blocks = row.live_blocks.saturating_sub(1);
@@ -361,6 +371,9 @@ impl Pool {
         }
         self.forget(addr);
         scene.groups.leave(scene.time_ns, block.place);
+        scene
+            .stacks
+            .went(Some(block.device), block.stack, block.rounded, false);
         let row = scene.devices.pool(block.device);
         row.totals.was_gone(addr, block.rounded, block.size);
         row.baseline_went(block.origin, block.rounded);
@@ -416,11 +429,18 @@ impl Pool {
         if let Some((addr, excess)) = settled.sized
             && let Some(block) = self.blocks.get_mut(&addr)
         {
-            block.rounded = block.rounded.saturating_add(excess);
+            let rounded = block.rounded.saturating_add(excess);
+            scene
+                .stacks
+                .resized(Some(block.device), block.stack, block.rounded, rounded);
+            block.rounded = rounded;
             block.size = Sized::EXACT;
             let row = scene.devices.pool(device);
             row.ring.last_is_sized(addr, block.rounded);
             row.rooms.taken(addr, block.rounded);
+        }
+        if let Some(allocated) = scene.devices.pool(device).totals.allocated() {
+            scene.stacks.level(Some(device), allocated);
         }
     }
 
@@ -490,6 +510,7 @@ pub(crate) fn push_entry(
         pool: None,
         time_ns: scene.time_ns,
         tid: scene.tid,
+        stack: scene.stack,
         orphan,
         rounded: if action == TraceAction::Alloc {
             size

@@ -20,6 +20,7 @@ use crate::reading::{Reading, Taken};
 use crate::rooms::Replay;
 use crate::scene::Scene;
 use crate::segment::{Segment, Segments};
+use crate::stacks::{BEFORE_ATTACH, StackIndex};
 use crate::totals::Sized;
 
 /// How the process is watched.
@@ -34,6 +35,7 @@ pub(crate) struct Watch {
 struct Unseen {
     device: i32,
     origin: Origin,
+    stack: StackIndex,
     born_ns: u64,
     /// Events give the requested size and the stream: groups are made by them.
     traced: bool,
@@ -102,6 +104,7 @@ impl Pool {
             } else {
                 Origin::Found
             },
+            stack: BEFORE_ATTACH,
             born_ns: if row.read.count == 0 && !scene.nothing_missed {
                 watch.attached_ns
             } else {
@@ -184,6 +187,7 @@ impl Pool {
                 *entered = true;
                 let known = Unseen {
                     origin: block.origin,
+                    stack: block.stack,
                     born_ns: block.born_ns,
                     ..unseen
                 };
@@ -210,6 +214,12 @@ impl Pool {
             let row = scene.devices.pool(block.device);
             if !block.pending {
                 row.totals.close(found.addr, block.size);
+                scene.stacks.resized(
+                    Some(block.device),
+                    block.stack,
+                    block.rounded,
+                    found.rounded,
+                );
             }
             block.rounded = found.rounded;
             block.size = Sized::EXACT;
@@ -246,8 +256,14 @@ impl Pool {
             born_ns: unseen.born_ns,
             // Whatever comes over it later is newer.
             serial: 0,
+            stack: unseen.stack,
             place,
         };
+        if !pending {
+            scene
+                .stacks
+                .came(Some(block.device), block.stack, block.rounded, false);
+        }
         self.blocks.insert(found.addr, block);
         let blocks = &self.blocks;
         self.suspects

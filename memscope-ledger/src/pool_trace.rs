@@ -11,6 +11,7 @@ use crate::event::{PoolTrace, TraceAction};
 use crate::group::Membership;
 use crate::pool::{Arrival, Pool};
 use crate::scene::Scene;
+use crate::stacks::NOT_TAKEN;
 use crate::totals::{Sized, least_rounded};
 use crate::trace_ring::Entry;
 
@@ -79,6 +80,7 @@ impl Pool {
             pool: trace.pool,
             time_ns: scene.time_ns,
             tid: scene.tid,
+            stack: scene.stack,
             orphan: false,
             rounded: match trace.action {
                 TraceAction::Alloc => trace.block_size.unwrap_or(0),
@@ -183,6 +185,7 @@ impl Pool {
                     stream: Some(trace.stream),
                     born_ns: 0,
                     serial: 0,
+                    stack: NOT_TAKEN,
                     place: Membership::NOWHERE,
                 };
                 self.orphan_went(scene, device, trace.block_size, block.rounded);

@@ -18,6 +18,7 @@ use crate::pool_read::Watch;
 use crate::reading::Readings;
 use crate::report::{AsOf, ProcessState, ProcessSummary, Source};
 use crate::scene::Scene;
+use crate::stacks::Stacks;
 
 /// Children remembered by pid, for the coverage note.
 const CHILDREN: usize = 16;
@@ -45,6 +46,7 @@ pub(crate) struct Process {
     pub(crate) groups: Groups,
     pub(crate) pool: Pool,
     pub(crate) driver: Driver,
+    pub(crate) stacks: Stacks,
     pub(crate) readings: Readings,
     /// What the last reading took.
     pub(crate) reading_cost: Option<ReadingCost>,
@@ -74,6 +76,7 @@ impl Process {
             groups: Groups::new(event.time_ns, config.leak_window_ns, config.leak_groups),
             pool,
             driver: Driver::default(),
+            stacks: Stacks::default(),
             readings: Readings::default(),
             reading_cost: None,
         }
@@ -89,6 +92,8 @@ impl Process {
         let mut scene = Scene {
             devices: &mut self.devices,
             groups: &mut self.groups,
+            stack: self.stacks.index(event.stack),
+            stacks: &mut self.stacks,
             time_ns: event.time_ns,
             tid: event.tid,
             nothing_missed: self.facts.from_start && self.pool_way_in,
@@ -139,6 +144,9 @@ impl Process {
                 self.pool
                     .take_reading(&mut scene, &mut self.driver, part.device, taken, watch);
             }
+            Body::Stack(seen) => self.stacks.seen(seen),
+            Body::Code(name) => self.stacks.named(name),
+            Body::CodeDied { code } => self.stacks.died(*code, event.id.sequence),
             Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
             // The ledger has taken it: it is the machine's.
             Body::Clock { .. } => {}

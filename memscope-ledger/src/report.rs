@@ -2,6 +2,8 @@
 //!
 //! Units are suffixes: `_bytes`, `_ns` (boot time unless `_unix_ns`).
 
+use std::sync::Arc;
+
 use crate::event::{
     AllocatorFacts, Backend, CoverageNote, EventId, Placement, ProcessFacts, ProcessHandle,
     ReadingCost,
@@ -396,6 +398,8 @@ pub struct SnapshotBlock {
     pub state: BlockState,
     /// When it came (0: not known).
     pub since_ns: u64,
+    /// Index into `SnapshotReport::stacks`.
+    pub stack: u32,
 }
 
 /// One segment.
@@ -443,6 +447,8 @@ pub struct SnapshotTrace {
     pub unix_ns: u64,
     /// Thread.
     pub tid: u32,
+    /// Index into `SnapshotReport::stacks`.
+    pub stack: u32,
 }
 
 /// The answer to `snapshot`.
@@ -460,6 +466,82 @@ pub struct SnapshotReport {
     pub trace_dropped: u64,
     /// What is known of the allocator as a whole.
     pub allocator: AllocatorFacts,
+    /// The stacks of blocks and entries. The first is that of what has none.
+    pub stacks: Vec<Arc<Stack>>,
+    /// What limits this answer.
+    pub coverage: Vec<CoverageNote>,
+}
+
+/// What a frame is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FrameKind {
+    /// Python code.
+    Python,
+    /// Compiled code.
+    Native,
+}
+
+/// One frame of a stack.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame {
+    /// What it is of.
+    pub kind: FrameKind,
+    /// Function (Python: `co_name`). Empty where it is not known.
+    pub name: Arc<str>,
+    /// Source file (Python: `co_filename`); for compiled code without line information its object's path.
+    pub file: Arc<str>,
+    /// Line, from 1; 0 where it is not known.
+    pub line: u32,
+}
+
+/// A stack as it was taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stack {
+    /// Innermost first. Empty: see `missing`.
+    pub frames: Vec<Frame>,
+    /// Outer frames were cut off, or a frame in the middle could not be read.
+    pub truncated: bool,
+    /// Why there are no frames (`no_python`, `unreadable`, `busy`, `lost`, `not_taken`), a stable word.
+    pub missing: Option<&'static str>,
+}
+
+/// Blocks and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How many.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What one stack allocated on one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StackRow {
+    /// Device; `None`: not known.
+    pub device: Option<i32>,
+    /// Where the blocks came from.
+    pub stack: Arc<Stack>,
+    /// Live blocks (rounded bytes; memory taken from the driver directly counts as one block each).
+    pub live: Tally,
+    /// The same at the moment at which the device's allocated bytes were largest since the attach.
+    pub peak: Tally,
+    /// All that came since the attach.
+    pub allocated: Tally,
+    /// Live at the earlier moment, where one was asked for.
+    pub before: Option<Tally>,
+}
+
+/// The answer to `stacks`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StackReport {
+    /// Whose.
+    pub process: ProcessSummary,
+    /// When.
+    pub as_of: AsOf,
+    /// The earlier moment, where one was asked for.
+    pub from: Option<AsOf>,
+    /// By live bytes, largest first.
+    pub rows: Vec<StackRow>,
     /// What limits this answer.
     pub coverage: Vec<CoverageNote>,
 }

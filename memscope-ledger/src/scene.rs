@@ -5,11 +5,15 @@
 
 use crate::device::Devices;
 use crate::group::Groups;
+use crate::stacks::{StackIndex, Stacks};
 
 /// See the module.
 pub(crate) struct Scene<'a> {
     pub(crate) devices: &'a mut Devices,
     pub(crate) groups: &'a mut Groups,
+    pub(crate) stacks: &'a mut Stacks,
+    /// The stack of what happens.
+    pub(crate) stack: StackIndex,
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
     /// Tracing began before the first allocation, and the pool is watched.

@@ -8,11 +8,14 @@ use crate::clock::Clock;
 use crate::coverage;
 use crate::device::Device;
 use crate::event::{AllocatorFacts, Level};
+use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
-    AsOf, BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source,
+    AsOf, BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source, Stack,
 };
 use crate::segment::{Segment, Segments};
+use crate::stacks::NOT_TAKEN;
+use std::sync::Arc;
 
 /// Blocks up to this size come from the small pool (`kSmallSize`).
 const SMALL_BLOCK: u64 = 1 << 20;
@@ -36,7 +39,7 @@ impl Placed {
 /// Builds the report.
 pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotReport {
     let mut segments = Vec::new();
-    let mut trace = Vec::new();
+    let mut trace: Vec<SnapshotTrace> = Vec::new();
     let mut trace_dropped = 0;
     for row in process.devices.sorted() {
         let Some(device) = row.ordinal else {
@@ -56,10 +59,12 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
             time_ns: entry.time_ns,
             unix_ns: clock.unix_ns(entry.time_ns),
             tid: entry.tid,
+            stack: entry.stack,
         }));
         trace_dropped += row.pool.ring.dropped();
     }
-    trace.sort_by_key(|entry: &SnapshotTrace| entry.time_ns);
+    trace.sort_by_key(|entry| entry.time_ns);
+    let stacks = name_stacks(process, &mut segments, &mut trace);
     SnapshotReport {
         process: process.summary(),
         as_of,
@@ -70,6 +75,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
             devices: devices_found(process),
             ..process.allocator.clone()
         },
+        stacks,
         coverage: coverage::notes(process),
     }
 }
@@ -84,6 +90,28 @@ fn devices_found(process: &Process) -> u32 {
     let most = rows.filter_map(|row| row.ordinal).max();
     most.and_then(|ordinal| u32::try_from(ordinal + 1).ok())
         .unwrap_or(0)
+}
+
+/// The stacks in use, renumbered.
+fn name_stacks(
+    process: &Process,
+    segments: &mut [SnapshotSegment],
+    trace: &mut [SnapshotTrace],
+) -> Vec<Arc<Stack>> {
+    let mut stacks = vec![Arc::new(process.stacks.stack(NOT_TAKEN))];
+    let mut numbers = FastMap::default();
+    numbers.insert(NOT_TAKEN, 0);
+    let blocks = segments.iter_mut().flat_map(|segment| &mut segment.blocks);
+    let places = blocks
+        .map(|block| &mut block.stack)
+        .chain(trace.iter_mut().map(|entry| &mut entry.stack));
+    for place in places {
+        *place = *numbers.entry(*place).or_insert_with(|| {
+            stacks.push(Arc::new(process.stacks.stack(*place)));
+            stacks.len() as u32 - 1
+        });
+    }
+    stacks
 }
 
 /// Every driver allocation is a segment with one block.
@@ -115,6 +143,7 @@ fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
                 requested: Some(allocation.size),
                 state: BlockState::Active,
                 since_ns: allocation.born_ns,
+                stack: allocation.stack,
             }],
         })
         .collect();
@@ -215,6 +244,7 @@ fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
                     Origin::Found if process.facts.level == Some(Level::Read) => block.born_ns,
                     Origin::Baseline | Origin::Found => 0,
                 },
+                stack: block.stack,
             },
             stream: block.stream,
             serial: block.serial,
@@ -227,6 +257,7 @@ fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
             requested: Some(held.requested),
             state: BlockState::PendingFree,
             since_ns: 0,
+            stack: NOT_TAKEN,
         },
         stream: Some(held.stream),
         serial: 0,
@@ -302,6 +333,7 @@ fn segment(
         requested: Some(row.pool.rooms.requested(from, to)),
         state: BlockState::Inactive,
         since_ns: 0,
+        stack: NOT_TAKEN,
     };
     let stream = inside.iter().find_map(|placed| placed.stream);
     for placed in inside {

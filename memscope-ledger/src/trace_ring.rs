@@ -6,6 +6,7 @@
 //! the entries since. For that some are kept even where none are to be shown.
 
 use crate::event::TraceAction;
+use crate::stacks::StackIndex;
 use std::collections::VecDeque;
 
 /// Entries kept at least, for readings that come late.
@@ -20,6 +21,7 @@ struct Kept {
     time_ns: u64,
     rounded: u64,
     tid: u32,
+    stack: StackIndex,
     action: TraceAction,
     orphan: bool,
     /// Index into `pools` plus one; 0: not known.
@@ -36,6 +38,7 @@ pub(crate) struct Entry {
     pub(crate) pool: Option<(u64, u64)>,
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
+    pub(crate) stack: StackIndex,
     /// A free of a block that was not known then.
     pub(crate) orphan: bool,
     /// Of an `Alloc`, the rounded bytes; 0 where not known.
@@ -73,6 +76,7 @@ impl TraceRing {
             stream: entry.stream,
             time_ns: entry.time_ns,
             tid: entry.tid,
+            stack: entry.stack,
             action: entry.action,
             orphan: entry.orphan,
             rounded: entry.rounded,
@@ -140,6 +144,7 @@ impl TraceRing {
                 .and_then(|index| self.pools.get(index).copied()),
             time_ns: kept.time_ns,
             tid: kept.tid,
+            stack: kept.stack,
             orphan: kept.orphan,
             rounded: kept.rounded,
         }
@@ -185,6 +190,7 @@ mod tests {
                 pool: (i > 2).then_some((0, i)),
                 time_ns: i,
                 tid: 1,
+                stack: 0,
                 orphan: false,
                 rounded: 0,
             });

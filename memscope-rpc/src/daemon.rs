@@ -82,6 +82,8 @@ pub struct AttachRequest {
     pub level: Level,
     /// At level `read`: time between two readings; `None` reads on demand only. Unused elsewhere.
     pub read_every: Option<Duration>,
+    /// Whether Python stacks are taken.
+    pub stacks: bool,
 }
 
 /// Which processes to attach.

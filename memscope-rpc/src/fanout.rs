@@ -103,6 +103,7 @@ mod tests {
                 process: ProcessHandle(1),
                 tid: pid,
                 lost_before: 0,
+                stack: memscope_ledger::event::StackRef::NotTaken,
                 body: Body::Exited,
             }),
             pid: Some(pid),

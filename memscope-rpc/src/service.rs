@@ -114,6 +114,17 @@ fn level(number: i32) -> Result<Level, Refusal> {
     }
 }
 
+fn stacks(number: i32) -> Result<bool, Refusal> {
+    match v1::Stacks::try_from(number) {
+        Ok(v1::Stacks::None) => Ok(false),
+        Ok(v1::Stacks::Unspecified | v1::Stacks::Python) => Ok(true),
+        Err(_) => Err(invalid(
+            format!("stacks of kind {number} are not known"),
+            "none and python are",
+        )),
+    }
+}
+
 fn read_every(level: Level, every_ns: Option<u64>) -> Result<Option<Duration>, Refusal> {
     let every = every_ns.filter(|ns| *ns > 0).map(Duration::from_nanos);
     match every {
@@ -205,6 +216,7 @@ impl Memscope for Service {
         let request = AttachRequest {
             level,
             read_every: read_every(level, request.read_every_ns)?,
+            stacks: stacks(request.stacks)?,
             scope: attach_scope(request.scope)?,
         };
         let daemon = Arc::clone(&self.daemon);

@@ -113,6 +113,7 @@ async fn requests_without_sense_are_refused() {
             scope,
             level,
             read_every_ns,
+            ..v1::AttachRequest::default()
         };
         let error = client.attach(request).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");

@@ -44,6 +44,7 @@ macro_rules! words {
 
 words! {
     Level "LEVEL_",
+    Stacks "STACKS_",
     ProcessState "PROCESS_STATE_",
     Source "SOURCE_",
     Verdict "VERDICT_",

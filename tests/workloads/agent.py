@@ -132,6 +132,122 @@ def train(steps="1"):
         loss.item()
 
 
+def allocations(snapshot):
+    """Address, size and frames of every allocation, in order."""
+    found = []
+    for entry in snapshot["device_traces"][0]:
+        if entry["action"] == "alloc":
+            frames = [[f["filename"], f["line"], f["name"]] for f in entry.get("frames", [])]
+            found.append([entry["addr"], entry["size"], frames])
+    return found
+
+
+@command
+def compare_frames(file):
+    """The frames of every allocation of an exported snapshot, against PyTorch's own."""
+    with open(file, "rb") as opened:
+        exported = allocations(pickle.load(opened))
+    own = allocations(torch.cuda.memory._snapshot())
+    count = min(len(exported), len(own))
+    pairs = list(zip(exported[-count:], own[-count:]))
+    # At level blocks the sizes are rounded.
+    aligned = all(ours[0] == theirs[0] for ours, theirs in pairs)
+    different = [[ours[2], theirs[2]] for ours, theirs in pairs if ours[2] != theirs[2]]
+    return {
+        "exported_count": len(exported),
+        "own_count": len(own),
+        "aligned": aligned,
+        "different": len(different),
+        "examples": different[:3],
+        "deepest": max((len(theirs[2]) for _, theirs in pairs), default=0),
+        "without": sum(1 for _, theirs in pairs if not theirs[2]),
+        "stacks": len({json.dumps(theirs[2]) for _, theirs in pairs}),
+    }
+
+
+def take(size=1000):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def descend(depth):
+    return take() if depth == 0 else descend(depth - 1)
+
+
+def yields():
+    kept = take(2000)
+    yield kept
+    yield from (take(3000 + n) for n in range(3))
+
+
+class Gives:
+    def __del__(self):
+        take(4000)
+
+    @property
+    def öffnung(self):
+        return take(5000)
+
+    def __enter__(self):
+        return take(5500)
+
+    def __exit__(self, *_):
+        take(5600)
+
+
+class Doubles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        take(6000)
+        return gradient * 2
+
+
+async def awaits(depth):
+    if depth:
+        return await awaits(depth - 1)
+    return take(7000)
+
+
+@command
+def shapes(depth="150"):
+    """Allocations under every kind of frame."""
+    import asyncio
+    import functools
+
+    list(yields())
+    descend(int(depth))
+    sorted(range(3), key=lambda n: take(8000 + n).numel() * 0 + n)
+    functools.reduce(lambda a, n: take(8100 + n), range(3))
+    [take(8200 + n) for n in range(2)]
+    exec(compile("def made():\n    take(9000)\n\n\nmade()\n", "<made at run time>", "exec"), {"take": take})
+    gives = Gives()
+    gives.öffnung
+    with gives:
+        pass
+    del gives
+    asyncio.run(awaits(5))
+    worker = threading.Thread(target=functools.partial(descend, 3), name="worker")
+    worker.start()
+    worker.join()
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    Doubles.apply(x).sum().backward()
+
+
+@command
+def made(count):
+    """Functions that are made, allocate, and are freed, one after the other."""
+    for number in range(int(count)):
+        lines = "\n" * (number % 7)
+        space = {"take": take}
+        exec(compile(f"{lines}def made_{number}():\n    return take(512 * {number % 5 + 1})\n", f"<made {number}>", "exec"), space)
+        space[f"made_{number}"]()
+        del space
+    gc.collect()
+
+
 @command
 def drop():
     """Gives the model up."""

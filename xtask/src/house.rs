@@ -44,6 +44,7 @@ const RULES: &[Rule] = &[
             "memscope-export/",
             "memscope-journal/",
             "memscope-site/",
+            "memscope-python/",
             "memscope-ledger/tests/",
             "memscope-ledger/benches/",
             "memscope-ledger/examples/",

@@ -13,6 +13,7 @@ mod headers;
 mod house;
 mod live;
 mod process;
+mod pythons;
 mod selftest;
 mod setup;
 mod sim;
@@ -48,6 +49,8 @@ enum Task {
     Test(test::Options),
     /// Compare with PyTorch's own numbers, over versions of PyTorch
     Conformance(conformance::Options),
+    /// Compare with what CPython of several releases says of itself
+    Pythons(pythons::Options),
     /// Measure what tracing costs, as ratios in one run
     Bench(bench::Options),
 }
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Conformance(options) => conformance::run(&options),
+        Task::Pythons(options) => pythons::run(&options),
         Task::Bench(options) => bench::run(&options),
     };
     let Err(error) = result else {

@@ -65,6 +65,13 @@ fn ensure_node(mode: Mode) -> Result<bool> {
     provide("Node.js", why, mode, find, || apt(&["nodejs"]))
 }
 
+/// What makes roots of other releases of Debian.
+pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
+    let why = "it makes roots with other versions of Python";
+    let find = || process::find_program("debootstrap");
+    provide("debootstrap", why, mode, find, || apt(&["debootstrap"]))
+}
+
 fn ensure_bpf_compiler(mode: Mode) -> Result<bool> {
     let why = "it compiles the BPF programs";
     provide(

@@ -36,6 +36,11 @@ pub(super) async fn attach(
         scope: Some(scope),
         level: level.into(),
         read_every_ns: read_every(attach),
+        stacks: match attach.stacks {
+            args::Stacks::None => v1::Stacks::None,
+            args::Stacks::Python => v1::Stacks::Python,
+        }
+        .into(),
     };
     let answer = client
         .ask(request, async |mut rpc, request| rpc.attach(request).await)

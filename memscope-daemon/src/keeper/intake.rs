@@ -31,6 +31,7 @@ impl Keeper {
             self.take(&batch);
         }
         self.batch = batch;
+        self.name_code();
         drained
     }
 
@@ -59,7 +60,12 @@ impl Keeper {
     fn apply(&mut self, record: &[u8]) {
         self.records += 1;
         match self.decoder.decode(record) {
-            Outcome::Decoded(event) => self.event(event, record),
+            Outcome::Decoded(event) => {
+                if let Body::CodeDied { .. } = event.body {
+                    self.code_dies(&event, record);
+                }
+                self.event(event, record);
+            }
             Outcome::Notice(notice) => {
                 self.tell(Told::Notice {
                     process: notice.process,
@@ -80,6 +86,9 @@ impl Keeper {
 
     fn event(&mut self, event: Event, record: &[u8]) {
         self.ledger.apply(&event);
+        if let Body::Stack(seen) = &event.body {
+            self.stack_came(&event, seen);
+        }
         if let Body::Forked { child } = event.body {
             self.tell(Told::Forked {
                 process: event.process,

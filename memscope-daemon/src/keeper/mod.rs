@@ -6,6 +6,7 @@
 mod calibrating;
 mod handle;
 mod intake;
+mod naming;
 mod snapshots;
 
 pub use handle::{Gone, KeeperHandle, KeeperStatus};
@@ -28,6 +29,7 @@ use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 use crate::probe::calibrate::Layout;
 use crate::probe::load::Slot;
+use crate::python::Names;
 use crate::triggers::Firing;
 use calibrating::Calibrating;
 
@@ -72,6 +74,13 @@ pub enum Command {
         uids: [u32; 3],
         /// Its counters.
         slot: Slot,
+    },
+    /// Python stacks are taken of this process, and this names the code objects in them.
+    Python {
+        /// Handle.
+        process: ProcessHandle,
+        /// Names them.
+        names: Box<Names>,
     },
     /// Look for the layout of PyTorch's allocator in this process.
     Calibrate {
@@ -141,6 +150,8 @@ struct Watched {
     slot: Slot,
     /// Lost records that the tracer has been told of.
     lost_told: u64,
+    /// Names code objects, where Python stacks are taken.
+    names: Option<Box<Names>>,
 }
 
 /// The state of the thread.
@@ -161,6 +172,7 @@ pub struct Keeper {
     due: Vec<Firing>,
     watched: HashMap<ProcessHandle, Watched>,
     calibrating: HashMap<ProcessHandle, Calibrating>,
+    naming: naming::Naming,
     /// Site definitions and facts that a new journal segment repeats.
     preamble: Vec<(ProcessHandle, Vec<u8>)>,
     /// Records read, and those of no use by cause.
@@ -205,6 +217,7 @@ impl Keeper {
             due: Vec::new(),
             watched: HashMap::new(),
             calibrating: HashMap::new(),
+            naming: naming::Naming::default(),
             preamble: Vec::new(),
             records: 0,
             skipped: HashMap::new(),
@@ -326,8 +339,14 @@ impl Keeper {
                         uids,
                         slot,
                         lost_told: 0,
+                        names: None,
                     },
                 );
+            }
+            Command::Python { process, names } => {
+                if let Some(watched) = self.watched.get_mut(&process) {
+                    watched.names = Some(names);
+                }
             }
             Command::Calibrate { process, known } => self.calibrate(process, known),
             Command::Unwatch { process, done } => {
@@ -485,8 +504,10 @@ impl Keeper {
                 self.preamble.retain(|(owner, _)| *owner != process);
             }
             // A reading is too large to be repeated: a journal whose beginning is gone says so.
-            DaemonRecord::Held(_) | DaemonRecord::DeviceTotal(_) | DaemonRecord::ReadingCost(_) => {
-            }
+            DaemonRecord::Held(_)
+            | DaemonRecord::DeviceTotal(_)
+            | DaemonRecord::ReadingCost(_)
+            | DaemonRecord::Code(_) => {}
         }
     }
 

@@ -76,18 +76,34 @@ impl<'a> Btf<'a> {
     }
 }
 
-/// Offset of `tgid` in `struct task_struct` of the running kernel.
-pub fn task_tgid_offset() -> Result<u64, ProbeError> {
+/// Offsets in structures of the running kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskOffsets {
+    /// `task_struct.tgid`.
+    pub tgid: u64,
+    /// `task_struct.thread.fsbase`: the address of a thread's own variables.
+    pub fsbase: u64,
+}
+
+/// The offsets in `struct task_struct` of the running kernel.
+pub fn task_offsets() -> Result<TaskOffsets, ProbeError> {
     let bytes = std::fs::read("/sys/kernel/btf/vmlinux").map_err(|source| ProbeError::Btf {
         what: "could not be read".to_owned(),
         source: Some(source),
     })?;
-    Btf::parse(&bytes)
-        .and_then(|btf| btf.member("task_struct", "tgid"))
-        .ok_or_else(|| ProbeError::Btf {
-            what: "does not describe task_struct.tgid".to_owned(),
-            source: None,
-        })
+    let btf = Btf::parse(&bytes);
+    let member = |structure: &str, member: &str| {
+        btf.as_ref()
+            .and_then(|btf| btf.member(structure, member))
+            .ok_or_else(|| ProbeError::Btf {
+                what: format!("does not describe {structure}.{member}"),
+                source: None,
+            })
+    };
+    Ok(TaskOffsets {
+        tgid: member("task_struct", "tgid")?,
+        fsbase: member("task_struct", "thread")? + member("thread_struct", "fsbase")?,
+    })
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData};
 use aya::programs::{RawTracePoint, UProbe};
 use memscope_common::{
-    CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, NOWHERE, PROCESS_LIVE, ProcessEntry, name,
+    CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, NOWHERE, PROCESS_LIVE, ProcessEntry,
+    PythonEntry, name,
 };
 
 use super::calibrate::Layout;
@@ -35,16 +36,19 @@ pub enum Program {
     Trace,
     /// The dynamic linker's hook.
     LinkerHook,
+    /// CPython's `code_dealloc`.
+    CodeDealloc,
 }
 
 impl Program {
-    const ALL: [Program; 6] = [
+    const ALL: [Program; 7] = [
         Program::CallEntry,
         Program::CallReturn,
         Program::Report,
         Program::Oom,
         Program::Trace,
         Program::LinkerHook,
+        Program::CodeDealloc,
     ];
 
     /// Name in the object.
@@ -56,6 +60,7 @@ impl Program {
             Program::Oom => "torch_oom",
             Program::Trace => "torch_trace",
             Program::LinkerHook => "linker_hook",
+            Program::CodeDealloc => "python_code_dealloc",
         }
     }
 }
@@ -84,6 +89,12 @@ impl AttachMethod {
 struct ConfigValue(GlobalConfig);
 // SAFETY: two u32, no padding, any bit pattern is valid.
 unsafe impl aya::Pod for ConfigValue {}
+
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct PythonValue(PythonEntry);
+// SAFETY: integers without padding, any bit pattern is valid.
+unsafe impl aya::Pod for PythonValue {}
 
 /// The slots of traced processes, shared with the programs.
 struct Slots {
@@ -114,6 +125,9 @@ pub struct Kernel {
     taken: BTreeMap<u32, u32>,
     drops: Array<MapData, u64>,
     config: Array<MapData, ConfigValue>,
+    python: Array<MapData, PythonValue>,
+    /// Layouts of interpreters that the programs know, by index.
+    pythons: Vec<PythonEntry>,
 }
 
 fn map_error(
@@ -141,9 +155,10 @@ impl Kernel {
         method: Option<AttachMethod>,
         ring_bytes: u32,
     ) -> Result<(Kernel, Ring), ProbeError> {
-        let tgid_offset = kernel::task_tgid_offset()?;
+        let offsets = kernel::task_offsets()?;
         let mut bpf = aya::EbpfLoader::new()
-            .override_global("TASK_TGID_OFFSET", &tgid_offset, true)
+            .override_global("TASK_TGID_OFFSET", &offsets.tgid, true)
+            .override_global("TASK_FSBASE_OFFSET", &offsets.fsbase, true)
             .map_max_entries(name::RING, ring_bytes)
             .load(OBJECT)
             .map_err(|e| ProbeError::Load(Box::new(e)))?;
@@ -203,6 +218,8 @@ impl Kernel {
             Array::try_from(take(name::DROPS)?).map_err(map_error(name::DROPS, "opened"))?;
         let config =
             Array::try_from(take(name::CONFIG)?).map_err(map_error(name::CONFIG, "opened"))?;
+        let python =
+            Array::try_from(take(name::PYTHON)?).map_err(map_error(name::PYTHON, "opened"))?;
         let mut kernel = Kernel {
             bpf,
             multi,
@@ -213,6 +230,8 @@ impl Kernel {
             taken: BTreeMap::new(),
             drops,
             config,
+            python,
+            pythons: Vec::new(),
         };
         kernel.configure(0, ring_bytes / 4)?;
         Ok((kernel, ring))
@@ -228,6 +247,25 @@ impl Kernel {
         self.config
             .set(0, ConfigValue(GlobalConfig { flags, wake_bytes }), 0)
             .map_err(map_error(name::CONFIG, "set"))
+    }
+
+    /// The number by which a process's slot names an interpreter's layout. Layouts are few (one for each
+    /// build of an interpreter) and are never taken back.
+    pub fn python(&mut self, entry: &PythonEntry) -> Result<u32, ProbeError> {
+        if let Some(at) = self.pythons.iter().position(|known| known == entry) {
+            return Ok(at as u32 + 1);
+        }
+        let at = self.pythons.len() as u32;
+        if at >= memscope_common::PYTHONS {
+            return Err(ProbeError::Missing(format!(
+                "room for the layout of another interpreter: {at} are known already"
+            )));
+        }
+        self.python
+            .set(at, PythonValue(*entry), 0)
+            .map_err(map_error(name::PYTHON, "set"))?;
+        self.pythons.push(*entry);
+        Ok(at + 1)
     }
 
     /// Counts of losses by cause.
@@ -360,6 +398,20 @@ impl Slot {
         }
     }
 
+    /// Stacks of this process are walked with this layout (see [`Kernel::python`]); 0: none are taken.
+    pub fn set_python(&self, python: u32) {
+        // SAFETY: an aligned u32 in the shared mapping.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).python) }
+            .store(python, Ordering::Release);
+    }
+
+    /// Has every stack of this process sent again at its next sight.
+    pub fn resend_stacks(&self) {
+        // SAFETY: an aligned u64 in the shared mapping.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).stack_salt) }
+            .fetch_add(1, Ordering::AcqRel);
+    }
+
     /// What the programs counted.
     pub fn counters(&self) -> Counters {
         let at = self.entry();
@@ -447,6 +499,15 @@ fn map_slots(bpf: &Ebpf) -> Result<Slots, ProbeError> {
 fn load_multi(bpf: &Ebpf) -> Result<BTreeMap<Program, OwnedFd>, ProbeError> {
     let broken = |e: &dyn std::fmt::Display| ProbeError::Missing(format!("usable code ({e})"));
     let mut object = aya_obj::Object::parse(OBJECT).map_err(|e| broken(&e))?;
+    let btf = match aya::features().btf() {
+        Some(features) => object
+            .fixup_and_sanitize_btf(features)
+            .map_err(|e| broken(&e))?
+            .map(|btf| multi::load_btf(&btf.to_bytes()))
+            .transpose()
+            .map_err(|e| broken(&e))?,
+        None => None,
+    };
     let text: HashSet<usize> = object
         .functions
         .keys()
@@ -470,13 +531,14 @@ fn load_multi(bpf: &Ebpf) -> Result<BTreeMap<Program, OwnedFd>, ProbeError> {
             .get(program.name())
             .and_then(|p| object.functions.get(&p.function_key()))
             .ok_or_else(|| ProbeError::Missing(program.name().to_owned()))?;
-        let fd = multi::load_program(program.name(), &function.instructions).map_err(
-            |(source, log)| ProbeError::Program {
+        let btf = btf.as_ref().map(AsFd::as_fd);
+        let fd = multi::load_program(program.name(), function, btf).map_err(|(source, log)| {
+            ProbeError::Program {
                 program: program.name().to_owned(),
                 log,
                 source,
-            },
-        )?;
+            }
+        })?;
         programs.insert(program, fd);
     }
     Ok(programs)

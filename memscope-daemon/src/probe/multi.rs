@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const BPF_PROG_LOAD: i32 = 5;
+const BPF_BTF_LOAD: i32 = 18;
 const BPF_LINK_CREATE: i32 = 28;
 const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_TRACE_UPROBE_MULTI: u32 = 48;
@@ -28,6 +29,25 @@ struct LoadAttr {
     prog_name: [u8; 16],
     prog_ifindex: u32,
     expected_attach_type: u32,
+    prog_btf_fd: u32,
+    func_info_rec_size: u32,
+    func_info: u64,
+    func_info_cnt: u32,
+    line_info_rec_size: u32,
+    line_info: u64,
+    line_info_cnt: u32,
+    attach_btf_id: u32,
+}
+
+/// `union bpf_attr` for `BPF_BTF_LOAD`, as far as it is used.
+#[repr(C)]
+#[derive(Default)]
+struct BtfAttr {
+    btf: u64,
+    btf_log_buf: u64,
+    btf_size: u32,
+    btf_log_size: u32,
+    btf_log_level: u32,
 }
 
 /// `union bpf_attr` for `BPF_LINK_CREATE` with `uprobe_multi`.
@@ -65,12 +85,25 @@ fn bpf<T>(command: i32, attr: &mut T) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
 }
 
-/// Loads instructions as a program for multi-uprobe links. On refusal the verifier's words come back
-/// beside the error.
+/// Loads the description of an object's types, which programs with callbacks must bring along.
+pub fn load_btf(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut attr = BtfAttr {
+        btf: bytes.as_ptr() as u64,
+        btf_size: bytes.len() as u32,
+        ..BtfAttr::default()
+    };
+    bpf(BPF_BTF_LOAD, &mut attr)
+}
+
+/// Loads a program for multi-uprobe links, `btf` being its object's. On refusal the verifier's words come
+/// back beside the error.
 pub fn load_program(
     name: &str,
-    instructions: &[aya_obj::generated::bpf_insn],
+    function: &aya_obj::Function,
+    btf: Option<BorrowedFd<'_>>,
 ) -> Result<OwnedFd, (io::Error, String)> {
+    let instructions = &function.instructions;
+    let functions = function.func_info.func_info_bytes();
     let mut attr = LoadAttr {
         prog_type: BPF_PROG_TYPE_KPROBE,
         insn_cnt: instructions.len() as u32,
@@ -79,6 +112,12 @@ pub fn load_program(
         expected_attach_type: BPF_TRACE_UPROBE_MULTI,
         ..LoadAttr::default()
     };
+    if let (Some(btf), false) = (btf, functions.is_empty()) {
+        attr.prog_btf_fd = btf.as_raw_fd() as u32;
+        attr.func_info = functions.as_ptr() as u64;
+        attr.func_info_cnt = function.func_info.func_info.len() as u32;
+        attr.func_info_rec_size = function.func_info_rec_size as u32;
+    }
     for (slot, byte) in attr.prog_name.iter_mut().zip(name.bytes().take(15)) {
         *slot = byte;
     }

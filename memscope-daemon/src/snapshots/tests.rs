@@ -25,6 +25,7 @@ fn report(pid: u32, entries: usize) -> SnapshotReport {
         process: P,
         tid: 0,
         lost_before: 0,
+        stack: memscope_ledger::event::StackRef::NotTaken,
         body: Body::Attached(Box::new(facts)),
     });
     let as_of = AsOf {
@@ -39,6 +40,7 @@ fn report(pid: u32, entries: usize) -> SnapshotReport {
         requested: None,
         state,
         since_ns: 0,
+        stack: 0,
     };
     let segment = |device, addr| SnapshotSegment {
         device,
@@ -68,6 +70,7 @@ fn report(pid: u32, entries: usize) -> SnapshotReport {
             time_ns: n,
             unix_ns: n,
             tid: 1,
+            stack: 0,
         })
         .collect();
     report

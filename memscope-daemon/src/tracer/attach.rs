@@ -19,6 +19,8 @@ use crate::keeper::Command;
 pub(super) struct Cause {
     pub(super) level: Level,
     pub(super) read_every: Option<Duration>,
+    /// Whether Python stacks are taken.
+    pub(super) stacks: bool,
     pub(super) rule: Option<u64>,
     pub(super) children: bool,
     /// Attach even if no device library is mapped yet.
@@ -43,6 +45,7 @@ impl Tracer {
                 let cause = Cause {
                     level: request.level,
                     read_every: request.read_every,
+                    stacks: request.stacks,
                     rule: None,
                     children: *children,
                     wait: *wait || *children,
@@ -101,6 +104,7 @@ impl Tracer {
         let cause = Cause {
             level: rule.level,
             read_every: rule.read_every,
+            stacks: rule.stacks,
             rule: Some(rule.id),
             children: false,
             wait: rule.waits(),
@@ -168,6 +172,10 @@ impl Tracer {
                     block_ptr_offset: 0,
                     alloc_place: NOWHERE,
                     free_place: NOWHERE,
+                    python: 0,
+                    reserved: 0,
+                    stack_salt: 0,
+                    code_deaths: 0,
                 },
             )
             .map_err(internal(
@@ -210,6 +218,8 @@ impl Tracer {
                 reader: None,
                 baseline: None,
                 read_every: cause.read_every,
+                stacks: cause.stacks,
+                python: false,
                 next_read: Instant::now() + cause.read_every.unwrap_or_default(),
                 rule: cause.rule,
                 children: cause.children,
@@ -241,6 +251,7 @@ impl Tracer {
         }
         // Libraries that were mapped while we looked.
         self.place_again(pid);
+        self.start_python(pid);
         self.read_backend(pid);
         self.start_reading(pid);
         self.notice_exits();

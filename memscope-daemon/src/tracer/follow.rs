@@ -103,6 +103,7 @@ impl Tracer {
         let cause = Cause {
             level: old.wanted,
             read_every: old.read_every,
+            stacks: old.stacks,
             rule: old.rule,
             children: old.children,
             wait: true,
@@ -129,6 +130,7 @@ impl Tracer {
         let cause = Cause {
             level: traced.wanted,
             read_every: traced.read_every,
+            stacks: traced.stacks,
             rule: traced.rule,
             children: true,
             wait: true,

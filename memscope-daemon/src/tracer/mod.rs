@@ -7,6 +7,7 @@ mod attach;
 mod follow;
 pub mod nvml;
 mod place;
+mod python;
 mod reading;
 mod rules;
 mod traced;
@@ -462,6 +463,7 @@ impl Tracer {
             scope: request.scope.clone(),
             level: request.level,
             read_every: request.read_every,
+            stacks: request.stacks,
             caller,
             attached: 0,
         });

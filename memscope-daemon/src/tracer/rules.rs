@@ -17,6 +17,8 @@ pub struct Rule {
     pub level: Level,
     /// Time between readings, at level `read`.
     pub read_every: Option<Duration>,
+    /// Whether Python stacks are taken.
+    pub stacks: bool,
     /// Who made it: only processes that this caller may see are attached.
     pub caller: Caller,
     /// Processes attached so far.
@@ -106,6 +108,7 @@ mod tests {
             scope,
             level: Level::Trace,
             read_every: None,
+            stacks: true,
             caller: Caller {
                 uid: 0,
                 gid: 0,

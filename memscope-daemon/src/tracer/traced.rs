@@ -78,6 +78,10 @@ pub struct Traced {
     pub next_read: Instant,
     /// Hash of its code mappings when they were last looked at.
     pub mappings: Option<u64>,
+    /// Python stacks are wanted.
+    pub stacks: bool,
+    /// Python stacks are taken.
+    pub python: bool,
     /// Rule that attached it.
     pub rule: Option<u64>,
     /// Also attach its children.
@@ -104,7 +108,12 @@ impl Traced {
     pub fn sites(&self) -> u32 {
         self.links
             .iter()
-            .filter(|l| l.program != Program::CallReturn && l.program != Program::LinkerHook)
+            .filter(|l| {
+                !matches!(
+                    l.program,
+                    Program::CallReturn | Program::LinkerHook | Program::CodeDealloc
+                )
+            })
             .map(|l| l.points as u32)
             .sum()
     }

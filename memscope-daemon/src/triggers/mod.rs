@@ -269,7 +269,20 @@ impl Triggers {
     }
 
     /// Looks after an event that the ledger has taken.
+    #[inline]
     pub fn after(&mut self, event: &Event, ledger: &Ledger, due: &mut Vec<Firing>) {
+        // Nearly every event tells of a level alone, and mostly nobody looks at levels.
+        let tells_level_only = match &event.body {
+            Body::Trace(trace) => trace.action != TraceAction::Oom,
+            Body::Report(_) | Body::Call(_) => true,
+            _ => false,
+        };
+        if self.looks_at_levels || !tells_level_only {
+            self.look_after(event, ledger, due);
+        }
+    }
+
+    fn look_after(&mut self, event: &Event, ledger: &Ledger, due: &mut Vec<Firing>) {
         match &event.body {
             Body::Attached(facts) => self.attached(event, facts),
             Body::Exited => {

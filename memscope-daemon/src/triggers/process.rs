@@ -29,6 +29,8 @@ pub(super) struct Process {
     watches: Vec<Watch>,
     /// Some of them look at levels.
     looks_at_levels: bool,
+    /// Some of them look at bytes handed out, which change with every block.
+    looks_at_allocated: bool,
     /// A level is to be looked at although it did not change.
     look_again: bool,
 }
@@ -84,6 +86,7 @@ impl Process {
             devices: Vec::new(),
             watches: Vec::new(),
             looks_at_levels: false,
+            looks_at_allocated: false,
             look_again: false,
         }
     }
@@ -104,9 +107,10 @@ impl Process {
                 });
             }
         }
-        self.looks_at_levels = triggers
-            .iter()
-            .any(|(_, condition)| condition.metric != Metric::Oom);
+        let any = |looks: fn(&Metric) -> bool| triggers.iter().any(|(_, c)| looks(&c.metric));
+        self.looks_at_levels = any(|metric| *metric != Metric::Oom);
+        self.looks_at_allocated =
+            any(|metric| matches!(metric, Metric::Allocated { .. } | Metric::Growth { .. }));
     }
 
     pub(super) fn looks_at_levels(&self) -> bool {
@@ -140,8 +144,10 @@ impl Process {
             return;
         };
         let before = *levels;
-        let is_same = (before.allocated, before.reserved) == (new.allocated, new.reserved);
+        let is_same = before.reserved == new.reserved
+            && (before.allocated == new.allocated || !self.looks_at_allocated);
         if is_same && (before.inexact_since.is_none() || !exact) {
+            levels.allocated = new.allocated;
             return;
         }
         *levels = new;

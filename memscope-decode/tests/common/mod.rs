@@ -26,6 +26,7 @@ pub fn header<T>(kind: u16) -> RecordHeader {
         time_ns: 123,
         sequence: 5,
         lost_before: 4,
+        stack: STACK_NONE,
     }
 }
 

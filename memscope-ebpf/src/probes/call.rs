@@ -7,12 +7,12 @@ use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CallRecord, Cookie,
     DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG, Op, ProcessEntry, PtrMode,
-    SizeMode, UNKNOWN_U64,
+    STACK_NONE, SizeMode, UNKNOWN_U64,
 };
 
 use super::{device, ids};
 use crate::emit::{count_drop, count_nested, emit, live_process};
-use crate::{inflight, read};
+use crate::{inflight, python, read};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, from the driver API's header.
 const LOCATION_DEVICE: u32 = 1;
@@ -226,7 +226,19 @@ fn send(
         }
     };
     let time_ns = call.time_ns;
-    emit::<CallRecord>(process, tid, KIND_CALL, flags, |record| {
+    // The Python stack at the return is that at the entry.
+    let op = cookie.op();
+    let comes = op == Op::Alloc as u16
+        || op == Op::AsyncAlloc as u16
+        || op == Op::ManagedAlloc as u16
+        || op == Op::HostAlloc as u16
+        || op == Op::Create as u16;
+    let stack = if comes {
+        python::stack(process, tid)
+    } else {
+        STACK_NONE
+    };
+    emit::<CallRecord>(process, tid, KIND_CALL, flags, stack, |record| {
         // SAFETY: `record` is the reservation, as large as CallRecord; every field is written.
         unsafe {
             (*record).site = cookie.site();

@@ -9,7 +9,7 @@ use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 
 /// (tgid, tid) of the current thread in the initial pid namespace.
 #[inline(always)]
-fn ids() -> (u32, u32) {
+pub fn ids() -> (u32, u32) {
     let both = bpf_get_current_pid_tgid();
     ((both >> 32) as u32, both as u32)
 }

@@ -5,18 +5,19 @@ use aya_ebpf::programs::ProbeContext;
 use memscope_common::{
     CALIBRATE, CalibrationRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_OOM, KIND_REPORT,
     KIND_TRACE, NOWHERE, OomRecord, ProcessEntry, ReportRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL,
-    TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord,
+    STACK_NONE, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord,
 };
 
 use super::ids;
 use crate::emit::{emit, live_process};
-use crate::read;
+use crate::{python, read};
 
 /// `c10::DeviceType::CPU`.
 const DEVICE_CPU: i8 = 0;
 const ACTION_ALLOC: i32 = 0;
 const ACTION_FREE_REQUESTED: i32 = 1;
 const ACTION_FREE_COMPLETED: i32 = 2;
+const ACTION_SNAPSHOT: i32 = 7;
 
 /// `c10::reportMemoryUsageToProfiler(ptr, size, allocated, reserved, device)`.
 #[uprobe]
@@ -30,7 +31,13 @@ pub fn torch_report(ctx: ProbeContext) -> u32 {
     let Some(process) = live_process(tgid) else {
         return 0;
     };
-    emit::<ReportRecord>(process, tid, KIND_REPORT, 0, |record| {
+    // At level blocks there is nothing else to carry it; a free has no stack.
+    let stack = if args[1] as i64 > 0 {
+        python::stack(process, tid)
+    } else {
+        STACK_NONE
+    };
+    emit::<ReportRecord>(process, tid, KIND_REPORT, 0, stack, |record| {
         // SAFETY: the reservation is as large as ReportRecord; every field is written.
         unsafe {
             (*record).ptr = args[0];
@@ -52,7 +59,8 @@ pub fn torch_oom(ctx: ProbeContext) -> u32 {
     let Some(process) = live_process(tgid) else {
         return 0;
     };
-    emit::<OomRecord>(process, tid, KIND_OOM, 0, |record| {
+    let stack = python::stack(process, tid);
+    emit::<OomRecord>(process, tid, KIND_OOM, 0, stack, |record| {
         // SAFETY: the reservation is as large as OomRecord; every field is written.
         unsafe {
             (*record).size = args[0] as i64;
@@ -87,8 +95,13 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let args = read::args(&ctx);
-    let cookie = read::cookie(&ctx);
     let action = args[1] as i32;
+    // First of all: what is known before the walk, the verifier has to carry through it.
+    let stack = match action {
+        ACTION_FREE_REQUESTED | ACTION_FREE_COMPLETED | ACTION_SNAPSHOT => STACK_NONE,
+        _ => python::stack(process, tid),
+    };
+    let cookie = read::cookie(&ctx);
     let mut beside = Beside {
         flags: 0,
         block_size: 0,
@@ -117,18 +130,18 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
     if unsafe { (*process).flags } & CALIBRATE != 0 {
         let registers = read::left_over(&ctx);
         let caller = read::caller(&ctx);
-        let stack = read::sp(&ctx);
-        emit::<CalibrationRecord>(process, tid, KIND_CALIBRATION, beside.flags, |record| {
+        let frame = read::sp(&ctx);
+        emit::<CalibrationRecord>(process, tid, KIND_CALIBRATION, beside.flags, stack, |record| {
             // SAFETY: the reservation is as large as CalibrationRecord; every field is written.
             unsafe {
                 fill(&raw mut (*record).trace, &args, action, device, &beside);
                 (*record).registers = registers;
                 (*record).caller = caller;
-                read::user_into(&raw mut (*record).stack, stack);
+                read::user_into(&raw mut (*record).stack, frame);
             }
         });
     } else {
-        emit::<TraceRecord>(process, tid, KIND_TRACE, beside.flags, |record| {
+        emit::<TraceRecord>(process, tid, KIND_TRACE, beside.flags, stack, |record| {
             fill(record, &args, action, device, &beside);
         });
     }

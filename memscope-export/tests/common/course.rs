@@ -52,6 +52,7 @@ impl Device {
             time_ns,
             unix_ns: 1_700_000_000_000_000_000 + time_ns,
             tid: 9,
+            stack: 0,
         }
     }
 
@@ -175,6 +176,7 @@ pub fn course(entries: usize, drop: usize, seed: u64) -> SnapshotReport {
         trace,
         allocator: Default::default(),
         trace_dropped: over as u64,
+        stacks: Vec::new(),
         coverage: Vec::new(),
     }
 }

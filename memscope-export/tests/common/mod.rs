@@ -38,6 +38,7 @@ pub fn block(addr: u64, size: u64, requested: Option<u64>, state: BlockState) ->
         requested,
         state,
         since_ns: 0,
+        stack: 0,
     }
 }
 
@@ -52,6 +53,7 @@ pub fn entry(action: TraceAction, device: i32, addr: u64, size: u64) -> Snapshot
         time_ns: 5,
         unix_ns: 1_700_000_000_123_456_789,
         tid: 9,
+        stack: 0,
     }
 }
 
@@ -129,6 +131,7 @@ pub fn report() -> SnapshotReport {
         ],
         allocator: Default::default(),
         trace_dropped: 7,
+        stacks: Vec::new(),
         coverage: vec![CoverageNote {
             code: "attached_late".to_owned(),
             text: "Attached late.".to_owned(),

@@ -76,6 +76,8 @@ pub struct Sim {
     pub tid: u32,
     pub mode: Mode,
     pub attached: bool,
+    /// Of the next events.
+    pub stack: StackRef,
     pub names_device: bool,
     pub driver_calls: bool,
     /// `expandable_segments:True`.
@@ -105,6 +107,7 @@ impl Sim {
             tid: 100,
             mode,
             attached: true,
+            stack: StackRef::NotTaken,
             names_device: true,
             driver_calls: false,
             expandable: false,
@@ -138,6 +141,7 @@ impl Sim {
             process: P,
             tid: self.tid,
             lost_before: self.lost,
+            stack: self.stack,
             body,
         });
     }
@@ -430,6 +434,7 @@ pub fn event(process: ProcessHandle, time_ns: u64, body: Body) -> Event {
         process,
         tid: 100,
         lost_before: 0,
+        stack: StackRef::NotTaken,
         body,
     }
 }

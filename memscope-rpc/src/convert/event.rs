@@ -1,7 +1,7 @@
 //! Events.
 
 use crate::EventItem;
-use memscope_ledger::event::{Body, Call, CallOp, Layer, PoolTrace, TraceAction};
+use memscope_ledger::event::{Body, Call, CallOp, Layer, PoolTrace, StackRef, TraceAction};
 use memscope_proto::v1::{self, event::Body as Wire};
 
 pub(crate) fn event(item: &EventItem) -> v1::Event {
@@ -18,6 +18,17 @@ pub(crate) fn event(item: &EventItem) -> v1::Event {
         tid: event.tid,
         lost_before: event.lost_before,
         missed: item.missed,
+        stack_id: match event.stack {
+            StackRef::Id(id) => Some(id),
+            _ => None,
+        },
+        no_stack: match event.stack {
+            StackRef::Id(_) => None,
+            StackRef::NotTaken => Some("not_taken".into()),
+            StackRef::NoPython => Some("no_python".into()),
+            StackRef::Unreadable => Some("unreadable".into()),
+            StackRef::Busy => Some("busy".into()),
+        },
         body: Some(body(&event.body)),
     }
 }
@@ -54,6 +65,18 @@ fn body(body: &Body) -> Wire {
             segments: held.segments.len() as u32,
             blocks: held.segments.iter().map(|s| s.blocks.len() as u32).sum(),
         }),
+        Body::Stack(seen) => Wire::Stack(v1::StackSeen {
+            id: seen.id,
+            frames: seen.frames.len() as u32,
+            truncated: seen.truncated,
+        }),
+        Body::Code(name) => Wire::Code(v1::CodeName {
+            code: name.code,
+            name: name.name.to_string(),
+            file: name.file.to_string(),
+            first_line: name.first_line,
+        }),
+        Body::CodeDied { code } => Wire::CodeDied(v1::CodeDied { code: *code }),
         Body::ReadingCost(cost) => Wire::ReadingCost(super::reading_cost(*cost)),
         Body::Call(one) => Wire::Call(call(one)),
         Body::Report(report) => Wire::Report(v1::PoolReport {

@@ -174,6 +174,7 @@ pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> Sna
                         requested: (block % 2 == 0).then_some(400),
                         state: BlockState::Active,
                         since_ns: 0,
+                        stack: 0,
                     })
                     .collect(),
             })
@@ -189,10 +190,12 @@ pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> Sna
                 time_ns: entry,
                 unix_ns: 1_750_000_000_000_000_000 + entry,
                 tid: pid,
+                stack: 0,
             })
             .collect(),
         allocator: Default::default(),
         trace_dropped: 0,
+        stacks: Vec::new(),
         coverage: Vec::new(),
     }
 }
@@ -207,6 +210,7 @@ pub fn event(pid: u32, uid: u32, sequence: u64, body: Body) -> EventItem {
             process: ProcessHandle(pid),
             tid: pid,
             lost_before: 0,
+            stack: memscope_ledger::event::StackRef::NotTaken,
             body,
         }),
         pid: Some(pid),

@@ -1,0 +1,178 @@
+//! Names for the code objects in Python stacks: read from the process, or from what was kept of one that
+//! died; and the interpreter's layout in the words of the programs.
+
+use memscope_common::{
+    CODE_OBJECT, FRAME_BYTES, PYTHON_CFRAME, PYTHON_CURRENT_FRAME, PYTHON_FRAME_OBJECTS,
+    PythonEntry, THREAD_STATE_BYTES,
+};
+use memscope_decode::DyingCode;
+use memscope_ledger::event::CodeName;
+use memscope_python::layout::{
+    INSTRUCTION_ADDRESS, INSTRUCTION_UNITS, KIND_CFRAME, KIND_CURRENT_FRAME, KIND_FRAME_OBJECT,
+    Layout, NONE,
+};
+use memscope_python::{Code, Interpreter, RawCode};
+use memscope_site::ProcessMemory;
+
+/// Why the programs cannot walk an interpreter whose layout is known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnfitLayout {
+    /// A field lies farther away than the programs read.
+    #[error("{what} of this interpreter lies at {at}, beyond the {most} bytes that are read")]
+    TooFar {
+        /// Which.
+        what: &'static str,
+        /// Where.
+        at: u32,
+        /// How much is read.
+        most: usize,
+    },
+    /// A kind of layout that they do not know.
+    #[error("frames of kind {0} are not known")]
+    Kind(u32),
+}
+
+fn within(what: &'static str, at: u32, most: usize) -> Result<u32, UnfitLayout> {
+    if at == NONE {
+        return Ok(0);
+    }
+    if at as usize + 8 > most {
+        return Err(UnfitLayout::TooFar { what, at, most });
+    }
+    Ok(at)
+}
+
+/// The interpreter's layout as the programs take it.
+pub fn entry(interpreter: &Interpreter) -> Result<PythonEntry, UnfitLayout> {
+    let Layout {
+        thread,
+        frame,
+        code,
+        kind,
+        ..
+    } = &interpreter.layout;
+    let kind = match *kind {
+        KIND_FRAME_OBJECT => PYTHON_FRAME_OBJECTS,
+        KIND_CFRAME => PYTHON_CFRAME,
+        KIND_CURRENT_FRAME => PYTHON_CURRENT_FRAME,
+        other => return Err(UnfitLayout::Kind(other)),
+    };
+    let path = interpreter.thread_state.path();
+    let state = |what, at| within(what, at, THREAD_STATE_BYTES);
+    let field = |what, at| within(what, at, FRAME_BYTES);
+    if frame.size as usize > FRAME_BYTES {
+        return Err(UnfitLayout::TooFar {
+            what: "the end of a frame's fields",
+            at: frame.size,
+            most: FRAME_BYTES,
+        });
+    }
+    if code.size as usize > CODE_OBJECT {
+        return Err(UnfitLayout::TooFar {
+            what: "the end of a code object's fields",
+            at: code.size,
+            most: CODE_OBJECT,
+        });
+    }
+    Ok(PythonEntry {
+        kind,
+        tls_reads: path.reads,
+        tls_offsets: path.offsets,
+        tstate_frame: state("a thread state's frame", thread.frame)?,
+        tstate_chunk: state("a thread state's data stack", thread.chunk)?,
+        cframe_frame: if thread.cframe_frame == NONE {
+            0
+        } else {
+            thread.cframe_frame
+        },
+        frame_code: field("a frame's code object", frame.code)?,
+        frame_previous: field("a frame's caller", frame.previous)?,
+        frame_instruction: field("a frame's instruction", frame.instruction)?,
+        frame_owner: if frame.owner == NONE { 0 } else { frame.owner },
+        owner_internal: if frame.owner == NONE {
+            256
+        } else {
+            frame.owner_internal.min(256)
+        },
+        code_tags: u64::from(frame.code_tags),
+        code_size: code.size,
+        code_filename: code.file_name,
+        code_name: code.name,
+        code_line_table: code.lines,
+        frame_bytes: frame.size,
+        reserved: 0,
+    })
+}
+
+/// Names the code objects of one process.
+#[derive(Debug)]
+pub struct Names {
+    memory: ProcessMemory,
+    interpreter: Interpreter,
+}
+
+impl Names {
+    /// For a process with this interpreter.
+    pub fn open(pid: u32, interpreter: Interpreter) -> Result<Names, memscope_site::SiteError> {
+        Ok(Names {
+            memory: ProcessMemory::open(pid)?,
+            interpreter,
+        })
+    }
+
+    /// Reads a code object. Whether it still was that object is for the caller to know.
+    pub fn read(&self, code: u64) -> Option<CodeName> {
+        match self.interpreter.code(&self.memory, code) {
+            Ok(found) => Some(name(&found, None)),
+            Err(error) => {
+                tracing::debug!(code, error = %crate::error_chain(&error), "a code object was not read");
+                None
+            }
+        }
+    }
+
+    /// The same from what was kept of a code object that died by the event with this number.
+    pub fn decode(&self, dying: &DyingCode<'_>, event: u64) -> Option<CodeName> {
+        let raw = RawCode {
+            address: dying.code,
+            object: dying.object?,
+            file_name: dying.filename?,
+            name: dying.name?,
+            qualified_name: None,
+            lines: dying.lines?,
+        };
+        let found = Code::decode(&self.interpreter.layout, &raw).ok()?;
+        Some(name(&found, Some(event)))
+    }
+}
+
+fn name(code: &Code, died: Option<u64>) -> CodeName {
+    let mut lines: Vec<(u32, u32)> = Vec::new();
+    for range in code.line_ranges() {
+        let Ok(start) = u32::try_from(range.start) else {
+            break;
+        };
+        let line = range.line.unwrap_or(0);
+        if lines.last().is_none_or(|(_, before)| *before != line) {
+            lines.push((start, line));
+        }
+    }
+    CodeName {
+        code: code.address,
+        died,
+        name: code.name.text.as_str().into(),
+        file: code.file_name.text.as_str().into(),
+        first_line: u32::try_from(code.first_line).unwrap_or(0),
+        origin: match code.instruction_is {
+            INSTRUCTION_ADDRESS => code.first_instruction,
+            _ => 0,
+        },
+        unit: match code.instruction_is {
+            INSTRUCTION_UNITS => 2,
+            _ => 1,
+        },
+        entered_at: u32::try_from(code.first_traceable).unwrap_or(0),
+        lines,
+        lines_cut: code.lines_truncated,
+    }
+}

@@ -1,0 +1,88 @@
+//! Python stacks of a process: its interpreter, the programs' way through it, and the probe that tells when
+//! a code object dies.
+
+use memscope_ledger::event::Level;
+
+use super::Tracer;
+use crate::keeper::Command;
+use crate::probe::links;
+use crate::probe::load::Program;
+use crate::probe::multi::Point;
+use crate::python::{Names, entry};
+
+impl Tracer {
+    /// Has the stacks of a process's Python code taken, where that can be.
+    pub(super) fn start_python(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        if !traced.stacks || traced.python || traced.level == Level::Read {
+            return;
+        }
+        if let Err(why) = self.place_python(pid) {
+            tracing::info!(pid, why, "no Python stacks");
+            self.note(
+                pid,
+                "no_python_stacks",
+                &format!("no Python stacks are taken: {why}"),
+            );
+        }
+    }
+
+    fn place_python(&mut self, pid: u32) -> Result<(), String> {
+        let interpreter = match memscope_python::find(pid) {
+            Ok(interpreter) => interpreter,
+            Err(error) => return Err(crate::error_chain(&error)),
+        };
+        let layout = entry(&interpreter).map_err(|error| error.to_string())?;
+        let number = self
+            .kernel
+            .python(&layout)
+            .map_err(|error| crate::error_chain(&error))?;
+        let version = interpreter.version;
+        let dealloc = interpreter.code_dealloc.clone();
+        let names = Names::open(pid, interpreter).map_err(|error| crate::error_chain(&error))?;
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return Ok(());
+        };
+        let (handle, slot) = (traced.handle, traced.slot.clone());
+        let _ = self.keeper.send(Command::Python {
+            process: handle,
+            names: Box::new(names),
+        });
+        // Deaths are told before the first stack is taken.
+        match dealloc {
+            Some(function) => {
+                let point = Point {
+                    offset: function.file_offset,
+                    cookie: 0,
+                };
+                let link = links::attach(
+                    &mut self.kernel,
+                    Program::CodeDealloc,
+                    pid,
+                    &function.open_path,
+                    &function.path.to_string_lossy(),
+                    &[point],
+                )
+                .map_err(|error| crate::error_chain(&error))?;
+                if let Some(traced) = self.traced.get_mut(&pid) {
+                    traced.links.push(link);
+                }
+            }
+            None => self.note(
+                pid,
+                "code_deaths_unseen",
+                "where the interpreter frees code objects was not found: the stack of code that was \
+                 made at run time and freed may be shown under the name of newer code",
+            ),
+        }
+        self.keeper_is_up_to_date();
+        slot.set_python(number);
+        if let Some(traced) = self.traced.get_mut(&pid) {
+            traced.python = true;
+        }
+        tracing::info!(pid, %version, "Python stacks are taken");
+        Ok(())
+    }
+}

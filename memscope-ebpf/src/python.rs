@@ -1,0 +1,549 @@
+//! Python stacks: walks CPython's frames, sends each stack once, and the names of code objects that die.
+//!
+//! A helper call costs far more than what it copies, so the walk reads the interpreter's data stack in
+//! large windows and follows the frames inside the copy. The instruction pointer of a frame lies inside
+//! its code object, so hashing the pointers identifies the stack.
+
+use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
+use aya_ebpf::helpers::generated::{
+    bpf_get_current_task_btf, bpf_ktime_get_boot_ns, bpf_loop, bpf_map_delete_elem,
+    bpf_map_lookup_elem, bpf_map_update_elem, bpf_probe_read_user, bpf_ringbuf_output,
+};
+use aya_ebpf::macros::{map, uprobe};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray};
+use aya_ebpf::programs::ProbeContext;
+use core::ffi::c_void;
+use core::intrinsics::{AtomicOrdering, atomic_xchg};
+use core::ptr::{addr_of, read_volatile, write_volatile};
+use memscope_common::{
+    CODE_LINES, CODE_OBJECT, CODE_TEXT, CodeRecord, DropReason, FRAME_BYTES, KIND_CODE, KIND_STACK,
+    MOST_FRAMES, PYTHON_CFRAME, PYTHON_FRAME_OBJECTS, PYTHONS, ProcessEntry, PythonEntry,
+    PythonFrame, RECORD_VERSION, RecordHeader, STACK_BROKEN, STACK_BUSY, STACK_FIRST, STACK_HEAD,
+    STACK_NO_FRAMES, STACK_NONE, STACK_TRUNCATED, STACK_UNREADABLE, StackRecord,
+    THREAD_STATE_BYTES, WINDOW,
+};
+
+use crate::emit::{RING, count_drop, live_process};
+use crate::probes::ids;
+use crate::read;
+
+/// Offset of the user's `fs` base in `struct task_struct`, from the kernel's BTF, set before the load.
+#[unsafe(no_mangle)]
+static TASK_FSBASE_OFFSET: u64 = 0;
+
+/// Buffers of one walk.
+#[repr(C)]
+pub struct Scratch {
+    busy: u64,
+    /// Always 0, which the verifier does not know: a walk whose fields begin as constants would be
+    /// verified anew for each frame.
+    zero: u64,
+    state: [u8; THREAD_STATE_BYTES + FRAME_BYTES],
+    /// Some bytes more than are read, so that an offset within a frame never leads outside.
+    window: [u8; WINDOW + FRAME_BYTES + 8],
+    stack: StackRecord,
+    code: CodeRecord,
+}
+
+/// A program may be interrupted in its walk by another task on the same processor: so many walks may
+/// be under way at a time.
+const WALKS: u32 = 4;
+/// Identities that are remembered as sent. A collision only sends a stack again.
+const SEEN_SLOTS: u32 = 1 << 16;
+const CODES_MOST: u32 = 1 << 16;
+
+#[map]
+static PYTHON: Array<PythonEntry> = Array::with_max_entries(PYTHONS, 0);
+#[map]
+static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(WALKS, 0);
+#[map]
+static SEEN: Array<u64> = Array::with_max_entries(SEEN_SLOTS, 0);
+#[map]
+static CODES: HashMap<[u64; 2], u64> = HashMap::with_max_entries(CODES_MOST, 0);
+
+const K1: u64 = 0x9e37_79b9_7f4a_7c15;
+const K2: u64 = 0xd6e8_feb8_6659_fd93;
+
+#[inline(always)]
+fn mix(hash: u64, value: u64) -> u64 {
+    let hash = hash.wrapping_add(value).wrapping_mul(K2);
+    hash ^ (hash >> 32)
+}
+
+#[inline(always)]
+fn finish(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 29)).wrapping_mul(K1);
+    let hash = hash ^ (hash >> 32);
+    if hash < STACK_FIRST {
+        hash + STACK_FIRST
+    } else {
+        hash
+    }
+}
+
+/// Copies user memory; false where that fails.
+#[inline(always)]
+fn copy(to: *mut u8, len: u32, from: u64) -> bool {
+    // SAFETY: `to` leads into a buffer of at least `len` bytes; the helper fills it or fails.
+    unsafe { bpf_probe_read_user(to as *mut c_void, len, from as *const c_void) == 0 }
+}
+
+/// The word at an offset of a buffer. The mask tells the verifier what the layout's checks in the daemon
+/// ensure.
+#[inline(always)]
+fn field(buffer: *const u8, offset: u32, mask: u32) -> u64 {
+    // SAFETY: the offset is below the mask, and the buffer is at least eight bytes longer than that.
+    unsafe { read_volatile(buffer.add((offset & mask) as usize) as *const u64) }
+}
+
+const FRAME_MASK: u32 = FRAME_BYTES as u32 - 1;
+const STATE_MASK: u32 = THREAD_STATE_BYTES as u32 - 1;
+
+/// Where the walk stands. Its steps have few paths, each short: the verifier follows all of them.
+#[repr(C)]
+struct Walk {
+    frame: u64,
+    hash: u64,
+    /// The window: its first address, and the largest distance at which a frame lies whole in it.
+    base: u64,
+    reach: u64,
+    /// The newest chunk of the data stack.
+    chunk: u64,
+    count: u64,
+    broken: u64,
+    kind: u32,
+    frame_bytes: u32,
+    frame_code: u32,
+    frame_previous: u32,
+    frame_instruction: u32,
+    frame_owner: u32,
+    owner_internal: u32,
+    reserved: u32,
+    code_tags: u64,
+    handle: u64,
+    scratch: *mut Scratch,
+}
+
+/// What a walk does with a frame.
+const HASH: u8 = 0;
+const KEEP: u8 = 1;
+
+/// A chunk of the data stack has at least this size.
+const CHUNK: u64 = 16 << 10;
+const PAGE: u64 = 4096;
+
+/// Reads the window anew, so that it ends with the current frame: on the newest chunk as much as there is,
+/// else (an older chunk, a generator's frame, a frame object) from the beginning of the page.
+#[inline(always)]
+fn refill(walk: &mut Walk) -> i64 {
+    let frame = walk.frame;
+    let end = frame.wrapping_add(walk.frame_bytes as u64);
+    let mut base = frame & !(PAGE - 1);
+    if frame.wrapping_sub(walk.chunk) < CHUNK {
+        base = end.wrapping_sub(WINDOW as u64);
+        if base < walk.chunk {
+            base = walk.chunk;
+        }
+    }
+    let mut len = end.wrapping_sub(base);
+    if len > WINDOW as u64 {
+        len = WINDOW as u64;
+    }
+    // SAFETY: a map value.
+    let window = unsafe { &raw mut (*walk.scratch).window } as *mut u8;
+    if !copy(window, len as u32, base) {
+        walk.broken = 1;
+        return 1;
+    }
+    walk.base = base;
+    walk.reach = frame.wrapping_sub(base);
+    0
+}
+
+/// One frame, or one move of the window. 1 ends the walk.
+#[inline(always)]
+fn step<const WHAT: u8>(walk: &mut Walk) -> i64 {
+    if walk.frame == 0 {
+        return 1;
+    }
+    let at = walk.frame.wrapping_sub(walk.base);
+    if at > walk.reach {
+        return refill(walk);
+    }
+    // SAFETY: a map value; the window is longer than the mask by the largest offset and a word.
+    let from = unsafe {
+        (&raw const (*walk.scratch).window as *const u8).add((at & (WINDOW as u64 - 1)) as usize)
+    };
+    let previous = field(from, walk.frame_previous, FRAME_MASK);
+    let instruction = field(from, walk.frame_instruction, FRAME_MASK);
+    if WHAT == HASH {
+        if walk.kind == PYTHON_FRAME_OBJECTS {
+            // The index alone does not tell the code object.
+            walk.hash = mix(walk.hash, field(from, walk.frame_code, FRAME_MASK));
+            walk.hash = mix(walk.hash, instruction & 0xffff_ffff);
+        } else {
+            walk.hash = mix(walk.hash, instruction);
+        }
+    } else {
+        let code = field(from, walk.frame_code, FRAME_MASK) & !walk.code_tags;
+        let owner = field(from, walk.frame_owner, FRAME_MASK) & 0xff;
+        if owner < walk.owner_internal as u64 {
+            keep(walk, code, instruction);
+        }
+    }
+    walk.frame = previous;
+    0
+}
+
+#[inline(always)]
+fn keep(walk: &mut Walk, code: u64, instruction: u64) {
+    let at = (walk.count & (MOST_FRAMES as u64 - 1)) as usize;
+    // SAFETY: a map value; the index is below the array's length.
+    unsafe {
+        let frame = (&raw mut (*walk.scratch).stack.frames as *mut PythonFrame).add(at);
+        write_volatile(frame, PythonFrame { code, instruction });
+    }
+    walk.count += 1;
+    let key = [walk.handle, code];
+    // SAFETY: key and value live on the stack; the map is ours.
+    unsafe {
+        let codes = &raw const CODES as *mut c_void;
+        let key = &raw const key as *const c_void;
+        if bpf_map_lookup_elem(codes, key).is_null() {
+            let one = 1u64;
+            if bpf_map_update_elem(codes, key, &raw const one as *const c_void, 0) != 0 {
+                count_drop(DropReason::CodeTableFull);
+            }
+        }
+    }
+}
+
+#[inline(never)]
+extern "C" fn step_hash(_index: u64, walk: *mut Walk) -> i64 {
+    // SAFETY: the callback of `bpf_loop` with the structure given to it.
+    step::<HASH>(unsafe { &mut *walk })
+}
+
+#[inline(never)]
+extern "C" fn step_keep(_index: u64, walk: *mut Walk) -> i64 {
+    // SAFETY: as above.
+    step::<KEEP>(unsafe { &mut *walk })
+}
+
+/// The frame that a thread is in, and the chunk of its data stack.
+#[inline(always)]
+fn leaf(layout: &PythonEntry, scratch: *mut Scratch) -> Result<(u64, u64), u64> {
+    // SAFETY: the current task, and an offset that the kernel's BTF gives; both are read only.
+    let fsbase = unsafe {
+        let task = bpf_get_current_task_btf() as u64;
+        read_volatile((task + read_volatile(addr_of!(TASK_FSBASE_OFFSET))) as *const u64)
+    };
+    let mut state = fsbase;
+    for step in 0..3 {
+        if step as u32 >= layout.tls_reads {
+            break;
+        }
+        let at = state.wrapping_add(layout.tls_offsets[step] as u64);
+        let Some(next) = read::user::<u64>(at) else {
+            return Err(STACK_UNREADABLE);
+        };
+        // A thread-local block that the thread has not touched is marked by all bits.
+        if next == 0 || next == u64::MAX {
+            return Err(STACK_NO_FRAMES);
+        }
+        state = next;
+    }
+    // SAFETY: a map value.
+    let copied = unsafe { &raw mut (*scratch).state } as *mut u8;
+    if !copy(copied, THREAD_STATE_BYTES as u32, state) {
+        return Err(STACK_UNREADABLE);
+    }
+    let mut frame = field(copied, layout.tstate_frame, STATE_MASK);
+    let chunk = field(copied, layout.tstate_chunk, STATE_MASK);
+    if layout.kind == PYTHON_CFRAME {
+        if frame == 0 {
+            return Err(STACK_NO_FRAMES);
+        }
+        let Some(current) = read::user::<u64>(frame.wrapping_add(layout.cframe_frame as u64)) else {
+            return Err(STACK_UNREADABLE);
+        };
+        frame = current;
+    }
+    if frame == 0 {
+        return Err(STACK_NO_FRAMES);
+    }
+    if layout.kind == PYTHON_FRAME_OBJECTS {
+        return Ok((frame, 0));
+    }
+    Ok((frame, chunk))
+}
+
+#[inline(always)]
+fn claim() -> Option<*mut Scratch> {
+    for index in 0..WALKS {
+        let scratch = SCRATCH.get_ptr_mut(index)?;
+        // SAFETY: a map value.
+        let before =
+            unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*scratch).busy, 1) };
+        if before == 0 {
+            return Some(scratch);
+        }
+    }
+    None
+}
+
+#[inline(always)]
+fn release(scratch: *mut Scratch) {
+    // SAFETY: a map value that this program has claimed.
+    unsafe { write_volatile(&raw mut (*scratch).busy, 0) };
+}
+
+/// The identity of the current thread's Python stack; sends the stack if it is new. `STACK_NONE` where the
+/// process's stacks are not wanted.
+#[inline(always)]
+pub fn stack(process: *mut ProcessEntry, tid: u32) -> u64 {
+    // SAFETY: a map value.
+    let python = unsafe { (*process).python };
+    if python == 0 {
+        return STACK_NONE;
+    }
+    let Some(layout) = PYTHON.get(python - 1) else {
+        return STACK_NONE;
+    };
+    let Some(scratch) = claim() else {
+        return STACK_BUSY;
+    };
+    let id = walk(process, tid, layout, scratch);
+    release(scratch);
+    id
+}
+
+#[inline(always)]
+fn walk(process: *mut ProcessEntry, tid: u32, layout: &PythonEntry, scratch: *mut Scratch) -> u64 {
+    let (frame, chunk) = match leaf(layout, scratch) {
+        Ok(found) => found,
+        Err(why) => return why,
+    };
+    // SAFETY: a map value.
+    let (salt, deaths, handle) = unsafe {
+        (
+            (*process).stack_salt,
+            read_volatile(&raw const (*process).code_deaths),
+            (*process).handle,
+        )
+    };
+    // SAFETY: a map value.
+    let zero = unsafe { read_volatile(&raw const (*scratch).zero) };
+    let mut walk = Walk {
+        frame,
+        hash: mix(mix(salt, deaths), handle as u64),
+        base: frame.wrapping_add(1),
+        reach: zero,
+        chunk,
+        count: zero,
+        broken: zero,
+        kind: layout.kind,
+        frame_bytes: layout.frame_bytes,
+        frame_code: layout.frame_code,
+        frame_previous: layout.frame_previous,
+        frame_instruction: layout.frame_instruction,
+        frame_owner: layout.frame_owner,
+        owner_internal: layout.owner_internal,
+        reserved: 0,
+        code_tags: layout.code_tags,
+        handle: handle as u64,
+        scratch,
+    };
+    // A step may only move the window, so there are more steps than frames.
+    const STEPS: u32 = MOST_FRAMES as u32 * 2;
+    // SAFETY: the callback and its structure, which outlives the call.
+    unsafe {
+        bpf_loop(
+            STEPS,
+            step_hash as *const c_void as *mut c_void,
+            &raw mut walk as *mut c_void,
+            0,
+        );
+    }
+    // SAFETY: written through the pointer given to the loop.
+    let (hash, broken) = unsafe {
+        (
+            read_volatile(&raw const walk.hash),
+            read_volatile(&raw const walk.broken),
+        )
+    };
+    let id = finish(hash.wrapping_add(broken));
+    let Some(seen) = SEEN.get_ptr_mut(((id >> 20) as u32) & (SEEN_SLOTS - 1)) else {
+        return id;
+    };
+    // SAFETY: a map value.
+    if unsafe { read_volatile(seen) } == id {
+        return id;
+    }
+    walk.frame = frame;
+    // Nothing has changed since: the thread stands in this trap. The window is somewhere else now.
+    walk.base = frame.wrapping_add(1);
+    walk.reach = zero;
+    walk.broken = zero;
+    // SAFETY: as above.
+    unsafe {
+        bpf_loop(
+            STEPS,
+            step_keep as *const c_void as *mut c_void,
+            &raw mut walk as *mut c_void,
+            0,
+        );
+        if send_stack(process, tid, id, &walk) {
+            write_volatile(seen, id);
+        } else {
+            count_drop(DropReason::StackUnsent);
+        }
+    }
+    id
+}
+
+#[inline(always)]
+fn send_stack(process: *mut ProcessEntry, tid: u32, id: u64, walk: &Walk) -> bool {
+    // SAFETY: map values, and what the loop wrote through its pointer.
+    unsafe {
+        let record = &raw mut (*walk.scratch).stack;
+        let (mut count, broken, left) = (
+            read_volatile(&raw const walk.count),
+            read_volatile(&raw const walk.broken),
+            read_volatile(&raw const walk.frame),
+        );
+        let mut flags = 0;
+        if broken != 0 {
+            flags |= STACK_BROKEN;
+        } else if left != 0 {
+            flags |= STACK_TRUNCATED;
+        }
+        if count > MOST_FRAMES as u64 {
+            count = MOST_FRAMES as u64;
+            flags |= STACK_TRUNCATED;
+        }
+        let len = STACK_HEAD as u64 + count * size_of::<PythonFrame>() as u64;
+        (*record).header = RecordHeader {
+            len: len as u16,
+            kind: KIND_STACK,
+            version: RECORD_VERSION,
+            flags,
+            reserved: 0,
+            process: (*process).handle,
+            tid,
+            time_ns: bpf_ktime_get_boot_ns(),
+            sequence: 0,
+            lost_before: read_volatile(&raw const (*process).lost),
+            stack: id,
+        };
+        (*record).count = count;
+        bpf_ringbuf_output(
+            &raw const RING as *mut c_void,
+            record as *mut c_void,
+            len,
+            BPF_RB_NO_WAKEUP as u64,
+        ) == 0
+    }
+}
+
+/// `code_dealloc(code)`: a code object dies. If it was in a stack, what names it is sent, and the
+/// identities of stacks change, since another code object may come to lie there.
+#[uprobe]
+pub fn python_code_dealloc(ctx: ProbeContext) -> u32 {
+    let (tgid, tid) = ids();
+    let Some(process) = live_process(tgid) else {
+        return 0;
+    };
+    let code = read::args(&ctx)[0];
+    // SAFETY: a map value.
+    let (handle, python) = unsafe { ((*process).handle, (*process).python) };
+    let key = [handle as u64, code];
+    // SAFETY: the key lives on the stack; the map is ours.
+    let known = unsafe {
+        let codes = &raw const CODES as *mut c_void;
+        let key = &raw const key as *const c_void;
+        bpf_map_delete_elem(codes, key) == 0
+    };
+    if !known || python == 0 {
+        return 0;
+    }
+    crate::emit::add(
+        // SAFETY: a map value.
+        unsafe { &raw mut (*process).code_deaths },
+        1,
+    );
+    let Some(layout) = PYTHON.get(python - 1) else {
+        return 0;
+    };
+    let Some(scratch) = claim() else {
+        count_drop(DropReason::StackUnsent);
+        return 0;
+    };
+    send_code(process, tid, layout, code, scratch);
+    release(scratch);
+    0
+}
+
+#[inline(always)]
+fn send_code(
+    process: *mut ProcessEntry,
+    tid: u32,
+    layout: &PythonEntry,
+    code: u64,
+    scratch: *mut Scratch,
+) {
+    let word = |offset: u32| read::user::<u64>(code.wrapping_add(offset as u64)).unwrap_or(0);
+    let mut readable = 0;
+    // SAFETY: map values.
+    unsafe {
+        let record = &raw mut (*scratch).code;
+        let parts = [
+            (layout.code_filename, (&raw mut (*record).filename) as *mut u8, CODE_TEXT),
+            (layout.code_name, (&raw mut (*record).name) as *mut u8, CODE_TEXT),
+            (layout.code_line_table, (&raw mut (*record).lines) as *mut u8, CODE_LINES),
+        ];
+        let mut size = layout.code_size;
+        if size > CODE_OBJECT as u32 {
+            size = CODE_OBJECT as u32;
+        }
+        if copy((&raw mut (*record).object) as *mut u8, size, code) {
+            readable |= 1;
+        }
+        for (bit, (offset, to, most)) in parts.into_iter().enumerate() {
+            let from = word(offset);
+            // An object near the end of what is mapped is shorter than the buffer: less is tried.
+            let mut len = most;
+            while len >= 64 {
+                if copy(to, len as u32, from) {
+                    readable |= 2 << bit;
+                    break;
+                }
+                len /= 2;
+            }
+        }
+        (*record).header = RecordHeader {
+            len: size_of::<CodeRecord>() as u16,
+            kind: KIND_CODE,
+            version: RECORD_VERSION,
+            flags: 0,
+            reserved: 0,
+            process: (*process).handle,
+            tid,
+            time_ns: bpf_ktime_get_boot_ns(),
+            sequence: 0,
+            lost_before: read_volatile(&raw const (*process).lost),
+            stack: STACK_NONE,
+        };
+        (*record).code = code;
+        (*record).readable = readable;
+        let failed = bpf_ringbuf_output(
+            &raw const RING as *mut c_void,
+            record as *mut c_void,
+            size_of::<CodeRecord>() as u64,
+            BPF_RB_NO_WAKEUP as u64,
+        ) != 0;
+        if failed {
+            count_drop(DropReason::StackUnsent);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The stacks of a process: what the programs identified, the code objects in them, and what each stack
+//! allocated.
+//!
+//! Owns: stacks by content (the programs' identities change whenever they must, the stack does not), code
+//! objects by sighting (an address names another object once the first has died), and sums by device
+//! and stack. Refuses: to name anything twice: the first name of a sighting is what its stacks have, and
+//! what is told when it dies has the last word.
+
+use crate::event::{CodeName, StackRef, StackSeen};
+use crate::fast_hash::FastMap;
+use crate::report::{Frame, FrameKind, Stack, Tally};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A stack's number within the process; those below [`KINDS`] are not stacks but reasons.
+pub(crate) type StackIndex = u32;
+
+/// Why there is no stack, by index.
+const MISSING: [&str; 6] = [
+    "not_taken",
+    "no_python",
+    "unreadable",
+    "busy",
+    "lost",
+    "before_attach",
+];
+const KINDS: u32 = MISSING.len() as u32;
+pub(crate) const NOT_TAKEN: StackIndex = 0;
+const NO_PYTHON: StackIndex = 1;
+const UNREADABLE: StackIndex = 2;
+const BUSY: StackIndex = 3;
+const LOST: StackIndex = 4;
+pub(crate) const BEFORE_ATTACH: StackIndex = 5;
+
+/// Most stacks of a process; further ones are counted as lost.
+const MOST: usize = 1 << 18;
+/// Most code objects.
+const MOST_CODES: usize = 1 << 20;
+/// Most of them that have died and wait for their names.
+const MOST_DEAD: usize = 1 << 16;
+
+/// A code object from its first sight in a stack to its death.
+#[derive(Clone, Debug, Default)]
+struct Code {
+    name: Option<CodeName>,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    /// Sighting and instruction, innermost first.
+    frames: Arc<[(u32, u64)]>,
+    truncated: bool,
+}
+
+/// What one stack allocated on one device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    pub(crate) live: Tally,
+    pub(crate) allocated: Tally,
+    /// `live` at the device's peak, if it has changed since.
+    at_peak: Tally,
+    /// The peak that `at_peak` is of.
+    peak: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Peak {
+    bytes: u64,
+    number: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stacks {
+    codes: Vec<Code>,
+    /// The sighting that an address names now.
+    current: FastMap<u64, u32>,
+    /// Sightings that have died, by the number of that event, until their name is told.
+    dead: FastMap<u64, u32>,
+    held: Vec<Held>,
+    by_content: HashMap<Arc<[(u32, u64)]>, StackIndex>,
+    by_identity: FastMap<u64, StackIndex>,
+    sums: FastMap<(Option<i32>, StackIndex), Sums>,
+    peaks: FastMap<Option<i32>, Peak>,
+    /// Events whose stack never came, or found no room.
+    pub(crate) lost: u64,
+    /// Code objects that died.
+    pub(crate) deaths: u64,
+}
+
+impl Stacks {
+    /// A stack was seen for the first time, or again under another identity.
+    pub(crate) fn seen(&mut self, seen: &StackSeen) {
+        let frames: Vec<(u32, u64)> = seen
+            .frames
+            .iter()
+            .map(|(code, instruction)| (self.sighting(*code), *instruction))
+            .collect();
+        let frames: Arc<[(u32, u64)]> = frames.into();
+        let index = match self.by_content.get(&frames) {
+            Some(index) => *index,
+            None if self.held.len() >= MOST => return,
+            None => {
+                let index = KINDS + self.held.len() as u32;
+                self.held.push(Held {
+                    frames: Arc::clone(&frames),
+                    truncated: seen.truncated,
+                });
+                self.by_content.insert(frames, index);
+                index
+            }
+        };
+        self.by_identity.insert(seen.id, index);
+    }
+
+    fn sighting(&mut self, address: u64) -> u32 {
+        if let Some(sighting) = self.current.get(&address) {
+            return *sighting;
+        }
+        if self.codes.len() < MOST_CODES {
+            self.codes.push(Code::default());
+        }
+        let sighting = (self.codes.len() - 1) as u32;
+        self.current.insert(address, sighting);
+        sighting
+    }
+
+    /// The sighting that an address names now.
+    pub(crate) fn sighting_at(&self, address: u64) -> Option<u32> {
+        self.current.get(&address).copied()
+    }
+
+    /// What names a code object: the one that its address names now, unless it says that it has died.
+    /// What is told of a death has the last word.
+    pub(crate) fn named(&mut self, name: &CodeName) {
+        let sighting = match name.died {
+            Some(number) => self.dead.remove(&number),
+            None => self.current.get(&name.code).copied(),
+        };
+        if let Some(code) = sighting.and_then(|at| self.codes.get_mut(at as usize))
+            && (name.died.is_some() || code.name.is_none())
+        {
+            code.name = Some(name.clone());
+        }
+    }
+
+    /// What names the code object that an address names now.
+    pub(crate) fn name_at(&self, address: u64) -> Option<&CodeName> {
+        let sighting = self.current.get(&address)?;
+        self.codes.get(*sighting as usize)?.name.as_ref()
+    }
+
+    /// A code object died, by this event: its address may come to name another one.
+    pub(crate) fn died(&mut self, address: u64, event: u64) {
+        self.deaths += 1;
+        if let Some(sighting) = self.current.remove(&address)
+            && self.dead.len() < MOST_DEAD
+        {
+            self.dead.insert(event, sighting);
+        }
+    }
+
+    /// The index of an event's stack.
+    pub(crate) fn index(&mut self, stack: StackRef) -> StackIndex {
+        match stack {
+            StackRef::NotTaken => NOT_TAKEN,
+            StackRef::NoPython => NO_PYTHON,
+            StackRef::Unreadable => UNREADABLE,
+            StackRef::Busy => BUSY,
+            StackRef::Id(id) => match self.by_identity.get(&id) {
+                Some(index) => *index,
+                None => {
+                    self.lost += 1;
+                    LOST
+                }
+            },
+        }
+    }
+
+    fn at(&mut self, device: Option<i32>, stack: StackIndex) -> &mut Sums {
+        let number = self.peaks.get(&device).map_or(0, |peak| peak.number);
+        let sums = self.sums.entry((device, stack)).or_insert_with(|| Sums {
+            peak: number,
+            ..Sums::default()
+        });
+        if sums.peak != number {
+            sums.peak = number;
+            sums.at_peak = sums.live;
+        }
+        sums
+    }
+
+    /// A block came; `new`: it was seen to.
+    pub(crate) fn came(&mut self, device: Option<i32>, stack: StackIndex, bytes: u64, new: bool) {
+        let sums = self.at(device, stack);
+        add(&mut sums.live, bytes);
+        if new {
+            add(&mut sums.allocated, bytes);
+        }
+    }
+
+    /// A block went, or turned out not to be one of these (`never`: nor ever was).
+    pub(crate) fn went(&mut self, device: Option<i32>, stack: StackIndex, bytes: u64, never: bool) {
+        let sums = self.at(device, stack);
+        take(&mut sums.live, bytes);
+        if never {
+            take(&mut sums.allocated, bytes);
+        }
+    }
+
+    /// The size of a live block is known better now.
+    pub(crate) fn resized(&mut self, device: Option<i32>, stack: StackIndex, was: u64, is: u64) {
+        if was == is {
+            return;
+        }
+        let sums = self.at(device, stack);
+        sums.live.bytes = sums.live.bytes.saturating_sub(was).saturating_add(is);
+        sums.allocated.bytes = sums.allocated.bytes.saturating_sub(was).saturating_add(is);
+    }
+
+    /// The device's bytes, after an event: perhaps more than ever.
+    pub(crate) fn level(&mut self, device: Option<i32>, bytes: u64) {
+        let peak = self.peaks.entry(device).or_default();
+        if bytes > peak.bytes {
+            peak.bytes = bytes;
+            peak.number += 1;
+        }
+    }
+
+    /// All sums: device, stack, live, at the peak, allocated.
+    pub(crate) fn sums(
+        &self,
+    ) -> impl Iterator<Item = (Option<i32>, StackIndex, Tally, Tally, Tally)> {
+        self.sums.iter().map(|((device, stack), sums)| {
+            let number = self.peaks.get(device).map_or(0, |peak| peak.number);
+            let at_peak = if sums.peak == number {
+                sums.at_peak
+            } else {
+                sums.live
+            };
+            (*device, *stack, sums.live, at_peak, sums.allocated)
+        })
+    }
+
+    /// A stack with its names.
+    pub(crate) fn stack(&self, index: StackIndex) -> Stack {
+        let Some(place) = index.checked_sub(KINDS) else {
+            return Stack {
+                missing: MISSING.get(index as usize).copied(),
+                ..Stack::default()
+            };
+        };
+        let Some(held) = self.held.get(place as usize) else {
+            return Stack {
+                missing: Some("lost"),
+                ..Stack::default()
+            };
+        };
+        Stack {
+            frames: held
+                .frames
+                .iter()
+                .filter_map(|(sighting, instruction)| self.frame(*sighting, *instruction))
+                .collect(),
+            truncated: held.truncated,
+            missing: None,
+        }
+    }
+
+    /// `None` for a frame that is still being made.
+    fn frame(&self, sighting: u32, instruction: u64) -> Option<Frame> {
+        let code = self.codes.get(sighting as usize);
+        let Some(name) = code.and_then(|code| code.name.as_ref()) else {
+            return Some(Frame {
+                kind: FrameKind::Python,
+                name: Arc::from(""),
+                file: Arc::from(""),
+                line: 0,
+            });
+        };
+        name.is_entered(instruction).then(|| Frame {
+            kind: FrameKind::Python,
+            name: Arc::clone(&name.name),
+            file: Arc::clone(&name.file),
+            line: name.line(instruction),
+        })
+    }
+}
+
+fn add(tally: &mut Tally, bytes: u64) {
+    tally.count += 1;
+    tally.bytes = tally.bytes.saturating_add(bytes);
+}
+
+fn take(tally: &mut Tally, bytes: u64) {
+    tally.count = tally.count.saturating_sub(1);
+    tally.bytes = tally.bytes.saturating_sub(bytes);
+}

@@ -1,0 +1,234 @@
+//! Sums by stack, against a naive model that keeps every live block with its stack.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::*;
+use memscope_ledger::Ledger;
+use memscope_ledger::event::*;
+use memscope_ledger::report::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const NAMES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
+
+fn say(ledger: &mut Ledger, body: Body) {
+    ledger.apply(&event(P, SECOND, body));
+}
+
+fn seen(id: u64, frames: &[(u64, u64)]) -> Body {
+    Body::Stack(Box::new(StackSeen {
+        id,
+        frames: frames.to_vec(),
+        truncated: false,
+    }))
+}
+
+fn named(code: u64, name: &str, died: Option<u64>) -> Body {
+    Body::Code(Box::new(CodeName {
+        code,
+        died,
+        name: name.into(),
+        file: "model.py".into(),
+        first_line: 10,
+        origin: code + 100,
+        unit: 1,
+        entered_at: 0,
+        lines: vec![(0, 10), (4, 11), (8, 0), (12, 20)],
+        lines_cut: false,
+    }))
+}
+
+/// The names of a row's frames, or why there are none.
+fn title(stack: &Stack) -> String {
+    match stack.missing {
+        Some(why) => format!("[{why}]"),
+        None => {
+            let names: Vec<String> = stack
+                .frames
+                .iter()
+                .map(|f| format!("{}:{}", f.name, f.line))
+                .collect();
+            names.join(";")
+        }
+    }
+}
+
+/// (device, title) → (live, peak, allocated), each (count, bytes).
+type Sums = BTreeMap<(i32, String), [(u64, u64); 3]>;
+
+fn reported(ledger: &Ledger) -> Sums {
+    let mut sums = Sums::new();
+    for row in ledger.stacks(P, as_of(0)).unwrap().rows {
+        let key = (row.device.unwrap(), title(&row.stack));
+        let entry = sums.entry(key).or_default();
+        for (place, tally) in [row.live, row.peak, row.allocated].into_iter().enumerate() {
+            entry[place].0 += tally.count;
+            entry[place].1 += tally.bytes;
+        }
+    }
+    sums.retain(|_, sums| *sums != [(0, 0); 3]);
+    sums
+}
+
+/// Count and bytes by title.
+type Titles = BTreeMap<String, (u64, u64)>;
+
+#[derive(Default)]
+struct Model {
+    /// Address → (device, title, bytes).
+    live: BTreeMap<u64, (i32, String, u64)>,
+    allocated: BTreeMap<(i32, String), (u64, u64)>,
+    peaks: BTreeMap<i32, (u64, Titles)>,
+}
+
+impl Model {
+    fn by_title(&self, device: i32) -> Titles {
+        let mut sums = Titles::new();
+        for (of, title, bytes) in self.live.values() {
+            if *of == device {
+                let sum = sums.entry(title.clone()).or_default();
+                *sum = (sum.0 + 1, sum.1 + bytes);
+            }
+        }
+        sums
+    }
+
+    fn level(&mut self, device: i32) {
+        let now = self.by_title(device);
+        let total = now.values().map(|sum| sum.1).sum();
+        let peak = self.peaks.entry(device).or_default();
+        if total > peak.0 {
+            *peak = (total, now);
+        }
+    }
+
+    fn sums(&self) -> Sums {
+        let mut sums = Sums::new();
+        for device in 0..2 {
+            for (title, live) in self.by_title(device) {
+                sums.entry((device, title)).or_default()[0] = live;
+            }
+            if let Some((_, peak)) = self.peaks.get(&device) {
+                for (title, at_peak) in peak {
+                    sums.entry((device, title.clone())).or_default()[1] = *at_peak;
+                }
+            }
+        }
+        for ((device, title), allocated) in &self.allocated {
+            sums.entry((*device, title.clone())).or_default()[2] = *allocated;
+        }
+        sums
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn sums_are_those_of_the_blocks(
+        seed in any::<u64>(),
+        steps in 1u64..120,
+        mode in prop::sample::select(&[Mode::Calibrated, Mode::Uncalibrated, Mode::Both, Mode::Reports][..]),
+        known in 0u64..5,
+    ) {
+        let mut dice = Dice(seed);
+        let mut sim = Sim::new(mode);
+        let mut ledger = attached(Level::Trace, true, sim.time);
+        say(&mut ledger, Body::Placed(Box::new(Placement { pool_seen: true, ..Placement::default() })));
+        let mut model = Model::default();
+        for (at, name) in NAMES.iter().enumerate().take(known as usize) {
+            let code = 0x1000 * (at as u64 + 1);
+            say(&mut ledger, seen(100 + at as u64, &[(code, code + 104)]));
+            say(&mut ledger, named(code, name, None));
+        }
+        for _ in 0..steps {
+            sim.time += 1 + dice.below(MS);
+            if dice.below(3) < 2 {
+                let which = dice.below(6);
+                sim.stack = if which < 4 { StackRef::Id(100 + which) } else { StackRef::NoPython };
+                let title = match which {
+                    4.. => "[no_python]".to_owned(),
+                    _ if which < known => format!("{}:11", NAMES[which as usize]),
+                    _ => "[lost]".to_owned(),
+                };
+                let device = dice.below(2) as i32;
+                let addr = sim.alloc(device, 0, 1 + dice.below(4 << 20));
+                let bytes = sim.live[&addr].rounded;
+                model.live.insert(addr, (device, title.clone(), bytes));
+                let sum = model.allocated.entry((device, title)).or_default();
+                *sum = (sum.0 + 1, sum.1 + bytes);
+                model.level(device);
+            } else if !sim.live.is_empty() {
+                sim.stack = StackRef::NotTaken;
+                let at = dice.below(sim.live.len() as u64) as usize;
+                let addr = *sim.live.keys().nth(at).unwrap();
+                sim.free(addr, false);
+                model.live.remove(&addr);
+            }
+            sim.feed(&mut ledger);
+            prop_assert_eq!(reported(&ledger), model.sums());
+        }
+    }
+}
+
+/// An address that names another code object after the first one's death never gives a wrong name.
+#[test]
+fn an_address_that_is_used_again() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let mut sim = Sim::new(Mode::Calibrated);
+    let mut allocate = |ledger: &mut Ledger, id: u64| {
+        sim.time += MS;
+        sim.stack = StackRef::Id(id);
+        sim.alloc(0, 0, 1000);
+        sim.feed(ledger);
+    };
+    let titles = |ledger: &Ledger| -> Vec<String> {
+        let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+        let mut titles: Vec<String> = rows.iter().map(|row| title(&row.stack)).collect();
+        titles.sort();
+        titles
+    };
+    say(&mut ledger, seen(50, &[(0x1000, 0x1064)]));
+    allocate(&mut ledger, 50);
+    let first = ledger.code_sighting(P, 0x1000).unwrap();
+    assert_eq!(titles(&ledger), [":0"], "not named yet");
+    // It dies before anybody has read it; what it was is told then.
+    let mut death = event(P, SECOND, Body::CodeDied { code: 0x1000 });
+    death.id.sequence = 77;
+    ledger.apply(&death);
+    assert_eq!(ledger.code_sighting(P, 0x1000), None);
+    say(&mut ledger, seen(51, &[(0x1000, 0x1064)]));
+    allocate(&mut ledger, 51);
+    let second = ledger.code_sighting(P, 0x1000).unwrap();
+    assert_ne!(first, second);
+    say(&mut ledger, named(0x1000, "first", Some(77)));
+    say(&mut ledger, named(0x1000, "second", None));
+    assert_eq!(titles(&ledger), ["first:10", "second:10"]);
+    // A death that this log does not have, or that has been named: nothing changes.
+    say(&mut ledger, named(0x1000, "wrong", Some(76)));
+    say(&mut ledger, named(0x1000, "wrong", Some(77)));
+    say(&mut ledger, named(0x1000, "wrong", None));
+    assert_eq!(titles(&ledger), ["first:10", "second:10"]);
+    // The same stack under another identity is the same stack.
+    say(&mut ledger, seen(52, &[(0x1000, 0x1064)]));
+    allocate(&mut ledger, 52);
+    assert_eq!(titles(&ledger), ["first:10", "second:10"]);
+}
+
+#[test]
+fn lines_are_where_they_begin() {
+    let Body::Code(name) = named(0x1000, "f", None) else {
+        unreachable!()
+    };
+    let line = |at: u64| name.line(0x1064 + at);
+    assert_eq!(
+        [0, 3, 4, 7, 8, 12, 4000].map(line),
+        [10, 10, 11, 11, 0, 20, 20]
+    );
+    assert_eq!(
+        name.line(0x1063),
+        10,
+        "before the first instruction: the first line"
+    );
+}

@@ -1,0 +1,575 @@
+//! From a process to its interpreter.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use memscope_site::mapped::{self, Mapped};
+use memscope_site::{Memory, ProcessMemory};
+
+use crate::code::{Code, CodeError, read_code};
+use crate::debug_offsets;
+use crate::error::PythonError;
+use crate::image::{Image, images};
+use crate::layout::{Layout, NONE};
+use crate::prove::{self, ATTEMPTS, Proof, Proven, Refused};
+use crate::slot::{self, Pthread, ThreadStateAt};
+use crate::tables;
+use crate::threads::{self, Thread, at};
+use crate::tls;
+use crate::version::{FIRST, LAST, Release, Version};
+use crate::walk::{self, Walk};
+
+/// A running interpreter, and all that walking it takes.
+#[derive(Clone, Debug)]
+pub struct Interpreter {
+    /// Its version.
+    pub version: Version,
+    /// How the version is known.
+    pub version_from: VersionFrom,
+    /// The file that holds it, as the process's mount namespace knows it.
+    pub path: OsString,
+    /// A path that leads to this very file as long as it is mapped.
+    pub open_path: PathBuf,
+    /// What to add (wrapping) to the file's own addresses to get those in memory.
+    pub bias: u64,
+    /// The address of `_PyRuntime`.
+    pub runtime: u64,
+    /// Where things lie.
+    pub layout: Layout,
+    /// How a thread finds its own state.
+    pub thread_state: ThreadStateAt,
+    /// The pthread key that it goes by; `None` for a thread-local variable.
+    pub thread_key: Option<u32>,
+    /// Where glibc keeps things in a thread.
+    pub pthread: Pthread,
+    /// The address of `PyCode_Type`: the type of every code object.
+    pub code_type: u64,
+    /// The function that frees code objects.
+    pub code_dealloc: Option<FileFunction>,
+    /// What was checked.
+    pub proof: Proof,
+}
+
+/// A function, as a file that is mapped and a place in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FileFunction {
+    /// Its address in the process.
+    pub address: u64,
+    /// The file, as the process sees it.
+    pub path: OsString,
+    /// A path that leads to this very file as long as it is mapped.
+    pub open_path: PathBuf,
+    /// Where in the file it begins.
+    pub file_offset: u64,
+}
+
+/// Evidence of a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VersionFrom {
+    /// The description at the beginning of `_PyRuntime` (3.13 and later).
+    Description,
+    /// The exported number `Py_Version` (3.11 and later).
+    Symbol,
+    /// A constant of the file, or its name; and only the layout of this version fits the process.
+    Fit,
+}
+
+/// Something that is not seen in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Limit {
+    /// Before 3.12 a thread's slot keeps the state of the interpreter that it knew first.
+    #[error(
+        "there are subinterpreters; before CPython 3.12, a thread that runs in one shows the frames of the interpreter that it ran in first"
+    )]
+    Subinterpreters,
+}
+
+/// Finds the interpreter of a process, and proves in its memory what it says about it.
+pub fn find(pid: u32) -> Result<Interpreter, PythonError> {
+    let mapped = mapped::read(pid)?;
+    let memory = ProcessMemory::open(pid)?;
+    let images = images(pid, &mapped)?;
+    let mut found = Vec::new();
+    let mut refused = None;
+    for image in &images {
+        match identify(pid, &mapped, &memory, image) {
+            Ok(interpreter) => found.push(interpreter),
+            // One that was never started beside one that runs is of no interest.
+            Err(error) => {
+                let replace = match &refused {
+                    None | Some(PythonError::NotInitialized { .. }) => true,
+                    Some(_) => false,
+                };
+                if replace {
+                    refused = Some(error);
+                }
+            }
+        }
+    }
+    if found.len() > 1 {
+        return Err(PythonError::Several {
+            paths: found
+                .iter()
+                .map(|i| i.path.to_string_lossy().into_owned())
+                .collect(),
+        });
+    }
+    match (found.pop(), refused) {
+        (Some(interpreter), None | Some(PythonError::NotInitialized { .. })) => Ok(interpreter),
+        // It runs a second one, of which we can tell nothing: no frame of the first may pass for the whole.
+        (_, Some(error)) => Err(error),
+        (None, None) => Err(PythonError::NoInterpreter),
+    }
+}
+
+/// A version that may be the right one, with the layout that it has.
+struct Candidate {
+    version: Version,
+    from: VersionFrom,
+    layout: Layout,
+}
+
+fn identify(
+    pid: u32,
+    mapped: &Mapped,
+    memory: &ProcessMemory,
+    image: &Image,
+) -> Result<Interpreter, PythonError> {
+    let candidates = candidates(memory, image)?;
+    let code_type = image.place(image.evidence.code_type);
+    let mut fitting = Vec::new();
+    let mut reasons = Vec::new();
+    for candidate in candidates {
+        match prove(memory, image, &candidate, code_type) {
+            Ok(proven) => fitting.push((candidate, proven)),
+            Err(error @ PythonError::NotInitialized { .. }) => return Err(error),
+            Err(error) => reasons.push(error),
+        }
+    }
+    let (candidate, proven) = match (fitting.pop(), fitting.is_empty()) {
+        (Some(only), true) => only,
+        (Some(last), false) => {
+            fitting.push(last);
+            let all: Vec<String> = fitting.iter().map(|(c, _)| c.version.to_string()).collect();
+            return Err(unknown(image, format!("{} all fit", all.join(", "))));
+        }
+        (None, _) if reasons.len() == 1 => return Err(reasons.swap_remove(0)),
+        (None, _) => {
+            let all: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+            return Err(unknown(image, all.join("; ")));
+        }
+    };
+    let pthread = Pthread::find(pid, mapped, memory);
+    let way = thread_state(memory, image, &candidate, &pthread, proven)?;
+    Ok(Interpreter {
+        version: candidate.version,
+        version_from: candidate.from,
+        path: image.path.clone(),
+        open_path: image.open_path.clone(),
+        bias: image.bias,
+        runtime: image.runtime.address,
+        layout: candidate.layout,
+        thread_state: way.at,
+        thread_key: way.key,
+        pthread,
+        code_type: way.proven.code_type,
+        code_dealloc: file_function(pid, mapped, way.proven.code_dealloc),
+        proof: Proof {
+            slots: way.slots,
+            ..way.proven.proof
+        },
+    })
+}
+
+/// What the version may be, best evidence only.
+fn candidates<M: Memory + ?Sized>(
+    memory: &M,
+    image: &Image,
+) -> Result<Vec<Candidate>, PythonError> {
+    let mut bytes = vec![0; debug_offsets::LENGTH];
+    let runtime = image.runtime.address;
+    if image.runtime.size >= debug_offsets::LENGTH as u64 {
+        read(memory, runtime, &mut bytes)?;
+    }
+    if let Some(head) = debug_offsets::head(&bytes) {
+        let version = Version::from_hex(head.hex)
+            .ok_or_else(|| unknown(image, format!("it calls itself {:#x}", head.hex)))?;
+        supported(version)?;
+        if head.free_threaded {
+            return Err(PythonError::FreeThreaded { version });
+        }
+        let layout = debug_offsets::layout(version, &bytes)
+            .map_err(|what| misfit(image, version, format!("its description lacks {what}")))?;
+        if image.runtime.size != head.runtime_size && !image.evidence.by_section {
+            return Err(misfit(
+                image,
+                version,
+                "_PyRuntime has another size than its description says".to_owned(),
+            ));
+        }
+        return Ok(vec![Candidate {
+            version,
+            from: VersionFrom::Description,
+            layout,
+        }]);
+    }
+    if let Some(address) = image.place(image.evidence.version) {
+        let hex = memory
+            .read_u64(address)
+            .map_err(|source| PythonError::Memory { address, source })?;
+        let version = Version::from_hex(hex)
+            .ok_or_else(|| unknown(image, format!("Py_Version is {hex:#x}")))?;
+        supported(version)?;
+        let layout = tables::layout(version.minor)
+            .ok_or_else(|| misfit(image, version, "it does not describe itself".to_owned()))?;
+        return Ok(vec![Candidate {
+            version,
+            from: VersionFrom::Symbol,
+            layout,
+        }]);
+    }
+    let mut versions = image.evidence.version_texts.clone();
+    if let Some(minor) = image.named
+        && !versions.iter().any(|version| version.minor == minor)
+    {
+        versions.push(Version::minor_only(minor));
+    }
+    if let [only] = versions[..] {
+        supported(only)?;
+    }
+    let candidates = by_minor(&versions);
+    if candidates.is_empty() {
+        return Err(unknown(
+            image,
+            "no description, no Py_Version, no version among its constants or in its name"
+                .to_owned(),
+        ));
+    }
+    Ok(candidates)
+}
+
+/// One candidate for each minor version that has a table; several texts of one minor version leave the rest unknown.
+fn by_minor(versions: &[Version]) -> Vec<Candidate> {
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for version in versions.iter().filter(|version| version.is_supported()) {
+        let Some(layout) = tables::layout(version.minor) else {
+            continue;
+        };
+        match candidates
+            .iter_mut()
+            .find(|candidate| candidate.version.minor == version.minor)
+        {
+            Some(same) => same.version = Version::minor_only(version.minor),
+            None => candidates.push(Candidate {
+                version: *version,
+                from: VersionFrom::Fit,
+                layout,
+            }),
+        }
+    }
+    candidates
+}
+
+fn supported(version: Version) -> Result<(), PythonError> {
+    let known = version.release == Release::Unknown && (FIRST..=LAST).contains(&version.minor);
+    if known || version.is_supported() {
+        Ok(())
+    } else {
+        Err(PythonError::Unsupported { version })
+    }
+}
+
+fn prove<M: Memory + ?Sized>(
+    memory: &M,
+    image: &Image,
+    candidate: &Candidate,
+    code_type: Option<u64>,
+) -> Result<Proven, PythonError> {
+    let mut last = Refused::Empty;
+    for _ in 0..ATTEMPTS {
+        match prove::attempt(memory, &candidate.layout, image.runtime.address, code_type) {
+            Ok(proven) => return Ok(proven),
+            Err(refused) => last = refused,
+        }
+    }
+    Err(match last {
+        Refused::Empty => PythonError::NotInitialized {
+            path: image.display.clone(),
+        },
+        Refused::Unfit(what) => misfit(image, candidate.version, what),
+    })
+}
+
+/// A way to the thread state, with the attempt that proved it.
+struct Way {
+    at: ThreadStateAt,
+    key: Option<u32>,
+    slots: usize,
+    proven: Proven,
+}
+
+fn thread_state<M: Memory + ?Sized>(
+    memory: &M,
+    image: &Image,
+    candidate: &Candidate,
+    pthread: &Pthread,
+    mut proven: Proven,
+) -> Result<Way, PythonError> {
+    let expected = candidate.layout.runtime.thread_key;
+    let mut last = String::new();
+    for _ in 0..ATTEMPTS {
+        let found = if expected == NONE {
+            match image.place(image.evidence.this_thread) {
+                None => Err("it does not export PyGILState_GetThisThreadState".to_owned()),
+                Some(address) => tls::by_function(
+                    memory,
+                    &image.evidence.this_thread_code,
+                    address,
+                    &proven.threads,
+                )
+                .map(|(way, trial)| (None, way, trial)),
+            }
+        } else {
+            let runtime = (image.runtime.address, image.runtime.size);
+            slot::by_key(memory, pthread, runtime, expected, &proven.threads)
+                .map(|(key, way, trial)| (Some(key), way, trial))
+        };
+        match found {
+            Ok((key, at, trial)) => {
+                return Ok(Way {
+                    at,
+                    key,
+                    slots: trial.right,
+                    proven,
+                });
+            }
+            Err(what) => last = what,
+        }
+        // Threads may have come and gone since the list was read.
+        proven = prove(memory, image, candidate, Some(proven.code_type))?;
+    }
+    Err(PythonError::ThreadState {
+        path: image.display.clone(),
+        version: candidate.version,
+        what: last,
+    })
+}
+
+/// The file and the place in it that hold a function of the process.
+fn file_function(pid: u32, mapped: &Mapped, address: u64) -> Option<FileFunction> {
+    let (object, mapping) = mapped.objects.iter().find_map(|object| {
+        object
+            .mappings
+            .iter()
+            .find(|m| m.execute && (m.start..m.end).contains(&address))
+            .map(|mapping| (object, mapping))
+    })?;
+    Some(FileFunction {
+        address,
+        path: object.path.clone(),
+        open_path: object.open(pid).ok()?.open_path,
+        file_offset: address - mapping.start + mapping.offset,
+    })
+}
+
+fn read<M: Memory + ?Sized>(
+    memory: &M,
+    address: u64,
+    buffer: &mut [u8],
+) -> Result<(), PythonError> {
+    memory
+        .read(address, buffer)
+        .map_err(|source| PythonError::Memory { address, source })
+}
+
+fn misfit(image: &Image, version: Version, what: String) -> PythonError {
+    PythonError::Layout {
+        path: image.display.clone(),
+        version,
+        what,
+    }
+}
+
+fn unknown(image: &Image, tried: String) -> PythonError {
+    PythonError::UnknownVersion {
+        path: image.display.clone(),
+        tried,
+    }
+}
+
+impl Interpreter {
+    /// What of this process is not seen.
+    pub fn limits(&self) -> Vec<Limit> {
+        let subinterpreters = self.version.minor < 12 && self.proof.interpreters > 1;
+        subinterpreters
+            .then_some(Limit::Subinterpreters)
+            .into_iter()
+            .collect()
+    }
+
+    /// There is a code object at this address now.
+    pub fn is_code<M: Memory + ?Sized>(&self, memory: &M, address: u64) -> io::Result<bool> {
+        memory
+            .read_u64(at(address, self.layout.code.object_type))
+            .map(|found| found == self.code_type)
+    }
+
+    /// Reads the code object at this address; an error where there is none.
+    pub fn code<M: Memory + ?Sized>(&self, memory: &M, address: u64) -> Result<Code, CodeError> {
+        match self.is_code(memory, address) {
+            Ok(true) => read_code(memory, &self.layout, address),
+            Ok(false) => Err(CodeError::Malformed {
+                what: "the type",
+                address,
+            }),
+            Err(source) => Err(CodeError::Read {
+                what: "the type",
+                address,
+                source,
+            }),
+        }
+    }
+}
+
+/// The thread states of a process, those of subinterpreters included. A thread that runs several interpreters has one in
+/// each.
+pub fn threads<M: Memory + ?Sized>(
+    memory: &M,
+    interpreter: &Interpreter,
+) -> io::Result<Vec<Thread>> {
+    threads::list(
+        memory,
+        &interpreter.layout,
+        interpreter.runtime,
+        Some(&interpreter.pthread),
+    )
+}
+
+/// Follows the frames of a thread state ([`Thread::state`]), innermost first. Bounded and total: cycles, holes and damage
+/// end the walk, and [`Walk::end`] says so.
+pub fn walk_thread<M: Memory + ?Sized>(memory: &M, interpreter: &Interpreter, state: u64) -> Walk {
+    walk::walk(memory, &interpreter.layout, state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::debug_offsets::tests::description;
+    use crate::image::{Evidence, Place};
+    use crate::testing::Bytes;
+
+    const RUNTIME: u64 = 0x1000;
+    const VERSION: u64 = 0x9000;
+
+    fn image(evidence: Evidence, size: u64, named: Option<u8>) -> Image {
+        Image {
+            path: "python".into(),
+            display: "python".to_owned(),
+            open_path: PathBuf::new(),
+            bias: 0,
+            runtime: Place {
+                address: RUNTIME,
+                size,
+            },
+            evidence,
+            named,
+        }
+    }
+
+    /// What is made of these bytes at `_PyRuntime`.
+    fn of_description(bytes: &[u8], size: u64) -> Result<Vec<Candidate>, PythonError> {
+        let mut memory = Bytes::default();
+        memory.put(RUNTIME, bytes);
+        memory.put(RUNTIME + bytes.len() as u64, &[0; 512]);
+        candidates(&memory, &image(Evidence::default(), size, None))
+    }
+
+    fn of_number(hex: u64) -> Result<Vec<Candidate>, PythonError> {
+        let mut memory = Bytes::default();
+        memory.put(RUNTIME, &[0; 1024]);
+        memory.put(VERSION, &hex.to_le_bytes());
+        let version = Some(Place {
+            address: VERSION,
+            size: 8,
+        });
+        let evidence = Evidence {
+            version,
+            ..Evidence::default()
+        };
+        candidates(&memory, &image(evidence, 1024, None))
+    }
+
+    fn names(found: Result<Vec<Candidate>, PythonError>) -> Vec<String> {
+        let found = found.unwrap();
+        found.iter().map(|c| c.version.to_string()).collect()
+    }
+
+    #[test]
+    fn versions_that_describe_themselves() {
+        let bytes = description("3.14.10");
+        let size = u64::from_le_bytes(bytes[24..32].try_into().unwrap());
+        assert_eq!(names(of_description(&bytes, size)), ["3.14.10"]);
+        // Another symbol of the same name, or another structure.
+        let error = of_description(&bytes, size + 8).err().unwrap();
+        assert!(matches!(error, PythonError::Layout { .. }), "{error}");
+
+        let changed = |at: usize, value: u64| {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            of_description(&bytes, size).err().unwrap()
+        };
+        let error = changed(16, 1);
+        assert!(matches!(error, PythonError::FreeThreaded { .. }), "{error}");
+        for hex in [0x0310_00f0, 0x030e_00b1] {
+            let error = changed(8, hex);
+            assert!(matches!(error, PythonError::Unsupported { .. }), "{error}");
+        }
+        let error = changed(8, 7);
+        assert!(
+            matches!(error, PythonError::UnknownVersion { .. }),
+            "{error}"
+        );
+        // The offset of a frame's owner lies outside of the frame.
+        let error = changed(288, 4000);
+        assert!(
+            error.to_string().contains("interpreter_frame.owner"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn versions_that_are_a_number() {
+        assert_eq!(names(of_number(0x030b_07f0)), ["3.11.7"]);
+        let error = of_number(0x0308_12f0).err().unwrap();
+        assert!(matches!(error, PythonError::Unsupported { .. }), "{error}");
+        // From 3.13 on there must be a description.
+        let error = of_number(0x030d_00f0).err().unwrap();
+        assert!(matches!(error, PythonError::Layout { .. }), "{error}");
+    }
+
+    #[test]
+    fn versions_by_constants_and_name() {
+        let of = |texts: &[&str], named| {
+            let version_texts = texts.iter().filter_map(|t| Version::from_text(t)).collect();
+            let evidence = Evidence {
+                version_texts,
+                ..Evidence::default()
+            };
+            candidates(&Bytes::default(), &image(evidence, 656, named))
+        };
+        assert_eq!(names(of(&["3.9.2"], Some(9))), ["3.9.2"]);
+        assert_eq!(names(of(&[], Some(10))), ["3.10"]);
+        // A library of that version number among the constants: both are tried, and the process decides.
+        assert_eq!(names(of(&["3.12.4"], Some(9))), ["3.12.4", "3.9"]);
+        assert_eq!(names(of(&["3.9.2", "3.9.7"], Some(9))), ["3.9"]);
+        let error = of(&[], Some(8)).err().unwrap();
+        assert!(matches!(error, PythonError::Unsupported { .. }), "{error}");
+        let error = of(&[], None).err().unwrap();
+        assert!(
+            matches!(error, PythonError::UnknownVersion { .. }),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,263 @@
+//! Mapped files that hold an interpreter, and what their symbols and sections say.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use memscope_site::elf::{Elf, ElfError, FileBytes, ReadAt, SymbolTable};
+use memscope_site::mapped::{Mapped, MappedObject, OpenError};
+
+use crate::error::PythonError;
+use crate::version::{self, Version};
+
+/// `EM_X86_64`.
+const X86_64: u16 = 62;
+/// Bytes of a function that are looked at.
+const FUNCTION: u64 = 96;
+/// No section of constants is searched beyond this.
+const MAX_CONSTANTS: u64 = 1 << 26;
+
+/// A symbol, at its address in the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub address: u64,
+    pub size: u64,
+}
+
+/// What a file says about an interpreter in it, in the file's own addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Evidence {
+    /// `_PyRuntime`, by symbol or section.
+    pub runtime: Option<Place>,
+    /// It was the section.
+    pub by_section: bool,
+    /// `Py_Version`.
+    pub version: Option<Place>,
+    /// `PyCode_Type`.
+    pub code_type: Option<Place>,
+    /// `PyGILState_GetThisThreadState`.
+    pub this_thread: Option<Place>,
+    /// The first bytes of it.
+    pub this_thread_code: Vec<u8>,
+    /// Texts among the constants that look like `PY_VERSION` of a Python 3.
+    pub version_texts: Vec<Version>,
+    /// It exports the C interface of an interpreter.
+    pub is_python: bool,
+}
+
+const RUNTIME: &[u8] = b"_PyRuntime";
+const VERSION: &[u8] = b"Py_Version";
+const CODE_TYPE: &[u8] = b"PyCode_Type";
+const THIS_THREAD: &[u8] = b"PyGILState_GetThisThreadState";
+const INTERFACE: &[u8] = b"Py_InitializeEx";
+
+impl Evidence {
+    /// Looks through a file; `thoroughly`: also through symbols that are not exported, of which some
+    /// libraries have half a million.
+    pub fn read<R: ReadAt + ?Sized>(
+        elf: &Elf<'_, R>,
+        thoroughly: bool,
+    ) -> Result<Evidence, ElfError> {
+        let mut found = Evidence::default();
+        if let Some(table) = elf.exported_symbols()? {
+            found.symbols(&table);
+        }
+        if found.runtime.is_none()
+            && thoroughly
+            && let Some(table) = elf.all_symbols()?
+        {
+            found.symbols(&table);
+        }
+        if found.runtime.is_none()
+            && let Some(section) = elf.section(".PyRuntime")
+        {
+            found.by_section = true;
+            found.is_python = true;
+            found.runtime = Some(Place {
+                address: section.address,
+                size: section.size,
+            });
+        }
+        if let Some(place) = found.this_thread
+            && let Some((offset, rest)) = elf.code_offset_of(place.address)
+        {
+            found.this_thread_code = elf.bytes_at(offset, rest.min(FUNCTION))?;
+        }
+        if found.runtime.is_some()
+            && found.version.is_none()
+            && let Some(section) = elf.section(".rodata")
+            && section.size <= MAX_CONSTANTS
+        {
+            found.version_texts = version_texts(&elf.bytes_at(section.offset, section.size)?);
+        }
+        Ok(found)
+    }
+
+    fn symbols(&mut self, table: &SymbolTable) {
+        let like = |rest: &[u8]| rest.starts_with(b"_Py") || rest.starts_with(b"Py");
+        for symbol in table.defined_like(like) {
+            let place = Some(Place {
+                address: symbol.address,
+                size: symbol.size,
+            });
+            match symbol.name {
+                RUNTIME => self.runtime = place,
+                VERSION => self.version = place,
+                CODE_TYPE => self.code_type = place,
+                THIS_THREAD => self.this_thread = place,
+                INTERFACE => self.is_python = true,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// All texts between NULs that read `3.N.M…`, each once.
+fn version_texts(constants: &[u8]) -> Vec<Version> {
+    let mut found = Vec::new();
+    for text in constants.split(|byte| *byte == 0) {
+        if text.len() < 16
+            && text.starts_with(b"3.")
+            && let Ok(text) = std::str::from_utf8(text)
+            && let Some(version) = Version::from_text(text)
+            && (version::FIRST..=version::LAST).contains(&version.minor)
+            && !found.contains(&version)
+        {
+            found.push(version);
+        }
+    }
+    found
+}
+
+/// An interpreter's file as it is mapped, with addresses in the process.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub path: OsString,
+    /// The path, for people.
+    pub display: String,
+    pub open_path: PathBuf,
+    pub bias: u64,
+    pub runtime: Place,
+    pub evidence: Evidence,
+    /// Minor version that the file's name gives.
+    pub named: Option<u8>,
+}
+
+impl Image {
+    /// A file's address in the process.
+    pub fn place(&self, place: Option<Place>) -> Option<u64> {
+        place.map(|place| place.address.wrapping_add(self.bias))
+    }
+}
+
+/// All interpreters that are mapped. Files named like Python and the program come first; other files (an
+/// interpreter in a library of another name) are opened only where those hold none.
+pub(crate) fn images(pid: u32, mapped: &Mapped) -> Result<Vec<Image>, PythonError> {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let likely = |object: &MappedObject| {
+        let name = object.file_name();
+        name.starts_with("python")
+            || name.starts_with("libpython")
+            || program.as_deref().is_some_and(|path| path == object.path)
+    };
+    let mut stripped = None;
+    for first in [true, false] {
+        let mut images = Vec::new();
+        for object in &mapped.objects {
+            if !object.is_executable() || likely(object) != first {
+                continue;
+            }
+            let named = first && object.file_name().starts_with("libpython3.");
+            match image(pid, object, first) {
+                Ok(Some(Found::Image(image))) => images.push(*image),
+                Ok(Some(Found::Stripped)) => stripped = Some(object.display_path()),
+                Ok(None) => {}
+                // A file that holds no interpreter may be anything: only one that is named so counts.
+                Err(error) if named => return Err(error),
+                Err(_) => {}
+            }
+        }
+        if !images.is_empty() {
+            return Ok(images);
+        }
+    }
+    match stripped {
+        Some(path) => Err(PythonError::Stripped {
+            path,
+            missing: "_PyRuntime in .dynsym and .symtab, and the section .PyRuntime",
+        }),
+        None => Err(PythonError::NoInterpreter),
+    }
+}
+
+enum Found {
+    Image(Box<Image>),
+    Stripped,
+}
+
+fn image(pid: u32, object: &MappedObject, likely: bool) -> Result<Option<Found>, PythonError> {
+    let path = object.display_path();
+    let opened = match object.open(pid) {
+        Ok(opened) => opened,
+        Err(OpenError::NotRegular) => return Ok(None),
+        Err(source) => return Err(PythonError::Open { path, source }),
+    };
+    let file = |source| PythonError::File {
+        path: path.clone(),
+        source,
+    };
+    let elf: Elf<'_, FileBytes> = Elf::read(&opened.bytes).map_err(file)?;
+    if elf.machine != X86_64 {
+        return Ok(None);
+    }
+    let evidence = Evidence::read(&elf, likely).map_err(file)?;
+    let named = named(&object.file_name());
+    let (Some(place), Some(bias)) = (evidence.runtime, object.bias(&elf)) else {
+        // A launcher is named like the library that it loads, and exports nothing.
+        return Ok(evidence.is_python.then_some(Found::Stripped));
+    };
+    Ok(Some(Found::Image(Box::new(Image {
+        display: object.display_path(),
+        path: object.path.clone(),
+        open_path: opened.open_path,
+        bias,
+        runtime: Place {
+            address: place.address.wrapping_add(bias),
+            size: place.size,
+        },
+        evidence,
+        named,
+    }))))
+}
+
+/// The minor version in `libpython3.11.so.1.0`, `python3.9`, ….
+fn named(file: &str) -> Option<u8> {
+    let (_, rest) = file.split_once("python3.")?;
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_among_constants() {
+        let constants = b"\0abc\x003.9.2\x003.9.2\x003.1.4\0x3.9.2\x003.10.4+\x003.9\0";
+        let found: Vec<String> = version_texts(constants)
+            .iter()
+            .map(Version::to_string)
+            .collect();
+        assert_eq!(found, ["3.9.2", "3.10.4"]);
+    }
+
+    #[test]
+    fn versions_in_names() {
+        assert_eq!(named("libpython3.11.so.1.0"), Some(11));
+        assert_eq!(named("python3.9"), Some(9));
+        assert_eq!(named("libpython3.9d.so"), Some(9));
+        assert_eq!(named("python3"), None);
+        assert_eq!(named("blender"), None);
+    }
+}

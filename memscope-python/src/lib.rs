@@ -1,0 +1,51 @@
+//! Everything that must be known of a CPython interpreter inside another, running process in order to walk Python frames
+//! from outside.
+//!
+//! [`find`] opens what the process has really mapped, finds `_PyRuntime` in it, learns the version and where the fields of
+//! the interpreter's structures lie ([`Layout`]: from the interpreter's own description from 3.13 on, from tables
+//! before), and how a thread finds its own state ([`ThreadStateAt`]). Then it proves all that in the process's memory:
+//! thread states name threads that exist, the slot of each holds that very state, frames lead to code objects, and the type of
+//! code objects names the same offsets ([`Proof`]). What cannot be proven is refused, with the reason ([`PythonError`]).
+//!
+//! [`walk_thread`] walks frame by frame from outside: a measure for walkers that are faster. [`read_code`] and [`Code::decode`] give
+//! the name, file and line of a frame, from the process or from bytes that were captured.
+//!
+//! It knows x86-64, glibc, and CPython 3.9 to 3.15 with the GIL. It stops nothing, writes nothing, uses no `ptrace`, and refuses
+//! to guess.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
+
+mod code;
+mod debug_offsets;
+mod error;
+mod find;
+mod image;
+pub mod layout;
+mod lines;
+mod prove;
+mod slot;
+mod tables;
+#[cfg(test)]
+mod testing;
+mod text;
+mod threads;
+mod tls;
+mod version;
+mod walk;
+
+pub use code::{Code, CodeError, MAX_LINES, MAX_TEXT, RawCode, read_code};
+pub use error::PythonError;
+pub use find::{FileFunction, Interpreter, Limit, VersionFrom, find, threads, walk_thread};
+pub use layout::{
+    BytesLayout, ChunkLayout, CodeLayout, FrameLayout, Layout, RuntimeLayout, TextLayout,
+    ThreadLayout,
+};
+pub use lines::{LineRange, LineRanges};
+pub use memscope_site::{Memory, ProcessMemory};
+pub use prove::Proof;
+pub use slot::{Pthread, ThreadStateAt, ThreadStatePath};
+pub use tables::layout as table;
+pub use text::Text;
+pub use threads::Thread;
+pub use version::{Release, Version};
+pub use walk::{End, MAX_FRAMES, RawFrame, Walk, decode};

@@ -1,0 +1,165 @@
+//! Versions of CPython, as `PY_VERSION_HEX` writes them.
+
+use std::fmt;
+
+/// A version of CPython.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Version {
+    /// Always 3.
+    pub major: u8,
+    /// The 11 of 3.11.7.
+    pub minor: u8,
+    /// The 7 of 3.11.7; not always to be found out before 3.11.
+    pub micro: Option<u8>,
+    /// How finished it is.
+    pub release: Release,
+}
+
+/// The last part of a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Release {
+    /// An alpha: its structures may still change.
+    Alpha(u8),
+    /// A beta: its structures may still change.
+    Beta(u8),
+    /// A release candidate.
+    Candidate(u8),
+    /// A release.
+    Final,
+    /// Unknown, as long as only the first two numbers are known.
+    Unknown,
+}
+
+/// The first minor version that is supported.
+pub const FIRST: u8 = 9;
+/// The last one.
+pub const LAST: u8 = 15;
+
+impl Version {
+    /// Only major and minor are known.
+    pub fn minor_only(minor: u8) -> Version {
+        Version {
+            major: 3,
+            minor,
+            micro: None,
+            release: Release::Unknown,
+        }
+    }
+
+    /// From `PY_VERSION_HEX`; `None` for what no CPython 3 has.
+    pub fn from_hex(hex: u64) -> Option<Version> {
+        let hex = u32::try_from(hex).ok()?;
+        let [major, minor, micro, last] = hex.to_be_bytes();
+        let serial = last & 15;
+        let release = match last >> 4 {
+            0xa => Release::Alpha(serial),
+            0xb => Release::Beta(serial),
+            0xc => Release::Candidate(serial),
+            0xf => Release::Final,
+            _ => return None,
+        };
+        (major == 3).then_some(Version {
+            major,
+            minor,
+            micro: Some(micro),
+            release,
+        })
+    }
+
+    /// From the text that the sources call `PY_VERSION`: `3.9.2`, `3.12.0rc1`, `3.10.4+`.
+    pub fn from_text(text: &str) -> Option<Version> {
+        let rest = text.strip_suffix('+').unwrap_or(text).strip_prefix("3.")?;
+        let (minor, rest) = rest.split_once('.')?;
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let (micro, tail) = rest.split_at(end);
+        let serial = |text: &str| number(text);
+        let release = if tail.is_empty() {
+            Release::Final
+        } else if let Some(text) = tail.strip_prefix("rc") {
+            Release::Candidate(serial(text)?)
+        } else if let Some(text) = tail.strip_prefix('a') {
+            Release::Alpha(serial(text)?)
+        } else if let Some(text) = tail.strip_prefix('b') {
+            Release::Beta(serial(text)?)
+        } else {
+            return None;
+        };
+        Some(Version {
+            major: 3,
+            minor: number(minor)?,
+            micro: Some(number(micro)?),
+            release,
+        })
+    }
+
+    /// Its structures are known to this crate.
+    pub fn is_supported(&self) -> bool {
+        (FIRST..=LAST).contains(&self.minor)
+            && !matches!(self.release, Release::Alpha(_) | Release::Beta(_))
+    }
+}
+
+fn number(text: &str) -> Option<u8> {
+    (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| text.parse().ok())
+        .flatten()
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)?;
+        if let Some(micro) = self.micro {
+            write!(f, ".{micro}")?;
+        }
+        match self.release {
+            Release::Alpha(serial) => write!(f, "a{serial}"),
+            Release::Beta(serial) => write!(f, "b{serial}"),
+            Release::Candidate(serial) => write!(f, "rc{serial}"),
+            Release::Final | Release::Unknown => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_and_text_agree() {
+        for (hex, text) in [
+            (0x0309_02f0, "3.9.2"),
+            (0x030b_00c1, "3.11.0rc1"),
+            (0x030d_00a3, "3.13.0a3"),
+            (0x030f_02f0, "3.15.2"),
+        ] {
+            let version = Version::from_hex(hex).unwrap();
+            assert_eq!(Some(version), Version::from_text(text));
+            assert_eq!(version.to_string(), text);
+        }
+        assert_eq!(
+            Version::from_text("3.9.18+"),
+            Version::from_hex(0x0309_12f0)
+        );
+    }
+
+    #[test]
+    fn what_is_no_version() {
+        for text in [
+            "3.9", "3.9.", "3..1", "3.9.1x", "2.7.18", "3.9.999", "3.+.1", "",
+        ] {
+            assert_eq!(Version::from_text(text), None, "{text}");
+        }
+        for hex in [0, 0x0209_12f0, 0x0309_1200, 0x1_0309_02f0] {
+            assert_eq!(Version::from_hex(hex), None, "{hex:x}");
+        }
+    }
+
+    #[test]
+    fn supported() {
+        let supported = |text| Version::from_text(text).unwrap().is_supported();
+        assert!(supported("3.9.0") && supported("3.15.2") && supported("3.14.0rc3"));
+        assert!(!supported("3.8.18") && !supported("3.16.0") && !supported("3.13.0b1"));
+    }
+}

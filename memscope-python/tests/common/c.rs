@@ -1,0 +1,77 @@
+//! Small programs and libraries in C, made with `cc`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Python;
+
+/// Takes pthread keys before the interpreter does, so that its own comes from the second level. The symbol's first version
+/// is also in old C libraries.
+pub const KEYS: &str = r#"
+#include <pthread.h>
+__asm__(".symver pthread_key_create, pthread_key_create@GLIBC_2.2.5");
+__attribute__((constructor)) static void take(void) {
+    pthread_key_t key;
+    for (int i = 0; i < 100; i++) pthread_key_create(&key, 0);
+}
+"#;
+
+/// A program that is no Python until it loads the library that is its first argument, and then runs its second.
+pub const HOST: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int n, char **arguments) {
+    void *library = dlopen(arguments[1], RTLD_NOW | RTLD_GLOBAL);
+    if (!library) { fputs(dlerror(), stderr); return 1; }
+    ((void (*)(int))dlsym(library, "Py_InitializeEx"))(1);
+    return ((int (*)(const char *))dlsym(library, "PyRun_SimpleString"))(arguments[2]);
+}
+"#;
+
+/// A folder that the interpreter sees, too; removed with this.
+pub struct Folder {
+    folder: tempfile::TempDir,
+    root: Option<PathBuf>,
+}
+
+impl Folder {
+    pub fn new(python: &Python) -> Folder {
+        let folder = match &python.root {
+            None => tempfile::tempdir(),
+            Some(root) => tempfile::tempdir_in(root.join("tmp")),
+        };
+        Folder {
+            folder: folder.unwrap(),
+            root: python.root.clone(),
+        }
+    }
+
+    /// A file of the folder, as we see it.
+    pub fn here(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The same file, as the interpreter sees it.
+    pub fn there(&self, name: &str) -> PathBuf {
+        let here = self.here(name);
+        match &self.root {
+            None => here,
+            Some(root) => Path::new("/").join(here.strip_prefix(root).unwrap()),
+        }
+    }
+
+    /// Compiles a file.
+    pub fn cc(&self, name: &str, source: &str, arguments: &[&str]) {
+        let input = self.here(&format!("{name}.c"));
+        std::fs::write(&input, source).unwrap();
+        let done = Command::new("cc")
+            .args(["-O1", "-o"])
+            .arg(self.here(name))
+            .arg(&input)
+            .args(arguments)
+            .output()
+            .expect("a C compiler (cc)");
+        let errors = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "cc failed: {errors}");
+    }
+}

@@ -1,0 +1,65 @@
+//! Python stacks: of every allocation, and equal to PyTorch's own recorder's, frame by frame.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_tests::{Daemon, Torch, Value, number, scratch};
+
+/// What PyTorch's recorder and the export have to say about the same allocations.
+#[track_caller]
+fn compared(daemon: &Daemon, torch: &mut Torch) -> Value {
+    let folder = scratch();
+    let file = folder.path().join("snapshot.pickle");
+    let file = file.to_str().unwrap();
+    daemon
+        .ctl(&["snapshot", "--pid", &torch.pid_text(), "-o", file])
+        .text();
+    let told = torch.ask(&format!("compare_frames {file}"));
+    assert_eq!(told["aligned"], true, "{told:#}");
+    told
+}
+
+fn frames_are_equal(level: &str, commands: &[&str]) -> Value {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("init");
+    daemon.attach(torch.pid(), level);
+    torch.ask("history");
+    for command in commands {
+        torch.ask(command);
+    }
+    let told = compared(&daemon, &mut torch);
+    assert_eq!(told["different"], 0, "{told:#}");
+    assert_eq!(told["exported_count"], told["own_count"], "{told:#}");
+    torch.finish();
+    told
+}
+
+#[test]
+fn of_a_training_run() {
+    let told = frames_are_equal("trace", &["train 5", "oom", "empty_cache", "train 2"]);
+    assert!(number(&told["own_count"]) > 500, "{told:#}");
+    assert!(number(&told["stacks"]) > 20, "{told:#}");
+    // The backward threads run no Python; they are a part, not all.
+    assert!(
+        number(&told["without"]) < number(&told["own_count"]) * 3 / 4,
+        "{told:#}"
+    );
+}
+
+#[test]
+fn of_every_kind_of_frame() {
+    let told = frames_are_equal("trace", &["shapes 150", "shapes 300", "threads 8 20"]);
+    assert!(number(&told["deepest"]) > 300, "{told:#}");
+}
+
+#[test]
+fn at_level_blocks() {
+    let told = frames_are_equal("blocks", &["train 3", "shapes 20"]);
+    assert!(number(&told["own_count"]) > 200, "{told:#}");
+}
+
+/// Code objects that are made and freed at the same addresses, again and again.
+#[test]
+fn of_functions_that_are_made_and_freed() {
+    let told = frames_are_equal("trace", &["made 300"]);
+    assert!(number(&told["stacks"]) >= 300, "{told:#}");
+}

@@ -258,6 +258,7 @@ mod tests {
             tid: 1,
             orphan: false,
             rounded: 0,
+            stack: crate::stacks::NOT_TAKEN,
         }
     }
 

@@ -4,6 +4,7 @@ mod trigger;
 
 pub(crate) use trigger::{AddTrigger, GetKept, Kept, KeptCommand, Trigger, TriggerCommand};
 
+use crate::stack_args::{FlameGraph, Top};
 use crate::units::{parse_duration, parse_timeout};
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use memscope_proto::v1::Moment;
@@ -17,6 +18,8 @@ Examples:
   memscope-ctl stats --pid 4242 --json          what it holds, for programs
   memscope-ctl watch --pid 4242                 the same, live
   memscope-ctl leaks --pid 4242 --min-age 30s   what keeps growing
+  memscope-ctl top --pid 4242                   whose memory it is
+  memscope-ctl flamegraph --pid 4242 -o x.svg   the same, drawn
   memscope-ctl snapshot --pid 4242 -o s.pickle  for https://pytorch.org/memory_viz
   memscope-ctl --recording run.mscope stats     ask a recording instead of a daemon
 
@@ -122,6 +125,26 @@ pub(crate) enum Command {
   memscope-ctl pool --pid 4242
   memscope-ctl pool --pid 4242 --from -1h      and by how much each size class grew since then")]
     Pool(Pool),
+    /// Show whose memory it is: which stacks, functions, files or lines allocated it.
+    ///
+    /// Frames stand innermost first; those of libraries that are left out are counted. Of sums, exclusive
+    /// is where the innermost frame is the one named, inclusive where it is anywhere in the stack.
+    #[command(after_help = "Examples:
+  memscope-ctl top --pid 4242                        the stacks that hold most
+  memscope-ctl top --pid 4242 --from -5m             those that grew most in five minutes
+  memscope-ctl top --pid 4242 --by function --cumulative
+  memscope-ctl top --pid 4242 --by line --metric peak --device 0
+  memscope-ctl top --pid 4242 --limit 0 --json | jq '.rows[0].frames'")]
+    Top(Top),
+    /// Draw whose memory it is as a flame graph, or write it for pprof or speedscope.
+    #[command(after_help = "Examples:
+  memscope-ctl flamegraph --pid 4242 -o live.svg
+  memscope-ctl flamegraph --pid 4242 --from -10m -o growth.svg      what grew in ten minutes
+  memscope-ctl flamegraph --pid 4242 --from -10m --diff -o diff.svg red grew, blue shrank
+  memscope-ctl flamegraph --pid 4242 --metric peak --format folded | flamegraph.pl > peak.svg
+  memscope-ctl flamegraph --pid 4242 -o heap.pb.gz && go tool pprof -top heap.pb.gz
+  memscope-ctl flamegraph --pid 4242 -o heap.speedscope.json")]
+    Flamegraph(FlameGraph),
     /// Write segments, blocks and trace of a process to a file.
     #[command(after_help = "Examples:
   memscope-ctl snapshot --pid 4242 -o s.pickle    open it at https://pytorch.org/memory_viz

@@ -11,6 +11,7 @@ mod moment;
 mod output;
 mod recording;
 mod render;
+mod stack_args;
 mod units;
 
 use clap::Parser;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use memscope_ledger::event::{Level, ProcessHandle};
 use memscope_ledger::report::{
     AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary,
-    SnapshotReport, StatsReport,
+    SnapshotReport, StackReport, StatsReport,
 };
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_rpc::{
@@ -188,7 +188,12 @@ impl Daemon for Serving {
 
     async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal> {
         if let Some(at) = at {
-            return self.earlier(pid, at).await.map(Arc::new);
+            return self
+                .earlier(pid, at, |ledger, process, as_of| {
+                    ledger.snapshot(process, as_of)
+                })
+                .await
+                .map(Arc::new);
         }
         self.complete(pid).await;
         self.about(pid, |ledger, process, as_of| {
@@ -196,6 +201,22 @@ impl Daemon for Serving {
         })
         .await
         .map(Arc::new)
+    }
+
+    async fn stacks(&self, pid: u32, at: Option<Moment>) -> Result<StackReport, Refusal> {
+        match at {
+            Some(at) => {
+                self.earlier(pid, at, |ledger, process, as_of| {
+                    ledger.stacks(process, as_of)
+                })
+                .await
+            }
+            None => {
+                self.refresh_if_read(pid).await;
+                self.about(pid, |ledger, process, as_of| ledger.stacks(process, as_of))
+                    .await
+            }
+        }
     }
 
     async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal> {
@@ -217,8 +238,13 @@ impl Daemon for Serving {
 }
 
 impl Serving {
-    /// The state of an earlier moment: the journal, folded again up to there.
-    async fn earlier(&self, pid: u32, at: Moment) -> Result<SnapshotReport, Refusal> {
+    /// Asks about an earlier moment: the journal, folded again up to there.
+    async fn earlier<T>(
+        &self,
+        pid: u32,
+        at: Moment,
+        question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T>,
+    ) -> Result<T, Refusal> {
         let now = self
             .keeper
             .ask(|_, as_of| as_of)
@@ -268,7 +294,7 @@ impl Serving {
         folded
             .ledger
             .find(pid)
-            .and_then(|process| folded.ledger.snapshot(process, as_of))
+            .and_then(|process| question(&folded.ledger, process, as_of))
             .ok_or_else(|| {
                 not_in_the_journal(&format!(
                     "lies before process {pid} was attached, or before what is left of the journal"

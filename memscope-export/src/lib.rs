@@ -1,11 +1,12 @@
-//! Snapshots in the formats of other tools.
+//! Snapshots and stacks in the formats of other tools.
 //!
 //! Owns: the mapping of [`SnapshotReport`] to the dictionary that PyTorch's
 //! `torch.cuda.memory._snapshot()` returns, and its two encodings: the pickle that
 //! <https://pytorch.org/memory_viz> opens ([`memory_viz`]), and JSON ([`json`]); a trace for Perfetto
 //! ([`perfetto`]) and a page with a viewer of our own ([`html`]); and what differs between two snapshots
 //! ([`diff`](fn@diff)). Pickle and JSON are written as the report is walked and need no memory; Perfetto and
-//! the page sort the trace first and need a part of the report's own size. Refuses: questions (the ledger
+//! the page sort the trace first and need a part of the report's own size. And reports of stacks, compared, summed
+//! up and as flame graphs, folded text, pprof and speedscope files ([`stacks`]). Refuses: questions (the ledger
 //! answers them), and repairs: segments, blocks and entries are written as the report has them.
 //!
 //! # What the dictionary says, and what it cannot
@@ -32,6 +33,7 @@ pub mod pool;
 mod settings;
 mod sink;
 mod snapshot;
+pub mod stacks;
 mod wire;
 
 pub use diff::{Diff, diff};
@@ -60,6 +62,12 @@ pub enum ExportError {
         /// The largest.
         most: i32,
     },
+    /// Growth of a report that was compared with nothing.
+    #[error("growth is since an earlier moment, and none was given")]
+    NoEarlier,
+    /// Sums that the format cannot hold.
+    #[error("the numbers are too large for this format")]
+    TooMuch,
 }
 
 /// Writes the snapshot as the pickle that PyTorch's viewer opens.

@@ -1,4 +1,4 @@
-//! Protobuf's wire encoding, as much as a trace of Perfetto's needs.
+//! Protobuf's wire encoding, as much as a trace of Perfetto's and a profile of pprof's need.
 //!
 //! Why not `prost`: the house keeps it to the rooms that talk gRPC, and what is needed of it here is
 //! varints, strings and nested messages: <https://protobuf.dev/programming-guides/encoding/>.

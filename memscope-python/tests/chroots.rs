@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use common::c::{self, Folder};
 use common::{AGENT, BUSY, Program, Python, TWO, checks};
@@ -75,6 +76,18 @@ fn library(python: &Python) -> PathBuf {
         .into()
 }
 
+/// The program with the library, when the interpreter in it has been started; before, it is refused.
+fn started(command: Command) -> Program {
+    let mut program = Program::start(command);
+    assert_eq!(program.line::<String>(), "loaded");
+    match find(program.pid()) {
+        Err(PythonError::NotInitialized { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    program.tell();
+    program
+}
+
 /// The library as part of another program: loaded at the start, and loaded late.
 #[test]
 fn embedded() {
@@ -91,10 +104,10 @@ fn embedded() {
         let host = folder.there("host");
         let mut late = python.command_of(&host);
         late.arg(&library).arg(AGENT);
-        let late = checks::stacks_of(&python, Program::start(late));
+        let late = checks::stacks_of(&python, started(late));
         let mut early = checks::preloaded(&python, &library);
         early.arg(&host).arg(&library).arg(AGENT);
-        let early = checks::stacks_of(&python, Program::start(early));
+        let early = checks::stacks_of(&python, started(early));
         assert!(matches!(early.thread_state, ThreadStateAt::Slot { .. }));
         if early.version.minor >= 15 {
             assert!(matches!(late.thread_state, ThreadStateAt::Dynamic { .. }));

@@ -4,7 +4,7 @@ use crate::{Caller, Refusal, Triggers};
 use memscope_ledger::event::{CoverageNote, Event, Level, ReadingCost};
 use memscope_ledger::report::{
     FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary, SnapshotReport,
-    StatsReport,
+    StackReport, StatsReport,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,6 +50,10 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
     /// as long as the client takes to read it.
     /// `at`: the state of an earlier moment, from the journal.
     async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal>;
+
+    /// What each stack allocated. Drains the ring first. The server compares two of them: `from` and
+    /// `before` stay empty here. `at`: the state of an earlier moment, from the journal.
+    async fn stacks(&self, pid: u32, at: Option<Moment>) -> Result<StackReport, Refusal>;
 
     /// Events from now on, those that `filter` accepts. The channel is bounded and never waited
     /// for: see [`crate::EventHub`], which does this.

@@ -1,4 +1,4 @@
-//! Streams a snapshot as the bytes of a file, written by somebody else's function.
+//! Streams the bytes of a file as somebody else's function writes them.
 
 use memscope_ledger::report::SnapshotReport;
 use memscope_proto::v1::ExportChunk;
@@ -16,7 +16,7 @@ const QUEUE: usize = 4;
 /// Writes a snapshot in some format.
 pub type Exporter = Arc<dyn Fn(&SnapshotReport, &mut dyn Write) -> io::Result<()> + Send + Sync>;
 
-/// The formats that the server can export.
+/// The formats of snapshots that the server can export. Those of stacks it always can.
 #[derive(Clone, Default)]
 pub struct Export {
     /// PyTorch's memory viewer.
@@ -29,12 +29,14 @@ pub struct Export {
 
 pub(crate) type ChunkStream = ReceiverStream<Result<ExportChunk, Status>>;
 
-/// Runs `exporter` on its own thread; it waits when the client is slow and stops when it is gone.
-pub(crate) fn stream(report: Arc<SnapshotReport>, exporter: Exporter) -> ChunkStream {
+/// Runs `work` on its own thread; it waits when the client is slow and stops when it is gone.
+pub(crate) fn stream(
+    work: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
+) -> ChunkStream {
     chunks(move |writer| {
-        exporter(&report, writer).map_err(|error| {
+        work(writer).map_err(|error| {
             Status::internal(format!(
-                "the snapshot cannot be written: {error} — this is a fault of memscope: please \
+                "the file cannot be written: {error} — this is a fault of memscope: please \
                  report it"
             ))
         })

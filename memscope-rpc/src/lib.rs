@@ -16,6 +16,7 @@ mod refusal;
 mod serve;
 mod service;
 mod service_triggers;
+mod stacks;
 mod triggers;
 
 #[cfg(feature = "fake")]

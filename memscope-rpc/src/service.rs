@@ -7,6 +7,7 @@ use crate::daemon::{
 };
 use crate::export::ChunkStream;
 use crate::serve::ServeOptions;
+use crate::stacks::{self, Question};
 use crate::{Refusal, convert, export};
 use memscope_ledger::event::Level;
 use memscope_ledger::report::{FluctuationQuery, LeakQuery, SnapshotReport};
@@ -78,6 +79,23 @@ impl Service {
         self.access().check_answer(caller, pid, &report.process)?;
         Ok(report)
     }
+
+    /// The stacks of one or two moments. The report is put together by whoever has the time for it.
+    async fn take_stacks(
+        &self,
+        caller: Caller,
+        pid: u32,
+        question: Question,
+    ) -> Result<stacks::Answer, Status> {
+        let _turn = self
+            .snapshots
+            .acquire()
+            .await
+            .map_err(|_| Refusal::ShuttingDown)?;
+        let access = self.access();
+        let may_see = |process: &_| access.check_answer(caller, pid, process);
+        Ok(question.ask(self.daemon.as_ref(), pid, may_see).await?)
+    }
 }
 
 /// Runs to the end even if the client goes away: half an attach helps nobody.
@@ -94,7 +112,7 @@ pub(crate) async fn to_the_end<T: Send + 'static>(
     }
 }
 
-fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Refusal {
+pub(crate) fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Refusal {
     Refusal::Invalid {
         what: what.into(),
         hint: hint.into(),
@@ -186,7 +204,7 @@ fn detach_scope(scope: Option<v1::detach_request::Scope>) -> Result<DetachScope,
     }
 }
 
-fn moment(at: Option<v1::Moment>) -> Result<Option<Moment>, Refusal> {
+pub(crate) fn moment(at: Option<v1::Moment>) -> Result<Option<Moment>, Refusal> {
     use v1::moment::Moment as Wire;
     let Some(at) = at else {
         return Ok(None);
@@ -376,6 +394,26 @@ impl Memscope for Service {
         Ok(Response::new(answer))
     }
 
+    async fn stacks(
+        &self,
+        request: Request<v1::StacksRequest>,
+    ) -> Result<Response<v1::StacksResponse>, Status> {
+        let question = *request.get_ref();
+        let asked = Question::new(question.view, question.at, question.from)?;
+        let by = convert::grouping(question.by)?;
+        let caller = self.asker(&request, question.pid).await?;
+        let answer = self.take_stacks(caller, question.pid, asked).await?;
+        let work = move || {
+            let limit = question.limit as usize;
+            let report = answer.report();
+            convert::stacks(&report, asked.view, by, question.cumulative, limit)
+        };
+        let answer = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| Status::internal(format!("summing up failed: {error}")))?;
+        Ok(Response::new(answer))
+    }
+
     type ExportStream = ChunkStream;
 
     async fn export(
@@ -383,11 +421,22 @@ impl Memscope for Service {
         request: Request<v1::ExportRequest>,
     ) -> Result<Response<Self::ExportStream>, Status> {
         let question = *request.get_ref();
-        let exporter = match v1::ExportFormat::try_from(question.format) {
-            Ok(v1::ExportFormat::MemoryViz) => self.options.export.memory_viz.clone(),
-            Ok(v1::ExportFormat::Perfetto) => self.options.export.perfetto.clone(),
-            Ok(v1::ExportFormat::Html) => self.options.export.html.clone(),
-            Ok(v1::ExportFormat::Unspecified) | Err(_) => None,
+        let format =
+            v1::ExportFormat::try_from(question.format).unwrap_or(v1::ExportFormat::Unspecified);
+        if let Some((writer, asked)) = stacks::export(format, &question)? {
+            let caller = self.asker(&request, question.pid).await?;
+            let answer = self.take_stacks(caller, question.pid, asked).await?;
+            let stream = export::stream(move |out| {
+                let report = answer.report();
+                stacks::written(writer(&report, asked.view, question.differential, out))
+            });
+            return Ok(Response::new(stream));
+        }
+        let exporter = match format {
+            v1::ExportFormat::MemoryViz => self.options.export.memory_viz.clone(),
+            v1::ExportFormat::Perfetto => self.options.export.perfetto.clone(),
+            v1::ExportFormat::Html => self.options.export.html.clone(),
+            _ => None,
         };
         let exporter = exporter.ok_or_else(|| {
             invalid(
@@ -399,7 +448,8 @@ impl Memscope for Service {
         let report = self
             .take_snapshot(caller, question.pid, question.at)
             .await?;
-        Ok(Response::new(export::stream(report, exporter)))
+        let stream = export::stream(move |out| exporter(&report, out));
+        Ok(Response::new(stream))
     }
 
     type EventsStream = Streaming<v1::Event>;

@@ -61,6 +61,25 @@ async fn others_processes_look_untraced() {
         client.snapshot(snapshot).await.unwrap_err().code(),
         Code::NotFound
     );
+    let stacks = v1::StacksRequest {
+        pid: 12,
+        ..Default::default()
+    };
+    assert_eq!(
+        client.stacks(stacks).await.unwrap_err().code(),
+        Code::NotFound
+    );
+    for format in v1::ExportFormat::Flamegraph as i32..=v1::ExportFormat::Speedscope as i32 {
+        let export = v1::ExportRequest {
+            pid: 12,
+            format,
+            ..Default::default()
+        };
+        assert_eq!(
+            client.export(export).await.unwrap_err().code(),
+            Code::NotFound
+        );
+    }
     let events = v1::EventsRequest { pid: Some(12) };
     assert_eq!(
         client.events(events).await.unwrap_err().code(),

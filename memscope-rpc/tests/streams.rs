@@ -71,8 +71,8 @@ async fn an_export_is_whole_or_says_that_it_is_not() {
         let server = Server::start(FakeDaemon::with([process]), options);
         let request = v1::ExportRequest {
             pid: 11,
-            at: None,
             format: v1::ExportFormat::MemoryViz.into(),
+            ..Default::default()
         };
         let mut chunks = server
             .client()
@@ -125,8 +125,8 @@ async fn an_export_that_nobody_reads_on_ends() {
     let server = Server::start(of_ada_and_bob(), options);
     let request = v1::ExportRequest {
         pid: 11,
-        at: None,
         format: v1::ExportFormat::MemoryViz.into(),
+        ..Default::default()
     };
     let mut chunks = server
         .client()
@@ -150,7 +150,7 @@ async fn an_unknown_format_is_refused() {
         let request = v1::ExportRequest {
             pid: 11,
             format,
-            at: None,
+            ..Default::default()
         };
         let error = server.client().await.export(request).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument);

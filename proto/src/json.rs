@@ -52,6 +52,10 @@ words! {
     ExportFormat "EXPORT_FORMAT_",
     Layer "LAYER_",
     TraceAction "TRACE_ACTION_",
+    StackMetric "STACK_METRIC_",
+    StackUnit "STACK_UNIT_",
+    StackGrouping "STACK_GROUPING_",
+    FrameKind "FRAME_KIND_",
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod doctor;
 mod events;
 mod query;
 mod snapshot;
+mod stacks;
 mod trigger;
 mod watch;
 
@@ -31,6 +32,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     }
     if let Command::Snapshots(kept) = &args.command {
         trigger::check(kept)?;
+    }
+    if let Command::Flamegraph(request) = &args.command {
+        stacks::check(request)?;
     }
     match &args.recording {
         None => {
@@ -103,6 +107,8 @@ async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
             Some(KeptCommand::Get(get)) => trigger::get(client, get, args.json).await,
         },
         Command::Diff(request) => query::diff(client, request, args.json).await,
+        Command::Top(request) => stacks::top(client, request, args.json).await,
+        Command::Flamegraph(request) => stacks::flamegraph(client, request, args.json).await,
         Command::Events(request) => events::events(client, request).await,
     }
 }

@@ -33,42 +33,39 @@ pub(super) async fn snapshot(
 ) -> Result<Exit, Failure> {
     let pid = client.choose(snapshot.process.pid).await?;
     let mut target = Target::open(snapshot.output.as_deref())?;
-    match snapshot.format {
-        Format::MemoryViz => {
-            export(
-                client,
+    let format = match snapshot.format {
+        Format::MemoryViz => Some(v1::ExportFormat::MemoryViz),
+        Format::Perfetto => Some(v1::ExportFormat::Perfetto),
+        Format::Html => Some(v1::ExportFormat::Html),
+        Format::Json => None,
+    };
+    match format {
+        Some(format) => {
+            let question = v1::ExportRequest {
                 pid,
-                snapshot.at,
-                v1::ExportFormat::MemoryViz,
-                &mut target,
-            )
-            .await?;
+                format: format.into(),
+                at: snapshot.at,
+                ..v1::ExportRequest::default()
+            };
+            export(client, question, &mut target).await?;
         }
-        Format::Perfetto => {
-            export(
-                client,
-                pid,
-                snapshot.at,
-                v1::ExportFormat::Perfetto,
-                &mut target,
-            )
-            .await?;
-        }
-        Format::Html => {
-            export(
-                client,
-                pid,
-                snapshot.at,
-                v1::ExportFormat::Html,
-                &mut target,
-            )
-            .await?;
-        }
-        Format::Json => as_json(client, pid, snapshot.at, &mut target).await?,
+        None => as_json(client, pid, snapshot.at, &mut target).await?,
     }
+    if told(target, pid, json)?.is_some() && !json {
+        match snapshot.format {
+            Format::MemoryViz => output::text("Open it at https://pytorch.org/memory_viz\n")?,
+            Format::Perfetto => output::text("Open it at https://ui.perfetto.dev\n")?,
+            Format::Html | Format::Json => {}
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Puts a file in its place and tells of it; returns where, if it is a file.
+pub(super) fn told(target: Target, pid: u32, json: bool) -> Result<Option<PathBuf>, Failure> {
     let bytes = target.bytes();
     let Some(path) = target.finish()? else {
-        return Ok(Exit::Done);
+        return Ok(None);
     };
     if json {
         output::json(&Written {
@@ -79,13 +76,8 @@ pub(super) async fn snapshot(
     } else {
         let size = units::exact_bytes(Some(bytes));
         output::text(&format!("Wrote {}, {size}.\n", path.display()))?;
-        match snapshot.format {
-            Format::MemoryViz => output::text("Open it at https://pytorch.org/memory_viz\n")?,
-            Format::Perfetto => output::text("Open it at https://ui.perfetto.dev\n")?,
-            Format::Html | Format::Json => {}
-        }
     }
-    Ok(Exit::Done)
+    Ok(Some(path))
 }
 
 #[derive(Serialize)]
@@ -95,18 +87,12 @@ struct Written {
     bytes: u64,
 }
 
-async fn export(
+/// Writes the bytes of a file as they come.
+pub(super) async fn export(
     client: &Client,
-    pid: u32,
-    at: Option<v1::Moment>,
-    format: v1::ExportFormat,
+    question: v1::ExportRequest,
     target: &mut Target,
 ) -> Result<(), Failure> {
-    let question = v1::ExportRequest {
-        pid,
-        format: format.into(),
-        at,
-    };
     let chunks = client
         .ask(question, async |mut rpc, request| rpc.export(request).await)
         .await?;
@@ -227,7 +213,7 @@ impl Document {
     }
 }
 
-/// Where a snapshot goes.
+/// Where a file goes.
 pub(super) struct Target {
     kind: Kind,
     bytes: u64,

@@ -6,6 +6,7 @@ pub(crate) mod doctor;
 pub(crate) mod leaks;
 pub(crate) mod pool;
 pub(crate) mod processes;
+pub(crate) mod stacks;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod table;

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test program uses a part of it
 
 pub mod course;
+pub mod stacks;
 
 use memscope_ledger::event::{CoverageNote, EventId, ProcessFacts, ProcessHandle, TraceAction};
 use memscope_ledger::report::*;

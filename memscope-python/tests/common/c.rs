@@ -16,13 +16,18 @@ __attribute__((constructor)) static void take(void) {
 }
 "#;
 
-/// A program that is no Python until it loads the library that is its first argument, and then runs its second.
+/// A program that is no Python until it loads the library that is its first argument. It waits for a line, starts the
+/// interpreter, and runs its second argument.
 pub const HOST: &str = r#"
 #include <dlfcn.h>
 #include <stdio.h>
 int main(int n, char **arguments) {
     void *library = dlopen(arguments[1], RTLD_NOW | RTLD_GLOBAL);
     if (!library) { fputs(dlerror(), stderr); return 1; }
+    setbuf(stdin, NULL);
+    puts("\"loaded\"");
+    fflush(stdout);
+    if (getchar() != '\n') return 1;
     ((void (*)(int))dlsym(library, "Py_InitializeEx"))(1);
     return ((int (*)(const char *))dlsym(library, "PyRun_SimpleString"))(arguments[2]);
 }

@@ -135,10 +135,15 @@ impl Program {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    pub fn ask<T: DeserializeOwned>(&mut self) -> T {
+    /// Lets it go on.
+    pub fn tell(&mut self) {
         let input = self.input.as_mut().unwrap();
         input.write_all(b"\n").unwrap();
         input.flush().unwrap();
+    }
+
+    pub fn ask<T: DeserializeOwned>(&mut self) -> T {
+        self.tell();
         self.line()
     }
 }

@@ -6,6 +6,7 @@ mod leaks;
 mod pool;
 mod process;
 mod snapshot;
+mod stacks;
 mod stats;
 mod status;
 
@@ -15,6 +16,7 @@ pub(crate) use leaks::{fluctuation, leaks};
 pub(crate) use pool::pool;
 pub(crate) use process::process_in_brief;
 pub(crate) use snapshot::SnapshotParts;
+pub(crate) use stacks::{grouping, stacks};
 pub(crate) use stats::stats;
 pub(crate) use status::{attached, status};
 

@@ -20,6 +20,7 @@ pub fn process(pid: u32, uid: u32) -> FakeProcess {
         stats: stats(pid, uid),
         groups: vec![group()],
         snapshot: (2, 3, 5),
+        stacks: 30,
     }
 }
 

@@ -1,9 +1,11 @@
 //! A daemon without probes: its answers are made up and can be changed. For tests.
 
 mod answers;
+mod stacks;
 mod triggers;
 
 pub use answers::{device, event, group, process, snapshot, stats, summary};
+pub use stacks::{hard, native, python, stack_row, stacks};
 pub use triggers::{FakeTriggers, kept, trigger};
 
 use crate::{
@@ -14,7 +16,7 @@ use crate::{
 use answers::AS_OF;
 use memscope_ledger::report::{
     DeviceFluctuation, FluctuationQuery, FluctuationReport, Interval, LeakGroup, LeakQuery,
-    LeakReport, ProcessSummary, SnapshotReport, Source, StatsReport, Verdict,
+    LeakReport, ProcessSummary, SnapshotReport, Source, StackReport, StatsReport, Verdict,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +32,8 @@ pub struct FakeProcess {
     pub groups: Vec<LeakGroup>,
     /// Size of the snapshot: segments, blocks in each, trace entries.
     pub snapshot: (usize, usize, usize),
+    /// Number of plain stacks in the answer to `stacks`, which has others besides.
+    pub stacks: usize,
 }
 
 /// The fake.
@@ -224,6 +228,14 @@ impl Daemon for FakeDaemon {
             process: process.stats.process,
             ..snapshot(pid, segments, blocks, entries)
         }))
+    }
+
+    async fn stacks(&self, pid: u32, at: Option<crate::Moment>) -> Result<StackReport, Refusal> {
+        let process = self.find(pid).await?;
+        Ok(StackReport {
+            process: process.stats.process,
+            ..stacks(pid, 0, process.stacks, at.is_some())
+        })
     }
 
     async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal> {

@@ -1,0 +1,342 @@
+//! Flame graphs, drawn by `inferno`.
+
+use super::folded::{Paths, Shown};
+use super::label::Owner;
+use super::{Metric, Tallies, Unit, View, process_name};
+use crate::ExportError;
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
+use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
+use memscope_ledger::report::{StackReport, StackRow};
+use std::cmp::Reverse;
+use std::io::Write;
+
+/// Most stacks that are drawn one by one.
+const MOST_PATHS: usize = 20_000;
+
+/// Draws a flame graph as SVG, with the script that zooms and searches in it. Of growth, what shrank
+/// is left out, and the subtitle says how much that is. At most 20,000 stacks are drawn, the largest; the
+/// others are one frame, which says how many they are.
+pub fn flamegraph(
+    report: &StackReport,
+    view: View,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let paths = Paths::of(report, view)?;
+    let (of, unit) = (process_name(report), view.unit.word());
+    let title = match view.metric {
+        Metric::Growth => format!("Growth of {of}{}, in {unit}", since(report)),
+        metric => format!("{} {unit} of {of}", capital(metric.word())),
+    };
+    let lines = lines(&paths, |shown| {
+        (shown.value > 0).then(|| shown.value.to_string())
+    });
+    let shrunk: i128 = paths.shown.values().map(|shown| shown.value.min(0)).sum();
+    let mut remarks = remarks(report, view);
+    if shrunk < 0 {
+        remarks.push(format!(
+            "not drawn: {} that went",
+            amount(-shrunk, view.unit)
+        ));
+    }
+    remarks.push("orange: the program, yellow: libraries, blue: native".to_owned());
+    let mut palette = palette(&paths);
+    let mut options = options(title, &remarks, view.unit);
+    options.palette_map = Some(&mut palette);
+    let whole = total(&paths, |shown| shown.value.max(0))?;
+    draw(options, whole, &lines, out)
+}
+
+/// Draws what lives now, coloured by what changed since the earlier moment: red grew, blue shrank. A
+/// frame's colour is the change of the stacks that end in it. What is gone altogether has no width, and the
+/// subtitle says how much that is.
+pub fn flamegraph_diff(
+    report: &StackReport,
+    unit: Unit,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    if report.from.is_none() {
+        return Err(ExportError::NoEarlier);
+    }
+    let view = View {
+        metric: Metric::Live,
+        unit,
+    };
+    let paths = Paths::of(report, view)?;
+    let lines = lines(&paths, |shown| {
+        (shown.value > 0).then(|| format!("{} {}", shown.before, shown.value))
+    });
+    let gone: i128 = paths
+        .shown
+        .values()
+        .filter(|shown| shown.value == 0)
+        .map(|shown| shown.before)
+        .sum();
+    let mut remarks = remarks(report, view);
+    if gone > 0 {
+        remarks.push(format!("gone altogether: {}", amount(gone, unit)));
+    }
+    remarks.push("red grew, blue shrank".to_owned());
+    let title = format!(
+        "Live {} of {}, and what changed{}",
+        unit.word(),
+        process_name(report),
+        since(report)
+    );
+    // Both columns are read.
+    total(&paths, |shown| shown.before)?;
+    let whole = total(&paths, |shown| shown.value)?;
+    draw(options(title, &remarks, unit), whole, &lines, out)
+}
+
+/// Lines in the order in which they are to be drawn. What is beyond the largest ones is one line: narrower
+/// than a hair each, they would cost memory by their number.
+fn lines(paths: &Paths, number: impl Fn(&Shown) -> Option<String>) -> Vec<String> {
+    let drawn = paths.shown.iter().enumerate();
+    let mut drawn: Vec<(usize, &Vec<u32>, &Shown)> = drawn
+        .filter(|(_, (_, shown))| number(shown).is_some())
+        .map(|(index, (path, shown))| (index, path, shown))
+        .collect();
+    let mut rest = Shown::default();
+    let mut left_out = 0;
+    if drawn.len() > MOST_PATHS {
+        drawn.sort_by_key(|(_, _, shown)| Reverse(shown.value));
+        for (_, _, shown) in drawn.drain(MOST_PATHS..) {
+            rest.value += shown.value;
+            rest.before += shown.before;
+            left_out += 1;
+        }
+        drawn.sort_by_key(|(index, _, _)| *index);
+    }
+    let mut lines: Vec<String> = drawn
+        .into_iter()
+        .filter_map(|(_, path, shown)| Some(format!("{} {}", paths.text(path), number(shown)?)))
+        .collect();
+    if left_out > 0
+        && let Some(number) = number(&rest)
+    {
+        lines.push(format!("[{left_out} smaller stacks] {number}"));
+    }
+    lines
+}
+
+fn total(paths: &Paths, of: impl Fn(&Shown) -> i128) -> Result<i128, ExportError> {
+    let total = paths.shown.values().map(of).sum();
+    // inferno adds up in 64 bits, and takes differences of them.
+    if total > i128::from(i64::MAX) {
+        return Err(ExportError::TooMuch);
+    }
+    Ok(total)
+}
+
+fn draw(
+    mut options: Options<'_>,
+    whole: i128,
+    lines: &[String],
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    if whole == 0 {
+        return nothing(&options, out);
+    }
+    // A flame chart takes the lines as they come, last one first: the other ways want texts in order.
+    options.flame_chart = true;
+    let lines = lines.iter().rev().map(String::as_str);
+    Ok(from_lines(&mut options, lines, out)?)
+}
+
+/// A picture that says that there is nothing to draw.
+fn nothing(options: &Options<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+    let text = |y: u32, text: &str| {
+        let text = escape(text);
+        format!(
+            "<text x=\"600\" y=\"{y}\" text-anchor=\"middle\" font-family=\"monospace\" font-size=\"14\">{text}</text>\n"
+        )
+    };
+    writeln!(
+        out,
+        "<?xml version=\"1.0\" standalone=\"no\"?>\n<svg version=\"1.1\" width=\"1200\" height=\"100\" \
+         viewBox=\"0 0 1200 100\" xmlns=\"http://www.w3.org/2000/svg\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#f8f8f8\"/>\n{}{}{}</svg>",
+        text(30, &options.title),
+        text(55, options.subtitle.as_deref().unwrap_or_default()),
+        text(80, "Nothing to draw: no stack has any."),
+    )?;
+    Ok(())
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+fn options<'a>(title: String, remarks: &[String], unit: Unit) -> Options<'a> {
+    let mut options = Options::default();
+    options.title = title;
+    options.subtitle = Some(remarks.join("; "));
+    options.count_name = unit.word().to_owned();
+    options.name_type = "Frame:".to_owned();
+    options.bgcolors = Some(BackgroundColor::Grey);
+    // Of a label the beginning says more than the end.
+    options.text_truncate_direction = TextTruncateDirection::Right;
+    options
+}
+
+/// What the picture alone would not say.
+fn remarks(report: &StackReport, view: View) -> Vec<String> {
+    let sum = |keep: &dyn Fn(&StackRow) -> bool| -> i128 {
+        let rows = report.rows.iter().filter(|row| keep(row));
+        rows.map(|row| view.of(&Tallies::of(row)).max(0)).sum()
+    };
+    let whole = sum(&|_| true);
+    let mut remarks = vec![format!(
+        "{}, {}",
+        time(report.as_of.unix_ns),
+        amount(whole, view.unit)
+    )];
+    for (what, some) in [
+        ("cut off", sum(&|row| row.stack.truncated)),
+        ("without frames", sum(&|row| row.stack.frames.is_empty())),
+    ] {
+        if some > 0 {
+            remarks.push(format!(
+                "{:.1} % {what}",
+                some as f64 / whole as f64 * 100.0
+            ));
+        }
+    }
+    remarks
+}
+
+fn since(report: &StackReport) -> String {
+    let from = report.from.map_or(0, |from| from.unix_ns);
+    let seconds = report.as_of.unix_ns.saturating_sub(from) as f64 / 1e9;
+    format!(" in {seconds:.1} s")
+}
+
+/// Seconds since 1970 and their date, in UTC.
+fn time(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (rest / 3600, rest % 3600 / 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+/// Days since 1970 as a date, year by year and month by month.
+fn date(mut days: u64) -> (u64, usize, u64) {
+    let mut year = 1970;
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    for length in lengths {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    (year, month + 1, days + 1)
+}
+
+/// `1.50 GiB`, `12 blocks`.
+fn amount(value: i128, unit: Unit) -> String {
+    if unit == Unit::Count {
+        return format!("{value} blocks");
+    }
+    let mut size = value as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if size < 1024.0 {
+            return format!("{size:.2} {unit}");
+        }
+        size /= 1024.0;
+    }
+    format!("{size:.2} TiB")
+}
+
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => String::new(),
+    }
+}
+
+/// A colour for each label: the hue says whose code it is, the shade tells neighbours apart and is
+/// the same in every picture.
+fn palette(paths: &Paths) -> PaletteMap {
+    let mut palette = PaletteMap::default();
+    for (text, owner) in &paths.labels {
+        palette.insert(text, color(text, *owner));
+    }
+    palette.insert("", REMARK);
+    palette
+}
+
+const REMARK: Color = Color {
+    r: 200,
+    g: 200,
+    b: 200,
+};
+
+fn color(text: &str, owner: Owner) -> Color {
+    // FNV-1a: any hash would do that does not differ from run to run.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let shade = ((hash >> 32) % 40) as u8;
+    match owner {
+        Owner::Program => Color {
+            r: 255 - shade / 2,
+            g: 120 + shade,
+            b: 50,
+        },
+        Owner::Library => Color {
+            r: 250 - shade / 2,
+            g: 215 - shade / 2,
+            b: 100 + shade,
+        },
+        Owner::Native => Color {
+            r: 120 + shade,
+            g: 170 + shade / 2,
+            b: 240 - shade / 2,
+        },
+        Owner::Remark => REMARK,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_750_000_000, "2025-06-15 15:06:40 UTC"),
+            (1_767_225_599, "2025-12-31 23:59:59 UTC"),
+        ] {
+            assert_eq!(time(seconds * 1_000_000_000), text);
+        }
+    }
+
+    #[test]
+    fn amounts() {
+        assert_eq!(amount(0, Unit::Bytes), "0.00 B");
+        assert_eq!(amount(3 << 29, Unit::Bytes), "1.50 GiB");
+        assert_eq!(amount(1 << 50, Unit::Bytes), "1024.00 TiB");
+        assert_eq!(amount(12, Unit::Count), "12 blocks");
+    }
+
+    #[test]
+    fn titles_begin_with_a_capital() {
+        assert_eq!(capital("live"), "Live");
+    }
+}

@@ -1,0 +1,117 @@
+//! Sums by function, file or line.
+
+use super::{Tallies, View};
+use memscope_ledger::report::{Frame, StackReport};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// By what stacks are summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupBy {
+    /// Name and file.
+    Function,
+    /// File.
+    File,
+    /// Name, file and line.
+    Line,
+}
+
+/// Stacks that have a function, a file or a line in common.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Device.
+    pub device: Option<i32>,
+    /// What they have in common: `line` is 0 but for lines, `name` empty for files. `None`: the stacks
+    /// without frames, of which `missing` says why.
+    pub frame: Option<Frame>,
+    /// Why there are no frames.
+    pub missing: Option<&'static str>,
+    /// Where it is the innermost frame.
+    pub own: Tallies,
+    /// Where it is anywhere in the stack. A stack counts once, however often it recurs in it.
+    pub total: Tallies,
+    /// In how many stacks it is.
+    pub stacks: u64,
+}
+
+/// Device, what is in common, and why there are no frames.
+type Key = (Option<i32>, Option<Frame>, Option<&'static str>);
+
+/// Sums up; largest first, by `own` or (`cumulative`) by `total`.
+#[must_use]
+pub fn groups(report: &StackReport, by: GroupBy, view: View, cumulative: bool) -> Vec<Group> {
+    let mut places: HashMap<Key, usize> = HashMap::new();
+    let mut groups: Vec<Group> = Vec::new();
+    let mut place = |groups: &mut Vec<Group>, device, frame: Option<Frame>, missing| {
+        let next = groups.len();
+        let place = *places
+            .entry((device, frame.clone(), missing))
+            .or_insert(next);
+        if place == next {
+            groups.push(Group {
+                device,
+                frame,
+                missing,
+                own: Tallies::default(),
+                total: Tallies::default(),
+                stacks: 0,
+            });
+        }
+        place
+    };
+    let mut counted = HashSet::new();
+    let no_name: Arc<str> = "".into();
+    for row in &report.rows {
+        let tallies = Tallies::of(row);
+        let stack = &row.stack;
+        let keys = stack
+            .frames
+            .iter()
+            .map(|frame| Some(key(frame, by, &no_name)));
+        let nothing = stack.frames.is_empty().then_some(None);
+        counted.clear();
+        for (index, frame) in keys.chain(nothing).enumerate() {
+            let missing = stack.missing.filter(|_| frame.is_none());
+            let place = place(&mut groups, row.device, frame, missing);
+            let Some(group) = groups.get_mut(place) else {
+                continue;
+            };
+            if index == 0 {
+                group.own.add(&tallies);
+            }
+            if counted.insert(place) {
+                group.total.add(&tallies);
+                group.stacks += 1;
+            }
+        }
+    }
+    // Equal ones keep an order of their own, so that two answers do not differ by chance.
+    groups.sort_by(|one, another| {
+        let name = |group: &Group| (group.device, group.frame.clone(), group.missing);
+        size(another, view, cumulative)
+            .cmp(&size(one, view, cumulative))
+            .then_with(|| name(one).cmp(&name(another)))
+    });
+    groups
+}
+
+/// What a group is ordered by.
+fn size(group: &Group, view: View, cumulative: bool) -> (i128, i128) {
+    let (own, total) = (view.of(&group.own), view.of(&group.total));
+    if cumulative {
+        (total, own)
+    } else {
+        (own, total)
+    }
+}
+
+fn key(frame: &Frame, by: GroupBy, no_name: &Arc<str>) -> Frame {
+    let mut key = frame.clone();
+    if by != GroupBy::Line {
+        key.line = 0;
+    }
+    if by == GroupBy::File {
+        key.name = Arc::clone(no_name);
+    }
+    key
+}

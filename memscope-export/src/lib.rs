@@ -15,8 +15,9 @@
 //! * `requested_size` of a block whose requested size is not known is its rounded size, as the viewer
 //!   itself falls back to that. Free blocks have that of their last use, as in PyTorch; 0 where it is not
 //!   known.
-//! * `frames` are empty, `compile_context` is `N/A`: no stacks were taken. `external_annotations`,
-//!   `host_segments` and `host_traces` are empty, as in PyTorch while nobody asked it to record them.
+//! * `frames` are those of Python where a stack was taken, else empty; `compile_context` is `N/A`.
+//!   `external_annotations`, `host_segments` and `host_traces` are empty, as in PyTorch while nobody asked it
+//!   to record them.
 //! * `allocator_settings` are what the process's memory says of them, else its environment at its start
 //!   (`memscope.settings_from` says which): what a script then changed is not in that.
 //! * One key more than PyTorch's, `memscope`: whose snapshot it is, of when, and what limits it. Readers

@@ -175,12 +175,12 @@ fn growth_shows_in_the_readings() {
     torch_ends(twin);
     daemon.stop();
     let recording = daemon.state().join("journal");
+    // Beside the journal's folder lies its lock, in whatever order.
     let epoch = std::fs::read_dir(&recording)
         .unwrap()
-        .next()
-        .unwrap()
-        .unwrap()
-        .path();
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.is_dir())
+        .unwrap();
     let event = format!("event:{}", live["header"]["as_of_event"]["sequence"]);
     let replayed = memscope_tests::Asking::new([
         "--recording",

@@ -92,7 +92,15 @@ fn assert_gap_is_told(stats: &Value) {
 fn the_state_is_right_again() {
     let asked = std::env::var("MEMSCOPE_ROUNDS").ok();
     let rounds = asked.as_ref().map_or(ROUNDS, |text| text.parse().unwrap());
-    let mut daemon = Daemon::with(&["--ring-mib", "1", "--trace-entries", "3000000"]);
+    // The journal must hold all of it: a fast machine makes millions of records.
+    let mut daemon = Daemon::with(&[
+        "--ring-mib",
+        "1",
+        "--trace-entries",
+        "3000000",
+        "--journal-mib",
+        "2048",
+    ]);
     let mut torch = Torch::start(&[]);
     torch.ask("history bare");
     torch.hammer("native", THREADS);

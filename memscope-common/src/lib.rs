@@ -5,6 +5,7 @@
 
 mod cookie;
 mod map;
+mod native;
 mod python;
 mod record;
 
@@ -13,6 +14,7 @@ pub use map::{
     CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING,
     NOWHERE, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS, WATCH_ALL, name,
 };
+pub use native::*;
 pub use python::*;
 pub use record::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,

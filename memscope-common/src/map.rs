@@ -25,6 +25,8 @@ pub mod name {
     pub const SEEN: &str = "SEEN";
     /// Buffers of the walks, a few for each processor.
     pub const SCRATCH: &str = "SCRATCH";
+    /// Rules of unwinding by [`crate::rule_key`], each a [`crate::Rule`].
+    pub const RULES: &str = "RULES";
     /// One [`super::GlobalConfig`].
     pub const CONFIG: &str = "CONFIG";
 }
@@ -81,8 +83,8 @@ pub struct ProcessEntry {
     pub free_place: u8,
     /// Index into `PYTHON`, plus 1. 0: no Python stacks are taken.
     pub python: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: stacks of compiled code are taken.
+    pub native: u32,
     /// Mixed into the identities of stacks: another value has every stack sent again.
     pub stack_salt: u64,
     /// Counts the code objects seen in stacks that have died: mixed in as well, since another code
@@ -151,11 +153,13 @@ pub enum DropReason {
     StackUnsent = 6,
     /// The table of code objects was full.
     CodeTableFull = 7,
+    /// A piece of a stack whose rules were not known yet found no room: the stack has no outer native frames.
+    StackCopyUnsent = 8,
 }
 
 impl DropReason {
     /// All reasons, in order of their number.
-    pub const ALL: [DropReason; 8] = [
+    pub const ALL: [DropReason; 9] = [
         DropReason::RingFull,
         DropReason::InflightFull,
         DropReason::TooDeep,
@@ -164,6 +168,7 @@ impl DropReason {
         DropReason::DeviceTableFull,
         DropReason::StackUnsent,
         DropReason::CodeTableFull,
+        DropReason::StackCopyUnsent,
     ];
     /// The name that users see.
     pub const fn name(self) -> &'static str {
@@ -176,6 +181,7 @@ impl DropReason {
             DropReason::DeviceTableFull => "device_table_full",
             DropReason::StackUnsent => "stack_unsent",
             DropReason::CodeTableFull => "code_table_full",
+            DropReason::StackCopyUnsent => "stack_copy_unsent",
         }
     }
 }

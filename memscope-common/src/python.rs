@@ -72,9 +72,17 @@ pub struct PythonEntry {
     pub code_line_table: u32,
     /// Bytes of a frame up to the end of the last field in use; at most [`FRAME_BYTES`].
     pub frame_bytes: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// What tells that compiled code called a frame: in a frame, a byte that says so; [`ENTRY_ALWAYS`]: all are;
+    /// [`ENTRY_INTERNAL`]: a frame of the interpreter's own comes before it.
+    pub frame_entry: u32,
 }
+
+/// `PythonEntry::frame_entry`: each frame is called by compiled code.
+pub const ENTRY_ALWAYS: u32 = 0xffff_ffff;
+/// `PythonEntry::frame_entry`: frames of the interpreter's own lie between.
+pub const ENTRY_INTERNAL: u32 = 0;
+/// `PythonFrame::code`, a bit: compiled code called this frame.
+pub const FRAME_ENTRY: u64 = 1;
 
 /// A stack that was seen for the first time.
 pub const KIND_STACK: u16 = 8;
@@ -90,7 +98,7 @@ pub const STACK_BROKEN: u8 = 2;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonFrame {
-    /// Address of the code object.
+    /// Address of the code object, and [`FRAME_ENTRY`].
     pub code: u64,
     /// Address of the instruction; frame objects: the index of the last instruction.
     pub instruction: u64,
@@ -102,8 +110,10 @@ pub struct PythonFrame {
 pub struct StackRecord {
     /// Common part.
     pub header: RecordHeader,
-    /// How many frames follow.
-    pub count: u64,
+    /// How many frames of Python code follow.
+    pub count: u32,
+    /// How many frames of compiled code follow them, each a word.
+    pub natives: u32,
     /// Innermost first.
     pub frames: [PythonFrame; MOST_FRAMES],
 }

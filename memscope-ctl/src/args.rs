@@ -210,6 +210,10 @@ pub(crate) enum Stacks {
     None,
     /// The Python frames of each allocation, walked in the kernel.
     Python,
+    /// The frames of compiled code (C++, the interpreter itself), by its unwind tables. Costs more.
+    Native,
+    /// Both as one stack: Python code stands where the interpreter executes it.
+    All,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

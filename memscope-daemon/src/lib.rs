@@ -6,6 +6,7 @@ pub mod config;
 pub mod ingest;
 pub mod keeper;
 pub mod messages;
+pub mod native;
 pub mod probe;
 pub mod python;
 pub mod replay;

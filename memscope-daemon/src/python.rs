@@ -2,8 +2,8 @@
 //! died; and the interpreter's layout in the words of the programs.
 
 use memscope_common::{
-    CODE_OBJECT, FRAME_BYTES, PYTHON_CFRAME, PYTHON_CURRENT_FRAME, PYTHON_FRAME_OBJECTS,
-    PythonEntry, THREAD_STATE_BYTES,
+    CODE_OBJECT, ENTRY_ALWAYS, ENTRY_INTERNAL, FRAME_BYTES, PYTHON_CFRAME, PYTHON_CURRENT_FRAME,
+    PYTHON_FRAME_OBJECTS, PythonEntry, THREAD_STATE_BYTES,
 };
 use memscope_decode::DyingCode;
 use memscope_ledger::event::CodeName;
@@ -100,7 +100,14 @@ pub fn entry(interpreter: &Interpreter) -> Result<PythonEntry, UnfitLayout> {
         code_name: code.name,
         code_line_table: code.lines,
         frame_bytes: frame.size,
-        reserved: 0,
+        frame_entry: match kind {
+            PYTHON_FRAME_OBJECTS => ENTRY_ALWAYS,
+            // 3.11 has no frames of its own on the stack, but a byte in front of the owner's.
+            PYTHON_CFRAME if frame.owner != NONE && frame.owner_internal >= 256 => {
+                field("a frame's entry", frame.owner)?.saturating_sub(1)
+            }
+            _ => ENTRY_INTERNAL,
+        },
     })
 }
 

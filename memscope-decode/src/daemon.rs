@@ -6,8 +6,8 @@ use crate::trim::fit;
 use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::{
-    AllocatorFacts, Backend, CallOp, CodeName, CoverageNote, HeldPart, Layer, Placement,
-    ProcessFacts, ProcessHandle, ReadingCost,
+    AllocatorFacts, Backend, CallOp, CodeName, CoverageNote, HeldPart, Layer, NativeName,
+    Placement, ProcessFacts, ProcessHandle, ReadingCost, StackSeen,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,11 @@ pub const KIND_READING_COST: u16 = KIND_DAEMON_FIRST + 11;
 pub const KIND_LOST: u16 = KIND_DAEMON_FIRST + 15;
 /// [`DaemonRecord::Code`].
 pub const KIND_CODE_NAME: u16 = KIND_DAEMON_FIRST + 12;
+
+/// [`DaemonRecord::Stack`].
+pub const KIND_STACK_WHOLE: u16 = KIND_DAEMON_FIRST + 16;
+/// [`DaemonRecord::Native`].
+pub const KIND_NATIVE_NAME: u16 = KIND_DAEMON_FIRST + 17;
 
 /// [`DaemonRecord::Allocator`].
 pub const KIND_ALLOCATOR: u16 = KIND_DAEMON_FIRST + 13;
@@ -122,6 +127,10 @@ pub enum DaemonRecord {
     Lost,
     /// What names a code object in stacks.
     Code(CodeName),
+    /// A stack whose outer frames of compiled code were not unwound in the kernel.
+    Stack(Box<StackSeen>),
+    /// What is at an address of compiled code.
+    Native(NativeName),
 }
 
 /// What the header of a daemon's record says.
@@ -178,6 +187,8 @@ impl DaemonRecord {
             DaemonRecord::ReadingCost(_) => KIND_READING_COST,
             DaemonRecord::Lost => KIND_LOST,
             DaemonRecord::Code(_) => KIND_CODE_NAME,
+            DaemonRecord::Stack(_) => KIND_STACK_WHOLE,
+            DaemonRecord::Native(_) => KIND_NATIVE_NAME,
         }
     }
 
@@ -198,6 +209,8 @@ impl DaemonRecord {
             DaemonRecord::Held(part) => serde_json::to_vec(part),
             DaemonRecord::ReadingCost(cost) => serde_json::to_vec(cost),
             DaemonRecord::Code(name) => serde_json::to_vec(name),
+            DaemonRecord::Stack(seen) => serde_json::to_vec(seen),
+            DaemonRecord::Native(name) => serde_json::to_vec(name),
         }
         .map_err(|source| EncodeError::Json {
             kind: self.kind(),
@@ -291,6 +304,8 @@ impl DaemonRecord {
             KIND_READING_COST => DaemonRecord::ReadingCost(json.read()?),
             KIND_LOST => json.read::<Nothing>().map(|_| DaemonRecord::Lost)?,
             KIND_CODE_NAME => DaemonRecord::Code(json.read()?),
+            KIND_STACK_WHOLE => DaemonRecord::Stack(json.read()?),
+            KIND_NATIVE_NAME => DaemonRecord::Native(json.read()?),
             _ => return Ok(None),
         }))
     }

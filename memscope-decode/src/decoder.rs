@@ -151,6 +151,8 @@ impl Decoder {
             DaemonRecord::ReadingCost(cost) => Body::ReadingCost(cost),
             DaemonRecord::Lost => Body::Lost,
             DaemonRecord::Code(name) => Body::Code(Box::new(name)),
+            DaemonRecord::Stack(seen) => Body::Stack(seen),
+            DaemonRecord::Native(name) => Body::Native(Box::new(name)),
         };
         self.remember(header, &body);
         Said::Event(body)

@@ -1,17 +1,18 @@
 //! The records that BPF programs write.
 
-use crate::bytes::{Bytes, Header};
+use crate::bytes::{Bytes, Header, check};
 use crate::daemon::SiteDefined;
 use crate::outcome::{Malformed, Skipped, What};
 use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,
     CALL_DEVICE_KNOWN, CODE_LINES, CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord,
-    CodeRecord, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_MAPPINGS, KIND_OOM, KIND_PROCESS,
-    KIND_REPORT, KIND_STACK, KIND_TRACE, MappingsRecord, OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT,
-    PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord, STACK_BROKEN, STACK_BUSY, STACK_HEAD,
-    STACK_NO_FRAMES, STACK_NONE, STACK_TRUNCATED, STACK_UNREADABLE, StackRecord, TRACE_HAS_BLOCK,
-    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
+    CodeRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_MAPPINGS, KIND_OOM,
+    KIND_PROCESS, KIND_REPORT, KIND_STACK, KIND_STACK_COPY, KIND_TRACE, MappingsRecord, OomRecord,
+    Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord,
+    STACK_AT_ENTRY, STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_NO_FRAMES, STACK_NONE,
+    STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord, StackRecord,
+    TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
     Body, Call, CallOp, PoolOom, PoolReport, PoolTrace, ProcessHandle, StackRef, StackSeen,
@@ -231,29 +232,86 @@ fn stack(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
     if header.process == 0 {
         return Ok(Said::Skip(Skipped::NoProcess));
     }
-    let count = raw.u64(offset_of!(StackRecord, count))?;
+    let count = raw.u32(offset_of!(StackRecord, count))? as usize;
+    let natives = raw.u32(offset_of!(StackRecord, natives))? as usize;
     let frame = size_of::<PythonFrame>();
-    let room = header.len.saturating_sub(STACK_HEAD) / frame;
-    if count != room as u64 || header.len != STACK_HEAD + room * frame {
+    let expected = STACK_HEAD
+        .saturating_add(count.saturating_mul(frame))
+        .saturating_add(natives.saturating_mul(size_of::<u64>()));
+    if header.len != expected {
         return Err(Malformed::Size {
             kind: header.kind,
-            expected: STACK_HEAD.saturating_add((count as usize).saturating_mul(frame)),
+            expected,
             found: header.len,
         });
     }
-    let mut frames = Vec::with_capacity(room);
-    for index in 0..room {
-        let at = STACK_HEAD + index * frame;
-        frames.push((
-            raw.u64(at + offset_of!(PythonFrame, code))?,
-            raw.u64(at + offset_of!(PythonFrame, instruction))?,
-        ));
-    }
-    Ok(Said::Event(Body::Stack(Box::new(StackSeen {
+    let mut seen = StackSeen {
         id: header.stack,
-        frames,
+        frames: Vec::with_capacity(count),
+        natives: Vec::with_capacity(natives),
         truncated: header.flags & (STACK_TRUNCATED | STACK_BROKEN) != 0,
-    }))))
+        unfinished: header.flags & STACK_UNFINISHED != 0,
+        ..StackSeen::default()
+    };
+    for index in 0..count {
+        let at = STACK_HEAD + index * frame;
+        let code = raw.u64(at + offset_of!(PythonFrame, code))?;
+        if code & FRAME_ENTRY != 0 {
+            seen.entries.push(index as u32);
+        }
+        let instruction = raw.u64(at + offset_of!(PythonFrame, instruction))?;
+        seen.frames.push((code & !FRAME_ENTRY, instruction));
+    }
+    for index in 0..natives {
+        let at = STACK_HEAD + count * frame + index * size_of::<u64>();
+        seen.natives.push(raw.u64(at)?);
+    }
+    if header.flags & STACK_AT_ENTRY != 0
+        && let Some(first) = seen.natives.first_mut()
+    {
+        // All others lie behind the instruction that is meant.
+        *first = first.wrapping_add(1);
+    }
+    Ok(Said::Event(Body::Stack(Box::new(seen))))
+}
+
+/// A piece of a stack whose rules of unwinding were not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackCopy<'a> {
+    /// Whose.
+    pub process: ProcessHandle,
+    /// Identity of the stack that it is the outer part of.
+    pub stack: u64,
+    /// The address whose rule is missing.
+    pub pc: u64,
+    /// Stack pointer there.
+    pub sp: u64,
+    /// Frame pointer there.
+    pub bp: u64,
+    /// Where `bytes` lay.
+    pub base: u64,
+    /// The stack from there on.
+    pub bytes: &'a [u8],
+}
+
+/// Reads such a record; `None` for any other.
+pub fn stack_copy(record: &[u8]) -> Option<StackCopy<'_>> {
+    let header = check(record).ok()?;
+    if header.kind != KIND_STACK_COPY || header.len != size_of::<StackCopyRecord>() {
+        return None;
+    }
+    let raw = Bytes(record);
+    let len = usize::try_from(raw.u64(offset_of!(StackCopyRecord, len)).ok()?).ok()?;
+    let from = offset_of!(StackCopyRecord, bytes);
+    Some(StackCopy {
+        process: ProcessHandle(header.process),
+        stack: header.stack,
+        pc: raw.u64(offset_of!(StackCopyRecord, pc)).ok()?,
+        sp: raw.u64(offset_of!(StackCopyRecord, sp)).ok()?,
+        bp: raw.u64(offset_of!(StackCopyRecord, bp)).ok()?,
+        base: raw.u64(offset_of!(StackCopyRecord, base)).ok()?,
+        bytes: record.get(from..from.checked_add(len)?)?,
+    })
 }
 
 fn code_died(header: &Header, raw: Bytes) -> Result<Said, Malformed> {

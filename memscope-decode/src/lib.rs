@@ -32,12 +32,12 @@ pub use bytes::{Header, check, is_repeated};
 pub use daemon::{
     DaemonRecord, DeviceTotal, EncodeError, KIND_ALLOCATOR, KIND_ATTACHED, KIND_BACKEND,
     KIND_CLOCK, KIND_CODE_NAME, KIND_COVERAGE, KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED,
-    KIND_HELD, KIND_LOST, KIND_PLACED, KIND_READING_COST, KIND_REPLACED, KIND_SITE_DEFINED,
-    REPEATED, SiteDefined, Stamp,
+    KIND_HELD, KIND_LOST, KIND_NATIVE_NAME, KIND_PLACED, KIND_READING_COST, KIND_REPLACED,
+    KIND_SITE_DEFINED, KIND_STACK_WHOLE, REPEATED, SiteDefined, Stamp,
 };
 pub use decoder::Decoder;
 pub use held::held_parts;
-pub use kernel::{Calibration, DyingCode, calibration, call_op, dying_code};
+pub use kernel::{Calibration, DyingCode, StackCopy, calibration, call_op, dying_code, stack_copy};
 pub use outcome::{Malformed, Notice, Outcome, Skipped, What};
 pub use reader::RecordReader;
 pub use trim::MAX_JSON;

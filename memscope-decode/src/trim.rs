@@ -93,6 +93,15 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
             name.lines_cut |= name.lines.len() > most;
             name.lines.truncate(most);
         }
+        DaemonRecord::Stack(seen) => {
+            seen.truncated |= seen.frames.len() > most || seen.natives.len() > most;
+            seen.frames.truncate(most);
+            seen.natives.truncate(most);
+        }
+        DaemonRecord::Native(name) => {
+            // Functions that were inlined, so many that nobody reads them.
+            name.functions.truncate(most.min(64));
+        }
     }
 }
 

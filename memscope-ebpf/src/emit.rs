@@ -19,7 +19,7 @@ static PROCESSES: HashMap<u32, u32> = HashMap::with_max_entries(memscope_common:
 #[map]
 static SLOTS: Array<ProcessEntry> = Array::with_max_entries(memscope_common::SLOTS, BPF_F_MMAPABLE);
 #[map]
-static DROPS: Array<u64> = Array::with_max_entries(8, 0);
+static DROPS: Array<u64> = Array::with_max_entries(16, 0);
 #[map]
 pub static CONFIG: Array<GlobalConfig> = Array::with_max_entries(1, 0);
 

@@ -7,9 +7,11 @@
 
 mod emit;
 mod inflight;
+mod native;
 mod probes;
 mod python;
 mod read;
+mod stack;
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -1,4 +1,4 @@
-//! Python stacks: walks CPython's frames, sends each stack once, and the names of code objects that die.
+//! Python stacks: walks CPython's frames, and sends the names of code objects that die.
 //!
 //! A helper call costs far more than what it copies, so the walk reads the interpreter's data stack in
 //! large windows and follows the frames inside the copy. The instruction pointer of a frame lies inside
@@ -10,76 +10,32 @@ use aya_ebpf::helpers::generated::{
     bpf_map_lookup_elem, bpf_map_update_elem, bpf_probe_read_user, bpf_ringbuf_output,
 };
 use aya_ebpf::macros::{map, uprobe};
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray};
+use aya_ebpf::maps::{Array, HashMap};
 use aya_ebpf::programs::ProbeContext;
 use core::ffi::c_void;
-use core::intrinsics::{AtomicOrdering, atomic_xchg};
 use core::ptr::{addr_of, read_volatile, write_volatile};
 use memscope_common::{
-    CODE_LINES, CODE_OBJECT, CODE_TEXT, CodeRecord, DropReason, FRAME_BYTES, KIND_CODE, KIND_STACK,
+    CODE_LINES, CODE_OBJECT, CODE_TEXT, CodeRecord, DropReason, ENTRY_ALWAYS, ENTRY_INTERNAL, FRAME_BYTES, FRAME_ENTRY, KIND_CODE,
     MOST_FRAMES, PYTHON_CFRAME, PYTHON_FRAME_OBJECTS, PYTHONS, ProcessEntry, PythonEntry,
-    PythonFrame, RECORD_VERSION, RecordHeader, STACK_BROKEN, STACK_BUSY, STACK_FIRST, STACK_HEAD,
-    STACK_NO_FRAMES, STACK_NONE, STACK_TRUNCATED, STACK_UNREADABLE, StackRecord,
-    THREAD_STATE_BYTES, WINDOW,
+    PythonFrame, RECORD_VERSION, RecordHeader, STACK_BROKEN, STACK_NO_FRAMES, STACK_NONE,
+    STACK_TRUNCATED, STACK_UNREADABLE, THREAD_STATE_BYTES, WINDOW,
 };
 
 use crate::emit::{RING, count_drop, live_process};
 use crate::probes::ids;
 use crate::read;
+use crate::stack::{Scratch, claim, mix, release};
 
 /// Offset of the user's `fs` base in `struct task_struct`, from the kernel's BTF, set before the load.
 #[unsafe(no_mangle)]
 static TASK_FSBASE_OFFSET: u64 = 0;
 
-/// Buffers of one walk.
-#[repr(C)]
-pub struct Scratch {
-    busy: u64,
-    /// Always 0, which the verifier does not know: a walk whose fields begin as constants would be
-    /// verified anew for each frame.
-    zero: u64,
-    state: [u8; THREAD_STATE_BYTES + FRAME_BYTES],
-    /// Some bytes more than are read, so that an offset within a frame never leads outside.
-    window: [u8; WINDOW + FRAME_BYTES + 8],
-    stack: StackRecord,
-    code: CodeRecord,
-}
-
-/// A program may be interrupted in its walk by another task on the same processor: so many walks may
-/// be under way at a time.
-const WALKS: u32 = 4;
-/// Identities that are remembered as sent. A collision only sends a stack again.
-const SEEN_SLOTS: u32 = 1 << 16;
 const CODES_MOST: u32 = 1 << 16;
 
 #[map]
 static PYTHON: Array<PythonEntry> = Array::with_max_entries(PYTHONS, 0);
 #[map]
-static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(WALKS, 0);
-#[map]
-static SEEN: Array<u64> = Array::with_max_entries(SEEN_SLOTS, 0);
-#[map]
 static CODES: HashMap<[u64; 2], u64> = HashMap::with_max_entries(CODES_MOST, 0);
-
-const K1: u64 = 0x9e37_79b9_7f4a_7c15;
-const K2: u64 = 0xd6e8_feb8_6659_fd93;
-
-#[inline(always)]
-fn mix(hash: u64, value: u64) -> u64 {
-    let hash = hash.wrapping_add(value).wrapping_mul(K2);
-    hash ^ (hash >> 32)
-}
-
-#[inline(always)]
-fn finish(hash: u64) -> u64 {
-    let hash = (hash ^ (hash >> 29)).wrapping_mul(K1);
-    let hash = hash ^ (hash >> 32);
-    if hash < STACK_FIRST {
-        hash + STACK_FIRST
-    } else {
-        hash
-    }
-}
 
 /// Copies user memory; false where that fails.
 #[inline(always)]
@@ -101,8 +57,10 @@ const STATE_MASK: u32 = THREAD_STATE_BYTES as u32 - 1;
 
 /// Where the walk stands. Its steps have few paths, each short: the verifier follows all of them.
 #[repr(C)]
-struct Walk {
+pub struct Walk {
     frame: u64,
+    /// The innermost one.
+    first: u64,
     hash: u64,
     /// The window: its first address, and the largest distance at which a frame lies whole in it.
     base: u64,
@@ -118,7 +76,7 @@ struct Walk {
     frame_instruction: u32,
     frame_owner: u32,
     owner_internal: u32,
-    reserved: u32,
+    frame_entry: u32,
     code_tags: u64,
     handle: u64,
     scratch: *mut Scratch,
@@ -188,19 +146,39 @@ fn step<const WHAT: u8>(walk: &mut Walk) -> i64 {
         let code = field(from, walk.frame_code, FRAME_MASK) & !walk.code_tags;
         let owner = field(from, walk.frame_owner, FRAME_MASK) & 0xff;
         if owner < walk.owner_internal as u64 {
-            keep(walk, code, instruction);
+            let entry = match walk.frame_entry {
+                ENTRY_INTERNAL => false,
+                ENTRY_ALWAYS => true,
+                at => field(from, at, FRAME_MASK) & 0xff != 0,
+            };
+            keep(walk, code, instruction, entry);
+        } else {
+            mark_entry(walk);
         }
     }
     walk.frame = previous;
     0
 }
 
+/// The frame that was kept last was called by compiled code.
 #[inline(always)]
-fn keep(walk: &mut Walk, code: u64, instruction: u64) {
+fn mark_entry(walk: &mut Walk) {
+    let at = (walk.count.wrapping_sub(1) & (MOST_FRAMES as u64 - 1)) as usize;
+    // SAFETY: a map value; the index is below the array's length.
+    unsafe {
+        let frame = (&raw mut (*walk.scratch).stack.frames as *mut PythonFrame).add(at);
+        let code = read_volatile(&raw const (*frame).code);
+        write_volatile(&raw mut (*frame).code, code | FRAME_ENTRY);
+    }
+}
+
+#[inline(always)]
+fn keep(walk: &mut Walk, code: u64, instruction: u64, entry: bool) {
     let at = (walk.count & (MOST_FRAMES as u64 - 1)) as usize;
     // SAFETY: a map value; the index is below the array's length.
     unsafe {
         let frame = (&raw mut (*walk.scratch).stack.frames as *mut PythonFrame).add(at);
+        let code = code | if entry { FRAME_ENTRY } else { 0 };
         write_volatile(frame, PythonFrame { code, instruction });
     }
     walk.count += 1;
@@ -279,65 +257,22 @@ fn leaf(layout: &PythonEntry, scratch: *mut Scratch) -> Result<(u64, u64), u64> 
     Ok((frame, chunk))
 }
 
+/// Sees to a walk: where the current thread's innermost frame is.
 #[inline(always)]
-fn claim() -> Option<*mut Scratch> {
-    for index in 0..WALKS {
-        let scratch = SCRATCH.get_ptr_mut(index)?;
-        // SAFETY: a map value.
-        let before =
-            unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*scratch).busy, 1) };
-        if before == 0 {
-            return Some(scratch);
-        }
-    }
-    None
-}
-
-#[inline(always)]
-fn release(scratch: *mut Scratch) {
-    // SAFETY: a map value that this program has claimed.
-    unsafe { write_volatile(&raw mut (*scratch).busy, 0) };
-}
-
-/// The identity of the current thread's Python stack; sends the stack if it is new. `STACK_NONE` where the
-/// process's stacks are not wanted.
-#[inline(always)]
-pub fn stack(process: *mut ProcessEntry, tid: u32) -> u64 {
+pub fn walk(process: *mut ProcessEntry, scratch: *mut Scratch) -> Result<Walk, u64> {
     // SAFETY: a map value.
-    let python = unsafe { (*process).python };
-    if python == 0 {
-        return STACK_NONE;
-    }
-    let Some(layout) = PYTHON.get(python - 1) else {
-        return STACK_NONE;
+    let (python, handle) = unsafe { ((*process).python, (*process).handle) };
+    let layout = match PYTHON.get(python.wrapping_sub(1)) {
+        Some(layout) => layout,
+        None => return Err(STACK_NO_FRAMES),
     };
-    let Some(scratch) = claim() else {
-        return STACK_BUSY;
-    };
-    let id = walk(process, tid, layout, scratch);
-    release(scratch);
-    id
-}
-
-#[inline(always)]
-fn walk(process: *mut ProcessEntry, tid: u32, layout: &PythonEntry, scratch: *mut Scratch) -> u64 {
-    let (frame, chunk) = match leaf(layout, scratch) {
-        Ok(found) => found,
-        Err(why) => return why,
-    };
-    // SAFETY: a map value.
-    let (salt, deaths, handle) = unsafe {
-        (
-            (*process).stack_salt,
-            read_volatile(&raw const (*process).code_deaths),
-            (*process).handle,
-        )
-    };
+    let (frame, chunk) = leaf(layout, scratch)?;
     // SAFETY: a map value.
     let zero = unsafe { read_volatile(&raw const (*scratch).zero) };
-    let mut walk = Walk {
+    Ok(Walk {
         frame,
-        hash: mix(mix(salt, deaths), handle as u64),
+        first: frame,
+        hash: zero,
         base: frame.wrapping_add(1),
         reach: zero,
         chunk,
@@ -350,40 +285,40 @@ fn walk(process: *mut ProcessEntry, tid: u32, layout: &PythonEntry, scratch: *mu
         frame_instruction: layout.frame_instruction,
         frame_owner: layout.frame_owner,
         owner_internal: layout.owner_internal,
-        reserved: 0,
+        frame_entry: layout.frame_entry,
         code_tags: layout.code_tags,
         handle: handle as u64,
         scratch,
-    };
-    // A step may only move the window, so there are more steps than frames.
-    const STEPS: u32 = MOST_FRAMES as u32 * 2;
-    // SAFETY: the callback and its structure, which outlives the call.
+    })
+}
+
+/// A step may only move the window, so there are more steps than frames.
+const STEPS: u32 = MOST_FRAMES as u32 * 2;
+
+/// Adds what identifies the stack to a hash.
+#[inline(always)]
+pub fn hash(walk: &mut Walk, hash: u64) -> u64 {
+    walk.hash = hash;
+    // SAFETY: the callback and its structure, which outlives the call; it is read as the loop left it.
     unsafe {
         bpf_loop(
             STEPS,
             step_hash as *const c_void as *mut c_void,
-            &raw mut walk as *mut c_void,
+            walk as *mut Walk as *mut c_void,
             0,
         );
+        read_volatile(&raw const walk.hash).wrapping_add(read_volatile(&raw const walk.broken))
     }
-    // SAFETY: written through the pointer given to the loop.
-    let (hash, broken) = unsafe {
-        (
-            read_volatile(&raw const walk.hash),
-            read_volatile(&raw const walk.broken),
-        )
-    };
-    let id = finish(hash.wrapping_add(broken));
-    let Some(seen) = SEEN.get_ptr_mut(((id >> 20) as u32) & (SEEN_SLOTS - 1)) else {
-        return id;
-    };
+}
+
+/// Puts all frames into the record of the buffers; gives their number.
+#[inline(always)]
+pub fn keep_all(walk: &mut Walk, scratch: *mut Scratch) -> u64 {
     // SAFETY: a map value.
-    if unsafe { read_volatile(seen) } == id {
-        return id;
-    }
-    walk.frame = frame;
+    let zero = unsafe { read_volatile(&raw const (*scratch).zero) };
+    walk.frame = walk.first;
     // Nothing has changed since: the thread stands in this trap. The window is somewhere else now.
-    walk.base = frame.wrapping_add(1);
+    walk.base = walk.first.wrapping_add(1);
     walk.reach = zero;
     walk.broken = zero;
     // SAFETY: as above.
@@ -391,59 +326,29 @@ fn walk(process: *mut ProcessEntry, tid: u32, layout: &PythonEntry, scratch: *mu
         bpf_loop(
             STEPS,
             step_keep as *const c_void as *mut c_void,
-            &raw mut walk as *mut c_void,
+            walk as *mut Walk as *mut c_void,
             0,
         );
-        if send_stack(process, tid, id, &walk) {
-            write_volatile(seen, id);
-        } else {
-            count_drop(DropReason::StackUnsent);
-        }
+        read_volatile(&raw const walk.count)
     }
-    id
 }
 
+/// What is to be said of the frames.
 #[inline(always)]
-fn send_stack(process: *mut ProcessEntry, tid: u32, id: u64, walk: &Walk) -> bool {
-    // SAFETY: map values, and what the loop wrote through its pointer.
-    unsafe {
-        let record = &raw mut (*walk.scratch).stack;
-        let (mut count, broken, left) = (
-            read_volatile(&raw const walk.count),
+pub fn flags(walk: &Walk) -> u8 {
+    // SAFETY: written through the pointer given to the loop.
+    let (broken, left) = unsafe {
+        (
             read_volatile(&raw const walk.broken),
             read_volatile(&raw const walk.frame),
-        );
-        let mut flags = 0;
-        if broken != 0 {
-            flags |= STACK_BROKEN;
-        } else if left != 0 {
-            flags |= STACK_TRUNCATED;
-        }
-        if count > MOST_FRAMES as u64 {
-            count = MOST_FRAMES as u64;
-            flags |= STACK_TRUNCATED;
-        }
-        let len = STACK_HEAD as u64 + count * size_of::<PythonFrame>() as u64;
-        (*record).header = RecordHeader {
-            len: len as u16,
-            kind: KIND_STACK,
-            version: RECORD_VERSION,
-            flags,
-            reserved: 0,
-            process: (*process).handle,
-            tid,
-            time_ns: bpf_ktime_get_boot_ns(),
-            sequence: 0,
-            lost_before: read_volatile(&raw const (*process).lost),
-            stack: id,
-        };
-        (*record).count = count;
-        bpf_ringbuf_output(
-            &raw const RING as *mut c_void,
-            record as *mut c_void,
-            len,
-            BPF_RB_NO_WAKEUP as u64,
-        ) == 0
+        )
+    };
+    if broken != 0 {
+        STACK_BROKEN
+    } else if left != 0 {
+        STACK_TRUNCATED
+    } else {
+        0
     }
 }
 
@@ -476,7 +381,7 @@ pub fn python_code_dealloc(ctx: ProbeContext) -> u32 {
     let Some(layout) = PYTHON.get(python - 1) else {
         return 0;
     };
-    let Some(scratch) = claim() else {
+    let Some((_, scratch)) = claim() else {
         count_drop(DropReason::StackUnsent);
         return 0;
     };

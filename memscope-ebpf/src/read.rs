@@ -117,6 +117,14 @@ mod arch {
         value
     }
 
+    /// Instruction, stack and frame pointer.
+    #[inline(always)]
+    pub fn place_in_code(ctx: &ProbeContext) -> (u64, u64, u64) {
+        // SAFETY: as above.
+        let r = unsafe { &*ctx.regs };
+        (r.rip as u64, r.rsp as u64, r.rbp as u64)
+    }
+
     /// Stack pointer: at a function's entry it points to the return address.
     #[inline(always)]
     pub fn sp(ctx: &ProbeContext) -> u64 {

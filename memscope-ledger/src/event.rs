@@ -96,6 +96,8 @@ pub enum Body {
     Stack(Box<StackSeen>),
     /// What names a code object in stacks.
     Code(Box<CodeName>),
+    /// What is at an address of compiled code.
+    Native(Box<NativeName>),
     /// A code object that was in stacks is about to be freed: its address may come to name another. What
     /// named it may follow.
     CodeDied {
@@ -143,14 +145,60 @@ pub struct HeldPart {
 }
 
 /// A stack as the programs saw it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StackSeen {
     /// Its identity.
     pub id: u64,
-    /// Code object and instruction of each frame, innermost first.
+    /// Code object and instruction of each frame of Python code, innermost first.
     pub frames: Vec<(u64, u64)>,
+    /// Which of them compiled code called, ascending; empty where that was not looked at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<u32>,
+    /// Frames of compiled code, innermost first: the address behind the call, of a function that is just entered the
+    /// one behind its first byte.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub natives: Vec<u64>,
     /// There were more frames, or one could not be read.
     pub truncated: bool,
+    /// The outer frames of compiled code are found elsewhere and told later, under the same identity.
+    #[serde(default)]
+    pub unfinished: bool,
+    /// This is that: only `natives` and `truncated` count, and replace what was told.
+    #[serde(default)]
+    pub completes: bool,
+}
+
+/// What is at an address of compiled code.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NativeName {
+    /// The address as in [`StackSeen::natives`].
+    pub address: u64,
+    /// The file that it lies in; empty: none is known.
+    pub module: Arc<str>,
+    /// The address in the file's own numbering.
+    pub offset: u64,
+    /// Build id of the file, as hexadecimal digits.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub build_id: String,
+    /// The function, and before it those that were inlined into it, innermost first.
+    pub functions: Vec<NativeFunction>,
+}
+
+/// One function at an address of compiled code.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NativeFunction {
+    /// Its name, demangled; empty: the file does not tell.
+    pub name: Arc<str>,
+    /// Source file, where there is debugging information.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub file: Arc<str>,
+    /// Line in it; 0: not known.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub line: u32,
+}
+
+fn is_none(line: &u32) -> bool {
+    *line == 0
 }
 
 /// What names a code object in stacks, and its lines.

@@ -4,7 +4,7 @@
 //! to answer for a process that it was never told of.
 
 use crate::clock::Clock;
-use crate::event::{Body, CodeName, Event, Level, ProcessFacts, ProcessHandle};
+use crate::event::{Body, CodeName, Event, Level, NativeName, ProcessFacts, ProcessHandle};
 use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
@@ -147,6 +147,11 @@ impl Ledger {
     /// What names the code object at an address now, if anything does.
     pub fn code_name(&self, p: ProcessHandle, code: u64) -> Option<&CodeName> {
         self.processes.get(&p)?.stacks.name_at(code)
+    }
+
+    /// What was told of an address of compiled code.
+    pub fn native_name(&self, p: ProcessHandle, address: u64) -> Option<&NativeName> {
+        self.processes.get(&p)?.stacks.native_at(address)
     }
 
     /// Which code object an address names now, if it is in a stack.

@@ -149,6 +149,7 @@ impl Process {
             }
             Body::Stack(seen) => self.stacks.seen(seen),
             Body::Code(name) => self.stacks.named(name),
+            Body::Native(name) => self.stacks.native(name),
             Body::CodeDied { code } => self.stacks.died(*code, event.id.sequence),
             Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
             // The header has told of it.

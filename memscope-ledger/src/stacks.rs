@@ -1,12 +1,11 @@
-//! The stacks of a process: what the programs identified, the code objects in them, and what each stack
-//! allocated.
+//! The stacks of a process: what the programs identified, the code in them, and what each stack allocated.
 //!
 //! Owns: stacks by content (the programs' identities change whenever they must, the stack does not), code
 //! objects by sighting (an address names another object once the first has died), and sums by device
 //! and stack. Refuses: to name anything twice: the first name of a sighting is what its stacks have, and
 //! what is told when it dies has the last word.
 
-use crate::event::{CodeName, StackRef, StackSeen};
+use crate::event::{CodeName, NativeName, StackRef, StackSeen};
 use crate::fast_hash::FastMap;
 use crate::report::{Frame, FrameKind, Stack, Tally};
 use std::collections::HashMap;
@@ -47,9 +46,19 @@ struct Code {
 
 #[derive(Clone, Debug)]
 struct Held {
-    /// Sighting and instruction, innermost first.
-    frames: Arc<[(u32, u64)]>,
+    content: Arc<Content>,
     truncated: bool,
+}
+
+/// What makes two stacks the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Content {
+    /// Sighting and instruction of each frame of Python code, innermost first.
+    frames: Vec<(u32, u64)>,
+    /// Which of them compiled code called.
+    entries: Vec<u32>,
+    /// Frames of compiled code, innermost first.
+    natives: Vec<u64>,
 }
 
 /// What one stack allocated on one device.
@@ -78,7 +87,9 @@ pub(crate) struct Stacks {
     /// Sightings that have died, by the number of that event, until their name is told.
     dead: FastMap<u64, u32>,
     held: Vec<Held>,
-    by_content: HashMap<Arc<[(u32, u64)]>, StackIndex>,
+    by_content: HashMap<Arc<Content>, StackIndex>,
+    /// Names of compiled code by address.
+    natives: FastMap<u64, Arc<NativeName>>,
     by_identity: FastMap<u64, StackIndex>,
     sums: FastMap<(Option<i32>, StackIndex), Sums>,
     peaks: FastMap<Option<i32>, Peak>,
@@ -91,26 +102,67 @@ pub(crate) struct Stacks {
 impl Stacks {
     /// A stack was seen for the first time, or again under another identity.
     pub(crate) fn seen(&mut self, seen: &StackSeen) {
-        let frames: Vec<(u32, u64)> = seen
-            .frames
-            .iter()
-            .map(|(code, instruction)| (self.sighting(*code), *instruction))
-            .collect();
-        let frames: Arc<[(u32, u64)]> = frames.into();
-        let index = match self.by_content.get(&frames) {
-            Some(index) => *index,
-            None if self.held.len() >= MOST => return,
-            None => {
+        if self.completes(seen) {
+            return;
+        }
+        let content = Arc::new(Content {
+            frames: seen
+                .frames
+                .iter()
+                .map(|(code, instruction)| (self.sighting(*code), *instruction))
+                .collect(),
+            entries: seen.entries.clone(),
+            natives: seen.natives.clone(),
+        });
+        let index = match self.by_content.get(&content) {
+            // What is to be completed is not yet the same as what looks like it.
+            Some(index) if !seen.unfinished => *index,
+            _ if self.held.len() >= MOST => return,
+            _ => {
                 let index = KINDS + self.held.len() as u32;
                 self.held.push(Held {
-                    frames: Arc::clone(&frames),
+                    content: Arc::clone(&content),
                     truncated: seen.truncated,
                 });
-                self.by_content.insert(frames, index);
+                if !seen.unfinished {
+                    self.by_content.insert(content, index);
+                }
                 index
             }
         };
         self.by_identity.insert(seen.id, index);
+    }
+
+    /// Whether this tells the outer frames of compiled code of a stack that is there. Its Python frames stay: code
+    /// objects may have died since.
+    fn completes(&mut self, seen: &StackSeen) -> bool {
+        if !seen.completes {
+            return false;
+        }
+        let index = self.by_identity.get(&seen.id);
+        if let Some(held) = index
+            .and_then(|index| index.checked_sub(KINDS))
+            .and_then(|place| self.held.get_mut(place as usize))
+        {
+            held.content = Arc::new(Content {
+                natives: seen.natives.clone(),
+                ..Content::clone(&held.content)
+            });
+            held.truncated = seen.truncated;
+        }
+        true
+    }
+
+    /// What is at an address of compiled code. The last word counts: another file may come to lie there.
+    pub(crate) fn native(&mut self, name: &NativeName) {
+        if self.natives.len() < MOST_CODES || self.natives.contains_key(&name.address) {
+            self.natives.insert(name.address, Arc::new(name.clone()));
+        }
+    }
+
+    /// What was told of an address of compiled code.
+    pub(crate) fn native_at(&self, address: u64) -> Option<&NativeName> {
+        self.natives.get(&address).map(Arc::as_ref)
     }
 
     fn sighting(&mut self, address: u64) -> u32 {
@@ -257,14 +309,47 @@ impl Stacks {
             };
         };
         Stack {
-            frames: held
-                .frames
-                .iter()
-                .filter_map(|(sighting, instruction)| self.frame(*sighting, *instruction))
-                .collect(),
+            frames: self.frames(&held.content),
             truncated: held.truncated,
             missing: None,
         }
+    }
+
+    /// The frames of both kinds in order: where compiled code is the interpreter's, the Python that it executes
+    /// stands in its place.
+    fn frames(&self, content: &Content) -> Vec<Frame> {
+        let python = |range: std::ops::Range<usize>| {
+            content
+                .frames
+                .get(range)
+                .into_iter()
+                .flatten()
+                .filter_map(|(sighting, instruction)| self.frame(*sighting, *instruction))
+        };
+        let all = content.frames.len();
+        let mut frames = Vec::new();
+        let mut entries = content.entries.iter();
+        let mut from = 0;
+        for address in &content.natives {
+            let name = self.natives.get(address);
+            let executes = name.is_some_and(|name| {
+                let mut functions = name.functions.iter();
+                functions.any(|function| function.name.starts_with(INTERPRETER))
+            });
+            if executes && from < all {
+                // Up to the frame that this very call of the interpreter began with.
+                let to = entries
+                    .next()
+                    .map_or(all, |entry| (*entry as usize + 1).min(all));
+                frames.extend(python(from..to));
+                from = to;
+            } else {
+                native(*address, name, &mut frames);
+            }
+        }
+        // Compiled code was not walked, or not so far.
+        frames.extend(python(from..all));
+        frames
     }
 
     /// `None` for a frame that is still being made.
@@ -284,6 +369,43 @@ impl Stacks {
             file: Arc::clone(&name.file),
             line: name.line(instruction),
         })
+    }
+}
+
+/// How the functions are called that execute Python code.
+const INTERPRETER: &str = "_PyEval_EvalFrame";
+
+/// Adds the frame of an address of compiled code, and those of functions inlined there.
+fn native(address: u64, name: Option<&Arc<NativeName>>, frames: &mut Vec<Frame>) {
+    let Some(name) = name else {
+        frames.push(Frame {
+            kind: FrameKind::Native,
+            name: format!("{address:#x}").into(),
+            file: Arc::from(""),
+            line: 0,
+        });
+        return;
+    };
+    for function in &name.functions {
+        let known = !function.name.is_empty();
+        let file = if function.file.is_empty() {
+            &name.module
+        } else {
+            &function.file
+        };
+        frames.push(Frame {
+            kind: FrameKind::Native,
+            name: if known {
+                Arc::clone(&function.name)
+            } else if name.module.is_empty() {
+                format!("{address:#x}").into()
+            } else {
+                let base = name.module.rsplit('/').next().unwrap_or_default();
+                format!("{base}+{:#x}", name.offset).into()
+            },
+            file: Arc::clone(file),
+            line: function.line,
+        });
     }
 }
 

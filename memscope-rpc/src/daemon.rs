@@ -86,8 +86,40 @@ pub struct AttachRequest {
     pub level: Level,
     /// At level `read`: time between two readings; `None` reads on demand only. Unused elsewhere.
     pub read_every: Option<Duration>,
-    /// Whether Python stacks are taken.
-    pub stacks: bool,
+    /// Which stacks are taken of allocations.
+    pub stacks: StackKinds,
+}
+
+/// Which frames are taken of an allocation's stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackKinds {
+    /// Those of Python code.
+    pub python: bool,
+    /// Those of compiled code.
+    pub native: bool,
+}
+
+impl StackKinds {
+    /// None.
+    pub const NONE: StackKinds = StackKinds {
+        python: false,
+        native: false,
+    };
+    /// Python's.
+    pub const PYTHON: StackKinds = StackKinds {
+        python: true,
+        native: false,
+    };
+    /// Those of compiled code.
+    pub const NATIVE: StackKinds = StackKinds {
+        python: false,
+        native: true,
+    };
+    /// Both.
+    pub const ALL: StackKinds = StackKinds {
+        python: true,
+        native: true,
+    };
 }
 
 /// Which processes to attach.

@@ -8,7 +8,7 @@ use crate::daemon::{
 use crate::export::ChunkStream;
 use crate::serve::ServeOptions;
 use crate::stacks::{self, Question};
-use crate::{Refusal, convert, export};
+use crate::{Refusal, StackKinds, convert, export};
 use memscope_ledger::event::Level;
 use memscope_ledger::report::{FluctuationQuery, LeakQuery, SnapshotReport};
 use memscope_proto::v1::{self, memscope_server::Memscope};
@@ -132,13 +132,15 @@ fn level(number: i32) -> Result<Level, Refusal> {
     }
 }
 
-fn stacks(number: i32) -> Result<bool, Refusal> {
+fn stacks(number: i32) -> Result<StackKinds, Refusal> {
     match v1::Stacks::try_from(number) {
-        Ok(v1::Stacks::None) => Ok(false),
-        Ok(v1::Stacks::Unspecified | v1::Stacks::Python) => Ok(true),
+        Ok(v1::Stacks::None) => Ok(StackKinds::NONE),
+        Ok(v1::Stacks::Unspecified | v1::Stacks::Python) => Ok(StackKinds::PYTHON),
+        Ok(v1::Stacks::Native) => Ok(StackKinds::NATIVE),
+        Ok(v1::Stacks::All) => Ok(StackKinds::ALL),
         Err(_) => Err(invalid(
             format!("stacks of kind {number} are not known"),
-            "none and python are",
+            "none, python, native and all are",
         )),
     }
 }

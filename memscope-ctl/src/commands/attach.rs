@@ -39,6 +39,8 @@ pub(super) async fn attach(
         stacks: match attach.stacks {
             args::Stacks::None => v1::Stacks::None,
             args::Stacks::Python => v1::Stacks::Python,
+            args::Stacks::Native => v1::Stacks::Native,
+            args::Stacks::All => v1::Stacks::All,
         }
         .into(),
     };

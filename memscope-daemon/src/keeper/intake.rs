@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use memscope_common::KIND_STACK_COPY;
 use memscope_decode::{Outcome, RecordReader};
 use memscope_ledger::event::{Body, Event};
 use memscope_rpc::EventItem;
 
-use super::{Keeper, KeeperStatus, Told};
+use super::{Keeper, KeeperStatus, Told, is_kind};
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 
@@ -26,11 +27,22 @@ impl Keeper {
         let Some(ring) = &mut self.ring else {
             return Drained::Reached;
         };
-        let drained = ring.drain(position, limit, |record| batch.extend_from_slice(record));
+        let mut copies = Vec::new();
+        let drained = ring.drain(position, limit, |record| {
+            // Pieces of stacks are of no use to anybody later.
+            if is_kind(record, KIND_STACK_COPY) {
+                copies.push(record.to_vec());
+            } else {
+                batch.extend_from_slice(record);
+            }
+        });
         if !batch.is_empty() {
             self.take(&batch);
         }
         self.batch = batch;
+        for copy in copies {
+            self.stack_copied(copy);
+        }
         self.name_code();
         drained
     }

@@ -7,6 +7,7 @@ mod calibrating;
 mod handle;
 mod intake;
 mod naming;
+mod native;
 mod snapshots;
 
 pub use handle::{Gone, KeeperHandle, KeeperStatus};
@@ -20,13 +21,14 @@ use std::time::Duration;
 
 use memscope_decode::{DaemonRecord, Decoder, Stamp, What};
 use memscope_journal::Journal;
-use memscope_ledger::event::{EventId, ProcessHandle};
+use memscope_ledger::event::{EventId, NativeName, ProcessHandle};
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_rpc::EventHub;
 
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
+use crate::native::Jobs;
 use crate::probe::calibrate::Layout;
 use crate::probe::load::Slot;
 use crate::python::Names;
@@ -81,6 +83,38 @@ pub enum Command {
         process: ProcessHandle,
         /// Names them.
         names: Box<Names>,
+    },
+    /// Stacks of compiled code are taken of this process, and this finishes and names them.
+    Native {
+        /// Handle.
+        process: ProcessHandle,
+        /// Takes what is to be unwound and named.
+        jobs: Jobs,
+    },
+    /// The outer frames of a stack that was to be finished.
+    Unwound {
+        /// Whose.
+        process: ProcessHandle,
+        /// The stack's identity.
+        stack: u64,
+        /// The frames, innermost first.
+        frames: Vec<u64>,
+        /// The outermost frame is among them.
+        whole: bool,
+    },
+    /// Names of addresses of compiled code.
+    Named {
+        /// Whose.
+        process: ProcessHandle,
+        /// What is there.
+        names: Vec<NativeName>,
+    },
+    /// Code that was there is gone, or other code is there: what was named in these ranges is to be named again.
+    Moved {
+        /// Whose.
+        process: ProcessHandle,
+        /// From, to.
+        ranges: Vec<(u64, u64)>,
     },
     /// Look for the layout of PyTorch's allocator in this process.
     Calibrate {
@@ -152,6 +186,8 @@ struct Watched {
     lost_told: u64,
     /// Names code objects, where Python stacks are taken.
     names: Option<Box<Names>>,
+    /// Finishes and names stacks of compiled code, where they are taken.
+    native: Option<Jobs>,
 }
 
 /// The state of the thread.
@@ -173,6 +209,7 @@ pub struct Keeper {
     watched: HashMap<ProcessHandle, Watched>,
     calibrating: HashMap<ProcessHandle, Calibrating>,
     naming: naming::Naming,
+    native: native::Natives,
     /// Site definitions and facts that a new journal segment repeats.
     preamble: Vec<(ProcessHandle, Vec<u8>)>,
     /// Records read, and those of no use by cause.
@@ -218,6 +255,7 @@ impl Keeper {
             watched: HashMap::new(),
             calibrating: HashMap::new(),
             naming: naming::Naming::default(),
+            native: native::Natives::default(),
             preamble: Vec::new(),
             records: 0,
             skipped: HashMap::new(),
@@ -340,6 +378,7 @@ impl Keeper {
                         slot,
                         lost_told: 0,
                         names: None,
+                        native: None,
                     },
                 );
             }
@@ -348,12 +387,30 @@ impl Keeper {
                     watched.names = Some(names);
                 }
             }
+            Command::Native { process, jobs } => {
+                if let Some(watched) = self.watched.get_mut(&process) {
+                    watched.native = Some(jobs);
+                }
+            }
+            Command::Unwound {
+                process,
+                stack,
+                frames,
+                whole,
+            } => self.unwound(process, stack, &frames, whole),
+            Command::Named { process, names } => {
+                for name in names {
+                    self.append(process, &DaemonRecord::Native(name));
+                }
+            }
+            Command::Moved { process, ranges } => self.moved(process, &ranges),
             Command::Calibrate { process, known } => self.calibrate(process, known),
             Command::Unwatch { process, done } => {
                 self.read_everything();
                 self.tell_losses();
                 self.watched.remove(&process);
                 self.calibrating.remove(&process);
+                self.native.forget(process);
                 self.preamble.retain(|(owner, _)| *owner != process);
                 // Nobody waiting any more is no fault.
                 let _ = done.send(());
@@ -501,7 +558,9 @@ impl Keeper {
             | DaemonRecord::DeviceTotal(_)
             | DaemonRecord::ReadingCost(_)
             | DaemonRecord::Lost
-            | DaemonRecord::Code(_) => {}
+            | DaemonRecord::Code(_)
+            | DaemonRecord::Stack(_)
+            | DaemonRecord::Native(_) => {}
         }
     }
 

@@ -34,6 +34,10 @@ const ROUNDS: u32 = 8;
 impl Keeper {
     /// A stack came: its code objects are named soon.
     pub(super) fn stack_came(&mut self, event: &Event, seen: &StackSeen) {
+        self.native_stack_came(event.process, seen);
+        if seen.completes {
+            return;
+        }
         self.naming
             .stacks
             .push((event.process, Box::new(seen.clone())));
@@ -63,8 +67,9 @@ impl Keeper {
         }
         self.naming.segments = segments;
         self.naming.told.clear();
+        self.native.begin_segment();
         for watched in self.watched.values() {
-            if watched.names.is_some() {
+            if watched.names.is_some() || watched.native.is_some() {
                 watched.slot.resend_stacks();
             }
         }
@@ -100,6 +105,7 @@ impl Keeper {
                 }
             }
         }
+        self.tell_natives_again();
         self.naming.busy = false;
     }
 

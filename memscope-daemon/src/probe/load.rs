@@ -11,7 +11,7 @@ use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData};
 use aya::programs::{RawTracePoint, UProbe};
 use memscope_common::{
     CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, NOWHERE, PROCESS_LIVE, ProcessEntry,
-    PythonEntry, name,
+    PythonEntry, Rule, name, rule_key,
 };
 
 use super::calibrate::Layout;
@@ -128,6 +128,25 @@ pub struct Kernel {
     python: Array<MapData, PythonValue>,
     /// Layouts of interpreters that the programs know, by index.
     pythons: Vec<PythonEntry>,
+    rules: Option<Rules>,
+}
+
+/// The rules by which the programs unwind compiled code.
+pub struct Rules(BpfHashMap<MapData, u64, u64>);
+
+impl Rules {
+    /// Sets the rule of an address.
+    pub fn set(&mut self, process: u32, address: u64, rule: Rule) -> Result<(), ProbeError> {
+        self.0
+            .insert(rule_key(process, address), rule.0, 0)
+            .map_err(map_error(name::RULES, "changed"))
+    }
+
+    /// Forgets it.
+    pub fn remove(&mut self, process: u32, address: u64) {
+        // It may never have found room.
+        let _ = self.0.remove(&rule_key(process, address));
+    }
 }
 
 fn map_error(
@@ -220,6 +239,8 @@ impl Kernel {
             Array::try_from(take(name::CONFIG)?).map_err(map_error(name::CONFIG, "opened"))?;
         let python =
             Array::try_from(take(name::PYTHON)?).map_err(map_error(name::PYTHON, "opened"))?;
+        let rules =
+            BpfHashMap::try_from(take(name::RULES)?).map_err(map_error(name::RULES, "opened"))?;
         let mut kernel = Kernel {
             bpf,
             multi,
@@ -232,9 +253,15 @@ impl Kernel {
             config,
             python,
             pythons: Vec::new(),
+            rules: Some(Rules(rules)),
         };
         kernel.configure(0, ring_bytes / 4)?;
         Ok((kernel, ring))
+    }
+
+    /// The rules of unwinding, once: for the thread that makes them.
+    pub fn take_rules(&mut self) -> Option<Rules> {
+        self.rules.take()
     }
 
     /// Which links are used.
@@ -403,6 +430,13 @@ impl Slot {
         // SAFETY: an aligned u32 in the shared mapping.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).python) }
             .store(python, Ordering::Release);
+    }
+
+    /// Has stacks of compiled code taken.
+    pub fn set_native(&self, native: bool) {
+        // SAFETY: an aligned u32 in the shared mapping.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).native) }
+            .store(u32::from(native), Ordering::Release);
     }
 
     /// Has every stack of this process sent again at its next sight.

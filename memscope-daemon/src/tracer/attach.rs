@@ -8,6 +8,7 @@ use memscope_decode::DaemonRecord;
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_rpc::{
     AttachOutcome, AttachRequest, AttachScope, AttachedProcess, Caller, Refusal, RefusedProcess,
+    StackKinds,
 };
 use memscope_site::catalog::Purpose;
 use memscope_site::{Resolved, SiteError};
@@ -19,8 +20,8 @@ use crate::keeper::Command;
 pub(super) struct Cause {
     pub(super) level: Level,
     pub(super) read_every: Option<Duration>,
-    /// Whether Python stacks are taken.
-    pub(super) stacks: bool,
+    /// Which stacks are taken.
+    pub(super) stacks: StackKinds,
     pub(super) rule: Option<u64>,
     pub(super) children: bool,
     /// Attach even if no device library is mapped yet.
@@ -173,7 +174,7 @@ impl Tracer {
                     alloc_place: NOWHERE,
                     free_place: NOWHERE,
                     python: 0,
-                    reserved: 0,
+                    native: 0,
                     stack_salt: 0,
                     code_deaths: 0,
                 },
@@ -253,6 +254,7 @@ impl Tracer {
         // Libraries that were mapped while we looked.
         self.place_again(pid);
         self.start_python(pid);
+        self.start_native(pid);
         self.read_backend(pid);
         self.start_reading(pid);
         self.notice_exits();

@@ -26,6 +26,7 @@ impl Tracer {
                     if let Some(pid) = self.pid_of(process) {
                         self.place_again(pid);
                         self.read_backend(pid);
+                        self.unwinder.mapped(process);
                     }
                 }
                 What::Exec { tgid } if process.0 != 0 => self.executed(process, tgid),

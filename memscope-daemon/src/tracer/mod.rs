@@ -35,6 +35,7 @@ use memscope_site::{FileIdentity, FoundSite, ObjectSites, Resolver};
 use tokio::sync::oneshot;
 
 use crate::keeper::{Command, KeeperHandle, Told};
+use crate::native::Unwinder;
 use crate::probe::calibrate::Layout;
 use crate::probe::load::{AttachMethod, Kernel};
 
@@ -110,6 +111,7 @@ pub struct TracerStatus {
 pub struct Tracer {
     kernel: Kernel,
     keeper: KeeperHandle,
+    unwinder: Unwinder,
     orders: Sender<Order>,
     resolver: Resolver,
     traced: BTreeMap<u32, Traced>,
@@ -138,6 +140,8 @@ impl Tracer {
         (own, orders): (Sender<Order>, Receiver<Order>),
         wake_bytes: u32,
     ) -> std::io::Result<std::thread::JoinHandle<()>> {
+        let mut kernel = kernel;
+        let unwinder = Unwinder::start(kernel.take_rules(), keeper.clone())?;
         std::thread::Builder::new()
             .name("tracer".to_owned())
             .spawn(move || {
@@ -145,6 +149,7 @@ impl Tracer {
                 Tracer {
                     kernel,
                     keeper,
+                    unwinder,
                     orders: own,
                     resolver: Resolver::new(),
                     traced: BTreeMap::new(),
@@ -345,6 +350,7 @@ impl Tracer {
             let _ = wait.recv();
         }
         self.kernel.remove_process(pid);
+        self.unwinder.forget(traced.handle);
         tracing::info!(pid, "no longer traced");
         Some(traced)
     }

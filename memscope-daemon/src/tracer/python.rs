@@ -16,7 +16,7 @@ impl Tracer {
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };
-        if !traced.stacks || traced.python || traced.level == Level::Read {
+        if !traced.stacks.python || traced.python || traced.level == Level::Read {
             return;
         }
         if let Err(why) = self.place_python(pid) {
@@ -26,6 +26,30 @@ impl Tracer {
                 "no_python_stacks",
                 &format!("no Python stacks are taken: {why}"),
             );
+        }
+    }
+
+    /// Has the stacks of a process's compiled code taken.
+    pub(super) fn start_native(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        if !traced.stacks.native || traced.level == Level::Read {
+            return;
+        }
+        let process = traced.handle;
+        let Some(jobs) = self.unwinder.watch(process, pid) else {
+            self.note(
+                pid,
+                "no_native_stacks",
+                "no stacks of compiled code are taken: what unwinds them has ended",
+            );
+            return;
+        };
+        let _ = self.keeper.send(Command::Native { process, jobs });
+        self.keeper_is_up_to_date();
+        if let Some(traced) = self.traced.get(&pid) {
+            traced.slot.set_native(true);
         }
     }
 

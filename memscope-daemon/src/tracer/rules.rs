@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use memscope_ledger::event::Level;
-use memscope_rpc::{AttachScope, Caller};
+use memscope_rpc::{AttachScope, Caller, StackKinds};
 
 /// One rule.
 #[derive(Debug, Clone)]
@@ -17,8 +17,8 @@ pub struct Rule {
     pub level: Level,
     /// Time between readings, at level `read`.
     pub read_every: Option<Duration>,
-    /// Whether Python stacks are taken.
-    pub stacks: bool,
+    /// Which stacks are taken.
+    pub stacks: StackKinds,
     /// Who made it: only processes that this caller may see are attached.
     pub caller: Caller,
     /// Processes attached so far.
@@ -108,7 +108,7 @@ mod tests {
             scope,
             level: Level::Trace,
             read_every: None,
-            stacks: true,
+            stacks: StackKinds::PYTHON,
             caller: Caller {
                 uid: 0,
                 gid: 0,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use memscope_ledger::event::{
     AllocatorFacts, Backend, CoverageNote, Level, ProcessFacts, ProcessHandle,
 };
-use memscope_rpc::BaselineRead;
+use memscope_rpc::{BaselineRead, StackKinds};
 use memscope_site::FileIdentity;
 
 use crate::probe::links::Link;
@@ -80,8 +80,8 @@ pub struct Traced {
     pub next_read: Instant,
     /// Hash of its code mappings when they were last looked at.
     pub mappings: Option<u64>,
-    /// Python stacks are wanted.
-    pub stacks: bool,
+    /// Stacks that are wanted.
+    pub stacks: StackKinds,
     /// Python stacks are taken.
     pub python: bool,
     /// Rule that attached it.

@@ -12,7 +12,7 @@ use memscope_common::{
 
 use super::{device, ids};
 use crate::emit::{count_drop, count_nested, emit, live_process};
-use crate::{inflight, python, read};
+use crate::{inflight, native, read, stack};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, from the driver API's header.
 const LOCATION_DEVICE: u32 = 1;
@@ -76,7 +76,8 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
         count_nested(process);
         return 0;
     }
-    send(process, tgid, tid, cookie, &call, status, nested);
+    let place = native::at_return(&ctx);
+    send(process, tgid, tid, cookie, &call, status, nested, place);
     0
 }
 
@@ -150,6 +151,7 @@ fn reset_device(tgid: u32, cookie: Cookie, call: &InflightCall) -> Option<i32> {
     }
 }
 
+#[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn send(
     process: *mut ProcessEntry,
@@ -159,6 +161,7 @@ fn send(
     call: &InflightCall,
     status: i32,
     nested: u32,
+    place: native::Place,
 ) {
     let done = status == 0;
     let ptr = if cookie.ptr_mode() == PtrMode::Value as u8 {
@@ -226,7 +229,7 @@ fn send(
         }
     };
     let time_ns = call.time_ns;
-    // The Python stack at the return is that at the entry.
+    // The stack at the return is that at the entry, but for the function itself.
     let op = cookie.op();
     let comes = op == Op::Alloc as u16
         || op == Op::AsyncAlloc as u16
@@ -234,7 +237,7 @@ fn send(
         || op == Op::HostAlloc as u16
         || op == Op::Create as u16;
     let stack = if comes {
-        python::stack(process, tid)
+        stack::stack(process, tid, place)
     } else {
         STACK_NONE
     };

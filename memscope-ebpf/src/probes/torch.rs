@@ -10,7 +10,7 @@ use memscope_common::{
 
 use super::ids;
 use crate::emit::{emit, live_process};
-use crate::{python, read};
+use crate::{native, read, stack};
 
 /// `c10::DeviceType::CPU`.
 const DEVICE_CPU: i8 = 0;
@@ -33,7 +33,7 @@ pub fn torch_report(ctx: ProbeContext) -> u32 {
     };
     // At level blocks there is nothing else to carry it; a free has no stack.
     let stack = if args[1] as i64 > 0 {
-        python::stack(process, tid)
+        stack::stack(process, tid, native::at_entry(&ctx))
     } else {
         STACK_NONE
     };
@@ -59,7 +59,7 @@ pub fn torch_oom(ctx: ProbeContext) -> u32 {
     let Some(process) = live_process(tgid) else {
         return 0;
     };
-    let stack = python::stack(process, tid);
+    let stack = stack::stack(process, tid, native::at_entry(&ctx));
     emit::<OomRecord>(process, tid, KIND_OOM, 0, stack, |record| {
         // SAFETY: the reservation is as large as OomRecord; every field is written.
         unsafe {
@@ -99,7 +99,7 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
     // First of all: what is known before the walk, the verifier has to carry through it.
     let stack = match action {
         ACTION_FREE_REQUESTED | ACTION_FREE_COMPLETED | ACTION_SNAPSHOT => STACK_NONE,
-        _ => python::stack(process, tid),
+        _ => stack::stack(process, tid, native::at_entry(&ctx)),
     };
     let cookie = read::cookie(&ctx);
     let mut beside = Beside {

@@ -69,6 +69,16 @@ fn body(body: &Body) -> Wire {
             id: seen.id,
             frames: seen.frames.len() as u32,
             truncated: seen.truncated,
+            natives: seen.natives.len() as u32,
+        }),
+        Body::Native(name) => Wire::Native(v1::NativeName {
+            address: name.address,
+            module: name.module.to_string(),
+            functions: name
+                .functions
+                .iter()
+                .map(|function| function.name.to_string())
+                .collect(),
         }),
         Body::Code(name) => Wire::Code(v1::CodeName {
             code: name.code,

@@ -1,0 +1,148 @@
+//! Stacks of compiled code: handing over what is to be unwound and named, and taking what came of it.
+
+use std::collections::{HashMap, HashSet};
+
+use memscope_decode::{DaemonRecord, stack_copy};
+use memscope_ledger::event::{NativeName, ProcessHandle, StackSeen};
+
+use super::Keeper;
+use crate::native::{Job, hand};
+
+/// Most stacks that wait for their outer frames.
+const MOST_WAITING: usize = 1 << 16;
+
+/// What is under way.
+#[derive(Default)]
+pub(super) struct Natives {
+    /// Addresses that were named, or are being named, since the journal's segment began.
+    told: HashSet<(ProcessHandle, u64)>,
+    /// Stacks that wait for their outer frames: the inner ones.
+    waiting: HashMap<(ProcessHandle, u64), Vec<u64>>,
+    /// Names that were told before the journal's segment began.
+    again: Vec<(ProcessHandle, NativeName)>,
+    /// Where other code lies now than was named.
+    moved: Vec<(ProcessHandle, u64, u64)>,
+}
+
+impl Natives {
+    /// A segment of the journal is readable without those before it: all is told again.
+    pub(super) fn begin_segment(&mut self) {
+        self.told.clear();
+    }
+
+    pub(super) fn forget(&mut self, process: ProcessHandle) {
+        self.told.retain(|(owner, _)| *owner != process);
+        self.waiting.retain(|(owner, _), _| *owner != process);
+        self.moved.retain(|(owner, _, _)| *owner != process);
+    }
+
+    fn is_moved(&self, process: ProcessHandle, address: u64) -> bool {
+        let call = address.wrapping_sub(1);
+        let mut moved = self.moved.iter();
+        moved.any(|(owner, from, to)| *owner == process && (*from..*to).contains(&call))
+    }
+}
+
+impl Keeper {
+    /// A piece of a stack came.
+    pub(super) fn stack_copied(&mut self, record: Vec<u8>) {
+        let Some(copy) = stack_copy(&record) else {
+            *self.skipped.entry("malformed").or_default() += 1;
+            return;
+        };
+        let process = copy.process;
+        let Some(jobs) = self.watched.get(&process).and_then(|w| w.native.as_ref()) else {
+            return;
+        };
+        if !hand(jobs, Job::Copy(record)) {
+            *self.skipped.entry("stack_copy_unhandled").or_default() += 1;
+        }
+    }
+
+    /// A stack came whose frames of compiled code may have to be named.
+    pub(super) fn native_stack_came(&mut self, process: ProcessHandle, seen: &StackSeen) {
+        if seen.natives.is_empty() {
+            return;
+        }
+        if seen.unfinished && self.native.waiting.len() < MOST_WAITING {
+            self.native
+                .waiting
+                .insert((process, seen.id), seen.natives.clone());
+        }
+        let mut known = Vec::new();
+        let mut unknown = Vec::new();
+        for address in &seen.natives {
+            if !self.native.told.insert((process, *address)) {
+                continue;
+            }
+            match self.ledger.native_name(process, *address) {
+                Some(name) if !self.native.is_moved(process, *address) => {
+                    known.push((process, name.clone()));
+                }
+                _ => unknown.push(*address),
+            }
+        }
+        self.native.again.extend(known);
+        if unknown.is_empty() {
+            return;
+        }
+        let handed = self
+            .watched
+            .get(&process)
+            .and_then(|watched| watched.native.as_ref())
+            .is_some_and(|jobs| {
+                let addresses = unknown.clone();
+                hand(jobs, Job::Name { process, addresses })
+            });
+        if !handed {
+            // Their next sight has them named.
+            for address in unknown {
+                self.native.told.remove(&(process, address));
+            }
+        }
+    }
+
+    /// The outer frames of a stack are known.
+    pub(super) fn unwound(
+        &mut self,
+        process: ProcessHandle,
+        stack: u64,
+        frames: &[u64],
+        whole: bool,
+    ) {
+        // The stack itself was sent right after the piece.
+        self.read_everything();
+        let Some(mut natives) = self.native.waiting.remove(&(process, stack)) else {
+            *self.skipped.entry("stack_copy_unhandled").or_default() += 1;
+            return;
+        };
+        natives.extend(frames);
+        let seen = StackSeen {
+            id: stack,
+            natives,
+            truncated: !whole,
+            completes: true,
+            ..StackSeen::default()
+        };
+        self.append(process, &DaemonRecord::Stack(Box::new(seen)));
+    }
+
+    /// Tells again what the journal's new segment needs.
+    pub(super) fn tell_natives_again(&mut self) {
+        for (process, name) in std::mem::take(&mut self.native.again) {
+            self.append(process, &DaemonRecord::Native(name));
+        }
+    }
+
+    /// Code went, or came elsewhere: what was named there is named again at its next sight.
+    pub(super) fn moved(&mut self, process: ProcessHandle, ranges: &[(u64, u64)]) {
+        let moved = ranges.iter().map(|(from, to)| (process, *from, *to));
+        self.native.moved.extend(moved);
+        let mut told = std::mem::take(&mut self.native.told);
+        told.retain(|(owner, address)| !self.native.is_moved(*owner, *address));
+        self.native.told = told;
+        if let Some(watched) = self.watched.get(&process) {
+            watched.slot.resend_stacks();
+        }
+    }
+}

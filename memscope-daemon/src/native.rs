@@ -1,0 +1,271 @@
+//! Stacks of compiled code: the thread that makes the rules by which the programs unwind, finishes the stacks for
+//! which there was no rule yet, and finds the names of what is in them.
+//!
+//! Neither may keep the ring from being read: tables and symbols of one library are up to half a gigabyte.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+
+use memscope_decode::stack_copy;
+use memscope_ledger::event::{NativeFunction, NativeName, ProcessHandle};
+use memscope_native::{Image, Piece, Process, Shared, Symbols};
+
+use crate::keeper::{Command, KeeperHandle};
+use crate::probe::load::Rules;
+
+/// Jobs that may wait: each a piece of a stack, or the addresses of one.
+const QUEUE: usize = 4096;
+
+/// What is to be done.
+pub enum Job {
+    /// A process whose stacks are taken.
+    Watch {
+        /// Handle.
+        process: ProcessHandle,
+        /// Its number.
+        pid: u32,
+    },
+    /// A piece of a stack, as the programs sent it.
+    Copy(Vec<u8>),
+    /// Addresses to be named, as in stacks.
+    Name {
+        /// Whose.
+        process: ProcessHandle,
+        /// Which.
+        addresses: Vec<u64>,
+    },
+    /// Code was mapped or unmapped.
+    Mapped(ProcessHandle),
+    /// Its stacks are no longer taken.
+    Forget(ProcessHandle),
+}
+
+/// Takes jobs.
+pub type Jobs = SyncSender<Job>;
+
+/// The way to the thread.
+#[derive(Debug)]
+pub struct Unwinder {
+    jobs: Jobs,
+}
+
+impl Unwinder {
+    /// Starts it. Without rules (they are given once) nothing is unwound.
+    pub fn start(rules: Option<Rules>, keeper: KeeperHandle) -> std::io::Result<Unwinder> {
+        let (jobs, queue) = std::sync::mpsc::sync_channel(QUEUE);
+        std::thread::Builder::new()
+            .name("unwinder".to_owned())
+            .spawn(move || {
+                Worker {
+                    rules,
+                    keeper,
+                    shared: Shared::default(),
+                    symbols: Symbols::default(),
+                    processes: HashMap::new(),
+                }
+                .run(&queue);
+            })?;
+        Ok(Unwinder { jobs })
+    }
+
+    /// Prepares for the stacks of a process; `None` if the thread has ended.
+    pub fn watch(&self, process: ProcessHandle, pid: u32) -> Option<Jobs> {
+        self.jobs.send(Job::Watch { process, pid }).ok()?;
+        Some(self.jobs.clone())
+    }
+
+    /// What a process has mapped has changed.
+    pub fn mapped(&self, process: ProcessHandle) {
+        // If it is so busy, it will see when it comes across an address that it does not know.
+        let _ = self.jobs.try_send(Job::Mapped(process));
+    }
+
+    /// A process is no longer traced.
+    pub fn forget(&self, process: ProcessHandle) {
+        let _ = self.jobs.send(Job::Forget(process));
+    }
+}
+
+/// Hands a job over; false if there is no room.
+pub fn hand(jobs: &Jobs, job: Job) -> bool {
+    match jobs.try_send(job) {
+        Ok(()) => true,
+        Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
+    }
+}
+
+struct Watched {
+    process: Process,
+    /// Addresses with rules.
+    rules: HashSet<u64>,
+}
+
+struct Worker {
+    rules: Option<Rules>,
+    keeper: KeeperHandle,
+    shared: Shared,
+    symbols: Symbols,
+    processes: HashMap<ProcessHandle, Watched>,
+}
+
+impl Worker {
+    fn run(mut self, queue: &Receiver<Job>) {
+        for job in queue {
+            match job {
+                Job::Watch { process, pid } => {
+                    let mut code = Process::new(pid);
+                    if let Err(error) = code.read(&mut self.shared) {
+                        tracing::debug!(pid, %error, "its mapped code could not be read");
+                    }
+                    self.processes.insert(
+                        process,
+                        Watched {
+                            process: code,
+                            rules: HashSet::new(),
+                        },
+                    );
+                }
+                Job::Copy(record) => self.copied(&record),
+                Job::Name { process, addresses } => self.name(process, &addresses),
+                Job::Mapped(process) => self.mapped(process),
+                Job::Forget(process) => {
+                    if let Some(watched) = self.processes.remove(&process) {
+                        self.unset(process, watched.rules);
+                    }
+                    self.shared.sweep();
+                }
+            }
+        }
+    }
+
+    fn unset(&mut self, process: ProcessHandle, addresses: impl IntoIterator<Item = u64>) {
+        if let Some(rules) = &mut self.rules {
+            for address in addresses {
+                rules.remove(process.0, address);
+            }
+        }
+    }
+
+    fn copied(&mut self, record: &[u8]) {
+        let Some(copy) = stack_copy(record) else {
+            return;
+        };
+        let Some(watched) = self.processes.get_mut(&copy.process) else {
+            return;
+        };
+        let piece = Piece {
+            pc: copy.pc,
+            sp: copy.sp,
+            bp: copy.bp,
+            base: copy.base,
+            bytes: copy.bytes,
+        };
+        let unwound = watched.process.unwind(&piece, &mut self.shared);
+        if let Some(rules) = &mut self.rules {
+            for (address, rule) in unwound.rules {
+                if !watched.rules.insert(address) {
+                    continue;
+                }
+                if let Err(error) = rules.set(copy.process.0, address, rule) {
+                    // No room: its stacks are copied each time, which is slower and no less right.
+                    tracing::debug!(error = %crate::error_chain(&error), "a rule found no room");
+                    watched.rules.remove(&address);
+                }
+            }
+        }
+        let _ = self.keeper.send(Command::Unwound {
+            process: copy.process,
+            stack: copy.stack,
+            frames: unwound.frames,
+            whole: unwound.whole,
+        });
+    }
+
+    fn name(&mut self, process: ProcessHandle, addresses: &[u64]) {
+        let Some(watched) = self.processes.get_mut(&process) else {
+            return;
+        };
+        /// Addresses of one file, and where each belongs.
+        #[derive(Default)]
+        struct InFile {
+            offsets: Vec<u64>,
+            places: Vec<usize>,
+        }
+        let mut names: Vec<NativeName> = Vec::with_capacity(addresses.len());
+        let mut files: HashMap<*const Image, (Arc<Image>, InFile)> = HashMap::new();
+        for address in addresses {
+            // What is meant is the call, which lies before it.
+            let call = address.wrapping_sub(1);
+            let mut name = NativeName {
+                address: *address,
+                functions: vec![NativeFunction::default()],
+                ..NativeName::default()
+            };
+            if let Some((module, image, offset)) = watched.process.place(call, &mut self.shared) {
+                name.module = module;
+                name.offset = offset;
+                if let Some(image) = image {
+                    name.build_id = image.build_id().map(hexadecimal).unwrap_or_default();
+                    let (_, file) = files
+                        .entry(Arc::as_ptr(&image))
+                        .or_insert_with(|| (image, InFile::default()));
+                    file.offsets.push(offset);
+                    file.places.push(names.len());
+                }
+            }
+            names.push(name);
+        }
+        for (image, file) in files.into_values() {
+            let found = self.symbols.name(&image, &file.offsets);
+            for (place, named) in file.places.into_iter().zip(found) {
+                if let Some(name) = names.get_mut(place) {
+                    name.functions = named
+                        .functions
+                        .into_iter()
+                        .map(|function| NativeFunction {
+                            name: function.name.into(),
+                            file: function.file.into(),
+                            line: function.line,
+                        })
+                        .collect();
+                }
+            }
+        }
+        let _ = self.keeper.send(Command::Named { process, names });
+    }
+
+    fn mapped(&mut self, process: ProcessHandle) {
+        let Some(watched) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let Ok(gone) = watched.process.read_again(&mut self.shared) else {
+            return;
+        };
+        if gone.is_empty() {
+            return;
+        }
+        let inside = |address: &u64| {
+            let mut ranges = gone.iter();
+            ranges.any(|(from, to)| (*from..*to).contains(&address.wrapping_sub(1)))
+        };
+        let stale: Vec<u64> = watched.rules.iter().copied().filter(inside).collect();
+        for address in &stale {
+            watched.rules.remove(address);
+        }
+        self.unset(process, stale);
+        let _ = self.keeper.send(Command::Moved {
+            process,
+            ranges: gone,
+        });
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

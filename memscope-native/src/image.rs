@@ -1,0 +1,205 @@
+//! One file of code: its tables, as rules.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Operation, Register,
+    RegisterRule, UnwindContext, UnwindExpression, UnwindSection,
+};
+use memscope_common::{RULE_BP, RULE_BP_DEREF, RULE_END, RULE_SP, RULE_STOP, Rule};
+use memscope_site::elf::{Elf, ElfError, FileBytes};
+
+/// `PT_LOAD` and `PT_GNU_EH_FRAME` of elf.h.
+const PT_LOAD: u32 = 1;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+/// No table is read beyond this; the largest known (libtorch_cpu) has 18 MB.
+const MOST: u64 = 512 << 20;
+/// DWARF numbers of x86-64's registers: frame pointer, stack pointer, return address.
+const BP: Register = Register(6);
+const SP: Register = Register(7);
+const RA: Register = Register(16);
+
+/// The rule where nothing is known.
+pub(crate) const STOP: Rule = Rule::new(RULE_STOP, 0, 0, false);
+
+/// Why a file gives no rules.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// Its bytes.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// No tables.
+    #[error("it has no .eh_frame_hdr")]
+    NoTable,
+    /// Tables that cannot be read.
+    #[error("its .eh_frame_hdr cannot be read: {0}")]
+    Table(gimli::Error),
+}
+
+/// One file of code.
+#[derive(Debug)]
+pub struct Image {
+    /// Path in the process's mount namespace.
+    pub path: PathBuf,
+    /// Kept open: the file may be deleted, and the process may end.
+    file: File,
+    build_id: Option<Vec<u8>>,
+    header: Vec<u8>,
+    header_at: u64,
+    frames: Vec<u8>,
+    frames_at: u64,
+}
+
+impl Image {
+    /// Reads the tables of a file.
+    pub fn read(path: &Path, bytes: &FileBytes) -> Result<Image, ImageError> {
+        let elf = Elf::read(bytes)?;
+        let segment = elf
+            .segments
+            .iter()
+            .find(|segment| segment.kind == PT_GNU_EH_FRAME)
+            .ok_or(ImageError::NoTable)?;
+        let header_at = segment.address;
+        let header = elf.bytes_at(segment.offset, segment.file_size.min(MOST))?;
+        let bases = BaseAddresses::default().set_eh_frame_hdr(header_at);
+        let parsed = EhFrameHdr::new(&header, LittleEndian)
+            .parse(&bases, 8)
+            .map_err(ImageError::Table)?;
+        let gimli::Pointer::Direct(frames_at) = parsed.eh_frame_ptr() else {
+            return Err(ImageError::NoTable);
+        };
+        // The section's length, or where there are no sections, the rest of what is loaded with it.
+        let section = elf
+            .section(".eh_frame")
+            .filter(|section| section.address == frames_at)
+            .map(|section| section.size);
+        let load = elf
+            .segments
+            .iter()
+            .filter(|segment| segment.kind == PT_LOAD)
+            .find(|segment| {
+                frames_at
+                    .checked_sub(segment.address)
+                    .is_some_and(|inside| inside < segment.file_size)
+            })
+            .ok_or(ImageError::NoTable)?;
+        let inside = frames_at - load.address;
+        let len = section
+            .unwrap_or(load.file_size - inside)
+            .min(load.file_size - inside)
+            .min(MOST);
+        let frames = elf.bytes_at(load.offset + inside, len)?;
+        let build_id = elf.build_id();
+        Ok(Image {
+            path: path.to_owned(),
+            file: bytes.file().try_clone().map_err(ElfError::Read)?,
+            build_id,
+            header,
+            header_at,
+            frames,
+            frames_at,
+        })
+    }
+
+    /// The file itself.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its build id.
+    pub fn build_id(&self) -> Option<&[u8]> {
+        self.build_id.as_deref()
+    }
+
+    /// The rule for an instruction, by its address in the file's own numbering. [`RULE_STOP`] where the tables do not
+    /// tell, or tell what a rule cannot say.
+    pub fn rule(&self, address: u64) -> Rule {
+        self.find(address).unwrap_or(STOP)
+    }
+
+    fn find(&self, address: u64) -> Option<Rule> {
+        let bases = BaseAddresses::default()
+            .set_eh_frame_hdr(self.header_at)
+            .set_eh_frame(self.frames_at);
+        let parsed = EhFrameHdr::new(&self.header, LittleEndian)
+            .parse(&bases, 8)
+            .ok()?;
+        let frames = EhFrame::new(&self.frames, LittleEndian);
+        let entry = parsed
+            .table()?
+            .fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset)
+            .ok()?;
+        if entry.cie().is_signal_trampoline() {
+            return None;
+        }
+        let mut context = UnwindContext::new();
+        let row = entry
+            .unwind_info_for_address(&frames, &bases, &mut context, address)
+            .ok()?;
+        let simple =
+            |expression: &UnwindExpression<usize>| self.simple(&frames, &entry, expression);
+        match row.register(RA) {
+            Some(RegisterRule::Offset(-8)) => {}
+            // So is the outermost frame of a thread marked.
+            Some(RegisterRule::Undefined) => return Some(Rule::new(RULE_END, 0, 0, false)),
+            _ => return None,
+        }
+        let (bp, bp_from_bp) = match row.register(BP) {
+            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => (0, false),
+            Some(RegisterRule::Offset(at)) => {
+                (i16::try_from(at).ok().filter(|at| *at != 0)?, false)
+            }
+            // Functions that align their stack keep what the frame pointer was at the frame pointer itself.
+            Some(RegisterRule::Expression(expression)) => match simple(&expression)? {
+                (offset, false) => (i16::try_from(offset).ok()?, true),
+                (_, true) => return None,
+            },
+            _ => return None,
+        };
+        let (kind, offset) = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } if *register == SP => {
+                (RULE_SP, i32::try_from(*offset).ok()?)
+            }
+            CfaRule::RegisterAndOffset { register, offset } if *register == BP => {
+                (RULE_BP, i32::try_from(*offset).ok()?)
+            }
+            CfaRule::Expression(expression) => match simple(expression)? {
+                (offset, true) => (RULE_BP_DEREF, i32::try_from(offset).ok()?),
+                (_, false) => return None,
+            },
+            _ => return None,
+        };
+        Some(Rule::new(kind, offset, bp, bp_from_bp))
+    }
+
+    /// An expression that is the frame pointer plus an offset, and whether the word there is meant.
+    fn simple(
+        &self,
+        frames: &EhFrame<EndianSlice<'_, LittleEndian>>,
+        entry: &gimli::FrameDescriptionEntry<EndianSlice<'_, LittleEndian>>,
+        expression: &UnwindExpression<usize>,
+    ) -> Option<(i64, bool)> {
+        let expression = expression.get(frames).ok()?;
+        let mut operations = expression.operations(entry.cie().encoding());
+        let offset = match operations.next().ok()?? {
+            Operation::RegisterOffset {
+                register, offset, ..
+            } if register == BP => offset,
+            _ => return None,
+        };
+        match operations.next().ok()? {
+            None => Some((offset, false)),
+            Some(Operation::Deref { .. }) => match operations.next().ok()? {
+                None => Some((offset, true)),
+                Some(_) => None,
+            },
+            Some(_) => None,
+        }
+    }
+
+    /// Bytes that are held of it.
+    pub fn size(&self) -> u64 {
+        (self.header.len() + self.frames.len()) as u64
+    }
+}

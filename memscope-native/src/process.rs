@@ -1,0 +1,269 @@
+//! The code that a process has mapped, and the unwinding of a copied piece of its stack.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use memscope_common::{MOST_NATIVE, RULE_BP_DEREF, RULE_END, RULE_SP, Rule, STACK_PAGE};
+use memscope_site::SiteError;
+use memscope_site::mapped;
+
+use crate::image::{Image, STOP};
+
+/// Files by what the kernel calls them: shared by all processes that map them.
+type Images = HashMap<(u32, u32, u64, u64), Option<Arc<Image>>>;
+
+/// Code in memory.
+#[derive(Clone, Debug)]
+struct Code {
+    start: u64,
+    end: u64,
+    /// What is added to an address in the file to get one in memory.
+    bias: u64,
+    image: Option<Arc<Image>>,
+    name: Arc<str>,
+}
+
+/// The code of one process.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    /// By address.
+    code: Vec<Code>,
+    read_at: Option<Instant>,
+}
+
+/// What is mapped changes rarely: an address that is not found has it read again, not more often than this.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// A piece of a stack, and where the thread stood.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// The address that is returned to.
+    pub pc: u64,
+    /// Stack pointer.
+    pub sp: u64,
+    /// Frame pointer.
+    pub bp: u64,
+    /// Where `bytes` lay.
+    pub base: u64,
+    /// The stack from there on.
+    pub bytes: &'a [u8],
+}
+
+impl Piece<'_> {
+    fn word(&self, address: u64) -> Option<u64> {
+        let at = usize::try_from(address.checked_sub(self.base)?).ok()?;
+        let bytes = self.bytes.get(at..at.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+}
+
+/// The frames of a piece.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unwound {
+    /// Addresses that are returned to, innermost first, the piece's `pc` not among them.
+    pub frames: Vec<u64>,
+    /// The rules that led there, for the programs: of the piece's `pc` and each of `frames`, as far as it went.
+    pub rules: Vec<(u64, Rule)>,
+    /// The outermost frame is among them.
+    pub whole: bool,
+}
+
+impl Process {
+    /// Of the process with this number; nothing is read yet.
+    pub fn new(pid: u32) -> Process {
+        Process {
+            pid,
+            code: Vec::new(),
+            read_at: None,
+        }
+    }
+
+    /// Reads what is mapped.
+    pub fn read(&mut self, images: &mut Shared) -> Result<(), SiteError> {
+        self.read_at = Some(Instant::now());
+        let mapped = mapped::read(self.pid)?;
+        let mut code = Vec::new();
+        for object in &mapped.objects {
+            if !object.is_executable() {
+                continue;
+            }
+            let (image, bias) = images.open(self.pid, object);
+            for mapping in object.mappings.iter().filter(|mapping| mapping.execute) {
+                code.push(Code {
+                    start: mapping.start,
+                    end: mapping.end,
+                    bias,
+                    image: image.clone(),
+                    name: object.display_path().into(),
+                });
+            }
+        }
+        code.sort_by_key(|code| code.start);
+        self.code = code;
+        Ok(())
+    }
+
+    /// Reads what is mapped now; gives the ranges where other code lay before.
+    pub fn read_again(&mut self, images: &mut Shared) -> Result<Vec<(u64, u64)>, SiteError> {
+        let before = self.code.clone();
+        self.read(images)?;
+        let same = |was: &Code| {
+            self.code.iter().any(|is| {
+                is.start <= was.start
+                    && is.end >= was.end
+                    && is.bias == was.bias
+                    && is.name == was.name
+            })
+        };
+        Ok(before
+            .iter()
+            .filter(|was| !same(was))
+            .map(|was| (was.start, was.end))
+            .collect())
+    }
+
+    fn at(&mut self, address: u64, images: &mut Shared) -> Option<&Code> {
+        if self.index(address).is_none() && self.read_at.is_none_or(|at| at.elapsed() >= AGAIN) {
+            // A process that has ended keeps what was known.
+            let _ = self.read(images);
+        }
+        self.code.get(self.index(address)?)
+    }
+
+    fn index(&self, address: u64) -> Option<usize> {
+        let after = self.code.partition_point(|code| code.start <= address);
+        let at = after.checked_sub(1)?;
+        (self.code.get(at)?.end > address).then_some(at)
+    }
+
+    /// The file that an address lies in: its path and its own address there.
+    pub fn place(
+        &mut self,
+        address: u64,
+        images: &mut Shared,
+    ) -> Option<(Arc<str>, Option<Arc<Image>>, u64)> {
+        let code = self.at(address, images)?;
+        Some((
+            Arc::clone(&code.name),
+            code.image.clone(),
+            address.wrapping_sub(code.bias),
+        ))
+    }
+
+    /// The rule of an address that is returned to.
+    pub fn rule(&mut self, address: u64, images: &mut Shared) -> Rule {
+        // The call is what lies before it, and may be the last instruction of its function.
+        let call = address.wrapping_sub(1);
+        match self.at(call, images) {
+            Some(Code {
+                image: Some(image),
+                bias,
+                ..
+            }) => image.rule(call.wrapping_sub(*bias)),
+            _ => STOP,
+        }
+    }
+
+    /// Unwinds a copied piece of a stack, as the programs do with the same rules.
+    pub fn unwind(&mut self, piece: &Piece<'_>, images: &mut Shared) -> Unwound {
+        let mut unwound = Unwound::default();
+        let (mut pc, mut sp, mut bp) = (piece.pc, piece.sp, piece.bp);
+        for _ in 0..MOST_NATIVE {
+            let rule = self.rule(pc, images);
+            unwound.rules.push((pc, rule));
+            if rule.kind() == RULE_END {
+                unwound.whole = true;
+                break;
+            }
+            let Some((caller, at, frame_pointer)) = step(rule, sp, bp, piece) else {
+                break;
+            };
+            (pc, sp, bp) = (caller, at, frame_pointer);
+            unwound.frames.push(pc);
+        }
+        unwound
+    }
+}
+
+/// The caller's address, stack pointer and frame pointer.
+fn step(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u64, u64)> {
+    let kind = rule.kind();
+    if kind > RULE_BP_DEREF {
+        return None;
+    }
+    let from = if kind == RULE_SP { sp } else { bp };
+    let mut frame = from.wrapping_add_signed(rule.offset());
+    if kind == RULE_BP_DEREF {
+        frame = piece.word(frame)?;
+    }
+    if frame <= sp {
+        return None;
+    }
+    let mut caller_bp = bp;
+    if rule.bp() != 0 || rule.bp_from_bp() {
+        let from = if rule.bp_from_bp() { bp } else { frame };
+        caller_bp = piece.word(from.wrapping_add_signed(rule.bp()))?;
+    }
+    Some((piece.word(frame.wrapping_sub(8))?, frame, caller_bp))
+}
+
+/// The files of all processes.
+#[derive(Debug, Default)]
+pub struct Shared {
+    images: Images,
+}
+
+impl Shared {
+    /// The file and its bias in this process.
+    fn open(&mut self, pid: u32, object: &mapped::MappedObject) -> (Option<Arc<Image>>, u64) {
+        let opened = match object.open(pid) {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::debug!(path = object.display_path(), %error, "code that is not opened");
+                return (None, 0);
+            }
+        };
+        let bias = match memscope_site::elf::Elf::read(&opened.bytes) {
+            Ok(elf) => object.bias(&elf),
+            Err(_) => None,
+        };
+        let Some(bias) = bias else {
+            return (None, 0);
+        };
+        let size = opened
+            .bytes
+            .file()
+            .metadata()
+            .map_or(0, |metadata| metadata.len());
+        let key = (object.device.0, object.device.1, object.inode, size);
+        let image = self.images.entry(key).or_insert_with(|| {
+            match Image::read(object.path.as_ref(), &opened.bytes) {
+                Ok(image) => Some(Arc::new(image)),
+                Err(error) => {
+                    tracing::debug!(path = object.display_path(), %error, "code without rules");
+                    None
+                }
+            }
+        });
+        (image.clone(), bias)
+    }
+
+    /// Forgets files that no process has mapped any more.
+    pub fn sweep(&mut self) {
+        self.images.retain(|_, image| {
+            image
+                .as_ref()
+                .is_none_or(|image| Arc::strong_count(image) > 1)
+        });
+    }
+
+    /// Bytes of tables that are held.
+    pub fn size(&self) -> u64 {
+        let images = self.images.values().flatten();
+        images.map(|image| image.size()).sum()
+    }
+}
+
+const _: () = assert!(STACK_PAGE.is_multiple_of(8));

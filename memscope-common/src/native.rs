@@ -76,7 +76,7 @@ pub const KIND_STACK_COPY: u16 = 10;
 /// Bytes of a page.
 pub const STACK_PAGE: usize = 4096;
 /// Pages that are copied.
-pub const STACK_COPY_PAGES: usize = 7;
+pub const STACK_COPY_PAGES: usize = 5;
 
 /// `header.flags` of a stack: the first native frame is the function that was entered, its address exact; otherwise
 /// it is an address that will be returned to, as all others are.

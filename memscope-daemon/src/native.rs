@@ -1,11 +1,12 @@
-//! Stacks of compiled code: the thread that makes the rules by which the programs unwind, finishes the stacks for
-//! which there was no rule yet, and finds the names of what is in them.
+//! Stacks of compiled code: the thread that makes the rules by which the programs unwind and finishes the stacks for
+//! which there was no rule yet, and the one that finds the names of what is in them.
 //!
-//! Neither may keep the ring from being read: tables and symbols of one library are up to half a gigabyte.
+//! Neither may keep the ring from being read, nor symbols keep rules from being made: until there are rules, stacks
+//! are copied, and one library has up to half a gigabyte of tables and symbols.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError};
 
 use memscope_decode::stack_copy;
 use memscope_ledger::event::{NativeFunction, NativeName, ProcessHandle};
@@ -25,6 +26,8 @@ pub enum Job {
         process: ProcessHandle,
         /// Its number.
         pid: u32,
+        /// Told when its code is known: what is taken before only fills the ring.
+        ready: Sender<()>,
     },
     /// A piece of a stack, as the programs sent it.
     Copy(Vec<u8>),
@@ -54,6 +57,16 @@ impl Unwinder {
     /// Starts it. Without rules (they are given once) nothing is unwound.
     pub fn start(rules: Option<Rules>, keeper: KeeperHandle) -> std::io::Result<Unwinder> {
         let (jobs, queue) = std::sync::mpsc::sync_channel(QUEUE);
+        let (naming, to_name) = std::sync::mpsc::channel::<ToName>();
+        let names = keeper.clone();
+        std::thread::Builder::new()
+            .name("symbols".to_owned())
+            .spawn(move || {
+                let symbols = Symbols::default();
+                for job in to_name {
+                    job.done(&symbols, &names);
+                }
+            })?;
         std::thread::Builder::new()
             .name("unwinder".to_owned())
             .spawn(move || {
@@ -61,7 +74,7 @@ impl Unwinder {
                     rules,
                     keeper,
                     shared: Shared::default(),
-                    symbols: Symbols::default(),
+                    naming,
                     processes: HashMap::new(),
                 }
                 .run(&queue);
@@ -71,7 +84,15 @@ impl Unwinder {
 
     /// Prepares for the stacks of a process; `None` if the thread has ended.
     pub fn watch(&self, process: ProcessHandle, pid: u32) -> Option<Jobs> {
-        self.jobs.send(Job::Watch { process, pid }).ok()?;
+        let (ready, wait) = std::sync::mpsc::channel();
+        self.jobs
+            .send(Job::Watch {
+                process,
+                pid,
+                ready,
+            })
+            .ok()?;
+        wait.recv().ok()?;
         Some(self.jobs.clone())
     }
 
@@ -95,6 +116,45 @@ pub fn hand(jobs: &Jobs, job: Job) -> bool {
     }
 }
 
+/// Addresses of one file, and where each belongs.
+#[derive(Default)]
+struct InFile {
+    offsets: Vec<u64>,
+    places: Vec<usize>,
+}
+
+/// Addresses whose files are known.
+struct ToName {
+    process: ProcessHandle,
+    names: Vec<NativeName>,
+    files: Vec<(Arc<Image>, InFile)>,
+}
+
+impl ToName {
+    fn done(mut self, symbols: &Symbols, keeper: &KeeperHandle) {
+        for (image, file) in self.files {
+            let found = symbols.name(&image, &file.offsets);
+            for (place, named) in file.places.into_iter().zip(found) {
+                if let Some(name) = self.names.get_mut(place) {
+                    name.functions = named
+                        .functions
+                        .into_iter()
+                        .map(|function| NativeFunction {
+                            name: function.name.into(),
+                            file: function.file.into(),
+                            line: function.line,
+                        })
+                        .collect();
+                }
+            }
+        }
+        let _ = keeper.send(Command::Named {
+            process: self.process,
+            names: self.names,
+        });
+    }
+}
+
 struct Watched {
     process: Process,
     /// Addresses with rules.
@@ -105,7 +165,7 @@ struct Worker {
     rules: Option<Rules>,
     keeper: KeeperHandle,
     shared: Shared,
-    symbols: Symbols,
+    naming: Sender<ToName>,
     processes: HashMap<ProcessHandle, Watched>,
 }
 
@@ -113,7 +173,11 @@ impl Worker {
     fn run(mut self, queue: &Receiver<Job>) {
         for job in queue {
             match job {
-                Job::Watch { process, pid } => {
+                Job::Watch {
+                    process,
+                    pid,
+                    ready,
+                } => {
                     let mut code = Process::new(pid);
                     if let Err(error) = code.read(&mut self.shared) {
                         tracing::debug!(pid, %error, "its mapped code could not be read");
@@ -125,6 +189,8 @@ impl Worker {
                             rules: HashSet::new(),
                         },
                     );
+                    // Nobody waiting any more is no fault.
+                    let _ = ready.send(());
                 }
                 Job::Copy(record) => self.copied(&record),
                 Job::Name { process, addresses } => self.name(process, &addresses),
@@ -186,12 +252,6 @@ impl Worker {
         let Some(watched) = self.processes.get_mut(&process) else {
             return;
         };
-        /// Addresses of one file, and where each belongs.
-        #[derive(Default)]
-        struct InFile {
-            offsets: Vec<u64>,
-            places: Vec<usize>,
-        }
         let mut names: Vec<NativeName> = Vec::with_capacity(addresses.len());
         let mut files: HashMap<*const Image, (Arc<Image>, InFile)> = HashMap::new();
         for address in addresses {
@@ -216,23 +276,12 @@ impl Worker {
             }
             names.push(name);
         }
-        for (image, file) in files.into_values() {
-            let found = self.symbols.name(&image, &file.offsets);
-            for (place, named) in file.places.into_iter().zip(found) {
-                if let Some(name) = names.get_mut(place) {
-                    name.functions = named
-                        .functions
-                        .into_iter()
-                        .map(|function| NativeFunction {
-                            name: function.name.into(),
-                            file: function.file.into(),
-                            line: function.line,
-                        })
-                        .collect();
-                }
-            }
-        }
-        let _ = self.keeper.send(Command::Named { process, names });
+        // It ends only with this one.
+        let _ = self.naming.send(ToName {
+            process,
+            names,
+            files: files.into_values().collect(),
+        });
     }
 
     fn mapped(&mut self, process: ProcessHandle) {

@@ -37,9 +37,7 @@ const BELOW: usize = 8;
 #[map]
 static NATIVES: PerCpuArray<Natives> = PerCpuArray::with_max_entries(WALKS, 0);
 
-/// `Native::end`: there were more frames than steps.
-const MORE: u64 = 0;
-/// The rule of `pc` is not known yet.
+/// `Native::end`, which begins as 0 and stays that where there were more frames than steps: the rule of `pc` is not known yet.
 const UNKNOWN: u64 = 1;
 /// The outermost frame was reached.
 const WHOLE: u64 = 2;
@@ -71,8 +69,6 @@ pub struct Walked {
     pub cut: bool,
     /// A piece of the stack was sent under this identity: the daemon finds the other frames.
     pub copied: u64,
-    /// The buffer.
-    pub natives: *mut Natives,
 }
 
 /// Where the traced thread is.
@@ -194,10 +190,16 @@ extern "C" fn step_native(_index: u64, walk: *mut Native) -> i64 {
     0
 }
 
+/// The buffers of a walk.
+#[inline(always)]
+pub fn buffers(index: u32) -> Option<*mut Natives> {
+    NATIVES.get_ptr_mut(index)
+}
+
 /// Walks the stack of the current thread; `index` is that of the claimed buffers.
 #[inline(never)]
 pub fn walk(process: *mut ProcessEntry, tid: u32, index: u32, place: &Place, out: &mut Walked) {
-    let Some(natives) = NATIVES.get_ptr_mut(index) else {
+    let Some(natives) = buffers(index) else {
         return;
     };
     let mut walk = Native {
@@ -205,8 +207,9 @@ pub fn walk(process: *mut ProcessEntry, tid: u32, index: u32, place: &Place, out
         sp: place.sp,
         bp: place.bp,
         hash: out.hash,
-        count: 0,
-        end: MORE,
+        // Zeros that the verifier does not know, as in the walk of Python's frames.
+        count: out.count,
+        end: out.copied,
         // SAFETY: a map value.
         handle: unsafe { (*process).handle },
         reserved: 0,
@@ -234,7 +237,6 @@ pub fn walk(process: *mut ProcessEntry, tid: u32, index: u32, place: &Place, out
     }
     // SAFETY: written through the pointer given to the loop.
     let walk = unsafe { read_volatile(&raw const walk) };
-    out.natives = natives;
     out.count = walk.count;
     out.hash = mix(walk.hash, walk.end);
     out.cut = walk.end != WHOLE;
@@ -248,7 +250,7 @@ pub fn walk(process: *mut ProcessEntry, tid: u32, index: u32, place: &Place, out
 #[inline(always)]
 fn send_copy(process: *mut ProcessEntry, tid: u32, walk: &Native) -> u64 {
     let full = match CONFIG.get(0) {
-        Some(config) => RING.query(BPF_RB_AVAIL_DATA as u64) >= config.wake_bytes as u64,
+        Some(config) => RING.query(BPF_RB_AVAIL_DATA as u64) >= config.wake_bytes as u64 * 2,
         None => true,
     };
     if full {
@@ -283,20 +285,22 @@ fn send_copy(process: *mut ProcessEntry, tid: u32, walk: &Native) -> u64 {
         (*record).sp = walk.sp;
         (*record).bp = walk.bp;
         (*record).base = base;
-        let mut len = 0;
+        // Without branches, which the verifier would follow one by one: what lies behind a page that could not be read
+        // does not count.
+        let mut pages = 0;
+        let mut whole = 1;
         for page in 0..STACK_COPY_PAGES {
             let at = page * STACK_PAGE;
             let failed = bpf_probe_read_user(
                 (&raw mut (*record).bytes as *mut u8).add(at) as *mut c_void,
                 STACK_PAGE as u32,
                 (base + at as u64) as *const c_void,
-            ) != 0;
-            if failed {
-                break;
-            }
-            len = (at + STACK_PAGE) as u64;
+            );
+            // 0 or negative.
+            whole &= !(failed as u64 >> 63) & 1;
+            pages += whole;
         }
-        (*record).len = len;
+        (*record).len = pages * STACK_PAGE as u64;
     }
     slot.submit(BPF_RB_FORCE_WAKEUP as u64);
     id

@@ -139,7 +139,6 @@ fn take(
         count: zero,
         cut: false,
         copied: zero,
-        natives: core::ptr::null_mut(),
     };
     if native != 0 {
         native::walk(process, tid, index, place, &mut walked);
@@ -172,7 +171,7 @@ fn take(
         count = MOST_FRAMES as u64;
         flags |= STACK_TRUNCATED;
     }
-    if send_stack(process, tid, id, flags, count, scratch, &walked) {
+    if send_stack(process, tid, id, flags, count, (index, scratch), &walked) {
         // SAFETY: a map value.
         unsafe { write_volatile(seen, id) };
     } else {
@@ -218,7 +217,7 @@ fn send_stack(
     id: u64,
     flags: u8,
     count: u64,
-    scratch: *mut Scratch,
+    (index, scratch): (u32, *mut Scratch),
     walked: &Walked,
 ) -> bool {
     let mut flags = flags;
@@ -230,9 +229,11 @@ fn send_stack(
         natives = WORDS - count * 2;
         flags |= STACK_TRUNCATED;
     }
-    if natives != 0 {
+    if natives != 0
+        && let Some(from) = native::buffers(index)
+    {
         let mut append = Append {
-            from: walked.natives,
+            from,
             to: scratch,
             start: count * 2,
             count: natives,

@@ -372,8 +372,8 @@ impl Stacks {
     }
 }
 
-/// How the functions are called that execute Python code.
-const INTERPRETER: &str = "_PyEval_EvalFrame";
+/// How the function is called that executes Python code.
+const INTERPRETER: &str = "_PyEval_EvalFrameDefault";
 
 /// Adds the frame of an address of compiled code, and those of functions inlined there.
 fn native(address: u64, name: Option<&Arc<NativeName>>, frames: &mut Vec<Frame>) {

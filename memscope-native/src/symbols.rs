@@ -54,9 +54,24 @@ impl Default for Symbols {
     }
 }
 
-/// A path by which the file is found now: its own, where that still names it, so that debugging information
-/// beside it is found and all processes share what was read.
+/// Where distributions put debugging information that they ship apart.
+const DEBUG: &str = "/usr/lib/debug/.build-id";
+
+/// A path by which the file is found now: that of its debugging information, by build id; its own, where that
+/// still names it, so that what is beside it is found and all processes share what was read; else the open file.
 fn path(image: &Image) -> PathBuf {
+    if let Some([first, rest @ ..]) = image.build_id()
+        && !rest.is_empty()
+    {
+        let hexadecimal = |bytes: &[u8]| -> String {
+            bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let name = format!("{}.debug", hexadecimal(rest));
+        let apart = PathBuf::from(DEBUG).join(hexadecimal(&[*first])).join(name);
+        if apart.is_file() {
+            return apart;
+        }
+    }
     let same = |path: &std::path::Path| {
         let (Ok(there), Ok(here)) = (std::fs::metadata(path), image.file().metadata()) else {
             return false;

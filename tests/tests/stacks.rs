@@ -1,7 +1,7 @@
 //! Python stacks: of every allocation, and equal to PyTorch's own recorder's, frame by frame.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Daemon, Torch, Value, number, scratch};
+use memscope_tests::{Daemon, LONG, Torch, Value, number, scratch, until};
 
 /// What PyTorch's recorder and the export have to say about the same allocations.
 #[track_caller]
@@ -55,6 +55,41 @@ fn of_every_kind_of_frame() {
 fn at_level_blocks() {
     let told = frames_are_equal("blocks", &["train 3", "shapes 20"]);
     assert!(number(&told["own_count"]) > 200, "{told:#}");
+}
+
+/// Compiled code without frame pointers, threads without Python among it: the innermost ten frames, by name.
+#[test]
+fn of_compiled_code() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("init");
+    let pid = torch.pid_text();
+    daemon.json(&["attach", "--pid", &pid, "--level", "trace", "--stacks", "native"]);
+    torch.ask("history native");
+    for command in ["train 5", "shapes 20", "threads 4 5", "oom", "train 2"] {
+        torch.ask(command);
+    }
+    let told = until(LONG, "every frame is named", || {
+        let folder = scratch();
+        let file = folder.path().join("snapshot.pickle");
+        let file = file.to_str().unwrap();
+        daemon.ctl(&["snapshot", "--pid", &pid, "-o", file]).text();
+        let told = torch.ask(&format!("compare_natives {file} 10"));
+        assert_eq!(told["aligned"], true, "{told:#}");
+        (told["unnamed"] == 0).then_some(told)
+    });
+    // What is there is right. Where the machine had no time for the pieces of stacks that have no rules yet, the
+    // outer frames are missing, and that is counted.
+    assert_eq!(told["wrong"], 0, "{told:#}");
+    assert!(
+        number(&told["equal"]) * 100 >= number(&told["frames"]) * 95,
+        "{told:#}"
+    );
+    println!("{} of {} frames", told["equal"], told["frames"]);
+    assert_eq!(told["exported_count"], told["own_count"], "{told:#}");
+    assert!(number(&told["frames"]) > 5000, "{told:#}");
+    assert_eq!(told["without"], 0, "{told:#}");
+    torch.finish();
 }
 
 /// Code objects that are made and freed at the same addresses, again and again.

@@ -66,10 +66,11 @@ def totals_(device="0"):
 
 
 @command
-def history(bare=None):
-    """Turns PyTorch's own recorder on; `bare` without stacks."""
-    context = None if bare else "all"
-    torch.cuda.memory._record_memory_history(context=context, max_entries=3_000_000, stacks="python")
+def history(kind=None):
+    """Turns PyTorch's own recorder on; `bare` without stacks, `native` also with those of compiled code."""
+    context = None if kind == "bare" else "all"
+    stacks = "all" if kind == "native" else "python"
+    torch.cuda.memory._record_memory_history(context=context, max_entries=3_000_000, stacks=stacks)
 
 
 @command
@@ -181,6 +182,65 @@ def compare_frames(file):
         "deepest": max((len(theirs[2]) for _, theirs in pairs), default=0),
         "without": sum(1 for _, theirs in pairs if not theirs[2]),
         "stacks": len({json.dumps(theirs[2]) for _, theirs in pairs}),
+    }
+
+
+def function(name):
+    """The name of a C++ function without what demanglers write each in their own way: templates, parameters, clones."""
+    name = name.replace("(anonymous namespace)", "{anonymous}")
+    depth, plain = 0, []
+    for letter in name:
+        if letter == "(" and depth == 0:
+            break
+        depth += letter == "<"
+        if depth == 0:
+            plain.append(letter)
+        depth -= letter == ">"
+    return "".join(plain).split(" ")[-1]
+
+
+# PyTorch's recorder and the probe stand at different places of this function, or in what it calls.
+ALLOCATES = "DeviceCachingAllocator::malloc"
+
+
+@command
+def compare_natives(file, most):
+    """The innermost frames of compiled code of each allocation, from the allocator's function on, against PyTorch's own."""
+    def inner(frames):
+        names = [function(name) for name in frames]
+        starts = [at for at, name in enumerate(names) if name.endswith(ALLOCATES)]
+        return names[starts[-1]:][:int(most)] if starts else []
+
+    with open(file, "rb") as opened:
+        exported = allocations(pickle.load(opened))
+    own = allocations(torch.cuda.memory._snapshot())
+    count = min(len(exported), len(own))
+    total = equal = wrong = unnamed = 0
+    different, empty = [], 0
+    for ours, theirs in zip(exported[-count:], own[-count:]):
+        a = inner([f[2] for f in ours[2]])
+        b = inner([f[2] for f in theirs[2] if not f[0].endswith(".py")])
+        empty += not b
+        total += len(b)
+        same = sum(x == y for x, y in zip(a, b))
+        equal += same
+        pairs = [(x, y) for x, y in zip(a, b) if x != y]
+        unnamed += sum(x.startswith("0x") for x, _ in pairs)
+        wrong += len(pairs)
+        if pairs and len(different) < 3:
+            different.append([a, b])
+    aligned = all(o[0] == t[0] for o, t in zip(exported[-count:], own[-count:]))
+    return {
+        "exported_count": len(exported),
+        "own_count": len(own),
+        "aligned": aligned,
+        "frames": total,
+        "equal": equal,
+        "wrong": wrong,
+        "unnamed": unnamed,
+        "without": empty,
+        "deepest": max((len(ours[2]) for ours in exported[-count:]), default=0),
+        "examples": different,
     }
 
 

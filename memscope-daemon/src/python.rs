@@ -103,7 +103,7 @@ pub fn entry(interpreter: &Interpreter) -> Result<PythonEntry, UnfitLayout> {
         frame_entry: match kind {
             PYTHON_FRAME_OBJECTS => ENTRY_ALWAYS,
             // 3.11 has no frames of its own on the stack, but a byte in front of the owner's.
-            PYTHON_CFRAME if frame.owner != NONE && frame.owner_internal >= 256 => {
+            PYTHON_CFRAME if frame.owner != NONE && interpreter.version.minor == 11 => {
                 field("a frame's entry", frame.owner)?.saturating_sub(1)
             }
             _ => ENTRY_INTERNAL,

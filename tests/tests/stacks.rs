@@ -92,6 +92,46 @@ fn of_compiled_code() {
     torch.finish();
 }
 
+/// Both kinds as one stack: Python's frames are PyTorch's own recorder's, and stand among those of compiled code where
+/// the interpreter executes them.
+#[test]
+fn of_both_kinds() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("init");
+    let pid = torch.pid_text();
+    daemon.json(&[
+        "attach", "--pid", &pid, "--level", "trace", "--stacks", "all",
+    ]);
+    let commands = ["train 2", "shapes 20", "reenters"];
+    // Until rules and names are there, on a machine that has much else to do.
+    for command in commands {
+        torch.ask(command);
+    }
+    torch.ask("history native");
+    for command in commands {
+        torch.ask(command);
+    }
+    let told = until(LONG, "every frame is named", || {
+        let folder = scratch();
+        let file = folder.path().join("snapshot.pickle");
+        let file = file.to_str().unwrap();
+        daemon.ctl(&["snapshot", "--pid", &pid, "-o", file]).text();
+        let told = torch.ask(&format!("compare_mixed {file}"));
+        (told["unnamed"] == 0).then_some(told)
+    });
+    assert_eq!(told["different"], 0, "{told:#}");
+    assert!(number(&told["count"]) > 200, "{told:#}");
+    assert!(number(&told["natives"]) > 3, "{told:#}");
+    let order = told["reentered"].as_array().unwrap().iter();
+    let order: Vec<&str> = order.map(|name| name.as_str().unwrap()).collect();
+    // A call from Python to Python needs no compiled code in 3.11, one through `sorted` does.
+    let inner = ["native", "take", "key", "native", "sorts", "calls_it", "reenters"];
+    assert_eq!(order[..inner.len()], inner, "{told:#}");
+    assert_eq!(order.last(), Some(&"native"), "{told:#}");
+    torch.finish();
+}
+
 /// Code objects that are made and freed at the same addresses, again and again.
 #[test]
 fn of_functions_that_are_made_and_freed() {

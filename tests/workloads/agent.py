@@ -204,6 +204,53 @@ ALLOCATES = "DeviceCachingAllocator::malloc"
 
 
 @command
+def compare_mixed(file):
+    """Python's frames in stacks of both kinds, against PyTorch's own recorder's; and between which of them compiled code
+    stands where `reenters` allocated. (PyTorch puts them among those of compiled code by a rule of thumb.)"""
+    def is_python(frame):
+        return frame[0].endswith(".py") or frame[0].startswith("<")
+
+    with open(file, "rb") as opened:
+        exported = allocations(pickle.load(opened))
+    own = allocations(torch.cuda.memory._snapshot())
+    count = min(len(exported), len(own))
+    pairs = list(zip(exported[-count:], own[-count:]))
+    python = [[[f for f in one[2] if is_python(f)] for one in pair] for pair in pairs]
+    reentered = []
+    for one, _ in pairs:
+        if one[1] == REENTERED:
+            reentered = [f[2] if is_python(f) else "native" for f in one[2]]
+    return {
+        "count": count,
+        "different": sum(ours != theirs for ours, theirs in python),
+        "unnamed": sum(f[2].startswith("0x") for one, _ in pairs for f in one[2]),
+        "natives": min((sum(not is_python(f) for f in one[2]) for one, _ in pairs), default=0),
+        "reentered": [name for at, name in enumerate(reentered) if at == 0 or [name, reentered[at - 1]] != ["native"] * 2],
+    }
+
+
+REENTERED = 9216
+
+
+def key(_):
+    return take(REENTERED)
+
+
+def sorts():
+    return sorted([0], key=key)
+
+
+def calls_it():
+    return sorts()
+
+
+@command
+def reenters():
+    """Allocates in Python code that compiled code calls that Python code calls."""
+    calls_it()
+
+
+@command
 def compare_natives(file, most):
     """The innermost frames of compiled code of each allocation, from the allocator's function on, against PyTorch's own."""
     def inner(frames):

@@ -102,7 +102,7 @@ const WALK = `(async (most) => {
     // frames: ours has those of allocations.
     const words = said.textContent.replace(/, timestamp [^\\n]*/, "").replace(/, Compile context: [^,]*/, "").split("\\n");
     const taken = events.length > 0 ? / alloc /.test(" " + words[1]) : words[1] !== "alloc not recorded, stack trace for free:";
-    if (!taken) words.splice(events.length > 0 ? 3 : 2);
+    if (!taken) words.splice(words[2]?.trim().startsWith("(stream") ? 3 : 2);
     const drawn = events.length > 0 ? ${DRAWN} : null;
     found.push({ at, said: words.join("\\n"), tags: drawn?.tags, numbers: drawn && String(drawn.numbers) });
   }

@@ -7,25 +7,6 @@ use memscope_tests::{
     scratch,
 };
 
-/// The only device in use. PyTorch need not name it: then it is unknown, which is said.
-#[track_caller]
-fn only_device(stats: &Value) -> &Value {
-    let in_use = |device: &&Value| device["source"] == "driver" && device["alloc_count"] != 0;
-    let devices: Vec<&Value> = stats["devices"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(in_use)
-        .collect();
-    assert_eq!(devices.len(), 1, "{stats:#}");
-    let known = devices[0]["device"] == 0;
-    assert!(
-        known || devices[0]["device"].is_null() && coverage(stats).contains(&"device_unknown"),
-        "{stats:#}"
-    );
-    devices[0]
-}
-
 fn driver(stats: &Value) -> (u64, u64) {
     let devices = stats["devices"].as_array().unwrap();
     devices.iter().fold((0, 0), |sum, device| {

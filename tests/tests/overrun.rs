@@ -101,6 +101,13 @@ fn the_state_is_right_again() {
         "--journal-mib",
         "2048",
     ]);
+    // As on a machine with much else to do: otherwise the daemon of a fast one keeps up.
+    for thread in std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap() {
+        let thread = thread.unwrap().file_name().into_string().unwrap();
+        // SAFETY: no memory; the daemon and its threads are ours.
+        let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, thread.parse().unwrap(), 19) };
+        assert_eq!(nice, 0);
+    }
     let mut torch = Torch::start(&[]);
     torch.ask("history bare");
     torch.hammer("native", THREADS);

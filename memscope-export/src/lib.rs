@@ -23,6 +23,7 @@
 //! * One key more than PyTorch's, `memscope`: whose snapshot it is, of when, and what limits it. Readers
 //!   of PyTorch's snapshots pass over keys that they do not know.
 
+mod belonging;
 pub mod diff;
 mod history;
 mod html;

@@ -100,7 +100,7 @@ const WALK = `(async (most) => {
     await frames();
     // Times differ by microseconds, and PyTorch before 2.9 writes no compile_context. What follows the first lines are
     // frames: ours has those of allocations.
-    const words = said.textContent.replace(/, timestamp [^\\n]*/, "").replace(/, Compile context: [^,]*/, "").split("\\n");
+    const words = said.textContent.replace(/, timestamp [^\\n]*/, "").replace(/, Compile context: [^,\\n]*/, "").split("\\n");
     const taken = events.length > 0 ? / alloc /.test(" " + words[1]) : words[1] !== "alloc not recorded, stack trace for free:";
     if (!taken) words.splice(words[2]?.trim().startsWith("(stream") ? 3 : 2);
     const drawn = events.length > 0 ? ${DRAWN} : null;

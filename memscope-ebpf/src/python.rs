@@ -15,10 +15,10 @@ use aya_ebpf::programs::ProbeContext;
 use core::ffi::c_void;
 use core::ptr::{addr_of, read_volatile, write_volatile};
 use memscope_common::{
-    CODE_LINES, CODE_OBJECT, CODE_TEXT, CodeRecord, DropReason, ENTRY_ALWAYS, ENTRY_INTERNAL, FRAME_BYTES, FRAME_ENTRY, KIND_CODE,
-    MOST_FRAMES, PYTHON_CFRAME, PYTHON_FRAME_OBJECTS, PYTHONS, ProcessEntry, PythonEntry,
-    PythonFrame, RECORD_VERSION, RecordHeader, STACK_BROKEN, STACK_NO_FRAMES, STACK_NONE,
-    STACK_TRUNCATED, STACK_UNREADABLE, THREAD_STATE_BYTES, WINDOW,
+    CODE_LINES, CODE_OBJECT, CODE_TEXT, CodeRecord, DropReason, ENTRY_ALWAYS, ENTRY_INTERNAL,
+    FRAME_BYTES, FRAME_ENTRY, KIND_CODE, MOST_FRAMES, PYTHON_CFRAME, PYTHON_FRAME_OBJECTS, PYTHONS,
+    ProcessEntry, PythonEntry, PythonFrame, RECORD_VERSION, RecordHeader, STACK_BROKEN,
+    STACK_NO_FRAMES, STACK_NONE, STACK_TRUNCATED, STACK_UNREADABLE, THREAD_STATE_BYTES, WINDOW,
 };
 
 use crate::emit::{RING, count_drop, live_process};

@@ -20,7 +20,7 @@ fn seen(id: u64, frames: &[(u64, u64)]) -> Body {
     Body::Stack(Box::new(StackSeen {
         id,
         frames: frames.to_vec(),
-        truncated: false,
+        ..StackSeen::default()
     }))
 }
 
@@ -231,4 +231,120 @@ fn lines_are_where_they_begin() {
         10,
         "before the first instruction: the first line"
     );
+}
+
+fn native(address: u64, module: &str, functions: &[&str]) -> Body {
+    let functions = functions.iter().map(|name| NativeFunction {
+        name: (*name).into(),
+        ..NativeFunction::default()
+    });
+    Body::Native(Box::new(NativeName {
+        address,
+        module: module.into(),
+        offset: address & 0xffff,
+        functions: functions.collect(),
+        ..NativeName::default()
+    }))
+}
+
+/// Python code stands where the interpreter executes it, and up to the frame that this call of it began with.
+#[test]
+fn python_among_compiled_code() {
+    const EVAL: &str = "_PyEval_EvalFrameDefault";
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let mut sim = Sim::new(Mode::Calibrated);
+    for (place, name) in NAMES.iter().enumerate() {
+        let code = 0x1000 * (place as u64 + 1);
+        say(&mut ledger, seen(40 + place as u64, &[(code, code + 100)]));
+        say(&mut ledger, named(code, name, None));
+    }
+    for (address, functions) in [
+        (0x7f01, &["malloc"][..]),
+        (0x7f02, &["inlined", "empty"]),
+        (0x7f03, &[EVAL]),
+        (0x7f04, &["sort"]),
+        (0x7f05, &[EVAL]),
+        (0x7f06, &["main"]),
+        (0x7f07, &[""]),
+    ] {
+        say(&mut ledger, native(address, "/lib/libx.so", functions));
+    }
+    let frames: Vec<(u64, u64)> = (1..=4).map(|n| (0x1000 * n, 0x1000 * n + 100)).collect();
+    let mut allocate = |ledger: &mut Ledger, seen: StackSeen| -> Vec<String> {
+        sim.time += MS;
+        sim.stack = StackRef::Id(seen.id);
+        say(ledger, Body::Stack(Box::new(seen)));
+        sim.alloc(0, 0, 1000);
+        sim.feed(ledger);
+        let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+        let newest = rows
+            .iter()
+            .max_by_key(|row| row.stack.frames.len())
+            .unwrap();
+        let frames = newest.stack.frames.iter();
+        frames.map(|frame| frame.name.to_string()).collect()
+    };
+    let mixed = StackSeen {
+        id: 60,
+        frames: frames.clone(),
+        entries: vec![1, 3],
+        natives: vec![0x7f01, 0x7f02, 0x7f03, 0x7f04, 0x7f05, 0x7f06],
+        ..StackSeen::default()
+    };
+    assert_eq!(
+        allocate(&mut ledger, mixed.clone()),
+        [
+            "malloc", "inlined", "empty", "alpha", "beta", "sort", "gamma", "delta", "main"
+        ]
+    );
+    // Only the inner frames are there yet: Python's are not lost, and the others come to where they belong.
+    let unfinished = StackSeen {
+        id: 61,
+        natives: vec![0x7f01],
+        unfinished: true,
+        truncated: true,
+        ..mixed.clone()
+    };
+    allocate(&mut ledger, unfinished);
+    let short = |ledger: &Ledger| -> Vec<Stack> {
+        let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+        let stacks = rows.iter().map(|row| Stack::clone(&row.stack));
+        stacks.filter(|stack| stack.truncated).collect()
+    };
+    let cut = short(&ledger);
+    assert_eq!(cut.len(), 1);
+    assert_eq!(
+        title(&cut[0]),
+        "malloc:0;alpha:10;beta:10;gamma:10;delta:10"
+    );
+    // A code object of it dies meanwhile: what completes the stack does not touch its Python frames.
+    say(&mut ledger, Body::CodeDied { code: 0x1000 });
+    let rest = StackSeen {
+        id: 61,
+        natives: mixed.natives.clone(),
+        completes: true,
+        ..StackSeen::default()
+    };
+    say(&mut ledger, Body::Stack(Box::new(rest)));
+    assert!(short(&ledger).is_empty());
+    let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+    let titles: std::collections::BTreeSet<String> =
+        rows.iter().map(|row| title(&row.stack)).collect();
+    assert_eq!(titles.len(), 1, "{titles:#?}");
+    // What completes a stack that nobody knows is nothing.
+    let stranger = StackSeen {
+        id: 99,
+        natives: vec![0x7f01],
+        completes: true,
+        ..StackSeen::default()
+    };
+    say(&mut ledger, Body::Stack(Box::new(stranger)));
+    // Addresses without a name say where they are; without Python nothing stands for the interpreter's calls.
+    let plain = StackSeen {
+        id: 62,
+        natives: vec![0x7f07, 0x7f03, 0x7fff, 1, 2, 3, 4, 5, 6, 7],
+        ..StackSeen::default()
+    };
+    let names = allocate(&mut ledger, plain);
+    assert_eq!(names[..3], ["libx.so+0x7f07", EVAL, "0x7fff"]);
 }

@@ -63,9 +63,8 @@ fn path(image: &Image) -> PathBuf {
     if let Some([first, rest @ ..]) = image.build_id()
         && !rest.is_empty()
     {
-        let hexadecimal = |bytes: &[u8]| -> String {
-            bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-        };
+        let hexadecimal =
+            |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
         let name = format!("{}.debug", hexadecimal(rest));
         let apart = PathBuf::from(DEBUG).join(hexadecimal(&[*first])).join(name);
         if apart.is_file() {

@@ -64,7 +64,9 @@ fn of_compiled_code() {
     let mut torch = Torch::start(&[]);
     torch.ask("init");
     let pid = torch.pid_text();
-    daemon.json(&["attach", "--pid", &pid, "--level", "trace", "--stacks", "native"]);
+    daemon.json(&[
+        "attach", "--pid", &pid, "--level", "trace", "--stacks", "native",
+    ]);
     torch.ask("history native");
     for command in ["train 5", "shapes 20", "threads 4 5", "oom", "train 2"] {
         torch.ask(command);
@@ -126,7 +128,9 @@ fn of_both_kinds() {
     let order = told["reentered"].as_array().unwrap().iter();
     let order: Vec<&str> = order.map(|name| name.as_str().unwrap()).collect();
     // A call from Python to Python needs no compiled code in 3.11, one through `sorted` does.
-    let inner = ["native", "take", "key", "native", "sorts", "calls_it", "reenters"];
+    let inner = [
+        "native", "take", "key", "native", "sorts", "calls_it", "reenters",
+    ];
     assert_eq!(order[..inner.len()], inner, "{told:#}");
     assert_eq!(order.last(), Some(&"native"), "{told:#}");
     torch.finish();

@@ -45,6 +45,7 @@ const RULES: &[Rule] = &[
             "memscope-journal/",
             "memscope-site/",
             "memscope-python/",
+            "memscope-native/",
             "memscope-ledger/tests/",
             "memscope-ledger/benches/",
             "memscope-ledger/examples/",

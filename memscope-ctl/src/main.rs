@@ -7,6 +7,7 @@ mod args;
 mod client;
 mod commands;
 mod failure;
+mod files;
 mod moment;
 mod output;
 mod recording;

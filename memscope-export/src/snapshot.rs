@@ -234,6 +234,11 @@ fn origin(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportErro
     out.word(env!("CARGO_PKG_VERSION"))?;
     out.key("pid")?;
     out.int(u64::from(report.process.facts.pid))?;
+    // With the process id: which memory image it is, so that two files can be told to be of one.
+    out.key("start_ticks")?;
+    out.int(report.process.facts.start_ticks)?;
+    out.key("generation")?;
+    out.int(u64::from(report.process.facts.generation))?;
     out.key("comm")?;
     out.text(&report.process.facts.comm)?;
     out.key("as_of_unix_ns")?;

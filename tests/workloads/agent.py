@@ -122,6 +122,46 @@ def compare(file):
     return {"exported": comparable(exported), "own": comparable(own), "traces": traces}
 
 
+def last_entries(snapshot, most):
+    """The newest entries of each device's trace. Asking for a snapshot makes one, which is left out."""
+    traces = []
+    for device in snapshot["device_traces"]:
+        entries = []
+        for entry in device:
+            if entry["action"] != "snapshot":
+                address = entry["device_free"] if entry["action"] == "oom" else entry["addr"]
+                entries.append([entry["action"], address, entry["size"], entry["stream"]])
+        traces.append(entries[-most:] if most else [])
+    return traces
+
+
+@command
+def remember():
+    """Takes PyTorch's own snapshot and keeps it; says at which moment, while nothing happens."""
+    before = time.time_ns()
+    snapshot = torch.cuda.memory._snapshot()
+    moment = (before + time.time_ns()) // 2
+    kept = STATE.setdefault("moments", [])
+    kept.append((comparable(snapshot), last_entries(snapshot, 300)))
+    return {"number": len(kept) - 1, "unix_ns": moment}
+
+
+@command
+def compare_moment(number, file):
+    """An exported snapshot of an earlier moment, and what PyTorch said then."""
+    with open(file, "rb") as opened:
+        exported = pickle.load(opened)
+    own, traces = STATE["moments"][int(number)]
+    theirs = last_entries(exported, 300)
+    # Entries from before an attach are PyTorch's alone.
+    traces = [own[-len(ours) :] if ours else [] for own, ours in zip(traces, theirs)]
+    return {
+        "exported": [comparable(exported), theirs],
+        "own": [own, traces],
+        "entries": sum(len(trace) for trace in theirs),
+    }
+
+
 def model():
     """A transformer of two layers."""
     if "model" not in STATE:

@@ -90,18 +90,14 @@ impl Serving {
         answer.await.map_err(|_| Refusal::ShuttingDown)
     }
 
-    /// Has the allocator of a process read again: it may have been exchanged since. At level `read`
-    /// there is no other way to know what it holds now.
-    async fn refresh(&self, pid: u32) {
+    /// Has the tracer look at a process's allocator again: it may have been exchanged since. With `read`
+    /// also at its structures: there may be no other way to know what it holds now.
+    async fn refresh(&self, pid: u32, read: bool) {
         if self.tracer.is_none() {
             return;
         }
-        let patience = if self.is_only_read(pid).await {
-            QUESTION + REFRESH
-        } else {
-            REFRESH
-        };
-        let order = self.order(|reply| Order::Refresh { pid, reply });
+        let patience = if read { QUESTION + REFRESH } else { REFRESH };
+        let order = self.order(|reply| Order::Refresh { pid, read, reply });
         // Without an answer in time the last reading stands.
         let _ = tokio::time::timeout(patience, order).await;
     }
@@ -118,8 +114,17 @@ impl Serving {
     /// Before a question whose answer is only as new as the last reading.
     async fn refresh_if_read(&self, pid: u32) {
         if self.tracer.is_some() && self.is_only_read(pid).await {
-            self.refresh(pid).await;
+            self.refresh(pid, true).await;
         }
+    }
+
+    /// Before a snapshot, which is to have every block and segment.
+    async fn complete(&self, pid: u32) {
+        let incomplete = self
+            .keeper
+            .ask(move |ledger, _| ledger.find(pid).is_some_and(|p| ledger.wants_reading(p)))
+            .await;
+        self.refresh(pid, incomplete.unwrap_or(false)).await;
     }
 }
 
@@ -155,7 +160,8 @@ impl Daemon for Serving {
     }
 
     async fn stats(&self, pid: u32) -> Result<StatsReport, Refusal> {
-        self.refresh(pid).await;
+        let read = self.is_only_read(pid).await;
+        self.refresh(pid, read).await;
         self.about(pid, |ledger, process, as_of| ledger.stats(process, as_of))
             .await
     }
@@ -189,7 +195,7 @@ impl Daemon for Serving {
                 .await
                 .map(Arc::new);
         }
-        self.refresh_if_read(pid).await;
+        self.complete(pid).await;
         self.about(pid, |ledger, process, as_of| {
             ledger.snapshot(process, as_of)
         })
@@ -206,6 +212,7 @@ impl Daemon for Serving {
                 .await
             }
             None => {
+                self.refresh_if_read(pid).await;
                 self.about(pid, |ledger, process, as_of| ledger.stacks(process, as_of))
                     .await
             }

@@ -6,8 +6,8 @@ use crate::trim::fit;
 use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::{
-    Backend, CallOp, CodeName, CoverageNote, HeldPart, Layer, Placement, ProcessFacts,
-    ProcessHandle, ReadingCost,
+    AllocatorFacts, Backend, CallOp, CodeName, CoverageNote, HeldPart, Layer, Placement,
+    ProcessFacts, ProcessHandle, ReadingCost,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,9 @@ pub const KIND_READING_COST: u16 = KIND_DAEMON_FIRST + 11;
 pub const KIND_LOST: u16 = KIND_DAEMON_FIRST + 15;
 /// [`DaemonRecord::Code`].
 pub const KIND_CODE_NAME: u16 = KIND_DAEMON_FIRST + 12;
+
+/// [`DaemonRecord::Allocator`].
+pub const KIND_ALLOCATOR: u16 = KIND_DAEMON_FIRST + 13;
 
 /// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
 /// without the segments before it. The record was in the journal before; this copy has no number
@@ -102,6 +105,8 @@ pub enum DaemonRecord {
     Coverage(CoverageNote),
     /// Which allocator PyTorch uses.
     Backend(Backend),
+    /// What was read about it, when that changed.
+    Allocator(Box<AllocatorFacts>),
     /// `CLOCK_REALTIME` at the record's time.
     Clock {
         /// Nanoseconds since 1970.
@@ -166,6 +171,7 @@ impl DaemonRecord {
             DaemonRecord::Replaced => KIND_REPLACED,
             DaemonRecord::Coverage(_) => KIND_COVERAGE,
             DaemonRecord::Backend(_) => KIND_BACKEND,
+            DaemonRecord::Allocator(_) => KIND_ALLOCATOR,
             DaemonRecord::Clock { .. } => KIND_CLOCK,
             DaemonRecord::DeviceTotal(_) => KIND_DEVICE_TOTAL,
             DaemonRecord::Held(_) => KIND_HELD,
@@ -186,6 +192,7 @@ impl DaemonRecord {
             | DaemonRecord::Lost => serde_json::to_vec(&Nothing {}),
             DaemonRecord::Coverage(note) => serde_json::to_vec(note),
             DaemonRecord::Backend(backend) => serde_json::to_vec(backend),
+            DaemonRecord::Allocator(facts) => serde_json::to_vec(facts),
             DaemonRecord::Clock { unix_ns } => serde_json::to_vec(&Clock { unix_ns: *unix_ns }),
             DaemonRecord::DeviceTotal(total) => serde_json::to_vec(total),
             DaemonRecord::Held(part) => serde_json::to_vec(part),
@@ -275,6 +282,7 @@ impl DaemonRecord {
             KIND_REPLACED => json.read::<Nothing>().map(|_| DaemonRecord::Replaced)?,
             KIND_COVERAGE => DaemonRecord::Coverage(json.read()?),
             KIND_BACKEND => DaemonRecord::Backend(json.read()?),
+            KIND_ALLOCATOR => DaemonRecord::Allocator(json.read()?),
             KIND_CLOCK => DaemonRecord::Clock {
                 unix_ns: json.read::<Clock>()?.unix_ns,
             },

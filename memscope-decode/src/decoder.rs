@@ -141,6 +141,7 @@ impl Decoder {
             DaemonRecord::Replaced => Body::Replaced,
             DaemonRecord::Coverage(note) => Body::Coverage(note),
             DaemonRecord::Backend(backend) => Body::Backend(backend),
+            DaemonRecord::Allocator(facts) => Body::Allocator(facts),
             DaemonRecord::Clock { unix_ns } => Body::Clock { unix_ns },
             DaemonRecord::DeviceTotal(total) => Body::DeviceTotal {
                 device: total.device,

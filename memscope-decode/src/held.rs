@@ -4,27 +4,27 @@ use memscope_ledger::event::{HeldPart, HeldSegment};
 
 /// Most bytes of a part's JSON.
 const MOST: usize = 50_000;
-/// More than the JSON of a part without segments can have: names, punctuation and seven numbers.
+/// More than the JSON of a part without segments can have: names, punctuation and eight numbers.
 const PART: usize = 300;
 /// More than the JSON of a segment without blocks can have.
 const SEGMENT: usize = 300;
 /// A block's punctuation and `false`, without its three numbers.
 const BLOCK: usize = 11;
+/// A pair's punctuation.
+const PAIR: usize = 4;
 
-/// The parts of a reading, in the order in which they are to be written. Each one's JSON has at most
-/// 50,000 bytes. A segment that does not fit goes on in the next part: same segment, further blocks.
+/// The parts of a reading that is given as one, in the order in which they are to be written. Each one's JSON has at most
+/// 50,000 bytes. A segment that does not fit goes on in the next part: same segment, further blocks, or
+/// further room.
 /// A reading without segments is one part.
-pub fn held_parts(
-    at_ns: u64,
-    device: i32,
-    total_allocated: u64,
-    total_reserved: u64,
-    segments: Vec<HeldSegment>,
-) -> Vec<HeldPart> {
+pub fn held_parts(mut reading: HeldPart) -> Vec<HeldPart> {
+    let segments = std::mem::take(&mut reading.segments);
     let mut cut: Vec<Vec<HeldSegment>> = vec![Vec::new()];
     let mut room = MOST - PART;
     for mut segment in segments {
         let mut blocks = std::mem::take(&mut segment.blocks).into_iter().peekable();
+        let mut rooms = std::mem::take(&mut segment.rooms).into_iter().peekable();
+        let mut holes = std::mem::take(&mut segment.holes).into_iter().peekable();
         loop {
             let first = blocks.peek().map_or(0, json_len);
             if SEGMENT + first > room {
@@ -37,10 +37,19 @@ pub fn held_parts(
                 room -= json_len(&block);
                 piece.blocks.push(block);
             }
+            for (from, to) in [
+                (&mut rooms, &mut piece.rooms),
+                (&mut holes, &mut piece.holes),
+            ] {
+                while let Some(pair) = from.next_if(|pair| pair_len(pair) <= room) {
+                    room -= pair_len(&pair);
+                    to.push(pair);
+                }
+            }
             if let Some(last) = cut.last_mut() {
                 last.push(piece);
             }
-            if blocks.peek().is_none() {
+            if blocks.peek().is_none() && rooms.peek().is_none() && holes.peek().is_none() {
                 break;
             }
         }
@@ -50,19 +59,20 @@ pub fn held_parts(
     (0..parts)
         .zip(cut)
         .map(|(part, segments)| HeldPart {
-            at_ns,
-            device,
             part,
             parts,
-            total_allocated,
-            total_reserved,
             segments,
+            ..reading
         })
         .collect()
 }
 
 fn json_len(&(addr, rounded, requested, _): &(u64, u64, u64, bool)) -> usize {
     BLOCK + digits(addr) + digits(rounded) + digits(requested)
+}
+
+fn pair_len(&(addr, requested): &(u64, u64)) -> usize {
+    PAIR + digits(addr) + digits(requested)
 }
 
 fn digits(number: u64) -> usize {

@@ -30,10 +30,10 @@ mod trim;
 
 pub use bytes::{Header, check, is_repeated};
 pub use daemon::{
-    DaemonRecord, DeviceTotal, EncodeError, KIND_ATTACHED, KIND_BACKEND, KIND_CLOCK,
-    KIND_CODE_NAME, KIND_COVERAGE, KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED, KIND_HELD,
-    KIND_LOST, KIND_PLACED, KIND_READING_COST, KIND_REPLACED, KIND_SITE_DEFINED, REPEATED,
-    SiteDefined, Stamp,
+    DaemonRecord, DeviceTotal, EncodeError, KIND_ALLOCATOR, KIND_ATTACHED, KIND_BACKEND,
+    KIND_CLOCK, KIND_CODE_NAME, KIND_COVERAGE, KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED,
+    KIND_HELD, KIND_LOST, KIND_PLACED, KIND_READING_COST, KIND_REPLACED, KIND_SITE_DEFINED,
+    REPEATED, SiteDefined, Stamp,
 };
 pub use decoder::Decoder;
 pub use held::held_parts;

@@ -73,6 +73,11 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
             cut(&mut note.text, longest);
         }
         DaemonRecord::Backend(Backend::Other(name)) => cut(name, longest),
+        DaemonRecord::Allocator(facts) => {
+            if let Some(settings) = &mut facts.settings {
+                cut(&mut settings.text, longest);
+            }
+        }
         DaemonRecord::Backend(_)
         | DaemonRecord::Detached
         | DaemonRecord::Exited

@@ -24,16 +24,24 @@ fn segment(most: usize) -> impl Strategy<Value = HeldSegment> {
         any::<bool>(),
         any::<bool>(),
         prop::collection::vec((number(), number(), number(), any::<bool>()), 0..most),
+        number(),
+        prop::collection::vec((number(), number()), 0..most / 4 + 1),
+        prop::collection::vec((number(), number()), 0..most / 10 + 1),
     )
         .prop_map(
-            |((addr, size, stream), pool, large, expandable, blocks)| HeldSegment {
-                addr,
-                size,
-                stream,
-                large,
-                pool,
-                expandable,
-                blocks,
+            |((addr, size, stream), pool, large, expandable, blocks, space, rooms, holes)| {
+                HeldSegment {
+                    addr,
+                    size,
+                    stream,
+                    large,
+                    pool,
+                    expandable,
+                    blocks,
+                    space,
+                    rooms,
+                    holes,
+                }
             },
         )
 }
@@ -46,6 +54,8 @@ fn joined(parts: &[HeldPart]) -> Vec<HeldSegment> {
             match all.last_mut() {
                 Some(last) if number > 0 && place == 0 && last.addr == segment.addr => {
                     last.blocks.extend_from_slice(&segment.blocks);
+                    last.rooms.extend_from_slice(&segment.rooms);
+                    last.holes.extend_from_slice(&segment.holes);
                 }
                 _ => all.push(segment.clone()),
             }
@@ -56,7 +66,15 @@ fn joined(parts: &[HeldPart]) -> Vec<HeldSegment> {
 
 fn check_reading(mut segments: Vec<HeldSegment>) -> usize {
     segments.dedup_by_key(|segment| segment.addr);
-    let parts = held_parts(u64::MAX, i32::MIN, u64::MAX, 5, segments.clone());
+    let parts = held_parts(HeldPart {
+        at_ns: u64::MAX,
+        device: i32::MIN,
+        allocator: u64::MAX,
+        total_allocated: u64::MAX,
+        total_reserved: 5,
+        segments: segments.clone(),
+        ..HeldPart::default()
+    });
     assert_eq!(joined(&parts), segments);
     for (number, part) in parts.iter().enumerate() {
         assert_eq!(
@@ -67,10 +85,11 @@ fn check_reading(mut segments: Vec<HeldSegment>) -> usize {
             (
                 part.at_ns,
                 part.device,
+                part.allocator,
                 part.total_allocated,
                 part.total_reserved
             ),
-            (u64::MAX, i32::MIN, u64::MAX, 5)
+            (u64::MAX, i32::MIN, u64::MAX, u64::MAX, 5)
         );
         assert!(serde_json::to_vec(part).unwrap().len() <= 50_000);
         let record = DaemonRecord::Held(part.clone());
@@ -117,6 +136,7 @@ fn parts_are_well_filled() {
         pool: (0, 0),
         expandable: true,
         blocks,
+        ..HeldSegment::default()
     };
     let parts = check_reading(vec![segment]);
     assert!(parts < 75, "{parts}");
@@ -131,6 +151,7 @@ fn a_part_too_long_is_refused_and_not_cut() {
         parts: 1,
         total_allocated: 0,
         total_reserved: 0,
+        allocator: 0,
         segments: vec![HeldSegment {
             addr: 1,
             size: 2,
@@ -139,6 +160,7 @@ fn a_part_too_long_is_refused_and_not_cut() {
             pool: (0, 0),
             expandable: false,
             blocks: vec![(u64::MAX, 512, 512, false); 4000],
+            ..HeldSegment::default()
         }],
     };
     assert!(matches!(

@@ -264,7 +264,8 @@ fn leaf(layout: &PythonEntry, scratch: *mut Scratch) -> Result<(u64, u64), u64> 
         if frame == 0 {
             return Err(STACK_NO_FRAMES);
         }
-        let Some(current) = read::user::<u64>(frame.wrapping_add(layout.cframe_frame as u64)) else {
+        let Some(current) = read::user::<u64>(frame.wrapping_add(layout.cframe_frame as u64))
+        else {
             return Err(STACK_UNREADABLE);
         };
         frame = current;
@@ -498,9 +499,21 @@ fn send_code(
     unsafe {
         let record = &raw mut (*scratch).code;
         let parts = [
-            (layout.code_filename, (&raw mut (*record).filename) as *mut u8, CODE_TEXT),
-            (layout.code_name, (&raw mut (*record).name) as *mut u8, CODE_TEXT),
-            (layout.code_line_table, (&raw mut (*record).lines) as *mut u8, CODE_LINES),
+            (
+                layout.code_filename,
+                (&raw mut (*record).filename) as *mut u8,
+                CODE_TEXT,
+            ),
+            (
+                layout.code_name,
+                (&raw mut (*record).name) as *mut u8,
+                CODE_TEXT,
+            ),
+            (
+                layout.code_line_table,
+                (&raw mut (*record).lines) as *mut u8,
+                CODE_LINES,
+            ),
         ];
         let mut size = layout.code_size;
         if size > CODE_OBJECT as u32 {

@@ -65,6 +65,10 @@ impl<W: Write> Sink for Json<W> {
     fn int(&mut self, value: u64) -> io::Result<()> {
         write!(self.out, "{value}")
     }
+    fn float(&mut self, value: f64) -> io::Result<()> {
+        // A whole number keeps its point: it is of another type to Python.
+        write!(self.out, "{value:?}")
+    }
     fn signed(&mut self, value: i64) -> io::Result<()> {
         write!(self.out, "{value}")
     }

@@ -11,10 +11,15 @@
 //!
 //! # What the dictionary says, and what it cannot
 //!
+//! * The keys are those of the newest format (PyTorch 2.15); older versions write fewer.
 //! * `requested_size` of a block whose requested size is not known is its rounded size, as the viewer
-//!   itself falls back to that. Free blocks have 0, as in PyTorch.
-//! * `frames` are empty and `compile_context` is `N/A`: no stacks were taken.
-//! * `allocator_settings` has only what stands in the process's environment.
+//!   itself falls back to that. Free blocks have that of their last use, as in PyTorch; 0 where it is not
+//!   known.
+//! * `frames` are those of Python where a stack was taken, else empty; `compile_context` is `N/A`.
+//!   `external_annotations`, `host_segments` and `host_traces` are empty, as in PyTorch while nobody asked it
+//!   to record them.
+//! * `allocator_settings` are what the process's memory says of them, else its environment at its start
+//!   (`memscope.settings_from` says which): what a script then changed is not in that.
 //! * One key more than PyTorch's, `memscope`: whose snapshot it is, of when, and what limits it. Readers
 //!   of PyTorch's snapshots pass over keys that they do not know.
 
@@ -26,6 +31,7 @@ mod levels;
 mod perfetto;
 mod pickle;
 pub mod pool;
+mod settings;
 mod sink;
 mod snapshot;
 pub mod stacks;

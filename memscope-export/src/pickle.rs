@@ -27,6 +27,7 @@ const BININT: u8 = b'J';
 const BININT1: u8 = b'K';
 const BININT2: u8 = b'M';
 const LONG1: u8 = 0x8a;
+const BINFLOAT: u8 = b'G';
 const SHORT_BINUNICODE: u8 = 0x8c;
 const BINUNICODE: u8 = b'X';
 const MEMOIZE: u8 = 0x94;
@@ -159,6 +160,10 @@ impl<W: Write> Sink for Pickle<W> {
             Err(_) => self.long(i128::from(value)),
         }
     }
+    fn float(&mut self, value: f64) -> io::Result<()> {
+        self.op(BINFLOAT)?;
+        self.out.write_all(&value.to_be_bytes())
+    }
     fn signed(&mut self, value: i64) -> io::Result<()> {
         match i32::try_from(value) {
             Ok(value) => {
@@ -250,6 +255,14 @@ mod tests {
         for (value, bytes) in negative {
             assert_eq!(written(|p| p.signed(value).unwrap()), bytes, "{value:#x}");
         }
+    }
+
+    #[test]
+    fn floats_are_big_endian() {
+        assert_eq!(
+            written(|p| p.float(0.25).unwrap()),
+            b"G\x3f\xd0\x00\x00\x00\x00\x00\x00."
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(crate) trait Sink {
     fn end_list(&mut self) -> io::Result<()>;
     fn pair(&mut self, pair: (u64, u64)) -> io::Result<()>;
     fn int(&mut self, value: u64) -> io::Result<()>;
+    fn float(&mut self, value: f64) -> io::Result<()>;
     fn signed(&mut self, value: i64) -> io::Result<()>;
     fn flag(&mut self, value: bool) -> io::Result<()>;
     /// One of our own few words; may be written once and referred to.

@@ -1,6 +1,7 @@
 //! The walk over a report: PyTorch's keys, in PyTorch's order.
 
 use crate::ExportError;
+use crate::settings;
 use crate::sink::Sink;
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{
@@ -10,10 +11,6 @@ use std::sync::Arc;
 
 /// PyTorch's device index is a signed byte.
 const MOST_DEVICES: i32 = 127;
-
-/// The settings' key, and the names under which the process may have them, newest first.
-const SETTINGS: &str = "PYTORCH_CUDA_ALLOC_CONF";
-const SETTINGS_NAMES: [&str; 3] = [SETTINGS, "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"];
 
 pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportError> {
     let devices = devices(report)?;
@@ -38,21 +35,22 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), 
     }
     out.end_list()?;
     out.key("allocator_settings")?;
-    out.begin_dict()?;
-    out.key(SETTINGS)?;
-    out.text(settings(report))?;
-    out.end_dict()?;
-    out.key("external_annotations")?;
-    out.empty_list()?;
+    settings::write(report, out)?;
+    for key in ["external_annotations", "host_segments", "host_traces"] {
+        out.key(key)?;
+        out.empty_list()?;
+    }
     out.key("memscope")?;
     origin(report, out)?;
     out.end_dict()?;
     Ok(())
 }
 
-/// Length of the list of traces: there is one for every device up to the largest ordinal.
+/// Length of the list of traces: there is one for every device that PyTorch found, or where that is not
+/// known, up to the largest ordinal.
 fn devices(report: &SnapshotReport) -> Result<i32, ExportError> {
-    let mut devices = 0;
+    let found = i32::try_from(report.allocator.devices).unwrap_or(0);
+    let mut devices = found.min(MOST_DEVICES + 1);
     for entry in &report.trace {
         if !(0..=MOST_DEVICES).contains(&entry.device) {
             return Err(ExportError::Device {
@@ -68,14 +66,6 @@ fn devices(report: &SnapshotReport) -> Result<i32, ExportError> {
         }
     }
     Ok(devices)
-}
-
-fn settings(report: &SnapshotReport) -> &str {
-    let environment = &report.process.facts.environment;
-    SETTINGS_NAMES
-        .iter()
-        .find_map(|name| environment.iter().find(|(set, _)| set == name))
-        .map_or("", |(_, value)| value)
 }
 
 fn segment(
@@ -103,7 +93,10 @@ fn segment(
         BlockState::Inactive => 0,
     }))?;
     out.key("requested_size")?;
-    out.int(sum(requested))?;
+    out.int(sum(|block| match block.state {
+        BlockState::Active | BlockState::PendingFree => requested(block),
+        BlockState::Inactive => 0,
+    }))?;
     out.key("stream")?;
     out.int(segment.stream)?;
     out.key("segment_type")?;
@@ -128,7 +121,7 @@ fn segment(
 fn requested(block: &SnapshotBlock) -> u64 {
     match block.state {
         BlockState::Active | BlockState::PendingFree => block.requested.unwrap_or(block.size),
-        BlockState::Inactive => 0,
+        BlockState::Inactive => block.requested.unwrap_or(0),
     }
 }
 
@@ -247,6 +240,8 @@ fn origin(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportErro
     out.int(report.process.lost_records)?;
     out.key("trace_dropped")?;
     out.int(report.trace_dropped)?;
+    out.key("settings_from")?;
+    out.word(settings::text(report).1.word())?;
     out.key("unseen_segments")?;
     out.begin_list()?;
     for segment in report.segments.iter().filter(|segment| !segment.seen) {

@@ -5,7 +5,7 @@ mod common;
 
 use common::{BASE, entry, process, report};
 use memscope_export::{ExportError, json, memory_viz};
-use memscope_ledger::event::TraceAction;
+use memscope_ledger::event::{AllocatorFacts, AllocatorSettings, TraceAction};
 use memscope_ledger::report::SnapshotReport;
 use serde_json::{Value, json};
 
@@ -100,6 +100,7 @@ fn traces_by_device() {
     );
 }
 
+/// Every key of PyTorch's, with its defaults; more of them are tested beside the code.
 #[test]
 fn settings_are_those_of_the_environment() {
     let settings = |environment: &[(&str, &str)]| {
@@ -107,32 +108,83 @@ fn settings_are_those_of_the_environment() {
             process: process(environment),
             ..report()
         };
-        exported(&report)["allocator_settings"].clone()
+        let all = exported(&report);
+        let from = all["memscope"]["settings_from"].clone();
+        (all["allocator_settings"].clone(), from)
     };
-    assert_eq!(settings(&[]), json!({"PYTORCH_CUDA_ALLOC_CONF": ""}));
+    let (mut told, from) = settings(&[]);
+    let divisions = told["roundup_power2_divisions"].take();
+    assert_eq!(divisions.as_object().unwrap().len(), 16);
     assert_eq!(
-        settings(&[
-            ("PYTORCH_ALLOC_CONF", "b:1"),
-            ("PYTORCH_CUDA_ALLOC_CONF", "a:1")
-        ]),
-        json!({"PYTORCH_CUDA_ALLOC_CONF": "a:1"})
+        (told, from),
+        (
+            json!({
+                "PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1,
+                "garbage_collection_threshold": 0.0, "expandable_segments": false,
+                "pinned_num_register_threads": 1, "release_lock_on_cudamalloc": false,
+                "pinned_use_cuda_host_register": false,
+                "graph_capture_record_stream_reuse": false, "max_round_threshold": -1,
+                "max_cached_size": -1, "roundup_power2_divisions": null,
+            }),
+            json!("defaults")
+        )
     );
+    let text = |environment: &[(&str, &str)]| {
+        let (settings, from) = settings(environment);
+        assert_eq!(from, "environment");
+        settings["PYTORCH_CUDA_ALLOC_CONF"].clone()
+    };
+    let both = [
+        ("PYTORCH_ALLOC_CONF", "b:1"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "a:1"),
+    ];
+    assert_eq!(text(&both), "a:1");
+    assert_eq!(text(&both[..1]), "b:1");
+}
+
+/// What was read from the process is newer than its environment.
+#[test]
+fn settings_and_devices_of_the_process() {
+    let report = SnapshotReport {
+        process: process(&[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")]),
+        allocator: AllocatorFacts {
+            devices: 5,
+            settings: Some(AllocatorSettings {
+                text: "expandable_segments:True".to_owned(),
+                max_split_bytes: 30 << 20,
+                collection_threshold: 0.5,
+                divisions: (1..=16).collect(),
+            }),
+        },
+        ..report()
+    };
+    let all = exported(&report);
+    let settings = &all["allocator_settings"];
     assert_eq!(
-        settings(&[("PYTORCH_ALLOC_CONF", "expandable_segments:True")]),
-        json!({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+        settings["PYTORCH_CUDA_ALLOC_CONF"],
+        "expandable_segments:True"
     );
+    assert_eq!(settings["expandable_segments"], true);
+    assert_eq!(settings["max_split_size"], 30 << 20);
+    assert_eq!(settings["garbage_collection_threshold"], 0.5);
+    assert_eq!(settings["roundup_power2_divisions"]["32768"], 16);
+    assert_eq!(all["memscope"]["settings_from"], "process");
+    assert_eq!(all["device_traces"].as_array().unwrap().len(), 5);
 }
 
 #[test]
 fn what_limits_it_is_said() {
     let all = exported(&report());
-    assert_eq!(all["external_annotations"], json!([]));
+    for key in ["external_annotations", "host_segments", "host_traces"] {
+        assert_eq!(all[key], json!([]), "{key}");
+    }
     assert_eq!(
         all["memscope"],
         json!({
             "version": env!("CARGO_PKG_VERSION"), "pid": 4242, "comm": "python \"quoted\" ünï",
             "as_of_unix_ns": 1_700_000_001_000_000_000u64, "lost_records": 3,
-            "trace_dropped": 7, "unseen_segments": [BASE + (1 << 30)],
+            "trace_dropped": 7, "settings_from": "environment",
+            "unseen_segments": [BASE + (1 << 30)],
             "coverage": [{"code": "attached_late", "text": "Attached late."}],
         })
     );

@@ -156,6 +156,34 @@ proptest! {
     }
 
     #[test]
+    fn rows_that_look_alike_become_one(report in reports(true)) {
+        // Each stack once more, on its own: equal, and not the same object.
+        let mut twice = report.clone();
+        twice.rows.extend(report.rows.iter().map(|row| StackRow {
+            stack: Arc::new((*row.stack).clone()),
+            ..row.clone()
+        }));
+        let found = merged(twice);
+        let keys: HashSet<_> = found.rows.iter().map(|row| (row.device, &row.stack)).collect();
+        prop_assert_eq!(keys.len(), found.rows.len());
+        let told: HashSet<_> = report.rows.iter().map(|row| (row.device, &row.stack)).collect();
+        prop_assert_eq!(keys, told);
+        for row in &found.rows {
+            let same = report.rows.iter().filter(|one| {
+                one.device == row.device && one.stack == row.stack
+            });
+            let mut tallies = Tallies::default();
+            for one in same {
+                tallies.add(&Tallies::of(one));
+                tallies.add(&Tallies::of(one));
+            }
+            prop_assert_eq!(Tallies::of(row), tallies);
+        }
+        prop_assert!(found.rows.is_sorted_by_key(|row| std::cmp::Reverse(row.live.bytes)));
+        prop_assert_eq!((found.from, found.coverage), (report.from, report.coverage));
+    }
+
+    #[test]
     fn groups_count_a_stack_once(report in reports(true), by in 0..3_usize, cumulative: bool) {
         let by = [GroupBy::Function, GroupBy::File, GroupBy::Line][by];
         let view = View::default();

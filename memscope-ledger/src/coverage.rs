@@ -255,11 +255,39 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
             "at level segments the blocks inside the framework's pool are not seen".to_owned(),
         );
     }
+    if process.facts.level == Some(Level::Blocks) && process.source() == Source::Pool {
+        let blind = "at level blocks the trace has rounded sizes, neither streams nor segments, and a free \
+                     that waits for a stream looks done; the blocks and segments of a snapshot of now are \
+                     read from the allocator's structures, those of an earlier moment are put together \
+                     from what was seen";
+        say("level_blocks", blind.to_owned());
+    }
     if process.devices.iter().any(|row| row.pool.totals.is_open()) {
         say(
             "rounded_size_unknown",
             "the rounded size of some blocks is not known until the allocator's next total"
                 .to_owned(),
+        );
+    }
+    let traced = || process.devices.iter().filter(|row| row.pool.traced);
+    let untold: usize = traced().map(|row| row.pool.untold_segments()).sum();
+    if untold > 0 {
+        say(
+            "pool_ids_unknown",
+            format!(
+                "{untold} segments came of which this version's trace does not tell whether they are a \
+                 private pool's; they are shown as the default pool's until the structures are read"
+            ),
+        );
+    }
+    let unknown: u64 = traced().map(|row| row.pool.unknown_bytes()).sum();
+    if unknown > 0 {
+        say(
+            "segments_unknown",
+            format!(
+                "{} of the allocator's segments are not known one by one",
+                words::bytes(unknown)
+            ),
         );
     }
     if process.pool.unplaced() > 0 {

@@ -6,7 +6,9 @@
 use crate::block::Origin;
 use crate::distribution::Recorder;
 use crate::event::Level;
+use crate::held::HeldBlock;
 use crate::report::DriverBytes;
+use crate::rooms::Rooms;
 use crate::segment::Segments;
 use crate::series::Series;
 use crate::totals::Totals;
@@ -36,6 +38,7 @@ pub(crate) struct PoolDevice {
     pub(crate) sizes: Recorder,
     pub(crate) lifetimes: Recorder,
     pub(crate) segments: Segments,
+    pub(crate) rooms: Rooms,
     pub(crate) ring: TraceRing,
     pub(crate) series: Series,
     pub(crate) read: Read,
@@ -55,6 +58,9 @@ pub(crate) struct Read {
     /// Live blocks of which the first reading told, and their rounded bytes.
     pub(crate) baseline_blocks: u64,
     pub(crate) baseline_bytes: u64,
+    /// Where events do not tell of them: blocks of the newest reading that a stream still used, until
+    /// something happens.
+    pub(crate) pending: Vec<HeldBlock>,
     /// `resync_count` and `found_gone` as of the last reading: it has settled them.
     pub(crate) settled: (u64, u64),
 }
@@ -103,6 +109,17 @@ impl PoolDevice {
             self.read.baseline_blocks = self.read.baseline_blocks.saturating_sub(1);
             self.read.baseline_bytes = self.read.baseline_bytes.saturating_sub(rounded);
         }
+    }
+
+    /// Segments of which the trace did not tell whose they are.
+    pub(crate) fn untold_segments(&self) -> usize {
+        self.segments.iter().filter(|segment| !segment.told).count()
+    }
+
+    /// Bytes that the allocator has and that are in no segment that we know, or the reverse.
+    pub(crate) fn unknown_bytes(&self) -> u64 {
+        let known = self.segments.bytes();
+        self.reserved.map_or(0, |reserved| reserved.abs_diff(known))
     }
 
     /// The allocator's reserved total.

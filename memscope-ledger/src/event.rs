@@ -76,6 +76,8 @@ pub enum Body {
     Coverage(CoverageNote),
     /// Which allocator PyTorch uses, as read from the process.
     Backend(Backend),
+    /// What was read about PyTorch's allocator, when it changed.
+    Allocator(Box<AllocatorFacts>),
     /// A pair of clock readings.
     Clock {
         /// `CLOCK_REALTIME` at `time_ns`, nanoseconds since 1970.
@@ -119,12 +121,15 @@ pub enum Body {
 /// while it was read; so it stands at one place in the order of the pool's events, which is told by
 /// `at_ns`: events of the device up to then are in it, later ones are not. It may reach the log later
 /// than that.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeldPart {
     /// The moment, `CLOCK_BOOTTIME`, nanoseconds.
     pub at_ns: u64,
     /// Device ordinal.
     pub device: i32,
+    /// The per-device allocator object, as in [`PoolTrace::allocator`]; 0: not told.
+    #[serde(default)]
+    pub allocator: u64,
     /// Number of this part, from 0.
     pub part: u32,
     /// How many parts the reading has; it counts only when all have come, in order.
@@ -222,7 +227,7 @@ pub struct ReadingCost {
 }
 
 /// A segment of a reading.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeldSegment {
     /// Address.
     pub addr: u64,
@@ -239,6 +244,19 @@ pub struct HeldSegment {
     /// Blocks in use by address: (address, rounded bytes, requested bytes, freed but still used by a
     /// stream). What lies between them is free.
     pub blocks: Vec<(u64, u64, u64, bool)>,
+    /// Where the address space begins that it is mapped in, where it is expandable; 0: not told.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub space: u64,
+    /// Free room by address, with the bytes that were asked for at its last use, where not 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rooms: Vec<(u64, u64)>,
+    /// The same of room without memory next to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holes: Vec<(u64, u64)>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Depth of observation.
@@ -270,6 +288,30 @@ pub enum Backend {
     MallocAsync,
     /// Another class: its name.
     Other(String),
+}
+
+/// What was read about PyTorch's allocator beside its blocks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AllocatorFacts {
+    /// Number of devices that PyTorch found; 0: it has not looked yet, or it is not known.
+    #[serde(default)]
+    pub devices: u32,
+    /// How it was told to be, where that could be read.
+    #[serde(default)]
+    pub settings: Option<AllocatorSettings>,
+}
+
+/// How PyTorch's allocator was told to be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AllocatorSettings {
+    /// As it was told last, in the words of `PYTORCH_CUDA_ALLOC_CONF`.
+    pub text: String,
+    /// `max_split_size_mb`, in bytes; `u64::MAX`: there is none.
+    pub max_split_bytes: u64,
+    /// `garbage_collection_threshold`.
+    pub collection_threshold: f64,
+    /// `roundup_power2_divisions`, one number for each power of two from 1 MiB on.
+    pub divisions: Vec<u64>,
 }
 
 /// What was read about a process when it was attached.

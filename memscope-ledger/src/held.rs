@@ -129,6 +129,7 @@ mod tests {
         Reading {
             at_ns: 10,
             device: 0,
+            allocator: 0,
             total_allocated: blocks.iter().filter(|b| !b.3).map(|b| b.1).sum(),
             total_reserved: 4096,
             segments: vec![HeldSegment {
@@ -139,6 +140,7 @@ mod tests {
                 pool: (0, 0),
                 expandable: false,
                 blocks,
+                ..HeldSegment::default()
             }],
         }
     }
@@ -154,6 +156,7 @@ mod tests {
             tid: 1,
             stack: 0,
             orphan,
+            rounded: 0,
         }
     }
 

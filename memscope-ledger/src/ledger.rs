@@ -46,6 +46,8 @@ pub struct Kept {
     pub blocks: usize,
     /// What threads, losses, unplaced trace entries and readings under way leave behind.
     pub loose: usize,
+    /// Pieces of free room in segments, and of room without memory beside them.
+    pub rooms: usize,
     /// Driver allocations, handles, mappings, imports.
     pub allocations: usize,
     /// Groups watched.
@@ -157,6 +159,12 @@ impl Ledger {
         self.processes.get(&p)?.facts.level
     }
 
+    /// Whether a reading of the allocator's structures would tell of a process what events do not: at
+    /// level `read` anything at all, at level `blocks` what only the trace tells, else what is missing.
+    pub fn wants_reading(&self, p: ProcessHandle) -> bool {
+        self.processes.get(&p).is_some_and(Process::wants_reading)
+    }
+
     /// What a process holds, by device.
     pub fn stats(&self, p: ProcessHandle, as_of: AsOf) -> Option<StatsReport> {
         Some(stats::report(self.processes.get(&p)?, as_of))
@@ -232,6 +240,7 @@ impl Ledger {
         Some(Kept {
             blocks,
             loose: loose + process.readings.kept(),
+            rooms: process.devices.iter().map(|row| row.pool.rooms.len()).sum(),
             allocations: process.driver.kept(),
             groups: process.groups.len(),
             trace_entries: process.devices.iter().map(|row| row.pool.ring.len()).sum(),

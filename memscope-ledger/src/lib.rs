@@ -35,6 +35,7 @@ mod pool_read;
 mod pool_trace;
 mod process;
 mod reading;
+mod rooms;
 mod scene;
 mod segment;
 mod series;

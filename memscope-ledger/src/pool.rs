@@ -109,6 +109,8 @@ impl Pool {
                 .resized(Some(block.device), block.stack, block.rounded, rounded);
             block.rounded = rounded;
             block.size = Sized::EXACT;
+            device.ring.last_is_sized(addr, rounded);
+            device.rooms.taken(addr, rounded);
             return (0, 0);
         }
         self.came(
@@ -251,6 +253,9 @@ impl Pool {
                 size: size_for_groups,
             },
         );
+        if new.rounded.is_some() {
+            row.rooms.taken(new.addr, rounded);
+        }
         driver.claim(scene, new.device, new.addr, rounded);
         scene
             .stacks
@@ -410,7 +415,11 @@ impl Pool {
         let row = scene.devices.pool(device);
         row.seen = true;
         row.traced |= traced;
-        scene.time_ns < row.read.until_ns
+        let in_reading = scene.time_ns < row.read.until_ns;
+        if !in_reading {
+            row.read.pending.clear();
+        }
+        in_reading
     }
 
     /// Takes the allocator's total over.
@@ -428,6 +437,9 @@ impl Pool {
                 .resized(Some(block.device), block.stack, block.rounded, rounded);
             block.rounded = rounded;
             block.size = Sized::EXACT;
+            let row = scene.devices.pool(device);
+            row.ring.last_is_sized(addr, block.rounded);
+            row.rooms.taken(addr, block.rounded);
         }
         if let Some(allocated) = scene.devices.pool(device).totals.allocated() {
             scene.stacks.level(Some(device), allocated);
@@ -503,5 +515,10 @@ pub(crate) fn push_entry(
         tid: scene.tid,
         stack: scene.stack,
         orphan,
+        rounded: if action == TraceAction::Alloc {
+            size
+        } else {
+            0
+        },
     });
 }

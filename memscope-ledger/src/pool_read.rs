@@ -17,6 +17,7 @@ use crate::group::{GroupKey, Membership};
 use crate::held::{HeldBlock, HeldBlocks};
 use crate::pool::{Pool, push_entry};
 use crate::reading::{Reading, Taken};
+use crate::rooms::Replay;
 use crate::scene::Scene;
 use crate::segment::{Segment, Segments};
 use crate::stacks::{BEFORE_ATTACH, StackIndex};
@@ -59,6 +60,10 @@ impl Pool {
             return;
         };
         let refusal = self.read(scene, driver, &reading, watch).err();
+        if reading.allocator != 0 {
+            // What came before is in the reading, what came after it is news.
+            self.place_held(scene, driver, reading.allocator, device);
+        }
         let read = &mut scene.devices.pool(device).read;
         read.refusal = refusal;
         read.refused += u64::from(refusal.is_some());
@@ -123,6 +128,13 @@ impl Pool {
         row.seen = true;
         row.read.until_ns = row.read.until_ns.max(at_ns.saturating_add(1));
         row.read.settled = (row.resync_count, row.found_gone);
+        row.read.pending.clear();
+        if !unseen.traced && row.ring.after(at_ns).next().is_none() {
+            let pending = held.blocks().iter();
+            row.read
+                .pending
+                .extend(pending.filter(|block| block.state == HeldState::Pending));
+        }
         row.totals.raise_peak(reading.total_allocated);
         let mut moved = (0, 0);
         if watch.level == Some(Level::Read) && row.read.count > 0 {
@@ -374,20 +386,26 @@ fn replace_segments(scene: &mut Scene<'_>, driver: &mut Driver, reading: &Readin
             pool: segment.pool,
             expandable: segment.expandable,
             large: Some(segment.large),
+            told: true,
         });
     }
     let held = segments.clone();
     let row = scene.devices.pool(reading.device);
     let mut quiet = true;
+    let mut replay = Replay::of(&reading.segments, segments);
     for entry in row.ring.after(reading.at_ns) {
         quiet = false;
-        segments.step(&entry);
+        replay.step(&entry);
     }
+    let Replay {
+        segments, rooms, ..
+    } = replay;
     // Where segments are not traced, the reports' own total knows better.
     if row.traced || quiet || row.reserved.is_none() {
         row.set_reserved(segments.bytes());
     }
     row.segments = segments.clone();
+    row.rooms = rooms;
     for segment in segments.iter() {
         driver.claim(scene, reading.device, segment.addr, segment.size);
     }

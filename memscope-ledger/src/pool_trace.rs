@@ -82,6 +82,10 @@ impl Pool {
             tid: scene.tid,
             stack: scene.stack,
             orphan: false,
+            rounded: match trace.action {
+                TraceAction::Alloc => trace.block_size.unwrap_or(0),
+                _ => 0,
+            },
         };
         row.ring.push(entry);
         if in_reading {
@@ -91,12 +95,13 @@ impl Pool {
         let (came, went) = match trace.action {
             TraceAction::Alloc => self.trace_alloc(scene, driver, device, trace),
             TraceAction::FreeRequested => self.trace_free(scene, device, trace),
-            TraceAction::FreeCompleted => self.trace_completed(scene, trace),
+            TraceAction::FreeCompleted => self.trace_completed(scene, device, trace),
             TraceAction::SegmentAlloc
             | TraceAction::SegmentMap
             | TraceAction::SegmentFree
             | TraceAction::SegmentUnmap => {
                 row.segments.step(&entry);
+                row.rooms.step(&row.segments, &entry);
                 reserved_step(row, trace);
                 if matches!(
                     trace.action,
@@ -206,9 +211,23 @@ impl Pool {
         (0, 1)
     }
 
-    fn trace_completed(&mut self, scene: &mut Scene<'_>, trace: &PoolTrace) -> (u64, u64) {
+    fn trace_completed(
+        &mut self,
+        scene: &mut Scene<'_>,
+        device: i32,
+        trace: &PoolTrace,
+    ) -> (u64, u64) {
         let addr = trace.addr;
-        match self.blocks.get(&addr).copied() {
+        let known = self.blocks.get(&addr).copied();
+        let rounded = trace.block_size.or(known.map(|block| block.rounded));
+        let row = scene.devices.pool(device);
+        row.rooms.given_back(
+            &row.segments,
+            addr,
+            rounded.unwrap_or(least_rounded(trace.size)),
+            trace.size,
+        );
+        match known {
             Some(block) if block.pending => {
                 self.end_pending(scene, addr, block);
                 (0, 0)

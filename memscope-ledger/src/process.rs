@@ -7,7 +7,8 @@ use crate::coverage::Notes;
 use crate::device::{Device, Devices};
 use crate::driver::Driver;
 use crate::event::{
-    Backend, Body, Call, CallOp, Event, Level, Placement, ProcessFacts, ProcessHandle, ReadingCost,
+    AllocatorFacts, Backend, Body, Call, CallOp, Event, Level, Placement, ProcessFacts,
+    ProcessHandle, ReadingCost,
 };
 use crate::group::Groups;
 use crate::ledger::LedgerConfig;
@@ -34,6 +35,7 @@ pub(crate) struct Process {
     pub(crate) events: u64,
     pub(crate) loss: Loss,
     pub(crate) backend: Backend,
+    pub(crate) allocator: AllocatorFacts,
     pub(crate) placement: Placement,
     /// A pool-level way in was live at some time.
     pub(crate) pool_way_in: bool,
@@ -65,6 +67,7 @@ impl Process {
             events: 1,
             loss: Loss::new(event.time_ns, event.lost_before),
             backend: Backend::default(),
+            allocator: AllocatorFacts::default(),
             placement: Placement::default(),
             pool_way_in: false,
             notes: Notes::default(),
@@ -128,6 +131,7 @@ impl Process {
             }
             Body::Coverage(note) => self.note(note),
             Body::Backend(backend) => self.backend = backend.clone(),
+            Body::Allocator(facts) => self.allocator = (**facts).clone(),
             Body::DeviceTotal {
                 device,
                 total_bytes,
@@ -189,6 +193,23 @@ impl Process {
             Backend::Unknown if self.pool.seen() || self.pool_way_in => Source::Pool,
             Backend::Unknown => Source::Driver,
         }
+    }
+
+    /// See [`crate::Ledger::wants_reading`].
+    pub(crate) fn wants_reading(&self) -> bool {
+        if self.facts.level == Some(Level::Read) {
+            return true;
+        }
+        let incomplete = |row: &Device| {
+            let pool = &row.pool;
+            pool.seen
+                && (!pool.is_traced(self.facts.level)
+                    || pool.untold_segments() > 0
+                    || pool.unknown_bytes() > 0)
+        };
+        self.source() == Source::Pool
+            && !self.is_pool_hidden()
+            && self.devices.iter().any(incomplete)
     }
 
     /// Where one device's numbers come from. No pool is on an unknown device.

@@ -15,6 +15,7 @@ const MOST: usize = 1 << 21;
 pub(crate) struct Reading {
     pub(crate) at_ns: u64,
     pub(crate) device: i32,
+    pub(crate) allocator: u64,
     pub(crate) total_allocated: u64,
     pub(crate) total_reserved: u64,
     pub(crate) segments: Vec<HeldSegment>,
@@ -95,6 +96,7 @@ impl Begun {
             reading: Reading {
                 at_ns: part.at_ns,
                 device: part.device,
+                allocator: part.allocator,
                 total_allocated: part.total_allocated,
                 total_reserved: part.total_reserved,
                 segments: Vec::new(),
@@ -116,13 +118,16 @@ impl Begun {
     /// With this part, unless that is too much.
     fn with(mut self, part: &HeldPart) -> Option<Begun> {
         for segment in &part.segments {
-            self.kept = self.kept.saturating_add(1 + segment.blocks.len());
+            let items = segment.blocks.len() + segment.rooms.len() + segment.holes.len();
+            self.kept = self.kept.saturating_add(1 + items);
             if self.kept > MOST {
                 return None;
             }
             match self.reading.segments.last_mut() {
                 Some(last) if (last.addr, last.size) == (segment.addr, segment.size) => {
                     last.blocks.extend_from_slice(&segment.blocks);
+                    last.rooms.extend_from_slice(&segment.rooms);
+                    last.holes.extend_from_slice(&segment.holes);
                 }
                 _ => self.reading.segments.push(segment.clone()),
             }
@@ -140,6 +145,7 @@ mod tests {
         HeldPart {
             at_ns,
             device,
+            allocator: 0,
             part,
             parts,
             total_allocated: 512,
@@ -152,6 +158,7 @@ mod tests {
                 pool: (0, 0),
                 expandable: false,
                 blocks: vec![(4096 + 512 * u64::from(part), 512, 100, false)],
+                ..HeldSegment::default()
             }],
         }
     }

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use crate::event::{
-    Backend, CoverageNote, EventId, Placement, ProcessFacts, ProcessHandle, ReadingCost,
+    AllocatorFacts, Backend, CoverageNote, EventId, Placement, ProcessFacts, ProcessHandle,
+    ReadingCost,
 };
 
 /// The moment that an answer describes.
@@ -390,7 +391,8 @@ pub struct SnapshotBlock {
     pub addr: u64,
     /// Rounded bytes.
     pub size: u64,
-    /// Requested bytes, where known.
+    /// Requested bytes, where known; of free room, those of its last use, as PyTorch has it (0 where
+    /// nothing is known of one).
     pub requested: Option<u64>,
     /// State.
     pub state: BlockState,
@@ -462,6 +464,8 @@ pub struct SnapshotReport {
     pub trace: Vec<SnapshotTrace>,
     /// Trace entries that are no longer kept.
     pub trace_dropped: u64,
+    /// What is known of the allocator as a whole.
+    pub allocator: AllocatorFacts,
     /// The stacks of blocks and entries. The first is that of what has none.
     pub stacks: Vec<Arc<Stack>>,
     /// What limits this answer.

@@ -7,6 +7,9 @@ use crate::event::TraceAction;
 use crate::trace_ring::Entry;
 use std::collections::BTreeMap;
 
+/// What a pool of small blocks maps at a time (`kSmallBuffer`).
+const SMALL_CHUNK: u64 = 2 << 20;
+
 /// One contiguous range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
@@ -15,8 +18,10 @@ pub(crate) struct Segment {
     pub(crate) stream: u64,
     pub(crate) pool: (u64, u64),
     pub(crate) expandable: bool,
-    /// In the large pool, where a reading told it.
+    /// In the large pool, where that was told.
     pub(crate) large: Option<bool>,
+    /// Whether `pool` was told; older versions of PyTorch do not tell it in the trace.
+    pub(crate) told: bool,
 }
 
 impl Segment {
@@ -44,7 +49,7 @@ impl Segments {
             let joins = |old: &Segment| {
                 old.expandable
                     && old.stream == new.stream
-                    && old.pool == new.pool
+                    && (old.pool == new.pool || !old.told || !new.told)
                     && (old.large == new.large || old.large.is_none() || new.large.is_none())
             };
             let before = self.ranges.range(..new.addr).next_back();
@@ -52,6 +57,11 @@ impl Segments {
                 .map(|(_, s)| *s)
                 .filter(|s| s.end() == new.addr && joins(s));
             let after = self.ranges.get(&new.end()).copied().filter(joins);
+            let told = [before, after].into_iter().flatten().find(|s| s.told);
+            if let (Some(told), false) = (told, new.told) {
+                new.pool = told.pool;
+                new.told = true;
+            }
             if let Some(after) = after {
                 self.ranges.remove(&after.addr);
                 new.size += after.size;
@@ -109,7 +119,11 @@ impl Segments {
                 stream: entry.stream,
                 pool: entry.pool.unwrap_or((0, 0)),
                 expandable: entry.action == TraceAction::SegmentMap,
-                large: None,
+                // Expandable ones grow by what the pool's blocks need: one small chunk at a time, or
+                // large ones.
+                large: (entry.action == TraceAction::SegmentMap)
+                    .then_some(entry.size > SMALL_CHUNK),
+                told: entry.pool.is_some(),
             }),
             _ => {}
         }
@@ -142,6 +156,26 @@ impl Segments {
         any
     }
 
+    /// The one that has this address.
+    pub(crate) fn at(&self, addr: u64) -> Option<&Segment> {
+        let (_, found) = self.ranges.range(..=addr).next_back()?;
+        (found.end() > addr).then_some(found)
+    }
+
+    /// The last one that begins before this address.
+    pub(crate) fn before(&self, addr: u64) -> Option<&Segment> {
+        self.ranges
+            .range(..addr)
+            .next_back()
+            .map(|(_, found)| found)
+    }
+
+    /// Whether any chunk is mapped from `addr` on and before `end`.
+    pub(crate) fn any_expandable(&self, addr: u64, end: u64) -> bool {
+        let mut inside = self.ranges.range(addr..end);
+        inside.any(|(_, segment)| segment.expandable)
+    }
+
     /// Their bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.ranges
@@ -172,6 +206,7 @@ mod tests {
             pool: (0, 0),
             expandable: true,
             large: None,
+            told: true,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::block::Origin;
 use crate::clock::Clock;
 use crate::coverage;
 use crate::device::Device;
-use crate::event::Level;
+use crate::event::{AllocatorFacts, Level};
 use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
@@ -71,9 +71,25 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
         segments,
         trace,
         trace_dropped,
+        allocator: AllocatorFacts {
+            devices: devices_found(process),
+            ..process.allocator.clone()
+        },
         stacks,
         coverage: coverage::notes(process),
     }
+}
+
+/// How many devices the framework has: as it says, or as many as its allocator had objects for in a
+/// reading.
+fn devices_found(process: &Process) -> u32 {
+    if process.allocator.devices > 0 {
+        return process.allocator.devices;
+    }
+    let rows = process.devices.iter().filter(|row| row.pool.read.count > 0);
+    let most = rows.filter_map(|row| row.ordinal).max();
+    most.and_then(|ordinal| u32::try_from(ordinal + 1).ok())
+        .unwrap_or(0)
 }
 
 /// The stacks in use, renumbered.
@@ -137,7 +153,7 @@ fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
 
 fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSegment> {
     let ranges = known_ranges(process, row, device);
-    let mut blocks = placed_blocks(process, device).into_iter().peekable();
+    let mut blocks = placed_blocks(process, row, device).into_iter().peekable();
     let mut unplaced = Vec::new();
     let mut segments = Vec::new();
     for range in &ranges {
@@ -150,7 +166,7 @@ fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSe
             block.block.size = block.block.size.min(range.end() - block.block.addr);
             inside.push(block);
         }
-        segments.push(segment(device, range, inside, true));
+        segments.push(segment(row, device, range, inside, true));
     }
     unplaced.extend(blocks);
     for run in runs(unplaced, &ranges) {
@@ -164,8 +180,9 @@ fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSe
             pool: (0, 0),
             expandable: false,
             large: None,
+            told: false,
         };
-        segments.push(segment(device, &range, run, false));
+        segments.push(segment(row, device, &range, run, false));
     }
     segments.sort_by_key(|segment| segment.addr);
     segments
@@ -194,6 +211,7 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
                 pool: (0, 0),
                 expandable,
                 large: None,
+                told: false,
             });
         }
     }
@@ -205,7 +223,7 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
 
 /// The device's blocks by address, without overlaps: where two lie over each other, the older one
 /// has gone unseen.
-fn placed_blocks(process: &Process, device: i32) -> Vec<Placed> {
+fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
     let mut blocks: Vec<Placed> = process
         .pool
         .blocks()
@@ -232,6 +250,18 @@ fn placed_blocks(process: &Process, device: i32) -> Vec<Placed> {
             serial: block.serial,
         })
         .collect();
+    blocks.extend(row.pool.read.pending.iter().map(|held| Placed {
+        block: SnapshotBlock {
+            addr: held.addr,
+            size: held.rounded,
+            requested: Some(held.requested),
+            state: BlockState::PendingFree,
+            since_ns: 0,
+            stack: NOT_TAKEN,
+        },
+        stream: Some(held.stream),
+        serial: 0,
+    }));
     blocks.sort_by_key(|placed| placed.block.addr);
     let mut kept: Vec<Placed> = Vec::with_capacity(blocks.len());
     'next: for placed in blocks {
@@ -275,7 +305,13 @@ fn runs(blocks: Vec<Placed>, ranges: &[Segment]) -> Vec<Vec<Placed>> {
 }
 
 /// A segment with its blocks, and the room between them as inactive ones.
-fn segment(device: i32, range: &Segment, inside: Vec<Placed>, seen: bool) -> SnapshotSegment {
+fn segment(
+    row: &Device,
+    device: i32,
+    range: &Segment,
+    inside: Vec<Placed>,
+    seen: bool,
+) -> SnapshotSegment {
     let large = if let Some(told) = range.large {
         told
     } else if !seen || range.expandable {
@@ -294,7 +330,7 @@ fn segment(device: i32, range: &Segment, inside: Vec<Placed>, seen: bool) -> Sna
     let room = |from: u64, to: u64| SnapshotBlock {
         addr: from,
         size: to - from,
-        requested: None,
+        requested: Some(row.pool.rooms.requested(from, to)),
         state: BlockState::Inactive,
         since_ns: 0,
         stack: NOT_TAKEN,

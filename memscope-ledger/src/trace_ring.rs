@@ -19,6 +19,7 @@ struct Kept {
     size: u64,
     stream: u64,
     time_ns: u64,
+    rounded: u64,
     tid: u32,
     stack: StackIndex,
     action: TraceAction,
@@ -40,6 +41,8 @@ pub(crate) struct Entry {
     pub(crate) stack: StackIndex,
     /// A free of a block that was not known then.
     pub(crate) orphan: bool,
+    /// Of an `Alloc`, the rounded bytes; 0 where not known.
+    pub(crate) rounded: u64,
 }
 
 /// See the module.
@@ -76,6 +79,7 @@ impl TraceRing {
             stack: entry.stack,
             action: entry.action,
             orphan: entry.orphan,
+            rounded: entry.rounded,
             pool,
         });
     }
@@ -84,6 +88,15 @@ impl TraceRing {
     pub(crate) fn last_is_orphan(&mut self) {
         if let Some(last) = self.entries.back_mut() {
             last.orphan = true;
+        }
+    }
+
+    /// The last entry's block has this rounded size, if it is this block that came.
+    pub(crate) fn last_is_sized(&mut self, addr: u64, rounded: u64) {
+        if let Some(last) = self.entries.back_mut()
+            && (last.action, last.addr) == (TraceAction::Alloc, addr)
+        {
+            last.rounded = rounded;
         }
     }
 
@@ -133,6 +146,7 @@ impl TraceRing {
             tid: kept.tid,
             stack: kept.stack,
             orphan: kept.orphan,
+            rounded: kept.rounded,
         }
     }
 
@@ -178,6 +192,7 @@ mod tests {
                 tid: 1,
                 stack: 0,
                 orphan: false,
+                rounded: 0,
             });
         }
         let kept: Vec<Entry> = ring.entries().collect();

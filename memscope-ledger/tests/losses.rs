@@ -44,9 +44,11 @@ fn reading(ledger: &mut Ledger, at_ns: u64, segments: &[(u64, u64)]) {
         pool: (0, 0),
         expandable: false,
         blocks: vec![(addr, MIB, MIB, false)],
+        ..HeldSegment::default()
     });
     let part = HeldPart {
         at_ns,
+        allocator: 0,
         device: 0,
         part: 0,
         parts: 1,
@@ -120,6 +122,7 @@ fn one_allocation_behind_several_segments_stays() {
     ledger.apply(&event(P, SECOND + 1, custom));
     let part = HeldPart {
         at_ns: 2 * SECOND,
+        allocator: 0,
         device: 0,
         part: 0,
         parts: 1,
@@ -134,6 +137,7 @@ fn one_allocation_behind_several_segments_stays() {
                 pool: (0, 1),
                 expandable: false,
                 blocks: vec![(addr, MIB, MIB, false)],
+                ..HeldSegment::default()
             })
             .into(),
     };

@@ -4,23 +4,13 @@
 
 mod common;
 
+use common::pictures::*;
 use common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 use memscope_ledger::{Ledger, LedgerConfig};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-
-fn note(ledger: &Ledger, code: &str) -> Option<String> {
-    let notes = stats(ledger).coverage;
-    notes.into_iter().find(|n| n.code == code).map(|n| n.text)
-}
-
-fn tell(ledger: &mut Ledger, time_ns: u64, parts: Vec<HeldPart>) {
-    for part in parts {
-        ledger.apply(&event(P, time_ns, Body::Held(Box::new(part))));
-    }
-}
 
 /// Allocations, frees and orphan frees that the ledger should count.
 type Counts = BTreeMap<i32, (u64, u64, u64)>;
@@ -74,39 +64,6 @@ impl Run {
             self.sim.feed(ledger);
         }
     }
-}
-
-/// Segments and blocks as PyTorch's own snapshot would have them.
-type Picture = Vec<(
-    (u64, u64, u64, (u64, u64), bool),
-    Vec<(u64, u64, u64, bool)>,
-)>;
-
-fn truth(sim: &Sim, device: i32) -> Picture {
-    sim.held(device)
-        .into_iter()
-        .map(|s| ((s.addr, s.size, s.stream, s.pool, s.expandable), s.blocks))
-        .collect()
-}
-
-fn seen(report: &SnapshotReport, device: i32) -> Picture {
-    report
-        .segments
-        .iter()
-        .filter(|s| s.device == device)
-        .map(|s| {
-            let blocks = s
-                .blocks
-                .iter()
-                .filter(|b| b.state != BlockState::Inactive)
-                .map(|b| {
-                    let pending = b.state == BlockState::PendingFree;
-                    (b.addr, b.size, b.requested.unwrap(), pending)
-                })
-                .collect();
-            ((s.addr, s.size, s.stream, s.pool, s.expandable), blocks)
-        })
-        .collect()
 }
 
 /// The ledger's picture is the simulator's, entry by entry.

@@ -126,7 +126,7 @@ fn states_and_kinds() {
         [
             (a, 1024, Some(1000), BlockState::PendingFree),
             (b, 1024, Some(600), BlockState::Active),
-            (b + 1024, 2 * MIB - 2048, None, BlockState::Inactive),
+            (b + 1024, 2 * MIB - 2048, Some(0), BlockState::Inactive),
         ]
     );
     let actions: Vec<_> = report.trace.iter().map(|t| t.action).collect();

@@ -84,7 +84,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Both moments in one report. Takes time where there are many stacks.
+    /// One report of one or both moments, each stack once. Takes time where there are many stacks.
     pub(crate) fn report(mut self) -> StackReport {
         if let Some(device) = self.device {
             let reports = [Some(&mut self.later), self.earlier.as_mut()];
@@ -94,7 +94,7 @@ impl Answer {
         }
         match &self.earlier {
             Some(earlier) => stacks::compare(&self.later, earlier),
-            None => self.later,
+            None => stacks::merged(self.later),
         }
     }
 }
@@ -218,5 +218,25 @@ mod tests {
         let mut other = before;
         other.process.facts.start_ticks += 1;
         assert!(word(in_order(&now, &other)).contains("another one"));
+    }
+
+    #[test]
+    fn calls_on_one_line_are_one_stack() {
+        let answer = |device| {
+            let mut later = fake::stacks(7, 0, 3, false);
+            let like = later.rows.clone();
+            later.rows.extend(like);
+            Answer {
+                later,
+                earlier: None,
+                device,
+            }
+            .report()
+        };
+        let once = fake::stacks(7, 0, 3, false);
+        let all = answer(None);
+        assert_eq!(all.rows.len(), once.rows.len());
+        assert_eq!(all.rows[0].live.bytes, once.rows[0].live.bytes * 2);
+        assert!(answer(Some(1)).rows.iter().all(|row| row.device == Some(1)));
     }
 }

@@ -84,6 +84,8 @@ pub(crate) struct FileSites {
     pub allocator: Option<u64>,
     /// PyTorch's number of devices, in the file's own numbering.
     pub device_count: Option<u64>,
+    /// PyTorch's allocator settings, and a pointer to them.
+    pub settings: (Option<u64>, Option<u64>),
     pub usdt: Vec<UsdtProbe>,
     pub stripped: bool,
 }
@@ -114,7 +116,7 @@ impl Index {
     fn may_be(name: &[u8]) -> bool {
         match name {
             [b'c', b'u', ..] | [b'_', b'd', b'l', b'_', ..] => true,
-            name if name == pytorch::DEVICE_COUNT.as_bytes() => true,
+            [b'_', b'Z', b'Z', b'N', b'3', b'c', b'1', b'0', ..] => is_wanted(name),
             [b'_', b'Z', b'N', b'3', b'c', b'1', b'0', rest @ ..] => {
                 matches!(rest, [b'2', b'7', ..] | [b'4', b'c', b'u', ..])
             }
@@ -141,6 +143,20 @@ impl Index {
     }
 }
 
+/// A variable inside a function that is looked for by its whole name; with all names behind it.
+fn is_wanted(names: &[u8]) -> bool {
+    [
+        pytorch::DEVICE_COUNT,
+        pytorch::SETTINGS,
+        pytorch::SETTINGS_POINTER,
+    ]
+    .iter()
+    .any(|wanted| {
+        let rest = names.strip_prefix(wanted.as_bytes());
+        rest.is_some_and(|rest| rest.first() == Some(&0))
+    })
+}
+
 struct Candidate {
     row: &'static Row,
     variant: Variant,
@@ -155,6 +171,7 @@ struct Candidates {
     refused: Vec<Refusal>,
     allocator: Option<u64>,
     device_count: Option<u64>,
+    settings: (Option<u64>, Option<u64>),
 }
 
 impl Candidates {
@@ -166,6 +183,14 @@ impl Candidates {
             }
             if symbol.name == pytorch::DEVICE_COUNT.as_bytes() {
                 self.device_count = Some(symbol.address);
+                continue;
+            }
+            if symbol.name == pytorch::SETTINGS.as_bytes() {
+                self.settings.0 = Some(symbol.address);
+                continue;
+            }
+            if symbol.name == pytorch::SETTINGS_POINTER.as_bytes() {
+                self.settings.1 = Some(symbol.address);
                 continue;
             }
             let kind = symbol.kind;
@@ -227,6 +252,7 @@ pub(crate) fn scan<R: ReadAt + ?Sized>(
         refused: std::mem::take(&mut candidates.refused),
         allocator: candidates.allocator,
         device_count: candidates.device_count,
+        settings: candidates.settings,
         usdt: usdt::read(elf)?,
         stripped: all.is_none(),
         sites: Vec::new(),
@@ -373,6 +399,15 @@ mod tests {
             assert!(Index::may_be(name.as_bytes()), "{name}");
         }
         assert!(Index::may_be(pytorch::ALLOCATOR.as_bytes()));
+        for variable in [
+            pytorch::DEVICE_COUNT,
+            pytorch::SETTINGS,
+            pytorch::SETTINGS_POINTER,
+        ] {
+            // The names behind it in the file's table are seen as well.
+            assert!(Index::may_be(format!("{variable}\0other\0").as_bytes()));
+            assert!(!Index::may_be(format!("{variable}2\0").as_bytes()));
+        }
         assert!(!Index::may_be(b"") && !Index::may_be(b"_ZN3c10"));
     }
 }

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod place;
 pub mod process;
 pub mod resolve;
+pub mod settings;
 pub mod usdt;
 
 pub use catalog::{Layer, Row, Variant, Vendor};
@@ -31,3 +32,4 @@ pub use identity::FileIdentity;
 pub use memory::{Memory, ProcessMemory};
 pub use memscope_ledger::event::Level;
 pub use resolve::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved, Resolver};
+pub use settings::SettingsPlace;

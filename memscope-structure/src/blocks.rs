@@ -39,7 +39,7 @@ pub(crate) fn sample(
     if used.len() as u64 != table.count {
         return None;
     }
-    for address in used.into_iter().take(most) {
+    for address in used.iter().copied().take(most) {
         let bytes = block(memory, address)?;
         sample.insert(address, Seen { bytes, of: None });
     }
@@ -48,7 +48,7 @@ pub(crate) fn sample(
             .step_by(8)
             .any(|at| pools.contains(&word(&seen.bytes, at)))
     };
-    if !sample.values().any(points) {
+    if !used.is_empty() && !sample.values().any(points) {
         return None;
     }
     for (pool, tree) in trees {
@@ -71,7 +71,7 @@ pub(crate) fn sample(
             }
         }
     }
-    Some(sample)
+    (!sample.is_empty()).then_some(sample)
 }
 
 fn block(memory: &impl Memory, address: u64) -> Option<Vec<u8>> {
@@ -113,7 +113,9 @@ pub(crate) fn layout(sample: &Sample, pools: [u64; 2]) -> Result<BlockLayout, &'
     if !sample.values().all(sized) {
         return Err("the sizes in a block");
     }
-    let (prev, next) = links(sample, size, ptr).ok_or("links between neighbours")?;
+    let (prev, next) = links(sample, size, ptr)
+        .or_else(|| no_links(sample, ptr))
+        .ok_or("links between neighbours")?;
     let between = ptr + 8..prev.min(next);
     let flag = |seen: &Seen, at: usize, allowed: &[u8]| allowed.contains(&byte(&seen.bytes, at));
     let allocated = between
@@ -121,7 +123,7 @@ pub(crate) fn layout(sample: &Sample, pools: [u64; 2]) -> Result<BlockLayout, &'
         .find(|at| {
             free().all(|seen| flag(seen, *at, &[0]))
                 && active().all(|seen| flag(seen, *at, &[0, 1]))
-                && active().any(|seen| flag(seen, *at, &[1]))
+                && (active().next().is_none() || active().any(|seen| flag(seen, *at, &[1])))
         })
         .ok_or("the flag of allocated blocks")?;
     let mapped = between
@@ -130,7 +132,7 @@ pub(crate) fn layout(sample: &Sample, pools: [u64; 2]) -> Result<BlockLayout, &'
             *at != allocated
                 && active().all(|seen| flag(seen, *at, &[1]))
                 && free().all(|seen| flag(seen, *at, &[0, 1]))
-                && free().any(|seen| flag(seen, *at, &[1]))
+                && (free().next().is_none() || free().any(|seen| flag(seen, *at, &[1])))
         })
         .ok_or("the flag of blocks with memory")?;
     // The streams that used the block are a table in it; the word before is the stream it is of.
@@ -178,6 +180,15 @@ pub(crate) fn layout(sample: &Sample, pools: [u64; 2]) -> Result<BlockLayout, &'
         next,
         len,
     })
+}
+
+/// Where no block has a neighbour (nothing was split): the links are then empty in all of them, and follow the
+/// address and the flags, as PyTorch declares them. Wrong ones would be found out by the first reading in which
+/// something is split: the allocator counts its segments.
+fn no_links(sample: &Sample, ptr: usize) -> Option<(usize, usize)> {
+    let (prev, next) = (ptr + 16, ptr + 24);
+    let empty = |seen: &Seen| word(&seen.bytes, prev) == 0 && word(&seen.bytes, next) == 0;
+    sample.values().all(empty).then_some((prev, next))
 }
 
 /// Where blocks point to their neighbours: two words by which two blocks point at each other, one of which begins where

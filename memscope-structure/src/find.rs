@@ -51,7 +51,7 @@ enum Miss {
 /// Finds the layout in a live process, from the address of the exported pointer
 /// `c10::cuda::CUDACachingAllocator::allocator`.
 ///
-/// Needs evidence: some live block, and one that was split. The result has already given a proven
+/// Needs evidence: some block, in use or kept for later. The result has already given a proven
 /// reading. It holds for the library file that the process has mapped.
 pub fn find_layout(memory: &impl Memory, allocator_pointer: u64) -> Result<Layout, StructureError> {
     let object = read_word(memory, allocator_pointer, "the allocator pointer")?;
@@ -175,10 +175,16 @@ fn try_device(
     let mut miss = Miss::NothingYet("no block is allocated");
     let from = pools.small + pools.sets * shape::SET;
     let to = bytes.len().saturating_sub(TABLE).min(from + ACTIVE_REACH);
-    for at in (from..to).step_by(8) {
-        let Some(table) = shape::table(&bytes, at).filter(|table| table.count > 0) else {
-            continue;
-        };
+    let tables = || {
+        (from..to)
+            .step_by(8)
+            .filter_map(|at| Some((at, shape::table(&bytes, at)?)))
+    };
+    let filled = tables().filter(|(_, table)| table.count > 0);
+    // Where nothing is allocated, the table that once had something: it has grown, and comes before all others.
+    let grown = tables().find(|(_, table)| table.grown);
+    let rest = grown.filter(|(_, table)| table.count == 0);
+    for (at, table) in filled.chain(rest) {
         let own = [pools.large, pools.small].map(|at| device + at as u64);
         let Some(sample) = blocks::sample(memory, &table, &pools.trees, own, sample) else {
             continue;
@@ -269,7 +275,7 @@ fn stats(bytes: &[u8], end: usize, sums: &Sums) -> Result<StatsLayout, Miss> {
         Ok(at as u32)
     };
     if sums.allocation[0] == 0 {
-        return Err(Miss::NothingYet("no block is allocated"));
+        return stats_at_rest(bytes, end, sums).ok_or(Miss::NothingYet("no block is allocated"));
     }
     Ok(StatsLayout {
         allocation: next(sums.allocation, "allocation")?,
@@ -279,6 +285,58 @@ fn stats(bytes: &[u8], end: usize, sums: &Sums) -> Result<StatsLayout, Miss> {
         reserved_bytes: next(sums.reserved_bytes, "reserved_bytes")?,
         active_bytes: next(sums.active_bytes, "active_bytes")?,
         requested_bytes: next(sums.requested_bytes, "requested_bytes")?,
+    })
+}
+
+/// The same where nothing is allocated, so that most sums are zero and much that is zero looks like them: what is
+/// reserved is not, and the others lie around it in PyTorch's order. What held something once has a peak.
+fn stats_at_rest(bytes: &[u8], end: usize, sums: &Sums) -> Option<StatsLayout> {
+    let held_once = |at: usize, sum: [u64; 3]| {
+        shape::stat_array(bytes, at) == Some(sum) && word(bytes, at + 8) > 0
+    };
+    let reserved = (8..end.saturating_sub(STAT_ARRAY))
+        .step_by(8)
+        .filter(|_| sums.reserved_bytes[0] > 0)
+        .find(|at| shape::stat_array(bytes, *at) == Some(sums.reserved_bytes))?;
+    let before = |arrays: usize| reserved.checked_sub(arrays * STAT_ARRAY);
+    // Between them the numbers of blocks and bytes that were split and are not in use.
+    let (allocation, segment, active) = (before(5)?, before(4)?, before(3)?);
+    let allocated = before(1)?;
+    let active_bytes = (reserved + STAT_ARRAY..end.saturating_sub(3 * STAT_ARRAY))
+        .step_by(8)
+        .find(|at| held_once(*at, sums.active_bytes))?;
+    let requested = active_bytes + 2 * STAT_ARRAY;
+    let fits = held_once(allocation, sums.allocation)
+        && shape::stat_array(bytes, segment) == Some(sums.segment)
+        && held_once(active, sums.active)
+        && held_once(allocated, sums.allocated_bytes)
+        && held_once(requested, sums.requested_bytes);
+    let [
+        allocation,
+        segment,
+        active,
+        allocated,
+        reserved,
+        active_bytes,
+        requested,
+    ] = [
+        allocation,
+        segment,
+        active,
+        allocated,
+        reserved,
+        active_bytes,
+        requested,
+    ]
+    .map(|at| at as u32);
+    fits.then_some(StatsLayout {
+        allocation,
+        segment,
+        active,
+        allocated_bytes: allocated,
+        reserved_bytes: reserved,
+        active_bytes,
+        requested_bytes: requested,
     })
 }
 

@@ -46,6 +46,13 @@ pub struct SegmentReading {
     pub pool: (u64, u64),
     /// A range of an expandable segment.
     pub expandable: bool,
+    /// Where the address space begins that the range is mapped in; the segment's own address where it
+    /// is not expandable.
+    pub space: u64,
+    /// Room without memory before and after it, each told with one segment only: address, and the bytes
+    /// that were asked for at the last use of the block that was unmapped there, where not 0. PyTorch
+    /// gives them to the free block that is mapped there next.
+    pub holes: Vec<(u64, u64)>,
     /// Blocks by address; together they cover the segment.
     pub blocks: Vec<BlockReading>,
 }
@@ -133,7 +140,7 @@ fn is_plain(blocks: &HashMap<u64, RawBlock>, head: &RawBlock) -> bool {
 
 /// Follows the blocks' links from each first block on. An error says what does not fit.
 pub(crate) fn segments(state: &State) -> Result<Vec<SegmentReading>, &'static str> {
-    let mut made = Vec::new();
+    let mut made: Vec<SegmentReading> = Vec::new();
     let mut seen = 0;
     for (address, head) in &state.blocks {
         if head.prev != 0 {
@@ -148,10 +155,22 @@ pub(crate) fn segments(state: &State) -> Result<Vec<SegmentReading>, &'static st
         // More address space is reserved for an expandable segment than the device has memory, so that it
         // always ends in a block without any.
         let expandable = chain.iter().any(|block| !block.mapped);
-        for run in chain.split(|block| !block.mapped) {
+        // Holes before the first run belong to it, every other hole to the run before it.
+        let mut holes = Vec::new();
+        let began = made.len();
+        for run in chain.chunk_by(|a, b| a.mapped == b.mapped) {
             let (Some(first), Some(last)) = (run.first(), run.last()) else {
                 continue;
             };
+            if !first.mapped {
+                let known = run.iter().filter(|block| block.requested != 0);
+                let known = known.map(|block| (block.ptr, block.requested));
+                match made.get_mut(began..).and_then(|made| made.last_mut()) {
+                    Some(before) => before.holes.extend(known),
+                    None => holes.extend(known),
+                }
+                continue;
+            }
             made.push(SegmentReading {
                 addr: first.ptr,
                 // Neighbours touch, and no block goes beyond the end of all addresses.
@@ -160,6 +179,8 @@ pub(crate) fn segments(state: &State) -> Result<Vec<SegmentReading>, &'static st
                 large: !pool.small,
                 pool: pool.id,
                 expandable,
+                space: head.ptr,
+                holes: std::mem::take(&mut holes),
                 blocks: run.iter().map(|block| reading(block)).collect(),
             });
         }

@@ -81,6 +81,8 @@ pub(crate) struct Table {
     /// marks the end.
     pub slots: u64,
     pub count: u64,
+    /// Something was in it at some time: it has more than the one slot of a new table.
+    pub grown: bool,
 }
 
 /// Bytes of a table's header.
@@ -104,6 +106,7 @@ pub(crate) fn table(bytes: &[u8], at: usize) -> Option<Table> {
         entries,
         slots: mask + u64::from(reach),
         count,
+        grown: mask > 0,
     })
 }
 

@@ -108,11 +108,14 @@ fn nothing_is_left() {
         left.iter().all(|name| name == "log" || name == "state"),
         "{left:?}"
     );
-    let state: Vec<_> = std::fs::read_dir(daemon.state())
+    let mut state: Vec<_> = std::fs::read_dir(daemon.state())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
-    assert_eq!(state, ["journal"]);
+    state.sort();
+    assert_eq!(state, ["journal", "snapshots"]);
+    let snapshots = std::fs::read_dir(daemon.state().join("snapshots")).unwrap();
+    assert_eq!(snapshots.count(), 0, "nothing fired");
 
     // And is killed while it is attached.
     let mut second = Daemon::start();

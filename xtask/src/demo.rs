@@ -51,6 +51,7 @@ pub fn run(options: &Options) -> Result<()> {
     println!("\n… {}", training.until("step 200")?);
     daemon.show(&["stats", "--pid", &pid])?;
     let verdict = daemon.show(&["leaks", "--pid", &pid, "--exit-code"])?;
+    daemon.show(&["top", "--pid", &pid, "--limit", "2"])?;
     daemon.show(&["detach", "--pid", &pid])?;
     if verdict.code() != Some(GROWS) {
         bail!("the leak was not found");

@@ -1,8 +1,10 @@
 //! A daemon and its clients, for the demonstration and the benchmarks.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +13,19 @@ use crate::process;
 
 /// How long anything may take to start.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Has a program end with the thread that starts it, even if that is killed.
+pub fn tied(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec, calls prctl and nothing else.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        })
+    }
+}
 
 /// A program that ends when this value does.
 pub struct Ended(pub Child);
@@ -31,6 +46,37 @@ impl Drop for Ended {
     }
 }
 
+fn need_root() -> Result<()> {
+    // SAFETY: no arguments, no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        bail!("loading BPF programs needs root; run this as root");
+    }
+    Ok(())
+}
+
+/// Builds daemon and client, which only root can use; gives the folder that they are in. As in the
+/// end-to-end tests, `MEMSCOPE_BIN_DIR` names one in which they are already.
+pub fn build(release: bool) -> Result<PathBuf> {
+    need_root()?;
+    if let Some(folder) = std::env::var_os("MEMSCOPE_BIN_DIR") {
+        return Ok(PathBuf::from(folder));
+    }
+    let mut build = process::command("cargo");
+    build.args([
+        "build",
+        "--locked",
+        "-p",
+        "memscope-daemon",
+        "-p",
+        "memscope-ctl",
+    ]);
+    if release {
+        build.arg("--release");
+    }
+    process::run(&mut build)?;
+    Ok(process::target().join(if release { "release" } else { "debug" }))
+}
+
 /// A daemon of our own, with a socket and state directory that go with it.
 pub struct Daemon {
     _running: Ended,
@@ -42,34 +88,25 @@ pub struct Daemon {
 impl Daemon {
     /// Builds and starts one.
     pub fn start(release: bool) -> Result<Daemon> {
-        // SAFETY: no arguments, no memory.
-        if unsafe { libc::geteuid() } != 0 {
-            bail!("loading BPF programs needs root; as root: cargo xtask demo");
-        }
-        let mut build = process::command("cargo");
-        build.args([
-            "build",
-            "--locked",
-            "-p",
-            "memscope-daemon",
-            "-p",
-            "memscope-ctl",
-        ]);
-        if release {
-            build.arg("--release");
-        }
-        process::run(&mut build)?;
-        let programs = process::target().join(if release { "release" } else { "debug" });
-        let folder = std::env::temp_dir().join(format!("memscope-{}", std::process::id()));
+        Daemon::launch(&build(release)?, &[])
+    }
+
+    /// Starts one of programs that are built, with more arguments.
+    pub fn launch(programs: &Path, arguments: &[&str]) -> Result<Daemon> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        need_root()?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("memscope-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let socket = folder.join("memscoped.sock");
-        let running = Command::new(programs.join("memscoped"))
+        let running = tied(&mut Command::new(programs.join("memscoped")))
             .arg("--socket")
             .arg(&socket)
             .arg("--state-dir")
             .arg(folder.join("state"))
             .args(["--journal-mib", "64", "--log", "warn"])
+            .args(arguments)
             .stdin(Stdio::null())
             .spawn()
             .context("memscoped could not be started")?;
@@ -77,7 +114,7 @@ impl Daemon {
             _running: Ended(running),
             folder,
             socket,
-            programs,
+            programs: programs.to_owned(),
         };
         let deadline = Instant::now() + PATIENCE;
         while !daemon.ask(&["status"])?.status.success() {

@@ -21,6 +21,7 @@ mod simbuild;
 mod test;
 mod toolchain;
 mod venv;
+mod viewers;
 mod wheels;
 
 use std::process::ExitCode;
@@ -51,6 +52,8 @@ enum Task {
     Conformance(conformance::Options),
     /// Compare with what CPython of several releases says of itself
     Pythons(pythons::Options),
+    /// Open exports in the viewers they are made for
+    Viewers(viewers::Options),
     /// Measure what tracing costs, as ratios in one run
     Bench(bench::Options),
 }
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Conformance(options) => conformance::run(&options),
         Task::Pythons(options) => pythons::run(&options),
+        Task::Viewers(options) => viewers::run(&options),
         Task::Bench(options) => bench::run(&options),
     };
     let Err(error) = result else {

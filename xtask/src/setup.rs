@@ -21,6 +21,10 @@ pub struct Options {
     #[arg(long, value_name = "VERSION", num_args = 0..)]
     pub torch: Option<Vec<String>>,
 
+    /// Also Chromium, with which tests open exported pages
+    #[arg(long)]
+    pub browser: bool,
+
     /// The Python to make the environments with [default: a suitable one on PATH]
     #[arg(long, value_name = "PROGRAM")]
     pub python: Option<PathBuf>,
@@ -43,6 +47,9 @@ pub fn run(options: &Options) -> Result<()> {
         Mode::Install
     };
     let mut complete = toolchain::ensure(mode)?;
+    if options.browser {
+        complete &= toolchain::ensure_browser(mode)?;
+    }
     if let Some(versions) = &options.torch {
         for version in chosen(versions)? {
             complete &= ensure_torch(Some(&version), options.python.as_deref(), mode)?;

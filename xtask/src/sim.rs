@@ -98,7 +98,12 @@ pub fn run(options: &Options) -> Result<()> {
 /// The environment variables under which a program finds the simulated device. Builds the libraries if
 /// that is needed.
 pub fn environment(options: &Options) -> Result<Vec<(String, String)>> {
-    let libraries = simbuild::build(&venv::locate(options.torch.as_deref())?)?;
+    environment_of(&venv::locate(options.torch.as_deref())?, options)
+}
+
+/// The same for a PyTorch that is named by its folder.
+pub fn environment_of(installation: &Path, options: &Options) -> Result<Vec<(String, String)>> {
+    let libraries = simbuild::build(installation)?;
     let mut preload = Vec::new();
     for file in libraries.preload(!options.no_nvml) {
         let file = file

@@ -72,6 +72,33 @@ pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
     provide("debootstrap", why, mode, find, || apt(&["debootstrap"]))
 }
 
+/// Node.js's package manager.
+pub fn ensure_npm(mode: Mode) -> Result<bool> {
+    let why = "PyTorch's viewer imports what it gets";
+    let find = || process::find_program("npm");
+    provide("npm", why, mode, find, || apt(&["npm"]))
+}
+
+/// A browser without a window. The names are those that tests/viewers/browser.mjs looks for.
+pub fn ensure_browser(mode: Mode) -> Result<bool> {
+    let why = "it opens exported pages";
+    let find = || {
+        let named = std::env::var_os("MEMSCOPE_CHROMIUM").map(PathBuf::from);
+        let names = [
+            "chromium",
+            "chromium-browser",
+            "google-chrome",
+            "google-chrome-stable",
+        ];
+        named.or_else(|| names.into_iter().find_map(process::find_program))
+    };
+    provide("Chromium", why, mode, find, || {
+        apt(&["chromium"]).context(
+            "any Chromium or Chrome will do: put it on PATH or name it with MEMSCOPE_CHROMIUM",
+        )
+    })
+}
+
 fn ensure_bpf_compiler(mode: Mode) -> Result<bool> {
     let why = "it compiles the BPF programs";
     provide(

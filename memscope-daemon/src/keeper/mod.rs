@@ -426,8 +426,11 @@ impl Keeper {
 
     fn housekeeping(&mut self, now: u64) {
         self.last_housekeeping = now;
-        let (_, unix_ns) = clock::pair();
-        self.append(ProcessHandle(0), &DaemonRecord::Clock { unix_ns });
+        self.read_everything();
+        // Its record has the very moment of the pair: by it the times of all others are told.
+        let (boot_ns, unix_ns) = clock::pair();
+        let record = DaemonRecord::Clock { unix_ns };
+        self.write(ProcessHandle(0), boot_ns, &record);
         for process in self.ledger.expire(now) {
             self.preamble.retain(|(owner, _)| *owner != process);
         }
@@ -439,10 +442,14 @@ impl Keeper {
     fn append(&mut self, process: ProcessHandle, record: &DaemonRecord) {
         // What the kernel sent before belongs before it.
         self.read_everything();
+        self.write(process, clock::boot_ns(), record);
+    }
+
+    fn write(&mut self, process: ProcessHandle, time_ns: u64, record: &DaemonRecord) {
         let stamp = Stamp {
             process,
             tid: 0,
-            time_ns: clock::boot_ns(),
+            time_ns,
             lost_before: match record {
                 // A reading is of an earlier moment: it tells of no loss.
                 DaemonRecord::Held(_) | DaemonRecord::ReadingCost(_) => 0,
@@ -472,6 +479,13 @@ impl Keeper {
             | DaemonRecord::Placed(_)
             | DaemonRecord::Backend(_)
             | DaemonRecord::Coverage(_) => {
+                self.preamble.push((process, bytes.to_vec()));
+            }
+            DaemonRecord::Allocator(_) => {
+                // The newest one stands for all.
+                self.preamble.retain(|(owner, b)| {
+                    *owner != process || !is_kind(b, memscope_decode::KIND_ALLOCATOR)
+                });
                 self.preamble.push((process, bytes.to_vec()));
             }
             DaemonRecord::Clock { .. } => {

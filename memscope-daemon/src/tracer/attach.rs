@@ -208,6 +208,8 @@ impl Tracer {
                 allocator_address: None,
                 allocator_file: None,
                 device_count_address: None,
+                settings: Vec::new(),
+                allocator: Default::default(),
                 default_known,
                 backend: Backend::Unknown,
                 mappings: None,

@@ -213,27 +213,42 @@ impl Tracer {
         }
     }
 
-    /// With one device there is no question which one a thread means that never chose.
-    fn read_device_count(&mut self, pid: u32) {
+    /// Reads how many devices PyTorch found and how its allocator was told to be, and says it when it
+    /// changed. With one device there is no question which one a thread means that never chose.
+    fn read_allocator_facts(&mut self, pid: u32) {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return;
         };
-        let (false, Some(address)) = (traced.default_known, traced.device_count_address) else {
+        if traced.device_count_address.is_none() && traced.settings.is_empty() {
             return;
-        };
+        }
         let Ok(memory) = memscope_site::ProcessMemory::open(pid) else {
             return;
         };
+        let mut facts = traced.allocator.clone();
         let mut count = [0; 4];
-        if memory.read(address, &mut count).is_ok() && i32::from_ne_bytes(count) == 1 {
+        if let Some(address) = traced.device_count_address
+            && memory.read(address, &mut count).is_ok()
+        {
+            facts.devices = u32::try_from(i32::from_ne_bytes(count)).unwrap_or(0);
+        }
+        if let Some(settings) = memscope_site::settings::read(&memory, &traced.settings) {
+            facts.settings = Some(settings);
+        }
+        if facts.devices == 1 && !traced.default_known {
             traced.slot.set_default_device(0);
             traced.default_known = true;
+        }
+        if facts != traced.allocator {
+            let handle = traced.handle;
+            traced.allocator = facts.clone();
+            self.append(handle, DaemonRecord::Allocator(Box::new(facts)));
         }
     }
 
     /// Reads which allocator PyTorch uses, and says it when it changed.
     pub(super) fn read_backend(&mut self, pid: u32) {
-        self.read_device_count(pid);
+        self.read_allocator_facts(pid);
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };

@@ -65,10 +65,12 @@ pub enum Order {
         /// Where the outcome goes.
         reply: oneshot::Sender<Result<DetachOutcome, Refusal>>,
     },
-    /// Read the process's allocator again, before a question about it is answered.
+    /// Look at the process's allocator again, before a question about it is answered.
     Refresh {
         /// Which.
         pid: u32,
+        /// And at its structures.
+        read: bool,
         /// Told when done.
         reply: oneshot::Sender<()>,
     },
@@ -184,8 +186,8 @@ impl Tracer {
                 }) => {
                     let _ = reply.send(self.detach(caller, scope));
                 }
-                Ok(Order::Refresh { pid, reply }) => {
-                    self.refresh(pid, reply);
+                Ok(Order::Refresh { pid, read, reply }) => {
+                    self.refresh(pid, read, reply);
                 }
                 Ok(Order::Status(reply)) => {
                     let _ = reply.send(self.status());

@@ -88,6 +88,9 @@ impl Tracer {
         if resolved.device_count_address.is_some() {
             traced.device_count_address = resolved.device_count_address;
         }
+        if !resolved.settings.is_empty() {
+            traced.settings.clone_from(&resolved.settings);
+        }
         let start_search = has_trace && traced.trace == TraceState::Unused;
         if start_search {
             let reports = traced.placed.iter().any(|(_, _, p)| *p == Program::Report);

@@ -32,6 +32,8 @@ impl Tracer {
     fn place_python(&mut self, pid: u32) -> Result<(), String> {
         let interpreter = match memscope_python::find(pid) {
             Ok(interpreter) => interpreter,
+            // Nothing is missing where there is no Python.
+            Err(memscope_python::PythonError::NoInterpreter) => return Ok(()),
             Err(error) => return Err(crate::error_chain(&error)),
         };
         let layout = entry(&interpreter).map_err(|error| error.to_string())?;

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use memscope_decode::{DaemonRecord, held_parts};
-use memscope_ledger::event::{Backend, HeldSegment, Level, ProcessHandle, ReadingCost};
+use memscope_ledger::event::{Backend, HeldPart, HeldSegment, Level, ProcessHandle, ReadingCost};
 use memscope_rpc::BaselineRead;
 use memscope_structure::{
     BlockState, DeviceReading, Layout, ProcessMemory, Reader, SegmentReading, StructureError,
@@ -359,13 +359,15 @@ impl Job {
 
     fn hold(&self, at_ns: u64, device: DeviceReading) {
         let segments = device.segments.into_iter().map(held).collect();
-        let parts = held_parts(
+        let parts = held_parts(HeldPart {
             at_ns,
-            device.device,
-            device.allocated_bytes,
-            device.reserved_bytes,
+            device: device.device,
+            allocator: device.allocator,
+            total_allocated: device.allocated_bytes,
+            total_reserved: device.reserved_bytes,
             segments,
-        );
+            ..HeldPart::default()
+        });
         for part in parts {
             self.append(DaemonRecord::Held(part));
         }
@@ -409,6 +411,12 @@ fn add(found: &mut BaselineRead, reading: &DeviceReading) {
 }
 
 fn held(segment: SegmentReading) -> HeldSegment {
+    let rooms = segment
+        .blocks
+        .iter()
+        .filter(|block| block.state == BlockState::Inactive && block.requested != 0)
+        .map(|block| (block.addr, block.requested))
+        .collect();
     HeldSegment {
         addr: segment.addr,
         size: segment.size,
@@ -416,6 +424,9 @@ fn held(segment: SegmentReading) -> HeldSegment {
         large: segment.large,
         pool: segment.pool,
         expandable: segment.expandable,
+        space: segment.space,
+        rooms,
+        holes: segment.holes,
         blocks: segment
             .blocks
             .into_iter()

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
+use memscope_ledger::event::{
+    AllocatorFacts, Backend, CoverageNote, Level, ProcessFacts, ProcessHandle,
+};
 use memscope_rpc::BaselineRead;
 use memscope_site::FileIdentity;
 
@@ -54,6 +56,10 @@ pub struct Traced {
     pub allocator_file: Option<FileIdentity>,
     /// PyTorch's number of devices in the process.
     pub device_count_address: Option<u64>,
+    /// Where PyTorch's allocator settings may be.
+    pub settings: Vec<memscope_site::SettingsPlace>,
+    /// What was last read about its allocator.
+    pub allocator: AllocatorFacts,
     /// Whether the device of threads that chose none is known.
     pub default_known: bool,
     /// Allocator in use, as read last.

@@ -1,9 +1,8 @@
-//! Answers that wait for readings: an attach, for what was there before it; a question at level `read`,
-//! for the state of now. Neither waits for ever.
+//! Answers that wait for readings: an attach, for what was there before it; a question that events alone
+//! do not answer (at level `read`, no question), for the state of now. Neither waits for ever.
 
 use std::time::{Duration, Instant};
 
-use memscope_ledger::event::Level;
 use memscope_rpc::{AttachOutcome, Refusal};
 use tokio::sync::oneshot;
 
@@ -12,7 +11,7 @@ use super::Tracer;
 /// How long an attach waits for its first readings: a process that allocates without a pause makes them
 /// try again.
 const ATTACH: Duration = Duration::from_secs(5);
-/// How long a question at level `read` waits for a new reading.
+/// How long a question waits for a new reading.
 pub const QUESTION: Duration = Duration::from_secs(2);
 
 /// An attach that is live, and whose readings are under way.
@@ -48,14 +47,10 @@ impl Tracer {
         self.answer_waiting();
     }
 
-    /// Reads a process's allocator again for a question, and tells when that is done.
-    pub(super) fn refresh(&mut self, pid: u32, reply: oneshot::Sender<()>) {
+    /// Looks at a process's allocator again for a question, and tells when that is done.
+    pub(super) fn refresh(&mut self, pid: u32, read: bool, reply: oneshot::Sender<()>) {
         self.read_backend(pid);
-        let reads = self
-            .traced
-            .get(&pid)
-            .is_some_and(|traced| traced.level == Level::Read);
-        if reads && self.start_reading(pid) {
+        if read && self.start_reading(pid) {
             self.refreshing.push(Refreshing {
                 deadline: Instant::now() + QUESTION,
                 pid,

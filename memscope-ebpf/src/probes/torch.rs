@@ -4,8 +4,8 @@ use aya_ebpf::macros::uprobe;
 use aya_ebpf::programs::ProbeContext;
 use memscope_common::{
     CALIBRATE, CalibrationRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_OOM, KIND_REPORT,
-    KIND_TRACE, NOWHERE, OomRecord, ProcessEntry, ReportRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL,
-    STACK_NONE, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord,
+    KIND_TRACE, NOWHERE, OomRecord, ProcessEntry, ReportRecord, STACK_NONE, TRACE_HAS_BLOCK,
+    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord,
 };
 
 use super::ids;
@@ -131,15 +131,22 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
         let registers = read::left_over(&ctx);
         let caller = read::caller(&ctx);
         let frame = read::sp(&ctx);
-        emit::<CalibrationRecord>(process, tid, KIND_CALIBRATION, beside.flags, stack, |record| {
-            // SAFETY: the reservation is as large as CalibrationRecord; every field is written.
-            unsafe {
-                fill(&raw mut (*record).trace, &args, action, device, &beside);
-                (*record).registers = registers;
-                (*record).caller = caller;
-                read::user_into(&raw mut (*record).stack, frame);
-            }
-        });
+        emit::<CalibrationRecord>(
+            process,
+            tid,
+            KIND_CALIBRATION,
+            beside.flags,
+            stack,
+            |record| {
+                // SAFETY: the reservation is as large as CalibrationRecord; every field is written.
+                unsafe {
+                    fill(&raw mut (*record).trace, &args, action, device, &beside);
+                    (*record).registers = registers;
+                    (*record).caller = caller;
+                    read::user_into(&raw mut (*record).stack, frame);
+                }
+            },
+        );
     } else {
         emit::<TraceRecord>(process, tid, KIND_TRACE, beside.flags, stack, |record| {
             fill(record, &args, action, device, &beside);

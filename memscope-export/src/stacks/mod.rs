@@ -24,7 +24,7 @@ mod groups;
 mod pprof;
 mod speedscope;
 
-pub use compare::compare;
+pub use compare::{compare, merged};
 pub use flamegraph::{flamegraph, flamegraph_diff};
 pub use folded::{folded, folded_diff};
 pub use groups::{Group, GroupBy, groups};

@@ -90,7 +90,7 @@ function axes(view, top, range, data, colours) {
   }
   const span = range.to - range.from;
   const beat = roundStep(span, Math.max(2, width / ratio / 160), 10);
-  for (let back = Math.ceil((data.as_of - range.to) / beat) * beat; back < data.as_of - range.from; back += beat) {
+  for (let back = Math.max(0, Math.ceil((data.as_of - range.to) / beat) * beat); back < data.as_of - range.from; back += beat) {
     const x = ((data.as_of - back - range.from) / span) * width;
     context.strokeStyle = css(colours.line, 0.8);
     context.beginPath();

@@ -12,10 +12,11 @@ function element(name, text, parent) {
   return made;
 }
 
-// What there is to see: the trace's time, or without a trace the time since the oldest block came.
+// What there is to see: the trace's time, or without a trace the time since the oldest block came. Where no time
+// before the snapshot is known of any block, the snapshot's own moment fills the view.
 function whole(device) {
-  const from = device.from < data.as_of ? device.from : Math.min(data.as_of - 1, device.from, ...device.blocks[0].slice(0, 1));
-  return { from, to: Math.max(data.as_of, from + 1) };
+  const from = device.from < data.as_of ? device.from : Math.min(data.as_of, ...device.blocks[0].slice(0, 1));
+  return from < data.as_of ? { from, to: data.as_of } : { from: data.as_of, to: data.as_of + 1 };
 }
 
 function header() {
@@ -75,7 +76,7 @@ function numbers(device) {
   by("segments-how").textContent = `In order of address, wrapped like text. Fragmentation is the part of the free room that is not in the largest free block.${left ? ` ${countText(left, "smaller segment", "smaller segments")} (${bytesText(device.segment_bytes_left_out)}) are not drawn and not in the numbers about blocks.` : ""}`;
   const shown = device.addresses.length;
   const hidden = device.blocks_seen - shown;
-  by("blocks-how").textContent = `${countText(shown, "block", "blocks")}, stacked by age, coloured by size${hidden ? `; the other ${hidden.toLocaleString("en")}, none of them larger, are the grey band on top` : ""}. Up and Down go through the blocks in the middle.${device.from >= data.as_of ? " There is no trace: only blocks that still live are seen." : ""}`;
+  by("blocks-how").textContent = `${countText(shown, "block", "blocks")}, stacked by age, coloured by size${hidden ? `; the other ${hidden.toLocaleString("en")}, none of them larger, are the grey band on top` : ""}. Up and Down go through the blocks in the middle.${device.from < data.as_of ? "" : whole(device).from < data.as_of ? " There is no trace: only blocks that still live are seen." : " There is no trace: these are the blocks at the moment of the snapshot."}`;
   by("blocks").setAttribute("aria-label", `${countText(shown, "block", "blocks")} over time, stacked; the table below has the live ones by size`);
 }
 

@@ -174,6 +174,7 @@ pub fn course(entries: usize, drop: usize, seed: u64) -> SnapshotReport {
         },
         segments,
         trace,
+        allocator: Default::default(),
         trace_dropped: over as u64,
         stacks: Vec::new(),
         coverage: Vec::new(),

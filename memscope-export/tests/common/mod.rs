@@ -130,6 +130,7 @@ pub fn report() -> SnapshotReport {
             entry(TraceAction::FreeRequested, 0, BASE + (3 << 20), 1 << 20),
             entry(TraceAction::Snapshot, 0, 0, 3 << 20),
         ],
+        allocator: Default::default(),
         trace_dropped: 7,
         stacks: Vec::new(),
         coverage: vec![CoverageNote {

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::too_many_arguments)]
 
+pub mod pictures;
 mod structures;
 
 use memscope_ledger::event::*;
@@ -60,8 +61,8 @@ pub struct Live {
 struct DeviceState {
     /// addr → (size, stream, small)
     segments: BTreeMap<u64, (u64, u64, bool)>,
-    /// free pieces: addr → (size, stream, small, segment)
-    free: BTreeMap<u64, (u64, u64, bool, u64)>,
+    /// free pieces: addr → (size, stream, small, segment, request of the last use)
+    free: BTreeMap<u64, (u64, u64, bool, u64, u64)>,
     next_segment: u64,
     /// Expandable: (stream, small) → (start, end of what was ever mapped).
     ranges: BTreeMap<(u64, bool), (u64, u64)>,
@@ -237,7 +238,7 @@ impl Sim {
                 .map(|(a, f)| (*a, *f))
         };
         let found = fit(&self.devices[&device]);
-        let (addr, (room, _, _, segment)) = match found {
+        let (addr, (room, _, _, segment, last)) = match found {
             Some(found) => found,
             None if self.expandable => {
                 let at = self.map(device, stream, small, size);
@@ -256,7 +257,7 @@ impl Sim {
                 state.next_segment += bytes + 2 * MIB * (at / MIB % 2);
                 state.segments.insert(at, (bytes, stream, small));
                 state.reserved += bytes;
-                state.free.insert(at, (bytes, stream, small, at));
+                state.free.insert(at, (bytes, stream, small, at, 0));
                 self.call(CallOp::Alloc, at, bytes);
                 self.trace(
                     device,
@@ -267,7 +268,7 @@ impl Sim {
                     None,
                     0,
                 );
-                (at, (bytes, stream, small, at))
+                (at, (bytes, stream, small, at, 0))
             }
         };
         let rest = room - size;
@@ -278,7 +279,7 @@ impl Sim {
         if split {
             state
                 .free
-                .insert(addr + size, (rest, stream, small, segment));
+                .insert(addr + size, (rest, stream, small, segment, last));
         }
         // The entry comes before PyTorch counts the block; the decoder adds it.
         self.trace(
@@ -347,14 +348,16 @@ impl Sim {
         );
         let (segment, small) = self.segment_of.remove(&addr).unwrap();
         let state = self.devices.get_mut(&block.device).unwrap();
-        state.give_back(addr, block.rounded, block.stream, small, segment);
+        let piece = (block.rounded, block.stream, small, segment, block.requested);
+        state.give_back(addr, piece);
     }
 }
 
 impl DeviceState {
     /// A piece is free; it joins its neighbours.
-    fn give_back(&mut self, addr: u64, size: u64, stream: u64, small: bool, segment: u64) -> u64 {
+    fn give_back(&mut self, addr: u64, piece: (u64, u64, bool, u64, u64)) -> u64 {
         let state = self;
+        let (size, stream, small, segment, last) = piece;
         let (mut start, mut size) = (addr, size);
         if let Some(next) = state.free.get(&(addr + size)).copied()
             && next.3 == segment
@@ -370,7 +373,9 @@ impl DeviceState {
             start = before;
             size += piece.0;
         }
-        state.free.insert(start, (size, stream, small, segment));
+        state
+            .free
+            .insert(start, (size, stream, small, segment, last));
         start
     }
 }

@@ -30,7 +30,7 @@ impl Sim {
         let (addr, joined) = before.map_or((end, bytes), |(a, s)| (a, s + bytes));
         state.segments.insert(addr, (joined, stream, small));
         state.reserved += bytes;
-        let piece = state.give_back(end, bytes, stream, small, start);
+        let piece = state.give_back(end, (bytes, stream, small, start, 0));
         for addr in (end..end + bytes).step_by(chunk(small) as usize) {
             self.handles += 1;
             self.chunks.insert(addr, (chunk(small), self.handles));
@@ -55,7 +55,7 @@ impl Sim {
     pub(super) fn unmap_free(&mut self, device: i32) {
         let state = self.devices.get_mut(&device).unwrap();
         let mut gone = Vec::new();
-        for (addr, (size, stream, small, range)) in state.free.clone() {
+        for (addr, (size, stream, small, range, _)) in state.free.clone() {
             let from = addr.next_multiple_of(chunk(small));
             let to = (addr + size) / chunk(small) * chunk(small);
             if from >= to {
@@ -64,7 +64,7 @@ impl Sim {
             state.free.remove(&addr);
             for (a, b) in [(addr, from), (to, addr + size)] {
                 if a < b {
-                    state.free.insert(a, (b - a, stream, small, range));
+                    state.free.insert(a, (b - a, stream, small, range, 0));
                 }
             }
             let (&start, &(len, _, _)) = state.segments.range(..=from).next_back().unwrap();
@@ -125,6 +125,17 @@ impl Sim {
                 pool: (0, 0),
                 expandable: self.expandable,
                 blocks: of(addr, size),
+                space: match self.expandable {
+                    true => state.ranges[&(stream, small)].0,
+                    false => addr,
+                },
+                rooms: state
+                    .free
+                    .range(addr..addr + size)
+                    .filter(|(_, piece)| piece.4 != 0)
+                    .map(|(a, piece)| (*a, piece.4))
+                    .collect(),
+                holes: Vec::new(),
             })
             .collect()
     }
@@ -144,8 +155,14 @@ impl Sim {
                     room = blocks;
                 }
                 room -= piece.len();
+                let first = piece.first() == segment.blocks.first();
                 let piece = HeldSegment {
                     blocks: piece.to_vec(),
+                    rooms: if first {
+                        segment.rooms.clone()
+                    } else {
+                        Vec::new()
+                    },
                     ..segment.clone()
                 };
                 cut.last_mut().unwrap().push(piece);
@@ -157,6 +174,7 @@ impl Sim {
             .map(|(part, segments)| HeldPart {
                 at_ns: self.time,
                 device,
+                allocator: 0x7000 + device as u64,
                 part,
                 parts,
                 total_allocated: self.allocated(device),

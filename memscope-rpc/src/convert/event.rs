@@ -43,6 +43,10 @@ fn body(body: &Body) -> Wire {
         Body::Forked { child } => Wire::Forked(v1::Forked { child_pid: *child }),
         Body::Coverage(note) => Wire::Coverage(super::note(note.clone())),
         Body::Backend(backend) => Wire::Backend(super::backend(backend.clone())),
+        Body::Allocator(facts) => Wire::Allocator(v1::AllocatorFacts {
+            devices: facts.devices,
+            settings: facts.settings.as_ref().map(|s| s.text.clone()),
+        }),
         Body::Clock { unix_ns } => Wire::Clock(v1::Clock { unix_ns: *unix_ns }),
         Body::DeviceTotal {
             device,

@@ -194,6 +194,7 @@ pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> Sna
                 stack: 0,
             })
             .collect(),
+        allocator: Default::default(),
         trace_dropped: 0,
         stacks: Vec::new(),
         coverage: Vec::new(),

@@ -20,6 +20,14 @@ pub const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
 /// was asked for.
 pub const DEVICE_COUNT: &str = "_ZZN3c104cuda12device_countEvE5count";
 
+/// The allocator's settings since PyTorch 2.10: an object.
+pub const SETTINGS: &str =
+    "_ZZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance";
+
+/// The same in older versions: a pointer, one in each library that uses them, of which one is not null.
+pub const SETTINGS_POINTER: &str =
+    "_ZZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance";
+
 const fn pool(
     name: &'static str,
     library: &'static str,

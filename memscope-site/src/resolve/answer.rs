@@ -8,6 +8,7 @@ use crate::catalog::{Layer, Purpose, Row};
 use crate::file_sites::{FileSite, FileSites, Why};
 use crate::identity::FileIdentity;
 use crate::mapped::{MappedObject, OpenError, OpenObject};
+use crate::settings::SettingsPlace;
 
 /// An error and its causes in one line.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
@@ -75,6 +76,16 @@ impl Answer {
         }
         if let (Some(value), Some(base)) = (file.device_count, base) {
             self.resolved.device_count_address = Some(base.wrapping_add(value));
+        }
+        if let Some(base) = base {
+            let object = file.settings.0.map(|value| base.wrapping_add(value));
+            let pointer = file.settings.1.map(|value| base.wrapping_add(value));
+            self.resolved
+                .settings
+                .extend(object.map(SettingsPlace::Object));
+            self.resolved
+                .settings
+                .extend(pointer.map(SettingsPlace::Pointer));
         }
         for probe in &file.usdt {
             self.resolved

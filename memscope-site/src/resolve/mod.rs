@@ -17,6 +17,7 @@ use crate::identity::FileIdentity;
 use crate::mapped::{self, Mapped, MappedObject, OpenError, OpenObject, OpenedBy};
 use crate::place::{Emulation, Machine};
 use crate::process;
+use crate::settings::SettingsPlace;
 use crate::usdt::UsdtProbe;
 
 use answer::{Answer, chain};
@@ -64,6 +65,8 @@ pub struct Resolved {
     pub allocator_file: Option<FileIdentity>,
     /// Address of PyTorch's number of devices: a 32-bit number, 0 until PyTorch asked for it.
     pub device_count_address: Option<u64>,
+    /// Where PyTorch's allocator settings may be ([`crate::settings`]).
+    pub settings: Vec<SettingsPlace>,
     /// USDT probes of the objects that have some, not used by default.
     pub usdt: Vec<(PathBuf, UsdtProbe)>,
     /// PyTorch's CUDA allocator library is mapped.

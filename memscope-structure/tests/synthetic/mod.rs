@@ -290,7 +290,8 @@ fn device(memory: &mut Synthetic, shape: &Shape, segments: &[Segment]) -> u64 {
     for (at, values) in places.into_iter().zip(stats) {
         for (i, value) in values.into_iter().enumerate() {
             let stat = object + at + 32 * i as u64;
-            for (j, word) in [value, value, value, 0].into_iter().enumerate() {
+            // More was held once.
+            for (j, word) in [value, value + 4096, value, 0].into_iter().enumerate() {
                 memory.put(stat + 8 * j as u64, word);
             }
         }

@@ -1,57 +1,22 @@
-//! `cargo xtask conformance`: the tests against PyTorch's own numbers, over versions of PyTorch.
+//! `cargo xtask conformance --suites`: the end-to-end tests against PyTorch's own numbers, over
+//! installations of PyTorch.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
 
-use crate::{process, setup, venv};
-
-/// What to compare.
-#[derive(Args, Clone, Default)]
-pub struct Options {
-    /// Every pinned version of PyTorch, and every end-to-end test
-    #[arg(long)]
-    pub full: bool,
-
-    /// These versions only
-    #[arg(long, value_name = "VERSION", num_args = 1..)]
-    pub torch: Vec<String>,
-}
+use super::Installation;
 
 /// Test binaries that compare with PyTorch.
 const ORACLES: &[&str] = &["oracle", "late", "travel", "backends", "robust", "leaks"];
 
-/// Runs the task; the table goes to standard output as Markdown and ends with the count.
-pub fn run(options: &Options) -> Result<()> {
-    let versions = if !options.torch.is_empty() {
-        options.torch.clone()
-    } else if options.full {
-        venv::pins()?
-            .torch
-            .into_iter()
-            .map(|pin| pin.version)
-            .collect()
-    } else {
-        vec![venv::pins()?.default]
-    };
-    setup::run(&setup::Options {
-        torch: Some(versions.clone()),
-        ..setup::Options::default()
-    })?;
-    process::run(process::command("cargo").args([
-        "build",
-        "--locked",
-        "-p",
-        "memscope-daemon",
-        "-p",
-        "memscope-ctl",
-    ]))?;
+/// Runs the tests; the table goes to standard output as Markdown and ends with the count.
+pub fn run(installations: &[Installation]) -> Result<()> {
     let mut table = String::from("| torch | test | result |\n|---|---|---|\n");
     let (mut passed, mut failed) = (0, 0);
-    for version in &versions {
-        let environment = venv::pins()?.get(Some(version))?.folder();
+    for installation in installations {
+        let version = &installation.name;
         for oracle in ORACLES {
             eprintln!("== torch {version}: {oracle}");
             let output = Command::new("cargo")
@@ -64,7 +29,7 @@ pub fn run(options: &Options) -> Result<()> {
                     "--test",
                     oracle,
                 ])
-                .env("MEMSCOPE_TORCH_VENV", &environment)
+                .env("MEMSCOPE_TORCH_VENV", &installation.folder)
                 .stdin(Stdio::null())
                 .stderr(Stdio::inherit())
                 .output()

@@ -1,0 +1,178 @@
+//! What readings tell that no event does.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::pictures::*;
+use common::*;
+use memscope_ledger::Ledger;
+use memscope_ledger::event::*;
+use memscope_ledger::report::*;
+
+/// PyTorch's trace does not name the device of a `snapshot` entry: on a device where nothing else ever
+/// happened only a reading knows whose it is.
+#[test]
+fn a_reading_tells_whose_an_allocator_is() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.alloc(0, 0, 600);
+    let mut ledger = attached(Level::Trace, false, sim.time);
+    sim.feed(&mut ledger);
+    let asked = |time_ns, device: u64| {
+        let body = Body::Trace(PoolTrace {
+            action: TraceAction::Snapshot,
+            allocator: 0x7000 + device,
+            device: Some(0),
+            addr: 0,
+            size: 0,
+            stream: 0,
+            block_size: None,
+            total_allocated: None,
+            total_reserved: None,
+            pool: Some((0, 0)),
+        });
+        event(P, time_ns, body)
+    };
+    ledger.apply(&asked(sim.time + 1, 1));
+    assert!(note(&ledger, "pool_device_unknown").is_some());
+    sim.time += 2;
+    for device in [0, 1] {
+        let parts = match device {
+            0 => sim.reading(0, 9),
+            _ => vec![HeldPart {
+                at_ns: sim.time,
+                device,
+                allocator: 0x7001,
+                parts: 1,
+                ..HeldPart::default()
+            }],
+        };
+        tell(&mut ledger, sim.time, parts);
+    }
+    ledger.apply(&asked(sim.time + 1, 1));
+    assert_eq!(note(&ledger, "pool_device_unknown"), None);
+    let trace = ledger.snapshot(P, as_of(0)).unwrap().trace;
+    let on_it = trace.iter().filter(|entry| entry.device == 1);
+    assert_eq!(on_it.count(), 2);
+}
+
+/// At level `blocks` nothing tells when a stream has done with a block: only a reading shows the ones that
+/// wait, and only until something happens.
+#[test]
+fn pending_blocks_of_a_reading_without_a_trace() {
+    let mut sim = Sim::new(Mode::Reports);
+    let mut ledger = attached(Level::Blocks, true, sim.time);
+    let a = sim.alloc(0, 0x55, 5000);
+    let b = sim.alloc(0, 0x55, 700);
+    sim.alloc(0, 0x55, 900);
+    sim.free(a, true);
+    sim.free(b, false);
+    sim.feed(&mut ledger);
+    sim.time += MS;
+    let pending = |ledger: &Ledger| {
+        let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
+        let blocks = snapshot.segments.iter().flat_map(|s| &s.blocks);
+        let pending = blocks.filter(|b| b.state == BlockState::PendingFree);
+        pending.count()
+    };
+    assert_eq!(pending(&ledger), 0, "no event told of one");
+    tell(&mut ledger, sim.time, sim.reading(0, 9));
+    let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
+    assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
+    assert_eq!(snapshot.allocator.devices, 1, "as many as were read");
+    assert_eq!(pending(&ledger), 1);
+    // From the next event on nobody knows.
+    sim.time += MS;
+    sim.complete(a);
+    sim.alloc(0, 0x55, 800);
+    sim.feed(&mut ledger);
+    assert_eq!(pending(&ledger), 0);
+    tell(&mut ledger, sim.time, sim.reading(0, 9));
+    let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
+    assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
+}
+
+/// Older versions of PyTorch do not tell in the trace whose a segment is. It is shown as the default pool's, that
+/// is said, and a reading settles it; what is mapped next to it then is of the same pool.
+#[test]
+fn private_pools_that_no_trace_tells() {
+    const BASE: u64 = 0x6000_0000_0000;
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let entry = |action, addr, size, time_ns| {
+        let body = Body::Trace(PoolTrace {
+            action,
+            allocator: 0x7000,
+            device: Some(0),
+            addr,
+            size,
+            stream: 0,
+            block_size: (action == TraceAction::Alloc).then_some(size),
+            total_allocated: None,
+            total_reserved: None,
+            pool: None,
+        });
+        event(P, time_ns, body)
+    };
+    ledger.apply(&entry(TraceAction::SegmentMap, BASE, 2 * MIB, SECOND + 1));
+    ledger.apply(&entry(TraceAction::Alloc, BASE, 512, SECOND + 2));
+    let pools = |ledger: &Ledger| {
+        let segments = ledger.snapshot(P, as_of(0)).unwrap().segments;
+        let all = segments.iter().map(|s| (s.pool, s.size, s.large));
+        all.collect::<Vec<_>>()
+    };
+    assert_eq!(pools(&ledger), [((0, 0), 2 * MIB, false)]);
+    assert!(note(&ledger, "pool_ids_unknown").is_some());
+    assert!(ledger.wants_reading(P));
+    let held = HeldSegment {
+        addr: BASE,
+        size: 2 * MIB,
+        pool: (0, 7),
+        expandable: true,
+        space: BASE,
+        blocks: vec![(BASE, 512, 512, false)],
+        ..HeldSegment::default()
+    };
+    let reading = HeldPart {
+        at_ns: SECOND + 3,
+        parts: 1,
+        total_allocated: 512,
+        total_reserved: 2 * MIB,
+        segments: vec![held],
+        ..HeldPart::default()
+    };
+    tell(&mut ledger, SECOND + 3, vec![reading]);
+    assert_eq!(note(&ledger, "pool_ids_unknown"), None);
+    assert!(!ledger.wants_reading(P));
+    let more = entry(TraceAction::SegmentMap, BASE + 2 * MIB, 2 * MIB, SECOND + 4);
+    ledger.apply(&more);
+    assert_eq!(pools(&ledger), [((0, 7), 4 * MIB, false)]);
+    assert_eq!(note(&ledger, "pool_ids_unknown"), None);
+}
+
+/// Attached when nothing was allocated and something was kept for later: the allocator's own total tells of it
+/// first, and nothing else does until it is read.
+#[test]
+fn a_cache_that_no_event_told_of() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.attached = false;
+    let old = sim.alloc(0, 0x55, 9 * MIB);
+    sim.free(old, false);
+    sim.attached = true;
+    let mut ledger = attached(Level::Trace, false, sim.time);
+    sim.alloc(0, 0, 600);
+    sim.feed(&mut ledger);
+    let unknown = note(&ledger, "segments_unknown").unwrap();
+    assert!(unknown.starts_with("20"), "{unknown}");
+    assert!(ledger.wants_reading(P));
+    assert_ne!(
+        seen(&ledger.snapshot(P, as_of(0)).unwrap(), 0),
+        truth(&sim, 0)
+    );
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 9));
+    assert_eq!(note(&ledger, "segments_unknown"), None);
+    assert!(!ledger.wants_reading(P));
+    assert_eq!(
+        seen(&ledger.snapshot(P, as_of(0)).unwrap(), 0),
+        truth(&sim, 0)
+    );
+}

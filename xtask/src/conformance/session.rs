@@ -1,0 +1,178 @@
+//! One comparison: a daemon, a script, and what both say of one moment.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::script::{Script, Step};
+use super::workload::Workload;
+use super::{Installation, Mode};
+use crate::live::Daemon;
+use crate::process;
+
+/// How long a late attach may take to read what was there.
+const READING: Duration = Duration::from_secs(60);
+
+/// What `xtask/conformance/compare.py` found.
+#[derive(Debug, Default, Deserialize)]
+pub struct Report {
+    /// Segments compared.
+    pub segments: u64,
+    /// Blocks compared.
+    pub blocks: u64,
+    /// Trace entries compared.
+    pub entries: u64,
+    /// Single values compared.
+    pub values: u64,
+    /// Values that differ, by key.
+    pub differing: BTreeMap<String, u64>,
+    /// The first of them, in full.
+    pub differences: Vec<String>,
+    /// Keys of the newest format that this PyTorch does not have.
+    pub added: Vec<String>,
+    /// Smallest and largest of memscope's time less PyTorch's, microseconds.
+    pub offset_us: Option<(i64, i64)>,
+    /// Codes of what memscope says limits its answer.
+    pub coverage: Vec<String>,
+    /// The level that was reached.
+    #[serde(default)]
+    pub level: String,
+}
+
+/// How a comparison ended.
+pub enum Outcome {
+    /// There is something to say.
+    Compared(Report),
+    /// This PyTorch has not what the script needs.
+    Lacking(String),
+}
+
+/// Runs one.
+pub fn compare(
+    installation: &Installation,
+    programs: &Path,
+    workload: &Workload,
+    mode: Mode,
+    patience: Duration,
+) -> Result<Outcome> {
+    let folder = tempfile::Builder::new()
+        .prefix("memscope-conformance-")
+        .tempdir()
+        .context("cannot make a temporary folder")?;
+    // Nothing of the trace may be dropped: what is compared is all of it.
+    let daemon = Daemon::launch(
+        programs,
+        &["--trace-entries", "5000000", "--ring-mib", "64"],
+    )?;
+    let mut variables = installation.variables(workload)?;
+    variables.extend(installation.more.iter().cloned());
+    let mut script = Script::start(
+        &installation.python(),
+        workload,
+        &variables,
+        mode,
+        folder.path(),
+        patience,
+    )?;
+    let active = match script.step()? {
+        Step::Attach { active, .. } => active,
+        Step::Lacking(what) => return Ok(Outcome::Lacking(what)),
+        other => bail!("the script is at {other:?} where it was to begin"),
+    };
+    let pid = script.pid();
+    let attached = json(&daemon, &["attach", "--pid", &pid, "--level", "trace"])?;
+    if mode == Mode::Late && active > 0 {
+        wait_for_reading(&daemon, &pid)?;
+    }
+    script.go_on()?;
+    expect(&script, |step| matches!(step, Step::Compare))?;
+    let exported = folder.path().join("exported.pickle");
+    let said = daemon.ask(&[
+        "snapshot",
+        "--pid",
+        &pid,
+        "--format",
+        "memory-viz",
+        "-o",
+        &exported.to_string_lossy(),
+    ])?;
+    if !said.status.success() {
+        bail!(
+            "the export failed: {}",
+            String::from_utf8_lossy(&said.stderr)
+        );
+    }
+    script.go_on()?;
+    expect(&script, |step| matches!(step, Step::Done))?;
+    let mut command = Command::new(installation.python());
+    command
+        .arg("-I")
+        .arg(process::root().join("xtask/conformance/compare.py"))
+        .arg(folder.path().join("own.pickle"))
+        .arg(&exported);
+    if installation.stripped {
+        command.arg("--outline");
+    }
+    let text = process::output(&mut command)?;
+    let mut report: Report =
+        serde_json::from_str(&text).context("the comparison is not understood")?;
+    report.level = attached["processes"][0]["level"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    if let Some(keep) = std::env::var_os("MEMSCOPE_CONFORMANCE_KEEP") {
+        for file in ["own.pickle", "exported.pickle"] {
+            std::fs::copy(folder.path().join(file), Path::new(&keep).join(file))?;
+        }
+    }
+    Ok(Outcome::Compared(report))
+}
+
+fn expect(script: &Script, wanted: impl Fn(&Step) -> bool) -> Result<()> {
+    let step = script.step()?;
+    if !wanted(&step) {
+        bail!("the script is at {step:?}, which is not the next step");
+    }
+    Ok(())
+}
+
+fn json(daemon: &Daemon, words: &[&str]) -> Result<Value> {
+    let said = daemon.ask(&[&["--json"], words].concat())?;
+    if !said.status.success() {
+        bail!(
+            "memscope-ctl {}: {}",
+            words.join(" "),
+            String::from_utf8_lossy(&said.stderr)
+        );
+    }
+    serde_json::from_slice(&said.stdout).context("memscope-ctl's answer is not understood")
+}
+
+/// What was there before the attach is read in the background.
+fn wait_for_reading(daemon: &Daemon, pid: &str) -> Result<()> {
+    let deadline = Instant::now() + READING;
+    loop {
+        let stats = json(daemon, &["stats", "--pid", pid])?;
+        let codes: Vec<&str> = stats["coverage"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|note| note["code"].as_str())
+            .collect();
+        if codes.contains(&"baseline_read") {
+            return Ok(());
+        }
+        if let Some(note) = codes.iter().find(|code| **code == "baseline_not_read") {
+            bail!("what was there before the attach was not read: {note}: {stats}");
+        }
+        if Instant::now() > deadline {
+            bail!("what was there before the attach was not read in {READING:?}: {stats}");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,79 @@
+//! An installation of PyTorch whose own allocator libraries were stripped of their symbols.
+//!
+//! The packages are links to the real ones; only the two libraries that memscope looks for functions in are
+//! files of their own. `PYTHONPATH` puts them before the real ones.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use super::Installation;
+use crate::{process, venv};
+
+/// Where the allocator and its reports are.
+const LIBRARIES: [&str; 2] = ["libc10.so", "libc10_cuda.so"];
+
+/// The folder goes with this value.
+pub struct Stripped {
+    _folder: TempDir,
+    /// As any other.
+    pub installation: Installation,
+}
+
+impl Stripped {
+    /// A stripped copy of one.
+    pub fn of(whole: &Installation) -> Result<Stripped> {
+        if process::find_program("strip").is_none() {
+            bail!("strip is missing; on Debian: apt-get install binutils");
+        }
+        let folder = tempfile::Builder::new()
+            .prefix("memscope-stripped-")
+            .tempdir()
+            .context("cannot make a temporary folder")?;
+        let from = venv::site_packages(&whole.folder)?;
+        link_all(&from, folder.path(), &["torch"])?;
+        let package = folder.path().join("torch");
+        link_all(&from.join("torch"), &package, &["lib"])?;
+        let libraries = package.join("lib");
+        link_all(&from.join("torch/lib"), &libraries, &LIBRARIES)?;
+        for name in LIBRARIES {
+            process::run(
+                process::command("strip")
+                    .args(["--strip-all", "-o"])
+                    .arg(libraries.join(name))
+                    .arg(from.join("torch/lib").join(name)),
+            )?;
+        }
+        let path = folder
+            .path()
+            .to_str()
+            .context("the temporary folder's path is not UTF-8")?;
+        let mut installation = whole.clone();
+        installation
+            .more
+            .push(("PYTHONPATH".to_owned(), path.to_owned()));
+        installation.stripped = true;
+        installation.name = format!("{}, stripped", whole.name);
+        Ok(Stripped {
+            _folder: folder,
+            installation,
+        })
+    }
+}
+
+fn link_all(from: &Path, into: &Path, but: &[&str]) -> Result<()> {
+    fs::create_dir_all(into).with_context(|| format!("cannot make {}", into.display()))?;
+    let entries = fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        if but.iter().any(|name| entry.file_name() == *name) {
+            continue;
+        }
+        let link: PathBuf = into.join(entry.file_name());
+        symlink(entry.path(), &link).with_context(|| format!("cannot link {}", link.display()))?;
+    }
+    Ok(())
+}

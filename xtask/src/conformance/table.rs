@@ -1,0 +1,154 @@
+//! The table of comparisons.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::session::Report;
+use super::{Installation, Mode};
+
+/// How one comparison went.
+pub enum Verdict {
+    /// It was made.
+    Compared(Report),
+    /// It cannot be made with this PyTorch, which lacks this.
+    Lacking(String),
+    /// It could not be made.
+    Broken(String),
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Table {
+    rows: String,
+    details: String,
+    /// By version of PyTorch: keys that memscope writes and it does not.
+    added: BTreeMap<String, Vec<String>>,
+    /// Equal in every value.
+    pub passed: u64,
+    /// Not equal, or not comparable.
+    pub failed: u64,
+    lacking: u64,
+}
+
+impl Table {
+    /// Adds a row, and says it on standard error as well: a whole table takes minutes.
+    pub fn add(
+        &mut self,
+        installation: &Installation,
+        workload: &str,
+        mode: Mode,
+        verdict: impl Into<Verdict>,
+    ) {
+        let torch = &installation.name;
+        let begin = format!("| {workload} | {torch} | {} |", mode.word());
+        let row = match verdict.into() {
+            Verdict::Compared(report) => {
+                let wrong = problems(&report, installation.stripped);
+                let verdict = if wrong.is_empty() {
+                    self.passed += 1;
+                    if installation.stripped {
+                        "state and outline equal; says level_reduced"
+                    } else {
+                        "equal"
+                    }
+                } else {
+                    self.failed += 1;
+                    self.detail(&begin, &wrong);
+                    "DIFFERS"
+                };
+                let offset = report.offset_us.map_or("–".to_owned(), |(least, most)| {
+                    format!("{least} … {most}")
+                });
+                if !installation.stripped {
+                    self.added.insert(torch.to_owned(), report.added.clone());
+                }
+                format!(
+                    "{begin} {} | {} | {} | {} | {} | {offset} | {verdict} |",
+                    report.segments,
+                    report.blocks,
+                    report.entries,
+                    report.values,
+                    report.differing.len(),
+                )
+            }
+            Verdict::Lacking(what) => {
+                self.lacking += 1;
+                format!("{begin} – | – | – | – | – | – | not in this version: {what} |")
+            }
+            Verdict::Broken(why) => {
+                self.failed += 1;
+                self.detail(&begin, &[why]);
+                format!("{begin} – | – | – | – | – | – | FAILED |")
+            }
+        };
+        eprintln!("{row}");
+        let _ = writeln!(self.rows, "{row}");
+    }
+
+    fn detail(&mut self, begin: &str, lines: &[String]) {
+        let begin = begin.trim_matches(['|', ' ']).replace(" | ", ", ");
+        let mut text = format!("\n{begin}:\n");
+        for line in lines {
+            let _ = writeln!(text, "  {}", line.replace('\n', "\n  "));
+        }
+        eprint!("{text}");
+        self.details.push_str(&text);
+    }
+
+    /// Everything, ending with the count.
+    pub fn markdown(&self) -> String {
+        let mut text = String::from(
+            "| workload | torch | mode | segments | blocks | trace entries | values compared | \
+             keys that differ | memscope's time less PyTorch's, µs | verdict |\n\
+             |---|---|---|---|---|---|---|---|---|---|\n",
+        );
+        text.push_str(&self.rows);
+        for (torch, keys) in &self.added {
+            if !keys.is_empty() {
+                let _ = writeln!(
+                    text,
+                    "\nadded (keys of the newest format that torch {torch} does not write): {}",
+                    keys.join(", ")
+                );
+            }
+        }
+        text.push_str(&self.details);
+        let _ = write!(text, "\n{} passed, {} failed", self.passed, self.failed);
+        if self.lacking > 0 {
+            let _ = write!(text, " ({} not in these versions)", self.lacking);
+        }
+        text.push('\n');
+        text
+    }
+}
+
+/// What keeps a comparison from having passed.
+fn problems(report: &Report, stripped: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let (level, says) = if stripped {
+        ("blocks", true)
+    } else {
+        ("trace", false)
+    };
+    let said = report.coverage.iter().any(|code| code == "level_reduced");
+    if report.level != level || said != says {
+        wrong.push(format!(
+            "level {level} was to be reached, and nothing else said"
+        ));
+    }
+    for (key, count) in &report.differing {
+        wrong.push(format!("{key}: {count} differ"));
+    }
+    wrong.extend(report.differences.iter().map(|line| format!("· {line}")));
+    if report.segments == 0 || report.blocks == 0 || report.entries == 0 {
+        wrong.push("nothing was there to compare".to_owned());
+    }
+    if !wrong.is_empty() {
+        wrong.push(format!(
+            "level {}; what memscope says limits its answer: {}",
+            report.level,
+            report.coverage.join(", ")
+        ));
+    }
+    wrong
+}

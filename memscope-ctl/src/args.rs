@@ -340,7 +340,7 @@ pub(crate) struct Diff {
     #[arg(num_args = 2, value_names = ["FILE", "FILE"], conflicts_with_all = ["from", "to"])]
     pub(crate) files: Vec<PathBuf>,
     /// The files are of one process, although they do not say so: pickles of PyTorch's own do not.
-    #[arg(long, requires = "files")]
+    #[arg(long, requires = "files", conflicts_with = "from")]
     pub(crate) same_process: bool,
     #[command(flatten)]
     pub(crate) process: Process,

@@ -113,6 +113,18 @@ def comparable(snapshot):
 
 
 @command
+def dump(file, protocol):
+    """PyTorch's own snapshot as a file: a pickle of this protocol, or JSON."""
+    snapshot = torch.cuda.memory._snapshot()
+    if protocol == "json":
+        with open(file, "w", encoding="utf-8") as opened:
+            json.dump(snapshot, opened)
+    else:
+        with open(file, "wb") as opened:
+            pickle.dump(snapshot, opened, protocol=int(protocol))
+
+
+@command
 def compare(file):
     """The segments of an exported snapshot, and PyTorch's own."""
     with open(file, "rb") as opened:

@@ -118,7 +118,10 @@ pub(super) async fn diff_files(
     let after = files::read(after, pid, args.timeout).await?;
     let compared = files::compare(&before, &after, diff.same_process);
     let mut coverage = before.coverage.clone();
-    let new = after.coverage.iter().filter(|note| !before.coverage.contains(note));
+    let new = after
+        .coverage
+        .iter()
+        .filter(|note| !before.coverage.contains(note));
     coverage.extend(new.cloned());
     if args.json {
         output::json(&FilesDiff {

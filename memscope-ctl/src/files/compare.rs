@@ -116,15 +116,17 @@ pub(crate) fn compare(before: &Kept, after: &Kept, same_process: bool) -> Compar
         .collect();
     let mut groups: Vec<GroupDiff> = groups
         .into_iter()
-        .map(|((device, stream, size_bytes, requested), sums)| GroupDiff {
-            device,
-            stream,
-            size_bytes,
-            requested,
-            came: Some(sums.came),
-            went: Some(sums.went),
-            stayed: Some(sums.stayed),
-        })
+        .map(
+            |((device, stream, size_bytes, requested), sums)| GroupDiff {
+                device,
+                stream,
+                size_bytes,
+                requested,
+                came: Some(sums.came),
+                went: Some(sums.went),
+                stayed: Some(sums.stayed),
+            },
+        )
         .collect();
     groups.sort_by_key(|group| {
         let bytes = |amount: Option<Amount>| amount.unwrap_or_default().bytes;
@@ -147,12 +149,19 @@ fn by_block(before: &Kept, after: &Kept, groups: &mut BTreeMap<GroupKey, Sums>) 
         .map(|(segment, block)| (place(segment, block), (segment, block)))
         .collect();
     let turned = before.as_of_ns > after.as_of_ns && after.as_of_ns.is_some();
-    let earlier = if turned { after.as_of_ns } else { before.as_of_ns };
+    let earlier = if turned {
+        after.as_of_ns
+    } else {
+        before.as_of_ns
+    };
     for (segment, now) in held(after) {
         let same = then.get(&place(segment, now)).is_some_and(|(_, then)| {
             let later = if turned { then } else { now };
             // Without either moment nothing speaks against it.
-            later.born_ns.zip(earlier).is_none_or(|(born, earlier)| born <= earlier)
+            later
+                .born_ns
+                .zip(earlier)
+                .is_none_or(|(born, earlier)| born <= earlier)
         });
         let sums = groups.entry(key(segment, now)).or_default();
         if same {
@@ -183,8 +192,16 @@ fn by_number(before: &Kept, after: &Kept, groups: &mut BTreeMap<GroupKey, Sums>)
         let sums = groups.entry(key).or_default();
         let both = then.min(now);
         add(&mut sums.stayed, both, both.saturating_mul(size));
-        add(&mut sums.came, now - both, (now - both).saturating_mul(size));
-        add(&mut sums.went, then - both, (then - both).saturating_mul(size));
+        add(
+            &mut sums.came,
+            now - both,
+            (now - both).saturating_mul(size),
+        );
+        add(
+            &mut sums.went,
+            then - both,
+            (then - both).saturating_mul(size),
+        );
     }
 }
 
@@ -239,7 +256,11 @@ mod tests {
         let b = kept(
             Some(200),
             Some(1),
-            &[(10, MIB, None), (20, MIB, Some(150)), (90, 3 * MIB, Some(120))],
+            &[
+                (10, MIB, None),
+                (20, MIB, Some(150)),
+                (90, 3 * MIB, Some(120)),
+            ],
         );
         let compared = compare(&a, &b, false);
         assert_eq!(compared.matched_by, MatchedBy::Block);
@@ -268,7 +289,10 @@ mod tests {
         assert_eq!(counts(&compared, MIB), [0, 1, 1]);
         assert_eq!(counts(&compared, 2 * MIB), [1, 0, 0]);
         // Files that say nothing are not taken for one process's, unless the user says it.
-        let (a, b) = (kept(None, None, &[(10, MIB, None)]), kept(None, None, &[(20, MIB, None)]));
+        let (a, b) = (
+            kept(None, None, &[(10, MIB, None)]),
+            kept(None, None, &[(20, MIB, None)]),
+        );
         assert_eq!(counts(&compare(&a, &b, false), MIB), [0, 0, 1]);
         assert_eq!(counts(&compare(&a, &b, true), MIB), [1, 1, 0]);
     }

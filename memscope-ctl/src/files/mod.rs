@@ -126,11 +126,7 @@ pub(crate) async fn read(
     kept.map_err(failed)
 }
 
-async fn read_recording(
-    path: &Path,
-    pid: Option<u32>,
-    timeout: Duration,
-) -> Result<Kept, Failure> {
+async fn read_recording(path: &Path, pid: Option<u32>, timeout: Duration) -> Result<Kept, Failure> {
     let (replayer, client) = Replayer::start(path, timeout).await?;
     let kept = ask(&client, path, pid).await;
     drop(client);
@@ -272,8 +268,8 @@ fn of_segment(
     segment: Value,
     births: &HashMap<(i32, u64), u64>,
 ) -> Result<Segment, String> {
-    let number = |of, key| pickle.get(of, key).and_then(Value::unsigned);
-    let need = |of, key: &str| number(of, key).ok_or_else(|| format!("no number {key:?}"));
+    let number = |of: Value, key: &str| pickle.get(of, key).and_then(Value::unsigned);
+    let need = |of: Value, key: &str| number(of, key).ok_or_else(|| format!("no number {key:?}"));
     let device = match pickle.get(segment, "device") {
         None => 0,
         Some(device) => device

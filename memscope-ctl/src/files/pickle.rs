@@ -319,8 +319,7 @@ impl<R: BufRead> Machine<R> {
     }
 
     fn node(&mut self, node: Node) -> Result<(), PickleError> {
-        let number =
-            u32::try_from(self.pickle.nodes.len()).map_err(|_| PickleError::TooLarge)?;
+        let number = u32::try_from(self.pickle.nodes.len()).map_err(|_| PickleError::TooLarge)?;
         self.pickle.nodes.push(node);
         self.push(Value::Node(number))
     }
@@ -428,7 +427,9 @@ impl<R: BufRead> Machine<R> {
             Err(source) => return Err(self.unread(source)),
         }
         // A file's name need not be UTF-8; Python writes what is not with its own escapes.
-        let text = String::from_utf8_lossy(&bytes).into_owned().into_boxed_str();
+        let text = String::from_utf8_lossy(&bytes)
+            .into_owned()
+            .into_boxed_str();
         let number = match self.known.get(&text) {
             Some(number) => *number,
             None => {

@@ -1,21 +1,20 @@
-//! Reads snapshots as JSON: ours, and PyTorch's dictionary written with `json.dump`.
+//! Reads snapshots as JSON: `memscope-ctl snapshot --format json`, and PyTorch's dictionary or list of segments,
+//! which memscope's triggers (`--snapshot-format json`) and `json.dump` write.
 
-use super::{Block, FileError, Image, Kept, Segment, State};
+use super::{Births, Block, FileError, Image, Kept, Segment, State};
 use memscope_proto::v1;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use std::io::Read;
 use std::path::Path;
 
+/// Every kind's keys; they contradict each other nowhere.
 #[derive(Deserialize)]
 struct Document {
     header: Option<Header>,
+    memscope: Option<Origin>,
     segments: Vec<JsonSegment>,
-    // Of any length, and of no use here.
-    #[serde(rename = "trace")]
-    _trace: Option<IgnoredAny>,
-    #[serde(rename = "device_traces")]
-    _device_traces: Option<IgnoredAny>,
+    #[serde(default)]
+    device_traces: Vec<Vec<Entry>>,
 }
 
 #[derive(Deserialize)]
@@ -34,10 +33,45 @@ struct Process {
     generation: u64,
 }
 
+impl Process {
+    fn image(&self) -> Image {
+        Image {
+            pid: self.pid,
+            start: self.start_ticks,
+            generation: self.generation,
+        }
+    }
+}
+
+/// What memscope adds to PyTorch's dictionary.
+#[derive(Deserialize)]
+struct Origin {
+    #[serde(flatten)]
+    process: Option<Process>,
+    as_of_unix_ns: Option<u64>,
+    #[serde(default)]
+    coverage: Vec<Note>,
+}
+
 #[derive(Deserialize)]
 struct Note {
     code: String,
     text: String,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    action: Action,
+    addr: Option<u64>,
+    time_us: Option<u64>,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Action {
+    Alloc,
+    #[serde(other)]
+    Other,
 }
 
 #[derive(Deserialize)]
@@ -63,30 +97,76 @@ struct JsonBlock {
     since_boot_ns: Option<u64>,
 }
 
-pub(super) fn read(path: &Path, from: impl Read) -> Result<Kept, FileError> {
+/// A list of segments, as `torch.cuda.memory_snapshot()` gives.
+pub(super) fn list(path: &Path, from: impl Read) -> Result<Kept, FileError> {
+    let list: Vec<JsonSegment> = serde_json::from_reader(from)?;
+    Ok(Kept {
+        path: path.to_owned(),
+        image: None,
+        as_of_ns: None,
+        segments: segments(list, &Births::default(), None)?,
+        coverage: Vec::new(),
+    })
+}
+
+/// A dictionary.
+pub(super) fn document(path: &Path, from: impl Read) -> Result<Kept, FileError> {
     let document: Document = serde_json::from_reader(from)?;
+    let mut births = Births::default();
+    for (device, trace) in (0i32..).zip(&document.device_traces) {
+        for entry in trace {
+            let came = entry.action == Action::Alloc;
+            births.entry(device, came, entry.addr, entry.time_us);
+        }
+    }
     let header = document.header;
     let times = header.as_ref().and_then(|h| h.as_of.zip(h.as_of_boot_ns));
     let offset = times.map(|(unix, boot)| unix.saturating_sub(boot));
-    let mut segments = Vec::with_capacity(document.segments.len());
-    for segment in document.segments {
+    let mut kept = Kept {
+        path: path.to_owned(),
+        image: None,
+        as_of_ns: births.newest_ns,
+        segments: segments(document.segments, &births, offset)?,
+        coverage: Vec::new(),
+    };
+    let origin = document.memscope;
+    let origin = origin.map(|from| (from.as_of_unix_ns, from.process, from.coverage));
+    let header = header.map(|from| (from.as_of, from.process, from.coverage));
+    if let Some((as_of, process, coverage)) = header.or(origin) {
+        kept.as_of_ns = as_of.or(kept.as_of_ns);
+        kept.image = process.map(|process| process.image());
+        let notes = coverage.into_iter();
+        let note = |Note { code, text }| v1::CoverageNote { code, text };
+        kept.coverage.extend(notes.map(note));
+    }
+    Ok(kept)
+}
+
+fn segments(
+    list: Vec<JsonSegment>,
+    births: &Births,
+    offset: Option<u64>,
+) -> Result<Vec<Segment>, FileError> {
+    let mut segments = Vec::with_capacity(list.len());
+    for (number, segment) in list.into_iter().enumerate() {
         let mut next = segment.address;
         let mut blocks = Vec::with_capacity(segment.blocks.len());
-        for block in segment.blocks {
+        for (place, block) in segment.blocks.into_iter().enumerate() {
             let address = block.address.unwrap_or(next);
             next = address.saturating_add(block.size_bytes);
             let state = State::named(&block.state).ok_or_else(|| {
-                FileError::Shape(format!("a block is {:?}, which is not known", block.state))
+                let what = format!("segment {number} block {place} has a state that is not known");
+                FileError::Shape(what)
             })?;
+            let since = block.since_boot_ns.zip(offset);
+            let since = since.map(|(boot, offset)| boot.saturating_add(offset));
+            let traced = births.of.get(&(segment.device, address)).copied();
             blocks.push(Block {
                 address,
                 size: block.size_bytes,
                 requested: block.requested_bytes,
                 state,
-                born_ns: block
-                    .since_boot_ns
-                    .zip(offset)
-                    .map(|(boot, offset)| boot.saturating_add(offset)),
+                born_ns: since.or(traced),
             });
         }
         segments.push(Segment {
@@ -96,22 +176,5 @@ pub(super) fn read(path: &Path, from: impl Read) -> Result<Kept, FileError> {
             blocks,
         });
     }
-    let (mut image, mut as_of_ns, mut coverage) = (None, None, Vec::new());
-    if let Some(header) = header {
-        as_of_ns = header.as_of;
-        image = header.process.map(|process| Image {
-            pid: process.pid,
-            start: process.start_ticks,
-            generation: process.generation,
-        });
-        let notes = header.coverage.into_iter();
-        coverage.extend(notes.map(|Note { code, text }| v1::CoverageNote { code, text }));
-    }
-    Ok(Kept {
-        path: path.to_owned(),
-        image,
-        as_of_ns,
-        segments,
-        coverage,
-    })
+    Ok(segments)
 }

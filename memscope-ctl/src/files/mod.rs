@@ -6,6 +6,8 @@
 mod compare;
 mod json;
 mod pickle;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use compare::{Compared, MatchedBy, compare};
 
@@ -19,9 +21,14 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// The first bytes of a recording's files.
 const RECORDING: &[u8] = b"memscope";
+
+/// Of notes on coverage, and bytes of one.
+const MOST_NOTES: usize = 1000;
+const LONGEST_NOTE: usize = 10_000;
 
 /// Why a file cannot be read as a snapshot.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +39,11 @@ pub(crate) enum FileError {
     Pickle(#[from] PickleError),
     #[error("it is no snapshot as JSON")]
     Json(#[from] serde_json::Error),
-    #[error("it is a pickle, but of no snapshot: {0}")]
+    #[error("it holds no snapshot: {0}")]
     Shape(String),
-    #[error("it begins neither as a pickle nor as JSON nor as a recording")]
+    #[error("it is empty")]
+    Empty,
+    #[error("it begins neither as a pickle of protocol 2 to 5 nor as JSON nor as a recording")]
     Kind,
 }
 
@@ -102,28 +111,55 @@ pub(crate) async fn read(
     pid: Option<u32>,
     timeout: Duration,
 ) -> Result<Kept, Failure> {
-    let failed = |source| Failure::NoSnapshot {
-        path: path.to_owned(),
-        source,
-    };
     if path.is_dir() {
         return read_recording(path, pid, timeout).await;
     }
-    let file = File::open(path).map_err(|error| failed(error.into()))?;
-    let mut from = BufReader::with_capacity(1 << 20, file);
-    let begin = from.fill_buf().map_err(|error| failed(error.into()))?;
+    // In a thread of its own, so that a signal ends us while it reads. Nobody waits for it then.
+    let (tell, told) = oneshot::channel();
+    let owned = path.to_owned();
+    let work = move || {
+        // Whoever asked may be gone.
+        let _ = tell.send(
+            File::open(&owned)
+                .map_err(FileError::from)
+                .and_then(|file| read_file(&owned, BufReader::with_capacity(1 << 20, file))),
+        );
+    };
+    let started = std::thread::Builder::new()
+        .name("reader".into())
+        .spawn(work);
+    let read = match started {
+        Ok(_) => told.await.unwrap_or_else(|_| Err(ended())),
+        Err(error) => Err(error.into()),
+    };
+    match read {
+        Ok(Some(kept)) => Ok(kept),
+        Ok(None) => read_recording(path, pid, timeout).await,
+        Err(source) => Err(Failure::NoSnapshot {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn ended() -> FileError {
+    io::Error::other("the thread that read it has ended").into()
+}
+
+/// What a file holds; nothing, if it is a recording.
+fn read_file(path: &Path, mut from: impl BufRead) -> Result<Option<Kept>, FileError> {
+    let begin = from.fill_buf()?;
     if begin.starts_with(RECORDING) {
-        return read_recording(path, pid, timeout).await;
+        return Ok(None);
     }
     let first = begin.iter().find(|byte| !byte.is_ascii_whitespace());
-    let kept = match (begin.first(), first) {
-        (Some(0x80), _) => Pickle::read(from)
-            .map_err(FileError::from)
-            .and_then(|pickle| of_pickle(path, &pickle)),
-        (_, Some(b'{' | b'[')) => json::read(path, from),
+    match (begin.first(), first) {
+        (Some(0x80), _) => of_pickle(path, &Pickle::read(from)?).map(Some),
+        (_, Some(b'{')) => json::document(path, from).map(Some),
+        (_, Some(b'[')) => json::list(path, from).map(Some),
+        (None, _) => Err(FileError::Empty),
         _ => Err(FileError::Kind),
-    };
-    kept.map_err(failed)
+    }
 }
 
 async fn read_recording(path: &Path, pid: Option<u32>, timeout: Duration) -> Result<Kept, Failure> {
@@ -223,7 +259,8 @@ fn of_pickle(path: &Path, pickle: &Pickle) -> Result<Kept, FileError> {
             .and_then(|segments| pickle.list(segments))
             .ok_or_else(|| shape("there is no list \"segments\""))?,
     };
-    let births = births(pickle, root);
+    let mut once = Once::new(pickle);
+    let births = births(pickle, root, &mut once)?;
     let mut kept = Kept {
         path: path.to_owned(),
         image: None,
@@ -232,8 +269,8 @@ fn of_pickle(path: &Path, pickle: &Pickle) -> Result<Kept, FileError> {
         coverage: Vec::new(),
     };
     for (number, segment) in segments.iter().enumerate() {
-        let segment = of_segment(pickle, *segment, &births.of)
-            .map_err(|what| FileError::Shape(format!("segment {number} has {what}")))?;
+        let segment = of_segment(pickle, *segment, &births.of, &mut once)
+            .map_err(|what| FileError::Shape(format!("segment {number} {what}")))?;
         kept.segments.push(segment);
     }
     if let Some(origin) = pickle.get(root, "memscope") {
@@ -251,8 +288,10 @@ fn of_pickle(path: &Path, pickle: &Pickle) -> Result<Kept, FileError> {
         let notes = pickle.get(origin, "coverage");
         let notes = notes.and_then(|notes| pickle.list(notes)).unwrap_or(&[]);
         let text = |note, key| pickle.get(note, key).and_then(|text| pickle.text(text));
-        for note in notes {
-            if let (Some(code), Some(said)) = (text(*note, "code"), text(*note, "text")) {
+        for note in notes.iter().take(MOST_NOTES) {
+            if let (Some(code), Some(said)) = (text(*note, "code"), text(*note, "text"))
+                && code.len().max(said.len()) < LONGEST_NOTE
+            {
                 kept.coverage.push(v1::CoverageNote {
                     code: code.to_owned(),
                     text: said.to_owned(),
@@ -267,31 +306,36 @@ fn of_segment(
     pickle: &Pickle,
     segment: Value,
     births: &HashMap<(i32, u64), u64>,
+    once: &mut Once,
 ) -> Result<Segment, String> {
+    once.check(segment)?;
     let number = |of: Value, key: &str| pickle.get(of, key).and_then(Value::unsigned);
-    let need = |of: Value, key: &str| number(of, key).ok_or_else(|| format!("no number {key:?}"));
+    let need =
+        |of: Value, key: &str| number(of, key).ok_or_else(|| format!("has no number {key:?}"));
     let device = match pickle.get(segment, "device") {
         None => 0,
         Some(device) => device
             .unsigned()
             .and_then(|device| i32::try_from(device).ok())
-            .ok_or("no device's number")?,
+            .ok_or("has a device that is no number of one")?,
     };
-    let list = pickle
-        .get(segment, "blocks")
+    let blocks = pickle.get(segment, "blocks");
+    let list = blocks
         .and_then(|blocks| pickle.list(blocks))
-        .ok_or("no list \"blocks\"")?;
+        .ok_or("has no list \"blocks\"")?;
     // Older versions give a block no address: it follows the one before.
     let mut next = need(segment, "address")?;
     let mut blocks = Vec::with_capacity(list.len());
-    for block in list {
+    for (place, block) in list.iter().enumerate() {
+        let wrong = |what: &str| format!("block {place} {what}");
+        once.check(*block).map_err(wrong)?;
         let address = number(*block, "address").unwrap_or(next);
-        let size = need(*block, "size").map_err(|what| format!("a block with {what}"))?;
+        let size = need(*block, "size").map_err(|what| wrong(&what))?;
         next = address.saturating_add(size);
         let state = pickle.get(*block, "state");
         let state = state
             .and_then(|state| State::named(pickle.text(state)?))
-            .ok_or("a block whose state is not known")?;
+            .ok_or_else(|| wrong("has a state that is not known"))?;
         blocks.push(Block {
             address,
             size,
@@ -316,24 +360,63 @@ struct Births {
     newest_ns: Option<u64>,
 }
 
-fn births(pickle: &Pickle, root: Value) -> Births {
+impl Births {
+    /// An entry of a trace; the next one is later.
+    fn entry(&mut self, device: i32, came: bool, address: Option<u64>, time_us: Option<u64>) {
+        let Some(time_ns) = time_us.map(|us| us.saturating_mul(1000)) else {
+            return;
+        };
+        self.newest_ns = self.newest_ns.max(Some(time_ns));
+        if came && let Some(address) = address {
+            self.of.insert((device, address), time_ns);
+        }
+    }
+}
+
+/// What memory makes of one thing may not be many: a pickle of a few bytes can say a million times that the
+/// next segment is the same as the first. In a snapshot each is another.
+struct Once {
+    seen: Vec<bool>,
+}
+
+impl Once {
+    fn new(pickle: &Pickle) -> Once {
+        Once {
+            seen: vec![false; pickle.nodes()],
+        }
+    }
+
+    fn check(&mut self, value: Value) -> Result<(), &'static str> {
+        let Value::Node(number) = value else {
+            return Err("is no dictionary");
+        };
+        match self.seen.get_mut(number as usize) {
+            Some(seen) if !*seen => {
+                *seen = true;
+                Ok(())
+            }
+            _ => Err("is there more than once"),
+        }
+    }
+}
+
+fn births(pickle: &Pickle, root: Value, once: &mut Once) -> Result<Births, FileError> {
     let mut births = Births::default();
     let traces = pickle.get(root, "device_traces");
     let traces = traces.and_then(|traces| pickle.list(traces)).unwrap_or(&[]);
     for (device, trace) in (0i32..).zip(traces) {
-        for entry in pickle.list(*trace).unwrap_or(&[]) {
+        let wrong = |place: usize, what: &str| {
+            FileError::Shape(format!(
+                "entry {place} of the trace of device {device} {what}"
+            ))
+        };
+        for (place, entry) in pickle.list(*trace).unwrap_or(&[]).iter().enumerate() {
+            once.check(*entry).map_err(|what| wrong(place, what))?;
             let number = |key| pickle.get(*entry, key).and_then(Value::unsigned);
-            let Some(time_ns) = number("time_us").map(|us| us.saturating_mul(1000)) else {
-                continue;
-            };
-            births.newest_ns = births.newest_ns.max(Some(time_ns));
             let action = pickle.get(*entry, "action");
-            if action.and_then(|action| pickle.text(action)) == Some("alloc")
-                && let Some(address) = number("addr")
-            {
-                births.of.insert((device, address), time_ns);
-            }
+            let came = action.and_then(|action| pickle.text(action)) == Some("alloc");
+            births.entry(device, came, number("addr"), number("time_us"));
         }
     }
-    births
+    Ok(births)
 }

@@ -1,71 +1,97 @@
 //! Moments that have passed, as the script itself saw them then: `snapshot --at` gives what
-//! `torch.cuda.memory._snapshot()` gave, from the running daemon and from its recording.
+//! `torch.cuda.memory._snapshot()` gave, key by key, from the running daemon and from its recording.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Asking, Daemon, LONG, Torch, claims_to_know, number, scratch, until};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-/// A moment that the script remembers.
-struct Moment {
-    after: String,
-    number: u64,
-    unix_ns: u64,
+use memscope_tests::{Asking, Daemon, LONG, TempDir, Torch, Value, number, root, scratch, until};
+
+/// A process with PyTorch's recorder on, and what it remembers.
+struct Script {
+    torch: Torch,
+    folder: TempDir,
+    /// What came last, PyTorch's own snapshot then, and when that was.
+    moments: Vec<(String, PathBuf, u64)>,
 }
 
-/// Has the script take its own snapshot.
-fn remember(torch: &mut Torch, after: &str) -> Moment {
-    let told = torch.ask("remember");
-    Moment {
-        after: after.to_owned(),
-        number: number(&told["number"]),
-        unix_ns: number(&told["unix_ns"]),
+impl Script {
+    fn start(variables: &[(&str, &str)]) -> Script {
+        let mut torch = Torch::start(variables);
+        torch.ask("history bare");
+        Script {
+            torch,
+            folder: scratch(),
+            moments: Vec::new(),
+        }
     }
-}
 
-/// Each moment equals the script's, by the answers of `ask`. Gives how many trace entries were compared.
-fn assert_moments(torch: &mut Torch, moments: &[Moment], ask: impl Fn(&[&str]) -> Asking) -> u64 {
-    let folder = scratch();
-    let file = folder.path().join("then.pickle");
-    let file = file.to_str().unwrap();
-    let pid = torch.pid_text();
-    let (mut entries, mut states) = (0, std::collections::BTreeSet::new());
-    for moment in moments {
-        let at = moment.unix_ns.to_string();
-        ask(&["snapshot", "--pid", &pid, "--at", &at, "-o", file])
-            .ask()
-            .text();
-        let told = torch.ask(&format!("compare_moment {} {file}", moment.number));
-        assert_eq!(
-            told["exported"], told["own"],
-            "after {}: memscope's, PyTorch's",
-            moment.after
+    fn remember(&mut self, after: &str) {
+        let file = self.folder.path().join(self.moments.len().to_string());
+        let told = self.torch.ask(&format!("moment {}", file.display()));
+        let taken = number(&told["unix_ns"]);
+        self.moments.push((after.to_owned(), file, taken));
+    }
+
+    /// Each moment equals the script's. Gives segments, blocks and trace entries compared.
+    fn assert_moments(&self, ask: impl Fn(&[&str]) -> Asking) -> [u64; 3] {
+        let file = self.folder.path().join("then.pickle");
+        let path = file.to_str().unwrap();
+        let pid = self.torch.pid_text();
+        let mut compared = [0; 3];
+        let mut states = BTreeSet::new();
+        for (after, own, taken) in &self.moments {
+            let at = taken.to_string();
+            let words = ["snapshot", "--pid", &pid, "--at", &at, "-o", path];
+            ask(&words).ask().text();
+            let found = compare(own, &file);
+            let none = Value::Object(serde_json::Map::new());
+            assert_eq!(found["differing"], none, "after {after}: {found:#}");
+            for (sum, key) in compared.iter_mut().zip(["segments", "blocks", "entries"]) {
+                *sum += number(&found[key]);
+            }
+            states.insert(found["entries"].to_string());
+        }
+        assert_eq!(states.len(), self.moments.len(), "no two moments are alike");
+        let other = compare(&self.moments[0].1, &file);
+        assert!(number(&other["differing"]["number of trace entries"]) > 0);
+        compared
+    }
+
+    /// By the running daemon, and from its recording.
+    fn assert_both(self, mut daemon: Daemon) {
+        assert!(self.moments.len() >= 10);
+        let live = self.assert_moments(|words| daemon.ask(words));
+        daemon.stop();
+        let recording = daemon.recording();
+        let recorded = self.assert_moments(|words| {
+            let first = ["--recording", recording.to_str().unwrap()];
+            Asking::new(first.iter().chain(words))
+        });
+        assert_eq!(live, recorded);
+        let [segments, blocks, entries] = live;
+        assert!(
+            segments > 20 && blocks > 200 && entries > 10_000,
+            "{live:?}"
         );
-        entries += number(&told["entries"]);
-        states.insert(told["own"][0].to_string());
+        println!(
+            "{} moments: {segments} segments, {blocks} blocks, {entries} entries equal",
+            self.moments.len()
+        );
     }
-    assert!(
-        states.len() > moments.len() / 2,
-        "the moments differ: {} states",
-        states.len()
-    );
-    entries
 }
 
-/// Live, and from the recording.
-fn assert_both(mut daemon: Daemon, mut torch: Torch, moments: &[Moment]) {
-    assert!(moments.len() >= 10);
-    let live = assert_moments(&mut torch, moments, |words| daemon.ask(words));
-    daemon.stop();
-    let recording = daemon.recording();
-    let recorded = assert_moments(&mut torch, moments, |words| {
-        Asking::new(
-            ["--recording", recording.to_str().unwrap()]
-                .iter()
-                .chain(words),
-        )
-    });
-    assert_eq!(live, recorded);
-    assert!(live > 1000, "{live} entries compared");
-    torch.finish();
+/// The comparison of `cargo xtask conformance`.
+fn compare(own: &Path, exported: &Path) -> Value {
+    let script = root().join("xtask/conformance/compare.py");
+    let output = Command::new("python3")
+        .args([&script, own, exported])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 const COMMANDS: [&str; 11] = [
@@ -84,18 +110,19 @@ const COMMANDS: [&str; 11] = [
 
 fn ten_moments(variables: &[(&str, &str)], before: &[&str]) {
     let daemon = Daemon::start();
-    let mut torch = Torch::start(variables);
-    torch.ask("history");
+    let mut script = Script::start(variables);
     for command in before {
-        torch.ask(command);
+        script.torch.ask(command);
     }
-    daemon.attach(torch.pid(), "trace");
-    let mut moments = Vec::new();
+    daemon.attach(script.torch.pid(), "trace");
+    if !before.is_empty() {
+        script.torch.ask("mark");
+    }
     for command in COMMANDS {
-        torch.ask(command);
-        moments.push(remember(&mut torch, command));
+        script.torch.ask(command);
+        script.remember(command);
     }
-    assert_both(daemon, torch, &moments);
+    script.assert_both(daemon);
 }
 
 #[test]
@@ -119,14 +146,13 @@ fn expandable_segments_attached_late() {
     );
 }
 
-/// Eight threads stand still for an instant, ten times.
+/// Eight threads stand still for an instant, ten times; before the first, memscope attached.
 #[test]
 fn between_the_operations_of_eight_threads() {
     let daemon = Daemon::start();
-    let mut torch = Torch::start(&[]);
-    torch.ask("history bare");
-    torch.hammer("native", 8);
-    // So that nothing is lost: what a loss leaves behind is tested elsewhere.
+    let mut script = Script::start(&[]);
+    script.torch.hammer("native", 8);
+    // With a pause, so that nothing is lost: what a loss leaves behind is tested elsewhere.
     let go_on = |torch: &mut Torch| {
         let due = torch.operations() + 2000;
         torch.ask("go 8 300");
@@ -134,16 +160,14 @@ fn between_the_operations_of_eight_threads() {
             (torch.operations() >= due).then_some(())
         });
     };
-    go_on(&mut torch);
-    daemon.attach(torch.pid(), "trace");
-    let mut moments = Vec::new();
+    go_on(&mut script.torch);
+    script.torch.ask("hold");
+    daemon.attach(script.torch.pid(), "trace");
+    script.torch.ask("mark");
     for round in 0..10 {
-        go_on(&mut torch);
-        torch.ask("hold");
-        let stats = daemon.stats(torch.pid());
-        if claims_to_know(&stats) && stats["lost_records"] == 0 {
-            moments.push(remember(&mut torch, &format!("round {round}")));
-        }
+        go_on(&mut script.torch);
+        script.torch.ask("hold");
+        script.remember(&format!("round {round}"));
     }
-    assert_both(daemon, torch, &moments);
+    script.assert_both(daemon);
 }

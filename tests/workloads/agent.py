@@ -23,6 +23,8 @@ from torch.nn import functional
 COMMANDS = {}
 KEPT = {}
 STATE = {}
+# For each device: entries of its trace that came before an observer.
+MARKS = []
 
 
 def command(function):
@@ -114,8 +116,10 @@ def comparable(snapshot):
 
 @command
 def dump(file, protocol):
-    """PyTorch's own snapshot as a file: a pickle of this protocol, or JSON."""
+    """PyTorch's own snapshot as a file: a pickle of this protocol, or JSON, or a pickle of the segments alone."""
     snapshot = torch.cuda.memory._snapshot()
+    if protocol == "list":
+        snapshot, protocol = torch.cuda.memory_snapshot(), "4"
     if protocol == "json":
         with open(file, "w", encoding="utf-8") as opened:
             json.dump(snapshot, opened)
@@ -134,44 +138,24 @@ def compare(file):
     return {"exported": comparable(exported), "own": comparable(own), "traces": traces}
 
 
-def last_entries(snapshot, most):
-    """The newest entries of each device's trace. Asking for a snapshot makes one, which is left out."""
-    traces = []
-    for device in snapshot["device_traces"]:
-        entries = []
-        for entry in device:
-            if entry["action"] != "snapshot":
-                address = entry["device_free"] if entry["action"] == "oom" else entry["addr"]
-                entries.append([entry["action"], address, entry["size"], entry["stream"]])
-        traces.append(entries[-most:] if most else [])
-    return traces
+@command
+def mark():
+    """From here on an observer that is attached sees everything: the next entry of each device's trace is the first
+    that both have."""
+    MARKS[:] = [len(trace) for trace in torch.cuda.memory._snapshot()["device_traces"]]
 
 
 @command
-def remember():
-    """Takes PyTorch's own snapshot and keeps it; says at which moment, while nothing happens."""
-    before = time.time_ns()
+def moment(file):
+    """PyTorch's own snapshot, for xtask/conformance/compare.py, and when it was taken. What is between that moment
+    and the entries before and after is longer than clocks differ by."""
+    time.sleep(0.005)
+    taken = time.time_ns()
+    time.sleep(0.005)
     snapshot = torch.cuda.memory._snapshot()
-    moment = (before + time.time_ns()) // 2
-    kept = STATE.setdefault("moments", [])
-    kept.append((comparable(snapshot), last_entries(snapshot, 300)))
-    return {"number": len(kept) - 1, "unix_ns": moment}
-
-
-@command
-def compare_moment(number, file):
-    """An exported snapshot of an earlier moment, and what PyTorch said then."""
-    with open(file, "rb") as opened:
-        exported = pickle.load(opened)
-    own, traces = STATE["moments"][int(number)]
-    theirs = last_entries(exported, 300)
-    # Entries from before an attach are PyTorch's alone.
-    traces = [own[-len(ours) :] if ours else [] for own, ours in zip(traces, theirs)]
-    return {
-        "exported": [comparable(exported), theirs],
-        "own": [own, traces],
-        "entries": sum(len(trace) for trace in theirs),
-    }
+    with open(file, "wb") as opened:
+        pickle.dump({"marks": MARKS, "snapshot": snapshot}, opened)
+    return {"unix_ns": taken}
 
 
 def model():

@@ -12,9 +12,10 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
 
-/// Memory that the values of one pickle may take: some ten million trace entries.
-const MOST_BYTES: u64 = 4 << 30;
-/// What one of each takes, with the room that a growing table leaves free.
+/// Memory that the values of one pickle may take, counted as below. An entry of PyTorch's trace counts 1 KiB and
+/// takes half of it, so these are some eight million.
+const MOST_BYTES: u64 = 8 << 30;
+/// What one of each takes at most, with the room that a growing table leaves free.
 const VALUE: u64 = 2 * size_of::<Value>() as u64;
 const NODE: u64 = 2 * size_of::<Node>() as u64 + VALUE;
 const REMEMBERED: u64 = 3 * size_of::<(u32, Value)>() as u64;
@@ -38,7 +39,7 @@ pub(crate) enum PickleError {
     Opcode { at: u64, opcode: u8 },
     #[error("at byte {at} the pickle contradicts itself: {what}")]
     Broken { at: u64, what: &'static str },
-    #[error("at byte {at} the pickle has taken {limit} bytes of memory, which is the limit")]
+    #[error("at byte {at} the pickle would take more than {limit} bytes of memory, which is the limit")]
     TooLarge { at: u64, limit: u64 },
 }
 

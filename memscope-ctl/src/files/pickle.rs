@@ -39,7 +39,9 @@ pub(crate) enum PickleError {
     Opcode { at: u64, opcode: u8 },
     #[error("at byte {at} the pickle contradicts itself: {what}")]
     Broken { at: u64, what: &'static str },
-    #[error("at byte {at} the pickle would take more than {limit} bytes of memory, which is the limit")]
+    #[error(
+        "at byte {at} the pickle would take more than {limit} bytes of memory, which is the limit"
+    )]
     TooLarge { at: u64, limit: u64 },
 }
 
@@ -423,10 +425,9 @@ impl<R: BufRead> Machine<R> {
         read.map_err(|source| self.unread(source))?;
         self.at += len as u64;
         // The sign goes on into the bytes that are not there.
-        if len > 0 && bytes.get(len - 1).is_some_and(|last| last & 0x80 != 0) {
-            if let Some(rest) = bytes.get_mut(len..) {
-                rest.fill(0xff);
-            }
+        let negative = len > 0 && bytes.get(len - 1).is_some_and(|last| last & 0x80 != 0);
+        if let (true, Some(rest)) = (negative, bytes.get_mut(len..)) {
+            rest.fill(0xff);
         }
         let number = i128::from_le_bytes(bytes);
         let value = match (i64::try_from(number), u64::try_from(number)) {

@@ -8,6 +8,7 @@
 //! seen ends at the latest where its address is handed out again or the state no longer has it, and
 //! says so; nothing goes below zero.
 
+use crate::belonging::Belonging;
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{BlockState, SnapshotReport, SnapshotTrace};
 use std::collections::{BTreeMap, HashMap};
@@ -87,15 +88,17 @@ impl History {
             let from = history.from_ns.entry(segment.device);
             from.or_insert(report.as_of.boot_ns);
         }
-        history.live_through(report);
-        history.step_through(report);
+        let belonging = Belonging::of(report);
+        history.live_through(report, &belonging);
+        history.step_through(report, &belonging);
         history
     }
 
-    fn live_through(&mut self, report: &SnapshotReport) {
+    fn live_through(&mut self, report: &SnapshotReport, belonging: &Belonging) {
         let mut open: HashMap<(i32, u64), usize> = HashMap::new();
-        for entry in &report.trace {
+        for (at, entry) in report.trace.iter().enumerate() {
             let key = (entry.device, entry.addr);
+            let life = |entry| life(entry, belonging.pool(at, entry));
             match entry.action {
                 TraceAction::Alloc => {
                     if let Some(index) = open.insert(key, self.lives.len()) {
@@ -169,7 +172,7 @@ impl History {
         self.from_ns.get(&device).copied().unwrap_or(0)
     }
 
-    fn step_through(&mut self, report: &SnapshotReport) {
+    fn step_through(&mut self, report: &SnapshotReport, belonging: &Belonging) {
         let mut places = Places::default();
         let mut steps = Vec::with_capacity(2 * self.lives.len());
         for life in &self.lives {
@@ -198,13 +201,13 @@ impl History {
             let place = places.index(segment.device, segment.pool);
             places.add(place, 0, signed(segment.size));
         }
-        for entry in &report.trace {
+        for (at, entry) in report.trace.iter().enumerate() {
             let reserved = match entry.action {
                 TraceAction::SegmentAlloc | TraceAction::SegmentMap => signed(entry.size),
                 TraceAction::SegmentFree | TraceAction::SegmentUnmap => -signed(entry.size),
                 _ => continue,
             };
-            let place = places.index(entry.device, entry.pool.unwrap_or(DEFAULT_POOL));
+            let place = places.index(entry.device, belonging.pool(at, entry));
             // From the end backwards: what came later was not there at the start.
             places.add(place, 0, -reserved);
             steps.push(Step {
@@ -239,10 +242,10 @@ fn signed(bytes: u64) -> i64 {
         .unwrap_or(0)
 }
 
-fn life(entry: &SnapshotTrace) -> Life {
+fn life(entry: &SnapshotTrace, pool: Pool) -> Life {
     Life {
         device: entry.device,
-        pool: entry.pool.unwrap_or(DEFAULT_POOL),
+        pool,
         stream: entry.stream,
         addr: entry.addr,
         size: entry.size,

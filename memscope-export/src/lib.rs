@@ -15,7 +15,9 @@
 //! * `requested_size` of a block whose requested size is not known is its rounded size, as the viewer
 //!   itself falls back to that. Free blocks have that of their last use, as in PyTorch; 0 where it is not
 //!   known.
-//! * `frames` are those of Python where a stack was taken, else empty; `compile_context` is `N/A`.
+//! * `frames` are those of Python: of every entry of the trace but frees, and of blocks that were handed out since the
+//!   attach. Empty where no stack was taken, where a thread ran no Python, and always of segments, whose entries
+//!   in the trace have them. `compile_context` is `N/A`.
 //!   `external_annotations`, `host_segments` and `host_traces` are empty, as in PyTorch while nobody asked it
 //!   to record them.
 //! * `allocator_settings` are what the process's memory says of them, else its environment at its start
@@ -23,6 +25,7 @@
 //! * One key more than PyTorch's, `memscope`: whose snapshot it is, of when, and what limits it. Readers
 //!   of PyTorch's snapshots pass over keys that they do not know.
 
+mod belonging;
 pub mod diff;
 mod history;
 mod html;
@@ -103,7 +106,8 @@ pub fn json(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportEr
 /// Writes a trace that <https://ui.perfetto.dev> opens: counters of allocated and reserved bytes per
 /// device and private pool, slices for long-lived blocks, and the allocator's own events.
 ///
-/// Allocated bytes are requested bytes, which is what the trace has. At most 20,000 blocks become
+/// Allocated bytes are requested bytes, which is what the trace has. Where PyTorch's trace does not name pools, they
+/// are those of the segments; what was in a segment that is gone counts for its device only. At most 20,000 blocks become
 /// slices, largest first; the event `snapshot` at the end counts the others.
 pub fn perfetto(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(BUFFER, out);

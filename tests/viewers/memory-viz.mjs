@@ -6,15 +6,15 @@
 // Instead of a pickle it may be a page that PyTorch made of one (torch.cuda._memory_viz.trace_plot). A line of JSON
 // for each pair; exit code 1 if anything is wrong with one. The viewer is not part of this project:
 // it is torch/utils/viz/MemoryViz.js of PyTorch's sources, with the files beside it. The d3 that it wants from a
-// network comes from npm (`npm ci` here).
+// network comes from npm.
 
 import { readFileSync, existsSync, statSync } from "node:fs";
 import { dirname, join, basename } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Browser } from "./browser.mjs";
 
-// Where npm put what package.json names.
-const MODULES = process.env.MEMSCOPE_VIEWER_MODULES ?? dirname(fileURLToPath(import.meta.url));
+// Where `cargo xtask viewers` has npm put what package.json names.
+const MODULES = process.env.MEMSCOPE_VIEWER_MODULES ?? join(dirname(fileURLToPath(import.meta.url)), "../../target/viewers");
 const ORIGIN = "https://viewer.invalid";
 const SCRIPT = "text/javascript; charset=utf-8";
 
@@ -26,7 +26,7 @@ function moduleFile(name, from) {
       const about = JSON.parse(readFileSync(join(place, "package.json"), "utf8"));
       return join(place, about.module ?? about.exports?.default ?? about.main);
     }
-    if (folder === dirname(folder)) throw new Error(`npm's ${name} is not there: run \`npm ci\` in ${MODULES}`);
+    if (folder === dirname(folder)) throw new Error(`npm's ${name} is not in ${MODULES}: \`cargo xtask viewers --memory-viz-js FILE\` installs it`);
   }
 }
 
@@ -74,7 +74,7 @@ const PLACES = `
 `;
 
 // What is drawn, each element as a number made of its name, attributes and own text. The text about what is
-// pointed at is not among them: it has frames, which are not in our snapshots yet.
+// pointed at is not among them: it has times.
 const DRAWN = `(() => {
   ${PLACES}
   const number = (text) => { let h = 0x811c9dc5; for (let i = 0; i < text.length; i++) h = Math.imul(h ^ text.charCodeAt(i), 0x01000193); return h >>> 0; };
@@ -86,7 +86,7 @@ const DRAWN = `(() => {
 })()`;
 
 // Points at polygons spread over the plot, or chooses events spread over the list, for each of which the state at
-// that event is drawn; gives what is said and what is drawn then.
+// that event is drawn; gives what is said (frames among it) and what is drawn then.
 const WALK = `(async (most) => {
   ${PLACES}
   const frames = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -98,10 +98,13 @@ const WALK = `(async (most) => {
     const at = Math.floor((step * (from.length - 1)) / Math.max(1, steps - 1));
     for (const kind of kinds) from[at].dispatchEvent(new MouseEvent(kind, { bubbles: true, view: window }));
     await frames();
-    // Times differ by microseconds, frames are left out, and PyTorch before 2.9 writes no compile_context.
-    const words = said.textContent.replace(/, timestamp [^\\n]*/, "").replace(/, Compile context: [^,]*/, "").split("\\n").slice(0, events.length > 0 ? 2 : 1).join(" ");
+    // Times differ by microseconds, and PyTorch before 2.9 writes no compile_context. What follows the first lines are
+    // frames: ours has those of allocations.
+    const words = said.textContent.replace(/, timestamp [^\\n]*/, "").replace(/, Compile context: [^,\\n]*/, "").split("\\n");
+    const taken = events.length > 0 ? / alloc /.test(" " + words[1]) : words[1] !== "alloc not recorded, stack trace for free:";
+    if (!taken) words.splice(words[2]?.trim().startsWith("(stream") ? 3 : 2);
     const drawn = events.length > 0 ? ${DRAWN} : null;
-    found.push({ at, said: words, tags: drawn?.tags, numbers: drawn && String(drawn.numbers) });
+    found.push({ at, said: words.join("\\n"), tags: drawn?.tags, numbers: drawn && String(drawn.numbers) });
   }
   return found;
 })`;

@@ -1,5 +1,5 @@
 """Compares memscope's export with PyTorch's own snapshot of the same moment: every segment, block and trace entry,
-key by key.
+key by key; and the Python frames of all of them but frees.
 
     compare.py OWN EXPORTED [--outline]
                     prints one JSON object; exit status 0 whatever it says, unless a file cannot be read.
@@ -18,7 +18,9 @@ import json
 import pickle
 import sys
 
-# Not compared, wherever they are: what no probe sees yet, and frames. `time_us` is compared by order and offset.
+# Not compared as other keys are: what no probe sees yet. `time_us` is compared by order and offset; `frames` of
+# every entry of the trace but those of frees, which have none in memscope, and of every block that was handed out since
+# memscope sees. Segments have theirs in PyTorch until they are first split; in memscope their entry in the trace has them.
 EXCLUDED = {"time_us", "compile_context", "user_metadata", "external_annotations", "frames", "forward_frames"}
 # Keys of the newest format. memscope always writes these; where an older PyTorch lacks one it is `added`.
 NEWEST = {
@@ -42,6 +44,11 @@ NEWEST = {
 }
 # What memscope says of itself. It must not be in the way of anybody who reads the file.
 OURS = {"top level": {"memscope"}}
+# What there is of a frame.
+FRAME = ("filename", "line", "name")
+FREES = {"free_requested", "free_completed"}
+# Where memscope says that it takes none, there are none to compare.
+NO_STACKS = "no_python_stacks"
 # A clock that is another clock, or another unit, is further off than this.
 MOST_OFFSET_US = 5_000_000
 # So many differences are told in full.
@@ -52,7 +59,10 @@ class Comparison:
     """What was compared and what differed."""
 
     def __init__(self):
-        self.counts = {"segments": 0, "blocks": 0, "entries": 0, "values": 0}
+        self.counts = {"segments": 0, "blocks": 0, "entries": 0, "values": 0, "stacks": 0}
+        # Whether stacks are compared, and by device the addresses that were handed out since memscope sees.
+        self.stacks = True
+        self.since = {}
         self.differing = {}
         self.added = set()
         self.told = []
@@ -93,6 +103,14 @@ class Comparison:
             self.differs(place, f"number of {key}", len(own), len(exported))
         return zip(own, exported)
 
+    def frames(self, place, key, own, exported):
+        """Two stacks, frame by frame, innermost first. Those that PyTorch has are counted."""
+        if not self.stacks:
+            return
+        ours, theirs = ([[frame.get(part) for part in FRAME] for frame in of.get("frames", [])] for of in (own, exported))
+        self.counts["stacks"] += bool(ours)
+        self.value(place, f"{key} frames", ours, theirs)
+
     def segments(self, own, exported):
         for at, (ours, theirs) in enumerate(self.lists("snapshot", "segments", own, exported)):
             place = f"segment {at} at {ours.get('address', 0):#x}"
@@ -101,7 +119,11 @@ class Comparison:
             pairs = self.lists(place, "blocks", ours["blocks"], theirs.get("blocks", []))
             for number, (block, other) in enumerate(pairs):
                 self.counts["blocks"] += 1
-                self.record("block", f"{place}, block {number} at {block.get('address', 0):#x}", block, other)
+                where = f"{place}, block {number} at {block.get('address', 0):#x}"
+                self.record("block", where, block, other)
+                handed_out = str(block.get("state")).startswith("active_")
+                if handed_out and block.get("address") in self.since.get(ours.get("device"), ()):
+                    self.frames(where, "block", block, other)
 
     def trace(self, device, own, exported):
         last = None
@@ -109,6 +131,8 @@ class Comparison:
             place = f"device {device}, entry {at} ({ours.get('action')})"
             self.counts["entries"] += 1
             self.record("trace entry", place, ours, theirs)
+            if ours.get("action") not in FREES:
+                self.frames(place, "trace entry", ours, theirs)
             if "time_us" in ours and "time_us" in theirs:
                 self.offsets.append(theirs["time_us"] - ours["time_us"])
                 if last is not None and theirs["time_us"] < last:
@@ -136,6 +160,10 @@ class Comparison:
     def all(self, own, exported, marks, outline):
         self.record("top level", "snapshot", own, exported, nested={"segments", "device_traces", "allocator_settings"})
         self.clean(exported)
+        self.stacks = NO_STACKS not in coverage(exported)
+        for device, trace in enumerate([] if outline else own["device_traces"]):
+            mark = marks[device] if device < len(marks) else 0
+            self.since[device] = {entry["addr"] for entry in trace[mark:] if entry["action"] == "alloc"}
         self.record("allocator_settings", "allocator_settings", own["allocator_settings"],
                     exported.get("allocator_settings", {}))
         self.segments(own["segments"], exported.get("segments", []))
@@ -155,8 +183,12 @@ class Comparison:
             "differences": self.told,
             "added": sorted(self.added),
             "offset_us": [min(self.offsets), max(self.offsets)] if self.offsets else None,
-            "coverage": [note["code"] for note in exported.get("memscope", {}).get("coverage", [])],
+            "coverage": coverage(exported),
         }
+
+
+def coverage(exported):
+    return [note["code"] for note in exported.get("memscope", {}).get("coverage", [])]
 
 
 class Plain(pickle.Unpickler):
@@ -178,9 +210,14 @@ def compare(own, exported, outline=False):
 
 def self_test():
     """Every single value of an example, changed, is found; and so is every entry that is missing or too many."""
-    entry = {"action": "alloc", "addr": 4096, "size": 100, "stream": 0, "time_us": 7, "pool_id": (0, 0)}
+    frames = [{"filename": "a.py", "line": 3, "name": "f"}, {"filename": "b.py", "line": 4, "name": "g"}]
+    entry = {
+        "action": "alloc", "addr": 4096, "size": 100, "stream": 0, "time_us": 7, "pool_id": (0, 0), "frames": frames,
+    }
     settings = {key: 0 for key in NEWEST["allocator_settings"]}
-    block = {"address": 4096, "size": 512, "requested_size": 100, "state": "active_allocated", "frames": []}
+    block = {
+        "address": 4096, "size": 512, "requested_size": 100, "state": "active_allocated", "frames": copy.deepcopy(frames),
+    }
     segment = {
         "device": 0, "address": 4096, "total_size": 2 << 20, "allocated_size": 512, "active_size": 512,
         "requested_size": 100, "stream": 0, "segment_type": "small", "segment_pool_id": (0, 0),
@@ -243,8 +280,24 @@ def self_test():
     assert changed(("device_traces", 0, 1, "time_us"), lambda holder, key: holder.update({key: 3})), "order"
     assert changed(("device_traces", 0, 1, "time_us"), lambda holder, key: holder.update({key: 10**9})), "offset"
     assert changed(("segments", 0, "surprise"), lambda holder, key: holder.update({key: 1})), "a key of nobody's"
+    # Frames: of each entry but frees, and of each block that was handed out since, in order and each part of them.
+    stacks = [("device_traces", 0, 0, "frames"), ("segments", 0, "blocks", 0, "frames")]
+    assert compare(own, ours)["stacks"] == 3, compare(own, ours)
+    for path in stacks:
+        assert changed(path, lambda holder, key: holder.pop(key)), path
+        assert changed(path, lambda holder, key: holder[key].reverse()), path
+        assert changed(path, lambda holder, key: holder[key].append(frames[0])), path
+        for part in FRAME:
+            assert changed((*path, 1, part), other), (path, part)
+    for path in [("device_traces", 0, 1, "frames"), ("segments", 0, "blocks", 1, "frames")]:
+        assert not changed(path, lambda holder, key: holder.pop(key)), path
+    none = {**ours["memscope"], "coverage": [{"code": NO_STACKS}]}
+    assert compare(own, {**ours, "memscope": none})["stacks"] == 0
     late = {"marks": [1, 0], "snapshot": example}
-    assert compare(late, {**ours, "device_traces": [ours["device_traces"][0][1:], []]})["differing"] == {}
+    without = copy.deepcopy({**ours, "device_traces": [ours["device_traces"][0][1:], []]})
+    without["segments"][0]["blocks"][0]["frames"] = []
+    assert compare(late, without)["differing"] == {}
+    assert compare(late, without)["stacks"] == 0
     older = copy.deepcopy(own)
     del older["snapshot"]["host_traces"]
     assert compare(older, ours)["added"] == ["top level host_traces"]

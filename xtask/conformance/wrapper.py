@@ -78,8 +78,7 @@ def begin():
     begun = True
     import torch
 
-    # Without frames: memscope's have none yet, and they would be most of the file.
-    torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python")
+    torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python")
     if MODE == "from-start":
         wait("attach")
 

@@ -21,7 +21,7 @@ use crate::{process, setup, sim, toolchain, venv};
 #[derive(Args, Clone, Default)]
 pub struct Options {
     /// PyTorch's viewer, torch/utils/viz/MemoryViz.js from its sources (no wheel has it), with the files beside it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", num_args = 1..)]
     pub memory_viz_js: Vec<PathBuf>,
 
     /// Perfetto's trace_processor_shell, which then answers questions about our traces
@@ -64,6 +64,9 @@ const FORMATS: [(&str, &str); 4] = [
     ("perfetto", "ours.pftrace"),
 ];
 
+/// Most characters of what is wrong with one export.
+const LONGEST: usize = 600;
+
 /// The answers so far, as rows of a table.
 #[derive(Default)]
 struct Found {
@@ -82,7 +85,8 @@ impl Found {
         let result = if wrong.is_empty() {
             "ok".to_owned()
         } else {
-            format!("wrong: {}", wrong.join("; ").replace('|', "/"))
+            let text = wrong.join("; ").replace('|', "/").replace('\n', " ");
+            format!("wrong: {}", text.chars().take(LONGEST).collect::<String>())
         };
         let _ = writeln!(self.table, "| {} | {result} |", cells.join(" | "));
     }

@@ -29,6 +29,8 @@ pub struct Report {
     pub entries: u64,
     /// Single values compared.
     pub values: u64,
+    /// Stacks compared, frame by frame.
+    pub stacks: u64,
     /// Values that differ, by key.
     pub differing: BTreeMap<String, u64>,
     /// The first of them, in full.

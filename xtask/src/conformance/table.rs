@@ -63,22 +63,23 @@ impl Table {
                     self.added.insert(torch.to_owned(), report.added.clone());
                 }
                 format!(
-                    "{begin} {} | {} | {} | {} | {} | {offset} | {verdict} |",
+                    "{begin} {} | {} | {} | {} | {} | {} | {offset} | {verdict} |",
                     report.segments,
                     report.blocks,
                     report.entries,
                     report.values,
+                    report.stacks,
                     report.differing.len(),
                 )
             }
             Verdict::Lacking(what) => {
                 self.lacking += 1;
-                format!("{begin} – | – | – | – | – | – | not in this version: {what} |")
+                format!("{begin} – | – | – | – | – | – | – | not in this version: {what} |")
             }
             Verdict::Broken(why) => {
                 self.failed += 1;
                 self.detail(&begin, &[why]);
-                format!("{begin} – | – | – | – | – | – | FAILED |")
+                format!("{begin} – | – | – | – | – | – | – | FAILED |")
             }
         };
         eprintln!("{row}");
@@ -99,8 +100,8 @@ impl Table {
     pub fn markdown(&self) -> String {
         let mut text = String::from(
             "| workload | torch | mode | segments | blocks | trace entries | values compared | \
-             keys that differ | memscope's time less PyTorch's, µs | verdict |\n\
-             |---|---|---|---|---|---|---|---|---|---|\n",
+             of them stacks | keys that differ | memscope's time less PyTorch's, µs | verdict |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|\n",
         );
         text.push_str(&self.rows);
         for (torch, keys) in &self.added {
@@ -130,7 +131,8 @@ fn problems(report: &Report, stripped: bool) -> Vec<String> {
     } else {
         ("trace", false)
     };
-    let said = report.coverage.iter().any(|code| code == "level_reduced");
+    let says_that = |wanted: &str| report.coverage.iter().any(|code| code == wanted);
+    let said = says_that("level_reduced");
     if report.level != level || said != says {
         wrong.push(format!(
             "level {level} was to be reached, and nothing else said"
@@ -142,6 +144,9 @@ fn problems(report: &Report, stripped: bool) -> Vec<String> {
     wrong.extend(report.differences.iter().map(|line| format!("· {line}")));
     if report.segments == 0 || report.blocks == 0 || report.entries == 0 {
         wrong.push("nothing was there to compare".to_owned());
+    }
+    if report.stacks == 0 && !stripped && !says_that("no_python_stacks") {
+        wrong.push("no stack was there to compare".to_owned());
     }
     if !wrong.is_empty() {
         wrong.push(format!(

@@ -151,10 +151,15 @@ pub(crate) enum Command {
   memscope-ctl snapshot --pid 4242 --format json | jq .header
   memscope-ctl snapshot --pid 4242 --at -5m -o before.pickle   as it was five minutes ago")]
     Snapshot(Snapshot),
-    /// Show what came and what went between two moments.
+    /// Show what came and what went between two moments, or between two files.
+    ///
+    /// A file is a pickle of torch.cuda.memory._snapshot(), a snapshot of memscope's as pickle or JSON, or
+    /// a recording (its last moment). For files no daemon is needed. Blocks are told apart one by one where
+    /// both files say that they are of one process, else counted by device, stream and size.
     #[command(after_help = "Examples:
   memscope-ctl diff --pid 4242 --from -5m              since five minutes ago
-  memscope-ctl diff --pid 4242 --from -2h --to -1h     in the hour before the last")]
+  memscope-ctl diff --pid 4242 --from -2h --to -1h     in the hour before the last
+  memscope-ctl diff before.pickle after.pickle         between two snapshots, PyTorch's or memscope's")]
     Diff(Diff),
     /// Take snapshots by itself when something happens: out of memory, a level, fragments, growth.
     ///
@@ -335,12 +340,18 @@ pub(crate) enum Format {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Diff {
+    /// Two snapshots or recordings.
+    #[arg(num_args = 2, value_names = ["FILE", "FILE"], conflicts_with_all = ["from", "to"])]
+    pub(crate) files: Vec<PathBuf>,
+    /// The files are of one process, although they do not say so: pickles of PyTorch's own do not.
+    #[arg(long, requires = "files", conflicts_with = "from")]
+    pub(crate) same_process: bool,
     #[command(flatten)]
     pub(crate) process: Process,
     /// The first moment, from the journal: an age (-5m), a time (2026-11-20T08:30:00Z, or nanoseconds
     /// since 1970), or event:NUMBER.
-    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
-    pub(crate) from: Moment,
+    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true, required_unless_present = "files")]
+    pub(crate) from: Option<Moment>,
     /// The second; now, if it is not given.
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
     pub(crate) to: Option<Moment>,

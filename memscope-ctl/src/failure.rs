@@ -1,5 +1,6 @@
 //! What went wrong, as the user is told, and the exit code for it.
 
+use crate::files::FileError;
 use memscope_proto::{ERROR_CODE, split_message};
 use std::error::Error;
 use std::io;
@@ -62,6 +63,8 @@ pub(crate) enum Failure {
     Incomplete { what: String },
     #[error("{what}")]
     Output { what: String, source: io::Error },
+    #[error("{path} is no snapshot that can be compared")]
+    NoSnapshot { path: PathBuf, source: FileError },
     #[error("the recording {path} cannot be read")]
     NoRecording { path: PathBuf, source: io::Error },
     #[error("{program} cannot be started to read the recording")]
@@ -119,6 +122,7 @@ impl Failure {
             Failure::SeveralTraced { .. } | Failure::Usage { .. } => Exit::Usage,
             Failure::Incomplete { .. }
             | Failure::Output { .. }
+            | Failure::NoSnapshot { .. }
             | Failure::NoRecording { .. }
             | Failure::NoReplayer { .. }
             | Failure::ReplayFailed { .. } => Exit::Failed,
@@ -138,6 +142,7 @@ impl Failure {
             Failure::Usage { .. } => "usage",
             Failure::Incomplete { .. } => "incomplete",
             Failure::Output { .. } => "output",
+            Failure::NoSnapshot { .. } => "no_snapshot",
             Failure::NoRecording { .. } => "no_recording",
             Failure::NoReplayer { .. } => "no_replayer",
             Failure::ReplayFailed { .. } => "replay_failed",
@@ -184,6 +189,10 @@ impl Failure {
             Failure::Usage { hint, .. } => return Some(hint.clone()),
             Failure::Incomplete { .. } => "ask again; if it happens again, see the daemon's log",
             Failure::Output { .. } => "is there room, and may this user write there?",
+            Failure::NoSnapshot { .. } => {
+                "give a pickle of torch.cuda.memory._snapshot(), a file of memscope-ctl snapshot \
+                 (memory-viz or json), or a recording"
+            }
             Failure::NoRecording { .. } => "check the path and its permissions",
             Failure::NoReplayer { .. } => {
                 "install memscoped beside memscope-ctl or in PATH, or name it with MEMSCOPED"

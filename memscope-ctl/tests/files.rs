@@ -148,6 +148,48 @@ fn replay(script: &str, args: &[&str]) -> (Answer, tempfile::TempDir) {
     (run(command), folder)
 }
 
+/// What a person sees on standard error, a terminal, while a file of this format is written.
+fn seen(server: &Server, format: &str, file: &Path) -> String {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let slave = fs::File::options().read(true).write(true).open(name);
+    let path = file.to_str().unwrap();
+    let words = ["snapshot", "--format", format, "-o", path];
+    let mut child = command(&server.socket(), &words)
+        .env("TERM", "xterm")
+        .stdout(Stdio::null())
+        .stderr(slave.unwrap())
+        .spawn()
+        .unwrap();
+    let mut terminal = fs::File::from(master);
+    let mut text = Vec::new();
+    // A terminal that nobody holds open any more is an error to read.
+    let _ = std::io::Read::read_to_end(&mut terminal, &mut text);
+    assert!(child.wait().unwrap().success());
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[test]
+fn a_person_sees_how_far_it_is_and_a_file_does_not() {
+    let server = with_snapshot(3, 1000, 20_000);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("s");
+    for format in ["memory-viz", "json"] {
+        let text = seen(&server, format, &file);
+        assert!(text.contains("waiting for the snapshot"), "{text:?}");
+        assert!(text.contains("written"), "{text:?}");
+        assert!(text.contains(" %"), "{text:?}");
+        // The last thing is that the line is cleared.
+        assert!(text.ends_with("\u{1b}[2K"), "{text:?}");
+        let path = file.to_str().unwrap();
+        let quiet = server.ctl(&["snapshot", "--format", format, "-o", path]);
+        assert_eq!((quiet.code, quiet.err.as_str()), (0, ""));
+    }
+}
+
 /// Not a test: what the stand-in below runs to answer on its socket.
 #[test]
 #[ignore = "run by a_recording_is_asked"]

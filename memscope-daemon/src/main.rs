@@ -83,13 +83,13 @@ fn ledger_config(config: &Config) -> LedgerConfig {
 fn serve_options() -> ServeOptions {
     ServeOptions {
         export: Export {
-            memory_viz: Some(Arc::new(|report, out| {
-                memscope_export::memory_viz(report, out).map_err(std::io::Error::other)
+            memory_viz: Some(Arc::new(|report, out, tell| {
+                memscope_export::memory_viz_told(report, out, tell).map_err(std::io::Error::other)
             })),
-            perfetto: Some(Arc::new(|report, out| {
+            perfetto: Some(Arc::new(|report, out, _| {
                 memscope_export::perfetto(report, out).map_err(std::io::Error::other)
             })),
-            html: Some(Arc::new(|report, out| {
+            html: Some(Arc::new(|report, out, _| {
                 memscope_export::html(report, out).map_err(std::io::Error::other)
             })),
         },

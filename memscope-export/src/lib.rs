@@ -74,11 +74,23 @@ pub enum ExportError {
     TooMuch,
 }
 
+/// Is told, from time to time, how many blocks and trace entries are written, and of how many.
+pub type Progress<'a> = &'a dyn Fn(u64, u64);
+
 /// Writes the snapshot as the pickle that PyTorch's viewer opens.
 pub fn memory_viz(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
+    memory_viz_told(report, out, &|_, _| {})
+}
+
+/// The same; `tell` hears how far it is.
+pub fn memory_viz_told(
+    report: &SnapshotReport,
+    out: &mut dyn Write,
+    tell: Progress<'_>,
+) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(BUFFER, out);
     let mut pickle = pickle::Pickle::start(&mut out)?;
-    snapshot::write(report, &mut pickle)?;
+    snapshot::write(report, &mut pickle, tell)?;
     pickle.stop()?;
     Ok(out.flush()?)
 }
@@ -86,7 +98,7 @@ pub fn memory_viz(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), Ex
 /// Writes the same dictionary as JSON (tuples are lists there).
 pub fn json(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::with_capacity(BUFFER, out);
-    snapshot::write(report, &mut json::Json::new(&mut out))?;
+    snapshot::write(report, &mut json::Json::new(&mut out), &|_, _| {})?;
     out.write_all(b"\n")?;
     Ok(out.flush()?)
 }

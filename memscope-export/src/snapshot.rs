@@ -1,8 +1,8 @@
 //! The walk over a report: PyTorch's keys, in PyTorch's order.
 
-use crate::ExportError;
 use crate::settings;
 use crate::sink::Sink;
+use crate::{ExportError, Progress};
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{
     BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Stack,
@@ -12,14 +12,45 @@ use std::sync::Arc;
 /// PyTorch's device index is a signed byte.
 const MOST_DEVICES: i32 = 127;
 
-pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportError> {
+/// Blocks and entries between two words on how far the walk is.
+const TOLD_EVERY: u64 = 4096;
+
+/// How far the walk is.
+struct Steps<'a> {
+    done: u64,
+    of: u64,
+    tell: Progress<'a>,
+}
+
+impl Steps<'_> {
+    fn add(&mut self, more: usize) {
+        let before = self.done / TOLD_EVERY;
+        self.done += more as u64;
+        if self.done / TOLD_EVERY != before {
+            (self.tell)(self.done, self.of);
+        }
+    }
+}
+
+pub(crate) fn write(
+    report: &SnapshotReport,
+    out: &mut impl Sink,
+    tell: Progress<'_>,
+) -> Result<(), ExportError> {
     let devices = devices(report)?;
+    let blocks = report.segments.iter().map(|segment| segment.blocks.len());
+    let mut steps = Steps {
+        done: 0,
+        of: (blocks.sum::<usize>() + report.trace.len()) as u64,
+        tell,
+    };
     out.begin_dict()?;
     out.key("segments")?;
     out.begin_list()?;
     for part in &report.segments {
         out.item()?;
         segment(part, &report.stacks, out)?;
+        steps.add(part.blocks.len());
     }
     out.end_list()?;
     out.key("device_traces")?;
@@ -30,6 +61,7 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), 
         for entry in report.trace.iter().filter(|entry| entry.device == device) {
             out.item()?;
             trace(entry, &report.stacks, out)?;
+            steps.add(1);
         }
         out.end_list()?;
     }
@@ -227,6 +259,11 @@ fn origin(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportErro
     out.word(env!("CARGO_PKG_VERSION"))?;
     out.key("pid")?;
     out.int(u64::from(report.process.facts.pid))?;
+    // With the process id: which memory image it is, so that two files can be told to be of one.
+    out.key("start_ticks")?;
+    out.int(report.process.facts.start_ticks)?;
+    out.key("generation")?;
+    out.int(u64::from(report.process.facts.generation))?;
     out.key("comm")?;
     out.text(&report.process.facts.comm)?;
     out.key("as_of_unix_ns")?;

@@ -174,14 +174,17 @@ fn settings_and_devices_of_the_process() {
 
 #[test]
 fn what_limits_it_is_said() {
-    let all = exported(&report());
+    let of = report();
+    let facts = &of.process.facts;
+    let all = exported(&of);
     for key in ["external_annotations", "host_segments", "host_traces"] {
         assert_eq!(all[key], json!([]), "{key}");
     }
     assert_eq!(
         all["memscope"],
         json!({
-            "version": env!("CARGO_PKG_VERSION"), "pid": 4242, "comm": "python \"quoted\" ünï",
+            "version": env!("CARGO_PKG_VERSION"), "pid": 4242, "start_ticks": facts.start_ticks, "generation": facts.generation,
+            "comm": "python \"quoted\" ünï",
             "as_of_unix_ns": 1_700_000_001_000_000_000u64, "lost_records": 3,
             "trace_dropped": 7, "settings_from": "environment",
             "unseen_segments": [BASE + (1 << 30)],

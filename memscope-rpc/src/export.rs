@@ -4,6 +4,7 @@ use memscope_ledger::report::SnapshotReport;
 use memscope_proto::v1::ExportChunk;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -13,8 +14,12 @@ const CHUNK: usize = 64 * 1024;
 /// Chunks that wait for the client before the writer waits.
 const QUEUE: usize = 4;
 
-/// Writes a snapshot in some format.
-pub type Exporter = Arc<dyn Fn(&SnapshotReport, &mut dyn Write) -> io::Result<()> + Send + Sync>;
+/// Is told how much of the work is done, and of how much.
+pub type Progress<'a> = &'a dyn Fn(u64, u64);
+
+/// Writes a snapshot in some format, and may say how far it is.
+pub type Exporter =
+    Arc<dyn Fn(&SnapshotReport, &mut dyn Write, Progress<'_>) -> io::Result<()> + Send + Sync>;
 
 /// The formats of snapshots that the server can export. Those of stacks it always can.
 #[derive(Clone, Default)]
@@ -31,10 +36,12 @@ pub(crate) type ChunkStream = ReceiverStream<Result<ExportChunk, Status>>;
 
 /// Runs `work` on its own thread; it waits when the client is slow and stops when it is gone.
 pub(crate) fn stream(
-    work: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
+    work: impl FnOnce(&mut dyn Write, Progress<'_>) -> io::Result<()> + Send + 'static,
 ) -> ChunkStream {
     chunks(move |writer| {
-        work(writer).map_err(|error| {
+        let reached = Arc::clone(&writer.reached);
+        let tell = |done, of| reached.set(done, of);
+        work(writer, &tell).map_err(|error| {
             Status::internal(format!(
                 "the file cannot be written: {error} — this is a fault of memscope: please \
                  report it"
@@ -61,14 +68,13 @@ fn chunks(
         let mut writer = ChunkWriter {
             sender,
             buffer: Vec::with_capacity(CHUNK),
+            reached: Arc::default(),
         };
         let end = match write(&mut writer) {
             // What cannot be sent is asked for by nobody.
-            Ok(()) => writer.flush().map_or(None, |()| {
-                Some(Ok(ExportChunk {
-                    content: Vec::new(),
-                }))
-            }),
+            Ok(()) => writer
+                .flush()
+                .map_or(None, |()| Some(Ok(ExportChunk::default()))),
             Err(status) => {
                 tracing::warn!(error = status.message(), "an export ended early");
                 Some(Err(status))
@@ -86,6 +92,21 @@ fn chunks(
 struct ChunkWriter {
     sender: mpsc::Sender<Result<ExportChunk, Status>>,
     buffer: Vec<u8>,
+    reached: Arc<Reached>,
+}
+
+/// How far the work is. Only the thread that works sets it.
+#[derive(Default)]
+struct Reached {
+    done: AtomicU64,
+    of: AtomicU64,
+}
+
+impl Reached {
+    fn set(&self, done: u64, of: u64) {
+        self.done.store(done, Ordering::Relaxed);
+        self.of.store(of, Ordering::Relaxed);
+    }
 }
 
 impl Write for ChunkWriter {
@@ -106,7 +127,11 @@ impl Write for ChunkWriter {
         }
         let content = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK));
         self.sender
-            .blocking_send(Ok(ExportChunk { content }))
+            .blocking_send(Ok(ExportChunk {
+                content,
+                done: self.reached.done.load(Ordering::Relaxed),
+                of: self.reached.of.load(Ordering::Relaxed),
+            }))
             .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the client went away"))
     }
 }

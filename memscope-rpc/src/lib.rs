@@ -30,7 +30,7 @@ pub use daemon::{
     DetachOutcome, DetachScope, EventFilter, EventItem, JournalState, JournalStatus, LibraryStatus,
     Moment, RefusedProcess, RuleStatus, Severity, StackKinds, StatusMessage,
 };
-pub use export::{Export, Exporter};
+pub use export::{Export, Exporter, Progress};
 pub use fanout::EventHub;
 pub use listen::{ListenError, ListenOptions, Listener, Reach};
 pub use refusal::Refusal;

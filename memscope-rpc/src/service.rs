@@ -428,7 +428,7 @@ impl Memscope for Service {
         if let Some((writer, asked)) = stacks::export(format, &question)? {
             let caller = self.asker(&request, question.pid).await?;
             let answer = self.take_stacks(caller, question.pid, asked).await?;
-            let stream = export::stream(move |out| {
+            let stream = export::stream(move |out, _| {
                 let report = answer.report();
                 stacks::written(writer(&report, asked.view, question.differential, out))
             });
@@ -450,7 +450,7 @@ impl Memscope for Service {
         let report = self
             .take_snapshot(caller, question.pid, question.at)
             .await?;
-        let stream = export::stream(move |out| exporter(&report, out));
+        let stream = export::stream(move |out, tell| exporter(&report, out, tell));
         Ok(Response::new(stream))
     }
 

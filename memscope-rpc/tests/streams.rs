@@ -50,8 +50,9 @@ async fn a_large_snapshot_comes_in_parts() {
 #[tokio::test]
 async fn an_export_is_whole_or_says_that_it_is_not() {
     let export = |fails: bool| Export {
-        memory_viz: Some(Arc::new(move |report, out: &mut dyn Write| {
-            for entry in &report.trace {
+        memory_viz: Some(Arc::new(move |report, out: &mut dyn Write, tell| {
+            for (done, entry) in (1..).zip(&report.trace) {
+                tell(done, 20_000);
                 writeln!(out, "{:>99}", entry.time_ns)?;
             }
             if fails {
@@ -81,11 +82,17 @@ async fn an_export_is_whole_or_says_that_it_is_not() {
             .await
             .unwrap()
             .into_inner();
-        let (mut bytes, mut whole) = (0, false);
+        let (mut bytes, mut whole, mut done) = (0, false, 0);
         let end = loop {
             match chunks.message().await {
                 Ok(Some(chunk)) => {
                     whole = chunk.content.is_empty();
+                    // Each chunk says how far the writer was when it was full.
+                    if !whole {
+                        assert!(chunk.of == 20_000 && chunk.done >= done, "{done}");
+                        done = chunk.done;
+                        assert_eq!(done, (bytes + chunk.content.len()).div_ceil(100) as u64);
+                    }
                     bytes += chunk.content.len();
                 }
                 Ok(None) => break None,
@@ -106,7 +113,7 @@ async fn an_export_is_whole_or_says_that_it_is_not() {
 async fn an_export_that_nobody_reads_on_ends() {
     let (report_end, ended) = std::sync::mpsc::channel();
     let report_end = std::sync::Mutex::new(report_end);
-    let memory_viz: memscope_rpc::Exporter = Arc::new(move |_, out| {
+    let memory_viz: memscope_rpc::Exporter = Arc::new(move |_, out, _| {
         let error = loop {
             if let Err(error) = out.write_all(&[0; 4096]) {
                 break error;

@@ -30,7 +30,7 @@ pub use ctl::{Asking, Said};
 pub use daemon::Daemon;
 pub use kept::{NO_PAUSE, about, assert_pytorchs};
 pub use memory::{changed_bytes, text_of};
-pub use places::{scratch, tool, workload};
+pub use places::{root, scratch, tool, workload};
 pub use program::Program;
 pub use sim::{Sim, sim};
 pub use simlog::{Held, SimLog};

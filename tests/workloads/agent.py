@@ -23,6 +23,8 @@ from torch.nn import functional
 COMMANDS = {}
 KEPT = {}
 STATE = {}
+# For each device: entries of its trace that came before an observer.
+MARKS = []
 
 
 def command(function):
@@ -114,6 +116,20 @@ def comparable(snapshot):
 
 
 @command
+def dump(file, protocol):
+    """PyTorch's own snapshot as a file: a pickle of this protocol, or JSON, or a pickle of the segments alone."""
+    snapshot = torch.cuda.memory._snapshot()
+    if protocol == "list":
+        snapshot, protocol = torch.cuda.memory_snapshot(), "4"
+    if protocol == "json":
+        with open(file, "w", encoding="utf-8") as opened:
+            json.dump(snapshot, opened)
+    else:
+        with open(file, "wb") as opened:
+            pickle.dump(snapshot, opened, protocol=int(protocol))
+
+
+@command
 def compare(file):
     """The segments of an exported snapshot, and PyTorch's own."""
     with open(file, "rb") as opened:
@@ -121,6 +137,26 @@ def compare(file):
     own = torch.cuda.memory._snapshot()
     traces = [len(trace) for trace in exported["device_traces"]]
     return {"exported": comparable(exported), "own": comparable(own), "traces": traces}
+
+
+@command
+def mark():
+    """From here on an observer that is attached sees everything: the next entry of each device's trace is the first
+    that both have."""
+    MARKS[:] = [len(trace) for trace in torch.cuda.memory._snapshot()["device_traces"]]
+
+
+@command
+def moment(file):
+    """PyTorch's own snapshot, for xtask/conformance/compare.py, and when it was taken. What is between that moment
+    and the entries before and after is longer than clocks differ by."""
+    time.sleep(0.005)
+    taken = time.time_ns()
+    time.sleep(0.005)
+    snapshot = torch.cuda.memory._snapshot()
+    with open(file, "wb") as opened:
+        pickle.dump({"marks": MARKS, "snapshot": snapshot}, opened)
+    return {"unix_ns": taken}
 
 
 def model():

@@ -2,10 +2,13 @@
 
 Reads lines from standard input: `pairs N` answers with the microseconds per allocation and free (the
 best of seven runs of N, and the median); `record KIND` switches PyTorch's own recorder (`off`,
-`python`, `all`); `hold N` keeps N blocks; `end` ends. Answers are lines of JSON.
+`python`, `all`); `hold N` keeps N blocks; `fill N` switches it on and makes N entries of its trace; `dump FILE`
+has PyTorch write its snapshot, and answers with seconds and with what the process's memory grew by at most; `end`
+ends. Answers are lines of JSON.
 """
 
 import json
+import pickle
 import statistics
 import sys
 import time
@@ -26,6 +29,40 @@ def run(pairs):
     return (time.perf_counter() - started) / pairs * 1e6
 
 
+def fill(entries):
+    """A third of so many blocks from a few hundred stacks, most of them given back at once: three entries each."""
+    torch.cuda.memory._record_memory_history(max_entries=2 * entries, stacks="python")
+    device, kept = torch.device("cuda"), []
+
+    def allocate(number):
+        return torch.empty(512 * (1 + number % 50), dtype=torch.uint8, device=device)
+
+    # A line each, as a program of some size has them.
+    functions = [eval("\n" * line + "lambda allocate, number: allocate(number)") for line in range(20)]
+    for number in range(entries // 3 + entries // 300):
+        block = depth(number % 15, lambda: functions[number % 20](allocate, number))
+        if number % 100 == 0:
+            kept.append(block)
+    return kept
+
+
+def memory(what):
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(what))
+
+
+def dump(file):
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as forget:
+        forget.write("5")
+    before, started = memory("VmRSS"), time.perf_counter()
+    snapshot = torch.cuda.memory._snapshot()
+    taken = time.perf_counter()
+    with open(file, "wb") as opened:
+        pickle.dump(snapshot, opened)
+    ended = time.perf_counter()
+    return {"seconds": ended - started, "of_it_pickle": ended - taken, "growth_bytes": memory("VmHWM") - before}
+
+
 torch.empty(1, device="cuda")
 print(json.dumps({"ready": torch.__version__}), flush=True)
 for line in sys.stdin:
@@ -36,6 +73,12 @@ for line in sys.stdin:
     elif word == "hold":
         kept = [torch.empty(1024 + 512 * (n % 7), dtype=torch.uint8, device=torch.device("cuda")) for n in range(int(rest[0]))]
         print(json.dumps({"hold": len(kept)}), flush=True)
+    elif word == "fill":
+        kept = fill(int(rest[0]))
+        count = sum(len(trace) for trace in torch.cuda.memory._snapshot()["device_traces"])
+        print(json.dumps({"fill": count}), flush=True)
+    elif word == "dump":
+        print(json.dumps(dump(rest[0])), flush=True)
     elif word == "record":
         if rest[0] == "off":
             torch.cuda.memory._record_memory_history(enabled=None)

@@ -25,6 +25,14 @@ pub struct Options {
     /// process's speed
     #[arg(long)]
     pub readings: bool,
+
+    /// What writing a long trace to a file takes, instead: time and memory, against PyTorch's own snapshot
+    #[arg(long, conflicts_with = "readings")]
+    pub export: bool,
+
+    /// Entries of that trace
+    #[arg(long, default_value_t = 1_000_000)]
+    pub events: u32,
 }
 
 struct Bench {
@@ -63,6 +71,9 @@ fn median_of(line: &str) -> Result<f64> {
 pub fn run(options: &Options) -> Result<()> {
     if options.readings {
         return crate::bench_read::run(options);
+    }
+    if options.export {
+        return crate::bench_export::run(options);
     }
     setup::run(&setup::Options {
         torch: Some(Vec::new()),

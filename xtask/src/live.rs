@@ -79,7 +79,7 @@ pub fn build(release: bool) -> Result<PathBuf> {
 
 /// A daemon of our own, with a socket and state directory that go with it.
 pub struct Daemon {
-    _running: Ended,
+    running: Ended,
     folder: PathBuf,
     socket: PathBuf,
     programs: PathBuf,
@@ -111,7 +111,7 @@ impl Daemon {
             .spawn()
             .context("memscoped could not be started")?;
         let daemon = Daemon {
-            _running: Ended(running),
+            running: Ended(running),
             folder,
             socket,
             programs: programs.to_owned(),
@@ -126,7 +126,13 @@ impl Daemon {
         Ok(daemon)
     }
 
-    fn ctl(&self, words: &[&str]) -> Command {
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.running.0.id()
+    }
+
+    /// The client, with the words of a question.
+    pub fn ctl(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.programs.join("memscope-ctl"));
         command
             .arg("--socket")
@@ -155,8 +161,8 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         // SAFETY: signals a child that has not been waited for.
-        unsafe { libc::kill(self._running.0.id() as i32, libc::SIGTERM) };
-        let _ = self._running.0.wait();
+        unsafe { libc::kill(self.running.0.id() as i32, libc::SIGTERM) };
+        let _ = self.running.0.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

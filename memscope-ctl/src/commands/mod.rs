@@ -26,6 +26,20 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         }
         return doctor::doctor(&args).await;
     }
+    if let Command::Diff(request) = &args.command
+        && let [before, after] = &request.files[..]
+    {
+        if args.recording.is_some() {
+            return Err(Failure::Usage {
+                what: "--recording and two files are three things to compare".into(),
+                hint: "name the recording as one of the files".into(),
+            });
+        }
+        return tokio::select! {
+            result = query::diff_files(before, after, request, &args) => result,
+            code = interrupted() => Ok(code),
+        };
+    }
     // Told before anything is asked or started.
     if let Command::Snapshot(snapshot) = &args.command {
         snapshot::refuse_terminal(snapshot)?;

@@ -3,9 +3,12 @@
 use crate::args;
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
+use crate::files::{self, Kept, MatchedBy};
 use crate::{output, render};
 use memscope_proto::v1;
 use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::path::Path;
 use std::time::Duration;
 
 pub(super) async fn status(client: &Client, json: bool) -> Result<Exit, Failure> {
@@ -62,7 +65,7 @@ pub(super) async fn pool(client: &Client, pool: &args::Pool, json: bool) -> Resu
 pub(super) async fn diff(client: &Client, diff: &args::Diff, json: bool) -> Result<Exit, Failure> {
     let question = v1::DiffRequest {
         pid: client.choose(diff.process.pid).await?,
-        from: Some(diff.from),
+        from: diff.from,
         to: diff.to,
     };
     let answer = client
@@ -72,6 +75,66 @@ pub(super) async fn diff(client: &Client, diff: &args::Diff, json: bool) -> Resu
         output::json(&answer)?;
     } else {
         output::text(&render::diff::diff(&answer, diff.limit))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The difference of two files; unknown is null.
+#[derive(Serialize)]
+struct FilesDiff<'a> {
+    from: FileFacts,
+    to: FileFacts,
+    matched_by: MatchedBy,
+    devices: &'a [v1::DeviceDiff],
+    groups: &'a [v1::GroupDiff],
+    coverage: &'a [v1::CoverageNote],
+}
+
+#[derive(Serialize)]
+struct FileFacts {
+    file: String,
+    pid: Option<u32>,
+    as_of: Option<u64>,
+}
+
+impl FileFacts {
+    fn of(kept: &Kept) -> FileFacts {
+        FileFacts {
+            file: kept.path.display().to_string(),
+            pid: kept.image.map(|image| image.pid),
+            as_of: kept.as_of_ns,
+        }
+    }
+}
+
+pub(super) async fn diff_files(
+    before: &Path,
+    after: &Path,
+    diff: &args::Diff,
+    args: &args::Args,
+) -> Result<Exit, Failure> {
+    let pid = diff.process.pid;
+    let before = files::read(before, pid, args.timeout).await?;
+    let after = files::read(after, pid, args.timeout).await?;
+    let compared = files::compare(&before, &after, diff.same_process);
+    let mut coverage = before.coverage.clone();
+    let new = after
+        .coverage
+        .iter()
+        .filter(|note| !before.coverage.contains(note));
+    coverage.extend(new.cloned());
+    if args.json {
+        output::json(&FilesDiff {
+            from: FileFacts::of(&before),
+            to: FileFacts::of(&after),
+            matched_by: compared.matched_by,
+            devices: &compared.devices,
+            groups: &compared.groups,
+            coverage: &coverage,
+        })?;
+    } else {
+        let text = render::diff::files(&before, &after, &compared, &coverage, diff.limit);
+        output::text(&text)?;
     }
     Ok(Exit::Done)
 }

@@ -4,6 +4,7 @@ use crate::args::{Format, Snapshot};
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, cannot_print, no_json};
+use crate::progress::Progress;
 use crate::units;
 use memscope_proto::v1::{self, snapshot_part::Part};
 use serde::Serialize;
@@ -93,10 +94,11 @@ pub(super) async fn export(
     question: v1::ExportRequest,
     target: &mut Target,
 ) -> Result<(), Failure> {
+    let mut progress = Progress::start();
     let chunks = client
         .ask(question, async |mut rpc, request| rpc.export(request).await)
         .await?;
-    drain(client, chunks, target).await
+    drain(client, chunks, target, &mut progress).await
 }
 
 /// Writes a file as it comes.
@@ -104,6 +106,7 @@ pub(super) async fn drain(
     client: &Client,
     mut chunks: Streaming<v1::ExportChunk>,
     target: &mut Target,
+    progress: &mut Progress,
 ) -> Result<(), Failure> {
     while let Some(chunk) = client.next(&mut chunks).await? {
         // The last chunk is empty.
@@ -111,6 +114,7 @@ pub(super) async fn drain(
             return Ok(());
         }
         target.write(&chunk.content)?;
+        progress.reached(chunk.done, chunk.of, target.bytes());
     }
     Err(Failure::Incomplete {
         what: "the file ended early".into(),
@@ -126,6 +130,8 @@ async fn as_json(
     target: &mut Target,
 ) -> Result<(), Failure> {
     let question = v1::SnapshotRequest { pid, at };
+    let mut progress = Progress::start();
+    let (mut done, mut of) = (0, 0);
     let mut parts = client
         .ask(question, async |mut rpc, request| {
             rpc.snapshot(request).await
@@ -134,14 +140,19 @@ async fn as_json(
     let mut document = Document::default();
     while let Some(part) = client.next(&mut parts).await? {
         match part.part {
-            Some(Part::Header(header)) => document.header(target, &header)?,
+            Some(Part::Header(header)) => {
+                of = header.blocks + header.trace_entries;
+                document.header(target, &header)?;
+            }
             Some(Part::Segments(chunk)) => {
                 for segment in chunk.segments {
+                    done += segment.blocks.len() as u64;
                     document.segment(target, segment)?;
                 }
             }
             Some(Part::Trace(chunk)) => {
                 document.begin_trace(target)?;
+                done += chunk.entries.len() as u64;
                 for entry in &chunk.entries {
                     document.entry(target, entry)?;
                 }
@@ -150,6 +161,7 @@ async fn as_json(
             // A part of a newer version.
             None => {}
         }
+        progress.reached(done, of, target.bytes());
     }
     Err(Failure::Incomplete {
         what: "the snapshot ended early".into(),

@@ -4,6 +4,7 @@ use super::snapshot::{Target, drain};
 use crate::args::{AddTrigger, GetKept, Kept, KeptCommand, TriggerCommand};
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
+use crate::progress::Progress;
 use crate::{output, render, units};
 use memscope_proto::v1;
 use serde::Serialize;
@@ -115,7 +116,7 @@ pub(super) async fn get(client: &Client, get: &GetKept, json: bool) -> Result<Ex
             rpc.get_kept(request).await
         })
         .await?;
-    drain(client, chunks, &mut target).await?;
+    drain(client, chunks, &mut target, &mut Progress::start()).await?;
     let bytes = target.bytes();
     let Some(path) = target.finish()? else {
         return Ok(Exit::Done);

@@ -2,7 +2,8 @@
 
 use super::coverage;
 use super::table::{Column, table};
-use crate::units::{bytes, grouped, moment};
+use crate::files::{Compared, Kept, MatchedBy};
+use crate::units::{bytes, grouped, moment, plain};
 use memscope_proto::v1;
 
 pub(crate) fn diff(answer: &v1::DiffResponse, limit: usize) -> String {
@@ -12,10 +13,50 @@ pub(crate) fn diff(answer: &v1::DiffResponse, limit: usize) -> String {
         moment(answer.from_unix_ns),
         moment(answer.to_unix_ns)
     );
-    if answer.devices.is_empty() {
+    text.push_str(&devices(&answer.devices));
+    text.push_str(&groups(&answer.groups, limit, answer.omitted_groups));
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+/// Two files.
+pub(crate) fn files(
+    before: &Kept,
+    after: &Kept,
+    compared: &Compared,
+    notes: &[v1::CoverageNote],
+    limit: usize,
+) -> String {
+    let head = |word: &str, kept: &Kept| {
+        let mut line = format!("{word} {}", plain(&kept.path.display().to_string()));
+        if let Some(image) = kept.image {
+            line.push_str(&format!("  pid {}", image.pid));
+        }
+        if let Some(ns) = kept.as_of_ns {
+            line.push_str(&format!("  {}", moment(ns)));
+        }
+        line + "\n"
+    };
+    let mut text = head("from", before) + &head("to  ", after);
+    text.push_str(match compared.matched_by {
+        MatchedBy::Block => "Blocks are told apart one by one.\n",
+        MatchedBy::Number => {
+            "Blocks are counted by device, stream and size: nothing says that both files are of one \
+             process (--same-process does).\n"
+        }
+    });
+    text.push_str(&devices(&compared.devices));
+    text.push_str(&groups(&compared.groups, limit, 0));
+    text.push_str(&coverage(notes));
+    text
+}
+
+fn devices(devices: &[v1::DeviceDiff]) -> String {
+    let mut text = String::new();
+    if devices.is_empty() {
         text.push_str("Nothing was held on any device at either moment.\n");
     }
-    for one in &answer.devices {
+    for one in devices {
         let (came, went, stayed) = (amount(one.came), amount(one.went), amount(one.stayed));
         text.push_str(&format!(
             "\nDevice {}: allocated {} to {}, reserved {} to {}\n  came {} in {}, went {} in {}, \
@@ -33,8 +74,13 @@ pub(crate) fn diff(answer: &v1::DiffResponse, limit: usize) -> String {
             grouped(stayed.count),
         ));
     }
-    let changed: Vec<&v1::GroupDiff> = answer
-        .groups
+    text
+}
+
+/// Those that changed.
+fn groups(groups: &[v1::GroupDiff], limit: usize, omitted: u64) -> String {
+    let mut text = String::new();
+    let changed: Vec<&v1::GroupDiff> = groups
         .iter()
         .filter(|group| amount(group.came).count + amount(group.went).count > 0)
         .collect();
@@ -63,14 +109,13 @@ pub(crate) fn diff(answer: &v1::DiffResponse, limit: usize) -> String {
         });
         text.push_str(&table(&head, rows.collect()));
     }
-    let left_out = changed.len().saturating_sub(limit) as u64 + answer.omitted_groups;
+    let left_out = changed.len().saturating_sub(limit) as u64 + omitted;
     if left_out > 0 {
         text.push_str(&format!(
             " and {} groups with smaller changes left out\n",
             grouped(left_out)
         ));
     }
-    text.push_str(&coverage(&answer.coverage));
     text
 }
 

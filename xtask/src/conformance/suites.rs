@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail};
 use super::Installation;
 
 /// Test binaries that compare with PyTorch.
-const ORACLES: &[&str] = &["oracle", "late", "travel", "backends", "robust", "leaks"];
+const ORACLES: &[&str] = &[
+    "oracle", "late", "travel", "moments", "backends", "robust", "leaks",
+];
 
 /// Runs the tests; the table goes to standard output as Markdown and ends with the count.
 pub fn run(installations: &[Installation]) -> Result<()> {

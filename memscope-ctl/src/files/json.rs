@@ -1,0 +1,180 @@
+//! Reads snapshots as JSON: `memscope-ctl snapshot --format json`, and PyTorch's dictionary or list of segments,
+//! which memscope's triggers (`--snapshot-format json`) and `json.dump` write.
+
+use super::{Births, Block, FileError, Image, Kept, Segment, State};
+use memscope_proto::v1;
+use serde::Deserialize;
+use std::io::Read;
+use std::path::Path;
+
+/// Every kind's keys; they contradict each other nowhere.
+#[derive(Deserialize)]
+struct Document {
+    header: Option<Header>,
+    memscope: Option<Origin>,
+    segments: Vec<JsonSegment>,
+    #[serde(default)]
+    device_traces: Vec<Vec<Entry>>,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    as_of: Option<u64>,
+    as_of_boot_ns: Option<u64>,
+    process: Option<Process>,
+    #[serde(default)]
+    coverage: Vec<Note>,
+}
+
+#[derive(Deserialize)]
+struct Process {
+    pid: u32,
+    start_ticks: u64,
+    generation: u64,
+}
+
+impl Process {
+    fn image(&self) -> Image {
+        Image {
+            pid: self.pid,
+            start: self.start_ticks,
+            generation: self.generation,
+        }
+    }
+}
+
+/// What memscope adds to PyTorch's dictionary.
+#[derive(Deserialize)]
+struct Origin {
+    #[serde(flatten)]
+    process: Option<Process>,
+    as_of_unix_ns: Option<u64>,
+    #[serde(default)]
+    coverage: Vec<Note>,
+}
+
+#[derive(Deserialize)]
+struct Note {
+    code: String,
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    action: Action,
+    addr: Option<u64>,
+    time_us: Option<u64>,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Action {
+    Alloc,
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct JsonSegment {
+    #[serde(default)]
+    device: i32,
+    address: u64,
+    #[serde(alias = "total_size")]
+    size_bytes: u64,
+    #[serde(default)]
+    stream: u64,
+    blocks: Vec<JsonBlock>,
+}
+
+#[derive(Deserialize)]
+struct JsonBlock {
+    address: Option<u64>,
+    #[serde(alias = "size")]
+    size_bytes: u64,
+    #[serde(alias = "requested_size")]
+    requested_bytes: Option<u64>,
+    state: String,
+    since_boot_ns: Option<u64>,
+}
+
+/// A list of segments, as `torch.cuda.memory_snapshot()` gives.
+pub(super) fn list(path: &Path, from: impl Read) -> Result<Kept, FileError> {
+    let list: Vec<JsonSegment> = serde_json::from_reader(from)?;
+    Ok(Kept {
+        path: path.to_owned(),
+        image: None,
+        as_of_ns: None,
+        segments: segments(list, &Births::default(), None)?,
+        coverage: Vec::new(),
+    })
+}
+
+/// A dictionary.
+pub(super) fn document(path: &Path, from: impl Read) -> Result<Kept, FileError> {
+    let document: Document = serde_json::from_reader(from)?;
+    let mut births = Births::default();
+    for (device, trace) in (0i32..).zip(&document.device_traces) {
+        for entry in trace {
+            let came = entry.action == Action::Alloc;
+            births.entry(device, came, entry.addr, entry.time_us);
+        }
+    }
+    let header = document.header;
+    let times = header.as_ref().and_then(|h| h.as_of.zip(h.as_of_boot_ns));
+    let offset = times.map(|(unix, boot)| unix.saturating_sub(boot));
+    let mut kept = Kept {
+        path: path.to_owned(),
+        image: None,
+        as_of_ns: births.newest_ns,
+        segments: segments(document.segments, &births, offset)?,
+        coverage: Vec::new(),
+    };
+    let origin = document.memscope;
+    let origin = origin.map(|from| (from.as_of_unix_ns, from.process, from.coverage));
+    let header = header.map(|from| (from.as_of, from.process, from.coverage));
+    if let Some((as_of, process, coverage)) = header.or(origin) {
+        kept.as_of_ns = as_of.or(kept.as_of_ns);
+        kept.image = process.map(|process| process.image());
+        let notes = coverage.into_iter();
+        let note = |Note { code, text }| v1::CoverageNote { code, text };
+        kept.coverage.extend(notes.map(note));
+    }
+    Ok(kept)
+}
+
+fn segments(
+    list: Vec<JsonSegment>,
+    births: &Births,
+    offset: Option<u64>,
+) -> Result<Vec<Segment>, FileError> {
+    let mut segments = Vec::with_capacity(list.len());
+    for (number, segment) in list.into_iter().enumerate() {
+        let mut next = segment.address;
+        let mut blocks = Vec::with_capacity(segment.blocks.len());
+        for (place, block) in segment.blocks.into_iter().enumerate() {
+            let address = block.address.unwrap_or(next);
+            next = address.saturating_add(block.size_bytes);
+            let state = State::named(&block.state).ok_or_else(|| {
+                let what = format!("segment {number} block {place} has a state that is not known");
+                FileError::Shape(what)
+            })?;
+            let since = block.since_boot_ns.zip(offset);
+            let since = since.map(|(boot, offset)| boot.saturating_add(offset));
+            let traced = births.of.get(&(segment.device, address)).copied();
+            blocks.push(Block {
+                address,
+                size: block.size_bytes,
+                requested: block.requested_bytes,
+                state,
+                born_ns: since.or(traced),
+            });
+        }
+        segments.push(Segment {
+            device: segment.device,
+            stream: segment.stream,
+            size: segment.size_bytes,
+            blocks,
+        });
+    }
+    Ok(segments)
+}

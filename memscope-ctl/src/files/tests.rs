@@ -1,0 +1,252 @@
+//! Of files: real ones of PyTorch's, the same damaged, and some that only an enemy would make.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use proptest::prelude::*;
+
+/// PyTorch 2.11.0's on the simulated device: a dictionary in every protocol, and the older list of
+/// segments. Three blocks of 700, 2100 and 2800 bytes are held in a segment; another is free.
+const REAL: [(&str, &[u8]); 5] = [
+    (
+        "2",
+        include_bytes!("../../tests/snapshots/snapshot-2.pickle"),
+    ),
+    (
+        "3",
+        include_bytes!("../../tests/snapshots/snapshot-3.pickle"),
+    ),
+    (
+        "4",
+        include_bytes!("../../tests/snapshots/snapshot-4.pickle"),
+    ),
+    (
+        "5",
+        include_bytes!("../../tests/snapshots/snapshot-5.pickle"),
+    ),
+    (
+        "list",
+        include_bytes!("../../tests/snapshots/segments-4.pickle"),
+    ),
+];
+
+fn read(bytes: &[u8]) -> Result<Kept, FileError> {
+    read_file(Path::new("s"), bytes).map(|kept| kept.unwrap())
+}
+
+fn refused(bytes: &[u8]) -> String {
+    read(bytes).unwrap_err().to_string()
+}
+
+fn sizes(kept: &Kept) -> Vec<(u64, Option<u64>, State)> {
+    let blocks = kept.segments.iter().flat_map(|segment| &segment.blocks);
+    blocks.map(|b| (b.size, b.requested, b.state)).collect()
+}
+
+#[test]
+fn real_files_say_what_is_held() {
+    for (name, bytes) in REAL {
+        let kept = read(bytes).unwrap();
+        let held = kept.segments.iter().flat_map(|segment| &segment.blocks);
+        let mut asked: Vec<_> = held
+            .filter(|block| block.state == State::Active)
+            .map(|block| (block.size, block.requested, block.born_ns.is_some()))
+            .collect();
+        asked.sort_unstable();
+        let traced = name != "list";
+        let wanted = [(700, 1024), (2100, 2560), (2800, 3072)];
+        let wanted = wanted.map(|(asked, size)| (size, Some(asked), traced));
+        assert_eq!(asked, wanted, "{name}");
+        assert_eq!(kept.as_of_ns.is_some(), traced, "{name}");
+        assert_eq!(kept.image, None);
+        let total: u64 = kept.segments.iter().map(|segment| segment.size).sum();
+        let blocks: u64 = sizes(&kept).iter().map(|(size, ..)| size).sum();
+        assert_eq!(total, blocks, "{name}: blocks fill their segments");
+    }
+}
+
+#[test]
+fn a_file_cut_anywhere_ends_early() {
+    for (name, bytes) in REAL {
+        assert_eq!(refused(&bytes[..0]), "it is empty");
+        for end in 1..bytes.len() {
+            let said = refused(&bytes[..end]);
+            assert!(said.contains("ends early, after"), "{name}: {end}: {said}");
+        }
+    }
+}
+
+/// The same dictionary as a trigger of memscope's writes it as JSON.
+const DOCUMENT: &str = r#"{"segments": [{"device": 1, "address": 4096, "total_size": 2048, "stream": 5, "blocks":
+    [{"address": 4096, "size": 512, "requested_size": 500, "state": "active_allocated"},
+     {"address": 4608, "size": 1536, "requested_size": 0, "state": "inactive", "frames": []}]}],
+  "device_traces": [[], [{"action": "free_completed", "addr": 4096, "time_us": 6},
+     {"action": "alloc", "addr": 4096, "size": 500, "stream": 5, "time_us": 7, "frames": [{"line": 1}]},
+     {"action": "oom", "device_free": 9, "size": 1, "time_us": 9}]],
+  "allocator_settings": {"roundup_power2_divisions": {"1": 0}},
+  "memscope": {"version": "0.1.0", "pid": 7, "start_ticks": 8, "generation": 2, "as_of_unix_ns": 10000,
+     "coverage": [{"code": "c", "text": "t"}]}}"#;
+
+#[test]
+fn a_triggers_json_says_whose_it_is_and_when_blocks_came() {
+    let kept = read(DOCUMENT.as_bytes()).unwrap();
+    let (pid, start, generation) = (7, 8, 2);
+    let image = Image {
+        pid,
+        start,
+        generation,
+    };
+    assert_eq!(kept.image, Some(image));
+    assert_eq!(kept.as_of_ns, Some(10_000));
+    assert_eq!(kept.coverage.len(), 1);
+    assert_eq!(
+        sizes(&kept),
+        [
+            (512, Some(500), State::Active),
+            (1536, Some(0), State::Inactive)
+        ]
+    );
+    assert_eq!(kept.segments[0].blocks[0].born_ns, Some(7000));
+    // The list alone.
+    let list = &DOCUMENT[DOCUMENT.find('[').unwrap()..DOCUMENT.find(",\n  \"device").unwrap()];
+    let alone = read(list.as_bytes()).unwrap();
+    assert_eq!(sizes(&alone), sizes(&kept));
+    assert_eq!((alone.image, alone.as_of_ns), (None, None));
+}
+
+#[test]
+fn json_that_is_no_snapshot_is_refused_with_its_place() {
+    for (text, words) in [
+        ("{", "line 1"),
+        ("{}", "segments"),
+        ("[7]", "line 1"),
+        (r#"{"segments": [{"address": -5}]}"#, "line 1"),
+        (r#"{"segments": {}}"#, "line 1"),
+    ] {
+        let error = read(text.as_bytes()).unwrap_err();
+        let why = std::error::Error::source(&error).unwrap().to_string();
+        assert!(why.contains(words), "{text}: {why}");
+    }
+    // In unknown parts as in known ones.
+    for deep in ["{\"other\": ", "{\"segments\": "] {
+        let deep = deep.to_owned() + &"[".repeat(1_000_000);
+        assert!(matches!(read(deep.as_bytes()), Err(FileError::Json(_))));
+    }
+    let state = DOCUMENT.replace("inactive", "gone");
+    assert_eq!(
+        refused(state.as_bytes()),
+        "it holds no snapshot: segment 0 block 1 has a state that is not known"
+    );
+    for end in 1..DOCUMENT.len() {
+        assert!(matches!(
+            read(&DOCUMENT.as_bytes()[..end]),
+            Err(FileError::Json(_))
+        ));
+    }
+}
+
+fn key(name: &str) -> Vec<u8> {
+    [&[0x8c, name.len() as u8], name.as_bytes()].concat()
+}
+
+/// A place of the memo, recalled many times.
+fn recalled(place: u8, times: usize) -> Vec<u8> {
+    [b'h', place].repeat(times)
+}
+
+/// A pickle may say of a thing, again and again, that it is the same as before.
+#[test]
+fn a_small_file_does_not_become_a_large_state() {
+    let number = |name: &str| [&key(name)[..], b"K\x01"].concat();
+    let block = [
+        &b"}("[..],
+        &number("size"),
+        &key("state"),
+        &key("inactive"),
+        b"uq\x00",
+    ]
+    .concat();
+    let segment = |blocks: &[u8]| {
+        let numbers = [number("address"), number("total_size"), key("blocks")].concat();
+        [&b"}("[..], &numbers, b"](", blocks, b"eu"].concat()
+    };
+    let list = |segments: &[u8]| [b"\x80\x04](", segments, b"e."].concat();
+    let whole = segment(&block);
+    assert_eq!(read(&list(&whole)).unwrap().segments.len(), 1);
+    let many = segment(&[block.clone(), recalled(0, 500_000)].concat());
+    let said = refused(&list(&many));
+    assert!(
+        said.contains("segment 0 block 1 is there more than once"),
+        "{said}"
+    );
+    let many = [&whole[..], b"q\x01", &recalled(1, 500_000)].concat();
+    let said = refused(&list(&many));
+    assert!(said.contains("segment 1 is there more than once"), "{said}");
+
+    // Entries of traces, and traces.
+    let with = |name: &str, value: &[u8]| {
+        let segments = [&key("segments")[..], b"]", &key(name)].concat();
+        [b"\x80\x04}(", &segments[..], value, b"u."].concat()
+    };
+    let entries = [b"](}q\x00", &recalled(0, 500_000)[..], b"e"].concat();
+    for traces in [
+        [b"](", &entries[..], b"e"].concat(),
+        [&b"](](}eq\x00"[..], &recalled(0, 500_000), b"e"].concat(),
+    ] {
+        let said = refused(&with("device_traces", &traces));
+        assert!(said.contains("more than once"), "{said}");
+    }
+    // Notes of memscope's, which are copied.
+    let text = [&b"X\x00\x00\x10\x00"[..], &[b'x'; 1 << 20], b"q\x00"].concat();
+    let note = [&b"}("[..], &key("code"), &text, &key("text"), b"h\x00u"].concat();
+    let notes = [
+        note,
+        [&b"}("[..], &key("code"), b"h\x00", &key("text"), b"h\x00u"]
+            .concat()
+            .repeat(500_000),
+    ];
+    let notes = [&b"}"[..], &key("coverage"), b"](", &notes.concat(), b"es"].concat();
+    let kept = read(&with("memscope", &notes)).unwrap();
+    let copied = kept
+        .coverage
+        .iter()
+        .map(|note| note.code.len() + note.text.len());
+    assert!(copied.sum::<usize>() < 1 << 20);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn damage_is_read_or_refused(
+        which in 0..REAL.len(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = REAL[which].1.to_vec();
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        if let Ok(Some(kept)) = read_file(Path::new("s"), &bytes[..]) {
+            compare(&kept, &kept, true);
+            compare(&kept, &kept, false);
+        }
+    }
+
+    #[test]
+    fn damaged_json_is_read_or_refused(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = DOCUMENT.as_bytes().to_vec();
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        if let Ok(Some(kept)) = read_file(Path::new("s"), &bytes[..]) {
+            compare(&kept, &kept, true);
+        }
+    }
+}

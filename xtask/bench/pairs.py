@@ -1,8 +1,8 @@
 """Times allocations with their frees, on request.
 
-Reads lines from standard input: `pairs N` answers with the microseconds per allocation and free (the
-best of seven runs of N, and the median); `record KIND` switches PyTorch's own recorder (`off`,
-`python`, `all`); `hold N` keeps N blocks; `fill N` switches it on and makes N entries of its trace; `dump FILE`
+Reads lines from standard input: `pairs N [DEPTH]` answers with the microseconds per allocation and free (the
+best of seven runs of N, and the median), so many Python frames deep; `record KIND [fresh]` switches PyTorch's own recorder (`off`,
+`python`, `all`; `fresh`: with a list that grows); `hold N` keeps N blocks; `fill N` switches it on and makes N entries of its trace; `dump FILE`
 has PyTorch write its snapshot, and answers with seconds and with what the process's memory grew by at most; `end`
 ends. Answers are lines of JSON.
 """
@@ -68,7 +68,9 @@ print(json.dumps({"ready": torch.__version__}), flush=True)
 for line in sys.stdin:
     word, *rest = line.split()
     if word == "pairs":
-        times = depth(20, lambda: [run(int(rest[0])) for _ in range(7)])
+        # Around the loop are this module, a lambda, the list and the loop's own function.
+        levels = int(rest[1]) - 5 if len(rest) > 1 else 20
+        times = depth(levels, lambda: [run(int(rest[0])) for _ in range(7)])
         print(json.dumps({"best": min(times), "median": statistics.median(times)}), flush=True)
     elif word == "hold":
         kept = [torch.empty(1024 + 512 * (n % 7), dtype=torch.uint8, device=torch.device("cuda")) for n in range(int(rest[0]))]
@@ -83,7 +85,8 @@ for line in sys.stdin:
         if rest[0] == "off":
             torch.cuda.memory._record_memory_history(enabled=None)
         else:
-            torch.cuda.memory._record_memory_history(max_entries=100_000, stacks=rest[0])
+            bounds = {} if "fresh" in rest else {"max_entries": 100_000}
+            torch.cuda.memory._record_memory_history(stacks=rest[0], **bounds)
         print(json.dumps({"record": rest[0]}), flush=True)
     elif word == "end":
         break

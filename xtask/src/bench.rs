@@ -30,6 +30,10 @@ pub struct Options {
     #[arg(long, conflicts_with = "readings")]
     pub export: bool,
 
+    /// What stacks cost at several depths, instead: beside an empty probe and PyTorch's own recorder
+    #[arg(long, conflicts_with_all = ["readings", "export"])]
+    pub stacks: bool,
+
     /// Entries of that trace
     #[arg(long, default_value_t = 1_000_000)]
     pub events: u32,
@@ -55,7 +59,7 @@ impl Bench {
 }
 
 /// The answers are flat JSON objects of numbers.
-fn median_of(line: &str) -> Result<f64> {
+pub(crate) fn median_of(line: &str) -> Result<f64> {
     let at = line
         .find("\"median\":")
         .context("no median in the answer")?;
@@ -71,6 +75,9 @@ fn median_of(line: &str) -> Result<f64> {
 pub fn run(options: &Options) -> Result<()> {
     if options.readings {
         return crate::bench_read::run(options);
+    }
+    if options.stacks {
+        return crate::bench_stacks::run(options);
     }
     if options.export {
         return crate::bench_export::run(options);

@@ -6,6 +6,7 @@
 mod bench;
 mod bench_export;
 mod bench_read;
+mod bench_stacks;
 mod conformance;
 mod demo;
 mod ebpf;

@@ -25,17 +25,27 @@ static RULES: HashMap<u64, Rule> = HashMap::with_max_entries(RULES_MOST, BPF_F_N
 /// Buffers of one walk.
 #[repr(C)]
 pub struct Natives {
-    /// What lies below a canonical frame address.
-    below: [u64; BELOW],
+    /// A piece of the stack: a helper call costs far more than what it copies. Some bytes more than are read, so that
+    /// an offset never leads outside.
+    window: [u8; WINDOW + BELOW],
     /// Innermost first.
     pub frames: [u64; MOST_NATIVE],
 }
 
-/// So many words are read at once: where compilers keep the return address and the frame pointer.
-const BELOW: usize = 8;
+/// Bytes of the stack that are read at once.
+const WINDOW: usize = 4096;
+/// Bytes below a canonical frame address in which compilers keep the return address and the frame pointer.
+const BELOW: usize = 64;
 
 #[map]
 static NATIVES: PerCpuArray<Natives> = PerCpuArray::with_max_entries(WALKS, 0);
+
+/// Rules that were used last, by the low bits of a hash of their keys: an array costs a tenth of what a hash table
+/// does. Another task may interrupt the one that writes an entry, so an entry proves itself: its first word is
+/// its key and its second, mixed.
+#[map]
+static CACHE: PerCpuArray<[u64; 2]> = PerCpuArray::with_max_entries(CACHED, 0);
+const CACHED: u32 = 1 << 13;
 
 /// `Native::end`, which begins as 0 and stays that where there were more frames than steps: the rule of `pc` is not known yet.
 const UNKNOWN: u64 = 1;
@@ -53,6 +63,11 @@ struct Native {
     hash: u64,
     count: u64,
     end: u64,
+    /// The window: where it begins, and the largest distance at which a frame's end lies whole in it.
+    base: u64,
+    reach: u64,
+    /// What makes cached rules void when it changes.
+    salt: u64,
     handle: u32,
     reserved: u32,
     natives: *mut Natives,
@@ -126,18 +141,64 @@ fn keep(walk: &mut Native, address: u64) {
     walk.hash = mix(walk.hash, address);
 }
 
-/// One frame. 1 ends the walk.
+/// The rule of an address.
+#[inline(always)]
+fn rule_of(walk: &Native) -> Option<Rule> {
+    let key = rule_key(walk.handle, walk.pc);
+    let proof = mix(key, walk.salt);
+    let cached = CACHE.get_ptr_mut((proof >> 20) as u32 & (CACHED - 1))?;
+    // SAFETY: a map value.
+    let [first, second] = unsafe {
+        [
+            read_volatile(&raw const (*cached)[0]),
+            read_volatile(&raw const (*cached)[1]),
+        ]
+    };
+    if first == mix(second, proof) {
+        return Some(Rule(second));
+    }
+    let rule = RULES.get_ptr(&key)?;
+    // SAFETY: map values.
+    unsafe {
+        let rule = *rule;
+        write_volatile(&raw mut (*cached)[0], mix(rule.0, proof));
+        write_volatile(&raw mut (*cached)[1], rule.0);
+        Some(rule)
+    }
+}
+
+/// Reads the window anew, so that it begins with this address; as much as there is before the stack ends.
+#[inline(always)]
+fn refill(walk: &mut Native, base: u64) -> bool {
+    // SAFETY: a map value.
+    let window = unsafe { &raw mut (*walk.natives).window } as *mut c_void;
+    walk.base = base;
+    walk.reach = (WINDOW - BELOW) as u64;
+    // SAFETY: the buffer has that length.
+    if unsafe { bpf_probe_read_user(window, WINDOW as u32, base as *const c_void) } == 0 {
+        return true;
+    }
+    let mut len = STACK_PAGE as u64 - (base & (STACK_PAGE as u64 - 1));
+    if len < BELOW as u64 {
+        len = BELOW as u64;
+    }
+    walk.reach = len - BELOW as u64;
+    // SAFETY: as above; a page is as long as the window.
+    unsafe { bpf_probe_read_user(window, len as u32, base as *const c_void) == 0 }
+}
+
+/// One frame, or one move of the window. 1 ends the walk.
 #[inline(never)]
 extern "C" fn step_native(_index: u64, walk: *mut Native) -> i64 {
     // SAFETY: the callback of `bpf_loop` with the structure given to it.
     let walk = unsafe { &mut *walk };
-    let key = rule_key(walk.handle, walk.pc);
-    let Some(rule) = RULES.get_ptr(&key) else {
+    if walk.count >= MOST_NATIVE as u64 {
+        return 1;
+    }
+    let Some(rule) = rule_of(walk) else {
         walk.end = UNKNOWN;
         return 1;
     };
-    // SAFETY: a map value.
-    let rule = unsafe { *rule };
     let kind = rule.kind();
     if kind >= RULE_END {
         walk.end = if kind == RULE_END { WHOLE } else { STOPPED };
@@ -153,27 +214,23 @@ extern "C" fn step_native(_index: u64, walk: *mut Native) -> i64 {
         walk.end = STOPPED;
         return 1;
     }
-    // SAFETY: a map value.
-    let below = unsafe { &raw mut (*walk.natives).below } as *mut u64;
-    let bytes = (BELOW * 8) as u64;
-    // SAFETY: the buffer has that length.
-    let failed = unsafe {
-        bpf_probe_read_user(
-            below as *mut c_void,
-            bytes as u32,
-            frame.wrapping_sub(bytes) as *const c_void,
-        ) != 0
-    };
-    if failed {
+    let below = frame.wrapping_sub(BELOW as u64);
+    if below.wrapping_sub(walk.base) > walk.reach {
+        if refill(walk, below) {
+            return 0;
+        }
         walk.end = STOPPED;
         return 1;
     }
+    let at = (below.wrapping_sub(walk.base) & (WINDOW as u64 - 1)) as usize;
+    // SAFETY: a map value; the window is longer than the mask by the bytes that are looked at.
+    let below = unsafe { (&raw const (*walk.natives).window as *const u8).add(at) };
     let place = rule.bp();
     if place != 0 || rule.bp_from_bp() {
-        if !rule.bp_from_bp() && place < 0 && place >= -(bytes as i64) {
-            let at = ((BELOW as i64 + place / 8) as usize) & (BELOW - 1);
+        if !rule.bp_from_bp() && place < 0 && place >= -(BELOW as i64) {
+            let at = ((BELOW as i64 + place) as usize) & (BELOW - 8);
             // SAFETY: within the buffer.
-            walk.bp = unsafe { read_volatile(below.add(at)) };
+            walk.bp = unsafe { read_volatile(below.add(at) as *const u64) };
         } else {
             let from = if rule.bp_from_bp() { walk.bp } else { frame };
             let Some(bp) = read::user::<u64>(from.wrapping_add(place as u64)) else {
@@ -185,7 +242,7 @@ extern "C" fn step_native(_index: u64, walk: *mut Native) -> i64 {
     }
     walk.sp = frame;
     // SAFETY: within the buffer.
-    walk.pc = unsafe { read_volatile(below.add(BELOW - 1)) };
+    walk.pc = unsafe { read_volatile(below.add(BELOW - 8) as *const u64) };
     keep(walk, walk.pc);
     0
 }
@@ -195,6 +252,9 @@ extern "C" fn step_native(_index: u64, walk: *mut Native) -> i64 {
 pub fn buffers(index: u32) -> Option<*mut Natives> {
     NATIVES.get_ptr_mut(index)
 }
+
+/// A step may only move the window, so there are more steps than frames.
+const STEPS: u32 = MOST_NATIVE as u32 * 2;
 
 /// Walks the stack of the current thread; `index` is that of the claimed buffers.
 #[inline(never)]
@@ -210,7 +270,11 @@ pub fn walk(process: *mut ProcessEntry, tid: u32, index: u32, place: &Place, out
         // Zeros that the verifier does not know, as in the walk of Python's frames.
         count: out.count,
         end: out.copied,
+        base: place.sp.wrapping_add(1),
+        reach: out.copied,
         // SAFETY: a map value.
+        salt: unsafe { (*process).stack_salt },
+        // SAFETY: as above.
         handle: unsafe { (*process).handle },
         reserved: 0,
         natives,
@@ -229,7 +293,7 @@ pub fn walk(process: *mut ProcessEntry, tid: u32, index: u32, place: &Place, out
     // SAFETY: the callback and its structure, which outlives the call.
     unsafe {
         bpf_loop(
-            MOST_NATIVE as u32 - 2,
+            STEPS,
             step_native as *const c_void as *mut c_void,
             &raw mut walk as *mut c_void,
             0,

@@ -3,10 +3,15 @@
 use std::path::Path;
 
 use memscope_decode::{Decoder, Outcome};
-use memscope_journal::{Recording, RecordingError};
+use memscope_journal::{Recording, RecordingError, Records};
 use memscope_ledger::event::{Body, CoverageNote, Event, EventId};
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
+
+/// How much later than a stack its names may come: the daemon may have been busy.
+const NAMED_WITHIN_NS: u64 = 5_000_000_000;
+/// Records between two looks at whether a name is missing still.
+const RECORDS_PER_LOOK: u32 = 1000;
 
 /// What a recording told.
 pub struct Replayed {
@@ -53,6 +58,35 @@ pub enum Until {
     Event(u64),
 }
 
+/// Reads on for the names of the stacks that are there: what comes after a moment may tell who was there then.
+fn read_names(
+    records: &mut Records,
+    decoder: &mut Decoder,
+    ledger: &mut Ledger,
+    until_ns: u64,
+) -> Result<(), RecordingError> {
+    let mut left = 0;
+    loop {
+        if left == 0 {
+            if !ledger.has_unnamed() {
+                return Ok(());
+            }
+            left = RECORDS_PER_LOOK;
+        }
+        left -= 1;
+        let Some(entry) = records.next_record()? else {
+            return Ok(());
+        };
+        decoder.seek(entry.sequence);
+        if let Outcome::Decoded(event) = decoder.decode(entry.record) {
+            if event.time_ns > until_ns {
+                return Ok(());
+            }
+            ledger.learn(&event);
+        }
+    }
+}
+
 fn fold(
     path: &Path,
     config: LedgerConfig,
@@ -84,6 +118,9 @@ fn fold(
         count += 1;
         if let Outcome::Decoded(event) = decoder.decode(entry.record) {
             if !entry.repeated && stop(&ledger, &event) {
+                ledger.learn(&event);
+                let until = event.time_ns.saturating_add(NAMED_WITHIN_NS);
+                read_names(&mut records, &mut decoder, &mut ledger, until)?;
                 break;
             }
             ledger.apply(&event);

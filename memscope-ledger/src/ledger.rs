@@ -98,6 +98,20 @@ impl Ledger {
         }
     }
 
+    /// Takes from an event that lies behind the moment asked about only what names the stacks before it: a
+    /// stack is named when somebody has found the time, a little later than it was seen.
+    pub fn learn(&mut self, event: &Event) {
+        if let Some(process) = self.processes.get_mut(&event.process) {
+            process.stacks.learn(&event.body, event.id.sequence);
+        }
+    }
+
+    /// Whether there are stacks with frames that nobody has named yet.
+    pub fn has_unnamed(&self) -> bool {
+        let mut processes = self.processes.values();
+        processes.any(|process| process.stacks.has_unnamed())
+    }
+
     fn attach(&mut self, event: &Event, facts: &ProcessFacts) {
         // One pid is one process at a time: an older one has ended without a word of it.
         for old in self.processes.values_mut() {

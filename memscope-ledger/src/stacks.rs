@@ -5,7 +5,7 @@
 //! and stack. Refuses: to name anything twice: the first name of a sighting is what its stacks have, and
 //! what is told when it dies has the last word.
 
-use crate::event::{CodeName, NativeName, StackRef, StackSeen};
+use crate::event::{Body, CodeName, NativeName, StackRef, StackSeen};
 use crate::fast_hash::FastMap;
 use crate::report::{Frame, FrameKind, Stack, Tally};
 use std::collections::HashMap;
@@ -194,6 +194,35 @@ impl Stacks {
         {
             code.name = Some(name.clone());
         }
+    }
+
+    /// Takes what names stacks that are there, and nothing else of what came after them.
+    pub(crate) fn learn(&mut self, body: &Body, number: u64) {
+        match body {
+            Body::Stack(seen) => {
+                self.completes(seen);
+            }
+            Body::Code(name) => self.named(name),
+            Body::Native(name) => {
+                // Later another file may come to lie there.
+                self.natives
+                    .entry(name.address)
+                    .or_insert_with(|| Arc::new(NativeName::clone(name)));
+            }
+            Body::CodeDied { code } => self.died(*code, number),
+            _ => {}
+        }
+    }
+
+    /// Whether there are frames that nobody has named yet.
+    pub(crate) fn has_unnamed(&self) -> bool {
+        let mut codes = self.codes.iter();
+        let mut held = self.held.iter();
+        codes.any(|code| code.name.is_none())
+            || held.any(|held| {
+                let mut natives = held.content.natives.iter();
+                natives.any(|address| !self.natives.contains_key(address))
+            })
     }
 
     /// What names the code object that an address names now.

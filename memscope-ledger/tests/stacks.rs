@@ -216,6 +216,47 @@ fn an_address_that_is_used_again() {
     assert_eq!(titles(&ledger), ["first:10", "second:10"]);
 }
 
+/// Of what lies behind the moment asked about, names count for the stacks before it, and nothing else.
+#[test]
+fn what_comes_later_names_what_was_there() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let mut sim = Sim::new(Mode::Calibrated);
+    for (id, code) in [(50, 0x1000), (51, 0x2000)] {
+        say(&mut ledger, seen(id, &[(code, code + 100)]));
+        sim.time += MS;
+        sim.stack = StackRef::Id(id);
+        sim.alloc(0, 0, 1000);
+        sim.feed(&mut ledger);
+    }
+    let before = ledger.stats(P, as_of(0)).unwrap();
+    assert!(ledger.has_unnamed());
+    let mut number = 100;
+    let mut learn = |ledger: &mut Ledger, body: Body| {
+        number += 1;
+        let mut later = event(P, 2 * SECOND, body);
+        later.id.sequence = number;
+        ledger.learn(&later);
+        number
+    };
+    // The first dies, another one comes in its place and is named before the first is.
+    let death = learn(&mut ledger, Body::CodeDied { code: 0x1000 });
+    learn(&mut ledger, seen(52, &[(0x1000, 0x1064)]));
+    learn(&mut ledger, named(0x1000, "another", None));
+    assert!(ledger.has_unnamed());
+    learn(&mut ledger, named(0x1000, "first", Some(death)));
+    learn(&mut ledger, named(0x2000, "second", None));
+    assert!(!ledger.has_unnamed());
+    learn(&mut ledger, Body::Exited);
+    let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+    let titles: BTreeMap<String, u64> = rows
+        .iter()
+        .map(|row| (title(&row.stack), row.live.count))
+        .collect();
+    let wanted = ["first:10", "second:10"].map(|title| (title.to_owned(), 1));
+    assert_eq!(titles, BTreeMap::from(wanted));
+    assert_eq!(ledger.stats(P, as_of(0)).unwrap(), before);
+}
+
 #[test]
 fn lines_are_where_they_begin() {
     let Body::Code(name) = named(0x1000, "f", None) else {

@@ -19,7 +19,7 @@ struct Script {
 impl Script {
     fn start(variables: &[(&str, &str)]) -> Script {
         let mut torch = Torch::start(variables);
-        torch.ask("history bare");
+        torch.ask("history");
         Script {
             torch,
             folder: scratch(),
@@ -34,12 +34,12 @@ impl Script {
         self.moments.push((after.to_owned(), file, taken));
     }
 
-    /// Each moment equals the script's. Gives segments, blocks and trace entries compared.
-    fn assert_moments(&self, ask: impl Fn(&[&str]) -> Asking) -> [u64; 3] {
+    /// Each moment equals the script's. Gives segments, blocks, trace entries and stacks compared.
+    fn assert_moments(&self, ask: impl Fn(&[&str]) -> Asking) -> [u64; 4] {
         let file = self.folder.path().join("then.pickle");
         let path = file.to_str().unwrap();
         let pid = self.torch.pid_text();
-        let mut compared = [0; 3];
+        let mut compared = [0; 4];
         let mut states = BTreeSet::new();
         for (after, own, taken) in &self.moments {
             let at = taken.to_string();
@@ -48,7 +48,10 @@ impl Script {
             let found = compare(own, &file);
             let none = Value::Object(serde_json::Map::new());
             assert_eq!(found["differing"], none, "after {after}: {found:#}");
-            for (sum, key) in compared.iter_mut().zip(["segments", "blocks", "entries"]) {
+            for (sum, key) in compared
+                .iter_mut()
+                .zip(["segments", "blocks", "entries", "stacks"])
+            {
                 *sum += number(&found[key]);
             }
             states.insert(found["entries"].to_string());
@@ -70,13 +73,13 @@ impl Script {
             Asking::new(first.iter().chain(words))
         });
         assert_eq!(live, recorded);
-        let [segments, blocks, entries] = live;
+        let [segments, blocks, entries, stacks] = live;
         assert!(
             segments > 20 && blocks > 200 && entries > 10_000,
             "{live:?}"
         );
         println!(
-            "{} moments: {segments} segments, {blocks} blocks, {entries} entries equal",
+            "{} moments: {segments} segments, {blocks} blocks, {entries} entries, {stacks} stacks equal",
             self.moments.len()
         );
     }

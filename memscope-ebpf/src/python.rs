@@ -118,6 +118,44 @@ fn refill(walk: &mut Walk) -> i64 {
     0
 }
 
+/// Frames of one step of hashing: a call of the step costs as much as several frames.
+const TOGETHER: u32 = 8;
+
+/// Some frames inside the window, then a move of it. 1 ends the walk.
+#[inline(always)]
+fn hash_some(walk: &mut Walk) -> i64 {
+    let (base, reach) = (walk.base, walk.reach);
+    let (previous, instruction) = (
+        (walk.frame_previous & FRAME_MASK) as usize,
+        (walk.frame_instruction & FRAME_MASK) as usize,
+    );
+    // SAFETY: a map value.
+    let window = unsafe { &raw const (*walk.scratch).window as *const u8 };
+    let (mut frame, mut hash) = (walk.frame, walk.hash);
+    for _ in 0..TOGETHER {
+        // No frame lies at 0, so the last one's caller is beyond reach as well.
+        let at = frame.wrapping_sub(base);
+        if at > reach {
+            break;
+        }
+        // SAFETY: the window is longer than the mask by the largest offset and a word.
+        unsafe {
+            let from = window.add((at & (WINDOW as u64 - 1)) as usize);
+            hash = mix(hash, read_volatile(from.add(instruction) as *const u64));
+            frame = read_volatile(from.add(previous) as *const u64);
+        }
+    }
+    walk.hash = hash;
+    walk.frame = frame;
+    if frame == 0 {
+        return 1;
+    }
+    if frame.wrapping_sub(base) > reach {
+        return refill(walk);
+    }
+    0
+}
+
 /// One frame, or one move of the window. 1 ends the walk.
 #[inline(always)]
 fn step<const WHAT: u8>(walk: &mut Walk) -> i64 {
@@ -135,13 +173,9 @@ fn step<const WHAT: u8>(walk: &mut Walk) -> i64 {
     let previous = field(from, walk.frame_previous, FRAME_MASK);
     let instruction = field(from, walk.frame_instruction, FRAME_MASK);
     if WHAT == HASH {
-        if walk.kind == PYTHON_FRAME_OBJECTS {
-            // The index alone does not tell the code object.
-            walk.hash = mix(walk.hash, field(from, walk.frame_code, FRAME_MASK));
-            walk.hash = mix(walk.hash, instruction & 0xffff_ffff);
-        } else {
-            walk.hash = mix(walk.hash, instruction);
-        }
+        // Of frame objects the index of the instruction alone does not tell the code object.
+        walk.hash = mix(walk.hash, field(from, walk.frame_code, FRAME_MASK));
+        walk.hash = mix(walk.hash, instruction & 0xffff_ffff);
     } else {
         let code = field(from, walk.frame_code, FRAME_MASK) & !walk.code_tags;
         let owner = field(from, walk.frame_owner, FRAME_MASK) & 0xff;
@@ -199,7 +233,11 @@ fn keep(walk: &mut Walk, code: u64, instruction: u64, entry: bool) {
 #[inline(never)]
 extern "C" fn step_hash(_index: u64, walk: *mut Walk) -> i64 {
     // SAFETY: the callback of `bpf_loop` with the structure given to it.
-    step::<HASH>(unsafe { &mut *walk })
+    let walk = unsafe { &mut *walk };
+    if walk.kind == PYTHON_FRAME_OBJECTS {
+        return step::<HASH>(walk);
+    }
+    hash_some(walk)
 }
 
 #[inline(never)]

@@ -54,23 +54,27 @@ pub fn run(options: &Options) -> Result<()> {
     if options.setup {
         return Ok(());
     }
-    process::run(
-        process::command("cargo")
-            .args([
-                "test",
-                "--locked",
-                "-p",
-                "memscope-python",
-                "--features",
-                "pythons",
-                "--test",
-                "chroots",
-                "--no-fail-fast",
-                "--",
-                "--nocapture",
-            ])
-            .env("MEMSCOPE_PYTHONS", list),
-    )
+    process::run(process::command("cargo").args([
+        "build",
+        "--locked",
+        "-p",
+        "memscope-daemon",
+        "-p",
+        "memscope-ctl",
+    ]))?;
+    // From outside, as the daemon reads a process; then through the walk in the kernel.
+    for (package, test) in [
+        ("memscope-python", "chroots"),
+        ("memscope-tests", "interpreters"),
+    ] {
+        process::run(
+            process::command("cargo")
+                .args(["test", "--locked", "-p", package, "--features", "pythons"])
+                .args(["--test", test, "--no-fail-fast", "--", "--nocapture"])
+                .env("MEMSCOPE_PYTHONS", &list),
+        )?;
+    }
+    Ok(())
 }
 
 /// Makes sure that there is a root with this release; says which versions of Python are in it.

@@ -12,7 +12,8 @@ mod record;
 pub use cookie::{Cookie, NO_ARG, Op, PtrMode, SizeMode, TorchAbi};
 pub use map::{
     CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING,
-    NOWHERE, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS, WATCH_ALL, name,
+    NOWHERE, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS, STACK_TIMED,
+    WATCH_ALL, name,
 };
 pub use native::*;
 pub use python::*;

@@ -90,7 +90,18 @@ pub struct ProcessEntry {
     /// Counts the code objects seen in stacks that have died: mixed in as well, since another code
     /// object may lie at the same address.
     pub code_deaths: u64,
+    /// Most frames of a stack, of Python and of compiled code each.
+    pub stack_depth: u32,
+    /// Logarithm to base 2 of how many bytes one stack is taken for; 0: every allocation's is taken.
+    pub stack_sampling: u32,
+    /// Stacks taken.
+    pub stacks: u64,
+    /// Nanoseconds of that, put together from one in [`STACK_TIMED`] of them.
+    pub stack_ns: u64,
 }
+
+/// One stack in so many is timed.
+pub const STACK_TIMED: u64 = 64;
 
 /// Settings for all programs.
 #[repr(C)]
@@ -187,7 +198,7 @@ impl DropReason {
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<ProcessEntry>() == 72);
+    assert!(core::mem::size_of::<ProcessEntry>() == 96);
     assert!(core::mem::size_of::<GlobalConfig>() == 8);
     assert!(core::mem::size_of::<InflightCall>() == 80);
     assert!(core::mem::size_of::<InflightThread>() == 8 + 80 * MAX_NESTING);

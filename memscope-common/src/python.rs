@@ -22,8 +22,15 @@ pub const STACK_NO_FRAMES: u64 = 1;
 pub const STACK_UNREADABLE: u64 = 2;
 /// All buffers of the processor were in use by walks that had been interrupted.
 pub const STACK_BUSY: u64 = 3;
+/// Stacks are sampled, and this allocation was none of those whose stack is taken.
+pub const STACK_NOT_SAMPLED: u64 = 4;
 /// Identities of stacks begin here.
 pub const STACK_FIRST: u64 = 16;
+/// Bits of an identity. In an event's header lie above them: the logarithm to base 2 of how many bytes one sampled
+/// stack stands for; 0: every allocation's stack was taken.
+pub const STACK_BITS: u32 = 58;
+/// An identity's bits.
+pub const STACK_MASK: u64 = (1 << STACK_BITS) - 1;
 
 /// `PythonEntry::kind`: the walk is off.
 pub const PYTHON_NONE: u32 = 0;

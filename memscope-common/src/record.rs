@@ -5,7 +5,7 @@
 //! wrote them (the journal's header names it).
 
 /// Version of the layouts in this module; a reader refuses a newer one.
-pub const RECORD_VERSION: u8 = 2;
+pub const RECORD_VERSION: u8 = 3;
 
 /// "Not known" for a device ordinal.
 pub const DEVICE_UNKNOWN: i32 = -1;

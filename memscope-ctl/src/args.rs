@@ -5,7 +5,7 @@ mod trigger;
 pub(crate) use trigger::{AddTrigger, GetKept, Kept, KeptCommand, Trigger, TriggerCommand};
 
 use crate::stack_args::{FlameGraph, Top};
-use crate::units::{parse_duration, parse_timeout};
+use crate::units::{parse_duration, parse_size, parse_timeout};
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use memscope_proto::v1::Moment;
 use std::path::PathBuf;
@@ -207,6 +207,15 @@ pub(crate) struct Attach {
     /// Stacks of the allocations.
     #[arg(long, value_enum, default_value_t = Stacks::Python)]
     pub(crate) stacks: Stacks,
+    /// Most frames of a stack, of Python and of compiled code each; outer ones are cut off.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) stack_depth: Option<u32>,
+    /// Take a stack of one allocation in so many bytes only, a power of two such as 1MiB.
+    ///
+    /// An allocation of a share of that is taken with that probability, and stands for all of it: what is
+    /// said of stacks is an estimate then. Sizes and totals are exact all the same.
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub(crate) stack_sample: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -140,6 +140,24 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
+/// `4096`, `64KiB`, `1MiB`, `2GiB`.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale = match &text[digits.len()..] {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        unit => return Err(format!("{unit:?} is no unit: use KiB, MiB or GiB")),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "write it as 4096, 64KiB or 1MiB".to_owned())?;
+    number
+        .checked_mul(1 << scale)
+        .ok_or_else(|| "that is more than there are bytes".to_owned())
+}
+
 /// A duration that is not zero.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {

@@ -19,6 +19,7 @@ fn event(sequence: u64, process: u32, body: Body) -> Event {
         tid: 100 + process,
         lost_before: 0,
         stack: memscope_ledger::event::StackRef::NotTaken,
+        sampling: 0,
         body,
     }
 }

@@ -80,6 +80,13 @@ pub struct Config {
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub snapshot_pause: u64,
 
+    /// Time that walking stacks may take in a process, in percent of one processor, or `off`.
+    ///
+    /// Where it takes more, frames of compiled code are left out, then stacks are taken of one allocation in
+    /// 1 MiB, in 64 MiB, and of none, until it has become cheaper; coverage says so (`stacks_reduced`).
+    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = stack_budget)]
+    pub stack_budget: StackBudget,
+
     /// Kind of links for the probes. `auto`: one link for many sites where the kernel can (6.6), else
     /// one perf event for each.
     #[arg(long, value_enum, default_value_t = Links::Auto)]
@@ -114,6 +121,21 @@ impl Links {
             Links::Multi => Some(AttachMethod::Multi),
             Links::Perf => Some(AttachMethod::Perf),
         }
+    }
+}
+
+/// Share of a processor that stacks may take; `None`: any.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StackBudget(pub Option<f64>);
+
+fn stack_budget(text: &str) -> Result<StackBudget, String> {
+    if text == "off" {
+        return Ok(StackBudget(None));
+    }
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    match number.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(StackBudget(Some(percent / 100.0))),
+        _ => Err("give a percentage above 0, such as 10, or `off`".to_owned()),
     }
 }
 

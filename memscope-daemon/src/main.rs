@@ -226,6 +226,7 @@ async fn serve_live(config: &Config) -> Result<()> {
         keeper.clone(),
         (orders.clone(), order_queue),
         ring_bytes / 4,
+        config.stack_budget.0,
     )
     .context("the tracer could not be started")?;
     let serving = Serving {

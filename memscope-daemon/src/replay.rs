@@ -105,6 +105,7 @@ fn fold(
         tid: 0,
         lost_before: 0,
         stack: memscope_ledger::event::StackRef::NotTaken,
+        sampling: 0,
         body: Body::Clock {
             unix_ns: header.clock.unix_ns,
         },

@@ -78,6 +78,7 @@ impl Decoder {
                 tid: header.tid,
                 lost_before: header.lost_before,
                 stack: kernel::stack_ref(header.stack),
+                sampling: kernel::sampling(header.stack),
                 body,
             }),
             Ok(Said::Notice(what)) => Outcome::Notice(Notice {

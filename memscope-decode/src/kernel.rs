@@ -10,9 +10,10 @@ use memscope_common::{
     CodeRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_MAPPINGS, KIND_OOM,
     KIND_PROCESS, KIND_REPORT, KIND_STACK, KIND_STACK_COPY, KIND_TRACE, MappingsRecord, OomRecord,
     Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord,
-    STACK_AT_ENTRY, STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_NO_FRAMES, STACK_NONE,
-    STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord, StackRecord,
-    TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
+    STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_MASK, STACK_NO_FRAMES,
+    STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE,
+    StackCopyRecord, StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS,
+    TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
     Body, Call, CallOp, PoolOom, PoolReport, PoolTrace, ProcessHandle, StackRef, StackSeen,
@@ -217,13 +218,19 @@ fn oom(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
     })))
 }
 
+/// How many bytes its stack stands for, as a logarithm.
+pub(crate) fn sampling(stack: u64) -> u8 {
+    (stack >> STACK_BITS) as u8
+}
+
 /// Which stack a header names.
 pub(crate) fn stack_ref(stack: u64) -> StackRef {
-    match stack {
+    match stack & STACK_MASK {
         STACK_NONE => StackRef::NotTaken,
         STACK_NO_FRAMES => StackRef::NoPython,
         STACK_UNREADABLE => StackRef::Unreadable,
         STACK_BUSY => StackRef::Busy,
+        STACK_NOT_SAMPLED => StackRef::NotSampled,
         id => StackRef::Id(id),
     }
 }

@@ -57,6 +57,7 @@ fn a_call_has_the_name_and_layer_of_its_site() {
             tid: 99,
             lost_before: 4,
             stack: StackRef::NotTaken,
+            sampling: 0,
             body: Body::Call(Call {
                 function: "cudaMalloc".into(),
                 layer: Layer::Runtime,

@@ -28,8 +28,15 @@ pub struct Natives {
     /// A piece of the stack: a helper call costs far more than what it copies. Some bytes more than are read, so that
     /// an offset never leads outside.
     window: [u8; WINDOW + BELOW],
+    pub walk: Native,
     /// Innermost first.
     pub frames: [u64; MOST_NATIVE],
+}
+
+/// What the steps of a loop get, which must lie on the stack.
+#[repr(C)]
+struct Context {
+    natives: *mut Natives,
 }
 
 /// Bytes of the stack that are read at once.
@@ -47,21 +54,25 @@ static NATIVES: PerCpuArray<Natives> = PerCpuArray::with_max_entries(WALKS, 0);
 static CACHE: PerCpuArray<[u64; 2]> = PerCpuArray::with_max_entries(CACHED, 0);
 const CACHED: u32 = 1 << 13;
 
-/// `Native::end`, which begins as 0 and stays that where there were more frames than steps: the rule of `pc` is not known yet.
+/// `Native::end`: there were more frames than steps.
+const MORE: u64 = 0;
+/// The rule of `pc` is not known yet.
 const UNKNOWN: u64 = 1;
 /// The outermost frame was reached.
 const WHOLE: u64 = 2;
 /// Not to be unwound further.
 const STOPPED: u64 = 3;
 
-/// Where a walk stands.
+/// Where a walk stands; in a map, of which the verifier knows nothing.
 #[repr(C)]
-struct Native {
+pub struct Native {
     pc: u64,
     sp: u64,
     bp: u64,
-    hash: u64,
-    count: u64,
+    /// Identifies the frames so far.
+    pub hash: u64,
+    /// How many are in `frames`.
+    pub count: u64,
     end: u64,
     /// The window: where it begins, and the largest distance at which a frame's end lies whole in it.
     base: u64,
@@ -70,20 +81,6 @@ struct Native {
     salt: u64,
     handle: u32,
     reserved: u32,
-    natives: *mut Natives,
-}
-
-/// What came of a walk.
-#[derive(Clone, Copy)]
-pub struct Walked {
-    /// Identifies the frames.
-    pub hash: u64,
-    /// How many are in `frames`.
-    pub count: u64,
-    /// There are more.
-    pub cut: bool,
-    /// A piece of the stack was sent under this identity: the daemon finds the other frames.
-    pub copied: u64,
 }
 
 /// Where the traced thread is.
@@ -128,15 +125,12 @@ impl Place {
 }
 
 #[inline(always)]
-fn keep(walk: &mut Native, address: u64) {
+fn keep(natives: *mut Natives, address: u64) {
+    // SAFETY: a map value.
+    let walk = unsafe { &mut (*natives).walk };
+    let at = (walk.count & (MOST_NATIVE as u64 - 1)) as usize;
     // SAFETY: a map value; the index is below the array's length.
-    unsafe {
-        let at = (walk.count & (MOST_NATIVE as u64 - 1)) as usize;
-        write_volatile(
-            (&raw mut (*walk.natives).frames as *mut u64).add(at),
-            address,
-        );
-    }
+    unsafe { write_volatile((&raw mut (*natives).frames as *mut u64).add(at), address) };
     walk.count += 1;
     walk.hash = mix(walk.hash, address);
 }
@@ -169,9 +163,14 @@ fn rule_of(walk: &Native) -> Option<Rule> {
 
 /// Reads the window anew, so that it begins with this address; as much as there is before the stack ends.
 #[inline(always)]
-fn refill(walk: &mut Native, base: u64) -> bool {
+fn refill(natives: *mut Natives, base: u64) -> bool {
     // SAFETY: a map value.
-    let window = unsafe { &raw mut (*walk.natives).window } as *mut c_void;
+    let (walk, window) = unsafe {
+        (
+            &mut (*natives).walk,
+            &raw mut (*natives).window as *mut c_void,
+        )
+    };
     walk.base = base;
     walk.reach = (WINDOW - BELOW) as u64;
     // SAFETY: the buffer has that length.
@@ -189,9 +188,11 @@ fn refill(walk: &mut Native, base: u64) -> bool {
 
 /// One frame, or one move of the window. 1 ends the walk.
 #[inline(never)]
-extern "C" fn step_native(_index: u64, walk: *mut Native) -> i64 {
-    // SAFETY: the callback of `bpf_loop` with the structure given to it.
-    let walk = unsafe { &mut *walk };
+extern "C" fn step_native(_index: u64, context: *mut Context) -> i64 {
+    // SAFETY: the callback of `bpf_loop` with the structure given to it, which leads to a map value.
+    let natives = unsafe { (*context).natives };
+    // SAFETY: as above.
+    let walk = unsafe { &mut (*natives).walk };
     if walk.count >= MOST_NATIVE as u64 {
         return 1;
     }
@@ -216,7 +217,7 @@ extern "C" fn step_native(_index: u64, walk: *mut Native) -> i64 {
     }
     let below = frame.wrapping_sub(BELOW as u64);
     if below.wrapping_sub(walk.base) > walk.reach {
-        if refill(walk, below) {
+        if refill(natives, below) {
             return 0;
         }
         walk.end = STOPPED;
@@ -224,7 +225,7 @@ extern "C" fn step_native(_index: u64, walk: *mut Native) -> i64 {
     }
     let at = (below.wrapping_sub(walk.base) & (WINDOW as u64 - 1)) as usize;
     // SAFETY: a map value; the window is longer than the mask by the bytes that are looked at.
-    let below = unsafe { (&raw const (*walk.natives).window as *const u8).add(at) };
+    let below = unsafe { (&raw const (*natives).window as *const u8).add(at) };
     let place = rule.bp();
     if place != 0 || rule.bp_from_bp() {
         if !rule.bp_from_bp() && place < 0 && place >= -(BELOW as i64) {
@@ -243,7 +244,7 @@ extern "C" fn step_native(_index: u64, walk: *mut Native) -> i64 {
     walk.sp = frame;
     // SAFETY: within the buffer.
     walk.pc = unsafe { read_volatile(below.add(BELOW - 8) as *const u64) };
-    keep(walk, walk.pc);
+    keep(natives, walk.pc);
     0
 }
 
@@ -256,63 +257,61 @@ pub fn buffers(index: u32) -> Option<*mut Natives> {
 /// A step may only move the window, so there are more steps than frames.
 const STEPS: u32 = MOST_NATIVE as u32 * 2;
 
-/// Walks the stack of the current thread; `index` is that of the claimed buffers.
-#[inline(never)]
-pub fn walk(process: *mut ProcessEntry, tid: u32, index: u32, place: &Place, out: &mut Walked) {
-    let Some(natives) = buffers(index) else {
-        return;
-    };
-    let mut walk = Native {
-        pc: place.ip,
-        sp: place.sp,
-        bp: place.bp,
-        hash: out.hash,
-        // Zeros that the verifier does not know, as in the walk of Python's frames.
-        count: out.count,
-        end: out.copied,
-        base: place.sp.wrapping_add(1),
-        reach: out.copied,
-        // SAFETY: a map value.
-        salt: unsafe { (*process).stack_salt },
-        // SAFETY: as above.
-        handle: unsafe { (*process).handle },
-        reserved: 0,
-        natives,
-    };
-    keep(&mut walk, place.ip);
+/// Walks the stack of the current thread, on from this hash. What came of it is in the buffers.
+#[inline(always)]
+pub fn walk(process: *mut ProcessEntry, natives: *mut Natives, place: &Place, hash: u64) {
+    // SAFETY: map values.
+    let walk = unsafe { &mut (*natives).walk };
+    walk.pc = place.ip;
+    walk.sp = place.sp;
+    walk.bp = place.bp;
+    walk.hash = hash;
+    walk.count = 0;
+    walk.end = MORE;
+    // Nothing is in the window yet.
+    walk.base = place.sp.wrapping_add(1);
+    walk.reach = 0;
+    // SAFETY: as above.
+    (walk.salt, walk.handle) = unsafe { ((*process).stack_salt, (*process).handle) };
+    keep(natives, place.ip);
     if place.entry {
-        // Nothing is on the stack yet but where to return to.
-        let Some(pc) = read::user::<u64>(place.sp) else {
-            out.cut = true;
-            return;
-        };
-        walk.pc = pc;
-        walk.sp = place.sp + 8;
-        keep(&mut walk, pc);
+        // Nothing is on the stack yet but where to return to. If it cannot be read, no rule is found for it.
+        walk.pc = read::user::<u64>(place.sp).unwrap_or(0);
+        walk.sp = place.sp.wrapping_add(8);
+        keep(natives, walk.pc);
     }
+    let mut context = Context { natives };
     // SAFETY: the callback and its structure, which outlives the call.
     unsafe {
         bpf_loop(
             STEPS,
             step_native as *const c_void as *mut c_void,
-            &raw mut walk as *mut c_void,
+            &raw mut context as *mut c_void,
             0,
         );
     }
-    // SAFETY: written through the pointer given to the loop.
-    let walk = unsafe { read_volatile(&raw const walk) };
-    out.count = walk.count;
-    out.hash = mix(walk.hash, walk.end);
-    out.cut = walk.end != WHOLE;
-    if walk.end == UNKNOWN {
-        out.copied = send_copy(process, tid, &walk);
+    // SAFETY: a map value, as the loop left it.
+    unsafe {
+        let end = read_volatile(&raw const (*natives).walk.end);
+        let hash = read_volatile(&raw const (*natives).walk.hash);
+        write_volatile(&raw mut (*natives).walk.hash, mix(hash, end));
     }
+}
+
+/// Whether there are more frames than were walked; where their rules are not known yet, that there is a piece to send.
+#[inline(always)]
+pub fn ended(natives: *mut Natives) -> (bool, bool) {
+    // SAFETY: a map value.
+    let end = unsafe { read_volatile(&raw const (*natives).walk.end) };
+    (end != WHOLE, end == UNKNOWN)
 }
 
 /// Sends a piece of the stack from where the walk stands; gives its identity, 0 if there is no room. Records
 /// of allocations come first: a piece is only sent while the ring is rather empty.
 #[inline(always)]
-fn send_copy(process: *mut ProcessEntry, tid: u32, walk: &Native) -> u64 {
+pub fn send_copy(process: *mut ProcessEntry, tid: u32, natives: *mut Natives) -> u64 {
+    // SAFETY: a map value.
+    let walk = unsafe { &(*natives).walk };
     let full = match CONFIG.get(0) {
         Some(config) => RING.query(BPF_RB_AVAIL_DATA as u64) >= config.wake_bytes as u64 * 2,
         None => true,

@@ -17,8 +17,8 @@ use core::ptr::{addr_of, read_volatile, write_volatile};
 use memscope_common::{
     CODE_LINES, CODE_OBJECT, CODE_TEXT, CodeRecord, DropReason, ENTRY_ALWAYS, ENTRY_INTERNAL,
     FRAME_BYTES, FRAME_ENTRY, KIND_CODE, MOST_FRAMES, PYTHON_CFRAME, PYTHON_FRAME_OBJECTS, PYTHONS,
-    ProcessEntry, PythonEntry, PythonFrame, RECORD_VERSION, RecordHeader, STACK_BROKEN,
-    STACK_NO_FRAMES, STACK_NONE, STACK_TRUNCATED, STACK_UNREADABLE, THREAD_STATE_BYTES, WINDOW,
+    ProcessEntry, PythonEntry, PythonFrame, RECORD_VERSION, RecordHeader, STACK_NO_FRAMES,
+    STACK_NONE, STACK_UNREADABLE, THREAD_STATE_BYTES, WINDOW,
 };
 
 use crate::emit::{RING, count_drop, live_process};
@@ -55,10 +55,12 @@ fn field(buffer: *const u8, offset: u32, mask: u32) -> u64 {
 const FRAME_MASK: u32 = FRAME_BYTES as u32 - 1;
 const STATE_MASK: u32 = THREAD_STATE_BYTES as u32 - 1;
 
-/// Where the walk stands. Its steps have few paths, each short: the verifier follows all of them.
+/// Where a walk stands. It lies in a map, of whose contents the verifier knows nothing: what it knew it would tell apart,
+/// and follow the walk for each case anew.
 #[repr(C)]
 pub struct Walk {
-    frame: u64,
+    /// The frame at hand; 0: there is none.
+    pub frame: u64,
     /// The innermost one.
     first: u64,
     hash: u64,
@@ -67,8 +69,10 @@ pub struct Walk {
     reach: u64,
     /// The newest chunk of the data stack.
     chunk: u64,
-    count: u64,
-    broken: u64,
+    /// Frames in the record.
+    pub count: u64,
+    /// One could not be read.
+    pub broken: u64,
     kind: u32,
     frame_bytes: u32,
     frame_code: u32,
@@ -79,6 +83,11 @@ pub struct Walk {
     frame_entry: u32,
     code_tags: u64,
     handle: u64,
+}
+
+/// What the steps of a loop get, which must lie on the stack.
+#[repr(C)]
+struct Context {
     scratch: *mut Scratch,
 }
 
@@ -93,7 +102,9 @@ const PAGE: u64 = 4096;
 /// Reads the window anew, so that it ends with the current frame: on the newest chunk as much as there is,
 /// else (an older chunk, a generator's frame, a frame object) from the beginning of the page.
 #[inline(always)]
-fn refill(walk: &mut Walk) -> i64 {
+fn refill(scratch: *mut Scratch) -> i64 {
+    // SAFETY: a map value.
+    let walk = unsafe { &mut (*scratch).walk };
     let frame = walk.frame;
     let end = frame.wrapping_add(walk.frame_bytes as u64);
     let mut base = frame & !(PAGE - 1);
@@ -108,7 +119,7 @@ fn refill(walk: &mut Walk) -> i64 {
         len = WINDOW as u64;
     }
     // SAFETY: a map value.
-    let window = unsafe { &raw mut (*walk.scratch).window } as *mut u8;
+    let window = unsafe { &raw mut (*scratch).window } as *mut u8;
     if !copy(window, len as u32, base) {
         walk.broken = 1;
         return 1;
@@ -123,14 +134,16 @@ const TOGETHER: u32 = 8;
 
 /// Some frames inside the window, then a move of it. 1 ends the walk.
 #[inline(always)]
-fn hash_some(walk: &mut Walk) -> i64 {
+fn hash_some(scratch: *mut Scratch) -> i64 {
+    // SAFETY: a map value.
+    let walk = unsafe { &mut (*scratch).walk };
     let (base, reach) = (walk.base, walk.reach);
     let (previous, instruction) = (
         (walk.frame_previous & FRAME_MASK) as usize,
         (walk.frame_instruction & FRAME_MASK) as usize,
     );
     // SAFETY: a map value.
-    let window = unsafe { &raw const (*walk.scratch).window as *const u8 };
+    let window = unsafe { &raw const (*scratch).window as *const u8 };
     let (mut frame, mut hash) = (walk.frame, walk.hash);
     for _ in 0..TOGETHER {
         // No frame lies at 0, so the last one's caller is beyond reach as well.
@@ -151,24 +164,26 @@ fn hash_some(walk: &mut Walk) -> i64 {
         return 1;
     }
     if frame.wrapping_sub(base) > reach {
-        return refill(walk);
+        return refill(scratch);
     }
     0
 }
 
 /// One frame, or one move of the window. 1 ends the walk.
 #[inline(always)]
-fn step<const WHAT: u8>(walk: &mut Walk) -> i64 {
+fn step<const WHAT: u8>(scratch: *mut Scratch) -> i64 {
+    // SAFETY: a map value.
+    let walk = unsafe { &mut (*scratch).walk };
     if walk.frame == 0 {
         return 1;
     }
     let at = walk.frame.wrapping_sub(walk.base);
     if at > walk.reach {
-        return refill(walk);
+        return refill(scratch);
     }
     // SAFETY: a map value; the window is longer than the mask by the largest offset and a word.
     let from = unsafe {
-        (&raw const (*walk.scratch).window as *const u8).add((at & (WINDOW as u64 - 1)) as usize)
+        (&raw const (*scratch).window as *const u8).add((at & (WINDOW as u64 - 1)) as usize)
     };
     let previous = field(from, walk.frame_previous, FRAME_MASK);
     let instruction = field(from, walk.frame_instruction, FRAME_MASK);
@@ -185,9 +200,9 @@ fn step<const WHAT: u8>(walk: &mut Walk) -> i64 {
                 ENTRY_ALWAYS => true,
                 at => field(from, at, FRAME_MASK) & 0xff != 0,
             };
-            keep(walk, code, instruction, entry);
+            keep(scratch, code, instruction, entry);
         } else {
-            mark_entry(walk);
+            mark_entry(scratch);
         }
     }
     walk.frame = previous;
@@ -196,22 +211,25 @@ fn step<const WHAT: u8>(walk: &mut Walk) -> i64 {
 
 /// The frame that was kept last was called by compiled code.
 #[inline(always)]
-fn mark_entry(walk: &mut Walk) {
-    let at = (walk.count.wrapping_sub(1) & (MOST_FRAMES as u64 - 1)) as usize;
+fn mark_entry(scratch: *mut Scratch) {
+    // SAFETY: a map value.
+    let at = (unsafe { (*scratch).walk.count }.wrapping_sub(1) & (MOST_FRAMES as u64 - 1)) as usize;
     // SAFETY: a map value; the index is below the array's length.
     unsafe {
-        let frame = (&raw mut (*walk.scratch).stack.frames as *mut PythonFrame).add(at);
+        let frame = (&raw mut (*scratch).stack.frames as *mut PythonFrame).add(at);
         let code = read_volatile(&raw const (*frame).code);
         write_volatile(&raw mut (*frame).code, code | FRAME_ENTRY);
     }
 }
 
 #[inline(always)]
-fn keep(walk: &mut Walk, code: u64, instruction: u64, entry: bool) {
+fn keep(scratch: *mut Scratch, code: u64, instruction: u64, entry: bool) {
+    // SAFETY: a map value.
+    let walk = unsafe { &mut (*scratch).walk };
     let at = (walk.count & (MOST_FRAMES as u64 - 1)) as usize;
     // SAFETY: a map value; the index is below the array's length.
     unsafe {
-        let frame = (&raw mut (*walk.scratch).stack.frames as *mut PythonFrame).add(at);
+        let frame = (&raw mut (*scratch).stack.frames as *mut PythonFrame).add(at);
         let code = code | if entry { FRAME_ENTRY } else { 0 };
         write_volatile(frame, PythonFrame { code, instruction });
     }
@@ -231,19 +249,20 @@ fn keep(walk: &mut Walk, code: u64, instruction: u64, entry: bool) {
 }
 
 #[inline(never)]
-extern "C" fn step_hash(_index: u64, walk: *mut Walk) -> i64 {
-    // SAFETY: the callback of `bpf_loop` with the structure given to it.
-    let walk = unsafe { &mut *walk };
-    if walk.kind == PYTHON_FRAME_OBJECTS {
-        return step::<HASH>(walk);
+extern "C" fn step_hash(_index: u64, context: *mut Context) -> i64 {
+    // SAFETY: the callback of `bpf_loop` with the structure given to it, which leads to a map value.
+    let scratch = unsafe { (*context).scratch };
+    // SAFETY: as above.
+    if unsafe { (*scratch).walk.kind } == PYTHON_FRAME_OBJECTS {
+        return step::<HASH>(scratch);
     }
-    hash_some(walk)
+    hash_some(scratch)
 }
 
 #[inline(never)]
-extern "C" fn step_keep(_index: u64, walk: *mut Walk) -> i64 {
+extern "C" fn step_keep(_index: u64, context: *mut Context) -> i64 {
     // SAFETY: as above.
-    step::<KEEP>(unsafe { &mut *walk })
+    step::<KEEP>(unsafe { (*context).scratch })
 }
 
 /// The frame that a thread is in, and the chunk of its data stack.
@@ -295,39 +314,42 @@ fn leaf(layout: &PythonEntry, scratch: *mut Scratch) -> Result<(u64, u64), u64> 
     Ok((frame, chunk))
 }
 
-/// Sees to a walk: where the current thread's innermost frame is.
+/// Prepares the walk of the current thread's frames; without any, it has none, and `why` says why.
 #[inline(always)]
-pub fn walk(process: *mut ProcessEntry, scratch: *mut Scratch) -> Result<Walk, u64> {
+pub fn begin(process: *mut ProcessEntry, scratch: *mut Scratch) {
+    // SAFETY: map values.
+    let (walk, python, handle) =
+        unsafe { (&mut (*scratch).walk, (*process).python, (*process).handle) };
+    walk.frame = 0;
+    walk.count = 0;
+    walk.broken = 0;
     // SAFETY: a map value.
-    let (python, handle) = unsafe { ((*process).python, (*process).handle) };
-    let layout = match PYTHON.get(python.wrapping_sub(1)) {
-        Some(layout) => layout,
-        None => return Err(STACK_NO_FRAMES),
+    unsafe { write_volatile(&raw mut (*scratch).why, STACK_NO_FRAMES) };
+    let Some(layout) = PYTHON.get(python.wrapping_sub(1)) else {
+        return;
     };
-    let (frame, chunk) = leaf(layout, scratch)?;
-    // SAFETY: a map value.
-    let zero = unsafe { read_volatile(&raw const (*scratch).zero) };
-    Ok(Walk {
-        frame,
-        first: frame,
-        hash: zero,
-        base: frame.wrapping_add(1),
-        reach: zero,
-        chunk,
-        count: zero,
-        broken: zero,
-        kind: layout.kind,
-        frame_bytes: layout.frame_bytes,
-        frame_code: layout.frame_code,
-        frame_previous: layout.frame_previous,
-        frame_instruction: layout.frame_instruction,
-        frame_owner: layout.frame_owner,
-        owner_internal: layout.owner_internal,
-        frame_entry: layout.frame_entry,
-        code_tags: layout.code_tags,
-        handle: handle as u64,
-        scratch,
-    })
+    match leaf(layout, scratch) {
+        Ok((frame, chunk)) => {
+            walk.frame = frame;
+            walk.chunk = chunk;
+        }
+        // SAFETY: a map value.
+        Err(why) => unsafe { write_volatile(&raw mut (*scratch).why, why) },
+    }
+    walk.first = walk.frame;
+    // Nothing is in the window yet.
+    walk.base = walk.frame.wrapping_add(1);
+    walk.reach = 0;
+    walk.kind = layout.kind;
+    walk.frame_bytes = layout.frame_bytes;
+    walk.frame_code = layout.frame_code;
+    walk.frame_previous = layout.frame_previous;
+    walk.frame_instruction = layout.frame_instruction;
+    walk.frame_owner = layout.frame_owner;
+    walk.owner_internal = layout.owner_internal;
+    walk.frame_entry = layout.frame_entry;
+    walk.code_tags = layout.code_tags;
+    walk.handle = handle as u64;
 }
 
 /// A step may only move the window, so there are more steps than frames.
@@ -335,58 +357,40 @@ const STEPS: u32 = MOST_FRAMES as u32 * 2;
 
 /// Adds what identifies the stack to a hash.
 #[inline(always)]
-pub fn hash(walk: &mut Walk, hash: u64) -> u64 {
-    walk.hash = hash;
-    // SAFETY: the callback and its structure, which outlives the call; it is read as the loop left it.
+pub fn hash(scratch: *mut Scratch, hash: u64) -> u64 {
+    let mut context = Context { scratch };
+    // SAFETY: the callback and its structure, which outlives the call; the map value is read as the loop left it.
     unsafe {
+        write_volatile(&raw mut (*scratch).walk.hash, hash);
         bpf_loop(
             STEPS,
             step_hash as *const c_void as *mut c_void,
-            walk as *mut Walk as *mut c_void,
+            &raw mut context as *mut c_void,
             0,
         );
-        read_volatile(&raw const walk.hash).wrapping_add(read_volatile(&raw const walk.broken))
+        read_volatile(&raw const (*scratch).walk.hash)
+            .wrapping_add(read_volatile(&raw const (*scratch).walk.broken))
     }
 }
 
-/// Puts all frames into the record of the buffers; gives their number.
+/// Puts all frames into the record of the buffers.
 #[inline(always)]
-pub fn keep_all(walk: &mut Walk, scratch: *mut Scratch) -> u64 {
-    // SAFETY: a map value.
-    let zero = unsafe { read_volatile(&raw const (*scratch).zero) };
-    walk.frame = walk.first;
-    // Nothing has changed since: the thread stands in this trap. The window is somewhere else now.
-    walk.base = walk.first.wrapping_add(1);
-    walk.reach = zero;
-    walk.broken = zero;
+pub fn keep_all(scratch: *mut Scratch) {
+    let mut context = Context { scratch };
     // SAFETY: as above.
     unsafe {
+        let walk = &mut (*scratch).walk;
+        walk.frame = walk.first;
+        // Nothing has changed since: the thread stands in this trap. The window is somewhere else now.
+        walk.base = walk.first.wrapping_add(1);
+        walk.reach = 0;
+        walk.broken = 0;
         bpf_loop(
             STEPS,
             step_keep as *const c_void as *mut c_void,
-            walk as *mut Walk as *mut c_void,
+            &raw mut context as *mut c_void,
             0,
         );
-        read_volatile(&raw const walk.count)
-    }
-}
-
-/// What is to be said of the frames.
-#[inline(always)]
-pub fn flags(walk: &Walk) -> u8 {
-    // SAFETY: written through the pointer given to the loop.
-    let (broken, left) = unsafe {
-        (
-            read_volatile(&raw const walk.broken),
-            read_volatile(&raw const walk.frame),
-        )
-    };
-    if broken != 0 {
-        STACK_BROKEN
-    } else if left != 0 {
-        STACK_TRUNCATED
-    } else {
-        0
     }
 }
 

@@ -1,7 +1,9 @@
 //! The stacks of allocations, of Python and of compiled code: gives each an identity and sends it once.
 
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
-use aya_ebpf::helpers::generated::{bpf_ktime_get_boot_ns, bpf_loop, bpf_ringbuf_output};
+use aya_ebpf::helpers::generated::{
+    bpf_get_prandom_u32, bpf_ktime_get_boot_ns, bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output,
+};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, PerCpuArray};
 use core::ffi::c_void;
@@ -9,22 +11,28 @@ use core::intrinsics::{AtomicOrdering, atomic_xchg};
 use core::ptr::{read_volatile, write_volatile};
 use memscope_common::{
     CodeRecord, DropReason, FRAME_BYTES, KIND_STACK, MOST_FRAMES, MOST_NATIVE, ProcessEntry,
-    PythonFrame, RECORD_VERSION, RecordHeader, STACK_AT_ENTRY, STACK_BROKEN, STACK_BUSY,
-    STACK_FIRST, STACK_HEAD, STACK_NONE, STACK_TRUNCATED, STACK_UNFINISHED, StackRecord,
-    THREAD_STATE_BYTES, WINDOW,
+    PythonFrame, RECORD_VERSION, RecordHeader, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN,
+    STACK_BUSY, STACK_FIRST, STACK_HEAD, STACK_MASK, STACK_NONE, STACK_NOT_SAMPLED, STACK_TIMED,
+    STACK_TRUNCATED, STACK_UNFINISHED, StackRecord, THREAD_STATE_BYTES, WINDOW,
 };
 
-use crate::emit::{RING, count_drop};
-use crate::native::{self, Natives, Place, Walked};
-use crate::python;
+use crate::emit::{RING, add, count_drop};
+use crate::native::{self, Natives, Place};
+use crate::python::{self, Walk};
 
 /// Buffers of one walk.
 #[repr(C)]
 pub struct Scratch {
     busy: u64,
-    /// Always 0, which the verifier does not know: a walk whose fields begin as constants would be
-    /// verified anew for each frame.
-    pub zero: u64,
+    /// Why there are no frames of Python.
+    pub why: u64,
+    /// `header.flags` of the record.
+    flags: u64,
+    id: u64,
+    pub walk: Walk,
+    /// When the walk began, where it is timed.
+    began: u64,
+    sampling: u64,
     pub state: [u8; THREAD_STATE_BYTES + FRAME_BYTES],
     /// Some bytes more than are read, so that an offset within a frame never leads outside.
     pub window: [u8; WINDOW + FRAME_BYTES + 8],
@@ -57,7 +65,7 @@ pub fn mix(hash: u64, value: u64) -> u64 {
 #[inline(always)]
 pub fn finish(hash: u64) -> u64 {
     let hash = (hash ^ (hash >> 29)).wrapping_mul(K1);
-    let hash = hash ^ (hash >> 32);
+    let hash = (hash ^ (hash >> 32)) & STACK_MASK;
     if hash < STACK_FIRST {
         hash + STACK_FIRST
     } else {
@@ -87,21 +95,66 @@ pub fn release(scratch: *mut Scratch) {
     unsafe { write_volatile(&raw mut (*scratch).busy, 0) };
 }
 
-/// The identity of the current thread's stack; sends the stack if it is new. `STACK_NONE` where the
-/// process's stacks are not wanted.
+/// The stack of an allocation of so many bytes, as events have it: its identity, and the sampling above it;
+/// sends the stack if it is new. `STACK_NONE` where the process's stacks are not wanted.
 #[inline(always)]
-pub fn stack(process: *mut ProcessEntry, tid: u32, place: Place) -> u64 {
+pub fn stack(process: *mut ProcessEntry, tid: u32, place: Place, bytes: u64) -> u64 {
     // SAFETY: a map value.
-    let (python, native) = unsafe { ((*process).python, (*process).native) };
+    let (python, native, sampling) = unsafe {
+        (
+            (*process).python,
+            (*process).native,
+            (*process).stack_sampling & SAMPLING_MASK,
+        )
+    };
     if python == 0 && native == 0 {
         return STACK_NONE;
+    }
+    // An allocation is taken with the probability of its share of the interval.
+    if sampling != 0 && bytes < 1 << sampling {
+        // SAFETY: a helper without arguments.
+        let random = unsafe { bpf_get_prandom_u32() } as u64 & ((1 << sampling) - 1);
+        if random >= bytes {
+            return STACK_NOT_SAMPLED;
+        }
     }
     let Some((index, scratch)) = claim() else {
         return STACK_BUSY;
     };
+    // Through memory, of which the verifier knows nothing: it would follow the walk for each outcome of what was decided
+    // so far.
+    // SAFETY: map values.
+    unsafe {
+        write_volatile(&raw mut (*scratch).sampling, sampling as u64);
+        let timed = add(&raw mut (*process).stacks, 1) & (STACK_TIMED - 1) == 0;
+        let began = if timed { bpf_ktime_get_ns() } else { 0 };
+        write_volatile(&raw mut (*scratch).began, began);
+    }
     let id = take(process, tid, index, scratch, &place);
+    // SAFETY: as above.
+    let sampling = unsafe {
+        let began = read_volatile(&raw const (*scratch).began);
+        if began != 0 {
+            let took = bpf_ktime_get_ns().wrapping_sub(began);
+            add(&raw mut (*process).stack_ns, took * STACK_TIMED);
+        }
+        read_volatile(&raw const (*scratch).sampling)
+    };
     release(scratch);
-    id
+    id | sampling << STACK_BITS
+}
+
+/// The largest interval of sampling is 2 GiB.
+const SAMPLING_MASK: u32 = 31;
+
+/// Says something of the stack.
+#[inline(always)]
+fn flag(scratch: *mut Scratch, flag: u8) {
+    // SAFETY: a map value.
+    unsafe {
+        let flags = read_volatile(&raw const (*scratch).flags);
+        write_volatile(&raw mut (*scratch).flags, flags | flag as u64);
+    }
 }
 
 #[inline(always)]
@@ -112,42 +165,58 @@ fn take(
     scratch: *mut Scratch,
     place: &Place,
 ) -> u64 {
+    let Some(natives) = native::buffers(index) else {
+        return STACK_BUSY;
+    };
+    python::begin(process, scratch);
     // SAFETY: map values.
-    let (native, salt, deaths, handle, zero) = unsafe {
+    let (first, why, native) = unsafe {
+        write_volatile(&raw mut (*scratch).flags, 0);
+        write_volatile(&raw mut (*natives).walk.count, 0);
         (
+            read_volatile(&raw const (*scratch).walk.frame),
+            read_volatile(&raw const (*scratch).why),
             (*process).native,
-            (*process).stack_salt,
-            read_volatile(&raw const (*process).code_deaths),
-            (*process).handle,
-            read_volatile(&raw const (*scratch).zero),
         )
     };
-    let mut hash = mix(mix(salt, deaths), handle as u64);
-    let mut walk = match python::walk(process, scratch) {
-        Ok(walk) => Some(walk),
-        Err(why) if native == 0 => return why,
-        Err(why) => {
-            hash = mix(hash, why);
-            None
-        }
-    };
-    if let Some(walk) = &mut walk {
-        hash = python::hash(walk, hash);
+    if first == 0 && native == 0 {
+        return why;
     }
-    let mut walked = Walked {
-        hash,
-        count: zero,
-        cut: false,
-        copied: zero,
+    // SAFETY: map values.
+    let hash = unsafe {
+        let salt = mix(
+            (*process).stack_salt,
+            read_volatile(&raw const (*process).code_deaths),
+        );
+        mix(mix(salt, (*process).handle as u64), why)
     };
+    let hash = python::hash(scratch, hash);
+    // SAFETY: a map value.
+    unsafe { write_volatile(&raw mut (*scratch).id, finish(hash)) };
     if native != 0 {
-        native::walk(process, tid, index, place, &mut walked);
+        native::walk(process, natives, place, hash);
+        // SAFETY: map values.
+        let hash = unsafe { read_volatile(&raw const (*natives).walk.hash) };
+        let (cut, unknown) = native::ended(natives);
+        // SAFETY: a map value.
+        unsafe { write_volatile(&raw mut (*scratch).id, finish(hash)) };
+        if cut {
+            flag(scratch, STACK_TRUNCATED);
+        }
+        if place.is_entry() {
+            flag(scratch, STACK_AT_ENTRY);
+        }
+        if unknown {
+            let copied = native::send_copy(process, tid, natives);
+            if copied != 0 {
+                flag(scratch, STACK_UNFINISHED);
+                // SAFETY: a map value.
+                unsafe { write_volatile(&raw mut (*scratch).id, copied) };
+            }
+        }
     }
-    let (id, flags) = if walked.copied == 0 {
-        (finish(walked.hash), 0)
-    } else {
-        (walked.copied, STACK_UNFINISHED)
-    };
+    // SAFETY: a map value.
+    let id = unsafe { read_volatile(&raw const (*scratch).id) };
     let Some(seen) = SEEN.get_ptr_mut(((id >> 20) as u32) & (SEEN_SLOTS - 1)) else {
         return id;
     };
@@ -155,23 +224,8 @@ fn take(
     if unsafe { read_volatile(seen) } == id {
         return id;
     }
-    let mut flags = flags;
-    if walked.cut {
-        flags |= STACK_TRUNCATED;
-    }
-    if native != 0 && place.is_entry() {
-        flags |= STACK_AT_ENTRY;
-    }
-    let mut count = zero;
-    if let Some(walk) = &mut walk {
-        count = python::keep_all(walk, scratch);
-        flags |= python::flags(walk);
-    }
-    if count > MOST_FRAMES as u64 {
-        count = MOST_FRAMES as u64;
-        flags |= STACK_TRUNCATED;
-    }
-    if send_stack(process, tid, id, flags, count, (index, scratch), &walked) {
+    python::keep_all(scratch);
+    if send_stack(process, tid, id, scratch, natives) {
         // SAFETY: a map value.
         unsafe { write_volatile(seen, id) };
     } else {
@@ -215,43 +269,48 @@ fn send_stack(
     process: *mut ProcessEntry,
     tid: u32,
     id: u64,
-    flags: u8,
-    count: u64,
-    (index, scratch): (u32, *mut Scratch),
-    walked: &Walked,
+    scratch: *mut Scratch,
+    natives: *mut Natives,
 ) -> bool {
-    let mut flags = flags;
-    let mut natives = walked.count;
-    if natives > MOST_NATIVE as u64 {
-        natives = MOST_NATIVE as u64;
+    // SAFETY: map values, as the loops left them.
+    let (broken, left, depth, mut count, mut native_count) = unsafe {
+        (
+            read_volatile(&raw const (*scratch).walk.broken),
+            read_volatile(&raw const (*scratch).walk.frame),
+            (*process).stack_depth as u64,
+            read_volatile(&raw const (*scratch).walk.count),
+            read_volatile(&raw const (*natives).walk.count),
+        )
+    };
+    if broken != 0 {
+        flag(scratch, STACK_BROKEN);
     }
-    if natives > WORDS - count * 2 {
-        natives = WORDS - count * 2;
-        flags |= STACK_TRUNCATED;
+    if left != 0 || count > depth || native_count > depth {
+        flag(scratch, STACK_TRUNCATED);
     }
-    if natives != 0
-        && let Some(from) = native::buffers(index)
-    {
-        let mut append = Append {
-            from,
-            to: scratch,
-            start: count * 2,
-            count: natives,
-        };
-        // SAFETY: the callback and its structure, which outlives the call.
-        unsafe {
-            bpf_loop(
-                MOST_NATIVE as u32,
-                step_append as *const c_void as *mut c_void,
-                &raw mut append as *mut c_void,
-                0,
-            );
-        }
+    count = min(count, min(depth, MOST_FRAMES as u64));
+    native_count = min(native_count, min(depth, MOST_NATIVE as u64));
+    if native_count > WORDS - count * 2 {
+        native_count = WORDS - count * 2;
+        flag(scratch, STACK_TRUNCATED);
     }
-    let mut len = STACK_HEAD as u64 + count * size_of::<PythonFrame>() as u64 + natives * 8;
-    if len > size_of::<StackRecord>() as u64 {
-        len = size_of::<StackRecord>() as u64;
+    let mut append = Append {
+        from: natives,
+        to: scratch,
+        start: count * 2,
+        count: native_count,
+    };
+    // SAFETY: the callback and its structure, which outlives the call.
+    unsafe {
+        bpf_loop(
+            MOST_NATIVE as u32,
+            step_append as *const c_void as *mut c_void,
+            &raw mut append as *mut c_void,
+            0,
+        );
     }
+    let len = STACK_HEAD as u64 + count * size_of::<PythonFrame>() as u64 + native_count * 8;
+    let len = min(len, size_of::<StackRecord>() as u64);
     // SAFETY: map values.
     unsafe {
         let record = &raw mut (*scratch).stack;
@@ -259,7 +318,7 @@ fn send_stack(
             len: len as u16,
             kind: KIND_STACK,
             version: RECORD_VERSION,
-            flags,
+            flags: read_volatile(&raw const (*scratch).flags) as u8,
             reserved: 0,
             process: (*process).handle,
             tid,
@@ -269,7 +328,7 @@ fn send_stack(
             stack: id,
         };
         (*record).count = count as u32;
-        (*record).natives = natives as u32;
+        (*record).natives = native_count as u32;
         bpf_ringbuf_output(
             &raw const RING as *mut c_void,
             record as *mut c_void,
@@ -277,4 +336,9 @@ fn send_stack(
             BPF_RB_NO_WAKEUP as u64,
         ) == 0
     }
+}
+
+#[inline(always)]
+fn min(a: u64, b: u64) -> u64 {
+    if a < b { a } else { b }
 }

@@ -16,6 +16,7 @@ fn event(sequence: u64, body: Body) -> Event {
         tid: 100 + (sequence / 1000 % 4) as u32,
         lost_before: 0,
         stack: StackRef::NotTaken,
+        sampling: 0,
         body,
     }
 }

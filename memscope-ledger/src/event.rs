@@ -34,6 +34,8 @@ pub struct Event {
     pub lost_before: u64,
     /// The Python stack that it came from.
     pub stack: StackRef,
+    /// Its stack stands for two to the power of this many bytes, if it has fewer; 0: for itself.
+    pub sampling: u8,
     /// What.
     pub body: Body,
 }
@@ -50,6 +52,8 @@ pub enum StackRef {
     Unreadable,
     /// All buffers for walks were in use.
     Busy,
+    /// Stacks are sampled, and it was none of those that are taken.
+    NotSampled,
     /// The one that a [`Body::Stack`] before it has told of.
     Id(u64),
 }

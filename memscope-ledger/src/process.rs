@@ -95,7 +95,7 @@ impl Process {
         let mut scene = Scene {
             devices: &mut self.devices,
             groups: &mut self.groups,
-            stack: self.stacks.index(event.stack),
+            stack: self.stacks.index(event.stack, event.sampling),
             stacks: &mut self.stacks,
             time_ns: event.time_ns,
             tid: event.tid,

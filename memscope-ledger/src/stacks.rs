@@ -15,13 +15,14 @@ use std::sync::Arc;
 pub(crate) type StackIndex = u32;
 
 /// Why there is no stack, by index.
-const MISSING: [&str; 6] = [
+const MISSING: [&str; 7] = [
     "not_taken",
     "no_python",
     "unreadable",
     "busy",
     "lost",
     "before_attach",
+    "not_sampled",
 ];
 const KINDS: u32 = MISSING.len() as u32;
 pub(crate) const NOT_TAKEN: StackIndex = 0;
@@ -30,6 +31,31 @@ const UNREADABLE: StackIndex = 2;
 const BUSY: StackIndex = 3;
 const LOST: StackIndex = 4;
 pub(crate) const BEFORE_ATTACH: StackIndex = 5;
+const NOT_SAMPLED: StackIndex = 6;
+
+/// An index has the sampling above these bits: a block stands for as much when it goes as when it came.
+const INDEX_BITS: u32 = 26;
+
+/// The index without it.
+fn place(index: StackIndex) -> StackIndex {
+    index & ((1 << INDEX_BITS) - 1)
+}
+
+/// What a block of a sampled stack stands for; `None`: others stand for it.
+fn weight(index: StackIndex, bytes: u64) -> Option<Tally> {
+    if index == NOT_SAMPLED {
+        return None;
+    }
+    let interval = 1u64 << (index >> INDEX_BITS);
+    if bytes >= interval || bytes == 0 {
+        return Some(Tally { count: 1, bytes });
+    }
+    // It was taken with the probability of bytes / interval.
+    Some(Tally {
+        count: (interval + bytes / 2) / bytes,
+        bytes: interval,
+    })
+}
 
 /// Most stacks of a process; further ones are counted as lost.
 const MOST: usize = 1 << 18;
@@ -242,12 +268,13 @@ impl Stacks {
     }
 
     /// The index of an event's stack.
-    pub(crate) fn index(&mut self, stack: StackRef) -> StackIndex {
-        match stack {
+    pub(crate) fn index(&mut self, stack: StackRef, sampling: u8) -> StackIndex {
+        let index = match stack {
             StackRef::NotTaken => NOT_TAKEN,
             StackRef::NoPython => NO_PYTHON,
             StackRef::Unreadable => UNREADABLE,
             StackRef::Busy => BUSY,
+            StackRef::NotSampled => return NOT_SAMPLED,
             StackRef::Id(id) => match self.by_identity.get(&id) {
                 Some(index) => *index,
                 None => {
@@ -255,7 +282,8 @@ impl Stacks {
                     LOST
                 }
             },
-        }
+        };
+        index | StackIndex::from(sampling & 31) << INDEX_BITS
     }
 
     fn at(&mut self, device: Option<i32>, stack: StackIndex) -> &mut Sums {
@@ -273,19 +301,25 @@ impl Stacks {
 
     /// A block came; `new`: it was seen to.
     pub(crate) fn came(&mut self, device: Option<i32>, stack: StackIndex, bytes: u64, new: bool) {
+        let Some(weight) = weight(stack, bytes) else {
+            return;
+        };
         let sums = self.at(device, stack);
-        add(&mut sums.live, bytes);
+        add(&mut sums.live, weight);
         if new {
-            add(&mut sums.allocated, bytes);
+            add(&mut sums.allocated, weight);
         }
     }
 
     /// A block went, or turned out not to be one of these (`never`: nor ever was).
     pub(crate) fn went(&mut self, device: Option<i32>, stack: StackIndex, bytes: u64, never: bool) {
+        let Some(weight) = weight(stack, bytes) else {
+            return;
+        };
         let sums = self.at(device, stack);
-        take(&mut sums.live, bytes);
+        take(&mut sums.live, weight);
         if never {
-            take(&mut sums.allocated, bytes);
+            take(&mut sums.allocated, weight);
         }
     }
 
@@ -294,9 +328,14 @@ impl Stacks {
         if was == is {
             return;
         }
+        let (Some(was), Some(is)) = (weight(stack, was), weight(stack, is)) else {
+            return;
+        };
         let sums = self.at(device, stack);
-        sums.live.bytes = sums.live.bytes.saturating_sub(was).saturating_add(is);
-        sums.allocated.bytes = sums.allocated.bytes.saturating_sub(was).saturating_add(is);
+        for tally in [&mut sums.live, &mut sums.allocated] {
+            take(tally, was);
+            add(tally, is);
+        }
     }
 
     /// The device's bytes, after an event: perhaps more than ever.
@@ -325,6 +364,7 @@ impl Stacks {
 
     /// A stack with its names.
     pub(crate) fn stack(&self, index: StackIndex) -> Stack {
+        let index = place(index);
         let Some(place) = index.checked_sub(KINDS) else {
             return Stack {
                 missing: MISSING.get(index as usize).copied(),
@@ -438,12 +478,12 @@ fn native(address: u64, name: Option<&Arc<NativeName>>, frames: &mut Vec<Frame>)
     }
 }
 
-fn add(tally: &mut Tally, bytes: u64) {
-    tally.count += 1;
-    tally.bytes = tally.bytes.saturating_add(bytes);
+fn add(tally: &mut Tally, weight: Tally) {
+    tally.count = tally.count.saturating_add(weight.count);
+    tally.bytes = tally.bytes.saturating_add(weight.bytes);
 }
 
-fn take(tally: &mut Tally, bytes: u64) {
-    tally.count = tally.count.saturating_sub(1);
-    tally.bytes = tally.bytes.saturating_sub(bytes);
+fn take(tally: &mut Tally, weight: Tally) {
+    tally.count = tally.count.saturating_sub(weight.count);
+    tally.bytes = tally.bytes.saturating_sub(weight.bytes);
 }

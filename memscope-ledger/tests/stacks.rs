@@ -389,3 +389,66 @@ fn python_among_compiled_code() {
     let names = allocate(&mut ledger, plain);
     assert_eq!(names[..3], ["libx.so+0x7f07", EVAL, "0x7fff"]);
 }
+
+/// A sampled stack stands for its interval of bytes; what was not taken is told by those that were. Larger blocks
+/// stand for themselves, and everything goes as it came.
+#[test]
+fn sampled_stacks_are_estimates() {
+    const INTERVAL: u64 = 1 << 20;
+    const BLOCKS: u64 = 40_000;
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let mut sim = Sim::new(Mode::Calibrated);
+    say(&mut ledger, seen(50, &[(0x1000, 0x1064)]));
+    say(&mut ledger, named(0x1000, "f", None));
+    let mut state = 7u64;
+    let mut taken = 0;
+    let mut addresses = Vec::new();
+    for _ in 0..BLOCKS {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        sim.time += MS;
+        // As the programs decide.
+        let sampled = (state >> 33) & (INTERVAL - 1) < 5120;
+        (sim.stack, sim.sampling) = if sampled {
+            taken += 1;
+            (StackRef::Id(50), 20)
+        } else {
+            (StackRef::NotSampled, 0)
+        };
+        addresses.push(sim.alloc(0, 0, 5120));
+    }
+    sim.feed(&mut ledger);
+    let row = |ledger: &Ledger| {
+        let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+        assert!(rows.len() <= 1, "{rows:#?}");
+        rows.first().map(|row| (row.live, row.allocated))
+    };
+    let (live, allocated) = row(&ledger).unwrap();
+    assert_eq!(live, allocated);
+    assert_eq!(live.bytes, taken * INTERVAL, "each stands for the interval");
+    assert_eq!(live.count, taken * ((INTERVAL + 2560) / 5120));
+    let real = (BLOCKS * 5120) as f64;
+    assert!(
+        (live.bytes as f64 - real).abs() < real * 0.35,
+        "{} of {real}",
+        live.bytes
+    );
+    // Larger than the interval: itself.
+    sim.stack = StackRef::Id(50);
+    sim.sampling = 20;
+    let large = sim.alloc(0, 0, 9 << 20);
+    sim.feed(&mut ledger);
+    assert_eq!(row(&ledger).unwrap().0.bytes, live.bytes + (9 << 20));
+    // A free has no stack, and another sampling may be in force by then.
+    sim.stack = StackRef::NotTaken;
+    sim.sampling = 0;
+    for address in addresses.into_iter().chain([large]) {
+        sim.time += MS;
+        sim.free(address, false);
+    }
+    sim.feed(&mut ledger);
+    let (live, after) = row(&ledger).unwrap();
+    assert_eq!(live, Tally::default(), "all that came went");
+    assert_eq!(after.bytes, allocated.bytes + (9 << 20));
+}

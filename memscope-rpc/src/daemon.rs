@@ -97,28 +97,42 @@ pub struct StackKinds {
     pub python: bool,
     /// Those of compiled code.
     pub native: bool,
+    /// Most frames of each kind.
+    pub depth: u32,
+    /// A stack is taken of one allocation in two to the power of this many bytes; 0: of every one.
+    pub sampling: u8,
 }
 
 impl StackKinds {
+    /// Most frames that can be asked for.
+    pub const DEEPEST: u32 = 1024;
     /// None.
     pub const NONE: StackKinds = StackKinds {
         python: false,
         native: false,
+        depth: StackKinds::DEEPEST,
+        sampling: 0,
     };
     /// Python's.
     pub const PYTHON: StackKinds = StackKinds {
         python: true,
         native: false,
+        depth: StackKinds::DEEPEST,
+        sampling: 0,
     };
     /// Those of compiled code.
     pub const NATIVE: StackKinds = StackKinds {
         python: false,
         native: true,
+        depth: StackKinds::DEEPEST,
+        sampling: 0,
     };
     /// Both.
     pub const ALL: StackKinds = StackKinds {
         python: true,
         native: true,
+        depth: StackKinds::DEEPEST,
+        sampling: 0,
     };
 }
 

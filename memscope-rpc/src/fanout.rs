@@ -104,6 +104,7 @@ mod tests {
                 tid: pid,
                 lost_before: 0,
                 stack: memscope_ledger::event::StackRef::NotTaken,
+                sampling: 0,
                 body: Body::Exited,
             }),
             pid: Some(pid),

@@ -132,6 +132,28 @@ fn level(number: i32) -> Result<Level, Refusal> {
     }
 }
 
+fn depth(frames: u32) -> Result<u32, Refusal> {
+    match frames {
+        0 => Ok(StackKinds::DEEPEST),
+        1..=StackKinds::DEEPEST => Ok(frames),
+        _ => Err(invalid(
+            format!("stacks of {frames} frames are not taken"),
+            "give a depth from 1 to 1024",
+        )),
+    }
+}
+
+fn sampling(bytes: u64) -> Result<u8, Refusal> {
+    match bytes {
+        0 => Ok(0),
+        _ if bytes.is_power_of_two() && bytes <= 1 << 31 => Ok(bytes.trailing_zeros() as u8),
+        _ => Err(invalid(
+            format!("a stack cannot be taken of one allocation in {bytes} bytes"),
+            "give a power of two up to 2 GiB, such as 1MiB",
+        )),
+    }
+}
+
 fn stacks(number: i32) -> Result<StackKinds, Refusal> {
     match v1::Stacks::try_from(number) {
         Ok(v1::Stacks::None) => Ok(StackKinds::NONE),
@@ -236,7 +258,11 @@ impl Memscope for Service {
         let request = AttachRequest {
             level,
             read_every: read_every(level, request.read_every_ns)?,
-            stacks: stacks(request.stacks)?,
+            stacks: StackKinds {
+                depth: depth(request.stack_depth)?,
+                sampling: sampling(request.stack_sample_bytes)?,
+                ..stacks(request.stacks)?
+            },
             scope: attach_scope(request.scope)?,
         };
         let daemon = Arc::clone(&self.daemon);

@@ -105,7 +105,14 @@ impl Daemon {
             .arg(&socket)
             .arg("--state-dir")
             .arg(folder.join("state"))
-            .args(["--journal-mib", "64", "--log", "warn"])
+            .args([
+                "--journal-mib",
+                "64",
+                "--log",
+                "warn",
+                "--stack-budget",
+                "off",
+            ])
             .args(arguments)
             .stdin(Stdio::null())
             .spawn()

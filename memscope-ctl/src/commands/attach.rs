@@ -43,6 +43,8 @@ pub(super) async fn attach(
             args::Stacks::All => v1::Stacks::All,
         }
         .into(),
+        stack_depth: attach.stack_depth.unwrap_or_default(),
+        stack_sample_bytes: attach.stack_sample.unwrap_or_default(),
     };
     let answer = client
         .ask(request, async |mut rpc, request| rpc.attach(request).await)

@@ -446,6 +446,20 @@ impl Slot {
             .fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Has stacks taken of one allocation in two to the power of this many bytes; 0: of every one.
+    pub fn set_stack_sampling(&self, sampling: u32) {
+        // SAFETY: an aligned u32 in the shared mapping.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).stack_sampling) }
+            .store(sampling, Ordering::Release);
+    }
+
+    /// Time that stacks have taken so far.
+    pub fn stack_time(&self) -> std::time::Duration {
+        // SAFETY: an aligned u64 in the shared mapping.
+        let nanoseconds = unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).stack_ns) };
+        std::time::Duration::from_nanos(nanoseconds.load(Ordering::Acquire))
+    }
+
     /// What the programs counted.
     pub fn counters(&self) -> Counters {
         let at = self.entry();

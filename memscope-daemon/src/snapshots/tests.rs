@@ -26,6 +26,7 @@ fn report(pid: u32, entries: usize) -> SnapshotReport {
         tid: 0,
         lost_before: 0,
         stack: memscope_ledger::event::StackRef::NotTaken,
+        sampling: 0,
         body: Body::Attached(Box::new(facts)),
     });
     let as_of = AsOf {

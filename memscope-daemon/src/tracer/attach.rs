@@ -177,6 +177,10 @@ impl Tracer {
                     native: 0,
                     stack_salt: 0,
                     code_deaths: 0,
+                    stack_depth: cause.stacks.depth,
+                    stack_sampling: u32::from(cause.stacks.sampling),
+                    stacks: 0,
+                    stack_ns: 0,
                 },
             )
             .map_err(internal(
@@ -222,6 +226,9 @@ impl Tracer {
                 retry: None,
                 stacks: cause.stacks,
                 python: false,
+                python_number: 0,
+                native: false,
+                budget: super::budget::Budget::new(cause.stacks),
                 next_read: Instant::now() + cause.read_every.unwrap_or_default(),
                 rule: cause.rule,
                 children: cause.children,

@@ -4,6 +4,7 @@
 //! processes that load libraries, execute, fork and end. What they hold is the keeper's business.
 
 mod attach;
+mod budget;
 mod follow;
 pub mod nvml;
 mod place;
@@ -112,6 +113,8 @@ pub struct Tracer {
     kernel: Kernel,
     keeper: KeeperHandle,
     unwinder: Unwinder,
+    /// Share of a processor that stacks may take in a process.
+    stack_budget: Option<f64>,
     orders: Sender<Order>,
     resolver: Resolver,
     traced: BTreeMap<u32, Traced>,
@@ -139,6 +142,7 @@ impl Tracer {
         keeper: KeeperHandle,
         (own, orders): (Sender<Order>, Receiver<Order>),
         wake_bytes: u32,
+        stack_budget: Option<f64>,
     ) -> std::io::Result<std::thread::JoinHandle<()>> {
         let mut kernel = kernel;
         let unwinder = Unwinder::start(kernel.take_rules(), keeper.clone())?;
@@ -150,6 +154,7 @@ impl Tracer {
                     kernel,
                     keeper,
                     unwinder,
+                    stack_budget,
                     orders: own,
                     resolver: Resolver::new(),
                     traced: BTreeMap::new(),
@@ -231,6 +236,7 @@ impl Tracer {
         self.notice_exits();
         self.read_what_is_due();
         self.answer_waiting();
+        self.keep_to_budget();
         if !self.rules.is_empty() && self.last_rule_search.elapsed() > RULE_SEARCH {
             self.last_rule_search = Instant::now();
             self.search_rules();

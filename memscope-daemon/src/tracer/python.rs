@@ -48,7 +48,8 @@ impl Tracer {
         };
         let _ = self.keeper.send(Command::Native { process, jobs });
         self.keeper_is_up_to_date();
-        if let Some(traced) = self.traced.get(&pid) {
+        if let Some(traced) = self.traced.get_mut(&pid) {
+            traced.native = true;
             traced.slot.set_native(true);
         }
     }
@@ -107,6 +108,7 @@ impl Tracer {
         slot.set_python(number);
         if let Some(traced) = self.traced.get_mut(&pid) {
             traced.python = true;
+            traced.python_number = number;
         }
         tracing::info!(pid, %version, "Python stacks are taken");
         Ok(())

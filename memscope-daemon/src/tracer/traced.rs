@@ -84,6 +84,12 @@ pub struct Traced {
     pub stacks: StackKinds,
     /// Python stacks are taken.
     pub python: bool,
+    /// The programs' number of its interpreter's layout.
+    pub python_number: u32,
+    /// Stacks of compiled code are taken.
+    pub native: bool,
+    /// What stacks may cost.
+    pub(super) budget: super::budget::Budget,
     /// Rule that attached it.
     pub rule: Option<u64>,
     /// Also attach its children.

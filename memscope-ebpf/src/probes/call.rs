@@ -237,7 +237,7 @@ fn send(
         || op == Op::HostAlloc as u16
         || op == Op::Create as u16;
     let stack = if comes {
-        stack::stack(process, tid, place)
+        stack::stack(process, tid, place, size)
     } else {
         STACK_NONE
     };

@@ -33,7 +33,7 @@ pub fn torch_report(ctx: ProbeContext) -> u32 {
     };
     // At level blocks there is nothing else to carry it; a free has no stack.
     let stack = if args[1] as i64 > 0 {
-        stack::stack(process, tid, native::at_entry(&ctx))
+        stack::stack(process, tid, native::at_entry(&ctx), args[1])
     } else {
         STACK_NONE
     };
@@ -59,7 +59,7 @@ pub fn torch_oom(ctx: ProbeContext) -> u32 {
     let Some(process) = live_process(tgid) else {
         return 0;
     };
-    let stack = stack::stack(process, tid, native::at_entry(&ctx));
+    let stack = stack::stack(process, tid, native::at_entry(&ctx), u64::MAX);
     emit::<OomRecord>(process, tid, KIND_OOM, 0, stack, |record| {
         // SAFETY: the reservation is as large as OomRecord; every field is written.
         unsafe {
@@ -99,7 +99,11 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
     // First of all: what is known before the walk, the verifier has to carry through it.
     let stack = match action {
         ACTION_FREE_REQUESTED | ACTION_FREE_COMPLETED | ACTION_SNAPSHOT => STACK_NONE,
-        _ => stack::stack(process, tid, native::at_entry(&ctx)),
+        _ => {
+            // Blocks are as large as this at least: a stack is sampled by what it takes.
+            let bytes = args[3].wrapping_add(511) & !511;
+            stack::stack(process, tid, native::at_entry(&ctx), bytes)
+        }
     };
     let cookie = read::cookie(&ctx);
     let mut beside = Beside {

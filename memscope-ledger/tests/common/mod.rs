@@ -78,6 +78,7 @@ pub struct Sim {
     pub attached: bool,
     /// Of the next events.
     pub stack: StackRef,
+    pub sampling: u8,
     pub names_device: bool,
     pub driver_calls: bool,
     /// `expandable_segments:True`.
@@ -111,6 +112,7 @@ impl Sim {
             mode,
             attached: true,
             stack: StackRef::NotTaken,
+            sampling: 0,
             names_device: true,
             driver_calls: false,
             expandable: false,
@@ -147,6 +149,7 @@ impl Sim {
             tid: self.tid,
             lost_before: self.lost,
             stack: self.stack,
+            sampling: self.sampling,
             body,
         });
     }
@@ -440,6 +443,7 @@ pub fn event(process: ProcessHandle, time_ns: u64, body: Body) -> Event {
         tid: 100,
         lost_before: 0,
         stack: StackRef::NotTaken,
+        sampling: 0,
         body,
     }
 }

@@ -28,6 +28,7 @@ pub(crate) fn event(item: &EventItem) -> v1::Event {
             StackRef::NoPython => Some("no_python".into()),
             StackRef::Unreadable => Some("unreadable".into()),
             StackRef::Busy => Some("busy".into()),
+            StackRef::NotSampled => Some("not_sampled".into()),
         },
         body: Some(body(&event.body)),
     }

@@ -212,6 +212,7 @@ pub fn event(pid: u32, uid: u32, sequence: u64, body: Body) -> EventItem {
             tid: pid,
             lost_before: 0,
             stack: memscope_ledger::event::StackRef::NotTaken,
+            sampling: 0,
             body,
         }),
         pid: Some(pid),

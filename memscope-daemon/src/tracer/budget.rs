@@ -1,0 +1,225 @@
+//! Stacks within a budget of processor time: what they cost in a process is measured by the programs themselves; where it
+//! is too much, less is taken, and more again when that has become cheap.
+
+use std::time::{Duration, Instant};
+
+use memscope_rpc::StackKinds;
+
+use super::Tracer;
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// Time for which a step stays at least, before the next better one is tried; doubled each time that fails.
+const STAY: Duration = Duration::from_secs(10);
+const LONGEST: Duration = Duration::from_secs(320);
+/// Bytes that one stack is taken for, as logarithms: 1 MiB and 64 MiB.
+const SAMPLINGS: [u8; 2] = [20, 26];
+
+/// Where a process stands.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// From what was asked for to nothing.
+    steps: Vec<StackKinds>,
+    step: usize,
+    since: Instant,
+    stay: Duration,
+    looked: Instant,
+    taken: Duration,
+}
+
+impl Budget {
+    /// For what was asked for.
+    pub(super) fn new(asked: StackKinds) -> Budget {
+        let mut steps = vec![asked];
+        let mut less = asked;
+        if less.python && less.native {
+            less.native = false;
+            steps.push(less);
+        }
+        for sampling in SAMPLINGS {
+            if less.sampling < sampling {
+                less.sampling = sampling;
+                steps.push(less);
+            }
+        }
+        steps.push(StackKinds {
+            python: false,
+            native: false,
+            ..less
+        });
+        let now = Instant::now();
+        Budget {
+            steps,
+            step: 0,
+            since: now,
+            stay: STAY,
+            looked: now,
+            taken: Duration::ZERO,
+        }
+    }
+
+    fn kinds(&self) -> StackKinds {
+        self.steps.get(self.step).copied().unwrap_or_default()
+    }
+
+    /// What is to be taken now, where that changes: `taken` is the time that stacks have taken so far, `most` the
+    /// share of a processor that they may take. With the share that they took.
+    fn look(&mut self, now: Instant, taken: Duration, most: f64) -> Option<(StackKinds, f64)> {
+        let elapsed = now.saturating_duration_since(self.looked);
+        if elapsed < LOOK {
+            return None;
+        }
+        let share = taken.saturating_sub(self.taken).as_secs_f64() / elapsed.as_secs_f64();
+        (self.looked, self.taken) = (now, taken);
+        let stayed = now.saturating_duration_since(self.since);
+        if share > most && self.step + 1 < self.steps.len() {
+            // It was better not to come up here so soon.
+            self.stay = if stayed < STAY && self.step + 1 < self.steps.len() {
+                (self.stay * 2).min(LONGEST)
+            } else {
+                STAY
+            };
+            self.step += 1;
+        } else if self.step > 0 && stayed >= self.stay && share <= most {
+            self.step -= 1;
+        } else {
+            return None;
+        }
+        self.since = now;
+        Some((self.kinds(), share))
+    }
+}
+
+fn words(kinds: StackKinds, asked: StackKinds) -> String {
+    let sampled = || {
+        format!(
+            "one stack is taken for {} MiB of allocations",
+            (1u64 << kinds.sampling) >> 20
+        )
+    };
+    match (
+        kinds.python || kinds.native,
+        kinds.sampling > asked.sampling,
+    ) {
+        (false, _) => "none is taken".to_owned(),
+        (true, true) if kinds.native != asked.native => {
+            format!("{}, without its frames of compiled code", sampled())
+        }
+        (true, true) => sampled(),
+        (true, false) => "no frames of compiled code are taken".to_owned(),
+    }
+}
+
+impl Tracer {
+    /// Looks at what stacks cost, and takes fewer or more of them.
+    pub(super) fn keep_to_budget(&mut self) {
+        let Some(most) = self.stack_budget else {
+            return;
+        };
+        let now = Instant::now();
+        let mut changes = Vec::new();
+        for (pid, traced) in &mut self.traced {
+            let taken = traced.slot.stack_time();
+            if let Some((kinds, share)) = traced.budget.look(now, taken, most) {
+                traced.slot.set_python(if kinds.python {
+                    traced.python_number
+                } else {
+                    0
+                });
+                traced.slot.set_native(kinds.native && traced.native);
+                traced.slot.set_stack_sampling(u32::from(kinds.sampling));
+                changes.push((*pid, kinds, share, traced.stacks));
+            }
+        }
+        for (pid, kinds, share, asked) in changes {
+            let text = if kinds == asked {
+                String::new()
+            } else {
+                format!(
+                    "walking stacks took {:.1} % of a processor, and may take {:.1} %: until it is less, {}; \
+                     sums by stack are estimates",
+                    share * 100.0,
+                    most * 100.0,
+                    words(kinds, asked)
+                )
+            };
+            tracing::info!(pid, ?kinds, share, "stacks within their budget");
+            self.note(pid, "stacks_reduced", &text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks once a second at a process whose stacks take this share of a processor.
+    fn run(
+        budget: &mut Budget,
+        from: &mut Instant,
+        seconds: u32,
+        share: impl Fn(StackKinds) -> f64,
+    ) -> Vec<StackKinds> {
+        let mut changes = Vec::new();
+        for _ in 0..seconds {
+            *from += LOOK;
+            let taken = budget.taken + LOOK.mul_f64(share(budget.kinds()));
+            if let Some((kinds, _)) = budget.look(*from, taken, 0.1) {
+                changes.push(kinds);
+            }
+        }
+        changes
+    }
+
+    #[test]
+    fn down_step_by_step_and_up_again() {
+        let asked = StackKinds::ALL;
+        let mut budget = Budget::new(asked);
+        let mut now = budget.looked;
+        assert!(
+            run(&mut budget, &mut now, 60, |_| 0.1).is_empty(),
+            "no more than it may be"
+        );
+        // So much that only nothing is little enough.
+        let down = run(&mut budget, &mut now, 8, |kinds| {
+            if kinds.python { 0.5 } else { 0.0 }
+        });
+        let samplings: Vec<(bool, bool, u8)> = down
+            .iter()
+            .map(|k| (k.python, k.native, k.sampling))
+            .collect();
+        assert_eq!(
+            samplings,
+            [
+                (true, false, 0),
+                (true, false, 20),
+                (true, false, 26),
+                (false, false, 26)
+            ]
+        );
+        // It is over: back to what was asked for, one step at a time.
+        let up = run(&mut budget, &mut now, 1200, |_| 0.0);
+        assert_eq!(up.len(), 4);
+        assert_eq!(up.last(), Some(&asked));
+    }
+
+    #[test]
+    fn a_step_that_fails_again_is_tried_ever_less_often() {
+        let mut budget = Budget::new(StackKinds::PYTHON);
+        let mut now = budget.looked;
+        let expensive = |kinds: StackKinds| if kinds.sampling == 0 { 0.5 } else { 0.01 };
+        let changes = run(&mut budget, &mut now, 1000, expensive);
+        // 10, 20, 40 … seconds, up to 320: each time up and down again.
+        assert!((8..=20).contains(&changes.len()), "{}", changes.len());
+        // What has been asked for is not made less by what is asked for.
+        assert_eq!(
+            Budget::new(StackKinds {
+                sampling: 30,
+                ..StackKinds::PYTHON
+            })
+            .steps
+            .len(),
+            2
+        );
+    }
+}

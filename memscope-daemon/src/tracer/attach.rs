@@ -262,6 +262,7 @@ impl Tracer {
         self.place_again(pid);
         self.start_python(pid);
         self.start_native(pid);
+        self.say_sampled(pid);
         self.read_backend(pid);
         self.start_reading(pid);
         self.notice_exits();

@@ -29,6 +29,20 @@ impl Tracer {
         }
     }
 
+    /// Says that stacks are samples, where that was asked for.
+    pub(super) fn say_sampled(&mut self, pid: u32) {
+        let Some(stacks) = self.traced.get(&pid).map(|traced| traced.stacks) else {
+            return;
+        };
+        if stacks.sampling != 0 && (stacks.python || stacks.native) {
+            let text = format!(
+                "one stack is taken for {} KiB of allocations, as was asked for: sums by stack are estimates",
+                (1u64 << stacks.sampling) >> 10
+            );
+            self.note(pid, "stacks_sampled", &text);
+        }
+    }
+
     /// Has the stacks of a process's compiled code taken.
     pub(super) fn start_native(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid) else {

@@ -159,7 +159,8 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:
   memscope-ctl diff --pid 4242 --from -5m              since five minutes ago
   memscope-ctl diff --pid 4242 --from -2h --to -1h     in the hour before the last
-  memscope-ctl diff before.pickle after.pickle         between two snapshots, PyTorch's or memscope's")]
+  memscope-ctl diff before.pickle after.pickle         between two snapshots, PyTorch's or memscope's
+  memscope-ctl diff before.pickle after.pickle --by stack")]
     Diff(Diff),
     /// Take snapshots by itself when something happens: out of memory, a level, fragments, growth.
     ///
@@ -364,9 +365,20 @@ pub(crate) struct Diff {
     /// The second; now, if it is not given.
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
     pub(crate) to: Option<Moment>,
+    /// By what to sum up.
+    #[arg(long, value_enum, default_value_t = DiffBy::Size)]
+    pub(crate) by: DiffBy,
     /// At most so many groups.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiffBy {
+    /// Device, stream and size.
+    Size,
+    /// The stack that allocated it. Between moments of a process the same as `top --from`.
+    Stack,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -100,6 +100,61 @@ fn files() -> Files {
     }
 }
 
+/// What came and went by the lines that allocated it, of PyTorch's own pickles and of memscope's.
+#[test]
+fn by_stack() {
+    let files = files();
+    for kind in ["4", "json", "ours"] {
+        let (before, after) = (&files.before[kind], &files.after[kind]);
+        let answer = diff(before, after, &["--json", "--by", "stack"]).json();
+        let mut changed = BTreeMap::new();
+        for stack in answer["stacks"].as_array().unwrap() {
+            let frames = stack["frames"].as_array().unwrap();
+            let name = frames.first().map_or("", |frame| frame.as_str().unwrap());
+            let name = name.split(' ').next().unwrap().to_owned();
+            let sums: &mut [u64; 2] = changed.entry(name).or_default();
+            sums[0] += number(&stack["came"]["bytes"]);
+            sums[1] += number(&stack["went"]["bytes"]);
+        }
+        assert_eq!(
+            changed["alloc"],
+            [9_000_448, 30 * MIB],
+            "{kind}: {answer:#}"
+        );
+        let text = diff(before, after, &["--by", "stack"]);
+        assert!(text.text().contains("alloc ("), "{text}");
+        assert!(text.text().contains("agent.py:"), "{text}");
+    }
+    // Moments of a recording, by the same word.
+    let recording = files.recording.to_str().unwrap();
+    let ours = diff(&files.before["ours"], &files.after["ours"], &["--json"]).json();
+    let [from, to] = ["from", "to"].map(|end| number(&ours[end]["as_of"]).to_string());
+    let words = [
+        "--recording",
+        recording,
+        "diff",
+        "--from",
+        &from,
+        "--to",
+        &to,
+        "--by",
+        "stack",
+        "--json",
+    ];
+    let rows = Asking::new(words).ask().json()["rows"].clone();
+    let named = |row: &&Value| row["frames"][0]["name"] == "alloc";
+    let rows: Vec<&Value> = rows.as_array().unwrap().iter().filter(named).collect();
+    let sum = |key: &str| -> u64 {
+        let bytes = rows.iter().map(|row| number(&row["amounts"][key]["bytes"]));
+        bytes.sum()
+    };
+    assert_eq!(
+        [sum("before"), sum("live")],
+        [30 * MIB, 9_000_448],
+        "{rows:#?}"
+    );
+}
+
 #[test]
 fn every_kind_of_file_tells_the_same() {
     let files = files();

@@ -3,7 +3,7 @@
 use crate::args;
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
-use crate::files::{self, Kept, MatchedBy};
+use crate::files::{self, Kept, MatchedBy, StackDiff};
 use crate::{output, render};
 use memscope_proto::v1;
 use rustix::time::{ClockId, clock_gettime};
@@ -63,6 +63,9 @@ pub(super) async fn pool(client: &Client, pool: &args::Pool, json: bool) -> Resu
 }
 
 pub(super) async fn diff(client: &Client, diff: &args::Diff, json: bool) -> Result<Exit, Failure> {
+    if diff.by == args::DiffBy::Stack {
+        return super::stacks::grown(client, diff, json).await;
+    }
     let question = v1::DiffRequest {
         pid: client.choose(diff.process.pid).await?,
         from: diff.from,
@@ -87,6 +90,7 @@ struct FilesDiff<'a> {
     matched_by: MatchedBy,
     devices: &'a [v1::DeviceDiff],
     groups: &'a [v1::GroupDiff],
+    stacks: &'a [StackDiff],
     coverage: &'a [v1::CoverageNote],
 }
 
@@ -130,10 +134,11 @@ pub(super) async fn diff_files(
             matched_by: compared.matched_by,
             devices: &compared.devices,
             groups: &compared.groups,
+            stacks: &compared.stacks,
             coverage: &coverage,
         })?;
     } else {
-        let text = render::diff::files(&before, &after, &compared, &coverage, diff.limit);
+        let text = render::diff::files(&before, &after, &compared, &coverage, diff.limit, diff.by);
         output::text(&text)?;
     }
     Ok(Exit::Done)

@@ -30,6 +30,39 @@ pub(super) async fn top(client: &Client, top: &Top, json: bool) -> Result<Exit, 
     Ok(Exit::Done)
 }
 
+/// `diff --by stack` between two moments: what each stack holds more or less.
+pub(super) async fn grown(
+    client: &Client,
+    diff: &crate::args::Diff,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let question = v1::StacksRequest {
+        pid: client.choose(diff.process.pid).await?,
+        at: diff.to,
+        from: diff.from,
+        view: Some(v1::StackView {
+            metric: v1::StackMetric::Growth.into(),
+            unit: v1::StackUnit::Bytes.into(),
+            device: None,
+        }),
+        by: v1::StackGrouping::Stack.into(),
+        cumulative: false,
+        limit: u32::try_from(diff.limit).unwrap_or(u32::MAX),
+    };
+    let answer = client
+        .ask(question, async |mut rpc, request| rpc.stacks(request).await)
+        .await?;
+    if json {
+        output::json(&document(&answer)?)?;
+    } else {
+        output::text(&render::stacks::top(&answer, FRAMES))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Frames of a stack that `diff` shows.
+const FRAMES: usize = 12;
+
 /// The answer with every frame where it stands: on the wire, names are numbers.
 fn document(answer: &v1::StacksResponse) -> Result<Value, Failure> {
     // Unknown is null in JSON.

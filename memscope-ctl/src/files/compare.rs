@@ -3,7 +3,7 @@
 //! Blocks are those handed out; what waits for a stream is in the devices' sums. Bytes are the blocks'
 //! own (rounded) bytes, so that groups add up to the totals.
 
-use super::{Block, Kept, Segment, State};
+use super::{Block, Kept, Segment, Stack, State};
 use memscope_proto::v1::{Amount, DeviceDiff, GroupDiff};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -26,10 +26,57 @@ pub(crate) struct Compared {
     pub(crate) devices: Vec<DeviceDiff>,
     /// The largest change of bytes first.
     pub(crate) groups: Vec<GroupDiff>,
+    /// The same by the stacks that allocated the blocks.
+    pub(crate) stacks: Vec<StackDiff>,
+}
+
+/// What came and went of one stack.
+#[derive(Debug, Serialize)]
+pub(crate) struct StackDiff {
+    pub(crate) device: i32,
+    /// Innermost first; empty: the file does not tell.
+    pub(crate) frames: Vec<String>,
+    pub(crate) came: Amount,
+    pub(crate) went: Amount,
+    pub(crate) stayed: Amount,
 }
 
 /// Device, stream, size, and whether it is the size asked for.
 type GroupKey = (i32, u64, u64, bool);
+
+/// Device and stack.
+type StackKey = (i32, Option<Stack>);
+
+/// Sums by whatever blocks have in common.
+#[derive(Default)]
+struct Groups {
+    sizes: BTreeMap<GroupKey, Sums>,
+    stacks: BTreeMap<StackKey, Sums>,
+}
+
+impl Groups {
+    fn add(
+        &mut self,
+        kept: &Kept,
+        (segment, block): (&Segment, &Block),
+        what: fn(&mut Sums) -> &mut Amount,
+    ) {
+        let sums = self.sizes.entry(key(segment, block)).or_default();
+        add(what(sums), 1, block.size);
+        let sums = self
+            .stacks
+            .entry(stack_key(kept, segment, block))
+            .or_default();
+        add(what(sums), 1, block.size);
+    }
+}
+
+fn stack_key(kept: &Kept, segment: &Segment, block: &Block) -> StackKey {
+    let stack = block
+        .stack
+        .and_then(|place| kept.stacks.get(place as usize));
+    (segment.device, stack.cloned())
+}
 
 fn held(kept: &Kept) -> impl Iterator<Item = (&Segment, &Block)> {
     kept.segments.iter().flat_map(|segment| {
@@ -69,11 +116,15 @@ pub(crate) fn compare(before: &Kept, after: &Kept, same_process: bool) -> Compar
     } else {
         MatchedBy::Number
     };
-    let mut groups: BTreeMap<GroupKey, Sums> = BTreeMap::new();
+    let mut groups = Groups::default();
     match matched_by {
         MatchedBy::Block => by_block(before, after, &mut groups),
         MatchedBy::Number => by_number(before, after, &mut groups),
     }
+    let Groups {
+        sizes: groups,
+        stacks,
+    } = groups;
     let mut devices: BTreeMap<i32, DeviceDiff> = BTreeMap::new();
     for (kept, first) in [(before, true), (after, false)] {
         for segment in &kept.segments {
@@ -134,16 +185,35 @@ pub(crate) fn compare(before: &Kept, after: &Kept, same_process: bool) -> Compar
         let stayed = bytes(group.stayed);
         Reverse((came.abs_diff(went), came.saturating_add(went), stayed))
     });
+    let mut stacks: Vec<StackDiff> = stacks
+        .into_iter()
+        .map(|((device, frames), sums)| StackDiff {
+            device,
+            frames: frames.as_deref().unwrap_or_default().to_vec(),
+            came: sums.came,
+            went: sums.went,
+            stayed: sums.stayed,
+        })
+        .collect();
+    stacks.sort_by_key(|stack| {
+        let (came, went) = (stack.came.bytes, stack.went.bytes);
+        Reverse((
+            came.abs_diff(went),
+            came.saturating_add(went),
+            stack.stayed.bytes,
+        ))
+    });
     Compared {
         matched_by,
         devices,
         groups,
+        stacks,
     }
 }
 
 /// A block is the same where address and size are, unless the later file tells that it came after the
 /// earlier one was made.
-fn by_block(before: &Kept, after: &Kept, groups: &mut BTreeMap<GroupKey, Sums>) {
+fn by_block(before: &Kept, after: &Kept, groups: &mut Groups) {
     let place = |segment: &Segment, block: &Block| (segment.device, block.address, block.size);
     let mut then: HashMap<_, _> = held(before)
         .map(|(segment, block)| (place(segment, block), (segment, block)))
@@ -163,29 +233,41 @@ fn by_block(before: &Kept, after: &Kept, groups: &mut BTreeMap<GroupKey, Sums>) 
                 .zip(earlier)
                 .is_none_or(|(born, earlier)| born <= earlier)
         });
-        let sums = groups.entry(key(segment, now)).or_default();
         if same {
-            add(&mut sums.stayed, 1, now.size);
+            groups.add(after, (segment, now), |sums| &mut sums.stayed);
             then.remove(&place(segment, now));
         } else {
-            add(&mut sums.came, 1, now.size);
+            groups.add(after, (segment, now), |sums| &mut sums.came);
         }
     }
     for (segment, block) in then.into_values() {
-        let sums = groups.entry(key(segment, block)).or_default();
-        add(&mut sums.went, 1, block.size);
+        groups.add(before, (segment, block), |sums| &mut sums.went);
     }
 }
 
 /// Pairs blocks within each group whose rounded sizes are alike as well.
-fn by_number(before: &Kept, after: &Kept, groups: &mut BTreeMap<GroupKey, Sums>) {
-    let mut counts: BTreeMap<(GroupKey, u64), (u64, u64)> = BTreeMap::new();
+fn by_number(before: &Kept, after: &Kept, groups: &mut Groups) {
+    paired(before, after, key_of, &mut groups.sizes);
+    paired(before, after, stack_key, &mut groups.stacks);
+}
+
+fn key_of(_: &Kept, segment: &Segment, block: &Block) -> GroupKey {
+    key(segment, block)
+}
+
+fn paired<K: Ord>(
+    before: &Kept,
+    after: &Kept,
+    key: fn(&Kept, &Segment, &Block) -> K,
+    groups: &mut BTreeMap<K, Sums>,
+) {
+    let mut counts: BTreeMap<(K, u64), (u64, u64)> = BTreeMap::new();
     for (segment, block) in held(before) {
-        let of = (key(segment, block), block.size);
+        let of = (key(before, segment, block), block.size);
         counts.entry(of).or_default().0 += 1;
     }
     for (segment, block) in held(after) {
-        let of = (key(segment, block), block.size);
+        let of = (key(after, segment, block), block.size);
         counts.entry(of).or_default().1 += 1;
     }
     for ((key, size), (then, now)) in counts {
@@ -220,6 +302,7 @@ mod tests {
             requested: Some(size - 1),
             state: State::Active,
             born_ns,
+            stack: None,
         };
         Kept {
             path: "s".into(),
@@ -235,6 +318,7 @@ mod tests {
                 size: 100 * MIB,
                 blocks: blocks.iter().map(block).collect(),
             }],
+            stacks: Vec::new(),
             coverage: Vec::new(),
         }
     }

@@ -1,7 +1,7 @@
 //! Reads snapshots as JSON: `memscope-ctl snapshot --format json`, and PyTorch's dictionary or list of segments,
 //! which memscope's triggers (`--snapshot-format json`) and `json.dump` write.
 
-use super::{Births, Block, FileError, Image, Kept, Segment, State};
+use super::{Births, Block, FileError, Image, Kept, Segment, Stacks, State, line_of};
 use memscope_proto::v1;
 use serde::Deserialize;
 use std::io::Read;
@@ -95,16 +95,29 @@ struct JsonBlock {
     requested_bytes: Option<u64>,
     state: String,
     since_boot_ns: Option<u64>,
+    #[serde(default)]
+    frames: Vec<Frame>,
+}
+
+#[derive(Deserialize)]
+struct Frame {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    filename: String,
+    line: Option<u64>,
 }
 
 /// A list of segments, as `torch.cuda.memory_snapshot()` gives.
 pub(super) fn list(path: &Path, from: impl Read) -> Result<Kept, FileError> {
     let list: Vec<JsonSegment> = serde_json::from_reader(from)?;
+    let mut stacks = Stacks::default();
     Ok(Kept {
         path: path.to_owned(),
         image: None,
         as_of_ns: None,
-        segments: segments(list, &Births::default(), None)?,
+        segments: segments(list, &Births::default(), None, &mut stacks)?,
+        stacks: stacks.all,
         coverage: Vec::new(),
     })
 }
@@ -122,11 +135,13 @@ pub(super) fn document(path: &Path, from: impl Read) -> Result<Kept, FileError> 
     let header = document.header;
     let times = header.as_ref().and_then(|h| h.as_of.zip(h.as_of_boot_ns));
     let offset = times.map(|(unix, boot)| unix.saturating_sub(boot));
+    let mut stacks = Stacks::default();
     let mut kept = Kept {
         path: path.to_owned(),
         image: None,
         as_of_ns: births.newest_ns,
-        segments: segments(document.segments, &births, offset)?,
+        segments: segments(document.segments, &births, offset, &mut stacks)?,
+        stacks: stacks.all,
         coverage: Vec::new(),
     };
     let origin = document.memscope;
@@ -146,6 +161,7 @@ fn segments(
     list: Vec<JsonSegment>,
     births: &Births,
     offset: Option<u64>,
+    stacks: &mut Stacks,
 ) -> Result<Vec<Segment>, FileError> {
     let mut segments = Vec::with_capacity(list.len());
     for (number, segment) in list.into_iter().enumerate() {
@@ -167,6 +183,12 @@ fn segments(
                 requested: block.requested_bytes,
                 state,
                 born_ns: since.or(traced),
+                stack: stacks.add(
+                    block
+                        .frames
+                        .iter()
+                        .map(|frame| line_of(&frame.name, &frame.filename, frame.line)),
+                ),
             });
         }
         segments.push(Segment {

@@ -9,7 +9,7 @@ mod pickle;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use compare::{Compared, MatchedBy, compare};
+pub(crate) use compare::{Compared, MatchedBy, StackDiff, compare};
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -75,6 +75,8 @@ pub(crate) struct Block {
     pub(crate) state: State,
     /// When it came, nanoseconds since 1970, where the file tells.
     pub(crate) born_ns: Option<u64>,
+    /// Place of its stack in [`Kept::stacks`], where the file has one.
+    pub(crate) stack: Option<u32>,
 }
 
 /// One segment.
@@ -102,7 +104,69 @@ pub(crate) struct Kept {
     /// The moment that it describes, nanoseconds since 1970.
     pub(crate) as_of_ns: Option<u64>,
     pub(crate) segments: Vec<Segment>,
+    /// Stacks, each once: a line for each frame, innermost first.
+    pub(crate) stacks: Vec<Stack>,
     pub(crate) coverage: Vec<v1::CoverageNote>,
+}
+
+/// Frames as they are shown.
+pub(crate) type Stack = std::sync::Arc<[String]>;
+
+/// Most frames of a stack that are looked at.
+const MOST_FRAMES: usize = 1024;
+
+/// Stacks of a file, each once.
+#[derive(Default)]
+struct Stacks {
+    all: Vec<Stack>,
+    by_frames: HashMap<Stack, u32>,
+    /// Lists that were looked at: many blocks may refer to one.
+    by_list: HashMap<u32, Option<u32>>,
+}
+
+impl Stacks {
+    fn add(&mut self, frames: impl Iterator<Item = String>) -> Option<u32> {
+        let frames: Stack = frames.take(MOST_FRAMES).collect();
+        if frames.is_empty() {
+            return None;
+        }
+        if let Some(known) = self.by_frames.get(&frames) {
+            return Some(*known);
+        }
+        let place = u32::try_from(self.all.len()).ok()?;
+        self.all.push(Stack::clone(&frames));
+        self.by_frames.insert(frames, place);
+        Some(place)
+    }
+
+    /// The frames of a block, as PyTorch writes them.
+    fn of(&mut self, pickle: &Pickle, frames: Option<Value>) -> Option<u32> {
+        let frames = frames?;
+        let Value::Node(list) = frames else {
+            return None;
+        };
+        if let Some(known) = self.by_list.get(&list) {
+            return *known;
+        }
+        let text = |frame, key| {
+            let text = pickle.get(frame, key).and_then(|text| pickle.text(text));
+            text.unwrap_or_default()
+        };
+        let lines = pickle.list(frames).unwrap_or(&[]).iter().map(|frame| {
+            let line = pickle.get(*frame, "line").and_then(Value::unsigned);
+            line_of(text(*frame, "name"), text(*frame, "filename"), line)
+        });
+        let place = self.add(lines);
+        self.by_list.insert(list, place);
+        place
+    }
+}
+
+fn line_of(name: &str, file: &str, line: Option<u64>) -> String {
+    match line {
+        Some(line) if line > 0 => format!("{name} ({file}:{line})"),
+        _ => format!("{name} ({file})"),
+    }
 }
 
 /// Reads a file, whatever it is. `pid` chooses a process of a recording.
@@ -185,6 +249,7 @@ async fn ask(client: &Client, path: &Path, pid: Option<u32>) -> Result<Kept, Fai
         image: None,
         as_of_ns: None,
         segments: Vec::new(),
+        stacks: Vec::new(),
         coverage: Vec::new(),
     };
     let mut offset = 0;
@@ -237,6 +302,7 @@ fn of_wire(segment: v1::Segment, offset: u64) -> Segment {
             requested: block.requested_bytes,
             state,
             born_ns: block.since_boot_ns.map(|ns| ns.saturating_add(offset)),
+            stack: None,
         }
     };
     Segment {
@@ -260,19 +326,22 @@ fn of_pickle(path: &Path, pickle: &Pickle) -> Result<Kept, FileError> {
             .ok_or_else(|| shape("there is no list \"segments\""))?,
     };
     let mut once = Once::new(pickle);
+    let mut stacks = Stacks::default();
     let births = births(pickle, root, &mut once)?;
     let mut kept = Kept {
         path: path.to_owned(),
         image: None,
         as_of_ns: births.newest_ns,
         segments: Vec::with_capacity(segments.len()),
+        stacks: Vec::new(),
         coverage: Vec::new(),
     };
     for (number, segment) in segments.iter().enumerate() {
-        let segment = of_segment(pickle, *segment, &births.of, &mut once)
+        let segment = of_segment(pickle, *segment, &births.of, &mut once, &mut stacks)
             .map_err(|what| FileError::Shape(format!("segment {number} {what}")))?;
         kept.segments.push(segment);
     }
+    kept.stacks = stacks.all;
     if let Some(origin) = pickle.get(root, "memscope") {
         let number = |key| pickle.get(origin, key).and_then(Value::unsigned);
         kept.as_of_ns = number("as_of_unix_ns").or(kept.as_of_ns);
@@ -307,6 +376,7 @@ fn of_segment(
     segment: Value,
     births: &HashMap<(i32, u64), u64>,
     once: &mut Once,
+    stacks: &mut Stacks,
 ) -> Result<Segment, String> {
     once.check(segment)?;
     let number = |of: Value, key: &str| pickle.get(of, key).and_then(Value::unsigned);
@@ -342,6 +412,7 @@ fn of_segment(
             requested: number(*block, "requested_size"),
             state,
             born_ns: births.get(&(device, address)).copied(),
+            stack: stacks.of(pickle, pickle.get(*block, "frames")),
         });
     }
     Ok(Segment {

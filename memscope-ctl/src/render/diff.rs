@@ -2,7 +2,11 @@
 
 use super::coverage;
 use super::table::{Column, table};
-use crate::files::{Compared, Kept, MatchedBy};
+use crate::args::DiffBy;
+use crate::files::{Compared, Kept, MatchedBy, StackDiff};
+
+/// Frames of a stack that are shown.
+const FRAMES: usize = 12;
 use crate::units::{bytes, grouped, moment, plain};
 use memscope_proto::v1;
 
@@ -26,6 +30,7 @@ pub(crate) fn files(
     compared: &Compared,
     notes: &[v1::CoverageNote],
     limit: usize,
+    by: DiffBy,
 ) -> String {
     let head = |word: &str, kept: &Kept| {
         let mut line = format!("{word} {}", plain(&kept.path.display().to_string()));
@@ -46,7 +51,10 @@ pub(crate) fn files(
         }
     });
     text.push_str(&devices(&compared.devices));
-    text.push_str(&groups(&compared.groups, limit, 0));
+    match by {
+        DiffBy::Size => text.push_str(&groups(&compared.groups, limit, 0)),
+        DiffBy::Stack => text.push_str(&stacks(&compared.stacks, limit)),
+    }
     text.push_str(&coverage(notes));
     text
 }
@@ -114,6 +122,43 @@ fn groups(groups: &[v1::GroupDiff], limit: usize, omitted: u64) -> String {
         text.push_str(&format!(
             " and {} groups with smaller changes left out\n",
             grouped(left_out)
+        ));
+    }
+    text
+}
+
+/// Stacks with changes.
+fn stacks(stacks: &[StackDiff], limit: usize) -> String {
+    let mut text = String::new();
+    let changed = |stack: &&StackDiff| stack.came.count + stack.went.count > 0;
+    for stack in stacks.iter().filter(changed).take(limit) {
+        text.push_str(&format!(
+            "\nDevice {}  {}  came {} in {}, went {} in {}, stayed {} in {}\n",
+            stack.device,
+            change(stack.came.bytes, stack.went.bytes),
+            bytes(stack.came.bytes),
+            grouped(stack.came.count),
+            bytes(stack.went.bytes),
+            grouped(stack.went.count),
+            bytes(stack.stayed.bytes),
+            grouped(stack.stayed.count),
+        ));
+        if stack.frames.is_empty() {
+            text.push_str("    [the file has no stack]\n");
+        }
+        for frame in stack.frames.iter().take(FRAMES) {
+            text.push_str(&format!("    {}\n", plain(frame)));
+        }
+        let more = stack.frames.len().saturating_sub(FRAMES);
+        if more > 0 {
+            text.push_str(&format!("    … {more} more\n"));
+        }
+    }
+    let left_out = stacks.iter().filter(changed).count().saturating_sub(limit);
+    if left_out > 0 {
+        text.push_str(&format!(
+            "\n and {} stacks with smaller changes left out\n",
+            grouped(left_out as u64)
         ));
     }
     text

@@ -61,7 +61,8 @@ fn at_level_blocks() {
 #[test]
 fn of_compiled_code() {
     let daemon = Daemon::start();
-    let mut torch = Torch::start(&[]);
+    // PyTorch 2.15 would name exported functions only.
+    let mut torch = Torch::start(&[("TORCH_SYMBOLIZE_MODE", "addr2line")]);
     torch.ask("init");
     let pid = torch.pid_text();
     daemon.json(&[

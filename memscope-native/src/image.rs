@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Operation, Register,
@@ -43,8 +44,15 @@ pub struct Image {
     /// Path in the process's mount namespace.
     pub path: PathBuf,
     /// Kept open: the file may be deleted, and the process may end.
-    file: File,
+    bytes: FileBytes,
     build_id: Option<Vec<u8>>,
+    /// Read when the first rule is asked for: most of what a process has mapped is in no stack.
+    tables: OnceLock<Option<Tables>>,
+}
+
+/// What `.eh_frame` and its index hold, and where they lie in the file's own numbering.
+#[derive(Debug)]
+struct Tables {
     header: Vec<u8>,
     header_at: u64,
     frames: Vec<u8>,
@@ -52,8 +60,52 @@ pub struct Image {
 }
 
 impl Image {
-    /// Reads the tables of a file.
-    pub fn read(path: &Path, bytes: &FileBytes) -> Result<Image, ImageError> {
+    /// Of an open file.
+    pub fn new(path: &Path, bytes: FileBytes) -> Result<Image, ImageError> {
+        let build_id = Elf::read(&bytes)?.build_id();
+        Ok(Image {
+            path: path.to_owned(),
+            bytes,
+            build_id,
+            tables: OnceLock::new(),
+        })
+    }
+
+    /// The file itself.
+    pub fn file(&self) -> &File {
+        self.bytes.file()
+    }
+
+    /// Its build id.
+    pub fn build_id(&self) -> Option<&[u8]> {
+        self.build_id.as_deref()
+    }
+
+    /// The rule for an instruction, by its address in the file's own numbering. [`RULE_STOP`] where the tables do not
+    /// tell, or tell what a rule cannot say.
+    pub fn rule(&self, address: u64) -> Rule {
+        let tables = self.tables.get_or_init(|| match Tables::read(&self.bytes) {
+            Ok(tables) => Some(tables),
+            Err(error) => {
+                tracing::debug!(path = %self.path.display(), %error, "code without rules");
+                None
+            }
+        });
+        let rule = tables.as_ref().and_then(|tables| tables.find(address));
+        rule.unwrap_or(STOP)
+    }
+
+    /// Bytes of its tables that are held.
+    pub fn size(&self) -> u64 {
+        let tables = self.tables.get().and_then(Option::as_ref);
+        tables.map_or(0, |tables| {
+            (tables.header.len() + tables.frames.len()) as u64
+        })
+    }
+}
+
+impl Tables {
+    fn read(bytes: &FileBytes) -> Result<Tables, ImageError> {
         let elf = Elf::read(bytes)?;
         let segment = elf
             .segments
@@ -90,32 +142,12 @@ impl Image {
             .min(load.file_size - inside)
             .min(MOST);
         let frames = elf.bytes_at(load.offset + inside, len)?;
-        let build_id = elf.build_id();
-        Ok(Image {
-            path: path.to_owned(),
-            file: bytes.file().try_clone().map_err(ElfError::Read)?,
-            build_id,
+        Ok(Tables {
             header,
             header_at,
             frames,
             frames_at,
         })
-    }
-
-    /// The file itself.
-    pub fn file(&self) -> &File {
-        &self.file
-    }
-
-    /// Its build id.
-    pub fn build_id(&self) -> Option<&[u8]> {
-        self.build_id.as_deref()
-    }
-
-    /// The rule for an instruction, by its address in the file's own numbering. [`RULE_STOP`] where the tables do not
-    /// tell, or tell what a rule cannot say.
-    pub fn rule(&self, address: u64) -> Rule {
-        self.find(address).unwrap_or(STOP)
     }
 
     fn find(&self, address: u64) -> Option<Rule> {
@@ -196,10 +228,5 @@ impl Image {
             },
             Some(_) => None,
         }
-    }
-
-    /// Bytes that are held of it.
-    pub fn size(&self) -> u64 {
-        (self.header.len() + self.frames.len()) as u64
     }
 }

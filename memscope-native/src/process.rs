@@ -239,7 +239,7 @@ impl Shared {
             .map_or(0, |metadata| metadata.len());
         let key = (object.device.0, object.device.1, object.inode, size);
         let image = self.images.entry(key).or_insert_with(|| {
-            match Image::read(object.path.as_ref(), &opened.bytes) {
+            match Image::new(object.path.as_ref(), opened.bytes) {
                 Ok(image) => Some(Arc::new(image)),
                 Err(error) => {
                     tracing::debug!(path = object.display_path(), %error, "code without rules");

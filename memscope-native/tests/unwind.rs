@@ -191,7 +191,7 @@ proptest! {
         bytes.truncate(cut.index(bytes.len()).max(64));
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, &bytes).unwrap();
-        if let Ok(image) = Image::read("damaged.so".as_ref(), &FileBytes::new(file).unwrap()) {
+        if let Ok(image) = Image::new("damaged.so".as_ref(), FileBytes::new(file).unwrap()) {
             for address in (0..whole.len() as u64).step_by(977) {
                 let _ = image.rule(address);
             }

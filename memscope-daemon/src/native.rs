@@ -266,7 +266,7 @@ impl Worker {
                 name.module = module;
                 name.offset = offset;
                 if let Some(image) = image {
-                    name.build_id = image.build_id().map(hexadecimal).unwrap_or_default();
+                    name.build_id = image.build_id().to_owned();
                     let (_, file) = files
                         .entry(Arc::as_ptr(&image))
                         .or_insert_with(|| (image, InFile::default()));
@@ -308,13 +308,4 @@ impl Worker {
             ranges: gone,
         });
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -321,6 +321,7 @@ pub fn begin(process: *mut ProcessEntry, scratch: *mut Scratch) {
     let (walk, python, handle) =
         unsafe { (&mut (*scratch).walk, (*process).python, (*process).handle) };
     walk.frame = 0;
+    walk.first = 0;
     walk.count = 0;
     walk.broken = 0;
     // SAFETY: a map value.

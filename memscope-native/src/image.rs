@@ -45,7 +45,7 @@ pub struct Image {
     pub path: PathBuf,
     /// Kept open: the file may be deleted, and the process may end.
     bytes: FileBytes,
-    build_id: Option<Vec<u8>>,
+    build_id: String,
     /// Read when the first rule is asked for: most of what a process has mapped is in no stack.
     tables: OnceLock<Option<Tables>>,
 }
@@ -62,7 +62,8 @@ struct Tables {
 impl Image {
     /// Of an open file.
     pub fn new(path: &Path, bytes: FileBytes) -> Result<Image, ImageError> {
-        let build_id = Elf::read(&bytes)?.build_id();
+        let build_id = Elf::read(&bytes)?.build_id().unwrap_or_default();
+        let build_id = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Image {
             path: path.to_owned(),
             bytes,
@@ -76,9 +77,9 @@ impl Image {
         self.bytes.file()
     }
 
-    /// Its build id.
-    pub fn build_id(&self) -> Option<&[u8]> {
-        self.build_id.as_deref()
+    /// Its build id in hexadecimal digits, empty for none.
+    pub fn build_id(&self) -> &str {
+        &self.build_id
     }
 
     /// The rule for an instruction, by its address in the file's own numbering. [`RULE_STOP`] where the tables do not

@@ -60,13 +60,12 @@ const DEBUG: &str = "/usr/lib/debug/.build-id";
 /// A path by which the file is found now: that of its debugging information, by build id; its own, where that
 /// still names it, so that what is beside it is found and all processes share what was read; else the open file.
 fn path(image: &Image) -> PathBuf {
-    if let Some([first, rest @ ..]) = image.build_id()
-        && !rest.is_empty()
+    if let Some((folder, name)) = image.build_id().split_at_checked(2)
+        && !name.is_empty()
     {
-        let hexadecimal =
-            |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
-        let name = format!("{}.debug", hexadecimal(rest));
-        let apart = PathBuf::from(DEBUG).join(hexadecimal(&[*first])).join(name);
+        let apart = PathBuf::from(DEBUG)
+            .join(folder)
+            .join(format!("{name}.debug"));
         if apart.is_file() {
             return apart;
         }

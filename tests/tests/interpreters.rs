@@ -243,6 +243,27 @@ fn killed_while_walked() {
     interpreter.end();
 }
 
+/// The buffers of a walk are used again: what is left in them of Python's frames is in no stack of compiled code alone.
+#[test]
+fn compiled_code_alone_after_python() {
+    let daemon = Daemon::start();
+    let mut interpreter = Interpreter::start(&python(), None);
+    let pid = interpreter.pid();
+    for stacks in ["python", "native"] {
+        daemon.json(&[
+            "attach", "--pid", &pid, "--level", "segments", "--stacks", stacks,
+        ]);
+        interpreter.ask("allocate");
+        let rows = rows(&daemon, &pid);
+        assert!(!rows.is_empty());
+        for row in rows {
+            assert_eq!(row.frames.is_empty(), stacks == "native", "{row:#?}");
+        }
+        daemon.json(&["detach", "--pid", &pid]);
+    }
+    interpreter.end();
+}
+
 /// CPython of other Debian releases, each in a root of its own: as in a container.
 #[cfg(feature = "pythons")]
 #[test]

@@ -1,8 +1,7 @@
 //! `cargo xtask bench`: what tracing costs an allocation and its free, as ratios in one run of one
 //! process.
 
-use std::io::Write;
-use std::process::{ChildStdin, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -41,34 +40,20 @@ pub struct Options {
 
 struct Bench {
     python: Python,
-    stdin: ChildStdin,
     pairs: u32,
 }
 
 impl Bench {
-    fn ask(&mut self, words: &str) -> Result<String> {
-        writeln!(self.stdin, "{words}")?;
-        self.stdin.flush()?;
-        self.python.line()
-    }
-
     fn measure(&mut self) -> Result<f64> {
-        let line = self.ask(&format!("pairs {}", self.pairs))?;
-        median_of(&line)
+        pairs(&mut self.python, &self.pairs.to_string())
     }
 }
 
-/// The answers are flat JSON objects of numbers.
-pub(crate) fn median_of(line: &str) -> Result<f64> {
-    let at = line
-        .find("\"median\":")
-        .context("no median in the answer")?;
-    let number: String = line[at + 9..]
-        .chars()
-        .skip_while(|c| c.is_whitespace())
-        .take_while(|c| c.is_ascii_digit() || *c == '.' || *c == 'e' || *c == '-')
-        .collect();
-    number.parse().context("the median is no number")
+/// Microseconds of an allocation and its free, the median of several runs; `words`: how many, and how many frames deep.
+pub(crate) fn pairs(python: &mut Python, words: &str) -> Result<f64> {
+    python.ask_json(&format!("pairs {words}"))?["median"]
+        .as_f64()
+        .context("no median in the answer")
 }
 
 /// Runs the task; the table goes to standard output as Markdown.
@@ -96,10 +81,8 @@ pub fn run(options: &Options) -> Result<()> {
         Stdio::piped(),
     )?;
     let ready = python.line()?;
-    let stdin = python.running.0.stdin.take().context("no input")?;
     let mut bench = Bench {
         python,
-        stdin,
         pairs: options.pairs,
     };
     let pid = bench.python.pid().to_string();
@@ -129,17 +112,17 @@ pub fn run(options: &Options) -> Result<()> {
             daemon.ask(&["detach", "--pid", &pid])?;
         }
         for (row, kind) in [(4, "python"), (5, "all")] {
-            bench.ask(&format!("record {kind}"))?;
+            bench.python.ask(&format!("record {kind}"))?;
             for _ in 0..2 {
                 bench.measure()?;
             }
             let time = bench.measure()?;
             rows[row].1.push(time);
-            bench.ask("record off")?;
+            bench.python.ask("record off")?;
         }
     }
-    bench.ask("pairs 1")?;
-    writeln!(bench.stdin, "end")?;
+    bench.python.ask("pairs 1")?;
+    bench.python.tell("end")?;
     println!(
         "{ready}; {} rounds of 7 runs of {} pairs; medians",
         options.rounds, options.pairs

@@ -2,10 +2,9 @@
 //! `torch.cuda.memory._snapshot()` and `pickle.dump` of the same history, in the same run.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{ChildStdin, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -63,19 +62,18 @@ fn measure(
         Stdio::piped(),
     )?;
     let ready = python.line()?;
-    let mut stdin = python.running.0.stdin.take().context("no input")?;
     let pid = python.pid().to_string();
     let attached = daemon.ask(&["attach", "--pid", &pid, "--level", "trace"])?;
     if !attached.status.success() {
         bail!("attach: {}", String::from_utf8_lossy(&attached.stderr));
     }
-    let filled = ask(&mut python, &mut stdin, &format!("fill {}", options.events))?;
+    let filled = python.ask_json(&format!("fill {}", options.events))?;
     let entries = filled["fill"].as_u64().unwrap_or(0);
     let mut rows: Vec<(String, Vec<Taken>)> = vec![("PyTorch".into(), Vec::new())];
     rows.extend(FORMATS.map(|format| (format!("memscope, {format}"), Vec::new())));
     for _ in 0..options.rounds {
         let file = folder.join("own.pickle");
-        let own = ask(&mut python, &mut stdin, &format!("dump {}", file.display()))?;
+        let own = python.ask_json(&format!("dump {}", file.display()))?;
         rows[0].1.push(Taken {
             seconds: own["seconds"].as_f64().unwrap_or(f64::NAN),
             bytes: fs::metadata(&file)?.len() as f64,
@@ -88,7 +86,7 @@ fn measure(
         }
     }
     let seen = check(&folder.join("json"), entries)?;
-    writeln!(stdin, "end")?;
+    python.tell("end")?;
     println!(
         "{ready}; {entries} entries in PyTorch's trace, {seen} in memscope's, none lost; {} rounds, medians of \
          seconds, most of memory",
@@ -116,12 +114,6 @@ fn measure(
         );
     }
     Ok(())
-}
-
-fn ask(python: &mut Python, stdin: &mut ChildStdin, words: &str) -> Result<Value> {
-    writeln!(stdin, "{words}")?;
-    stdin.flush()?;
-    serde_json::from_str(&python.line()?).context("the program's answer is no JSON")
 }
 
 /// Has memscope write a file.

@@ -1,13 +1,12 @@
 //! `cargo xtask bench --readings`: what readings at level `read` cost, by number of blocks: time and
 //! bytes of a reading, and the speed of the process that is read, as a ratio in one run.
 
-use std::io::Write;
-use std::process::{ChildStdin, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::bench::{Options, median};
+use crate::bench::{Options, median, pairs};
 use crate::live::{Daemon, Python};
 use crate::{process, setup, sim, venv};
 
@@ -17,25 +16,6 @@ const BLOCKS: [u32; 3] = [1_000, 10_000, 100_000];
 const READINGS: usize = 15;
 /// Time between readings while the process's speed is measured: ten times as often as by default.
 const EVERY: &str = "1s";
-
-struct Process {
-    python: Python,
-    stdin: ChildStdin,
-}
-
-impl Process {
-    fn ask(&mut self, words: &str) -> Result<Value> {
-        writeln!(self.stdin, "{words}")?;
-        self.stdin.flush()?;
-        serde_json::from_str(&self.python.line()?).context("the program's answer is no JSON")
-    }
-
-    fn pairs(&mut self, count: u32) -> Result<f64> {
-        self.ask(&format!("pairs {count}"))?["median"]
-            .as_f64()
-            .context("no median in the answer")
-    }
-}
 
 fn json(daemon: &Daemon, words: &[&str]) -> Result<Value> {
     let mut all = vec!["--json"];
@@ -74,17 +54,16 @@ pub fn run(options: &Options) -> Result<()> {
             Stdio::piped(),
         )?;
         python.line()?;
-        let stdin = python.running.0.stdin.take().context("no input")?;
-        let mut measured = Process { python, stdin };
-        measured.ask(&format!("hold {blocks}"))?;
-        println!("{}", row(&daemon, &mut measured, options, blocks)?);
-        writeln!(measured.stdin, "end")?;
+        python.ask(&format!("hold {blocks}"))?;
+        println!("{}", row(&daemon, &mut python, options, blocks)?);
+        python.tell("end")?;
     }
     Ok(())
 }
 
-fn row(daemon: &Daemon, measured: &mut Process, options: &Options, blocks: u32) -> Result<String> {
-    let pid = measured.python.pid().to_string();
+fn row(daemon: &Daemon, python: &mut Python, options: &Options, blocks: u32) -> Result<String> {
+    let pid = python.pid().to_string();
+    let many = (options.pairs * 10).to_string();
     let attach = |every| {
         let words = ["attach", "--pid", &pid, "--level", "read", "--every", every];
         json(daemon, &words)
@@ -103,20 +82,19 @@ fn row(daemon: &Daemon, measured: &mut Process, options: &Options, blocks: u32) 
     }
     // The process allocates without a pause; each reading has to find a moment.
     let (mut busy, mut races) = (Vec::new(), Vec::new());
-    writeln!(measured.stdin, "pairs {}", options.pairs * 20)?;
-    measured.stdin.flush()?;
+    python.tell(&format!("pairs {}", options.pairs * 20))?;
     for _ in 0..READINGS {
         let stats = json(daemon, &["stats", "--pid", &pid])?;
         busy.push(milliseconds(&stats["reading"]));
         races.push(number(&stats["reading"]["raced"]));
     }
-    measured.python.line()?;
+    python.line()?;
     json(daemon, &["detach", "--pid", &pid])?;
     let (mut alone, mut read) = (Vec::new(), Vec::new());
     for _ in 0..options.rounds {
-        alone.push(measured.pairs(options.pairs * 10)?);
+        alone.push(pairs(python, &many)?);
         attach(EVERY)?;
-        read.push(measured.pairs(options.pairs * 10)?);
+        read.push(pairs(python, &many)?);
         json(daemon, &["detach", "--pid", &pid])?;
     }
     Ok(format!(

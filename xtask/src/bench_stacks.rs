@@ -1,13 +1,13 @@
 //! `cargo xtask bench --stacks`: what an allocation and its free cost with stacks, at several depths, beside an empty
 //! probe on the same functions and beside PyTorch's own recorder, as ratios in one run of one process.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::{Options, median, median_of};
+use crate::bench::{Options, median, pairs};
 use crate::live::{Daemon, Ended, Python};
 use crate::{process, setup, sim, venv};
 
@@ -61,7 +61,6 @@ const ROWS: [(&str, Watcher); 16] = [
 
 struct Bench {
     python: Python,
-    stdin: ChildStdin,
     daemon: Daemon,
     empty: PathBuf,
     libraries: PathBuf,
@@ -69,15 +68,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn ask(&mut self, words: &str) -> Result<String> {
-        writeln!(self.stdin, "{words}")?;
-        self.stdin.flush()?;
-        self.python.line()
-    }
-
     fn measure(&mut self, depth: u32) -> Result<f64> {
-        let line = self.ask(&format!("pairs {} {depth}", self.pairs))?;
-        median_of(&line)
+        pairs(&mut self.python, &format!("{} {depth}", self.pairs))
     }
 
     fn ctl(&self, words: &[&str]) -> Result<()> {
@@ -125,7 +117,7 @@ impl Bench {
             }
             Recorder(stacks, filled) => {
                 let kind = if filled { "" } else { " fresh" };
-                self.ask(&format!("record {stacks}{kind}"))?;
+                self.python.ask(&format!("record {stacks}{kind}"))?;
                 if filled {
                     let entries = self.pairs * 7 * 3;
                     for _ in 0..=100_000 / entries.max(1) {
@@ -133,7 +125,7 @@ impl Bench {
                     }
                 }
                 let time = self.measure(depth)?;
-                self.ask("record off")?;
+                self.python.ask("record off")?;
                 Ok(time)
             }
         }
@@ -191,7 +183,6 @@ pub fn run(options: &Options) -> Result<()> {
         Stdio::piped(),
     )?;
     let ready = python.line()?;
-    let stdin = python.running.0.stdin.take().context("no input")?;
     let pid = python.pid();
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let libraries = maps
@@ -203,7 +194,6 @@ pub fn run(options: &Options) -> Result<()> {
         .to_owned();
     let mut bench = Bench {
         python,
-        stdin,
         daemon,
         empty: process::target().join("release/examples/empty_probe"),
         libraries,
@@ -222,7 +212,7 @@ pub fn run(options: &Options) -> Result<()> {
         }
         eprintln!("round {} of {}", round + 1, options.rounds);
     }
-    writeln!(bench.stdin, "end")?;
+    bench.python.tell("end")?;
     println!(
         "{ready}; {} rounds of 7 runs of {} pairs; medians\n",
         options.rounds, options.pairs

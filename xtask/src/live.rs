@@ -1,6 +1,6 @@
 //! A daemon and its clients, for the demonstration and the benchmarks.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -206,6 +206,24 @@ impl Python {
     /// Process id.
     pub fn pid(&self) -> u32 {
         self.running.0.id()
+    }
+
+    /// Says a line.
+    pub fn tell(&mut self, words: &str) -> Result<()> {
+        let input = self.running.0.stdin.as_mut().context("no input")?;
+        writeln!(input, "{words}")?;
+        Ok(input.flush()?)
+    }
+
+    /// Says a line, and hears the next one.
+    pub fn ask(&mut self, words: &str) -> Result<String> {
+        self.tell(words)?;
+        self.line()
+    }
+
+    /// The same, where the answer is JSON.
+    pub fn ask_json(&mut self, words: &str) -> Result<serde_json::Value> {
+        serde_json::from_str(&self.ask(words)?).context("the program's answer is no JSON")
     }
 
     /// The next line; an error when the program has ended.

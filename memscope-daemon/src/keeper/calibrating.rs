@@ -8,7 +8,7 @@ use memscope_ledger::event::{Body, Event, ProcessHandle, TraceAction};
 
 use super::{Keeper, Told};
 use crate::probe::calibrate::{Calibrator, Layout, Memory, ReportSeen, Step, TraceSeen};
-use crate::probe::load::Slot;
+use crate::probe::slot::Slot;
 
 /// One search.
 pub(super) struct Calibrating {

@@ -1,6 +1,6 @@
 //! Stacks of compiled code: handing over what is to be unwound and named, and taking what came of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use memscope_decode::{DaemonRecord, stack_copy};
 use memscope_ledger::event::{NativeName, ProcessHandle, StackSeen};
@@ -18,6 +18,8 @@ pub(super) struct Natives {
     told: HashSet<(ProcessHandle, u64)>,
     /// Stacks that wait for their outer frames: the inner ones.
     waiting: HashMap<(ProcessHandle, u64), Vec<u64>>,
+    /// The same in the order in which they came: one whose piece was never handed over goes with its time.
+    waited: VecDeque<(ProcessHandle, u64)>,
     /// Names that were told before the journal's segment began.
     again: Vec<(ProcessHandle, NativeName)>,
     /// Where other code lies now than was named.
@@ -30,9 +32,21 @@ impl Natives {
         self.told.clear();
     }
 
+    fn wait(&mut self, process: ProcessHandle, seen: &StackSeen) {
+        let key = (process, seen.id);
+        self.waiting.insert(key, seen.natives.clone());
+        self.waited.push_back(key);
+        if self.waited.len() > MOST_WAITING
+            && let Some(oldest) = self.waited.pop_front()
+        {
+            self.waiting.remove(&oldest);
+        }
+    }
+
     pub(super) fn forget(&mut self, process: ProcessHandle) {
         self.told.retain(|(owner, _)| *owner != process);
         self.waiting.retain(|(owner, _), _| *owner != process);
+        self.waited.retain(|(owner, _)| *owner != process);
         self.moved.retain(|(owner, _, _)| *owner != process);
     }
 
@@ -64,10 +78,8 @@ impl Keeper {
         if seen.natives.is_empty() {
             return;
         }
-        if seen.unfinished && self.native.waiting.len() < MOST_WAITING {
-            self.native
-                .waiting
-                .insert((process, seen.id), seen.natives.clone());
+        if seen.unfinished {
+            self.native.wait(process, seen);
         }
         let mut known = Vec::new();
         let mut unknown = Vec::new();
@@ -136,8 +148,12 @@ impl Keeper {
 
     /// Code went, or came elsewhere: what was named there is named again at its next sight.
     pub(super) fn moved(&mut self, process: ProcessHandle, ranges: &[(u64, u64)]) {
-        let moved = ranges.iter().map(|(from, to)| (process, *from, *to));
-        self.native.moved.extend(moved);
+        for (from, to) in ranges {
+            let range = (process, *from, *to);
+            if !self.native.moved.contains(&range) {
+                self.native.moved.push(range);
+            }
+        }
         let mut told = std::mem::take(&mut self.native.told);
         told.retain(|(owner, address)| !self.native.is_moved(*owner, *address));
         self.native.told = told;

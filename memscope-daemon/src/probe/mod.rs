@@ -6,6 +6,7 @@ pub mod kernel;
 pub mod links;
 pub mod load;
 pub mod multi;
+pub mod slot;
 
 /// Why probing failed.
 #[derive(Debug, thiserror::Error)]

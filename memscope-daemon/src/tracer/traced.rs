@@ -11,7 +11,8 @@ use memscope_rpc::{BaselineRead, StackKinds};
 use memscope_site::FileIdentity;
 
 use crate::probe::links::Link;
-use crate::probe::load::{Program, Slot};
+use crate::probe::load::Program;
+use crate::probe::slot::Slot;
 
 /// Whether `record_trace` alone tells everything.
 #[derive(Debug, Clone, PartialEq, Eq)]

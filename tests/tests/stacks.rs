@@ -79,15 +79,12 @@ fn of_compiled_code() {
         daemon.ctl(&["snapshot", "--pid", &pid, "-o", file]).text();
         let told = torch.ask(&format!("compare_natives {file} 10"));
         assert_eq!(told["aligned"], true, "{told:#}");
-        (told["unnamed"] == 0).then_some(told)
+        // What is there is right at any time; the outer frames of stacks that had no rules yet come later. Where the
+        // machine had no time for their pieces they never come, and that is counted.
+        assert_eq!(number(&told["wrong"]), number(&told["unnamed"]), "{told:#}");
+        let most = number(&told["equal"]) * 100 >= number(&told["frames"]) * 95;
+        (told["unnamed"] == 0 && most).then_some(told)
     });
-    // What is there is right. Where the machine had no time for the pieces of stacks that have no rules yet, the
-    // outer frames are missing, and that is counted.
-    assert_eq!(told["wrong"], 0, "{told:#}");
-    assert!(
-        number(&told["equal"]) * 100 >= number(&told["frames"]) * 95,
-        "{told:#}"
-    );
     println!("{} of {} frames", told["equal"], told["frames"]);
     assert_eq!(told["exported_count"], told["own_count"], "{told:#}");
     assert!(number(&told["frames"]) > 5000, "{told:#}");
@@ -121,7 +118,8 @@ fn of_both_kinds() {
         let file = file.to_str().unwrap();
         daemon.ctl(&["snapshot", "--pid", &pid, "-o", file]).text();
         let told = torch.ask(&format!("compare_mixed {file}"));
-        (told["unnamed"] == 0).then_some(told)
+        let outermost = told["reentered"].as_array().unwrap().last();
+        (told["unnamed"] == 0 && outermost.is_some_and(|name| name == "native")).then_some(told)
     });
     assert_eq!(told["different"], 0, "{told:#}");
     assert!(number(&told["count"]) > 200, "{told:#}");

@@ -91,6 +91,27 @@ fn sampled_by_bytes() {
     torch.finish();
 }
 
+/// Where no stacks are taken nothing is said of them.
+#[test]
+fn nothing_is_sampled_without_probes() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start(&[]);
+    torch.ask("init");
+    let pid = torch.pid_text();
+    daemon.json(&[
+        "attach",
+        "--pid",
+        &pid,
+        "--level",
+        "read",
+        "--stack-sample",
+        "1MiB",
+    ]);
+    let stats = daemon.stats(torch.pid());
+    assert!(!coverage(&stats).contains(&"stacks_sampled"), "{stats:#}");
+    torch.finish();
+}
+
 #[test]
 fn wrong_words() {
     let daemon = Daemon::start();

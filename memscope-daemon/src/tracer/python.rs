@@ -31,10 +31,12 @@ impl Tracer {
 
     /// Says that stacks are samples, where that was asked for.
     pub(super) fn say_sampled(&mut self, pid: u32) {
-        let Some(stacks) = self.traced.get(&pid).map(|traced| traced.stacks) else {
+        let Some(traced) = self.traced.get(&pid) else {
             return;
         };
-        if stacks.sampling != 0 && (stacks.python || stacks.native) {
+        let stacks = traced.stacks;
+        let taken = (stacks.python || stacks.native) && traced.level != Level::Read;
+        if taken && stacks.sampling != 0 {
             let text = format!(
                 "one stack is taken for {} KiB of allocations, as was asked for: sums by stack are estimates",
                 (1u64 << stacks.sampling) >> 10

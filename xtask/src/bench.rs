@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: what tracing costs an allocation and its free, as ratios in one run of one
 //! process.
 
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
@@ -33,6 +34,10 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["readings", "export"])]
     pub stacks: bool,
 
+    /// On this machine's GPU instead of the simulated one, with the PyTorch in $MEMSCOPE_TORCH_VENV
+    #[arg(long)]
+    pub real_device: bool,
+
     /// Entries of that trace
     #[arg(long, default_value_t = 1_000_000)]
     pub events: u32,
@@ -56,6 +61,19 @@ pub(crate) fn pairs(python: &mut Python, words: &str) -> Result<f64> {
         .context("no median in the answer")
 }
 
+/// The environment with PyTorch, and the variables that make its device.
+pub(crate) fn ground(options: &Options) -> Result<(PathBuf, Vec<(String, String)>)> {
+    if options.real_device {
+        return Ok((venv::locate(None)?, Vec::new()));
+    }
+    setup::run(&setup::Options {
+        torch: Some(Vec::new()),
+        ..setup::Options::default()
+    })?;
+    let variables = sim::environment(&sim::Options::default())?;
+    Ok((venv::locate(None)?, variables))
+}
+
 /// Runs the task; the table goes to standard output as Markdown.
 pub fn run(options: &Options) -> Result<()> {
     if options.readings {
@@ -67,12 +85,7 @@ pub fn run(options: &Options) -> Result<()> {
     if options.export {
         return crate::bench_export::run(options);
     }
-    setup::run(&setup::Options {
-        torch: Some(Vec::new()),
-        ..setup::Options::default()
-    })?;
-    let environment = venv::locate(None)?;
-    let variables = sim::environment(&sim::Options::default())?;
+    let (environment, variables) = ground(options)?;
     let daemon = Daemon::start(true)?;
     let mut python = Python::start(
         &environment.join("bin/python"),

@@ -10,9 +10,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::bench::{Options, median};
+use crate::bench::{Options, ground, median};
 use crate::live::{Daemon, Python, build};
-use crate::{process, setup, sim, venv};
+use crate::process;
 
 /// Formats of `memscope-ctl snapshot`.
 const FORMATS: [&str; 4] = ["memory-viz", "json", "perfetto", "html"];
@@ -32,12 +32,7 @@ struct Taken {
 
 /// Runs the task; the table goes to standard output as Markdown.
 pub fn run(options: &Options) -> Result<()> {
-    setup::run(&setup::Options {
-        torch: Some(Vec::new()),
-        ..setup::Options::default()
-    })?;
-    let environment = venv::locate(None)?;
-    let variables = sim::environment(&sim::Options::default())?;
+    let (environment, variables) = ground(options)?;
     let kept = (options.events + options.events / 5).to_string();
     let arguments = ["--trace-entries", &kept, "--ring-mib", RING_MIB];
     let daemon = Daemon::launch(&build(true)?, &arguments)?;

@@ -6,9 +6,9 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::bench::{Options, median, pairs};
+use crate::bench::{Options, ground, median, pairs};
 use crate::live::{Daemon, Python};
-use crate::{process, setup, sim, venv};
+use crate::process;
 
 /// Live blocks of the process that is read.
 const BLOCKS: [u32; 3] = [1_000, 10_000, 100_000];
@@ -33,12 +33,7 @@ fn json(daemon: &Daemon, words: &[&str]) -> Result<Value> {
 
 /// Runs the task; the table goes to standard output as Markdown.
 pub fn run(options: &Options) -> Result<()> {
-    setup::run(&setup::Options {
-        torch: Some(Vec::new()),
-        ..setup::Options::default()
-    })?;
-    let environment = venv::locate(None)?;
-    let variables = sim::environment(&sim::Options::default())?;
+    let (environment, variables) = ground(options)?;
     let daemon = Daemon::start(true)?;
     println!(
         "| live blocks | first reading, ms | later ones at rest, ms | bytes of a later one | while it \

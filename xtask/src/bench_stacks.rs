@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::{Options, median, pairs};
-use crate::live::{Daemon, Ended, Python};
-use crate::{process, setup, sim, venv};
+use crate::bench::{Options, ground, median, pairs};
+use crate::live::{self, Daemon, Ended, Python};
+use crate::process;
 
 /// Python frames above the loop, itself included.
 const DEPTHS: [u32; 4] = [5, 22, 60, 200];
@@ -160,22 +160,21 @@ impl EmptyProbe {
 
 /// Runs the task; the tables go to standard output as Markdown.
 pub fn run(options: &Options) -> Result<()> {
-    setup::run(&setup::Options {
-        torch: Some(Vec::new()),
-        ..setup::Options::default()
-    })?;
-    let environment = venv::locate(None)?;
-    let variables = sim::environment(&sim::Options::default())?;
-    process::run(process::command("cargo").args([
-        "build",
-        "--locked",
-        "--release",
-        "-p",
-        "memscope-daemon",
-        "--example",
-        "empty_probe",
-    ]))?;
-    let daemon = Daemon::start(true)?;
+    let (environment, variables) = ground(options)?;
+    let programs = live::build(true)?;
+    let empty = programs.join("examples/empty_probe");
+    if std::env::var_os("MEMSCOPE_BIN_DIR").is_none() {
+        process::run(process::command("cargo").args([
+            "build",
+            "--locked",
+            "--release",
+            "-p",
+            "memscope-daemon",
+            "--example",
+            "empty_probe",
+        ]))?;
+    }
+    let daemon = Daemon::launch(&programs, &[])?;
     let mut python = Python::start(
         &environment.join("bin/python"),
         &process::root().join("xtask/bench/pairs.py"),
@@ -195,7 +194,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut bench = Bench {
         python,
         daemon,
-        empty: process::target().join("release/examples/empty_probe"),
+        empty,
         libraries,
         pairs: options.pairs,
     };

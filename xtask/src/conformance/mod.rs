@@ -59,6 +59,11 @@ pub struct Options {
     #[arg(long, conflicts_with = "suites")]
     pub stripped: bool,
 
+    /// On this machine's GPU instead of the simulated one; scripts that want several devices, or one of a size, are
+    /// left out
+    #[arg(long, requires = "torch_venv", conflicts_with_all = ["full", "suites", "stripped"])]
+    pub real_device: bool,
+
     /// How long a script may run, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub timeout: u64,
@@ -98,6 +103,8 @@ pub struct Installation {
     pub more: Vec<(String, String)>,
     /// Its allocator's libraries have no symbols, so that the trace cannot be seen.
     pub stripped: bool,
+    /// It runs on this machine's GPU.
+    pub real_device: bool,
 }
 
 impl Installation {
@@ -116,6 +123,7 @@ impl Installation {
             folder,
             more: Vec::new(),
             stripped: false,
+            real_device: false,
         })
     }
 
@@ -126,6 +134,9 @@ impl Installation {
 
     /// Variables that make the simulated device that a workload wants.
     pub fn variables(&self, workload: &Workload) -> Result<Vec<(String, String)>> {
+        if self.real_device {
+            return Ok(Vec::new());
+        }
         sim::environment_of(&self.folder, &workload.device())
     }
 }
@@ -156,7 +167,12 @@ fn installations(options: &Options) -> Result<Vec<Installation>> {
         return options
             .torch_venv
             .iter()
-            .map(|f| Installation::of(f))
+            .map(|folder| {
+                Ok(Installation {
+                    real_device: options.real_device,
+                    ..Installation::of(folder)?
+                })
+            })
             .collect();
     }
     if !options.full
@@ -188,6 +204,7 @@ fn installations(options: &Options) -> Result<Vec<Installation>> {
                 name: version,
                 more: Vec::new(),
                 stripped: false,
+                real_device: false,
             })
         })
         .collect()

@@ -74,7 +74,7 @@ impl Table {
             }
             Verdict::Lacking(what) => {
                 self.lacking += 1;
-                format!("{begin} – | – | – | – | – | – | – | not in this version: {what} |")
+                format!("{begin} – | – | – | – | – | – | – | not here: {what} |")
             }
             Verdict::Broken(why) => {
                 self.failed += 1;

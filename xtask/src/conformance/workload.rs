@@ -72,6 +72,19 @@ impl Workload {
         Ok(())
     }
 
+    /// What it wants that only the simulated device is sure to have.
+    pub fn simulated(&self) -> Option<String> {
+        let simulated = self
+            .variables
+            .iter()
+            .find(|(name, _)| name.starts_with("SIMCUDA_"))
+            .map(|(name, _)| name.clone());
+        let devices = self.devices.map(|number| format!("{number} devices"));
+        let size = self.device_size.as_ref();
+        let size = size.map(|size| format!("a device of {size}"));
+        devices.or(size).or(simulated)
+    }
+
     /// The simulated device that it wants.
     pub fn device(&self) -> sim::Options {
         sim::Options {

@@ -112,6 +112,13 @@ pub enum Body {
     ReadingCost(ReadingCost),
     /// Records were lost, which no record that came since could tell; how many in all, the header says.
     Lost,
+    /// A moment that the program, a library in it or somebody outside has named.
+    Mark(Box<Mark>),
+    /// Kernels that the process has launched so far, where they are counted.
+    Launches {
+        /// Since the counting began.
+        count: u64,
+    },
     /// A runtime or driver call returned.
     Call(Call),
     /// PyTorch's allocator reported a block and its totals.
@@ -263,6 +270,62 @@ impl CodeName {
             .and_then(|place| self.lines.get(place))
             .map_or(0, |(_, line)| *line)
     }
+}
+
+/// What a mark is.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum MarkKind {
+    /// A moment.
+    #[default]
+    Instant,
+    /// A range begins.
+    Begin,
+    /// A range ends.
+    End,
+    /// A step ends and the next one begins.
+    Step,
+}
+
+/// Who made a mark.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum MarkSource {
+    /// The program, through memscope's own library.
+    #[default]
+    Memscope,
+    /// The program, through mstx.
+    Mstx,
+    /// The program, through NVTX.
+    Nvtx,
+    /// PyTorch's `record_function`, of which `Optimizer.step#NAME.step` and `ProfilerStep#N` are two.
+    RecordFunction,
+    /// PyTorch's autograd engine begins a backward pass.
+    Backward,
+    /// Somebody outside: `memscope-ctl mark`.
+    Outside,
+}
+
+/// A moment that was named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// What.
+    pub kind: MarkKind,
+    /// Whose.
+    pub source: MarkSource,
+    /// Number of the range that begins or ends, as its library gave it; 0: the innermost one of the thread.
+    #[serde(default)]
+    pub range: u64,
+    /// Its name; empty at the end of a range. What of it was no UTF-8 is replaced.
+    #[serde(default)]
+    pub name: Arc<str>,
+    /// The name was longer.
+    #[serde(default)]
+    pub cut: bool,
 }
 
 /// What one reading of all of a process' devices took.

@@ -152,6 +152,8 @@ impl Process {
             Body::Native(name) => self.stacks.native(name),
             Body::CodeDied { code } => self.stacks.died(*code, event.id.sequence),
             Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
+            // Steps are made of them, which comes next.
+            Body::Mark(_) | Body::Launches { .. } => {}
             // The header has told of it.
             Body::Lost => {}
             // The ledger has taken it: it is the machine's.

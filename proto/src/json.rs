@@ -52,6 +52,8 @@ words! {
     ExportFormat "EXPORT_FORMAT_",
     Layer "LAYER_",
     TraceAction "TRACE_ACTION_",
+    MarkKind "MARK_KIND_",
+    MarkSource "MARK_SOURCE_",
     StackMetric "STACK_METRIC_",
     StackUnit "STACK_UNIT_",
     StackGrouping "STACK_GROUPING_",

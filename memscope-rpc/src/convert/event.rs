@@ -1,7 +1,9 @@
 //! Events.
 
 use crate::EventItem;
-use memscope_ledger::event::{Body, Call, CallOp, Layer, PoolTrace, StackRef, TraceAction};
+use memscope_ledger::event::{
+    Body, Call, CallOp, Layer, MarkKind, MarkSource, PoolTrace, StackRef, TraceAction,
+};
 use memscope_proto::v1::{self, event::Body as Wire};
 
 pub(crate) fn event(item: &EventItem) -> v1::Event {
@@ -90,6 +92,14 @@ fn body(body: &Body) -> Wire {
         Body::CodeDied { code } => Wire::CodeDied(v1::CodeDied { code: *code }),
         Body::ReadingCost(cost) => Wire::ReadingCost(super::reading_cost(*cost)),
         Body::Lost => Wire::Lost(v1::Nothing {}),
+        Body::Mark(mark) => Wire::Mark(v1::Mark {
+            kind: mark_kind(mark.kind).into(),
+            source: mark_source(mark.source).into(),
+            range: mark.range,
+            name: mark.name.to_string(),
+            cut: mark.cut,
+        }),
+        Body::Launches { count } => Wire::Launches(v1::Launches { count: *count }),
         Body::Call(one) => Wire::Call(call(one)),
         Body::Report(report) => Wire::Report(v1::PoolReport {
             device: report.device,
@@ -105,6 +115,26 @@ fn body(body: &Body) -> Wire {
             total_reserved_bytes: oom.total_reserved,
         }),
         Body::Trace(entry) => Wire::Trace(trace(entry)),
+    }
+}
+
+fn mark_kind(kind: MarkKind) -> v1::MarkKind {
+    match kind {
+        MarkKind::Instant => v1::MarkKind::Instant,
+        MarkKind::Begin => v1::MarkKind::Begin,
+        MarkKind::End => v1::MarkKind::End,
+        MarkKind::Step => v1::MarkKind::Step,
+    }
+}
+
+fn mark_source(source: MarkSource) -> v1::MarkSource {
+    match source {
+        MarkSource::Memscope => v1::MarkSource::Memscope,
+        MarkSource::Mstx => v1::MarkSource::Mstx,
+        MarkSource::Nvtx => v1::MarkSource::Nvtx,
+        MarkSource::RecordFunction => v1::MarkSource::RecordFunction,
+        MarkSource::Backward => v1::MarkSource::Backward,
+        MarkSource::Outside => v1::MarkSource::Outside,
     }
 }
 

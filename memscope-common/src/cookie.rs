@@ -138,6 +138,53 @@ pub struct TorchAbi {
     pub pool: bool,
 }
 
+/// How a function passes a mark. The numbers travel in the cookie only.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MarkForm {
+    /// memscope's own library: kind, range, name and its length are the arguments.
+    Library = 0,
+    /// The name ends with NUL.
+    Text = 1,
+    /// The argument is the number of a range.
+    Range = 2,
+    /// The function is entered, and that is all.
+    Bare = 3,
+    /// The name is a `std::string` by reference.
+    String = 4,
+    /// The name is a reference-counted `std::string` (libstdc++ before its new ABI) by reference.
+    OldString = 5,
+}
+
+/// Who makes a mark. The numbers are part of the record format.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MarkSource {
+    /// The program, through memscope's library.
+    Memscope = 0,
+    /// The program, through mstx.
+    Mstx = 1,
+    /// The program, through NVTX.
+    Nvtx = 2,
+    /// PyTorch's `record_function`.
+    RecordFunction = 3,
+    /// PyTorch's autograd engine.
+    Backward = 4,
+}
+
+/// How a function makes a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MarkAbi {
+    /// How it passes what it says.
+    pub form: MarkForm,
+    /// Where the name or the range is.
+    pub arg: u8,
+    /// One of the `MARK_*` constants of the records.
+    pub kind: u16,
+    /// Who.
+    pub source: MarkSource,
+}
+
 /// The attach cookie. Bits, from the least: site 20, op 6, ptr 4, ptr mode 2, size 4, size mode 2,
 /// stream 4, handle 4, handle-is-result 1, extra 4, torch device 1, torch pool 1, return-by-value 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,6 +238,29 @@ impl Cookie {
     pub const fn with_torch(self, abi: TorchAbi) -> Cookie {
         self.put(51, 1, abi.device as u64)
             .put(52, 1, abi.pool as u64)
+    }
+    /// With what makes a mark, in the places of an operation, pointer, size and stream, which it has not.
+    pub const fn with_mark(self, abi: MarkAbi) -> Cookie {
+        self.put(20, 6, abi.form as u64)
+            .put(26, 4, abi.arg as u64)
+            .put(32, 4, abi.kind as u64)
+            .put(38, 4, abi.source as u64)
+    }
+    /// [`MarkForm`] as a number.
+    pub const fn mark_form(self) -> u8 {
+        self.get(20, 6) as u8
+    }
+    /// Where a mark's name or range is.
+    pub const fn mark_arg(self) -> u8 {
+        self.get(26, 4) as u8
+    }
+    /// What a mark is.
+    pub const fn mark_kind(self) -> u16 {
+        self.get(32, 4) as u16
+    }
+    /// [`MarkSource`] as a number.
+    pub const fn mark_source(self) -> u16 {
+        self.get(38, 4) as u16
     }
     /// The site's number.
     pub const fn site(self) -> u32 {
@@ -256,6 +326,14 @@ const _: () = {
     assert!(c.site() == 0xabcde && c.op() == 28 && c.ptr() == 3 && c.ptr_mode() == 2);
     assert!(c.size() == 1 && c.size_mode() == 3 && c.stream() == 2 && c.handle() == 4);
     assert!(c.handle_is_result() && c.extra() == 5 && c.torch_device() && c.torch_pool());
+    let m = Cookie::new(7, 0).with_mark(MarkAbi {
+        form: MarkForm::OldString,
+        arg: 1,
+        kind: 3,
+        source: MarkSource::Backward,
+    });
+    assert!(m.site() == 7 && m.mark_form() == 5 && m.mark_arg() == 1);
+    assert!(m.mark_kind() == 3 && m.mark_source() == 4);
     let n = Cookie::new(1, 2);
     assert!(n.ptr() == NO_ARG && n.size() == NO_ARG && n.stream() == NO_ARG);
     assert!(n.handle() == NO_ARG && n.extra() == NO_ARG && !n.torch_pool());

@@ -26,6 +26,8 @@ pub const KIND_CALIBRATION: u16 = 5;
 pub const KIND_PROCESS: u16 = 6;
 /// The dynamic linker mapped or unmapped objects: [`MappingsRecord`].
 pub const KIND_MAPPINGS: u16 = 7;
+/// A moment was named: [`MarkRecord`].
+pub const KIND_MARK: u16 = 11;
 /// Kinds from here on are written by the daemon only: a header and UTF-8 JSON, padded with NUL.
 pub const KIND_DAEMON_FIRST: u16 = 0x100;
 
@@ -223,6 +225,40 @@ pub struct MappingsRecord {
     pub header: RecordHeader,
 }
 
+/// `MarkRecord::kind`: a moment.
+pub const MARK_INSTANT: u16 = 0;
+/// A range begins.
+pub const MARK_BEGIN: u16 = 1;
+/// A range ends.
+pub const MARK_END: u16 = 2;
+/// A step ends and the next one begins.
+pub const MARK_STEP: u16 = 3;
+
+/// Bytes of a mark's name that are kept.
+pub const MARK_NAME: usize = 128;
+
+/// `header.flags` of a mark: its name could not be read.
+pub const MARK_NAME_UNREADABLE: u8 = 1;
+
+/// A function was entered that names a moment, or is one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkRecord {
+    /// Common part.
+    pub header: RecordHeader,
+    /// Number of the range, as the program's library gave it; 0: none.
+    pub range: u64,
+    /// Bytes of the name as the program has it, which may be more than are kept; of a name that ends with
+    /// NUL, as many as were kept.
+    pub name_len: u32,
+    /// One of the `MARK_*` constants; others come from newer libraries.
+    pub kind: u16,
+    /// [`crate::MarkSource`] as a number.
+    pub source: u16,
+    /// The name's first bytes.
+    pub name: [u8; MARK_NAME],
+}
+
 macro_rules! layout {
     ($type:ty, $size:expr) => {
         const _: () = {
@@ -243,6 +279,7 @@ layout!(
 );
 layout!(ProcessRecord, 48 + 16);
 layout!(MappingsRecord, 48);
+layout!(MarkRecord, 48 + 16 + MARK_NAME);
 const _: () = {
     assert!(core::mem::offset_of!(RecordHeader, process) == 8);
     assert!(core::mem::offset_of!(RecordHeader, time_ns) == 16);

@@ -6,7 +6,7 @@ use crate::trim::fit;
 use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::{
-    AllocatorFacts, Backend, CallOp, CodeName, CoverageNote, HeldPart, Layer, NativeName,
+    AllocatorFacts, Backend, CallOp, CodeName, CoverageNote, HeldPart, Layer, Mark, NativeName,
     Placement, ProcessFacts, ProcessHandle, ReadingCost, StackSeen,
 };
 use serde::de::DeserializeOwned;
@@ -52,6 +52,11 @@ pub const KIND_NATIVE_NAME: u16 = KIND_DAEMON_FIRST + 17;
 /// [`DaemonRecord::Allocator`].
 pub const KIND_ALLOCATOR: u16 = KIND_DAEMON_FIRST + 13;
 
+/// [`DaemonRecord::Mark`].
+pub const KIND_MARK_OUTSIDE: u16 = KIND_DAEMON_FIRST + 18;
+/// [`DaemonRecord::Launches`].
+pub const KIND_LAUNCHES: u16 = KIND_DAEMON_FIRST + 19;
+
 /// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
 /// without the segments before it. The record was in the journal before; this copy has no number
 /// of its own.
@@ -86,6 +91,11 @@ pub struct DeviceTotal {
 #[derive(Serialize, Deserialize)]
 struct Clock {
     unix_ns: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Launches {
+    count: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -131,6 +141,13 @@ pub enum DaemonRecord {
     Stack(Box<StackSeen>),
     /// What is at an address of compiled code.
     Native(NativeName),
+    /// A moment that somebody outside named, or that an import found.
+    Mark(Mark),
+    /// Kernels launched so far.
+    Launches {
+        /// Since the counting began.
+        count: u64,
+    },
 }
 
 /// What the header of a daemon's record says.
@@ -189,6 +206,8 @@ impl DaemonRecord {
             DaemonRecord::Code(_) => KIND_CODE_NAME,
             DaemonRecord::Stack(_) => KIND_STACK_WHOLE,
             DaemonRecord::Native(_) => KIND_NATIVE_NAME,
+            DaemonRecord::Mark(_) => KIND_MARK_OUTSIDE,
+            DaemonRecord::Launches { .. } => KIND_LAUNCHES,
         }
     }
 
@@ -211,6 +230,8 @@ impl DaemonRecord {
             DaemonRecord::Code(name) => serde_json::to_vec(name),
             DaemonRecord::Stack(seen) => serde_json::to_vec(seen),
             DaemonRecord::Native(name) => serde_json::to_vec(name),
+            DaemonRecord::Mark(mark) => serde_json::to_vec(mark),
+            DaemonRecord::Launches { count } => serde_json::to_vec(&Launches { count: *count }),
         }
         .map_err(|source| EncodeError::Json {
             kind: self.kind(),
@@ -306,6 +327,10 @@ impl DaemonRecord {
             KIND_CODE_NAME => DaemonRecord::Code(json.read()?),
             KIND_STACK_WHOLE => DaemonRecord::Stack(json.read()?),
             KIND_NATIVE_NAME => DaemonRecord::Native(json.read()?),
+            KIND_MARK_OUTSIDE => DaemonRecord::Mark(json.read()?),
+            KIND_LAUNCHES => DaemonRecord::Launches {
+                count: json.read::<Launches>()?.count,
+            },
             _ => return Ok(None),
         }))
     }

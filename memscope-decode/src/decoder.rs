@@ -154,6 +154,8 @@ impl Decoder {
             DaemonRecord::Code(name) => Body::Code(Box::new(name)),
             DaemonRecord::Stack(seen) => Body::Stack(seen),
             DaemonRecord::Native(name) => Body::Native(Box::new(name)),
+            DaemonRecord::Mark(mark) => Body::Mark(Box::new(mark)),
+            DaemonRecord::Launches { count } => Body::Launches { count },
         };
         self.remember(header, &body);
         Said::Event(body)

@@ -7,17 +7,18 @@ use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,
     CALL_DEVICE_KNOWN, CODE_LINES, CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord,
-    CodeRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_MAPPINGS, KIND_OOM,
-    KIND_PROCESS, KIND_REPORT, KIND_STACK, KIND_STACK_COPY, KIND_TRACE, MappingsRecord, OomRecord,
-    Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord,
+    CodeRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_MAPPINGS, KIND_MARK,
+    KIND_OOM, KIND_PROCESS, KIND_REPORT, KIND_STACK, KIND_STACK_COPY, KIND_TRACE, MARK_BEGIN,
+    MARK_END, MARK_INSTANT, MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord, OomRecord, Op,
+    PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord,
     STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_MASK, STACK_NO_FRAMES,
     STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE,
     StackCopyRecord, StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS,
     TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
-    Body, Call, CallOp, PoolOom, PoolReport, PoolTrace, ProcessHandle, StackRef, StackSeen,
-    TraceAction,
+    Body, Call, CallOp, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
+    StackRef, StackSeen, TraceAction,
 };
 use std::sync::Arc;
 
@@ -57,6 +58,7 @@ pub(crate) fn decode<'s>(
         KIND_PROCESS => sized::<ProcessRecord>(header).and_then(|()| process(header, raw)),
         KIND_STACK => stack(header, raw),
         KIND_CODE => sized::<CodeRecord>(header).and_then(|()| code_died(header, raw)),
+        KIND_MARK => sized::<MarkRecord>(header).and_then(|()| mark(header, raw, record)),
         KIND_MAPPINGS => {
             sized::<MappingsRecord>(header).map(|()| Said::Notice(What::MappingsChanged))
         }
@@ -319,6 +321,50 @@ pub fn stack_copy(record: &[u8]) -> Option<StackCopy<'_>> {
         base: raw.u64(offset_of!(StackCopyRecord, base)).ok()?,
         bytes: record.get(from..from.checked_add(len)?)?,
     })
+}
+
+fn mark(header: &Header, raw: Bytes, record: &[u8]) -> Result<Said, Malformed> {
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    let number = raw.u16(offset_of!(MarkRecord, kind))?;
+    let kind = match number {
+        MARK_INSTANT => MarkKind::Instant,
+        MARK_BEGIN => MarkKind::Begin,
+        MARK_END => MarkKind::End,
+        MARK_STEP => MarkKind::Step,
+        _ => return Ok(Said::Skip(Skipped::UnknownMark(number))),
+    };
+    let number = raw.u16(offset_of!(MarkRecord, source))?;
+    let source = match number {
+        0 => MarkSource::Memscope,
+        1 => MarkSource::Mstx,
+        2 => MarkSource::Nvtx,
+        3 => MarkSource::RecordFunction,
+        4 => MarkSource::Backward,
+        _ => return Ok(Said::Skip(Skipped::UnknownMark(number))),
+    };
+    let told = raw.u32(offset_of!(MarkRecord, name_len))? as usize;
+    let from = offset_of!(MarkRecord, name);
+    let kept = told.min(MARK_NAME);
+    let bytes = record.get(from..from + kept).unwrap_or_default();
+    let name = match std::str::from_utf8(bytes) {
+        Ok(name) => name.to_owned(),
+        // A character that the cut went through is left out; others that are none are replaced.
+        Err(error) if error.error_len().is_none() && told >= MARK_NAME - 1 => {
+            String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default())
+                .into_owned()
+        }
+        Err(_) => String::from_utf8_lossy(bytes).into_owned(),
+    };
+    Ok(Said::Event(Body::Mark(Box::new(Mark {
+        kind,
+        source,
+        range: raw.u64(offset_of!(MarkRecord, range))?,
+        name: name.into(),
+        // Of a text that ends with NUL no more is known than was kept.
+        cut: told > MARK_NAME || (told == MARK_NAME - 1 && kept == told),
+    }))))
 }
 
 fn code_died(header: &Header, raw: Bytes) -> Result<Said, Malformed> {

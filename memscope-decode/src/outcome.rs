@@ -101,6 +101,9 @@ pub enum Skipped {
     /// A trace action that this version does not know.
     #[error("trace action {0} is not known")]
     UnknownAction(i32),
+    /// A mark of a kind or source that is not known.
+    #[error("a mark of kind or source {0} is not known")]
+    UnknownMark(u16),
     /// A change in a process's life that this version does not know.
     #[error("process change {0} is not known")]
     UnknownChange(u32),
@@ -127,6 +130,7 @@ impl Skipped {
             Skipped::NoDevice => "no_device",
             Skipped::NoTotals => "no_totals",
             Skipped::UnknownAction(_) => "unknown_action",
+            Skipped::UnknownMark(_) => "unknown_mark",
             Skipped::UnknownChange(_) => "unknown_change",
             Skipped::NoProcess => "no_process",
             Skipped::Repeated => "repeated",

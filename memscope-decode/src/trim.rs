@@ -86,7 +86,16 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
         | DaemonRecord::DeviceTotal(_)
         | DaemonRecord::Held(_)
         | DaemonRecord::ReadingCost(_)
+        | DaemonRecord::Launches { .. }
         | DaemonRecord::Lost => {}
+        DaemonRecord::Mark(mark) => {
+            if mark.name.len() > longest {
+                let mut name = mark.name.to_string();
+                cut(&mut name, longest);
+                mark.name = name.into();
+                mark.cut = true;
+            }
+        }
         DaemonRecord::Code(name) => {
             // Line tables of generated code can be of any length.
             let most = most.saturating_mul(4);

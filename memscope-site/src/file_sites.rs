@@ -116,6 +116,21 @@ impl Index {
     fn may_be(name: &[u8]) -> bool {
         match name {
             [b'c', b'u', ..] | [b'_', b'd', b'l', b'_', ..] => true,
+            [b'n', b'v', b't', b'x', ..] | [b'm', b's', b't', b'x', ..] => true,
+            [b'm', b'e', b'm', b's', b'c', b'o', b'p', b'e', ..] => true,
+            [
+                b'_',
+                b'Z',
+                b'N',
+                b'5',
+                b't',
+                b'o',
+                b'r',
+                b'c',
+                b'h',
+                b'8',
+                rest @ ..,
+            ] => rest.starts_with(b"autograd8profiler25") || rest.starts_with(b"autograd6Engine7"),
             [b'_', b'Z', b'Z', b'N', b'3', b'c', b'1', b'0', ..] => is_wanted(name),
             [b'_', b'Z', b'N', b'3', b'c', b'1', b'0', rest @ ..] => {
                 matches!(rest, [b'2', b'7', ..] | [b'4', b'c', b'u', ..])
@@ -127,11 +142,11 @@ impl Index {
     /// The row that a symbol belongs to.
     fn find(&self, name: &[u8]) -> Option<(&'static Row, Reading)> {
         match name {
-            [b'c', b'u', ..] | [b'_', b'd', ..] => {
+            [b'c', b'u', ..] | [b'_', b'd', ..] | [b'n' | b'm', ..] => {
                 let row = self.exact.get(name)?;
                 Some((row, Reading::Is(Variant::Only)))
             }
-            [b'_', b'Z', b'N', b'3', b'c', b'1', b'0', ..] => {
+            [b'_', b'Z', b'N', b'3' | b'5', ..] => {
                 let name = std::str::from_utf8(name).ok()?;
                 self.mangled.iter().find_map(|(prefix, row)| {
                     let rest = name.strip_prefix(prefix)?;
@@ -343,7 +358,7 @@ fn site<R: ReadAt + ?Sized>(
     let stack = match chosen.variant {
         // The pool id is an argument on the stack.
         Variant::Trace(abi) => abi.pool,
-        Variant::Only => chosen.row.abi.stack,
+        Variant::Only | Variant::OldString => chosen.row.abi.stack,
     };
     let wants = Wants {
         returns: chosen.row.returns,

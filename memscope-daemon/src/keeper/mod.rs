@@ -425,6 +425,8 @@ impl Keeper {
             | DaemonRecord::DeviceTotal(_)
             | DaemonRecord::ReadingCost(_)
             | DaemonRecord::Lost
+            | DaemonRecord::Mark(_)
+            | DaemonRecord::Launches { .. }
             | DaemonRecord::Code(_)
             | DaemonRecord::Stack(_)
             | DaemonRecord::Native(_) => {}

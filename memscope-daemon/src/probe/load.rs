@@ -34,10 +34,12 @@ pub enum Program {
     LinkerHook,
     /// CPython's `code_dealloc`.
     CodeDealloc,
+    /// Functions that name a moment, or are one.
+    Mark,
 }
 
 impl Program {
-    const ALL: [Program; 7] = [
+    const ALL: [Program; 8] = [
         Program::CallEntry,
         Program::CallReturn,
         Program::Report,
@@ -45,6 +47,7 @@ impl Program {
         Program::Trace,
         Program::LinkerHook,
         Program::CodeDealloc,
+        Program::Mark,
     ];
 
     /// Name in the object.
@@ -57,6 +60,7 @@ impl Program {
             Program::Trace => "torch_trace",
             Program::LinkerHook => "linker_hook",
             Program::CodeDealloc => "python_code_dealloc",
+            Program::Mark => "mark",
         }
     }
 }

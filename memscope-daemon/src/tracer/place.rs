@@ -149,6 +149,7 @@ impl Tracer {
                 Purpose::Oom if has_trace => continue,
                 Purpose::Oom => Program::Oom,
                 Purpose::Trace => Program::Trace,
+                Purpose::Mark(_) => Program::Mark,
                 Purpose::Loader => continue,
             };
             if program == Program::Report
@@ -188,6 +189,7 @@ impl Tracer {
             Program::Report,
             Program::Oom,
             Program::Trace,
+            Program::Mark,
         ] {
             if let Some(points) = points.remove(&program) {
                 self.place_points(
@@ -208,7 +210,7 @@ impl Tracer {
                     Purpose::Report => traced.trace != TraceState::Proven,
                     Purpose::Oom => !has_trace,
                     Purpose::Trace => true,
-                    Purpose::Call(_) | Purpose::Loader => false,
+                    Purpose::Call(_) | Purpose::Loader | Purpose::Mark(_) => false,
                 })
                 .map(|site| site.row.name.to_owned())
                 .collect();

@@ -2,6 +2,7 @@
 
 mod call;
 mod device;
+mod mark;
 mod process;
 mod torch;
 

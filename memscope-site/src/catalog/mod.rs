@@ -5,11 +5,12 @@
 
 mod cuda_driver;
 mod cuda_runtime;
+mod marks;
 pub mod pytorch;
 
 use std::sync::LazyLock;
 
-use memscope_common::{Cookie, Op, PtrMode, SizeMode, TorchAbi};
+use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, SizeMode, TorchAbi};
 use memscope_ledger::event::Level;
 
 /// Whose devices a row is about.
@@ -33,6 +34,8 @@ pub enum Layer {
     Driver,
     /// A framework's pool.
     Pool,
+    /// What names moments: libraries for marks, and a framework's own steps.
+    Mark,
 }
 
 /// What a function's probe is for.
@@ -48,6 +51,8 @@ pub enum Purpose {
     Trace,
     /// The linker's `_dl_debug_state`: objects were mapped or unmapped.
     Loader,
+    /// It names a moment, or is one.
+    Mark(MarkAbi),
 }
 
 /// How a row's function is recognised among the symbols of a file.
@@ -207,7 +212,11 @@ impl Row {
     pub fn op(&self) -> u16 {
         match self.purpose {
             Purpose::Call(op) => op as u16,
-            Purpose::Report | Purpose::Oom | Purpose::Trace | Purpose::Loader => 0,
+            Purpose::Report
+            | Purpose::Oom
+            | Purpose::Trace
+            | Purpose::Loader
+            | Purpose::Mark(_) => 0,
         }
     }
 
@@ -232,6 +241,13 @@ impl Row {
         if let Variant::Trace(abi) = variant {
             cookie = cookie.with_torch(abi);
         }
+        if let Purpose::Mark(abi) = self.purpose {
+            let form = match variant {
+                Variant::OldString => MarkForm::OldString,
+                Variant::Only | Variant::Trace(_) => abi.form,
+            };
+            cookie = cookie.with_mark(MarkAbi { form, ..abi });
+        }
         cookie
     }
 
@@ -242,7 +258,7 @@ impl Row {
     /// probe reads are found, and where that fails it stays.
     pub fn at_level(&self, level: Level) -> bool {
         match self.purpose {
-            Purpose::Call(_) => level >= Level::Segments,
+            Purpose::Call(_) | Purpose::Mark(_) => level >= Level::Segments,
             Purpose::Report | Purpose::Oom => level >= Level::Blocks,
             Purpose::Trace => level >= Level::Trace,
             Purpose::Loader => false,
@@ -257,6 +273,8 @@ pub enum Variant {
     Only,
     /// `record_trace`, by its parameters.
     Trace(TorchAbi),
+    /// It takes the older kind of `std::string`.
+    OldString,
 }
 
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
@@ -264,6 +282,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     rows.extend_from_slice(cuda_runtime::ROWS);
     rows.extend_from_slice(cuda_driver::ROWS);
     rows.extend_from_slice(pytorch::ROWS);
+    rows.extend_from_slice(marks::ROWS);
     rows.push(
         Row::new(
             "_dl_debug_state",

@@ -4,7 +4,7 @@
 //! of the parameters in the symbol says which variant a file has; one that is not known is refused
 //! with a word, since its arguments would be read from the wrong places.
 
-use memscope_common::TorchAbi;
+use memscope_common::{MarkForm, TorchAbi};
 
 use super::{Layer, Purpose, Row, Variant, Vendor};
 
@@ -104,6 +104,16 @@ pub fn read(purpose: Purpose, rest: &str) -> Reading {
         Purpose::Trace => match trace_abi(parameters) {
             Some(abi) => Reading::Is(Variant::Trace(abi)),
             None => unknown(parameters),
+        },
+        Purpose::Mark(abi) => match (abi.form, parameters) {
+            (MarkForm::String, "RKSsRKSt8optionalISsE") => Reading::Is(Variant::OldString),
+            (
+                MarkForm::String,
+                "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8optionalIS7_E",
+            )
+            // Nothing of its arguments is read.
+            | (MarkForm::Bare, _) => Reading::Is(Variant::Only),
+            _ => unknown(parameters),
         },
         Purpose::Call(_) | Purpose::Loader => Reading::Is(Variant::Only),
     }

@@ -1,0 +1,81 @@
+//! Functions that name a moment, or are one: memscope's own library, mstx, NVTX, and two of PyTorch's.
+//!
+//! `nvtxMarkA` and its like are exported by libnvToolsExt (NVTX 2). NVTX 3 is header-only: each object that uses it
+//! has copies of its own, which can be probed where it has its symbols, as PyTorch's libtorch_python has since 2.8.
+//! mstx: `mstx/ms_tools_ext.h` of CANN's toolkit. No row here is essential: a program without them is whole.
+
+use memscope_common::{MARK_BEGIN, MARK_END, MARK_INSTANT, MarkAbi, MarkForm, MarkSource};
+
+use super::{Layer, Purpose, Row, Vendor};
+
+/// `torch::autograd::profiler::record_function_enter_new(std::string const&, optional<std::string> const&)`. Its result
+/// is returned in memory, so that the name is the second argument.
+pub const RECORD_FUNCTION: &str = "_ZN5torch8autograd8profiler25record_function_enter_newE";
+
+/// `torch::autograd::Engine::execute(…)`, which Python's engine calls, too.
+pub const BACKWARD: &str = "_ZN5torch8autograd6Engine7executeE";
+
+const fn mark(
+    name: &'static str,
+    library: &'static str,
+    source: MarkSource,
+    kind: u16,
+    form: MarkForm,
+    arg: u8,
+) -> Row {
+    let abi = MarkAbi {
+        form,
+        arg,
+        kind,
+        source,
+    };
+    Row::new(name, Vendor::None, Layer::Mark, library, Purpose::Mark(abi))
+}
+
+const fn nvtx(name: &'static str, kind: u16, form: MarkForm) -> Row {
+    mark(name, "libnvToolsExt", MarkSource::Nvtx, kind, form, 0)
+}
+
+const fn mstx(name: &'static str, kind: u16, form: MarkForm, arg: u8) -> Row {
+    mark(name, "libms_tools_ext", MarkSource::Mstx, kind, form, arg)
+}
+
+pub(super) const ROWS: &[Row] = &[
+    mark(
+        "memscope_event",
+        "libmemscope_mark",
+        MarkSource::Memscope,
+        MARK_INSTANT,
+        MarkForm::Library,
+        0,
+    ),
+    nvtx("nvtxMarkA", MARK_INSTANT, MarkForm::Text),
+    nvtx("nvtxRangePushA", MARK_BEGIN, MarkForm::Text),
+    nvtx("nvtxRangePop", MARK_END, MarkForm::Bare),
+    nvtx("nvtxRangeStartA", MARK_BEGIN, MarkForm::Text),
+    nvtx("nvtxRangeEnd", MARK_END, MarkForm::Range),
+    mstx("mstxMarkA", MARK_INSTANT, MarkForm::Text, 0),
+    mstx("mstxRangeStartA", MARK_BEGIN, MarkForm::Text, 0),
+    mstx("mstxRangeEnd", MARK_END, MarkForm::Range, 0),
+    mstx("mstxDomainMarkA", MARK_INSTANT, MarkForm::Text, 1),
+    mstx("mstxDomainRangeStartA", MARK_BEGIN, MarkForm::Text, 1),
+    mstx("mstxDomainRangeEnd", MARK_END, MarkForm::Range, 1),
+    mark(
+        "torch::autograd::profiler::record_function_enter_new",
+        "libtorch_cpu.so",
+        MarkSource::RecordFunction,
+        MARK_BEGIN,
+        MarkForm::String,
+        1,
+    )
+    .mangled(RECORD_FUNCTION),
+    mark(
+        "torch::autograd::Engine::execute",
+        "libtorch_cpu.so",
+        MarkSource::Backward,
+        MARK_INSTANT,
+        MarkForm::Bare,
+        0,
+    )
+    .mangled(BACKWARD),
+];

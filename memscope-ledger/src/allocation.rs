@@ -5,7 +5,7 @@
 
 use crate::device::DriverDevice;
 use crate::group::{GroupKey, Membership};
-use crate::report::DriverBytes;
+use crate::report::{DriverBytes, Space};
 use crate::scene::Scene;
 use crate::stacks::StackIndex;
 
@@ -128,9 +128,10 @@ impl Allocation {
     fn group(&self) -> GroupKey {
         GroupKey {
             device: self.device,
-            pooled: false,
+            space: Space::Driver,
             stream: self.stream,
             size: self.size,
+            stack: self.stack,
         }
     }
 }

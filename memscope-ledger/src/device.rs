@@ -11,6 +11,7 @@ use crate::report::DriverBytes;
 use crate::rooms::Rooms;
 use crate::segment::Segments;
 use crate::series::Series;
+use crate::step_levels::StepLevels;
 use crate::totals::Totals;
 use crate::trace_ring::TraceRing;
 
@@ -41,6 +42,8 @@ pub(crate) struct PoolDevice {
     pub(crate) rooms: Rooms,
     pub(crate) ring: TraceRing,
     pub(crate) series: Series,
+    /// Levels within the step that is going on.
+    pub(crate) step: StepLevels,
     pub(crate) read: Read,
 }
 
@@ -83,6 +86,7 @@ impl PoolDevice {
             let reserved = self.reserved.unwrap_or(allocated);
             self.series
                 .note(time_ns, allocated, reserved, allocs, frees);
+            self.step.note(allocated, reserved, allocs, frees);
         }
     }
 
@@ -146,6 +150,8 @@ pub(crate) struct DriverDevice {
     pub(crate) sizes: Recorder,
     pub(crate) lifetimes: Recorder,
     pub(crate) series: Series,
+    /// Levels within the step that is going on.
+    pub(crate) step: StepLevels,
 }
 
 impl DriverDevice {
@@ -173,6 +179,7 @@ impl DriverDevice {
         let held = self.held().bytes;
         self.peak_bytes = self.peak_bytes.max(held);
         self.series.note(time_ns, held, held, allocs, frees);
+        self.step.note(held, held, allocs, frees);
     }
 
     /// Whether anything ever happened here that a reader could see.

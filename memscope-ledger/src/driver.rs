@@ -67,12 +67,14 @@ impl Driver {
             CallOp::AsyncAlloc => self.allocate(scene, Kind::Async, call),
             CallOp::ManagedAlloc => self.allocate(scene, Kind::Managed, call),
             CallOp::Free | CallOp::AsyncFree => self.free(scene, call),
-            CallOp::HostAlloc if call.ptr != 0 => self.host.allocate(call.ptr, call.size),
+            CallOp::HostAlloc if call.ptr != 0 => {
+                self.host.allocate(scene, call.ptr, call.size);
+            }
             CallOp::HostAlloc => {}
             CallOp::HostFree => {
                 // Freeing device memory here is an error that the runtime has refused already,
                 // but some simulated and older ones let it pass.
-                if !self.host.free(call.ptr) {
+                if !self.host.free(scene, call.ptr) {
                     self.free_device(scene, call.ptr);
                 }
             }
@@ -159,7 +161,7 @@ impl Driver {
         if call.ptr == 0 || self.overtaken_free(scene, call) {
             return;
         }
-        if self.free_device(scene, call.ptr) || self.host.free(call.ptr) {
+        if self.free_device(scene, call.ptr) || self.host.free(scene, call.ptr) {
             return;
         }
         let row = scene.devices.driver(call.device);

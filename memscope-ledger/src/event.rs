@@ -455,6 +455,9 @@ pub struct ProcessFacts {
     pub environment: Vec<(String, String)>,
     /// Level asked for.
     pub level: Option<Level>,
+    /// Marks with such a name tell of steps, as was asked for; `*` stands for any text.
+    #[serde(default)]
+    pub step_name: Option<String>,
     /// The attach came before any device library was in the process, so nothing was missed.
     pub from_start: bool,
 }

@@ -1,12 +1,15 @@
-//! The floor of a group over time: how many of its blocks lived at the lowest moment of each
+//! The floor of a group over time or over steps: how many of its blocks lived at the lowest moment of each
 //! window.
 //!
 //! Owns: the windows, which all groups of a process share, and one group's minima in them. When
 //! the windows are all used, neighbours are merged (the lower one stays) and each covers twice the
-//! time. Refuses: to judge; see `verdict`.
+//! time. Where the clock counts steps, "time" is their number, and a nanosecond is one of them. Refuses: to judge; see
+//! `verdict` and `trend`.
 
-/// Windows in use at most.
+/// Windows of time in use at most.
 const WINDOWS: u64 = 64;
+/// Windows of steps in use at most: a growth that began a tenth of the way back is seen.
+const STEP_WINDOWS: u64 = 128;
 
 /// Which window a moment is in.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +21,9 @@ pub(crate) struct WindowClock {
     index: u32,
     /// End of the current window.
     end_ns: u64,
+    windows: u64,
+    /// How often it was started anew.
+    epoch: u32,
 }
 
 impl WindowClock {
@@ -30,6 +36,17 @@ impl WindowClock {
             generation: 0,
             index: 0,
             end_ns: start_ns.saturating_add(width_ns),
+            windows: WINDOWS,
+            epoch: 0,
+        }
+    }
+
+    /// Windows of one step each.
+    pub(crate) fn of_steps(epoch: u32) -> WindowClock {
+        WindowClock {
+            windows: STEP_WINDOWS,
+            epoch,
+            ..WindowClock::new(0, 1)
         }
     }
 
@@ -39,7 +56,7 @@ impl WindowClock {
             return;
         }
         let since = time_ns.saturating_sub(self.start_ns);
-        while since / self.width_ns >= WINDOWS && self.generation < u8::MAX {
+        while since / self.width_ns >= self.windows && self.generation < u8::MAX {
             self.width_ns = self.width_ns.saturating_mul(2);
             self.generation += 1;
         }
@@ -48,6 +65,11 @@ impl WindowClock {
         self.end_ns = self
             .start_ns
             .saturating_add(self.width_ns.saturating_mul(index + 1));
+    }
+
+    /// Whether it was started for this.
+    pub(crate) fn is_of(&self, epoch: u32) -> bool {
+        self.epoch == epoch
     }
 
     /// Width of a window.
@@ -75,6 +97,7 @@ pub(crate) struct Floor {
     lowest: u32,
     index: u32,
     generation: u8,
+    epoch: u32,
     /// Window of `floors[0]`; the floor was 0 in those before.
     first: u32,
     /// Minima of the windows that are over.
@@ -89,6 +112,7 @@ impl Floor {
             lowest: 0,
             index: clock.index,
             generation: clock.generation,
+            epoch: clock.epoch,
             first: clock.index,
             floors: Vec::new(),
         }
@@ -127,6 +151,18 @@ impl Floor {
     }
 
     fn catch_up(&mut self, clock: &WindowClock) {
+        if self.epoch != clock.epoch {
+            // Nothing has changed since the clock was started anew.
+            *self = Floor {
+                live: self.live,
+                lowest: self.live,
+                index: 0,
+                generation: 0,
+                epoch: clock.epoch,
+                first: 0,
+                floors: Vec::new(),
+            };
+        }
         while self.generation < clock.generation {
             self.merge();
         }

@@ -7,34 +7,26 @@
 use crate::distribution::power_class;
 use crate::fast_hash::FastMap;
 use crate::floor::{Floor, WindowClock};
-use crate::report::Source;
+use crate::report::Space;
+use crate::stacks::StackIndex;
 
 /// What the blocks of a group share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GroupKey {
     pub(crate) device: Option<i32>,
-    /// Of the framework's pool; else an allocation from runtime or driver.
-    pub(crate) pooled: bool,
+    /// What kind of memory.
+    pub(crate) space: Space,
     pub(crate) stream: Option<u64>,
     pub(crate) size: u64,
-}
-
-impl GroupKey {
-    /// As reports say it.
-    pub(crate) fn source(&self) -> Source {
-        if self.pooled {
-            Source::Pool
-        } else {
-            Source::Driver
-        }
-    }
+    /// Who allocated it.
+    pub(crate) stack: StackIndex,
 }
 
 /// What the blocks of a class share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClassKey {
     pub(crate) device: Option<i32>,
-    pub(crate) pooled: bool,
+    pub(crate) space: Space,
     /// Sizes in (2^(power-1), 2^power].
     pub(crate) power: u32,
 }
@@ -45,6 +37,8 @@ pub(crate) struct Membership {
     /// `NONE` when there was no room for another group.
     exact: u32,
     class: u32,
+    /// The tick that it came in.
+    tick: u32,
 }
 
 const NONE: u32 = u32::MAX;
@@ -54,6 +48,7 @@ impl Membership {
     pub(crate) const NOWHERE: Membership = Membership {
         exact: NONE,
         class: NONE,
+        tick: 0,
     };
 
     /// Number of the group, for those who count by group.
@@ -72,6 +67,10 @@ pub(crate) struct Group {
     pub(crate) key: GroupKey,
     pub(crate) class: u32,
     pub(crate) floor: Floor,
+    /// The floor over steps.
+    pub(crate) steps: Floor,
+    /// Blocks of it that went, and the most ticks that one of them had lived.
+    pub(crate) freed: (u64, u32),
     touched_ns: u64,
 }
 
@@ -79,12 +78,17 @@ pub(crate) struct Group {
 pub(crate) struct Class {
     pub(crate) key: ClassKey,
     pub(crate) floor: Floor,
+    /// The floor over steps.
+    pub(crate) steps: Floor,
 }
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Groups {
     clock: WindowClock,
+    /// Counts the ends of steps.
+    ticks: WindowClock,
+    tick: u64,
     limit: usize,
     groups: Vec<Group>,
     vacant: Vec<u32>,
@@ -102,6 +106,8 @@ impl Groups {
     pub(crate) fn new(start_ns: u64, window_ns: u64, limit: usize) -> Groups {
         Groups {
             clock: WindowClock::new(start_ns, window_ns),
+            ticks: WindowClock::of_steps(0),
+            tick: 0,
             limit: limit.min(NONE as usize - 1),
             groups: Vec::new(),
             vacant: Vec::new(),
@@ -111,6 +117,20 @@ impl Groups {
             refused: 0,
             patience: 0,
         }
+    }
+
+    /// A step is over; what tells of steps is the `generation`th.
+    pub(crate) fn tick(&mut self, ticks: u64, generation: u32) {
+        if !self.ticks.is_of(generation) {
+            self.ticks = WindowClock::of_steps(generation);
+        }
+        self.tick = ticks;
+        self.ticks.advance(ticks);
+    }
+
+    /// The windows of steps.
+    pub(crate) fn ticks(&self) -> WindowClock {
+        self.ticks
     }
 
     /// A block came.
@@ -137,6 +157,7 @@ impl Groups {
         let class = match self.groups.get_mut(exact as usize) {
             Some(group) => {
                 count(&mut group.floor, &self.clock);
+                count(&mut group.steps, &self.ticks);
                 group.touched_ns = time_ns;
                 group.class
             }
@@ -144,8 +165,13 @@ impl Groups {
         };
         if let Some(class) = self.classes.get_mut(class as usize) {
             count(&mut class.floor, &self.clock);
+            count(&mut class.steps, &self.ticks);
         }
-        Membership { exact, class }
+        Membership {
+            exact,
+            class,
+            tick: self.tick as u32,
+        }
     }
 
     /// A block went.
@@ -153,25 +179,31 @@ impl Groups {
         self.clock.advance(time_ns);
         if let Some(group) = self.groups.get_mut(place.exact as usize) {
             group.floor.went(&self.clock);
+            group.steps.went(&self.ticks);
+            group.freed.0 += 1;
+            let lived = (self.tick as u32).saturating_sub(place.tick);
+            group.freed.1 = group.freed.1.max(lived);
             group.touched_ns = time_ns;
         }
         if let Some(class) = self.classes.get_mut(place.class as usize) {
             class.floor.went(&self.clock);
+            class.steps.went(&self.ticks);
         }
     }
 
     fn class_of(&mut self, key: &GroupKey) -> u32 {
         let key = ClassKey {
             device: key.device,
-            pooled: key.pooled,
+            space: key.space,
             power: power_class(key.size),
         };
         let classes = &mut self.classes;
-        let clock = &self.clock;
+        let (clock, ticks) = (&self.clock, &self.ticks);
         *self.by_class.entry(key).or_insert_with(|| {
             classes.push(Class {
                 key,
                 floor: Floor::new(clock),
+                steps: Floor::new(ticks),
             });
             (classes.len() - 1) as u32
         })
@@ -193,6 +225,8 @@ impl Groups {
             key,
             class: self.class_of(&key),
             floor: Floor::new(&self.clock),
+            steps: Floor::new(&self.ticks),
+            freed: (0, 0),
             touched_ns: time_ns,
         };
         let place = match self.vacant.pop() {
@@ -239,6 +273,12 @@ impl Groups {
         clock
     }
 
+    /// The group with this key.
+    pub(crate) fn find(&self, key: &GroupKey) -> Option<&Group> {
+        let place = self.by_key.get(key)?;
+        self.groups.get(*place as usize)
+    }
+
     /// All groups in use, by number.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (usize, &Group)> {
         self.by_key
@@ -269,9 +309,10 @@ mod tests {
     fn key(size: u64) -> GroupKey {
         GroupKey {
             device: Some(0),
-            pooled: true,
+            space: Space::Pool,
             stream: None,
             size,
+            stack: 0,
         }
     }
 

@@ -4,12 +4,23 @@
 
 use crate::allocation::{add, take};
 use crate::fast_hash::FastMap;
-use crate::report::DriverBytes;
+use crate::group::{GroupKey, Membership};
+use crate::report::{DriverBytes, Space};
+use crate::scene::Scene;
+use crate::stacks::StackIndex;
+
+/// One allocation of the runtime.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pinned {
+    pub(crate) size: u64,
+    pub(crate) born_ns: u64,
+    pub(crate) place: Membership,
+}
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Host {
-    allocated: FastMap<u64, u64>,
+    allocated: FastMap<u64, Pinned>,
     registered: FastMap<u64, u64>,
     allocated_sum: DriverBytes,
     registered_sum: DriverBytes,
@@ -17,18 +28,32 @@ pub(crate) struct Host {
 
 impl Host {
     /// The runtime gave host memory.
-    pub(crate) fn allocate(&mut self, ptr: u64, size: u64) {
-        self.free(ptr); // its free went unseen
-        self.allocated.insert(ptr, size);
+    pub(crate) fn allocate(&mut self, scene: &mut Scene<'_>, ptr: u64, size: u64) {
+        self.free(scene, ptr); // its free went unseen
+        let stack: StackIndex = scene.stack;
+        let key = GroupKey {
+            device: None,
+            space: Space::Host,
+            stream: None,
+            size,
+            stack,
+        };
+        let pinned = Pinned {
+            size,
+            born_ns: scene.time_ns,
+            place: scene.groups.join(scene.time_ns, key),
+        };
+        self.allocated.insert(ptr, pinned);
         add(&mut self.allocated_sum, size);
     }
 
     /// Went; says whether it was known.
-    pub(crate) fn free(&mut self, ptr: u64) -> bool {
-        let Some(size) = self.allocated.remove(&ptr) else {
+    pub(crate) fn free(&mut self, scene: &mut Scene<'_>, ptr: u64) -> bool {
+        let Some(pinned) = self.allocated.remove(&ptr) else {
             return false;
         };
-        take(&mut self.allocated_sum, size);
+        scene.groups.leave(scene.time_ns, pinned.place);
+        take(&mut self.allocated_sum, pinned.size);
         true
     }
 
@@ -49,6 +74,11 @@ impl Host {
     /// Addresses kept.
     pub(crate) fn kept(&self) -> usize {
         self.allocated.len() + self.registered.len()
+    }
+
+    /// Allocations of the runtime by address.
+    pub(crate) fn allocated(&self) -> impl Iterator<Item = (u64, &Pinned)> {
+        self.allocated.iter().map(|(ptr, pinned)| (*ptr, pinned))
     }
 
     /// All page-locked memory.

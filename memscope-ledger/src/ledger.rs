@@ -9,9 +9,9 @@ use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
     AsOf, Baseline, FluctuationQuery, FluctuationReport, Gauge, LeakQuery, LeakReport,
-    ProcessState, ProcessSummary, SnapshotReport, StackReport, StatsReport,
+    ProcessState, ProcessSummary, SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
 };
-use crate::{fluctuation, gauge, leaks, snapshot, stack_report, stats};
+use crate::{fluctuation, gauge, leaks, snapshot, stack_report, stats, step_report};
 
 /// How much is kept.
 #[derive(Clone, Debug)]
@@ -192,6 +192,11 @@ impl Ledger {
     /// Which groups of live blocks grow.
     pub fn leaks(&self, p: ProcessHandle, as_of: AsOf, q: &LeakQuery) -> Option<LeakReport> {
         Some(leaks::report(self.processes.get(&p)?, as_of, q))
+    }
+
+    /// Which steps a process had, and how far memory went in each.
+    pub fn steps(&self, p: ProcessHandle, as_of: AsOf, q: &StepQuery) -> Option<StepsReport> {
+        Some(step_report::report(self.processes.get(&p)?, as_of, q))
     }
 
     /// How the memory went over time.

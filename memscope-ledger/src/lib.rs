@@ -6,8 +6,8 @@
 //! The rooms, from the outside in: [`Ledger`] keeps the processes and answers; `process` folds one
 //! process' events; `pool` follows a framework allocator's blocks and `totals` its sums; `reading`, `held`
 //! and `pool_read` take over what was read of a pool in the process' memory; `driver`,
-//! `vmm` and `host` follow runtime and driver allocations; `group`, `floor` and `verdict` watch
-//! groups of blocks for growth; one file per question builds its report.
+//! `vmm` and `host` follow runtime and driver allocations; `group`, `floor`, `verdict` and `trend` watch
+//! groups of blocks for growth; `steps`, `cycle` and `survivors` know where steps end and what outlives them; one file per question builds its report.
 
 pub mod event;
 pub mod report;
@@ -16,6 +16,7 @@ mod allocation;
 mod block;
 mod clock;
 mod coverage;
+mod cycle;
 mod deferred;
 mod device;
 mod distribution;
@@ -43,9 +44,14 @@ mod snapshot;
 mod stack_report;
 mod stacks;
 mod stats;
+mod step_levels;
+mod step_report;
+mod steps;
+mod survivors;
 mod suspects;
 mod totals;
 mod trace_ring;
+mod trend;
 mod verdict;
 mod vmm;
 mod words;

@@ -10,12 +10,15 @@
 //! and may change at any time; each is complete enough to stand alone.
 
 use crate::block::{Block, Blocks, FreedSize, Half, Origin};
+use crate::cycle::Token;
 use crate::deferred::Deferred;
 use crate::driver::Driver;
 use crate::event::{PoolOom, PoolReport, TraceAction};
 use crate::fast_hash::FastMap;
 use crate::group::{GroupKey, Membership};
+use crate::report::Space;
 use crate::scene::Scene;
+use crate::stacks::StackIndex;
 use crate::suspects::Suspects;
 use crate::totals::{Sized, least_rounded};
 use crate::trace_ring::Entry;
@@ -45,6 +48,13 @@ pub(crate) struct Arrival {
     pub(crate) requested: Option<u64>,
     pub(crate) rounded: Option<u64>,
     pub(crate) stream: Option<u64>,
+}
+
+/// What allocations of one line and size have in common.
+fn token(device: i32, size: u64, stack: StackIndex) -> Token {
+    let mut token = (u64::from(stack) << 32) ^ u64::from(device as u32);
+    token = token.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ size;
+    token.wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
 impl Pool {
@@ -227,6 +237,12 @@ impl Pool {
     /// Enters a block; gives its serial.
     pub(crate) fn came(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, new: Arrival) -> u64 {
         let size_for_groups = new.requested.or(new.rounded).unwrap_or(0);
+        if scene.steps.token(
+            token(new.device, size_for_groups, scene.stack),
+            scene.time_ns,
+        ) {
+            self.step_ends(scene);
+        }
         let rounded = new.rounded.unwrap_or(least_rounded(size_for_groups));
         let end = new.addr.saturating_add(rounded);
         self.drop_gone(scene, new.addr);
@@ -248,9 +264,10 @@ impl Pool {
             scene.time_ns,
             GroupKey {
                 device: Some(new.device),
-                pooled: true,
+                space: Space::Pool,
                 stream: new.stream,
                 size: size_for_groups,
+                stack: scene.stack,
             },
         );
         if new.rounded.is_some() {
@@ -277,10 +294,23 @@ impl Pool {
                 place,
             },
         );
+        let (step, launches) = (scene.steps.current(), scene.steps.launches.unwrap_or(0));
+        scene
+            .steps
+            .survivors
+            .came(step, new.addr, self.last_serial, launches);
         let blocks = &self.blocks;
         self.suspects
             .came(new.addr, blocks.len(), |addr| blocks.contains_key(&addr));
         self.last_serial
+    }
+
+    /// A step ends at this moment.
+    pub(crate) fn step_ends(&self, scene: &mut Scene<'_>) {
+        let step = scene.steps.current();
+        scene.steps.end(scene.devices, scene.time_ns);
+        scene.steps.survivors.end(step, &self.blocks);
+        scene.groups.tick(scene.steps.ticks, scene.steps.generation);
     }
 
     /// A live block went in sight. It stays in the map; the caller takes it out or makes it

@@ -17,6 +17,7 @@ use crate::group::{GroupKey, Membership};
 use crate::held::{HeldBlock, HeldBlocks};
 use crate::pool::{Pool, push_entry};
 use crate::reading::{Reading, Taken};
+use crate::report::Space;
 use crate::rooms::Replay;
 use crate::scene::Scene;
 use crate::segment::{Segment, Segments};
@@ -232,7 +233,8 @@ impl Pool {
         let pending = found.state == HeldState::Pending;
         let key = GroupKey {
             device: Some(unseen.device),
-            pooled: true,
+            space: Space::Pool,
+            stack: BEFORE_ATTACH,
             stream: unseen.traced.then_some(found.stream),
             size: if unseen.traced {
                 found.requested

@@ -19,6 +19,7 @@ use crate::reading::Readings;
 use crate::report::{AsOf, ProcessState, ProcessSummary, Source};
 use crate::scene::Scene;
 use crate::stacks::Stacks;
+use crate::steps::{Steps, Turn};
 
 /// Children remembered by pid, for the coverage note.
 const CHILDREN: usize = 16;
@@ -47,6 +48,7 @@ pub(crate) struct Process {
     pub(crate) pool: Pool,
     pub(crate) driver: Driver,
     pub(crate) stacks: Stacks,
+    pub(crate) steps: Steps,
     pub(crate) readings: Readings,
     /// What the last reading took.
     pub(crate) reading_cost: Option<ReadingCost>,
@@ -77,6 +79,7 @@ impl Process {
             pool,
             driver: Driver::default(),
             stacks: Stacks::default(),
+            steps: Steps::new(event.time_ns),
             readings: Readings::default(),
             reading_cost: None,
         }
@@ -97,6 +100,7 @@ impl Process {
             groups: &mut self.groups,
             stack: self.stacks.index(event.stack, event.sampling),
             stacks: &mut self.stacks,
+            steps: &mut self.steps,
             time_ns: event.time_ns,
             tid: event.tid,
             nothing_missed: self.facts.from_start && self.pool_way_in,
@@ -152,8 +156,18 @@ impl Process {
             Body::Native(name) => self.stacks.native(name),
             Body::CodeDied { code } => self.stacks.died(*code, event.id.sequence),
             Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
-            // Steps are made of them, which comes next.
-            Body::Mark(_) | Body::Launches { .. } => {}
+            Body::Mark(mark) => {
+                let wanted = self.facts.step_name.as_deref();
+                let turn = scene
+                    .steps
+                    .mark(mark, wanted, scene.stack, event.tid, event.time_ns);
+                match turn {
+                    Turn::None => {}
+                    Turn::Begin => scene.steps.begin(scene.devices, event.time_ns),
+                    Turn::Both | Turn::End => self.pool.step_ends(&mut scene),
+                }
+            }
+            Body::Launches { count } => scene.steps.launches = Some(*count),
             // The header has told of it.
             Body::Lost => {}
             // The ledger has taken it: it is the machine's.

@@ -2,6 +2,10 @@
 //!
 //! Units are suffixes: `_bytes`, `_ns` (boot time unless `_unix_ns`).
 
+mod steps;
+
+pub use steps::*;
+
 use std::sync::Arc;
 
 use crate::event::{
@@ -34,12 +38,23 @@ pub enum ProcessState {
 }
 
 /// Where the pool-level numbers of a device come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The framework allocator's own totals.
     Pool,
     /// The sum of the runtime and driver allocations that we saw.
     Driver,
+}
+
+/// What kind of memory a group of blocks is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Space {
+    /// Blocks of the framework's pool.
+    Pool,
+    /// Device memory that runtime or driver gave.
+    Driver,
+    /// Page-locked memory of the host that the runtime gave.
+    Host,
 }
 
 /// One process among all.
@@ -255,8 +270,8 @@ pub enum Verdict {
 pub struct LeakGroup {
     /// Device.
     pub device: Option<i32>,
-    /// Pool or driver.
-    pub source: Source,
+    /// What kind of memory.
+    pub space: Space,
     /// Stream of the blocks, where known.
     pub stream: Option<u64>,
     /// Size of each block in bytes (requested at level `trace`, else rounded).
@@ -277,6 +292,20 @@ pub struct LeakGroup {
     pub newest_age_ns: u64,
     /// Verdict.
     pub verdict: Verdict,
+    /// How sure that is, 0 to 1, where it grows and steps are known: the share of growths of this length and
+    /// regularity that go on, if half of the caches that fill are full after 25 steps.
+    pub confidence: Option<f64>,
+    /// Growth per step, where steps are known: the median of the slopes between all pairs of floors, and the ends of its
+    /// interval of 95 %.
+    pub growth_bytes_per_step: Option<[f64; 3]>,
+    /// The step in which the growth began, as exactly as windows of several steps tell.
+    pub first_step: Option<u64>,
+    /// Blocks of the group that went, and the most steps that one of them had lived.
+    pub freed: (u64, u64),
+    /// Who allocated it, innermost first; empty: not known, or several.
+    pub frames: Vec<Frame>,
+    /// The innermost of the program's own lines among them.
+    pub line: Option<Frame>,
     /// Why, in a sentence.
     pub reason: String,
     /// Some live addresses, oldest first (at most 5).
@@ -292,6 +321,8 @@ pub struct LeakQuery {
     pub include_steady: bool,
     /// At most so many groups, largest growth first (0: all).
     pub limit: usize,
+    /// Steps that a growth must have lasted before it is called one (0: 100).
+    pub sure_after_steps: u64,
 }
 
 /// The answer to `leaks`.
@@ -301,6 +332,8 @@ pub struct LeakReport {
     pub process: ProcessSummary,
     /// When.
     pub as_of: AsOf,
+    /// What tells of steps, and how many there were.
+    pub steps: StepSummary,
     /// Groups: growing ones first, by growth, then the rest by live bytes.
     pub groups: Vec<LeakGroup>,
     /// Growing groups' growth together.

@@ -1,4 +1,4 @@
-//! What an event changes besides the books of its own room: the counters of the devices and the
+//! What an event changes besides the books of its own room: the counters of the devices, the steps and the
 //! groups of blocks, at one moment, on behalf of one thread.
 //!
 //! Owns: nothing; it only travels. Refuses: to know what happened.
@@ -6,12 +6,14 @@
 use crate::device::Devices;
 use crate::group::Groups;
 use crate::stacks::{StackIndex, Stacks};
+use crate::steps::Steps;
 
 /// See the module.
 pub(crate) struct Scene<'a> {
     pub(crate) devices: &'a mut Devices,
     pub(crate) groups: &'a mut Groups,
     pub(crate) stacks: &'a mut Stacks,
+    pub(crate) steps: &'a mut Steps,
     /// The stack of what happens.
     pub(crate) stack: StackIndex,
     pub(crate) time_ns: u64,

@@ -384,6 +384,11 @@ impl Stacks {
         }
     }
 
+    /// The frames of a stack, innermost first; none where there is no stack.
+    pub(crate) fn frames_of(&self, index: StackIndex) -> Vec<Frame> {
+        self.stack(index).frames
+    }
+
     /// The frames of both kinds in order: where compiled code is the interpreter's, the Python that it executes
     /// stands in its place.
     fn frames(&self, content: &Content) -> Vec<Frame> {

@@ -444,8 +444,8 @@ fn counts_are_accurate() {
     );
     assert_eq!(group.growth_bytes, group.growth_count * (MIB + 12345));
     assert_eq!(
-        (group.device, group.stream, group.source),
-        (Some(0), Some(0), Source::Pool)
+        (group.device, group.stream, group.space),
+        (Some(0), Some(0), Space::Pool)
     );
     assert_eq!(group.examples.len(), 5);
     assert!(group.oldest_age_ns > group.newest_age_ns);
@@ -530,8 +530,8 @@ fn direct_allocations_leak_too() {
         let found = growing(&ledger, SECOND + 300 * 20 * MS);
         assert_eq!(found.len(), 1);
         assert_eq!(
-            (found[0].source, found[0].size_bytes, found[0].live_count),
-            (Source::Driver, 4096, 300)
+            (found[0].space, found[0].size_bytes, found[0].live_count),
+            (Space::Driver, 4096, 300)
         );
     }
 }

@@ -1,0 +1,78 @@
+//! How far one device's memory went within one step.
+//!
+//! Owns: the levels between two ends of steps. Only the levels after events count, as in msMemScope's gap analysis: a step
+//! in which nothing happens has none. Refuses: to know which step it is.
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StepLevels {
+    /// Events that named a level.
+    events: u64,
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+    /// Reserved when the level was highest.
+    pub(crate) reserved_at_max: u64,
+    pub(crate) max_reserved: u64,
+    /// After the last event.
+    pub(crate) end: u64,
+    pub(crate) end_reserved: u64,
+    pub(crate) allocs: u64,
+    pub(crate) frees: u64,
+    /// What the level rose and fell by, summed up.
+    pub(crate) allocated_bytes: u64,
+    pub(crate) freed_bytes: u64,
+}
+
+impl StepLevels {
+    /// The level after an event.
+    pub(crate) fn note(&mut self, allocated: u64, reserved: u64, allocs: u64, frees: u64) {
+        let before = self.end;
+        if self.events == 0 || allocated < self.min {
+            self.min = allocated;
+        }
+        if self.events == 0 || allocated > self.max {
+            self.max = allocated;
+            self.reserved_at_max = reserved;
+        }
+        self.max_reserved = self.max_reserved.max(reserved);
+        self.events += 1;
+        self.allocs += allocs;
+        self.frees += frees;
+        self.allocated_bytes = self
+            .allocated_bytes
+            .saturating_add(allocated.saturating_sub(before));
+        self.freed_bytes = self
+            .freed_bytes
+            .saturating_add(before.saturating_sub(allocated));
+        self.end = allocated;
+        self.end_reserved = reserved;
+    }
+
+    /// What another part of the step, which came after this one, had.
+    pub(crate) fn join(&mut self, later: &StepLevels) {
+        self.events += later.events;
+        self.min = self.min.min(later.min);
+        if later.max > self.max {
+            self.max = later.max;
+            self.reserved_at_max = later.reserved_at_max;
+        }
+        self.max_reserved = self.max_reserved.max(later.max_reserved);
+        self.end = later.end;
+        self.end_reserved = later.end_reserved;
+        self.allocs += later.allocs;
+        self.frees += later.frees;
+        self.allocated_bytes = self.allocated_bytes.saturating_add(later.allocated_bytes);
+        self.freed_bytes = self.freed_bytes.saturating_add(later.freed_bytes);
+    }
+
+    /// What the step had, if anything happened in it; another one begins.
+    pub(crate) fn close(&mut self) -> Option<StepLevels> {
+        let closed = *self;
+        *self = StepLevels {
+            end: closed.end,
+            end_reserved: closed.end_reserved,
+            ..StepLevels::default()
+        };
+        (closed.events > 0).then_some(closed)
+    }
+}

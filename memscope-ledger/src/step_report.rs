@@ -1,0 +1,337 @@
+//! The answer to `steps`: how many there were, how we know, and how far memory went in each.
+//!
+//! Owns: what is said of steps, msMemScope's gap table and its list of blocks that outlive their step. Refuses: to keep
+//! anything; see `steps`.
+
+use crate::coverage;
+use crate::process::Process;
+use crate::report::{
+    AsOf, Frame, FrameKind, Source, StepDevice, StepGap, StepLine, StepQuery, StepRow, StepSource,
+    StepSummary, StepsReport,
+};
+use crate::steps::{Row, Steps};
+use std::collections::BTreeMap;
+
+/// The innermost line that is the program's own: not of an installed package, of the standard library, or made at
+/// run time. Where there is none, the innermost of Python at all.
+pub(crate) fn own_line(frames: &[Frame]) -> Option<&Frame> {
+    let mut python = frames
+        .iter()
+        .filter(|frame| frame.kind == FrameKind::Python && frame.line > 0);
+    let first = python.clone().next();
+    python
+        .find(|frame| {
+            let file = &frame.file;
+            let library = ["/site-packages/", "/dist-packages/", "/lib/python3"]
+                .iter()
+                .any(|part| file.contains(part));
+            !library && !file.starts_with('<')
+        })
+        .or(first)
+}
+
+/// What is known of steps.
+pub(crate) fn summary(process: &Process) -> StepSummary {
+    let steps = &process.steps;
+    let count = steps.count();
+    let mut times: Vec<u64> = steps
+        .rows
+        .iter()
+        .rev()
+        .take(101)
+        .map(|row| row.to_ns.saturating_sub(row.from_ns))
+        .collect();
+    times.sort_unstable();
+    let tick = times.get(times.len() / 2).copied();
+    StepSummary {
+        source: steps.source,
+        count: count.map(|(count, _)| count),
+        median_ns: tick
+            .zip(count)
+            .map(|(tick, (_, ticks))| (tick as f64 * ticks) as u64),
+        evidence: evidence(process, steps),
+    }
+}
+
+fn evidence(process: &Process, steps: &Steps) -> String {
+    let line = |place: usize| {
+        let key = steps.keys.get(place);
+        let frames = key
+            .map(|key| process.stacks.frames_of(key.stack))
+            .unwrap_or_default();
+        match own_line(&frames) {
+            Some(frame) => {
+                let base = frame.file.rsplit('/').next().unwrap_or_default();
+                format!(" at {base}:{}", frame.line)
+            }
+            None => String::new(),
+        }
+    };
+    let many = |number: u64, one: &str, more: &str| {
+        format!("{number} {}", if number == 1 { one } else { more })
+    };
+    match steps.source {
+        StepSource::Unknown => "no optimizer, no backward pass, no mark, and no pattern of allocations that repeats itself".to_owned(),
+        StepSource::Pattern => {
+            let period = steps.pattern.cycles().map_or(0, |(_, period)| period);
+            format!(
+                "the same {} come again and again",
+                many(period as u64, "allocation", "allocations")
+            )
+        }
+        StepSource::Backward => {
+            let passes = steps.passes();
+            let all = many(steps.ticks, "backward pass", "backward passes");
+            if passes > 1 {
+                format!("{all}{}, {passes} in a step by what is allocated between them", line(0))
+            } else {
+                format!("{all}{}", line(0))
+            }
+        }
+        _ if steps.ranges => format!("{} of the program", many(steps.ticks, "range “step start”", "ranges “step start”")),
+        _ => {
+            let Some((leading, key)) = steps.leading() else {
+                return String::new();
+            };
+            let name = if key.name.is_empty() { "a mark" } else { &key.name };
+            let mut text = format!("{} of {name}{}", many(key.count, "call", "calls"), line(leading));
+            let others: Vec<String> = steps
+                .keys
+                .iter()
+                .enumerate()
+                .filter(|(place, _)| *place != leading)
+                .take(3)
+                .map(|(place, key)| format!("{} of {}{}", key.count, key.name, line(place)))
+                .collect();
+            if !others.is_empty() {
+                text.push_str("; beside it ");
+                text.push_str(&others.join(", "));
+            }
+            text
+        }
+    }
+}
+
+/// Rows of whole steps: ticks between two ends of the leading line are one.
+fn whole_steps(steps: &Steps) -> Vec<Row> {
+    let passes = match steps.source {
+        StepSource::Backward => steps.passes(),
+        _ => 1,
+    };
+    let leading = steps.leading().map(|(place, _)| place);
+    let mut whole: Vec<Row> = Vec::new();
+    let mut open: Option<Row> = None;
+    let mut number: Option<u64> = None;
+    for row in &steps.rows {
+        let ends = match steps.source {
+            StepSource::Backward => row.step % passes == 0,
+            StepSource::Pattern => true,
+            _ if steps.ranges => true,
+            _ => Some(row.key) == leading,
+        };
+        let mut merged = match open.take() {
+            Some(before) => merge(before, row),
+            None => row.clone(),
+        };
+        if !ends {
+            open = Some(merged);
+            continue;
+        }
+        // Numbered as the loop counts them: the last one is the number of all.
+        let this = number.map_or_else(
+            || {
+                if passes > 1 {
+                    row.step / passes
+                } else {
+                    let behind = steps
+                        .rows
+                        .iter()
+                        .filter(|later| later.step > row.step && Some(later.key) == leading)
+                        .count() as u64;
+                    match steps.source {
+                        StepSource::Pattern => row.step,
+                        _ if steps.ranges => row.step,
+                        _ => steps
+                            .leading()
+                            .map_or(row.step, |(_, key)| key.count - behind),
+                    }
+                }
+            },
+            |last| last + 1,
+        );
+        number = Some(this);
+        merged.step = this;
+        whole.push(merged);
+    }
+    whole
+}
+
+fn merge(mut before: Row, row: &Row) -> Row {
+    for (ordinal, pool, driver) in &row.devices {
+        match before
+            .devices
+            .iter_mut()
+            .find(|(known, _, _)| known == ordinal)
+        {
+            None => before.devices.push((*ordinal, *pool, *driver)),
+            Some((_, old_pool, old_driver)) => {
+                for (old, new) in [(old_pool, pool), (old_driver, driver)] {
+                    match (old.as_mut(), new) {
+                        (Some(old), Some(new)) => old.join(new),
+                        (None, Some(new)) => *old = Some(*new),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    before.to_ns = row.to_ns;
+    before
+}
+
+/// Builds the report.
+pub(crate) fn report(process: &Process, as_of: AsOf, q: &StepQuery) -> StepsReport {
+    let steps = &process.steps;
+    let rows = whole_steps(steps);
+    let hidden = process.is_pool_hidden();
+    let mut shown = Vec::new();
+    for row in &rows {
+        for (device, pool, driver) in &row.devices {
+            let of_pool = !hidden && device.is_some() && process.source() == Source::Pool;
+            let (source, levels) = if of_pool {
+                (Source::Pool, pool)
+            } else {
+                (Source::Driver, driver)
+            };
+            let Some(levels) = levels else { continue };
+            shown.push(StepRow {
+                step: row.step,
+                from_ns: row.from_ns,
+                to_ns: row.to_ns,
+                device: *device,
+                source,
+                min_allocated_bytes: levels.min,
+                max_allocated_bytes: levels.max,
+                end_allocated_bytes: levels.end,
+                max_reserved_bytes: levels.max_reserved,
+                reserved_at_max_bytes: levels.reserved_at_max,
+                allocs: levels.allocs,
+                frees: levels.frees,
+                allocated_bytes: levels.allocated_bytes,
+                freed_bytes: levels.freed_bytes,
+            });
+        }
+    }
+    let devices = by_device(&shown);
+    let keep = shown.len().saturating_sub(match q.limit {
+        0 => shown.len(),
+        limit => limit,
+    });
+    let survivors = &steps.survivors;
+    let sum = survivors
+        .found
+        .iter()
+        .fold(survivors.more.1, |sum, one| sum.saturating_add(one.size));
+    StepsReport {
+        process: process.summary(),
+        as_of,
+        summary: summary(process),
+        lines: steps
+            .keys
+            .iter()
+            .map(|key| StepLine {
+                name: key.name.to_string(),
+                count: key.count,
+                line: own_line(&process.stacks.frames_of(key.stack)).cloned(),
+            })
+            .collect(),
+        devices,
+        rows: shown.split_off(keep),
+        launches: steps.launches,
+        survivor_count: survivors.found.len() as u64 + survivors.more.0,
+        survivor_bytes: sum,
+        survivors: survivors.found.clone(),
+        unchecked_blocks: survivors.unchecked,
+        coverage: coverage::notes(process),
+    }
+}
+
+/// msMemScope's gap analysis, and what else is of interest over steps. The first step warms up.
+fn by_device(rows: &[StepRow]) -> Vec<StepDevice> {
+    let mut devices: BTreeMap<(bool, Option<i32>), Vec<&StepRow>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.step > 1) {
+        let key = (row.device.is_none(), row.device);
+        devices.entry(key).or_default().push(row);
+    }
+    devices
+        .into_values()
+        .filter_map(|rows| {
+            let first = rows.first()?;
+            let gap = |row: &&StepRow| StepGap {
+                step: row.step,
+                min_bytes: row.min_allocated_bytes,
+                max_bytes: row.max_allocated_bytes,
+                ratio: row.min_allocated_bytes as f64 / row.max_allocated_bytes as f64,
+            };
+            let mut smallest: Option<StepGap> = None;
+            let mut largest: Option<StepGap> = None;
+            for gap in rows
+                .iter()
+                .filter(|row| row.max_allocated_bytes > 0)
+                .map(gap)
+            {
+                if smallest.is_none_or(|known| gap.ratio < known.ratio) {
+                    smallest = Some(gap);
+                }
+                if largest.is_none_or(|known| gap.ratio > known.ratio) {
+                    largest = Some(gap);
+                }
+            }
+            let quantiles = |pick: fn(&StepRow) -> u64| {
+                let mut values: Vec<u64> = rows.iter().map(|row| pick(row)).collect();
+                values.sort_unstable();
+                let at = |share: f64| {
+                    let place = ((values.len() as f64 * share).ceil() as usize).max(1) - 1;
+                    values.get(place).copied().unwrap_or_default()
+                };
+                [at(0.05), at(0.5), at(0.95)]
+            };
+            let floors: Vec<u64> = rows.iter().map(|row| row.min_allocated_bytes).collect();
+            Some(StepDevice {
+                device: first.device,
+                source: first.source,
+                steps: rows.len() as u64,
+                smallest_gap: smallest,
+                largest_gap: largest,
+                min_bytes: quantiles(|row| row.min_allocated_bytes),
+                max_bytes: quantiles(|row| row.max_allocated_bytes),
+                floor_bytes_per_step: floor_slope(&floors),
+                allocs: rows.iter().map(|row| row.allocs).sum(),
+                frees: rows.iter().map(|row| row.frees).sum(),
+            })
+        })
+        .collect()
+}
+
+/// Theil–Sen over at most the last 512 steps.
+fn floor_slope(floors: &[u64]) -> f64 {
+    let recent = floors
+        .get(floors.len().saturating_sub(512)..)
+        .unwrap_or_default();
+    let mut slopes: Vec<f64> = Vec::new();
+    for (i, a) in recent.iter().enumerate() {
+        for (j, b) in recent.iter().enumerate().skip(i + 1) {
+            slopes.push((*b as f64 - *a as f64) / (j - i) as f64);
+        }
+    }
+    slopes.sort_by(f64::total_cmp);
+    let middle = slopes.len() / 2;
+    match slopes.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => slopes.get(middle).copied().unwrap_or_default(),
+        _ => {
+            let at = |place: usize| slopes.get(place).copied().unwrap_or_default();
+            (at(middle - 1) + at(middle)) / 2.0
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Does a floor keep rising from step to step, since when, by how much, and how sure is that?
+//!
+//! Owns: the judgement of one row of floors whose windows are steps. Refuses: blocks, sizes, time.
+//!
+//! A row is read through its *lasting floor*: the count below which it never fell again afterwards. A rise of it is a
+//! block that stayed. The rises are followed back from the last one for as long as they come about as often as later: that stretch
+//! is the growth, so that a warm-up before it, or a quiet year, changes nothing. It is a leak if it goes on, does not
+//! slow down, was not given back, and is long enough: a cache that fills looks the same until it is full.
+
+use crate::report::Verdict;
+
+/// Windows that a growth must span.
+const ENOUGH_WINDOWS: usize = 12;
+/// Rises in it.
+const ENOUGH_RISES: usize = 4;
+/// Blocks in it.
+const ENOUGH_BLOCKS: u32 = 3;
+/// So many mean gaps between rises without one, and at least so many windows, and the growth is over.
+const PATIENCE: usize = 4;
+/// Half of the caches that fill are taken to be full after so many steps.
+const HALF_LIFE: f64 = 25.0;
+
+/// A verdict and what it rests on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Trend {
+    pub(crate) verdict: Verdict,
+    /// Blocks by which the lasting floor rose.
+    pub(crate) growth: u32,
+    /// Window in which the growth began.
+    pub(crate) first_window: usize,
+    /// Windows of the growth.
+    pub(crate) windows: usize,
+    /// Blocks per window: the median of the slopes between all pairs of floors, and its interval of 95 %.
+    pub(crate) slope: [f64; 3],
+    /// 0 to 1, where something grows.
+    pub(crate) confidence: Option<f64>,
+    pub(crate) reason: String,
+}
+
+/// What is needed beside the floors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    /// Steps in a window; less than 1 where ticks are parts of steps.
+    pub(crate) steps: f64,
+    /// Steps that a growth must have lasted.
+    pub(crate) sure_after: u64,
+    /// The device is full before that.
+    pub(crate) urgent: bool,
+}
+
+/// Judges the floors of the windows that are over.
+pub(crate) fn judge(floors: &[u32], scale: Scale) -> Trend {
+    let mut lasting = floors.to_vec();
+    for i in (1..lasting.len()).rev() {
+        lasting[i - 1] = lasting[i - 1].min(lasting[i]);
+    }
+    let rises: Vec<usize> = (1..lasting.len())
+        .filter(|&i| lasting[i] > lasting[i - 1])
+        .collect();
+    let steady = |reason: &str| Trend {
+        verdict: Verdict::Steady,
+        growth: 0,
+        first_window: 0,
+        windows: 0,
+        slope: [0.0; 3],
+        confidence: None,
+        reason: reason.to_owned(),
+    };
+    let (Some(&last), Some(&end)) = (rises.last(), lasting.last()) else {
+        return if floors.len() < ENOUGH_WINDOWS {
+            Trend {
+                verdict: Verdict::Undecided,
+                ..steady("watched for too few steps")
+            }
+        } else {
+            steady("the floor has not risen")
+        };
+    };
+    let (first, count) = stretch(&rises, lasting.len());
+    let gap = (last - first) as f64 / (count.max(2) - 1) as f64;
+    let quiet = lasting.len() - 1 - last;
+    let before = first
+        .checked_sub(1)
+        .and_then(|i| lasting.get(i))
+        .copied()
+        .unwrap_or(0);
+    let growth = end.saturating_sub(before);
+    let windows = lasting.len() - first;
+    let row = floors.get(first.saturating_sub(1)..).unwrap_or_default();
+    let fall = largest_fall(row);
+    let steps = windows as f64 * scale.steps;
+    let words = |windows: usize| (windows as f64 * scale.steps).round().max(1.0);
+    let rose = format!(
+        "the floor rose by {growth} blocks in {count} rises over {} steps",
+        words(windows)
+    );
+    let (verdict, reason) = if quiet > PATIENCE && quiet as f64 > gap * PATIENCE as f64 {
+        let reason = format!("the floor has not risen for {} steps", words(quiet));
+        if quiet * 2 >= lasting.len() {
+            (Verdict::Steady, reason)
+        } else {
+            (Verdict::Undecided, reason)
+        }
+    } else if fall >= growth {
+        (
+            Verdict::Steady,
+            format!(
+                "it goes up and down: {fall} blocks were given back, the floor rose by {growth}"
+            ),
+        )
+    } else if fall.saturating_mul(2) > growth {
+        (
+            Verdict::Undecided,
+            format!("{rose}, but {fall} blocks were given back"),
+        )
+    } else if growth < ENOUGH_BLOCKS || count < ENOUGH_RISES || windows < ENOUGH_WINDOWS {
+        (Verdict::Undecided, format!("{rose}, too few to tell"))
+    } else if slows_down(&lasting, first, before) {
+        (
+            Verdict::Undecided,
+            format!("{rose}, and slows down, as a cache does that fills"),
+        )
+    } else if steps < scale.sure_after as f64 && !scale.urgent {
+        let more = (scale.sure_after as f64 - steps).ceil();
+        (
+            Verdict::Undecided,
+            format!("{rose}: in {more} more steps it is called a leak, unless it stops before"),
+        )
+    } else {
+        (Verdict::Growing, format!("{rose}, and keeps rising"))
+    };
+    let chance = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
+    let kept = 1.0 - f64::from(fall) / f64::from(growth.max(1));
+    let growing = !matches!(verdict, Verdict::Steady);
+    Trend {
+        verdict,
+        growth,
+        first_window: first,
+        windows,
+        slope: slope(row),
+        confidence: growing
+            .then(|| ((1.0 - chance) * kept * steps / (steps + HALF_LIFE)).clamp(0.0, 1.0)),
+        reason,
+    }
+}
+
+/// The rises that belong together, from the last one back: the first of them, and how many.
+fn stretch(rises: &[usize], len: usize) -> (usize, usize) {
+    let Some(&last) = rises.last() else {
+        return (0, 0);
+    };
+    let mut first = last;
+    let mut count = 1usize;
+    for &rise in rises.iter().rev().skip(1) {
+        let gap = first - rise;
+        let usual = if count > 1 {
+            (last - first) as f64 / (count - 1) as f64 * PATIENCE as f64
+        } else {
+            len as f64 / PATIENCE as f64
+        };
+        if gap > PATIENCE && gap as f64 > usual {
+            break;
+        }
+        first = rise;
+        count += 1;
+    }
+    (first, count)
+}
+
+/// In the later half of the growth less than half of what came in the first.
+fn slows_down(lasting: &[u32], first: usize, before: u32) -> bool {
+    let middle = first + (lasting.len() - first) / 2;
+    let at = |i: usize| lasting.get(i).copied().unwrap_or(before);
+    let early = at(middle.saturating_sub(1)).saturating_sub(before);
+    let late = at(lasting.len() - 1).saturating_sub(at(middle.saturating_sub(1)));
+    late.saturating_mul(2) < early
+}
+
+/// The most that the row ever gave back.
+fn largest_fall(row: &[u32]) -> u32 {
+    let mut highest = 0;
+    let mut fall = 0;
+    for &value in row {
+        highest = highest.max(value);
+        fall = fall.max(highest - value);
+    }
+    fall
+}
+
+/// Theil–Sen: the median of the slopes between all pairs, with the interval of 95 % that Sen (1968) gives by the normal
+/// approximation of Kendall's statistic. Lower end, median, upper end.
+pub(crate) fn slope(row: &[u32]) -> [f64; 3] {
+    let n = row.len();
+    let mut slopes: Vec<f64> = Vec::with_capacity(n * n.saturating_sub(1) / 2);
+    for (i, a) in row.iter().enumerate() {
+        for (j, b) in row.iter().enumerate().skip(i + 1) {
+            slopes.push((f64::from(*b) - f64::from(*a)) / (j - i) as f64);
+        }
+    }
+    if slopes.is_empty() {
+        return [0.0; 3];
+    }
+    slopes.sort_by(f64::total_cmp);
+    let pairs = slopes.len() as f64;
+    let n = n as f64;
+    let spread = 1.96 * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
+    let at = |place: f64| {
+        let place = place.clamp(0.0, pairs - 1.0) as usize;
+        slopes.get(place).copied().unwrap_or_default()
+    };
+    let middle = slopes.len() / 2;
+    let median = if slopes.len() % 2 == 1 {
+        at(middle as f64)
+    } else {
+        (at(middle as f64 - 1.0) + at(middle as f64)) / 2.0
+    };
+    [
+        at(((pairs - spread) / 2.0).floor()),
+        median,
+        at(((pairs + spread) / 2.0).ceil()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Scale = Scale {
+        steps: 1.0,
+        sure_after: 100,
+        urgent: false,
+    };
+
+    fn verdict(row: impl IntoIterator<Item = u32>, steps: f64) -> Verdict {
+        judge(&row.into_iter().collect::<Vec<_>>(), Scale { steps, ..ONE }).verdict
+    }
+
+    #[test]
+    fn rows() {
+        assert_eq!(verdict([], 2.0), Verdict::Undecided);
+        assert_eq!(verdict(0..8, 50.0), Verdict::Undecided);
+        assert_eq!(verdict(0..99, 1.0), Verdict::Undecided);
+        assert_eq!(verdict(0..120, 1.0), Verdict::Growing);
+        assert_eq!(verdict(0..48, 4.0), Verdict::Growing);
+        assert_eq!(verdict([7; 48], 4.0), Verdict::Steady);
+        assert_eq!(verdict((0..48).rev(), 4.0), Verdict::Steady);
+        // A cache that was full at some time.
+        assert_eq!(verdict((0..100).map(|i| i.min(10)), 2.0), Verdict::Steady);
+        assert_eq!(
+            verdict((0..100).map(|i| i.min(70)), 2.0),
+            Verdict::Undecided
+        );
+        assert_eq!(
+            verdict((0..100).map(|i| i.min(92)), 2.0),
+            Verdict::Undecided
+        );
+        // It breathes.
+        assert_eq!(verdict((0..100).map(|i| i % 9), 2.0), Verdict::Steady);
+        assert_eq!(
+            verdict((0..100).map(|i| i / 5 + (i * 7) % 3), 2.0),
+            Verdict::Growing
+        );
+        // One jump is no leak, and three are few.
+        assert_ne!(
+            verdict((0..100).map(|i| 50 * u32::from(i > 30)), 2.0),
+            Verdict::Growing
+        );
+        assert_ne!(verdict((0..100).map(|i| i / 30), 2.0), Verdict::Growing);
+        // It slows down.
+        assert_eq!(
+            verdict(
+                (0..120u32).map(|i| (f64::from(i + 1).ln() * 20.0) as u32),
+                1.0
+            ),
+            Verdict::Undecided
+        );
+    }
+
+    #[test]
+    fn what_was_before_changes_nothing() {
+        // Half a million quiet steps, then a leak.
+        let row: Vec<u32> = (0..120u32).map(|i| 40 + i.saturating_sub(100)).collect();
+        let judged = judge(
+            &row,
+            Scale {
+                steps: 4000.0,
+                ..ONE
+            },
+        );
+        assert_eq!(judged.verdict, Verdict::Growing);
+        assert_eq!((judged.first_window, judged.growth), (101, 19));
+        // A warm-up, then one each third step.
+        let row: Vec<u32> = (0..128u32)
+            .map(|i| (i * 10).min(90) + i.saturating_sub(30) / 3)
+            .collect();
+        let judged = judge(&row, Scale { steps: 2.0, ..ONE });
+        assert_eq!(judged.verdict, Verdict::Growing);
+        assert!((20..40).contains(&judged.first_window), "{judged:?}");
+    }
+
+    #[test]
+    fn what_is_urgent_is_said_at_once() {
+        let row: Vec<u32> = (0..20).collect();
+        assert_eq!(judge(&row, ONE).verdict, Verdict::Undecided);
+        let urgent = Scale {
+            urgent: true,
+            ..ONE
+        };
+        assert_eq!(judge(&row, urgent).verdict, Verdict::Growing);
+    }
+
+    #[test]
+    fn slopes_have_intervals() {
+        let row: Vec<u32> = (0..60).map(|i| i * 3 + (i * 7) % 4).collect();
+        let [low, middle, high] = slope(&row);
+        assert!(low <= middle && middle <= high);
+        assert!(
+            (middle - 3.0).abs() < 0.1 && high - low < 0.5,
+            "{low} {middle} {high}"
+        );
+        assert_eq!(slope(&[]), [0.0; 3]);
+        assert_eq!(slope(&[4]), [0.0; 3]);
+    }
+
+    #[test]
+    fn noise_is_no_growth() {
+        let mut state = 7u64;
+        let mut growing = 0;
+        for _ in 0..2000 {
+            let row: Vec<u32> = (0..128)
+                .map(|_| {
+                    state = state
+                        .wrapping_mul(6364136223846793005)
+                        .wrapping_add(1442695040888963407);
+                    ((state >> 40) % 20) as u32
+                })
+                .collect();
+            growing +=
+                usize::from(judge(&row, Scale { steps: 10.0, ..ONE }).verdict == Verdict::Growing);
+        }
+        assert_eq!(growing, 0);
+    }
+
+    #[test]
+    fn confidence_comes_with_time() {
+        let at = |n: u32| {
+            let row: Vec<u32> = (0..n).collect();
+            judge(&row, ONE).confidence.unwrap()
+        };
+        assert!(at(20) < at(50) && at(50) < at(120) && at(120) < 1.0);
+        assert!(at(120) > 0.8);
+    }
+}

@@ -110,12 +110,39 @@ pub(crate) enum Command {
     /// Redraws a terminal; elsewhere one table follows another, with --json one line another.
     Watch(Watch),
     /// Show which groups of live blocks keep growing.
+    ///
+    /// A group shares device, stream, size and stack. Where steps are known (see steps --help), its floor is followed from
+    /// step to step: the lowest number of its blocks that lived within a step, and below which it never fell again. A group
+    /// grows when that keeps rising for long enough (--sure-after), does not slow down and is not given back: so neither
+    /// warm-up, optimizer state, caches that fill, evaluations nor saw-teeth count. Without steps, time is the measure.
+    /// Confidence is the share of such growths that go on, if half of the caches that fill are full after 25 steps.
     #[command(after_help = "Examples:
   memscope-ctl leaks --pid 4242 --min-age 30s
   memscope-ctl leaks --pid 4242 --exit-code || echo it leaks")]
     Leaks(Leaks),
     /// Show how the pools of a process breathe over a window of time.
     Fluctuation(Fluctuation),
+    /// Show which steps a process made, how that is known, and how far memory went in each.
+    ///
+    /// Nothing in the program has to be changed: a step ends where an optimizer steps; without one, with each backward
+    /// pass (several of them where gradients are accumulated); without those, where a pattern of allocations begins anew.
+    /// Marks are better than all of these: a step of memscope's library or of mark --step, ranges called "step start" as
+    /// msMemScope has them, the steps of PyTorch's profiler, or what attach --steps NAME picked. Where there is nothing, the
+    /// answer is unknown.
+    ///
+    /// The gap of a step is its smallest allocated level by its largest, as in msMemScope's gap analysis; a ratio that keeps
+    /// rising means that the floor does. Survivors are blocks that came in step 2 or later and were alive at the end of a
+    /// later one: msMemScope's leaks. Many of them are none: leaks judges.
+    #[command(after_help = "Examples:
+  memscope-ctl steps --pid 4242
+  memscope-ctl steps --pid 4242 --last 50 --survivors 20
+  memscope-ctl attach --pid 4242 --steps 'train step *'")]
+    Steps(Steps),
+    /// Name the present moment of a process, for its recording and for steps.
+    #[command(after_help = "Examples:
+  memscope-ctl mark --pid 4242 'before the evaluation'
+  memscope-ctl mark --pid 4242 --step          a step ends here, and the next one begins")]
+    Mark(Mark),
     /// Show how the pool is filled: sizes, ages, private pools, fragmentation.
     ///
     /// A size class holds the blocks up to its size and above the half of it. Fragmentation is given as
@@ -217,6 +244,12 @@ pub(crate) struct Attach {
     /// said of stacks is an estimate then. Sizes and totals are exact all the same.
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub(crate) stack_sample: Option<u64>,
+    /// Marks with this name tell where a step ends, * stands for any text.
+    ///
+    /// A mark is a record_function of PyTorch, or a mark or range of NVTX, mstx or memscope's own library. Without this, what
+    /// tells of steps is found by itself: see steps --help.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) steps: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -290,9 +323,38 @@ pub(crate) struct Leaks {
     /// At most so many groups, 0 for all.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: u32,
+    /// Steps that a growth must have lasted before it is called one.
+    ///
+    /// A cache that fills looks the same until it is full. If the device will be full earlier, it is said earlier.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) sure_after: u32,
     /// Exit with 10 when something grows.
     #[arg(long)]
     pub(crate) exit_code: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Steps {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// Show so many of the last steps, 0 for all that are kept (4,096).
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) last: u32,
+    /// Also the first blocks that outlived their step, at most so many.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) survivors: u32,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Mark {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// A step ends with it, and the next one begins.
+    #[arg(long)]
+    pub(crate) step: bool,
+    /// The name, at most 128 bytes.
+    #[arg(value_name = "NAME", required_unless_present = "step")]
+    pub(crate) name: Option<String>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -35,6 +35,12 @@ pub(crate) fn exact_bytes(value: Option<u64>) -> String {
     }
 }
 
+/// A change in bytes, with its sign.
+pub(crate) fn signed_bytes(change: i64) -> String {
+    let sign = if change < 0 { "-" } else { "+" };
+    format!("{sign}{}", bytes(change.unsigned_abs()))
+}
+
 /// `+1.00 MiB/s`.
 pub(crate) fn rate(per_second: f64) -> String {
     let sign = if per_second < 0.0 { '-' } else { '+' };
@@ -42,6 +48,7 @@ pub(crate) fn rate(per_second: f64) -> String {
     format!("{sign}{}/s", bytes(per_second.abs().round() as u64))
 }
 
+/// What stands for a number that is not known.
 pub(crate) fn unknown() -> String {
     "unknown".to_owned()
 }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use memscope_ledger::event::{Level, ProcessHandle};
+use memscope_decode::DaemonRecord;
+use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle};
 use memscope_ledger::report::{
     AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary,
-    SnapshotReport, StackReport, StatsReport,
+    SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
 };
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_rpc::{
@@ -17,7 +18,7 @@ use memscope_rpc::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
-use crate::keeper::{Gone, KeeperHandle, KeeperStatus};
+use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus};
 use crate::messages::Messages;
 use crate::replay::{Until, replay_until};
 use crate::snapshots::Shelf;
@@ -172,6 +173,27 @@ impl Daemon for Serving {
             ledger.leaks(process, as_of, &query)
         })
         .await
+    }
+
+    async fn steps(&self, pid: u32, query: StepQuery) -> Result<StepsReport, Refusal> {
+        self.refresh_if_read(pid).await;
+        self.about(pid, move |ledger, process, as_of| {
+            ledger.steps(process, as_of, &query)
+        })
+        .await
+    }
+
+    async fn mark(&self, pid: u32, mark: Mark) -> Result<EventId, Refusal> {
+        if self.tracer.is_none() {
+            return Err(Refusal::Replaying);
+        }
+        // What was made before the question comes before the mark.
+        let process = self.about(pid, |_, process, _| Some(process)).await?;
+        let record = DaemonRecord::Mark(mark);
+        self.keeper
+            .try_send(Command::Append { process, record })
+            .map_err(|gone| RefusalOf::from(gone).0)?;
+        self.about(pid, |_, _, as_of| Some(as_of.event)).await
     }
 
     async fn fluctuation(

@@ -1,10 +1,10 @@
 //! What a daemon must be able to do to be served, in plain types.
 
 use crate::{Caller, Refusal, Triggers};
-use memscope_ledger::event::{CoverageNote, Event, Level, ReadingCost};
+use memscope_ledger::event::{CoverageNote, Event, EventId, Level, Mark, ReadingCost};
 use memscope_ledger::report::{
     FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary, SnapshotReport,
-    StackReport, StatsReport,
+    StackReport, StatsReport, StepQuery, StepsReport,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,6 +38,12 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
 
     /// Which groups of live blocks grow. Drains the ring first.
     async fn leaks(&self, pid: u32, query: LeakQuery) -> Result<LeakReport, Refusal>;
+
+    /// Which steps there were. Drains the ring first.
+    async fn steps(&self, pid: u32, query: StepQuery) -> Result<StepsReport, Refusal>;
+
+    /// Names the present moment of a process; gives the event.
+    async fn mark(&self, pid: u32, mark: Mark) -> Result<EventId, Refusal>;
 
     /// How the pools breathed. Drains the ring first.
     async fn fluctuation(
@@ -88,6 +94,8 @@ pub struct AttachRequest {
     pub read_every: Option<Duration>,
     /// Which stacks are taken of allocations.
     pub stacks: StackKinds,
+    /// Marks with this name tell of steps.
+    pub step_name: Option<String>,
 }
 
 /// Which frames are taken of an allocation's stack.

@@ -9,8 +9,8 @@ use crate::export::ChunkStream;
 use crate::serve::ServeOptions;
 use crate::stacks::{self, Question};
 use crate::{Refusal, StackKinds, convert, export};
-use memscope_ledger::event::Level;
-use memscope_ledger::report::{FluctuationQuery, LeakQuery, SnapshotReport};
+use memscope_ledger::event::{Level, Mark, MarkKind, MarkSource};
+use memscope_ledger::report::{FluctuationQuery, LeakQuery, SnapshotReport, StepQuery};
 use memscope_proto::v1::{self, memscope_server::Memscope};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,6 +21,12 @@ use tonic::{Request, Response, Status};
 
 /// Snapshots made at the same time: each is a copy of a process's whole state.
 const SNAPSHOTS: usize = 4;
+/// Most rows of steps in one answer.
+const MAX_STEP_ROWS: usize = 10_000;
+/// Most blocks that outlived their step in one answer.
+const MAX_SURVIVORS: usize = 20_000;
+/// Most bytes of a mark's name, as programs' own marks have them.
+const MARK_NAME: usize = 128;
 /// Most groups in one answer of `leaks`: an answer stays below gRPC's 4 MiB.
 const MAX_GROUPS: usize = 5_000;
 /// Most intervals in one answer of `fluctuation`, likewise.
@@ -263,6 +269,7 @@ impl Memscope for Service {
                 sampling: sampling(request.stack_sample_bytes)?,
                 ..stacks(request.stacks)?
             },
+            step_name: (!request.step_name.is_empty()).then_some(request.step_name),
             scope: attach_scope(request.scope)?,
         };
         let daemon = Arc::clone(&self.daemon);
@@ -327,11 +334,62 @@ impl Memscope for Service {
             min_age_ns: question.min_age_ns,
             include_steady: question.include_steady,
             limit: question.limit as usize,
+            sure_after_steps: u64::from(question.sure_after_steps),
         };
         let report = self.daemon.leaks(question.pid, query).await?;
         self.access()
             .check_answer(caller, question.pid, &report.process)?;
         Ok(Response::new(convert::leaks(report, MAX_GROUPS)))
+    }
+
+    async fn steps(
+        &self,
+        request: Request<v1::StepsRequest>,
+    ) -> Result<Response<v1::StepsResponse>, Status> {
+        let question = *request.get_ref();
+        let caller = self.asker(&request, question.pid).await?;
+        let limit = match question.limit as usize {
+            0 => MAX_STEP_ROWS,
+            limit => limit.min(MAX_STEP_ROWS),
+        };
+        let report = self.daemon.steps(question.pid, StepQuery { limit }).await?;
+        self.access()
+            .check_answer(caller, question.pid, &report.process)?;
+        let survivors = (question.survivors as usize).min(MAX_SURVIVORS);
+        Ok(Response::new(convert::steps::steps(report, survivors)))
+    }
+
+    async fn mark(
+        &self,
+        request: Request<v1::MarkRequest>,
+    ) -> Result<Response<v1::MarkResponse>, Status> {
+        let pid = request.get_ref().pid;
+        self.asker(&request, pid).await?;
+        let wanted = request.into_inner();
+        if wanted.name.len() > MARK_NAME {
+            return Err(invalid(
+                format!("a name of {} bytes is too long", wanted.name.len()),
+                format!("name the moment with at most {MARK_NAME} bytes"),
+            )
+            .into());
+        }
+        let mark = Mark {
+            kind: if wanted.step {
+                MarkKind::Step
+            } else {
+                MarkKind::Instant
+            },
+            source: MarkSource::Outside,
+            name: wanted.name.into(),
+            ..Mark::default()
+        };
+        let event = self.daemon.mark(pid, mark).await?;
+        Ok(Response::new(v1::MarkResponse {
+            event: Some(v1::EventId {
+                epoch: event.epoch,
+                sequence: event.sequence,
+            }),
+        }))
     }
 
     async fn fluctuation(

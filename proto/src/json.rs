@@ -54,6 +54,7 @@ words! {
     TraceAction "TRACE_ACTION_",
     MarkKind "MARK_KIND_",
     MarkSource "MARK_SOURCE_",
+    StepSource "STEP_SOURCE_",
     StackMetric "STACK_METRIC_",
     StackUnit "STACK_UNIT_",
     StackGrouping "STACK_GROUPING_",

@@ -66,6 +66,12 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
 }
 
 async fn ask_recording(recording: &std::path::Path, args: &Args) -> Result<Exit, Failure> {
+    if let Command::Mark(_) = args.command {
+        return Err(Failure::Usage {
+            what: "a recording has no present moment to mark".into(),
+            hint: "leave out --recording".into(),
+        });
+    }
     if let Command::Attach(_) | Command::Detach(_) = args.command {
         return Err(Failure::Usage {
             what: "a recording cannot be attached to or detached from".into(),
@@ -112,6 +118,8 @@ async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
         Command::Stats(process) => query::stats(client, *process, args.json).await,
         Command::Watch(request) => watch::watch(client, request, args.json).await,
         Command::Leaks(request) => query::leaks(client, request, args.json).await,
+        Command::Steps(request) => query::steps(client, request, args.json).await,
+        Command::Mark(request) => query::mark(client, request, args.json).await,
         Command::Fluctuation(request) => query::fluctuation(client, request, args.json).await,
         Command::Snapshot(request) => snapshot::snapshot(client, request, args.json).await,
         Command::Pool(request) => query::pool(client, request, args.json).await,

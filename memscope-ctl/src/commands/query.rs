@@ -184,6 +184,7 @@ pub(super) async fn leaks(
         min_age_ns: nanoseconds(leaks.min_age),
         include_steady: leaks.all_groups,
         limit: leaks.limit,
+        sure_after_steps: leaks.sure_after,
     };
     let answer = client
         .ask(question, async |mut rpc, request| rpc.leaks(request).await)
@@ -195,6 +196,46 @@ pub(super) async fn leaks(
     }
     if leaks.exit_code && render::leaks::growing(&answer) > 0 {
         return Ok(Exit::Growing);
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) async fn steps(
+    client: &Client,
+    steps: &args::Steps,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let question = v1::StepsRequest {
+        pid: client.choose(steps.process.pid).await?,
+        limit: steps.last,
+        survivors: steps.survivors,
+    };
+    let answer = client
+        .ask(question, async |mut rpc, request| rpc.steps(request).await)
+        .await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::text(&render::steps::steps(&answer))?;
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) async fn mark(client: &Client, mark: &args::Mark, json: bool) -> Result<Exit, Failure> {
+    let pid = client.choose(mark.process.pid).await?;
+    let question = v1::MarkRequest {
+        pid,
+        name: mark.name.clone().unwrap_or_default(),
+        step: mark.step,
+    };
+    let answer = client
+        .ask(question, async |mut rpc, request| rpc.mark(request).await)
+        .await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        let event = answer.event.unwrap_or_default().sequence;
+        output::text(&format!("Marked process {pid} at event {event}.\n"))?;
     }
     Ok(Exit::Done)
 }

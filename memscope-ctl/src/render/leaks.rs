@@ -13,6 +13,11 @@ pub(crate) fn leaks(answer: &v1::LeaksResponse) -> String {
         answer.as_of_event.as_ref(),
         answer.lost_records,
     );
+    if let Some(steps) = &answer.steps
+        && steps.count.is_some()
+    {
+        text.push_str(&super::steps::summary(steps));
+    }
     let growing = growing(answer);
     let watched = nanoseconds(answer.watched_ns);
     text.push_str(&match growing {
@@ -49,11 +54,47 @@ pub(crate) fn leaks(answer: &v1::LeaksResponse) -> String {
         text.push_str("\nWhy\n");
         for group in reasons {
             let (size, reason) = (bytes(group.size_bytes), plain(&group.reason));
-            text.push_str(&format!("  {size}, {}: {reason}\n", group.verdict()));
+            text.push_str(&format!(
+                "  {size}, {}: {reason}{}\n",
+                group.verdict(),
+                beside(group)
+            ));
+            if let Some(line) = &group.line {
+                text.push_str(&format!("    {}\n", super::steps::line(line)));
+            }
         }
     }
     text.push_str(&coverage(&answer.coverage));
     text
+}
+
+/// What steps tell beside the reason.
+fn beside(group: &v1::LeakGroup) -> String {
+    let mut parts = Vec::new();
+    if let (Some(low), Some(high)) = (
+        group.growth_bytes_per_step_low,
+        group.growth_bytes_per_step_high,
+    ) {
+        parts.push(format!(
+            "{} to {} a step",
+            units::signed_bytes(low.round() as i64),
+            units::signed_bytes(high.round() as i64)
+        ));
+    }
+    if let Some(first) = group.first_step {
+        parts.push(format!("since step {}", grouped(first)));
+    }
+    if group.freed_count > 0 {
+        parts.push(format!(
+            "{} others went, the longest after {} steps",
+            grouped(group.freed_count),
+            grouped(group.freed_longest_steps)
+        ));
+    }
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!("; {}", parts.join(", "))
 }
 
 /// How many groups grow.
@@ -67,11 +108,13 @@ pub(crate) fn growing(answer: &v1::LeaksResponse) -> usize {
 fn groups(groups: &[v1::LeakGroup]) -> String {
     let head = [
         Column::Left("VERDICT"),
+        Column::Right("SURE"),
         Column::Right("DEVICE"),
         Column::Right("SIZE"),
         Column::Right("LIVE"),
         Column::Right("HELD"),
         Column::Right("GREW BY"),
+        Column::Right("PER STEP"),
         Column::Right("RATE"),
         Column::Right("OLDEST"),
         Column::Right("STREAM"),
@@ -80,11 +123,19 @@ fn groups(groups: &[v1::LeakGroup]) -> String {
     let rows = groups.iter().map(|group| {
         vec![
             group.verdict().to_string(),
+            group
+                .confidence
+                .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),
             device(group.device),
             bytes(group.size_bytes),
             grouped(group.live_count),
             bytes(group.live_bytes),
             bytes(group.growth_bytes),
+            group
+                .growth_bytes_per_step
+                .map_or_else(units::unknown, |step| {
+                    units::signed_bytes(step.round() as i64)
+                }),
             rate(group.growth_bytes_per_s),
             nanoseconds(group.oldest_age_ns),
             group

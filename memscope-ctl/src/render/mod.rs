@@ -9,6 +9,7 @@ pub(crate) mod processes;
 pub(crate) mod stacks;
 pub(crate) mod stats;
 pub(crate) mod status;
+pub(crate) mod steps;
 pub(crate) mod table;
 pub(crate) mod trigger;
 

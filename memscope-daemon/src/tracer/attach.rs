@@ -22,6 +22,8 @@ pub(super) struct Cause {
     pub(super) read_every: Option<Duration>,
     /// Which stacks are taken.
     pub(super) stacks: StackKinds,
+    /// Marks that tell of steps.
+    pub(super) step_name: Option<String>,
     pub(super) rule: Option<u64>,
     pub(super) children: bool,
     /// Attach even if no device library is mapped yet.
@@ -47,6 +49,7 @@ impl Tracer {
                     level: request.level,
                     read_every: request.read_every,
                     stacks: request.stacks,
+                    step_name: request.step_name.clone(),
                     rule: None,
                     children: *children,
                     wait: *wait || *children,
@@ -106,6 +109,7 @@ impl Tracer {
             level: rule.level,
             read_every: rule.read_every,
             stacks: rule.stacks,
+            step_name: rule.step_name.clone(),
             rule: Some(rule.id),
             children: false,
             wait: rule.waits(),
@@ -151,6 +155,7 @@ impl Tracer {
             .map_err(|error| refusal(pid, true, error))?;
         let level = reachable(pid, &facts, &resolved, &cause)?;
         facts.level = Some(level);
+        facts.step_name = cause.step_name.clone();
         facts.generation = cause.generation;
         facts.from_start = !resolved.device_library && !resolved.pytorch;
 

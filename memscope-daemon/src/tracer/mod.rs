@@ -476,6 +476,7 @@ impl Tracer {
             level: request.level,
             read_every: request.read_every,
             stacks: request.stacks,
+            step_name: request.step_name.clone(),
             caller,
             attached: 0,
         });

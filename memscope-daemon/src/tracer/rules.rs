@@ -19,6 +19,8 @@ pub struct Rule {
     pub read_every: Option<Duration>,
     /// Which stacks are taken.
     pub stacks: StackKinds,
+    /// Marks that tell of steps.
+    pub step_name: Option<String>,
     /// Who made it: only processes that this caller may see are attached.
     pub caller: Caller,
     /// Processes attached so far.
@@ -109,6 +111,7 @@ mod tests {
             level: Level::Trace,
             read_every: None,
             stacks: StackKinds::PYTHON,
+            step_name: None,
             caller: Caller {
                 uid: 0,
                 gid: 0,

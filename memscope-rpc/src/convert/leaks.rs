@@ -2,7 +2,7 @@
 
 use super::{coverage, event_id, source};
 use memscope_ledger::report::{
-    DeviceFluctuation, FluctuationReport, Interval, LeakGroup, LeakReport, Verdict,
+    DeviceFluctuation, FluctuationReport, Interval, LeakGroup, LeakReport, Space, Verdict,
 };
 use memscope_proto::v1;
 
@@ -23,8 +23,12 @@ pub(crate) fn leaks(mut report: LeakReport, most: usize) -> v1::LeaksResponse {
         seconds_to_full: report.seconds_to_full,
         process: Some(super::process::process(report.process)),
         coverage: coverage(report.coverage),
+        steps: Some(super::steps::summary(report.steps)),
     }
 }
+
+/// Most frames of a group in an answer.
+const FRAMES: usize = 64;
 
 fn group(group: LeakGroup) -> v1::LeakGroup {
     let verdict = match group.verdict {
@@ -34,7 +38,12 @@ fn group(group: LeakGroup) -> v1::LeakGroup {
     };
     v1::LeakGroup {
         device: group.device,
-        source: source(group.source).into(),
+        source: match group.space {
+            Space::Pool => v1::Source::Pool,
+            Space::Driver => v1::Source::Driver,
+            Space::Host => v1::Source::Host,
+        }
+        .into(),
         stream: group.stream,
         size_bytes: group.size_bytes,
         live_count: group.live_count,
@@ -47,6 +56,20 @@ fn group(group: LeakGroup) -> v1::LeakGroup {
         verdict: verdict.into(),
         reason: group.reason,
         examples: group.examples,
+        confidence: group.confidence,
+        growth_bytes_per_step: group.growth_bytes_per_step.map(|[_, middle, _]| middle),
+        growth_bytes_per_step_low: group.growth_bytes_per_step.map(|[low, _, _]| low),
+        growth_bytes_per_step_high: group.growth_bytes_per_step.map(|[_, _, high]| high),
+        first_step: group.first_step,
+        freed_count: group.freed.0,
+        freed_longest_steps: group.freed.1,
+        line: group.line.as_ref().map(super::steps::line),
+        frames: group
+            .frames
+            .iter()
+            .take(FRAMES)
+            .map(super::steps::line)
+            .collect(),
     }
 }
 

@@ -9,6 +9,7 @@ mod snapshot;
 mod stacks;
 mod stats;
 mod status;
+pub(crate) mod steps;
 
 pub(crate) use diff::diff;
 pub(crate) use event::event;

@@ -7,9 +7,10 @@ use memscope_ledger::event::{
     TraceAction,
 };
 use memscope_ledger::report::{
-    AsOf, BlockState, DeviceStats, Distribution, DriverBytes, LeakGroup, ProcessState,
-    ProcessSummary, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source,
-    StatsReport, Verdict,
+    AsOf, BlockState, DeviceStats, Distribution, DriverBytes, Frame, FrameKind, LeakGroup,
+    ProcessState, ProcessSummary, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace,
+    Source, Space, StatsReport, StepDevice, StepGap, StepLine, StepRow, StepSource, StepSummary,
+    StepsReport, Survivor, Verdict,
 };
 use std::sync::Arc;
 
@@ -135,7 +136,7 @@ pub fn device(device: Option<i32>, source: Source, allocated: Option<u64>) -> De
 pub fn group() -> LeakGroup {
     LeakGroup {
         device: Some(0),
-        source: Source::Pool,
+        space: Space::Pool,
         stream: Some(0),
         size_bytes: 1_048_576,
         live_count: 40,
@@ -146,8 +147,90 @@ pub fn group() -> LeakGroup {
         oldest_age_ns: 40_000_000_000,
         newest_age_ns: 1_000_000_000,
         verdict: Verdict::Growing,
+        confidence: Some(0.8),
+        growth_bytes_per_step: Some([900_000.0, 1_048_576.0, 1_100_000.0]),
+        first_step: Some(7),
+        freed: (3, 2),
+        frames: vec![line()],
+        line: Some(line()),
         reason: "The floor rose in 38 of 40 intervals.".into(),
         examples: vec![0x7f00_0000_0000],
+    }
+}
+
+/// A line of a program.
+fn line() -> Frame {
+    Frame {
+        kind: FrameKind::Python,
+        name: "train".into(),
+        file: "/home/me/train.py".into(),
+        line: 42,
+    }
+}
+
+/// The answer to `steps`: three steps of an optimizer on device 0.
+pub(super) fn steps(process: ProcessSummary, coverage: Vec<CoverageNote>) -> StepsReport {
+    let row = |step: u64| StepRow {
+        step,
+        from_ns: step * 1_000_000_000,
+        to_ns: (step + 1) * 1_000_000_000,
+        device: Some(0),
+        source: Source::Pool,
+        min_allocated_bytes: 1 << 20,
+        max_allocated_bytes: 4 << 20,
+        end_allocated_bytes: 2 << 20,
+        max_reserved_bytes: 8 << 20,
+        reserved_at_max_bytes: 6 << 20,
+        allocs: 100,
+        frees: 99,
+        allocated_bytes: 9 << 20,
+        freed_bytes: 8 << 20,
+    };
+    let gap = StepGap {
+        step: 2,
+        min_bytes: 1 << 20,
+        max_bytes: 4 << 20,
+        ratio: 0.25,
+    };
+    StepsReport {
+        process,
+        as_of: AS_OF,
+        summary: StepSummary {
+            source: StepSource::Optimizer,
+            count: Some(3),
+            median_ns: Some(1_000_000_000),
+            evidence: "3 calls of Optimizer.step#AdamW.step at train.py:42".into(),
+        },
+        lines: vec![StepLine {
+            name: "Optimizer.step#AdamW.step".into(),
+            count: 3,
+            line: Some(line()),
+        }],
+        devices: vec![StepDevice {
+            device: Some(0),
+            source: Source::Pool,
+            steps: 2,
+            smallest_gap: Some(gap),
+            largest_gap: Some(gap),
+            min_bytes: [1 << 20; 3],
+            max_bytes: [4 << 20; 3],
+            floor_bytes_per_step: 512.0,
+            allocs: 200,
+            frees: 198,
+        }],
+        rows: (1..=3).map(row).collect(),
+        launches: None,
+        survivor_count: 1,
+        survivor_bytes: 512,
+        survivors: vec![Survivor {
+            device: 0,
+            addr: 0x7f00_0000_0000,
+            size: 512,
+            step: 2,
+            launches_before: 0,
+        }],
+        unchecked_blocks: 0,
+        coverage,
     }
 }
 

@@ -13,10 +13,12 @@ use crate::{
     DetachOutcome, DetachScope, EventFilter, EventHub, EventItem, JournalState, JournalStatus,
     LibraryStatus, Refusal,
 };
-use answers::AS_OF;
+use answers::{AS_OF, steps};
+use memscope_ledger::event::{EventId, Mark};
 use memscope_ledger::report::{
     DeviceFluctuation, FluctuationQuery, FluctuationReport, Interval, LeakGroup, LeakQuery,
-    LeakReport, ProcessSummary, SnapshotReport, Source, StackReport, StatsReport, Verdict,
+    LeakReport, ProcessSummary, SnapshotReport, Source, StackReport, StatsReport, StepQuery,
+    StepSummary, StepsReport, Verdict,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -178,12 +180,23 @@ impl Daemon for FakeDaemon {
         Ok(LeakReport {
             process: process.stats.process,
             as_of: AS_OF,
+            steps: StepSummary::default(),
             growing_bytes: groups.iter().map(|group| group.growth_bytes).sum(),
             groups,
             watched_ns: 60_000_000_000,
             seconds_to_full: None,
             coverage: process.stats.coverage,
         })
+    }
+
+    async fn steps(&self, pid: u32, _query: StepQuery) -> Result<StepsReport, Refusal> {
+        let process = self.find(pid).await?;
+        Ok(steps(process.stats.process, process.stats.coverage))
+    }
+
+    async fn mark(&self, pid: u32, _mark: Mark) -> Result<EventId, Refusal> {
+        self.find(pid).await?;
+        Ok(AS_OF.event)
     }
 
     async fn fluctuation(

@@ -11,15 +11,16 @@ ALL = ["early_allocation", "late_deallocation", "temporary_idleness"]
 
 
 def leak(**change):
-    return {"id": 26, "ptr": "0x000012c007c05200", "size": 512, **change}
+    return {"id": 26, "ptr": "0x000012c007c05200", "size_bytes": 512, **change}
 
 
 def device(**change):
-    return {"device": "0", "leaks": [leak()], "messages": ["a", "b"], "log": None, **change}
+    known = {"device": "0", "marks": 6, "verdict": "leaks", "leaked_bytes": 512}
+    return {**known, "leaks": [leak()], **change}
 
 
 def block(**change):
-    known = {"id": 7, "pid": 42, "device": "1", "pool": "PTA", "ptr": "0x10", "size": 1024}
+    known = {"id": 7, "pid": 42, "device": "1", "pool": "PTA", "ptr": "0x10", "size_bytes": 1024}
     return {**known, "types": ["early_allocation"], **change}
 
 
@@ -38,16 +39,14 @@ class Leaks(WithCtl):
         self.assertEqual({one["command"] for one in self.asked}, {"check-leaks"})
 
     def test_what_is_answered(self):
-        silent = device(device=2, leaks=[], messages=[], log="ERROR: too few")
-        document = {"devices": [device(leaks=[leak(), leak(id=29, ptr=None)]), silent], "more": 1}
+        few = device(device=None, marks=2, verdict="too_few_marks", leaked_bytes=None, leaks=[])
+        document = {"devices": [device(leaks=[leak(), leak(id=29, ptr=None)]), few], "more": 1}
         self.answers(out=document)
         report = memscope.check_leaks("f", "m")
         first, second = report.devices
-        self.assertEqual(first.device, "0")
         expected = (memscope.Leak(26, 0x12C007C05200, 512), memscope.Leak(29, None, 512))
-        self.assertEqual(first.leaks, expected)
-        self.assertEqual((first.messages, first.log), (("a", "b"), None))
-        self.assertEqual(second, memscope.DeviceLeaks("2", (), (), "ERROR: too few"))
+        self.assertEqual(first, memscope.DeviceLeaks("0", 6, "leaks", 512, expected))
+        self.assertEqual(second, memscope.DeviceLeaks(None, 2, "too_few_marks", None, ()))
         self.assertEqual(report.leaks, expected)
         self.assertEqual(report.document, document)
 
@@ -55,13 +54,13 @@ class Leaks(WithCtl):
         for document, word in (
             ({}, "check-leaks has no list devices"),
             ({"devices": [3]}, "check-leaks.devices[0] is no object"),
-            ({"devices": [device(device=None)]}, "check-leaks.devices[0] has no text device"),
-            ({"devices": [device(messages=[1])]}, "devices[0] has no list messages of texts"),
-            ({"devices": [device(log=1)]}, "devices[0] has no text log"),
+            ({"devices": [device(device=0)]}, "check-leaks.devices[0] has no text device"),
+            ({"devices": [device(verdict=None)]}, "devices[0] has no text verdict"),
+            ({"devices": [device(leaked_bytes="1")]}, "devices[0] has no number leaked_bytes"),
             ({"devices": [device(), device(leaks={})]}, "devices[1] has no list leaks"),
             ({"devices": [device(leaks=[leak(id="x")])]}, "leaks[0] has no number id"),
             ({"devices": [device(leaks=[leak(ptr="N/A")])]}, "ptr='N/A', which is no address"),
-            ({"devices": [device(leaks=[leak(size=True)])]}, "leaks[0] has no number size"),
+            ({"devices": [device(leaks=[leak(size_bytes=True)])]}, "leaks[0] has no number size_bytes"),
         ):
             self.answers(out=document)
             with self.assertRaises(memscope.AnswerError) as caught:
@@ -115,10 +114,10 @@ class Inefficient(WithCtl):
         self.assertEqual(asked, expected)
 
     def test_what_is_answered(self):
-        self.answers(out={"blocks": [block(), block(pid=None, ptr=17, types=ALL, device=0)]})
+        self.answers(out={"blocks": [block(), block(pid=None, ptr=None, types=ALL, device=None)]})
         report = memscope.check_inefficient("f")
         first = memscope.InefficientBlock(7, 42, "1", "PTA", 16, 1024, ("early_allocation",))
-        second = memscope.InefficientBlock(7, None, "0", "PTA", 17, 1024, tuple(ALL))
+        second = memscope.InefficientBlock(7, None, None, "PTA", None, 1024, tuple(ALL))
         self.assertEqual(report.blocks, (first, second))
 
     def test_an_answer_that_is_not_understood(self):

@@ -40,7 +40,7 @@ def _number(name: str, value: int) -> int:
 class LeaksConfig:
     """What `check_leaks` looks for."""
 
-    #: A CSV file that msMemScope wrote.
+    #: A CSV file or database that msMemScope wrote.
     input_path: PathLike
     #: Name of the marks between which memory is judged.
     mstx_info: str
@@ -161,8 +161,8 @@ def analyze(type: str, **parameters: Any) -> LeaksReport | InefficientReport:
 def check_leaks(input_path: PathLike, mstx_info: str, start_index: int = 0) -> LeaksReport:
     """Device memory that was taken between the first two of three marks and is not given back by the third.
 
-    On each device, of the marks called ``mstx_info`` in a CSV file of msMemScope, number ``start_index`` and the
-    two after it are taken. Raises as `analyze` does.
+    On each device, of the marks called ``mstx_info`` in a file of msMemScope, number ``start_index`` and the
+    two after it are taken. Raises `CtlError` with the code ``no_marks`` if no device has three, and as `analyze` does.
     """
     report = analyze(
         "leaks", input_path=input_path, mstx_info=mstx_info, start_index=start_index

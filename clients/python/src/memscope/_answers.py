@@ -16,22 +16,25 @@ class Leak:
     id: int
     #: Its address; None: the row says none.
     ptr: int | None
-    #: Bytes.
-    size: int
+    #: Its size.
+    size_bytes: int
 
 
 @dataclass(frozen=True)
 class DeviceLeaks:
     """What was found on one device."""
 
-    #: The device, as the file calls it.
-    device: str
-    #: Blocks by ID; empty: there is no leak, or `log` says why nothing could be found out.
+    #: The device, as the file calls it; None: it says none.
+    device: str | None
+    #: How many marks of the name it has.
+    marks: int
+    #: ``leaks`` or ``no_leaks``; ``too_few_marks`` (fewer than three) or ``start_beyond_end`` (fewer than three from the
+    #: start index on) where the device could not be judged.
+    verdict: str
+    #: The size of all leaks; None: the device could not be judged.
+    leaked_bytes: int | None
+    #: The blocks that leaked, by ID.
     leaks: tuple[Leak, ...]
-    #: The lines that msMemScope prints.
-    messages: tuple[str, ...]
-    #: The line that msMemScope logs where the device could not be judged, as with too few marks.
-    log: str | None
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,14 @@ class InefficientBlock:
     id: int
     #: The process; None: the row says none.
     pid: int | None
-    #: The device, as the file calls it.
-    device: str
+    #: The device, as the file calls it; None: it says none.
+    device: str | None
     #: Whose pool: PTA or ATB.
     pool: str
     #: Its address; None: the row says none.
     ptr: int | None
-    #: Bytes.
-    size: int
+    #: Its size.
+    size_bytes: int
     #: What is wrong: some of early_allocation, late_deallocation, temporary_idleness.
     types: tuple[str, ...]
 
@@ -122,9 +125,9 @@ class _Part:
         return None if self.fields.get(name) is None else self.number(name)
 
     def maybe_address(self, name: str) -> int | None:
-        found = self.fields.get(name)
-        if not isinstance(found, str):
-            return self.maybe_number(name)
+        found = self.maybe_text(name)
+        if found is None:
+            return None
         try:
             return int(found, 16)
         except ValueError:
@@ -139,10 +142,6 @@ class _Part:
     def maybe_text(self, name: str) -> str | None:
         return None if self.fields.get(name) is None else self.text(name)
 
-    def device(self) -> str:
-        found = self.fields.get("device")
-        return str(self.number("device")) if isinstance(found, int) else self.text("device")
-
     def texts(self, name: str) -> tuple[str, ...]:
         found = self.fields.get(name)
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
@@ -151,20 +150,26 @@ class _Part:
 
 
 def _device(part: _Part) -> DeviceLeaks:
-    leaks = tuple(
-        Leak(one.number("id"), one.maybe_address("ptr"), one.number("size"))
-        for one in part.parts("leaks")
+    return DeviceLeaks(
+        part.maybe_text("device"),
+        part.number("marks"),
+        part.text("verdict"),
+        part.maybe_number("leaked_bytes"),
+        tuple(_leak(one) for one in part.parts("leaks")),
     )
-    return DeviceLeaks(part.device(), leaks, part.texts("messages"), part.maybe_text("log"))
+
+
+def _leak(part: _Part) -> Leak:
+    return Leak(part.number("id"), part.maybe_address("ptr"), part.number("size_bytes"))
 
 
 def _block(part: _Part) -> InefficientBlock:
     return InefficientBlock(
         part.number("id"),
         part.maybe_number("pid"),
-        part.device(),
+        part.maybe_text("device"),
         part.text("pool"),
         part.maybe_address("ptr"),
-        part.number("size"),
+        part.number("size_bytes"),
         part.texts("types"),
     )

@@ -94,6 +94,27 @@ class Real(unittest.TestCase):
         )
         self.assertEqual(self.runs(program), "False\nTrue\n")
 
+    def test_start_loads_it_before_it_asks_so_that_no_mark_is_missed(self):
+        ctl = self.folder / "ctl"
+        ctl.write_text(
+            "#!/bin/sh\ngrep -q memscope_mark /proc/$PPID/maps && echo {}\n", encoding="utf-8"
+        )
+        ctl.chmod(0o755)
+        self.runs("import memscope; memscope.start()", MEMSCOPE_CTL=str(ctl))
+
+    def test_start_needs_no_library(self):
+        ctl = self.folder / "ctl"
+        ctl.write_text("#!/bin/sh\necho {}\n", encoding="utf-8")
+        ctl.chmod(0o755)
+        program = (
+            "import memscope\n"
+            "memscope.start()\n"
+            "try: memscope.mark('x')\n"
+            "except memscope.LibraryError: print('now it is told')\n"
+        )
+        absent = {"MEMSCOPE_MARK_LIBRARY": str(self.folder / "absent.so")}
+        self.assertEqual(self.runs(program, MEMSCOPE_CTL=str(ctl), **absent), "now it is told\n")
+
     def test_every_kind_of_mark_may_be_the_first(self):
         for first in ("mark('a')", "range('a').__enter__().__exit__(None, None, None)", "step()"):
             self.runs(f"import memscope; memscope.{first}; memscope.{first}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import _config, _ctl
+from . import _config, _ctl, _library
 
 
 def start() -> None:
@@ -15,6 +15,8 @@ def start() -> None:
 
     Raises `CtlMissingError` if there is no memscope-ctl, `CtlError` if it or the daemon refuses.
     """
+    # In a library that is loaded later the first marks are missed, until the probe is there.
+    _library.be_ready()
     arguments = _config.wishes().attach_arguments()
     _ctl.ask(
         "attach", "--pid", str(os.getpid()), "--wait", *arguments, seconds=_ctl.DAEMON_SECONDS

@@ -6,6 +6,7 @@ and getting it back would be most of what a mark costs.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from pathlib import Path
@@ -72,6 +73,14 @@ def load() -> Library:
     global current
     current = Library(path())
     return current
+
+
+def be_ready() -> None:
+    """Loads the library if it is there and was not needed yet."""
+    if isinstance(current, Unloaded):
+        # Where it cannot be loaded, the first mark says why.
+        with contextlib.suppress(LibraryError):
+            load()
 
 
 current: Library = Unloaded()

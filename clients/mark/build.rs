@@ -5,7 +5,6 @@ use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-env-changed=CC");
     // Programs that were linked with it by a path look for the name.
     println!("cargo:rustc-link-arg-cdylib=-Wl,-soname,libmemscope_mark.so");
     // What there is to debug is Rust's own library, of which nothing is used.
@@ -17,9 +16,9 @@ fn main() {
     }
 }
 
-/// Whether the C compiler, which links, finds GNU's linker.
+/// Whether the C compiler that rustc links with finds GNU's linker. Cargo names it where it is configured.
 fn has_gnu_linker() -> bool {
-    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
+    let compiler = env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
     Command::new(compiler)
         .args(["-fuse-ld=bfd", "-Wl,--version"])
         .output()

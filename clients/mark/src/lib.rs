@@ -38,7 +38,9 @@ static BEGUN: AtomicU64 = AtomicU64::new(0);
 ///
 /// Nothing is read here, so that nothing can go wrong in the caller. A reader looks at the `length` bytes at
 /// `name` from the kernel, where memory that is not there is a name that is not known.
-// On x86-64 the five bytes are one instruction: newer kernels turn a probe on it into a call, without a trap.
+// On x86-64 the five bytes are one instruction: newer kernels emulate it, and turn a probe on it into a call, without
+// a trap. Older ones (before Linux 6.16) would single-step it, which takes twelve times as long; they emulate
+// the nop of one byte behind it, and there the probe stands then.
 // The alignment is the section's: the function is all that is in it, so that nothing is inserted here.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -47,7 +49,7 @@ pub unsafe extern "C" fn memscope_event(kind: u32, range: u64, name: *const c_ch
     naked_asm!(
         ".balign 16",
         #[cfg(target_arch = "x86_64")]
-        ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
+        ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00, 0x90",
         #[cfg(target_arch = "aarch64")]
         "nop",
         "ret"

@@ -7,9 +7,9 @@ mod common;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::fs;
 
-/// What a probe stands on, and all that follows.
+/// What a probe stands on, and all that follows: a nop for newer kernels, one for older ones, and the return.
 #[cfg(target_arch = "x86_64")]
-const CODE: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00, 0xc3];
+const CODE: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00, 0x90, 0xc3];
 #[cfg(target_arch = "aarch64")]
 const CODE: &[u8] = &[0x1f, 0x20, 0x03, 0xd5, 0xc0, 0x03, 0x5f, 0xd6];
 

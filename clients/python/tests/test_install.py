@@ -44,6 +44,8 @@ class Installed(unittest.TestCase):
     def test_pip_builds_the_library_and_installs_both(self):
         said, installed = self.pip()
         self.assertTrue(installed, said)
+        # For this platform only, and any Python 3.
+        self.assertRegex(said, r"filename=memscope-[0-9.]+-py3-none-linux_\w+\.whl")
         said, imported = self.runs(
             self.python,
             "-c",

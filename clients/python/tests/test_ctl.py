@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from unittest import mock
 
 import memscope
@@ -113,7 +114,9 @@ class Finding(Recorded):
 
     def setUp(self):
         super().setUp()
-        memscope.config(output_path="/dev/shm")
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        memscope.config(output_path=place.name)
 
     def test_nowhere(self):
         self.missing(

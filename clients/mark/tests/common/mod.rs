@@ -3,7 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// The folder of this crate.
@@ -12,11 +12,10 @@ pub fn here() -> PathBuf {
     env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| built.into(), PathBuf::from)
 }
 
-/// The library, which cargo has made beside this test.
+/// The library, which cargo has made beside this test. The one a folder above is that of the last `cargo build`.
 pub fn library() -> PathBuf {
     let test = env::current_exe().unwrap();
-    let folder = test.parent().and_then(Path::parent).unwrap();
-    let library = folder.join("libmemscope_mark.so");
+    let library = test.with_file_name("libmemscope_mark.so");
     assert!(library.is_file(), "{} is not there", library.display());
     library
 }

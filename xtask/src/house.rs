@@ -65,6 +65,11 @@ const RULES: &[Rule] = &[
         allowed: &["!memscope-ledger/src/"],
         why: "the ledger has no I/O and no clock",
     },
+    Rule {
+        words: &["std::", "alloc::"],
+        allowed: &["!clients/mark/src/"],
+        why: "the mark library runs inside other programs: it allocates nothing and needs only core",
+    },
 ];
 
 /// Files past this many lines are two rooms.

@@ -1,0 +1,101 @@
+"""Names moments of a program for memscope, and asks memscope about them.
+
+::
+
+    import memscope
+
+    memscope.config(level="op", call_stack="python:50")
+    memscope.start()                       # memscope follows this process from now on
+    for batch in loader:
+        with memscope.range("forward"):
+            loss = model(batch)
+        memscope.mark("before backward")
+        loss.backward()
+        memscope.step()
+    memscope.take_snapshot(name="after training")
+    memscope.stop()
+
+Marks (`mark`, `range`, `step`) need nothing of the rest: they may stay in a program for good, and cost next to
+nothing while nobody listens. `start`, `take_snapshot` and the analyses run memscope-ctl, which MEMSCOPE_CTL names or
+which is on PATH.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._analysis import (
+    InefficientConfig,
+    LeaksConfig,
+    analyze,
+    check_inefficient,
+    check_leaks,
+    get_analyzer_config,
+    list_analyzers,
+)
+from ._answers import DeviceLeaks, InefficientBlock, InefficientReport, Leak, LeaksReport
+from ._attach import start, stop
+from ._config import config
+from ._errors import (
+    AnswerError,
+    ConfigError,
+    CtlError,
+    CtlMissingError,
+    LibraryError,
+    MemscopeError,
+    UnsupportedError,
+)
+from ._marks import Range, mark, step
+from ._snapshots import Snapshot, TakeSnapshot, take_snapshot
+
+range = Range
+
+# Not `range`: `from memscope import *` would take Python's own away.
+__all__ = [
+    "AnswerError",
+    "ConfigError",
+    "CtlError",
+    "CtlMissingError",
+    "DeviceLeaks",
+    "InefficientBlock",
+    "InefficientConfig",
+    "InefficientReport",
+    "Leak",
+    "LeaksConfig",
+    "LeaksReport",
+    "LibraryError",
+    "MemscopeError",
+    "Range",
+    "Snapshot",
+    "TakeSnapshot",
+    "UnsupportedError",
+    "analyze",
+    "check_inefficient",
+    "check_leaks",
+    "config",
+    "get_analyzer_config",
+    "list_analyzers",
+    "mark",
+    "start",
+    "step",
+    "stop",
+    "take_snapshot",
+]
+
+#: What msMemScope has and memscope has not, and what there is instead.
+_ELSEWHERE = {
+    "RecordFunction": "memscope.range(name) is a context manager and decorator, too",
+    "cleanup_framework_hooks": "memscope needs no hooks in frameworks: there is nothing to clean up",
+    "describe": "memscope does not label memory; memscope-ctl top tells whose it is by stacks",
+    "describer": "memscope does not label memory; memscope-ctl top tells whose it is by stacks",
+    "enable_npu_sanitizer": "memscope does not look at accesses to memory",
+    "init_framework_hooks": "memscope needs no hooks in frameworks: do without",
+    "tracer": "memscope does not record calls of Python functions; memscope.range(name) marks some",
+    "watcher": "memscope reads no contents of tensors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        raise AttributeError(f"memscope has no {name}: {_ELSEWHERE[name]}")
+    raise AttributeError(f"module 'memscope' has no attribute {name!r}")

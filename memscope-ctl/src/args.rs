@@ -374,7 +374,7 @@ pub(crate) struct Pool {
     #[command(flatten)]
     pub(crate) process: Process,
     /// Compare with this earlier moment, from the journal: an age (-5m), a time
-    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), or event:NUMBER.
+    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER, or step:NUMBER.
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
     pub(crate) from: Option<Moment>,
     /// Describe this moment; now, if it is not given.
@@ -421,7 +421,7 @@ pub(crate) struct Diff {
     #[command(flatten)]
     pub(crate) process: Process,
     /// The first moment, from the journal: an age (-5m), a time (2026-11-20T08:30:00Z, or nanoseconds
-    /// since 1970), or event:NUMBER.
+    /// since 1970), event:NUMBER, or step:NUMBER.
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true, required_unless_present = "files")]
     pub(crate) from: Option<Moment>,
     /// The second; now, if it is not given.

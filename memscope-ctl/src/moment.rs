@@ -1,8 +1,8 @@
-//! Moments as users write them: ages, times, events.
+//! Moments as users write them: ages, times, events, steps.
 
 use memscope_proto::v1::{self, moment::Moment as Wire};
 
-/// Reads `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, or `event:NUMBER`.
+/// Reads `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, `event:NUMBER`, or `step:NUMBER`.
 pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
     let moment = if let Some(age) = text.strip_prefix('-') {
         let age = crate::units::parse_duration(age)?;
@@ -13,17 +13,18 @@ pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
                 .parse()
                 .map_err(|e| format!("{e}; write event:1234, with a number as in as_of_event"))?,
         )
-    } else if let Some(step) = text.strip_prefix("step") {
-        return Err(format!(
-            "steps are not known yet (asked for step{step}); name a time, an age such as -5m, or \
-             event:NUMBER"
-        ));
+    } else if let Some(number) = text.strip_prefix("step:") {
+        Wire::Step(
+            number
+                .parse()
+                .map_err(|e| format!("{e}; write step:120, with a number as steps shows it"))?,
+        )
     } else if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
         Wire::UnixNs(text.parse().map_err(|e| format!("{e}"))?)
     } else {
-        let time: jiff::Timestamp = text
-            .parse()
-            .map_err(|e| format!("{e}; write -5m, 2026-11-20T08:30:00Z, or event:NUMBER"))?;
+        let time: jiff::Timestamp = text.parse().map_err(|e| {
+            format!("{e}; write -5m, 2026-11-20T08:30:00Z, event:NUMBER, or step:NUMBER")
+        })?;
         let ns = u64::try_from(time.as_nanosecond())
             .map_err(|_| "a time before 1970 is in no journal".to_owned())?;
         Wire::UnixNs(ns)
@@ -57,6 +58,7 @@ mod tests {
         for wrong in ["", "yesterday", "-", "event:x", "1960-01-01T00:00:00Z"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
-        assert!(parse("step 3").is_err_and(|e| e.contains("steps are not known yet")));
+        assert_eq!(wire("step:120"), Some(Wire::Step(120)));
+        assert!(parse("step:x").is_err_and(|e| e.contains("step:120")));
     }
 }

@@ -46,9 +46,10 @@ fn leaks_tells_what_grows() {
         &answer.out,
         &[
             "1 group grows: 38.00 MiB in 1 m.",
-            " VERDICT  DEVICE      SIZE  LIVE       HELD    GREW BY         RATE  OLDEST  STREAM  FROM",
-            " growing       0  1.00 MiB    40  40.00 MiB  38.00 MiB  +1.00 MiB/s    40 s     0x0  pool",
-            "  1.00 MiB, growing: The floor rose in 38 of 40 intervals.",
+            " VERDICT  SURE  DEVICE      SIZE  LIVE       HELD    GREW BY   PER STEP         RATE  OLDEST  STREAM  FROM",
+            " growing  80 %       0  1.00 MiB    40  40.00 MiB  38.00 MiB  +1.00 MiB  +1.00 MiB/s    40 s     0x0  pool",
+            "  1.00 MiB, growing: The floor rose in 38 of 40 intervals.; +878.91 KiB to +1.05 MiB a step, since step 7, 3 others went, the longest after 2 steps",
+            "    /home/me/train.py:42 (train)",
             "What these numbers do not show",
         ],
     );

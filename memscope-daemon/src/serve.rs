@@ -80,6 +80,28 @@ impl Serving {
             .ok_or(Refusal::NotTraced { pid })
     }
 
+    /// When a step ended, boot time in nanoseconds.
+    async fn end_of_step(&self, pid: u32, number: u64) -> Result<u64, Refusal> {
+        let report = self
+            .about(pid, |ledger, process, as_of| {
+                ledger.steps(process, as_of, &StepQuery::default())
+            })
+            .await?;
+        if let Some(row) = report.rows.iter().find(|row| row.step == number) {
+            return Ok(row.to_ns);
+        }
+        let what = match (report.rows.first(), report.rows.last()) {
+            (Some(first), Some(last)) => {
+                format!(
+                    "is no step from {} to {}, which are kept",
+                    first.step, last.step
+                )
+            }
+            _ => format!("is no step: {}", report.summary.evidence),
+        };
+        Err(not_in_the_journal(&what))
+    }
+
     async fn order<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, Refusal> {
         let Some(tracer) = &self.tracer else {
             return Err(Refusal::Replaying);
@@ -281,6 +303,7 @@ impl Serving {
             Moment::Unix(ns) => Until::Unix(ns),
             Moment::Ago(ns) => Until::Boot(end.boot_ns.saturating_sub(ns)),
             Moment::Event(number) => Until::Event(number),
+            Moment::Step(number) => Until::Boot(self.end_of_step(pid, number).await?),
         };
         let path = match &self.replay {
             Some((path, _)) => path.clone(),

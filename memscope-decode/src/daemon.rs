@@ -6,8 +6,8 @@ use crate::trim::fit;
 use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::{
-    AllocatorFacts, Backend, CallOp, CodeName, CoverageNote, HeldPart, Layer, Mark, NativeName,
-    Placement, ProcessFacts, ProcessHandle, ReadingCost, StackSeen,
+    AllocatorFacts, Backend, CallOp, CodeName, CoverageNote, Finding, HeldPart, Layer, Mark,
+    NativeName, Placement, ProcessFacts, ProcessHandle, ReadingCost, StackSeen,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,9 @@ pub const KIND_ALLOCATOR: u16 = KIND_DAEMON_FIRST + 13;
 pub const KIND_MARK_OUTSIDE: u16 = KIND_DAEMON_FIRST + 18;
 /// [`DaemonRecord::Launches`].
 pub const KIND_LAUNCHES: u16 = KIND_DAEMON_FIRST + 19;
+
+/// [`DaemonRecord::Finding`].
+pub const KIND_FINDING: u16 = KIND_DAEMON_FIRST + 20;
 
 /// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
 /// without the segments before it. The record was in the journal before; this copy has no number
@@ -143,6 +146,8 @@ pub enum DaemonRecord {
     Native(NativeName),
     /// A moment that somebody outside named, or that an import found.
     Mark(Mark),
+    /// Something worth an alert.
+    Finding(Finding),
     /// Kernels launched so far.
     Launches {
         /// Since the counting began.
@@ -208,6 +213,7 @@ impl DaemonRecord {
             DaemonRecord::Native(_) => KIND_NATIVE_NAME,
             DaemonRecord::Mark(_) => KIND_MARK_OUTSIDE,
             DaemonRecord::Launches { .. } => KIND_LAUNCHES,
+            DaemonRecord::Finding(_) => KIND_FINDING,
         }
     }
 
@@ -231,6 +237,7 @@ impl DaemonRecord {
             DaemonRecord::Stack(seen) => serde_json::to_vec(seen),
             DaemonRecord::Native(name) => serde_json::to_vec(name),
             DaemonRecord::Mark(mark) => serde_json::to_vec(mark),
+            DaemonRecord::Finding(finding) => serde_json::to_vec(finding),
             DaemonRecord::Launches { count } => serde_json::to_vec(&Launches { count: *count }),
         }
         .map_err(|source| EncodeError::Json {
@@ -328,6 +335,7 @@ impl DaemonRecord {
             KIND_STACK_WHOLE => DaemonRecord::Stack(json.read()?),
             KIND_NATIVE_NAME => DaemonRecord::Native(json.read()?),
             KIND_MARK_OUTSIDE => DaemonRecord::Mark(json.read()?),
+            KIND_FINDING => DaemonRecord::Finding(json.read()?),
             KIND_LAUNCHES => DaemonRecord::Launches {
                 count: json.read::<Launches>()?.count,
             },

@@ -156,6 +156,7 @@ impl Decoder {
             DaemonRecord::Native(name) => Body::Native(Box::new(name)),
             DaemonRecord::Mark(mark) => Body::Mark(Box::new(mark)),
             DaemonRecord::Launches { count } => Body::Launches { count },
+            DaemonRecord::Finding(finding) => Body::Finding(Box::new(finding)),
         };
         self.remember(header, &body);
         Said::Event(body)

@@ -88,6 +88,11 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
         | DaemonRecord::ReadingCost(_)
         | DaemonRecord::Launches { .. }
         | DaemonRecord::Lost => {}
+        DaemonRecord::Finding(finding) => {
+            for text in [&mut finding.file, &mut finding.name, &mut finding.reason] {
+                cut(text, longest);
+            }
+        }
         DaemonRecord::Mark(mark) => {
             if mark.name.len() > longest {
                 let mut name = mark.name.to_string();

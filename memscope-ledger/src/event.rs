@@ -114,6 +114,8 @@ pub enum Body {
     Lost,
     /// A moment that the program, a library in it or somebody outside has named.
     Mark(Box<Mark>),
+    /// Something was found in its memory that is worth an alert, or is no longer so.
+    Finding(Box<Finding>),
     /// Kernels that the process has launched so far, where they are counted.
     Launches {
         /// Since the counting began.
@@ -326,6 +328,46 @@ pub struct Mark {
     /// The name was longer.
     #[serde(default)]
     pub cut: bool,
+}
+
+/// A line of the program whose memory keeps growing: said once, and withdrawn when it has stopped. What it says was so at
+/// that moment; `leaks` knows more.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Its number within the process, from 1.
+    pub number: u64,
+    /// It is no longer so.
+    #[serde(default)]
+    pub withdrawn: bool,
+    /// Device.
+    #[serde(default)]
+    pub device: Option<i32>,
+    /// `pool`, `driver` or `host`.
+    pub space: String,
+    /// Bytes that live.
+    pub live_bytes: u64,
+    /// Growth per second, bytes.
+    pub growth_bytes_per_s: f64,
+    /// Growth per step, bytes, where steps are known.
+    #[serde(default)]
+    pub growth_bytes_per_step: Option<f64>,
+    /// The step in which it began.
+    #[serde(default)]
+    pub first_step: Option<u64>,
+    /// How sure that is, 0 to 1.
+    #[serde(default)]
+    pub confidence: Option<f64>,
+    /// The line that allocates it: file, line, function. Empty file: not known.
+    #[serde(default)]
+    pub file: String,
+    /// See `file`.
+    #[serde(default)]
+    pub line: u32,
+    /// See `file`.
+    #[serde(default)]
+    pub name: String,
+    /// Why, in a sentence.
+    pub reason: String,
 }
 
 /// What one reading of all of a process' devices took.

@@ -167,6 +167,8 @@ impl Process {
                     Turn::Both | Turn::End => self.pool.step_ends(&mut scene),
                 }
             }
+            // It follows from what came before.
+            Body::Finding(_) => {}
             Body::Launches { count } => scene.steps.launches = Some(*count),
             // The header has told of it.
             Body::Lost => {}

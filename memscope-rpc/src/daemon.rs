@@ -78,6 +78,8 @@ pub enum Moment {
     Ago(u64),
     /// Right after the event with this number.
     Event(u64),
+    /// At the end of the step with this number.
+    Step(u64),
 }
 
 /// Least time between two readings at level `read`.

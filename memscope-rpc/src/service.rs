@@ -243,6 +243,7 @@ pub(crate) fn moment(at: Option<v1::Moment>) -> Result<Option<Moment>, Refusal> 
         Some(Wire::UnixNs(ns)) => Ok(Some(Moment::Unix(ns))),
         Some(Wire::AgoNs(ns)) => Ok(Some(Moment::Ago(ns))),
         Some(Wire::Event(number)) => Ok(Some(Moment::Event(number))),
+        Some(Wire::Step(number)) => Ok(Some(Moment::Step(number))),
         None => Err(invalid(
             "the request names no moment",
             "give a time, an age or an event, or leave it out for now",

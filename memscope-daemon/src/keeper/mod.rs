@@ -5,6 +5,7 @@
 
 mod calibrating;
 mod command;
+mod findings;
 mod handle;
 mod intake;
 mod naming;
@@ -77,6 +78,7 @@ pub struct Keeper {
     calibrating: HashMap<ProcessHandle, Calibrating>,
     naming: naming::Naming,
     native: native::Natives,
+    findings: findings::Findings,
     /// Site definitions and facts that a new journal segment repeats.
     preamble: Vec<(ProcessHandle, Vec<u8>)>,
     /// Records read, and those of no use by cause.
@@ -123,6 +125,7 @@ impl Keeper {
             calibrating: HashMap::new(),
             naming: naming::Naming::default(),
             native: native::Natives::default(),
+            findings: findings::Findings::default(),
             preamble: Vec::new(),
             records: 0,
             skipped: HashMap::new(),
@@ -172,6 +175,9 @@ impl Keeper {
             }
             self.tell_losses();
             let now = clock::boot_ns();
+            if !self.is_behind() {
+                self.look_for_findings(now);
+            }
             if now.saturating_sub(self.last_housekeeping) > HOUSEKEEPING.as_nanos() as u64 {
                 self.housekeeping(now);
             }
@@ -278,6 +284,7 @@ impl Keeper {
                 self.watched.remove(&process);
                 self.calibrating.remove(&process);
                 self.native.forget(process);
+                self.findings.forget(process);
                 self.preamble.retain(|(owner, _)| *owner != process);
                 // Nobody waiting any more is no fault.
                 let _ = done.send(());
@@ -426,6 +433,7 @@ impl Keeper {
             | DaemonRecord::ReadingCost(_)
             | DaemonRecord::Lost
             | DaemonRecord::Mark(_)
+            | DaemonRecord::Finding(_)
             | DaemonRecord::Launches { .. }
             | DaemonRecord::Code(_)
             | DaemonRecord::Stack(_)

@@ -98,6 +98,10 @@ pub struct ProcessEntry {
     pub stacks: u64,
     /// Nanoseconds of that, put together from one in [`STACK_TIMED`] of them.
     pub stack_ns: u64,
+    /// Kernels launched, where they are counted.
+    pub launches: u64,
+    /// As many were told of.
+    pub launches_told: u64,
 }
 
 /// One stack in so many is timed.
@@ -198,7 +202,7 @@ impl DropReason {
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<ProcessEntry>() == 96);
+    assert!(core::mem::size_of::<ProcessEntry>() == 112);
     assert!(core::mem::size_of::<GlobalConfig>() == 8);
     assert!(core::mem::size_of::<InflightCall>() == 80);
     assert!(core::mem::size_of::<InflightThread>() == 8 + 80 * MAX_NESTING);

@@ -28,6 +28,8 @@ pub const KIND_PROCESS: u16 = 6;
 pub const KIND_MAPPINGS: u16 = 7;
 /// A moment was named: [`MarkRecord`].
 pub const KIND_MARK: u16 = 11;
+/// Kernels were launched: [`LaunchesRecord`].
+pub const KIND_LAUNCHES_SO_FAR: u16 = 12;
 /// Kinds from here on are written by the daemon only: a header and UTF-8 JSON, padded with NUL.
 pub const KIND_DAEMON_FIRST: u16 = 0x100;
 
@@ -259,6 +261,16 @@ pub struct MarkRecord {
     pub name: [u8; MARK_NAME],
 }
 
+/// How many kernels the process has launched, sent before the next allocation or mark.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchesRecord {
+    /// Common part.
+    pub header: RecordHeader,
+    /// Since the counting began.
+    pub count: u64,
+}
+
 macro_rules! layout {
     ($type:ty, $size:expr) => {
         const _: () = {
@@ -279,6 +291,7 @@ layout!(
 );
 layout!(ProcessRecord, 48 + 16);
 layout!(MappingsRecord, 48);
+layout!(LaunchesRecord, 48 + 8);
 layout!(MarkRecord, 48 + 16 + MARK_NAME);
 const _: () = {
     assert!(core::mem::offset_of!(RecordHeader, process) == 8);

@@ -250,6 +250,12 @@ pub(crate) struct Attach {
     /// tells of steps is found by itself: see steps --help.
     #[arg(long, value_name = "NAME")]
     pub(crate) steps: Option<String>,
+    /// Count kernel launches, too: a trap for each launch.
+    ///
+    /// steps --survivors then says how many had been launched before a block came, as msMemScope does. A launched graph
+    /// counts once.
+    #[arg(long)]
+    pub(crate) launches: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -7,14 +7,14 @@ use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,
     CALL_DEVICE_KNOWN, CODE_LINES, CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord,
-    CodeRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_MAPPINGS, KIND_MARK,
-    KIND_OOM, KIND_PROCESS, KIND_REPORT, KIND_STACK, KIND_STACK_COPY, KIND_TRACE, MARK_BEGIN,
-    MARK_END, MARK_INSTANT, MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord, OomRecord, Op,
-    PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, PythonFrame, ReportRecord,
-    STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_MASK, STACK_NO_FRAMES,
-    STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE,
-    StackCopyRecord, StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS,
-    TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
+    CodeRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_LAUNCHES_SO_FAR,
+    KIND_MAPPINGS, KIND_MARK, KIND_OOM, KIND_PROCESS, KIND_REPORT, KIND_STACK, KIND_STACK_COPY,
+    KIND_TRACE, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME, MARK_STEP,
+    MappingsRecord, MarkRecord, OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK,
+    ProcessRecord, PythonFrame, ReportRecord, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY,
+    STACK_HEAD, STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED,
+    STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord, StackRecord, TRACE_HAS_BLOCK,
+    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
     Body, Call, CallOp, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
@@ -58,6 +58,13 @@ pub(crate) fn decode<'s>(
         KIND_PROCESS => sized::<ProcessRecord>(header).and_then(|()| process(header, raw)),
         KIND_STACK => stack(header, raw),
         KIND_CODE => sized::<CodeRecord>(header).and_then(|()| code_died(header, raw)),
+        KIND_LAUNCHES_SO_FAR => sized::<LaunchesRecord>(header).and_then(|()| {
+            if header.process == 0 {
+                return Ok(Said::Skip(Skipped::NoProcess));
+            }
+            let count = raw.u64(offset_of!(LaunchesRecord, count))?;
+            Ok(Said::Event(Body::Launches { count }))
+        }),
         KIND_MARK => sized::<MarkRecord>(header).and_then(|()| mark(header, raw, record)),
         KIND_MAPPINGS => {
             sized::<MappingsRecord>(header).map(|()| Said::Notice(What::MappingsChanged))

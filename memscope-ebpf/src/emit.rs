@@ -8,8 +8,8 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, RingBuf};
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
 use memscope_common::{
-    DropReason, GlobalConfig, PROCESS_LIVE, ProcessEntry, RECORD_VERSION, RING_BYTES_DEFAULT,
-    RecordHeader, STACK_NONE,
+    DropReason, GlobalConfig, KIND_LAUNCHES_SO_FAR, LaunchesRecord, PROCESS_LIVE, ProcessEntry,
+    RECORD_VERSION, RING_BYTES_DEFAULT, RecordHeader, STACK_NONE,
 };
 
 #[map]
@@ -135,6 +135,30 @@ fn send<T: 'static>(
     } else {
         wake_flags(sequence)
     });
+}
+
+/// Sends how many kernels were launched, if that is news. Two threads may both think so: the number is the same.
+#[inline(always)]
+pub fn tell_launches(process: *mut ProcessEntry, tid: u32) {
+    // SAFETY: a map value.
+    let count = unsafe { core::ptr::read_volatile(&raw const (*process).launches) };
+    // SAFETY: a map value.
+    if unsafe { core::ptr::read_volatile(&raw const (*process).launches_told) } == count {
+        return;
+    }
+    // SAFETY: a map value.
+    unsafe { core::ptr::write_volatile(&raw mut (*process).launches_told, count) };
+    emit::<LaunchesRecord>(
+        process,
+        tid,
+        KIND_LAUNCHES_SO_FAR,
+        0,
+        STACK_NONE,
+        |record| {
+            // SAFETY: the reservation is as large as LaunchesRecord; every field is written.
+            unsafe { (*record).count = count };
+        },
+    );
 }
 
 /// Sends a record that belongs to no traced process.

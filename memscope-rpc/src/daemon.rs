@@ -98,6 +98,8 @@ pub struct AttachRequest {
     pub stacks: StackKinds,
     /// Marks with this name tell of steps.
     pub step_name: Option<String>,
+    /// Kernel launches are counted.
+    pub launches: bool,
 }
 
 /// Which frames are taken of an allocation's stack.

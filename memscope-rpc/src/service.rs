@@ -270,6 +270,7 @@ impl Memscope for Service {
                 sampling: sampling(request.stack_sample_bytes)?,
                 ..stacks(request.stacks)?
             },
+            launches: request.launches,
             step_name: (!request.step_name.is_empty()).then_some(request.step_name),
             scope: attach_scope(request.scope)?,
         };

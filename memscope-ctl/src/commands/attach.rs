@@ -45,6 +45,7 @@ pub(super) async fn attach(
         .into(),
         stack_depth: attach.stack_depth.unwrap_or_default(),
         stack_sample_bytes: attach.stack_sample.unwrap_or_default(),
+        launches: attach.launches,
         step_name: attach.steps.clone().unwrap_or_default(),
     };
     let answer = client

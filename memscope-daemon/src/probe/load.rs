@@ -36,10 +36,12 @@ pub enum Program {
     CodeDealloc,
     /// Functions that name a moment, or are one.
     Mark,
+    /// The driver's functions that launch kernels.
+    Launch,
 }
 
 impl Program {
-    const ALL: [Program; 8] = [
+    const ALL: [Program; 9] = [
         Program::CallEntry,
         Program::CallReturn,
         Program::Report,
@@ -48,6 +50,7 @@ impl Program {
         Program::LinkerHook,
         Program::CodeDealloc,
         Program::Mark,
+        Program::Launch,
     ];
 
     /// Name in the object.
@@ -61,6 +64,7 @@ impl Program {
             Program::LinkerHook => "linker_hook",
             Program::CodeDealloc => "python_code_dealloc",
             Program::Mark => "mark",
+            Program::Launch => "launch",
         }
     }
 }

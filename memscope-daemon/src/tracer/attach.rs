@@ -24,6 +24,8 @@ pub(super) struct Cause {
     pub(super) stacks: StackKinds,
     /// Marks that tell of steps.
     pub(super) step_name: Option<String>,
+    /// Kernel launches are counted.
+    pub(super) launches: bool,
     pub(super) rule: Option<u64>,
     pub(super) children: bool,
     /// Attach even if no device library is mapped yet.
@@ -50,6 +52,7 @@ impl Tracer {
                     read_every: request.read_every,
                     stacks: request.stacks,
                     step_name: request.step_name.clone(),
+                    launches: request.launches,
                     rule: None,
                     children: *children,
                     wait: *wait || *children,
@@ -110,6 +113,7 @@ impl Tracer {
             read_every: rule.read_every,
             stacks: rule.stacks,
             step_name: rule.step_name.clone(),
+            launches: rule.launches,
             rule: Some(rule.id),
             children: false,
             wait: rule.waits(),
@@ -186,6 +190,8 @@ impl Tracer {
                     stack_sampling: u32::from(cause.stacks.sampling),
                     stacks: 0,
                     stack_ns: 0,
+                    launches: 0,
+                    launches_told: 0,
                 },
             )
             .map_err(internal(
@@ -230,6 +236,7 @@ impl Tracer {
                 read_every: cause.read_every,
                 retry: None,
                 stacks: cause.stacks,
+                launches: cause.launches,
                 python: false,
                 python_number: 0,
                 native: false,

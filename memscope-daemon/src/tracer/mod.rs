@@ -477,6 +477,7 @@ impl Tracer {
             read_every: request.read_every,
             stacks: request.stacks,
             step_name: request.step_name.clone(),
+            launches: request.launches,
             caller,
             attached: 0,
         });

@@ -150,6 +150,8 @@ impl Tracer {
                 Purpose::Oom => Program::Oom,
                 Purpose::Trace => Program::Trace,
                 Purpose::Mark(_) => Program::Mark,
+                Purpose::Launch if !self.traced.get(&pid).is_some_and(|t| t.launches) => continue,
+                Purpose::Launch => Program::Launch,
                 Purpose::Loader => continue,
             };
             if program == Program::Report
@@ -190,6 +192,7 @@ impl Tracer {
             Program::Oom,
             Program::Trace,
             Program::Mark,
+            Program::Launch,
         ] {
             if let Some(points) = points.remove(&program) {
                 self.place_points(
@@ -210,7 +213,9 @@ impl Tracer {
                     Purpose::Report => traced.trace != TraceState::Proven,
                     Purpose::Oom => !has_trace,
                     Purpose::Trace => true,
-                    Purpose::Call(_) | Purpose::Loader | Purpose::Mark(_) => false,
+                    Purpose::Call(_) | Purpose::Loader | Purpose::Mark(_) | Purpose::Launch => {
+                        false
+                    }
                 })
                 .map(|site| site.row.name.to_owned())
                 .collect();

@@ -21,6 +21,8 @@ pub struct Rule {
     pub stacks: StackKinds,
     /// Marks that tell of steps.
     pub step_name: Option<String>,
+    /// Kernel launches are counted.
+    pub launches: bool,
     /// Who made it: only processes that this caller may see are attached.
     pub caller: Caller,
     /// Processes attached so far.
@@ -112,6 +114,7 @@ mod tests {
             read_every: None,
             stacks: StackKinds::PYTHON,
             step_name: None,
+            launches: false,
             caller: Caller {
                 uid: 0,
                 gid: 0,

@@ -83,6 +83,8 @@ pub struct Traced {
     pub mappings: Option<u64>,
     /// Stacks that are wanted.
     pub stacks: StackKinds,
+    /// Kernel launches are counted.
+    pub launches: bool,
     /// Python stacks are taken.
     pub python: bool,
     /// The programs' number of its interpreter's layout.

@@ -10,7 +10,7 @@ use memscope_common::{
 };
 
 use super::ids;
-use crate::emit::{emit, live_process};
+use crate::emit::{add, emit, live_process, tell_launches};
 use crate::{native, read, stack};
 
 /// What a mark says, without its name.
@@ -22,6 +22,17 @@ struct Said {
     /// Where the name lies, and how long it is where that is known.
     name: u64,
     len: u64,
+}
+
+/// A kernel is launched.
+#[uprobe]
+pub fn launch(_ctx: ProbeContext) -> u32 {
+    let (tgid, _) = ids();
+    if let Some(process) = live_process(tgid) {
+        // SAFETY: a map value.
+        add(unsafe { &raw mut (*process).launches }, 1);
+    }
+    0
 }
 
 /// A function of [`MarkForm`], told by the cookie.
@@ -80,7 +91,7 @@ pub fn mark(ctx: ProbeContext) -> u32 {
     let nameless = said.kind == MARK_END
         || said.form == MarkForm::Bare as u8
         || said.form == MarkForm::Range as u8;
-    // Room for both, so that the program has one place that submits: flags are known before the record is.
+    tell_launches(process, tid);
     let flags = if said.name == 0 && !nameless && said.form != MarkForm::Library as u8 {
         MARK_NAME_UNREADABLE
     } else {

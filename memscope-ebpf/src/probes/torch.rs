@@ -9,7 +9,7 @@ use memscope_common::{
 };
 
 use super::ids;
-use crate::emit::{emit, live_process};
+use crate::emit::{emit, live_process, tell_launches};
 use crate::{native, read, stack};
 
 /// `c10::DeviceType::CPU`.
@@ -37,6 +37,9 @@ pub fn torch_report(ctx: ProbeContext) -> u32 {
     } else {
         STACK_NONE
     };
+    if args[1] as i64 > 0 {
+        tell_launches(process, tid);
+    }
     emit::<ReportRecord>(process, tid, KIND_REPORT, 0, stack, |record| {
         // SAFETY: the reservation is as large as ReportRecord; every field is written.
         unsafe {
@@ -129,6 +132,9 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
     if action != ACTION_FREE_COMPLETED {
         read_block(&ctx, process, action, &args, &mut beside);
         read_totals(process, args[0], &mut beside);
+    }
+    if action == ACTION_ALLOC {
+        tell_launches(process, tid);
     }
     // SAFETY: a map value.
     if unsafe { (*process).flags } & CALIBRATE != 0 {

@@ -1,4 +1,4 @@
-//! Functions that name a moment, or are one: memscope's own library, mstx, NVTX, and two of PyTorch's.
+//! Functions that launch kernels, and those that name a moment, or are one: memscope's own library, mstx, NVTX, and two of PyTorch's.
 //!
 //! `nvtxMarkA` and its like are exported by libnvToolsExt (NVTX 2). NVTX 3 is header-only: each object that uses it
 //! has copies of its own, which can be probed where it has its symbols, as PyTorch's libtorch_python has since 2.8.
@@ -40,7 +40,27 @@ const fn mstx(name: &'static str, kind: u16, form: MarkForm, arg: u8) -> Row {
     mark(name, "libms_tools_ext", MarkSource::Mstx, kind, form, arg)
 }
 
+/// Runtime launches (`cudaLaunchKernel` and its like) make one of these calls each, so that the driver's alone are
+/// counted. A graph is one launch.
+const fn launch(name: &'static str) -> Row {
+    Row::new(
+        name,
+        Vendor::Cuda,
+        Layer::Mark,
+        "libcuda.so",
+        Purpose::Launch,
+    )
+}
+
 pub(super) const ROWS: &[Row] = &[
+    launch("cuLaunchKernel"),
+    launch("cuLaunchKernel_ptsz"),
+    launch("cuLaunchKernelEx"),
+    launch("cuLaunchKernelEx_ptsz"),
+    launch("cuLaunchCooperativeKernel"),
+    launch("cuLaunchCooperativeKernel_ptsz"),
+    launch("cuGraphLaunch"),
+    launch("cuGraphLaunch_ptsz"),
     mark(
         "memscope_event",
         "libmemscope_mark",

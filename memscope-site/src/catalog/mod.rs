@@ -53,6 +53,8 @@ pub enum Purpose {
     Loader,
     /// It names a moment, or is one.
     Mark(MarkAbi),
+    /// It launches a kernel.
+    Launch,
 }
 
 /// How a row's function is recognised among the symbols of a file.
@@ -216,7 +218,8 @@ impl Row {
             | Purpose::Oom
             | Purpose::Trace
             | Purpose::Loader
-            | Purpose::Mark(_) => 0,
+            | Purpose::Mark(_)
+            | Purpose::Launch => 0,
         }
     }
 
@@ -258,7 +261,7 @@ impl Row {
     /// probe reads are found, and where that fails it stays.
     pub fn at_level(&self, level: Level) -> bool {
         match self.purpose {
-            Purpose::Call(_) | Purpose::Mark(_) => level >= Level::Segments,
+            Purpose::Call(_) | Purpose::Mark(_) | Purpose::Launch => level >= Level::Segments,
             Purpose::Report | Purpose::Oom => level >= Level::Blocks,
             Purpose::Trace => level >= Level::Trace,
             Purpose::Loader => false,

@@ -115,7 +115,7 @@ pub fn read(purpose: Purpose, rest: &str) -> Reading {
             | (MarkForm::Bare, _) => Reading::Is(Variant::Only),
             _ => unknown(parameters),
         },
-        Purpose::Call(_) | Purpose::Loader => Reading::Is(Variant::Only),
+        Purpose::Call(_) | Purpose::Loader | Purpose::Launch => Reading::Is(Variant::Only),
     }
 }
 

@@ -71,6 +71,12 @@ pub(crate) struct Args {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) recording: Option<PathBuf>,
 
+    /// Ask the recording as of this moment, not of its end: EVENT@BOOT_NS.
+    ///
+    /// Takes as_of_event.sequence and as_of_boot_ns of an answer, and gives that answer again, byte for byte.
+    #[arg(long, global = true, value_name = "MOMENT", requires = "recording")]
+    pub(crate) as_of: Option<String>,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -138,6 +144,15 @@ pub(crate) enum Command {
   memscope-ctl steps --pid 4242 --last 50 --survivors 20
   memscope-ctl attach --pid 4242 --steps 'train step *'")]
     Steps(Steps),
+    /// Write all that the journal has up to now to one file, a recording: for root.
+    ///
+    /// A recording answers every question, on any machine, without the process and without its files:
+    /// memscope-ctl --recording FILE leaks. The journal is bounded (memscoped --journal-mib); what is older is not in it.
+    #[command(after_help = "Examples:
+  sudo memscope-ctl record -o run.mscope
+  memscope-ctl --recording run.mscope leaks
+  memscope-ctl --recording run.mscope snapshot --at step:120 -o s.pickle")]
+    Record(Record),
     /// Name the present moment of a process, for its recording and for steps.
     #[command(after_help = "Examples:
   memscope-ctl mark --pid 4242 'before the evaluation'
@@ -349,6 +364,13 @@ pub(crate) struct Steps {
     /// Also the first blocks that outlived their step, at most so many.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) survivors: u32,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Record {
+    /// The file.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: std::path::PathBuf,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -29,6 +29,7 @@ impl Replayer {
     /// Starts one and waits until it answers. It is killed if this is dropped.
     pub(crate) async fn start(
         recording: &Path,
+        as_of: Option<&str>,
         timeout: Duration,
     ) -> Result<(Replayer, Client), Failure> {
         let no_recording = |source| Failure::NoRecording {
@@ -55,6 +56,7 @@ impl Replayer {
             .arg(&path)
             .arg("--socket")
             .arg(&socket)
+            .args(as_of.map(|moment| format!("--as-of={moment}")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(words.try_clone().map_err(cannot)?)

@@ -97,9 +97,23 @@ pub struct Config {
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
 
+    /// Replay up to this moment only: EVENT@BOOT_NS, as `as_of_event.sequence` and `as_of_boot_ns` of an answer.
+    #[arg(long, value_name = "MOMENT", requires = "replay", value_parser = as_of)]
+    pub as_of: Option<(u64, u64)>,
+
     /// What to log (`info`, `debug`, `memscope_daemon=trace`, …).
     #[arg(long, env = "MEMSCOPE_LOG", default_value = "info")]
     pub log: String,
+}
+
+/// Reads `EVENT@BOOT_NS`.
+fn as_of(text: &str) -> Result<(u64, u64), String> {
+    let numbers = text
+        .split_once('@')
+        .and_then(|(event, boot_ns)| Some((event.parse().ok()?, boot_ns.parse().ok()?)));
+    numbers.ok_or_else(|| {
+        "write EVENT@BOOT_NS, such as 4711@32746154739: as_of_event.sequence and as_of_boot_ns of an answer".to_owned()
+    })
 }
 
 /// Kind of links.

@@ -110,7 +110,12 @@ async fn told_to_stop() -> Result<()> {
 
 async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> {
     let listener = Listener::bind(&ListenOptions::private(&config.socket))?;
-    let replayed = replay::replay(path, ledger_config(config))?;
+    let replayed = match config.as_of {
+        None => replay::replay(path, ledger_config(config))?,
+        Some((event, boot_ns)) => {
+            replay::replay_as_of(path, ledger_config(config), event, boot_ns)?
+        }
+    };
     let messages = Messages::default();
     for warning in &replayed.warnings {
         messages.say(Severity::Warning, warning.clone());

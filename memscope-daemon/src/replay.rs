@@ -47,6 +47,19 @@ pub fn replay_until(
     })
 }
 
+/// Reads a recording up to an event, and stands at a moment behind it: what a daemon answered then, this answers.
+pub fn replay_as_of(
+    path: &Path,
+    config: LedgerConfig,
+    event: u64,
+    boot_ns: u64,
+) -> Result<Replayed, RecordingError> {
+    let mut replayed = replay_until(path, config, Until::Event(event))?;
+    replayed.end.boot_ns = boot_ns;
+    replayed.end.unix_ns = replayed.ledger.unix_ns(boot_ns);
+    Ok(replayed)
+}
+
 /// Where to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {

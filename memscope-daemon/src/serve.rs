@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use memscope_decode::DaemonRecord;
+use memscope_journal::Recording;
 use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle};
 use memscope_ledger::report::{
     AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary,
@@ -13,7 +14,8 @@ use memscope_ledger::report::{
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_rpc::{
     AttachOutcome, AttachRequest, Caller, Daemon, DaemonStatus, DetachOutcome, DetachScope,
-    EventFilter, EventItem, JournalState, JournalStatus, Moment, Refusal, Severity, StatusMessage,
+    EventFilter, EventItem, JournalState, JournalStatus, Moment, RecordingWriter, Refusal,
+    Severity, StatusMessage,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -78,6 +80,20 @@ impl Serving {
             .await
             .map_err(|gone| RefusalOf::from(gone).0)?
             .ok_or(Refusal::NotTraced { pid })
+    }
+
+    /// Where the journal or the recording is, with everything in it that came before this question.
+    async fn journal(&self) -> Result<std::path::PathBuf, Refusal> {
+        if let Some((path, _)) = &self.replay {
+            return Ok(path.clone());
+        }
+        let gone = |gone| RefusalOf::from(gone).0;
+        self.keeper.ask(|_, _| ()).await.map_err(gone)?;
+        let keeper = self.keeper.status().await.map_err(gone)?;
+        if !matches!(keeper.journal, Some(memscope_journal::State::Running)) {
+            return Err(not_in_the_journal("needs a journal, and none is written"));
+        }
+        Ok(keeper.journal_dir)
     }
 
     /// When a step ended, boot time in nanoseconds.
@@ -205,6 +221,16 @@ impl Daemon for Serving {
         .await
     }
 
+    async fn recording(&self) -> Result<RecordingWriter, Refusal> {
+        let path = self.journal().await?;
+        Ok(Box::new(move |out| {
+            Recording::open(&path)
+                .and_then(|recording| recording.write_to(out))
+                .map(drop)
+                .map_err(std::io::Error::other)
+        }))
+    }
+
     async fn mark(&self, pid: u32, mark: Mark) -> Result<EventId, Refusal> {
         if self.tracer.is_none() {
             return Err(Refusal::Replaying);
@@ -305,20 +331,7 @@ impl Serving {
             Moment::Event(number) => Until::Event(number),
             Moment::Step(number) => Until::Boot(self.end_of_step(pid, number).await?),
         };
-        let path = match &self.replay {
-            Some((path, _)) => path.clone(),
-            None => {
-                let keeper = self
-                    .keeper
-                    .status()
-                    .await
-                    .map_err(|gone| RefusalOf::from(gone).0)?;
-                if !matches!(keeper.journal, Some(memscope_journal::State::Running)) {
-                    return Err(not_in_the_journal("needs a journal, and none is written"));
-                }
-                keeper.journal_dir
-            }
-        };
+        let path = self.journal().await?;
         let config = self.ledger.clone();
         let folded = tokio::task::spawn_blocking(move || replay_until(&path, config, until))
             .await

@@ -174,7 +174,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
 /// Whether steps are there to judge by.
 fn step_axis(process: &Process, now: u64, q: &LeakQuery, step_ns: Option<u64>) -> Option<StepAxis> {
     let steps = &process.steps;
-    let (_, ticks_per_step) = steps.count()?;
+    let (_, ticks_per_step) = steps.count(&process.stacks)?;
     let stale = STALE_NS.max(step_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
     // A pattern may be one allocation long: that is no measure for how long something was watched.
     if steps.source <= StepSource::Pattern

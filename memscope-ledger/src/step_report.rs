@@ -33,7 +33,7 @@ pub(crate) fn own_line(frames: &[Frame]) -> Option<&Frame> {
 /// What is known of steps.
 pub(crate) fn summary(process: &Process) -> StepSummary {
     let steps = &process.steps;
-    let count = steps.count();
+    let count = steps.count(&process.stacks);
     let mut times: Vec<u64> = steps
         .rows
         .iter()
@@ -90,18 +90,24 @@ fn evidence(process: &Process, steps: &Steps) -> String {
         }
         _ if steps.ranges => format!("{} of the program", many(steps.ticks, "range “step start”", "ranges “step start”")),
         _ => {
-            let Some((leading, key)) = steps.leading() else {
+            let Some(leading) = steps.leading(&process.stacks) else {
                 return String::new();
             };
-            let name = if key.name.is_empty() { "a mark" } else { &key.name };
-            let mut text = format!("{} of {name}{}", many(key.count, "call", "calls"), line(leading));
-            let others: Vec<String> = steps
-                .keys
-                .iter()
-                .enumerate()
-                .filter(|(place, _)| *place != leading)
+            let named = |line: usize| {
+                let name = steps.keys.get(line).map(|key| key.name.as_ref());
+                name.filter(|name| !name.is_empty()).unwrap_or("a mark")
+            };
+            let mut text = format!(
+                "{} of {}{}",
+                many(leading.count, "call", "calls"),
+                named(leading.line),
+                line(leading.line)
+            );
+            let others: Vec<String> = by_line(steps, &leading.lines)
+                .into_iter()
+                .filter(|(place, _)| *place != leading.line)
                 .take(3)
-                .map(|(place, key)| format!("{} of {}{}", key.count, key.name, line(place)))
+                .map(|(place, count)| format!("{count} of {}{}", named(place), line(place)))
                 .collect();
             if !others.is_empty() {
                 text.push_str("; beside it ");
@@ -112,13 +118,28 @@ fn evidence(process: &Process, steps: &Steps) -> String {
     }
 }
 
+/// First key and count of each line.
+fn by_line(steps: &Steps, lines: &[usize]) -> BTreeMap<usize, u64> {
+    let mut counts = BTreeMap::new();
+    for (key, line) in steps.keys.iter().zip(lines) {
+        *counts.entry(*line).or_default() += key.count;
+    }
+    counts
+}
+
 /// Rows of whole steps: ticks between two ends of the leading line are one.
-fn whole_steps(steps: &Steps) -> Vec<Row> {
+fn whole_steps(process: &Process) -> Vec<Row> {
+    let steps = &process.steps;
     let passes = match steps.source {
         StepSource::Backward => steps.passes(),
         _ => 1,
     };
-    let leading = steps.leading().map(|(place, _)| place);
+    let leading = steps.leading(&process.stacks);
+    let leads = |row: &Row| {
+        leading
+            .as_ref()
+            .is_some_and(|leading| leading.lines.get(row.key) == Some(&leading.line))
+    };
     let mut whole: Vec<Row> = Vec::new();
     let mut open: Option<Row> = None;
     let mut number: Option<u64> = None;
@@ -127,7 +148,7 @@ fn whole_steps(steps: &Steps) -> Vec<Row> {
             StepSource::Backward => row.step % passes == 0,
             StepSource::Pattern => true,
             _ if steps.ranges => true,
-            _ => Some(row.key) == leading,
+            _ => leads(row),
         };
         let mut merged = match open.take() {
             Some(before) => merge(before, row),
@@ -146,7 +167,7 @@ fn whole_steps(steps: &Steps) -> Vec<Row> {
                     let behind = steps
                         .rows
                         .iter()
-                        .filter(|later| later.step > row.step && Some(later.key) == leading)
+                        .filter(|later| later.step > row.step && leads(later))
                         .count() as u64;
                     match steps.source {
                         StepSource::Pattern => row.step,
@@ -192,7 +213,7 @@ fn merge(mut before: Row, row: &Row) -> Row {
 /// Builds the report.
 pub(crate) fn report(process: &Process, as_of: AsOf, q: &StepQuery) -> StepsReport {
     let steps = &process.steps;
-    let rows = whole_steps(steps);
+    let rows = whole_steps(process);
     let hidden = process.is_pool_hidden();
     let mut shown = Vec::new();
     for row in &rows {
@@ -236,13 +257,15 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &StepQuery) -> StepsRepo
         process: process.summary(),
         as_of,
         summary: summary(process),
-        lines: steps
-            .keys
-            .iter()
-            .map(|key| StepLine {
-                name: key.name.to_string(),
-                count: key.count,
-                line: own_line(&process.stacks.frames_of(key.stack)).cloned(),
+        lines: by_line(steps, &steps.lines(&process.stacks))
+            .into_iter()
+            .filter_map(|(place, count)| {
+                let key = steps.keys.get(place)?;
+                Some(StepLine {
+                    name: key.name.to_string(),
+                    count,
+                    line: own_line(&process.stacks.frames_of(key.stack)).cloned(),
+                })
             })
             .collect(),
         devices,

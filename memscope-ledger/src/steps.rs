@@ -10,7 +10,7 @@ use crate::cycle::{Pattern, Token, period};
 use crate::device::Devices;
 use crate::event::{Mark, MarkKind, MarkSource};
 use crate::report::StepSource;
-use crate::stacks::StackIndex;
+use crate::stacks::{StackIndex, Stacks};
 use crate::step_levels::StepLevels;
 use crate::survivors::Survivors;
 use std::collections::VecDeque;
@@ -69,6 +69,14 @@ pub(crate) struct Steps {
     last_key: usize,
     /// How often what tells of steps has changed.
     pub(crate) generation: u32,
+}
+
+/// See [`Steps::leading`].
+pub(crate) struct Leading {
+    pub(crate) line: usize,
+    pub(crate) count: u64,
+    /// Line of each key.
+    pub(crate) lines: Vec<usize>,
 }
 
 /// What a moment means for steps.
@@ -263,19 +271,52 @@ impl Steps {
         close(devices);
     }
 
-    /// The line whose moments are the loop's steps, of several the one that tells most often, and of those that do so
-    /// equally often the last one: an iteration may step two optimizers.
-    pub(crate) fn leading(&self) -> Option<(usize, &Key)> {
-        let most = self.keys.iter().map(|key| key.count).max()?;
-        self.keys
+    /// Keys of the same name and line, as the number of the first of them. An interpreter that specialises its code gives one
+    /// line several stacks.
+    pub(crate) fn lines(&self, stacks: &Stacks) -> Vec<usize> {
+        let frames: Vec<_> = self
+            .keys
             .iter()
+            .map(|key| stacks.frames_of(key.stack))
+            .collect();
+        (0..self.keys.len())
+            .map(|place| {
+                let same = |other: usize| {
+                    let (Some(a), Some(b)) = (self.keys.get(place), self.keys.get(other)) else {
+                        return false;
+                    };
+                    let known = frames.get(place).is_some_and(|frames| !frames.is_empty());
+                    a.name == b.name
+                        && (a.stack == b.stack || known && frames.get(place) == frames.get(other))
+                };
+                (0..place).find(|other| same(*other)).unwrap_or(place)
+            })
+            .collect()
+    }
+
+    /// The line whose moments are the loop's steps, of several the one that tells most often, and of those that do so
+    /// equally often the last one: an iteration may step two optimizers. Gives the first of its keys, the keys' lines, and
+    /// how often it told.
+    pub(crate) fn leading(&self, stacks: &Stacks) -> Option<Leading> {
+        let lines = self.lines(stacks);
+        let mut counts = vec![0u64; lines.len()];
+        for (key, line) in self.keys.iter().zip(&lines) {
+            if let Some(count) = counts.get_mut(*line) {
+                *count += key.count;
+            }
+        }
+        let most = counts.iter().copied().max()?;
+        let (line, count) = counts
+            .iter()
+            .copied()
             .enumerate()
-            .filter(|(_, key)| key.count + 1 >= most)
-            .max_by_key(|(_, key)| key.first)
+            .filter(|(_, count)| *count > 0 && count + 1 >= most)
+            .max_by_key(|(line, _)| self.keys.get(*line).map(|key| key.first))?;
+        Some(Leading { line, count, lines })
     }
 
     /// Steps that are over, and how many ticks one has. `None`: there is nothing to tell them by.
-    pub(crate) fn count(&self) -> Option<(u64, f64)> {
+    pub(crate) fn count(&self, stacks: &Stacks) -> Option<(u64, f64)> {
         match self.source {
             StepSource::Unknown => None,
             // Of each pass the beginning is seen.
@@ -286,8 +327,8 @@ impl Steps {
             }
             _ if self.ranges => Some((self.ticks - u64::from(self.open.is_some()), 1.0)),
             _ => {
-                let (_, key) = self.leading()?;
-                Some((key.count, self.ticks as f64 / key.count.max(1) as f64))
+                let count = self.leading(stacks)?.count;
+                Some((count, self.ticks as f64 / count.max(1) as f64))
             }
         }
     }

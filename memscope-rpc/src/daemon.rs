@@ -45,6 +45,9 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
     /// Names the present moment of a process; gives the event.
     async fn mark(&self, pid: u32, mark: Mark) -> Result<EventId, Refusal>;
 
+    /// All that the journal has up to now, as one file.
+    async fn recording(&self) -> Result<RecordingWriter, Refusal>;
+
     /// How the pools breathed. Drains the ring first.
     async fn fluctuation(
         &self,
@@ -68,6 +71,9 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
     /// State of the daemon itself.
     async fn status(&self) -> Result<DaemonStatus, Refusal>;
 }
+
+/// Writes a recording.
+pub type RecordingWriter = Box<dyn FnOnce(&mut dyn std::io::Write) -> std::io::Result<()> + Send>;
 
 /// A moment within the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

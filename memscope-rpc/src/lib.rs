@@ -28,7 +28,7 @@ pub use condition::{Condition, ConditionError, Metric};
 pub use daemon::{
     AttachOutcome, AttachRequest, AttachScope, AttachedProcess, BaselineRead, Daemon, DaemonStatus,
     DetachOutcome, DetachScope, EventFilter, EventItem, JournalState, JournalStatus, LibraryStatus,
-    Moment, RefusedProcess, RuleStatus, Severity, StackKinds, StatusMessage,
+    Moment, RecordingWriter, RefusedProcess, RuleStatus, Severity, StackKinds, StatusMessage,
 };
 pub use export::{Export, Exporter, Progress};
 pub use fanout::EventHub;

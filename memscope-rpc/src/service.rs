@@ -540,6 +540,23 @@ impl Memscope for Service {
         Ok(Response::new(stream))
     }
 
+    type RecordStream = export::ChunkStream;
+
+    async fn record(
+        &self,
+        request: Request<v1::RecordRequest>,
+    ) -> Result<Response<Self::RecordStream>, Status> {
+        let caller = self.caller(&request)?;
+        if caller.uid != 0 {
+            return Err(Refusal::NotPermitted {
+                what: "have the journal, which tells of all processes".into(),
+            }
+            .into());
+        }
+        let write = self.daemon.recording().await?;
+        Ok(Response::new(export::stream(move |out, _| write(out))))
+    }
+
     type EventsStream = Streaming<v1::Event>;
 
     async fn events(

@@ -84,7 +84,8 @@ async fn ask_recording(recording: &std::path::Path, args: &Args) -> Result<Exit,
             hint: "leave out --recording; `snapshot --at` takes one of any moment of it".into(),
         });
     }
-    let (replayer, client) = Replayer::start(recording, args.timeout).await?;
+    let (replayer, client) =
+        Replayer::start(recording, args.as_of.as_deref(), args.timeout).await?;
     let result = ask(&client, args).await;
     drop(client);
     replayer.stop().await;
@@ -119,6 +120,7 @@ async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
         Command::Watch(request) => watch::watch(client, request, args.json).await,
         Command::Leaks(request) => query::leaks(client, request, args.json).await,
         Command::Steps(request) => query::steps(client, request, args.json).await,
+        Command::Record(request) => snapshot::record(client, request, args.json).await,
         Command::Mark(request) => query::mark(client, request, args.json).await,
         Command::Fluctuation(request) => query::fluctuation(client, request, args.json).await,
         Command::Snapshot(request) => snapshot::snapshot(client, request, args.json).await,

@@ -1,6 +1,6 @@
 //! `snapshot`: streamed to a file, which is whole or not there.
 
-use crate::args::{Format, Snapshot};
+use crate::args::{self, Format, Snapshot};
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, cannot_print, no_json};
@@ -86,6 +86,40 @@ struct Written {
     pid: u32,
     file: String,
     bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Recorded {
+    file: String,
+    bytes: u64,
+}
+
+/// Writes the journal to a file.
+pub(super) async fn record(
+    client: &Client,
+    record: &args::Record,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let mut target = Target::open(Some(&record.output))?;
+    let mut progress = Progress::start();
+    let chunks = client
+        .ask(v1::RecordRequest {}, async |mut rpc, request| {
+            rpc.record(request).await
+        })
+        .await?;
+    drain(client, chunks, &mut target, &mut progress).await?;
+    let bytes = target.bytes();
+    target.finish()?;
+    let file = record.output.display().to_string();
+    if json {
+        output::json(&Recorded { file, bytes })?;
+    } else {
+        let size = units::exact_bytes(Some(bytes));
+        output::text(&format!(
+            "Wrote {file}, {size}.\nAsk it: memscope-ctl --recording {file} leaks\n"
+        ))?;
+    }
+    Ok(Exit::Done)
 }
 
 /// Writes the bytes of a file as they come.

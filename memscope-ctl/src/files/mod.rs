@@ -227,7 +227,7 @@ fn read_file(path: &Path, mut from: impl BufRead) -> Result<Option<Kept>, FileEr
 }
 
 async fn read_recording(path: &Path, pid: Option<u32>, timeout: Duration) -> Result<Kept, Failure> {
-    let (replayer, client) = Replayer::start(path, timeout).await?;
+    let (replayer, client) = Replayer::start(path, None, timeout).await?;
     let kept = ask(&client, path, pid).await;
     drop(client);
     replayer.stop().await;

@@ -308,10 +308,14 @@ impl Keeper {
     }
 
     fn as_of(&self) -> AsOf {
-        let (boot_ns, unix_ns) = clock::pair();
+        let (boot_ns, now) = clock::pair();
         AsOf {
             boot_ns,
-            unix_ns,
+            // By the last pair in the log, as a replay tells it.
+            unix_ns: match self.ledger.unix_ns(boot_ns) {
+                0 => now,
+                unix_ns => unix_ns,
+            },
             event: EventId {
                 epoch: self.epoch,
                 sequence: self.decoder.next_sequence().saturating_sub(1),

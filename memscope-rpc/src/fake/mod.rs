@@ -194,6 +194,10 @@ impl Daemon for FakeDaemon {
         Ok(steps(process.stats.process, process.stats.coverage))
     }
 
+    async fn recording(&self) -> Result<crate::RecordingWriter, Refusal> {
+        Ok(Box::new(|out| out.write_all(b"a recording")))
+    }
+
     async fn mark(&self, pid: u32, _mark: Mark) -> Result<EventId, Refusal> {
         self.find(pid).await?;
         Ok(AS_OF.event)

@@ -1,0 +1,327 @@
+//! Steps of real PyTorch programs that know nothing of memscope, against their own count; marks; findings; and that a recording
+//! answers as the daemon did.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_tests::{Asking, Daemon, LONG, Torch, Value, number, scratch, sim, until};
+
+fn start(kind: &str) -> Torch {
+    let mut command = sim().python("loops.py");
+    command.arg(kind);
+    Torch::from_command(command)
+}
+
+/// Source and count of steps, while the program rests.
+fn steps(daemon: &Daemon, torch: &Torch) -> (String, Option<u64>, Value) {
+    let answer = daemon.json(&["steps", "--pid", &torch.pid_text(), "--last", "0"]);
+    let summary = &answer["summary"];
+    (
+        summary["source"].as_str().unwrap_or_default().to_owned(),
+        summary["count"].as_u64(),
+        answer.clone(),
+    )
+}
+
+/// Attached after some iterations and followed for others: steps are those of the loop since then.
+fn is_counted(kind: &str, source: &str) {
+    let daemon = Daemon::start();
+    let mut torch = start(kind);
+    let before = number(&torch.ask("8")["count"]);
+    daemon.attach(torch.pid(), "trace");
+    for portion in ["20", "1", "40", "7"] {
+        let own = number(&torch.ask(portion)["count"]) - before;
+        let (told, count, answer) = steps(&daemon, &torch);
+        if own < 40 && told != source {
+            // A pattern takes its time.
+            continue;
+        }
+        assert_eq!(
+            (told.as_str(), count),
+            (source, Some(own)),
+            "{kind}: {answer}"
+        );
+    }
+    let (_, _, answer) = steps(&daemon, &torch);
+    let rows = answer["rows"].as_array().unwrap();
+    let numbers: Vec<u64> = rows.iter().map(|row| number(&row["step"])).collect();
+    assert!(numbers.len() >= 7, "{kind}: {answer}");
+    assert!(
+        numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]),
+        "{kind}: {numbers:?}"
+    );
+    for row in rows {
+        let level = |name: &str| number(&row[name]);
+        assert!(
+            level("min_allocated_bytes") <= level("end_allocated_bytes"),
+            "{row}"
+        );
+        assert!(
+            level("end_allocated_bytes") <= level("max_allocated_bytes"),
+            "{row}"
+        );
+    }
+    torch.finish();
+}
+
+#[test]
+fn of_an_optimizer() {
+    is_counted("optimizer", "optimizer");
+}
+
+#[test]
+fn of_an_optimizer_by_hand() {
+    is_counted("by_hand", "backward");
+}
+
+#[test]
+fn of_accumulated_gradients() {
+    is_counted("accumulation", "optimizer");
+}
+
+#[test]
+fn of_two_optimizers() {
+    is_counted("two_optimizers", "optimizer");
+}
+
+#[test]
+fn of_inference() {
+    is_counted("inference", "pattern");
+}
+
+#[test]
+fn of_accumulated_gradients_by_hand() {
+    // The phase of the four passes is only known from the start.
+    let daemon = Daemon::start();
+    let mut torch = start("accumulation_by_hand");
+    daemon.attach(torch.pid(), "trace");
+    for portion in ["40", "1", "25"] {
+        let own = number(&torch.ask(portion)["count"]);
+        let (source, count, answer) = steps(&daemon, &torch);
+        assert_eq!(
+            (source.as_str(), count),
+            ("backward", Some(own)),
+            "{answer}"
+        );
+    }
+    torch.finish();
+}
+
+#[test]
+fn generation_of_varying_length_has_none() {
+    let daemon = Daemon::start();
+    let mut torch = start("generation");
+    daemon.attach(torch.pid(), "trace");
+    for _ in 0..6 {
+        torch.ask("150");
+        let (source, count, answer) = steps(&daemon, &torch);
+        assert_eq!((source.as_str(), count), ("unknown", None), "{answer}");
+    }
+    let said = daemon.ctl(&["steps", "--pid", &torch.pid_text()]);
+    assert!(said.text().contains("Steps are not known"), "{said:?}");
+    torch.finish();
+}
+
+#[test]
+fn marks_of_the_program_and_of_others() {
+    let daemon = Daemon::start();
+    let mut torch = start("marked");
+    let pid = torch.pid_text();
+    daemon
+        .ctl(&[
+            "attach",
+            "--pid",
+            &pid,
+            "--steps",
+            "iteration *",
+            "--launches",
+        ])
+        .text();
+    let mut events = daemon.ask(&["events", "--pid", &pid, "--count", "400"]);
+    events = events.with("RUST_BACKTRACE", "0");
+    let listening = std::thread::spawn(move || events.ask());
+    let own = number(&torch.ask("30")["count"]);
+    let (source, count, answer) = steps(&daemon, &torch);
+    assert_eq!((source.as_str(), count), ("named", Some(own)), "{answer}");
+    assert!(number(&answer["launches"]) > own * 20, "{answer}");
+    torch.ask("10");
+    let heard = listening.join().unwrap();
+    let marks: Vec<Value> = heard
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|event| event["kind"] == "mark")
+        .collect();
+    let has = |source: &str, kind: &str, name: &str| {
+        marks.iter().any(|event| {
+            let body = &event["body"];
+            body["source"] == source
+                && body["kind"] == kind
+                && body["name"].as_str().unwrap().starts_with(name)
+        })
+    };
+    assert!(
+        has("nvtx", "begin", "part") && has("nvtx", "end", ""),
+        "{marks:?}"
+    );
+    assert!(has("record_function", "begin", "iteration "), "{marks:?}");
+    assert!(
+        has("record_function", "begin", "Optimizer.step#SGD.step"),
+        "{marks:?}"
+    );
+    assert!(has("backward", "instant", ""), "{marks:?}");
+    // From outside: it tells of steps, but what was picked is better.
+    let told = daemon.json(&["mark", "--pid", &pid, "--step"]);
+    assert!(number(&told["event"]["sequence"]) > 0, "{told}");
+    let (_, count, _) = steps(&daemon, &torch);
+    assert_eq!(count, Some(own + 10));
+    daemon
+        .ctl(&["mark", "--pid", &pid, &"x".repeat(129)])
+        .refused(1, &["129 bytes is too long", "at most 128"]);
+    daemon.ctl(&["mark", "--pid", "1", "here"]).refused(4, &[]);
+    torch.finish();
+}
+
+#[test]
+fn a_finding_is_said_once_and_withdrawn() {
+    let daemon = Daemon::start();
+    let mut torch = start("leak");
+    daemon.attach(torch.pid(), "trace");
+    let pid = torch.pid_text();
+    let events = daemon.ask(&["events", "--pid", &pid]);
+    let heard = std::thread::spawn(move || events.ask());
+    torch.ask("300");
+    let leak = workload_line("loops.py", "# LEAK");
+    let answer = daemon.json(&["leaks", "--pid", &pid]);
+    let group = &answer["groups"][0];
+    assert_eq!(group["verdict"], "growing", "{answer}");
+    assert_eq!(group["line"]["line"], leak, "{group}");
+    assert_eq!(group["growth_bytes_per_step"], 12000.0, "{group}");
+    // Its first blocks came by another stack: the interpreter specialises a loop after some passes.
+    assert!(number(&group["first_step"]) <= 20, "{group}");
+    assert!(group["confidence"].as_f64().unwrap() > 0.8, "{group}");
+    until(LONG, "the finding is in the log", || {
+        let log = daemon.log();
+        (log.matches("memory keeps growing").count() == 1).then_some(())
+    });
+    // It gives them back, and does not grow for as long as it has grown.
+    torch.ask("110");
+    until(LONG, "the finding is withdrawn", || {
+        torch.ask("401");
+        daemon.log().contains("no longer grows").then_some(())
+    });
+    torch.finish();
+    let heard = heard.join().unwrap();
+    let findings: Vec<Value> = heard
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|event| event["kind"] == "finding" && event["body"]["line"] == leak)
+        .collect();
+    let first = &findings[0]["body"];
+    assert_eq!(
+        (&first["number"], &first["withdrawn"]),
+        (&1.into(), &false.into())
+    );
+    assert!(first["file"].as_str().unwrap().ends_with("loops.py"));
+    let same: Vec<&Value> = findings
+        .iter()
+        .map(|event| &event["body"])
+        .filter(|body| body["number"] == 1)
+        .collect();
+    assert_eq!(same.len(), 2, "said, and withdrawn: {findings:?}");
+    assert_eq!(same[1]["withdrawn"], true);
+}
+
+/// The number of the line with these words.
+fn workload_line(file: &str, words: &str) -> u64 {
+    let path = memscope_tests::workload(file);
+    let text = std::fs::read_to_string(path).unwrap();
+    let at = text.lines().position(|line| line.ends_with(words)).unwrap();
+    at as u64 + 1
+}
+
+const QUESTIONS: [&[&str]; 10] = [
+    &["stats"],
+    &["leaks", "--all-groups", "--limit", "0"],
+    &["steps", "--last", "0", "--survivors", "100"],
+    &["fluctuation", "--window", "0s"],
+    &["pool", "--at", "step:200"],
+    &["top", "--limit", "50"],
+    &["snapshot", "--format", "json"],
+    &["diff", "--from", "step:100", "--to", "step:250"],
+    &["snapshot", "--format", "json", "--at", "step:120"],
+    &["leaks", "--sure-after", "10"],
+];
+
+/// Answers are the same, byte for byte, from a recording in another place, when daemon and program are gone.
+#[test]
+fn a_recording_answers_as_the_daemon_did() {
+    let mut daemon = Daemon::start();
+    let mut torch = start("leak");
+    torch.ask("5");
+    daemon.attach(torch.pid(), "trace");
+    let pid = torch.pid_text();
+    torch.ask("300");
+    daemon
+        .ctl(&["mark", "--pid", &pid, "before the questions"])
+        .text();
+    let mut answers = Vec::new();
+    for question in QUESTIONS {
+        let mut words = vec!["--json"];
+        words.extend(question);
+        words.extend(["--pid", &pid]);
+        let said = daemon.ctl(&words);
+        let text = said.text().to_owned();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        answers.push((words.join(" "), text, document));
+    }
+    let folder = scratch();
+    let file = folder.path().join("run.mscope");
+    let path = file.to_str().unwrap().to_owned();
+    daemon.ctl(&["record", "-o", &path]).text();
+    torch.finish();
+    daemon.stop();
+    for (words, text, document) in &answers {
+        if words.contains("--at") || words.contains("--to") {
+            let mut asked = vec!["--recording", &path];
+            asked.extend(words.split(' '));
+            assert_eq!(Asking::new(&asked).ask().text(), text, "{words}");
+            continue;
+        }
+        let header = match document.get("header") {
+            Some(header) => header,
+            None => document,
+        };
+        let part = |value: &Value| number(value).to_string();
+        let (event, boot) = match header.get("as_of_event") {
+            Some(event) if event.is_object() => {
+                (part(&event["sequence"]), part(&header["as_of_boot_ns"]))
+            }
+            _ => panic!("no moment in the answer to {words}: {header}"),
+        };
+        let as_of = format!("{event}@{boot}");
+        let mut asked = vec!["--recording", &path, "--as-of", &as_of];
+        asked.extend(words.split(' '));
+        let again = Asking::new(&asked).ask();
+        assert_eq!(again.text(), text, "{words}");
+    }
+    // A recording that is cut off anywhere still opens, up to its last whole record.
+    let whole = std::fs::read(&file).unwrap();
+    let mut last = u64::MAX;
+    for share in [97, 60, 31, 9] {
+        let cut = folder.path().join(format!("cut-{share}.mscope"));
+        std::fs::write(&cut, &whole[..whole.len() * share / 100]).unwrap();
+        let said = Asking::new([
+            "--recording",
+            cut.to_str().unwrap(),
+            "--json",
+            "stats",
+            "--pid",
+            &pid,
+        ])
+        .ask();
+        let stats: Value = serde_json::from_str(said.text()).unwrap();
+        let event = number(&stats["as_of_event"]["sequence"]);
+        assert!(event < last, "{share} %: {event} of {last}");
+        last = event;
+    }
+}

@@ -1,0 +1,167 @@
+"""Loops as programs have them, made to go on in portions: `loops.py KIND`.
+
+Each line on standard input is a number of iterations; each is answered with one JSON object: how many there were so far, by
+the loop's own count, and the allocator's own totals. Nothing here knows of memscope.
+"""
+
+import json
+import random
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+DEVICE = torch.device("cuda")
+KINDS = {}
+count = 0
+
+
+def kind(function):
+    KINDS[function.__name__] = function
+    return function
+
+
+def model(width=64, layers=3):
+    parts = []
+    for _ in range(layers):
+        parts += [nn.Linear(width, width), nn.GELU()]
+    return nn.Sequential(*parts).to(DEVICE)
+
+
+def loss(net, rows=8, width=64):
+    return functional.mse_loss(net(torch.randn(rows, width, device=DEVICE)), torch.zeros(rows, width, device=DEVICE))
+
+
+@kind
+def optimizer():
+    net = model()
+    adam = torch.optim.AdamW(net.parameters())
+    while True:
+        loss(net).backward()
+        adam.step()
+        adam.zero_grad()
+        yield
+
+
+@kind
+def by_hand():
+    net = model()
+    while True:
+        loss(net).backward()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter -= 0.01 * parameter.grad
+                parameter.grad = None
+        yield
+
+
+@kind
+def accumulation():
+    net = model()
+    sgd = torch.optim.SGD(net.parameters(), 0.1)
+    while True:
+        for _ in range(4):
+            (loss(net) / 4).backward()
+        sgd.step()
+        sgd.zero_grad()
+        yield
+
+
+@kind
+def accumulation_by_hand():
+    net = model()
+    while True:
+        for _ in range(4):
+            (loss(net) / 4).backward()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter -= 0.01 * parameter.grad
+                parameter.grad = None
+        yield
+
+
+@kind
+def two_optimizers():
+    one, other = model(), model()
+    first = torch.optim.Adam(one.parameters())
+    second = torch.optim.Adam(other.parameters())
+    while True:
+        loss(one).backward()
+        first.step()
+        first.zero_grad()
+        loss(other).backward()
+        second.step()
+        second.zero_grad()
+        yield
+
+
+@kind
+def inference():
+    net = model(layers=6).eval()
+    while True:
+        with torch.inference_mode():
+            hidden = torch.randn(16, 64, device=DEVICE)
+            net(hidden).argmax(-1)
+        yield
+
+
+@kind
+def generation():
+    net = model().eval()
+    cache = []
+    lengths = random.Random(7)
+    length, limit = 0, 12
+    while True:
+        with torch.inference_mode():
+            length += 1
+            if length > limit:
+                cache.clear()
+                length, limit = 1, lengths.randint(5, 40)
+            cache.append(net(torch.randn(1, 64, device=DEVICE)))
+            torch.cat(cache).sum()
+        yield
+
+
+@kind
+def leak():
+    net = model()
+    adam = torch.optim.AdamW(net.parameters())
+    kept = []
+    while True:
+        value = loss(net)
+        value.backward()
+        adam.step()
+        adam.zero_grad()
+        kept.append(torch.ones(3000, device=DEVICE))  # LEAK
+        if len(kept) > 400:
+            kept.clear()
+        yield
+
+
+@kind
+def marked():
+    """NVTX ranges and a profiler's names around an optimizer that steps twice."""
+    net = model()
+    sgd = torch.optim.SGD(net.parameters(), 0.1)
+    while True:
+        torch.cuda.nvtx.range_push("part")
+        for _ in range(2):
+            loss(net).backward()
+            sgd.step()
+            sgd.zero_grad()
+        torch.cuda.nvtx.range_pop()
+        with torch.profiler.record_function(f"iteration {count}"):
+            pass
+        yield
+
+
+torch.ones(1, device=DEVICE)
+loop = KINDS[sys.argv[1]]()
+print(json.dumps({"ready": True, "torch": torch.__version__}), flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        next(loop)
+        count += 1
+    said = {"count": count, "allocated": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved()}
+    print(json.dumps(said), flush=True)

@@ -1,6 +1,6 @@
 """Runs a script that defines `setup()` and `step(i)`, so many steps at a time.
 
-    driver.py [--by-line] SCRIPT
+    driver.py [--by-line] [--needs NAME] SCRIPT
 
 The script knows nothing of us: it is imported and its functions are called. Its output goes to standard error. Each line
 on our standard input is a word, and each is answered with one line of JSON on our standard output:
@@ -10,12 +10,14 @@ on our standard input is a word, and each is answered with one line of JSON on o
 
 An answer has `steps` (how many there were in all), and the sizes of what lives now, in bytes: `allocated` (PyTorch's
 device memory), `host` (PyTorch's pinned memory), `driver` (what the device has given out beyond PyTorch's). The first line,
-before any word, says that the script is imported. It ends with its input.
+before any word, says that the script is imported, or, with --needs, that this PyTorch has not what NAME (such as
+torch.cuda.MemPool) names: `lacking`. It ends with its input.
 
 With --by-line PyTorch's own recorder runs, and an answer has `lines` as well: for each line of the script what lives of
 what it allocated, as [blocks, bytes]. A line is the innermost one of the script's file, and "none" where there is none.
 """
 
+import argparse
 import gc
 import importlib.util
 import json
@@ -32,6 +34,16 @@ os.dup2(2, 1)
 def say(**fields):
     said.write(json.dumps(fields) + "\n")
     said.flush()
+
+
+def has(name):
+    """Whether PyTorch has what is named from `torch` on."""
+    import torch
+
+    found = torch
+    for part in name.split(".")[1:]:
+        found = getattr(found, part, None)
+    return found is not None
 
 
 def imported(script):
@@ -74,9 +86,15 @@ def lines(script):
 
 
 def main():
-    arguments = sys.argv[1:]
-    by_line = arguments[0] == "--by-line"
-    script = os.path.abspath(arguments[-1])
+    arguments = argparse.ArgumentParser(allow_abbrev=False)
+    arguments.add_argument("--by-line", action="store_true")
+    arguments.add_argument("--needs")
+    arguments.add_argument("script", type=os.path.abspath)
+    arguments = arguments.parse_args()
+    by_line, script = arguments.by_line, arguments.script
+    if arguments.needs and not has(arguments.needs):
+        say(lacking=arguments.needs)
+        return
     module = imported(script)
     done = 0
 

@@ -21,9 +21,6 @@ pub struct Said {
     /// Steps made in all.
     #[serde(default)]
     pub steps: u64,
-    /// Bytes that live of PyTorch's device memory.
-    #[serde(default)]
-    pub allocated: u64,
     /// Bytes that live of PyTorch's pinned memory.
     #[serde(default)]
     pub host: u64,
@@ -33,8 +30,10 @@ pub struct Said {
     /// By line of the script (`none` for no line): blocks and bytes that live.
     #[serde(default)]
     pub lines: BTreeMap<String, (u64, u64)>,
+    /// What this PyTorch has not, and the script needs: nothing was run.
+    pub lacking: Option<String>,
     /// Why it cannot go on.
-    failed: Option<String>,
+    pub failed: Option<String>,
 }
 
 /// How a script is run.
@@ -73,6 +72,7 @@ impl Driver {
         command
             .arg(process::root().join("xtask/verdicts/driver.py"))
             .args(how.by_line.then_some("--by-line"))
+            .args(workload.needs.iter().flat_map(|what| ["--needs", what]))
             .arg(&workload.script)
             .envs(variables)
             .env("RANK", rank.to_string())

@@ -22,7 +22,9 @@ pub fn check(how: &How, workload: &Workload, steps: u64, every: u64) -> Result<V
     let mut wrong = Vec::new();
     for rank in 0..workload.ranks {
         let mut driver = Driver::start(how, workload, rank, folder.path())?;
-        driver.hear()?;
+        if let Some(what) = driver.hear()?.lacking {
+            bail!("this PyTorch has no {what}, which the script needs");
+        }
         driver.ask("setup")?;
         let mut course = Vec::new();
         let mut done = 0;

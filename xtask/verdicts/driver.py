@@ -1,6 +1,6 @@
 """Runs a script that defines `setup()` and `step(i)`, so many steps at a time.
 
-    driver.py [--by-line] [--needs NAME] SCRIPT
+    driver.py [--by-line] [--needs NAME] [--pace MS] SCRIPT
 
 The script knows nothing of us: it is imported and its functions are called. Its output goes to standard error. Each line
 on our standard input is a word, and each is answered with one line of JSON on our standard output:
@@ -13,7 +13,8 @@ device memory), `host` (PyTorch's pinned memory), `driver` (what the device has 
 before any word, says that the script is imported, or, with --needs, that this PyTorch has not what NAME (such as
 torch.cuda.MemPool) names: `lacking`. It ends with its input.
 
-With --by-line PyTorch's own recorder runs, and an answer has `lines` as well: for each line of the script what lives of
+With --pace each step is followed by so many milliseconds in which nothing happens: the simulated device takes no time for its
+work. With --by-line PyTorch's own recorder runs, and an answer has `lines` as well: for each line of the script what lives of
 what it allocated, as [blocks, bytes]. A line is the innermost one of the script's file, and "none" where there is none.
 """
 
@@ -23,6 +24,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 import traceback
 
 heard = os.fdopen(os.dup(0), "r")
@@ -89,6 +91,7 @@ def main():
     arguments = argparse.ArgumentParser(allow_abbrev=False)
     arguments.add_argument("--by-line", action="store_true")
     arguments.add_argument("--needs")
+    arguments.add_argument("--pace", type=int, default=0)
     arguments.add_argument("script", type=os.path.abspath)
     arguments = arguments.parse_args()
     by_line, script = arguments.by_line, arguments.script
@@ -118,6 +121,7 @@ def main():
                 for _ in range(int(count)):
                     module.step(done)
                     done += 1
+                    time.sleep(arguments.pace / 1000)
             case _:
                 raise ValueError(f"the driver knows setup and steps N, not {words.strip()!r}")
         answer()

@@ -43,6 +43,8 @@ pub struct How {
     pub installation: PathBuf,
     /// Whether PyTorch's own recorder says which line allocated what lives.
     pub by_line: bool,
+    /// Milliseconds in which nothing happens after each step.
+    pub pace: u64,
     /// How long each answer may take.
     pub patience: Duration,
 }
@@ -72,6 +74,7 @@ impl Driver {
         command
             .arg(process::root().join("xtask/verdicts/driver.py"))
             .args(how.by_line.then_some("--by-line"))
+            .args(["--pace", &how.pace.to_string()])
             .args(workload.needs.iter().flat_map(|what| ["--needs", what]))
             .arg(&workload.script)
             .envs(variables)

@@ -53,6 +53,10 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
 
+    /// Let nothing happen for so many milliseconds after each step: the simulated device takes no time for its work
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub pace: u64,
+
     /// Print JSON instead of tables
     #[arg(long, conflicts_with = "truth")]
     pub json: bool,
@@ -109,6 +113,7 @@ pub fn run(options: &Options) -> Result<()> {
     let how = driver::How {
         installation,
         by_line: options.truth,
+        pace: options.pace,
         patience: Duration::from_secs(options.timeout),
     };
     if options.truth {

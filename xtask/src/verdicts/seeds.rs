@@ -61,6 +61,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_seed_gives_the_same_script_and_of_two_one_leaks() -> Result<()> {
+        let python = process::find_program("python3").context("no python3 on PATH")?;
+        let folder = tempfile::tempdir()?;
+        let generate = |seed: u64| {
+            process::output(
+                Command::new(&python)
+                    .args(["-I", "-B"])
+                    .arg(process::root().join("xtask/verdicts/generate.py"))
+                    .arg(seed.to_string()),
+            )
+        };
+        let mut different = std::collections::BTreeSet::new();
+        for pair in [1001, 1003, 1005] {
+            let mut leaks = 0;
+            for seed in [pair, pair + 1] {
+                let text = generate(seed)?;
+                assert_eq!(text, generate(seed)?, "seed {seed}");
+                let file = folder.path().join(format!("seed_{seed}.py"));
+                std::fs::write(&file, &text)?;
+                leaks += u32::from(Workload::read(&file)?.leak.is_some());
+                different.insert(text);
+            }
+            assert_eq!(leaks, 1, "of the seeds {pair} and {}", pair + 1);
+        }
+        assert_eq!(different.len(), 6);
+        Ok(())
+    }
+
+    #[test]
     fn a_range_has_both_ends() -> Result<()> {
         let of = |first, last| Seeds { first, last };
         assert_eq!("1000..1009".parse::<Seeds>()?, of(1000, 1009));

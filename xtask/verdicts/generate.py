@@ -89,6 +89,8 @@ def use_numbers(script):
 def core(script, r, batch, retained):
     """What each step does: training, by an optimizer or by hand, or only the model's answer."""
     leak = "  # LEAK" if retained else ""
+    # Attention saves a copy of its input, in another order; the other models save what they are given.
+    of_batch = leak if "Transformer" not in script.setup[0] else ""
     if not script.trains:
         script.story.append("inference")
         script.marks.append("steps pattern unknown")
@@ -105,7 +107,7 @@ def core(script, r, batch, retained):
         script.step += [*zero, f"for _ in range({accumulated}):"]
         indent, zero = "    ", []
     script.step += [
-        f"{indent}batch = {batch}{leak}",
+        f"{indent}batch = {batch}{of_batch}",
         f"{indent}output = model(batch){leak}",
         f"{indent}loss = output.square().mean(){leak}",
         *zero,

@@ -1,8 +1,8 @@
 //! Whether what the scripts say of themselves is so, by PyTorch's own recorder and counters: memscope has no part in it.
 //!
 //! A line rises if more lives of what it allocated late in the run than somewhat earlier: the fewest blocks of the last
-//! quarter are more than the fewest of the quarter before, or its bytes never fall below the most of the quarter before and
-//! come above them. The second is for what grows without becoming more; by the first alone, what is random
+//! quarter are more than the fewest of the quarter before, or in each of both quarters its bytes never fall below the most
+//! of the one before and come above them. The second is for what grows without becoming more; by the first alone, what is random
 //! in size only would not rise.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,15 +48,15 @@ fn compare(leak: Option<&Leak>, course: &[Said]) -> Result<Vec<String>> {
     if quarter < 2 {
         bail!("too few portions to see what rises: take more --steps, or smaller --every");
     }
-    let (before, last) = course.split_at(course.len() - quarter);
-    let before = &before[before.len() - quarter..];
+    let (first, last) = course.split_at(course.len() - quarter);
+    let (first, before) = first.split_at(first.len() - quarter);
+    let long_before = &first[first.len() - quarter..];
+    let beyond = |value: &dyn Fn(&Said) -> u64, earlier: &[Said], later: &[Said]| {
+        let most = |part: &[Said]| part.iter().map(value).max();
+        later.iter().map(value).min() >= most(earlier) && most(later) > most(earlier)
+    };
     let rises = |value: &dyn Fn(&Said) -> u64| {
-        let range = |part: &[Said]| {
-            let values = part.iter().map(value);
-            (values.clone().min(), values.max())
-        };
-        let ((_, earlier), (least, most)) = (range(before), range(last));
-        least >= earlier && most > earlier
+        beyond(value, long_before, before) && beyond(value, before, last)
     };
     let names: BTreeSet<&String> = course.iter().flat_map(|said| said.lines.keys()).collect();
     let mut rising = BTreeMap::new();
@@ -186,7 +186,7 @@ mod tests {
         let claimed = leak(&[], Memory::Device);
         assert_eq!(compare(Some(&claimed), &grown)?, Vec::<String>::new());
         // A step of it may be as long as a portion or two.
-        let seldom = course(|n| vec![("none", 1, 512 * ((n + 1) / 2))], |_| 0);
+        let seldom = course(|n| vec![("none", 1, 512 * n.div_ceil(2))], |_| 0);
         assert_eq!(compare(Some(&claimed), &seldom)?, Vec::<String>::new());
         // What is full long before the end has no leak.
         let filled = course(|n| vec![("3", n.min(15), 9 * n.min(15))], |_| 0);

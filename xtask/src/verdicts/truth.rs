@@ -2,8 +2,8 @@
 //!
 //! A line rises if more lives of what it allocated late in the run than somewhat earlier: the fewest blocks of the last
 //! quarter are more than the fewest of the quarter before, or in each of both quarters its bytes never fall below the most
-//! of the one before and come above them. The second is for what grows without becoming more; by the first alone, what is random
-//! in size only would not rise.
+//! of the one before and come above them. The second is for what grows without becoming more. What is random in size only does
+//! neither.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

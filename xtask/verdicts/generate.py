@@ -115,7 +115,9 @@ def core(script, r, batch, retained):
     ]
     if hand:
         script.story.append("trained by hand")
-        script.marks.append("steps backward" if accumulated == 1 else "steps backward pattern unknown")
+        # With several batches for each step, nothing tells which backward pass is the last one.
+        if accumulated == 1:
+            script.marks.append("steps backward")
         script.setup.append("momenta = [torch.zeros_like(parameter) for parameter in model.parameters()]")
         script.step += [
             "with torch.no_grad():",

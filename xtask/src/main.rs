@@ -23,6 +23,7 @@ mod simbuild;
 mod test;
 mod toolchain;
 mod venv;
+mod verdicts;
 mod viewers;
 mod wheels;
 
@@ -56,6 +57,8 @@ enum Task {
     Pythons(pythons::Options),
     /// Open exports in the viewers they are made for
     Viewers(viewers::Options),
+    /// Try the verdicts on leaks with scripts of which it is known what leaks
+    Verdicts(verdicts::Options),
     /// Measure what tracing costs, as ratios in one run
     Bench(bench::Options),
 }
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Task::Conformance(options) => conformance::run(&options),
         Task::Pythons(options) => pythons::run(&options),
         Task::Viewers(options) => viewers::run(&options),
+        Task::Verdicts(options) => verdicts::run(&options),
         Task::Bench(options) => bench::run(&options),
     };
     let Err(error) = result else {

@@ -1,0 +1,158 @@
+//! What is read of `memscope-ctl --json leaks`. A key that an older version does not write is absent here, which is not the
+//! same as null.
+
+use serde::{Deserialize, Deserializer};
+
+/// An answer.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Answer {
+    /// How far the process is.
+    pub steps: Option<Steps>,
+    /// Groups of live blocks.
+    #[serde(default)]
+    pub groups: Vec<Group>,
+}
+
+/// How many steps were counted since the attach, and how.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Steps {
+    /// Their number; null where they cannot be told.
+    pub count: Option<u64>,
+    /// Word for where they were counted.
+    #[serde(default)]
+    pub source: String,
+}
+
+/// Live blocks that belong together.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Group {
+    /// Word for how it behaves.
+    #[serde(default)]
+    pub verdict: String,
+    /// How sure that is, 0 to 1.
+    pub confidence: Option<f64>,
+    /// Size of each block.
+    pub size_bytes: Option<u64>,
+    /// Blocks that live.
+    pub live_count: Option<u64>,
+    /// The user's line that allocated them. The outer one is none where the key is absent.
+    #[serde(default, deserialize_with = "present")]
+    pub line: Option<Option<Line>>,
+    /// The stack that allocated them, innermost first. None where the key is absent.
+    pub frames: Option<Vec<Line>>,
+    /// Why, in a sentence.
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// A line of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Line {
+    /// The file.
+    #[serde(default)]
+    pub file: String,
+    /// Its number; frames of compiled code may have none.
+    pub line: Option<u64>,
+}
+
+impl Line {
+    /// Where this is in the script of this file name.
+    fn within(&self, script: &str) -> Option<u64> {
+        let name = self.file.rsplit('/').next().unwrap_or_default();
+        self.line.filter(|_| name == script)
+    }
+}
+
+fn present<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Option<Line>>, D::Error> {
+    Option::deserialize(input).map(Some)
+}
+
+/// What a group says of where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nothing: this version does not say it.
+    Unsaid,
+    /// A line that the answer names as the user's; none where it is in another file than the script.
+    Line(String, Option<u64>),
+    /// No line is named; these of the script are in the stack.
+    Frames(Vec<u64>),
+}
+
+impl Answer {
+    /// What is said to grow.
+    pub fn growing(&self) -> impl Iterator<Item = &Group> {
+        self.groups
+            .iter()
+            .filter(|group| group.verdict == "growing")
+    }
+}
+
+impl Group {
+    /// Where it came from, as lines of the script of this file name.
+    pub fn place(&self, script: &str) -> Place {
+        if let Some(Some(line)) = &self.line {
+            let number = line
+                .line
+                .map_or("?".to_owned(), |number| number.to_string());
+            let name = line.file.rsplit('/').next().unwrap_or_default();
+            return Place::Line(format!("{name}:{number}"), line.within(script));
+        }
+        match (&self.line, &self.frames) {
+            (None, None) => Place::Unsaid,
+            (_, frames) => Place::Frames(
+                frames
+                    .iter()
+                    .flatten()
+                    .filter_map(|frame| frame.within(script))
+                    .collect(),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(text: &str) -> serde_json::Result<Group> {
+        serde_json::from_str(text)
+    }
+
+    #[test]
+    fn absent_is_not_null() -> serde_json::Result<()> {
+        let old = group(r#"{"verdict": "growing", "size_bytes": 512, "unknown": [1]}"#)?;
+        assert_eq!(old.place("a.py"), Place::Unsaid);
+        let null = group(r#"{"verdict": "growing", "line": null, "confidence": null}"#)?;
+        assert_eq!(null.place("a.py"), Place::Frames(vec![]));
+        let frames = group(
+            r#"{"line": null, "frames": [{"file": "/x/torch/nn.py", "line": 3}, {"file": "", "name": "malloc"},
+                {"file": "/y/a.py", "line": 7, "name": "step"}, {"file": "/y/b.py", "line": 9}]}"#,
+        )?;
+        assert_eq!(frames.place("a.py"), Place::Frames(vec![7]));
+        Ok(())
+    }
+
+    #[test]
+    fn a_line_is_the_scripts_or_another_files() -> serde_json::Result<()> {
+        let said =
+            group(r#"{"line": {"file": "/y/a.py", "line": 7, "name": "step"}, "frames": []}"#)?;
+        assert_eq!(
+            said.place("a.py"),
+            Place::Line("a.py:7".to_owned(), Some(7))
+        );
+        assert_eq!(said.place("y.py"), Place::Line("a.py:7".to_owned(), None));
+        Ok(())
+    }
+
+    #[test]
+    fn only_what_grows_is_an_accusation() -> serde_json::Result<()> {
+        let answer: Answer = serde_json::from_str(
+            r#"{"steps": {"count": null, "source": "unknown"},
+                "groups": [{"verdict": "steady"}, {"verdict": "growing", "size_bytes": 4}, {"verdict": "undecided"}]}"#,
+        )?;
+        let sizes: Vec<Option<u64>> = answer.growing().map(|group| group.size_bytes).collect();
+        assert_eq!(sizes, [Some(4)]);
+        assert_eq!(answer.steps.and_then(|steps| steps.count), None);
+        Ok(())
+    }
+}

@@ -1,0 +1,413 @@
+//! Whether what was said of a run is right: pure.
+//!
+//! A leak is found if at the end of the run something is said to grow, and all that is said to grow then comes from lines
+//! that leak. A clean process is accused wrongly if at any time anything is said to grow; a leaking one, if something is said
+//! to grow before the leak began, or if at the end something from another line is.
+
+use serde::Serialize;
+
+use super::answer::{Answer, Group, Place};
+use super::workload::Leak;
+
+/// One asking.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Steps that the script had made.
+    pub step: u64,
+    /// Those of them that were made since the attach.
+    pub own: u64,
+    /// What was answered.
+    pub answer: Answer,
+}
+
+/// What is true of a process, and what it is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Truth<'a> {
+    /// The script's file name.
+    pub script: &'a str,
+    /// What leaks.
+    pub leak: Option<&'a Leak>,
+    /// From what steps can be counted; empty: not looked at.
+    pub sources: &'a [String],
+}
+
+/// What is to be said of one process, or of all of a workload.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Judgement {
+    /// Whether it leaks in truth.
+    pub leaks: bool,
+    /// The first step after which something was said to grow.
+    pub first_said_step: Option<u64>,
+    /// Whether something was at the end.
+    pub said_at_end: bool,
+    /// The highest confidence of what was said to grow at the end.
+    pub confidence: Option<f64>,
+    /// Lines that were named at the end.
+    pub lines: Vec<String>,
+    /// Whether they are those that leak. None: nothing was said to grow, or no line of it is said.
+    pub line_right: Option<bool>,
+    /// Askings before the end at which something from a line that does not leak was said to grow.
+    pub strays: u64,
+    /// Steps that were counted since the attach.
+    pub steps_counted: Option<u64>,
+    /// Steps that the script made since the attach.
+    pub steps_own: u64,
+    /// From what they were counted. None: the answer says nothing of steps.
+    pub source: Option<String>,
+    /// Whether number and source are right. None: the answer or the script says nothing of it.
+    pub steps_right: Option<bool>,
+    /// The leak was found.
+    pub found: bool,
+    /// Something was said to grow that does not.
+    pub accused_wrongly: bool,
+    /// What is wrong, in words.
+    pub wrong: Vec<String>,
+}
+
+/// Judges one process by all that was answered, in order.
+pub fn judge(truth: Truth<'_>, course: &[Asked]) -> Judgement {
+    let mut judgement = Judgement {
+        leaks: truth.leak.is_some(),
+        ..Judgement::default()
+    };
+    let first = course
+        .iter()
+        .find(|asked| asked.answer.growing().next().is_some());
+    judgement.first_said_step = first.map(|asked| asked.step);
+    let Some((end, before)) = course.split_last() else {
+        judgement.wrong.push("nothing was asked".to_owned());
+        return judgement;
+    };
+    let stray = |asked: &&Asked| {
+        let mut places = asked.answer.growing().map(|group| right(truth, group));
+        places.any(|right| right == Some(false))
+    };
+    judgement.strays = before.iter().filter(stray).count() as u64;
+    let growing: Vec<&Group> = end.answer.growing().collect();
+    judgement.said_at_end = !growing.is_empty();
+    judgement.confidence = growing
+        .iter()
+        .filter_map(|group| group.confidence)
+        .max_by(f64::total_cmp);
+    for group in &growing {
+        let named = match group.place(truth.script) {
+            Place::Unsaid => continue,
+            Place::Line(name, _) => name,
+            Place::Frames(lines) if lines.is_empty() => "none".to_owned(),
+            Place::Frames(lines) => {
+                let lines: Vec<String> = lines.iter().map(u64::to_string).collect();
+                format!("among {}", lines.join(", "))
+            }
+        };
+        if !judgement.lines.contains(&named) {
+            judgement.lines.push(named);
+        }
+    }
+    let each: Vec<Option<bool>> = growing.iter().map(|group| right(truth, group)).collect();
+    judgement.line_right = if each.contains(&Some(false)) {
+        Some(false)
+    } else if growing.is_empty() || each.contains(&None) {
+        None
+    } else {
+        Some(true)
+    };
+    match truth.leak {
+        Some(leak) => leaking(&mut judgement, leak),
+        None => {
+            if let Some(asked) = first {
+                judgement.accused_wrongly = true;
+                let reasons: Vec<String> = asked.answer.growing().map(described).collect();
+                judgement.wrong.push(format!(
+                    "nothing leaks, and after step {} it was said of {}",
+                    asked.step,
+                    reasons.join("; of ")
+                ));
+            }
+        }
+    }
+    for group in growing
+        .iter()
+        .filter(|group| truth.leak.is_some() && right(truth, group) == Some(false))
+    {
+        judgement
+            .wrong
+            .push(format!("does not leak: {}", described(group)));
+    }
+    steps(&mut judgement, truth, end);
+    judgement
+}
+
+/// Whether a group comes from a line that leaks. None where its place is not said.
+fn right(truth: Truth<'_>, group: &Group) -> Option<bool> {
+    let leak = truth.leak?;
+    match group.place(truth.script) {
+        Place::Unsaid => None,
+        Place::Line(_, line) => Some(line.is_some_and(|line| leak.lines.contains(&line))),
+        Place::Frames(lines) if leak.lines.is_empty() => Some(lines.is_empty()),
+        Place::Frames(lines) => Some(lines.iter().any(|line| leak.lines.contains(line))),
+    }
+}
+
+fn described(group: &Group) -> String {
+    let number = |value: Option<u64>| value.map_or("?".to_owned(), |value| value.to_string());
+    format!(
+        "{} × {} bytes: {}",
+        number(group.live_count),
+        number(group.size_bytes),
+        group.reason
+    )
+}
+
+fn leaking(judgement: &mut Judgement, leak: &Leak) {
+    judgement.found = judgement.line_right == Some(true);
+    match (judgement.said_at_end, judgement.line_right) {
+        (false, _) if judgement.first_said_step.is_some() => {
+            judgement
+                .wrong
+                .push("it leaks, which was said and is not any more at the end".to_owned());
+        }
+        (false, _) => judgement
+            .wrong
+            .push("it leaks, and nothing was ever said to grow".to_owned()),
+        (true, None) => judgement.wrong.push("no line was said".to_owned()),
+        (true, Some(false)) => judgement.accused_wrongly = true,
+        (true, Some(true)) => {}
+    }
+    if let Some(step) = judgement.first_said_step
+        && step <= leak.begins
+    {
+        judgement.accused_wrongly = true;
+        judgement.wrong.push(format!(
+            "said after step {step}, and the leak begins after step {}",
+            leak.begins
+        ));
+    }
+}
+
+/// An optimizer's steps and backward passes can be counted to the number. A pattern must be seen a few times before it is
+/// one, and may be cut otherwise than the script's author did: two more or fewer, or a twentieth.
+fn steps(judgement: &mut Judgement, truth: Truth<'_>, end: &Asked) {
+    judgement.steps_own = end.own;
+    let Some(said) = &end.answer.steps else {
+        return;
+    };
+    judgement.steps_counted = said.count;
+    judgement.source = Some(said.source.clone());
+    if truth.sources.is_empty() {
+        return;
+    }
+    let room = if said.source == "pattern" {
+        (end.own / 20).max(2)
+    } else {
+        0
+    };
+    let counted = match said.count {
+        Some(count) => count.abs_diff(end.own) <= room,
+        None => said.source == "unknown",
+    };
+    judgement.steps_right = Some(counted && truth.sources.contains(&said.source));
+}
+
+/// What is to be said of a workload of several processes: the leaking ones say when and where, and what is wrong of any is
+/// wrong of all.
+pub fn together(each: Vec<(u32, Judgement)>) -> Judgement {
+    let many = each.len() > 1;
+    let shown = each.iter().position(|(_, one)| one.leaks).unwrap_or(0);
+    let mut all = each
+        .get(shown)
+        .map(|(_, one)| one.clone())
+        .unwrap_or_default();
+    all.wrong.clear();
+    for (rank, one) in &each {
+        all.found &= one.found || !one.leaks;
+        all.accused_wrongly |= one.accused_wrongly;
+        if one.steps_right == Some(false) {
+            all.steps_right = Some(false);
+        }
+        for wrong in &one.wrong {
+            all.wrong.push(if many {
+                format!("rank {rank}: {wrong}")
+            } else {
+                wrong.clone()
+            });
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdicts::answer::{Line, Steps};
+
+    fn leak() -> Leak {
+        Leak {
+            lines: vec![7, 9],
+            begins: 10,
+            ..Leak::default()
+        }
+    }
+
+    fn growing(line: u64) -> Group {
+        Group {
+            verdict: "growing".to_owned(),
+            confidence: Some(0.9),
+            line: Some(Some(Line {
+                file: "/x/a.py".to_owned(),
+                line: Some(line),
+            })),
+            ..Group::default()
+        }
+    }
+
+    /// Askings each 5 steps; what grows at each.
+    fn course(groups: &[&[Group]]) -> Vec<Asked> {
+        (1..)
+            .zip(groups)
+            .map(|(n, groups)| Asked {
+                step: 5 * n,
+                own: 5 * n,
+                answer: Answer {
+                    steps: None,
+                    groups: groups.to_vec(),
+                },
+            })
+            .collect()
+    }
+
+    fn truth<'a>(leak: Option<&'a Leak>, sources: &'a [String]) -> Truth<'a> {
+        Truth {
+            script: "a.py",
+            leak,
+            sources,
+        }
+    }
+
+    #[test]
+    fn a_leak_is_found_by_its_lines_only() {
+        let leak = leak();
+        let of = |groups: &[&[Group]]| judge(truth(Some(&leak), &[]), &course(groups));
+        let found = of(&[&[], &[], &[growing(7)], &[growing(7), growing(9)]]);
+        assert!(
+            found.found && !found.accused_wrongly && found.wrong.is_empty(),
+            "{found:?}"
+        );
+        assert_eq!(
+            (found.first_said_step, found.confidence),
+            (Some(15), Some(0.9))
+        );
+        assert_eq!(found.lines, ["a.py:7", "a.py:9"]);
+
+        let beside = of(&[&[], &[], &[growing(8)], &[growing(7), growing(8)]]);
+        assert!(!beside.found && beside.accused_wrongly, "{beside:?}");
+        assert_eq!((beside.line_right, beside.strays), (Some(false), 1));
+
+        let silent = of(&[&[], &[]]);
+        assert!(
+            !silent.found && !silent.accused_wrongly && silent.wrong.len() == 1,
+            "{silent:?}"
+        );
+        let forgotten = of(&[&[], &[], &[growing(7)], &[]]);
+        assert!(
+            !forgotten.found && forgotten.first_said_step == Some(15),
+            "{forgotten:?}"
+        );
+        let unsaid = Group {
+            line: None,
+            ..growing(7)
+        };
+        let unsaid = of(&[&[], &[], &[unsaid]]);
+        assert!(
+            !unsaid.found && unsaid.said_at_end && !unsaid.accused_wrongly,
+            "{unsaid:?}"
+        );
+        assert_eq!(unsaid.line_right, None);
+    }
+
+    #[test]
+    fn nothing_can_be_said_before_it_is_so() {
+        let leak = leak();
+        let early = judge(
+            truth(Some(&leak), &[]),
+            &course(&[&[], &[growing(7)], &[growing(7)]]),
+        );
+        assert!(early.found && early.accused_wrongly, "{early:?}");
+    }
+
+    #[test]
+    fn a_leak_outside_of_any_line() {
+        let leak = Leak::default();
+        let outside = Group {
+            line: Some(None),
+            frames: Some(Vec::new()),
+            ..growing(0)
+        };
+        let found = judge(truth(Some(&leak), &[]), &course(&[&[outside]]));
+        assert!(found.found && found.lines == ["none"], "{found:?}");
+        let named = judge(truth(Some(&leak), &[]), &course(&[&[growing(7)]]));
+        assert!(!named.found && named.accused_wrongly, "{named:?}");
+    }
+
+    #[test]
+    fn a_clean_run_is_accused_by_a_single_word() {
+        let clean = judge(truth(None, &[]), &course(&[&[], &[], &[]]));
+        assert!(
+            !clean.accused_wrongly && clean.wrong.is_empty(),
+            "{clean:?}"
+        );
+        let accused = judge(truth(None, &[]), &course(&[&[], &[growing(7)], &[]]));
+        assert!(
+            accused.accused_wrongly && accused.first_said_step == Some(10),
+            "{accused:?}"
+        );
+        assert!(
+            judge(truth(None, &[]), &[]).wrong.len() == 1,
+            "nothing asked is no proof"
+        );
+    }
+
+    #[test]
+    fn steps_are_compared_with_the_loops_own() {
+        let sources = [
+            "optimizer".to_owned(),
+            "pattern".to_owned(),
+            "unknown".to_owned(),
+        ];
+        let of = |count, source: &str| {
+            let mut course = course(&[&[], &[]]);
+            course[1].answer.steps = Some(Steps {
+                count,
+                source: source.to_owned(),
+            });
+            judge(truth(None, &sources), &course).steps_right
+        };
+        assert_eq!(of(Some(10), "optimizer"), Some(true));
+        assert_eq!(of(Some(11), "optimizer"), Some(false));
+        assert_eq!(of(Some(8), "pattern"), Some(true));
+        assert_eq!(of(Some(7), "pattern"), Some(false));
+        assert_eq!(of(Some(10), "backward"), Some(false));
+        assert_eq!(of(None, "unknown"), Some(true));
+        assert_eq!(of(None, "optimizer"), Some(false));
+        assert_eq!(
+            judge(truth(None, &sources), &course(&[&[]])).steps_right,
+            None
+        );
+    }
+
+    #[test]
+    fn ranks_are_judged_each_and_shown_together() {
+        let leak = leak();
+        let of = |leak, groups: &[&[Group]]| judge(truth(leak, &[]), &course(groups));
+        let leaking = of(Some(&leak), &[&[], &[], &[growing(7)]]);
+        let fine = of(None, &[&[]]);
+        let all = together(vec![(0, fine.clone()), (1, leaking.clone())]);
+        assert!(all.found && !all.accused_wrongly && all.leaks, "{all:?}");
+        assert_eq!(all.first_said_step, Some(15));
+        let accused = of(None, &[&[growing(7)]]);
+        let all = together(vec![(0, accused), (1, leaking)]);
+        assert!(all.found && all.accused_wrongly, "{all:?}");
+        assert!(all.wrong[0].starts_with("rank 0: "), "{all:?}");
+        let silent = of(Some(&leak), &[&[]]);
+        assert!(!together(vec![(0, fine), (1, silent)]).found);
+    }
+}

@@ -1,0 +1,159 @@
+//! `cargo xtask verdicts`: how often the verdicts of `memscope-ctl leaks` are right, on scripts of which it is known
+//! what is true.
+//!
+//! Each run has a daemon and a process of its own. The script calls nothing of ours: it runs inside
+//! `xtask/verdicts/driver.py`, which makes so many steps at a time, and memscope is asked in between. What is true of the
+//! scripts is what they say in comments, and `--truth` checks that by PyTorch's own recorder.
+
+mod answer;
+mod driver;
+mod judge;
+mod seeds;
+mod session;
+mod table;
+mod truth;
+mod workload;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+
+use crate::{live, venv};
+use seeds::Seeds;
+use session::Course;
+use table::Table;
+use workload::Workload;
+
+/// What to try.
+#[derive(Args, Clone, Default)]
+pub struct Options {
+    /// These workloads of tests/workloads/verdicts only
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    pub workload: Vec<String>,
+
+    /// Scripts that are generated from these seeds instead, first and last: 1000..1009
+    #[arg(long, value_name = "A..B", conflicts_with = "workload")]
+    pub seeds: Option<Seeds>,
+
+    /// A script of your own instead, which says what is true of it; may be given again
+    #[arg(long, value_name = "FILE.py", conflicts_with_all = ["workload", "seeds"])]
+    pub script: Vec<PathBuf>,
+
+    /// Only so [default: both]
+    #[arg(long)]
+    pub mode: Option<Mode>,
+
+    /// Steps of each script
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: u64,
+
+    /// Ask after so many steps, again and again
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    pub every: u64,
+
+    /// Let nothing happen for so many milliseconds after each step: the simulated device takes no time for its work
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub pace: u64,
+
+    /// Print JSON instead of tables
+    #[arg(long, conflicts_with = "truth")]
+    pub json: bool,
+
+    /// Without memscope: check by PyTorch's own recorder that what the scripts say of themselves is so
+    #[arg(long, conflicts_with = "mode")]
+    pub truth: bool,
+
+    /// Also write each answer to a file in this folder
+    #[arg(long, value_name = "DIR", conflicts_with = "truth")]
+    pub keep: Option<PathBuf>,
+
+    /// How long a script may take for a portion of its steps, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub timeout: u64,
+}
+
+/// When memscope attaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// When the script is imported, before it makes anything
+    FromStart,
+    /// After 20 steps
+    Late,
+}
+
+impl Mode {
+    /// As the table knows it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Mode::FromStart => "from-start",
+            Mode::Late => "late",
+        }
+    }
+}
+
+/// Runs the task. The table goes to standard output as Markdown and ends with what it comes to.
+pub fn run(options: &Options) -> Result<()> {
+    let installation = venv::locate(None)?;
+    // Scripts that are generated are in it as long as they run.
+    let folder = tempfile::Builder::new()
+        .prefix("memscope-verdicts-")
+        .tempdir()
+        .context("cannot make a temporary folder")?;
+    let workloads = match &options.seeds {
+        Some(seeds) => seeds.scripts(&installation, folder.path())?,
+        None if options.script.is_empty() => workload::ours(&options.workload)?,
+        None => options
+            .script
+            .iter()
+            .map(|script| Workload::read(script))
+            .collect::<Result<_>>()?,
+    };
+    let how = driver::How {
+        installation,
+        by_line: options.truth,
+        pace: options.pace,
+        patience: Duration::from_secs(options.timeout),
+    };
+    if options.truth {
+        let (table, failed) = truth::table(&how, &workloads, options.steps, options.every);
+        print!("{table}");
+        if failed > 0 {
+            bail!("{failed} of {} scripts say what is not so", workloads.len());
+        }
+        return Ok(());
+    }
+    if let Some(folder) = &options.keep {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let programs = live::build(false)?;
+    let modes = match options.mode {
+        Some(mode) => vec![mode],
+        None => vec![Mode::FromStart, Mode::Late],
+    };
+    let mut table = Table::default();
+    for workload in &workloads {
+        for mode in &modes {
+            let course = Course {
+                steps: options.steps,
+                every: options.every,
+                mode: *mode,
+                keep: options.keep.clone(),
+            };
+            let outcome = session::run(&how, &programs, workload, &course);
+            table.add(&workload.name, *mode, outcome);
+        }
+    }
+    if options.json {
+        println!("{:#}", table.json());
+    } else {
+        print!("{}", table.markdown());
+    }
+    match table.failed() {
+        0 if table.is_empty() => bail!("nothing was judged"),
+        0 => Ok(()),
+        failed => bail!("{failed} runs are not as they should be"),
+    }
+}

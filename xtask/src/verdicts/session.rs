@@ -1,0 +1,143 @@
+//! One run: a daemon, a script in one process or several, and what is said of them after each portion of steps.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::Mode;
+use super::answer::Answer;
+use super::driver::{Driver, How, Said};
+use super::judge::{Asked, Judgement, Truth, judge, together};
+use super::workload::Workload;
+use crate::live::Daemon;
+
+/// Steps before a late attach.
+const BEFORE_LATE: u64 = 20;
+
+/// How a run ended.
+pub enum Outcome {
+    /// There is something to say.
+    Judged(Judgement),
+    /// This PyTorch has not what the script needs.
+    Lacking(String),
+}
+
+/// How far, and how often it is asked.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// Steps in all.
+    pub steps: u64,
+    /// Steps between two askings.
+    pub every: u64,
+    /// When memscope attaches.
+    pub mode: Mode,
+    /// A folder that is there, for each answer as it came.
+    pub keep: Option<PathBuf>,
+}
+
+/// Runs a workload and judges what was said.
+pub fn run(how: &How, programs: &Path, workload: &Workload, course: &Course) -> Result<Outcome> {
+    let folder = tempfile::Builder::new()
+        .prefix("memscope-verdicts-")
+        .tempdir()
+        .context("cannot make a temporary folder")?;
+    let daemon = Daemon::launch(programs, &[])?;
+    let mut drivers = (0..workload.ranks)
+        .map(|rank| Driver::start(how, workload, rank, folder.path()))
+        .collect::<Result<Vec<_>>>()?;
+    for driver in &drivers {
+        if let Some(what) = driver.hear()?.lacking {
+            return Ok(Outcome::Lacking(what));
+        }
+    }
+    let before = match course.mode {
+        Mode::FromStart => {
+            attach(&daemon, &drivers)?;
+            all(&mut drivers, "setup")?;
+            0
+        }
+        Mode::Late => {
+            all(&mut drivers, "setup")?;
+            all(&mut drivers, &format!("steps {BEFORE_LATE}"))?;
+            attach(&daemon, &drivers)?;
+            BEFORE_LATE
+        }
+    };
+    let mut step = before;
+    let mut courses = vec![Vec::new(); drivers.len()];
+    while step < course.steps {
+        let portion = course.every.min(course.steps - step);
+        let said = all(&mut drivers, &format!("steps {portion}"))?;
+        step += portion;
+        for (rank, ((driver, said), asked)) in
+            drivers.iter().zip(said).zip(&mut courses).enumerate()
+        {
+            if said.steps != step {
+                bail!("the driver has made {} steps of {step}", said.steps);
+            }
+            let kept = course.keep.as_ref().map(|folder| {
+                let (name, mode) = (&workload.name, course.mode.word());
+                folder.join(format!("{name}-{mode}-rank-{rank}-step-{step:04}.json"))
+            });
+            asked.push(Asked {
+                step,
+                own: step - before,
+                answer: leaks(&daemon, &driver.pid(), kept.as_deref())?,
+            });
+        }
+    }
+    let script = workload
+        .script
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
+    let judged = (0..).zip(&courses).map(|(rank, course)| {
+        let truth = Truth {
+            script: &script,
+            leak: workload.leak_of(rank),
+            sources: &workload.sources,
+        };
+        (rank, judge(truth, course))
+    });
+    Ok(Outcome::Judged(together(judged.collect())))
+}
+
+/// Tells all the same, so that they run at the same time, and waits for all.
+fn all(drivers: &mut [Driver], words: &str) -> Result<Vec<Said>> {
+    for driver in &mut *drivers {
+        driver.tell(words)?;
+    }
+    drivers.iter().map(Driver::hear).collect()
+}
+
+/// Answers when what was there before has been read.
+fn attach(daemon: &Daemon, drivers: &[Driver]) -> Result<()> {
+    for driver in drivers {
+        asked(daemon, &["attach", "--pid", &driver.pid()])?;
+    }
+    Ok(())
+}
+
+/// Asks; the answer is also written to a file where it is to be kept.
+fn leaks(daemon: &Daemon, pid: &str, kept: Option<&Path>) -> Result<Answer> {
+    let text = asked(daemon, &["leaks", "--pid", pid, "--limit", "0"])?;
+    if let Some(file) = kept {
+        std::fs::write(file, &text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    serde_json::from_slice(&text).with_context(|| {
+        let text = String::from_utf8_lossy(&text);
+        format!("the answer on leaks is not understood: {text}")
+    })
+}
+
+fn asked(daemon: &Daemon, words: &[&str]) -> Result<Vec<u8>> {
+    let said = daemon.ask(&[&["--json"], words].concat())?;
+    if !said.status.success() {
+        bail!(
+            "memscope-ctl {}: {}",
+            words.join(" "),
+            String::from_utf8_lossy(&said.stderr)
+        );
+    }
+    Ok(said.stdout)
+}

@@ -1,4 +1,4 @@
-//! The floor of a group over time or over steps: how many of its blocks lived at the lowest moment of each
+//! The floor of a group over time or over steps: how many of its blocks, or units of bytes, lived at the lowest moment of each
 //! window.
 //!
 //! Owns: the windows, which all groups of a process share, and one group's minima in them. When
@@ -123,30 +123,30 @@ impl Floor {
         self.live
     }
 
-    /// One more.
-    pub(crate) fn came(&mut self, clock: &WindowClock) {
+    /// So many more.
+    pub(crate) fn came(&mut self, clock: &WindowClock, by: u32) {
         self.catch_up(clock);
-        self.live = self.live.saturating_add(1);
+        self.live = self.live.saturating_add(by);
     }
 
-    /// One more, which was there all the time.
-    pub(crate) fn was_there(&mut self, clock: &WindowClock) {
+    /// So many more, which were there all the time.
+    pub(crate) fn was_there(&mut self, clock: &WindowClock, by: u32) {
         self.catch_up(clock);
         let mut floors = vec![0; self.first as usize];
         floors.append(&mut self.floors);
         for floor in &mut floors {
-            *floor = floor.saturating_add(1);
+            *floor = floor.saturating_add(by);
         }
         self.floors = floors;
         self.first = 0;
-        self.lowest = self.lowest.saturating_add(1);
-        self.live = self.live.saturating_add(1);
+        self.lowest = self.lowest.saturating_add(by);
+        self.live = self.live.saturating_add(by);
     }
 
-    /// One less.
-    pub(crate) fn went(&mut self, clock: &WindowClock) {
+    /// So many less.
+    pub(crate) fn went(&mut self, clock: &WindowClock, by: u32) {
         self.catch_up(clock);
-        self.live = self.live.saturating_sub(1);
+        self.live = self.live.saturating_sub(by);
         self.lowest = self.lowest.min(self.live);
     }
 
@@ -245,12 +245,12 @@ mod tests {
         let mut clock = WindowClock::new(0, 10);
         let mut floor = Floor::new(&clock);
         clock.advance(25);
-        floor.came(&clock);
+        floor.came(&clock, 1);
         clock.advance(45);
-        floor.was_there(&clock);
+        floor.was_there(&clock, 1);
         clock.advance(55);
         assert_eq!(floor.floors(&clock), [1, 1, 1, 2, 2]);
-        floor.went(&clock);
+        floor.went(&clock, 1);
         clock.advance(1000);
         assert!(floor.floors(&clock).iter().all(|floor| *floor == 1));
     }
@@ -269,7 +269,7 @@ mod tests {
             for (gap, up) in gaps {
                 time += gap;
                 clock.advance(time);
-                if up { floor.came(&clock) } else { floor.went(&clock) }
+                if up { floor.came(&clock, 1) } else { floor.went(&clock, 1) }
                 steps.push((time, up));
             }
             clock.advance(time + tail);

@@ -31,12 +31,35 @@ pub(crate) struct ClassKey {
     pub(crate) power: u32,
 }
 
+/// What the blocks of a stack share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StackKey {
+    pub(crate) device: Option<i32>,
+    pub(crate) space: Space,
+    pub(crate) stack: StackIndex,
+}
+
+/// Bytes of a unit in which the floors of stacks are counted.
+pub(crate) const UNIT: u64 = 512;
+
+/// All that one stack allocated, whatever the sizes: what is allocated anew and a little larger each time grows in bytes only.
+#[derive(Clone, Debug)]
+pub(crate) struct OfStack {
+    pub(crate) key: StackKey,
+    pub(crate) floor: Floor,
+    /// The floor over steps.
+    pub(crate) steps: Floor,
+}
+
 /// A block's place; given back when the block goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Membership {
     /// `NONE` when there was no room for another group.
     exact: u32,
     class: u32,
+    of_stack: u32,
+    /// Its bytes, in units.
+    units: u32,
     /// The tick that it came in.
     tick: u32,
 }
@@ -48,12 +71,19 @@ impl Membership {
     pub(crate) const NOWHERE: Membership = Membership {
         exact: NONE,
         class: NONE,
+        of_stack: NONE,
+        units: 0,
         tick: 0,
     };
 
     /// Number of the group, for those who count by group.
     pub(crate) fn exact(&self) -> Option<usize> {
         (self.exact != NONE).then_some(self.exact as usize)
+    }
+
+    /// Number among the stacks.
+    pub(crate) fn of_stack(&self) -> Option<usize> {
+        (self.of_stack != NONE).then_some(self.of_stack as usize)
     }
 
     /// Number of the class.
@@ -95,6 +125,8 @@ pub(crate) struct Groups {
     by_key: FastMap<GroupKey, u32>,
     classes: Vec<Class>,
     by_class: FastMap<ClassKey, u32>,
+    of_stacks: Vec<OfStack>,
+    by_stack: FastMap<StackKey, u32>,
     /// Blocks that found no room in a group of their own.
     refused: u64,
     /// How many more to refuse before it is worth looking for empty groups again.
@@ -114,6 +146,8 @@ impl Groups {
             by_key: FastMap::default(),
             classes: Vec::new(),
             by_class: FastMap::default(),
+            of_stacks: Vec::new(),
+            by_stack: FastMap::default(),
             refused: 0,
             patience: 0,
         }
@@ -147,7 +181,7 @@ impl Groups {
         &mut self,
         time_ns: u64,
         key: GroupKey,
-        count: impl Fn(&mut Floor, &WindowClock),
+        count: impl Fn(&mut Floor, &WindowClock, u32),
     ) -> Membership {
         self.clock.advance(time_ns);
         let exact = match self.by_key.get(&key) {
@@ -156,20 +190,28 @@ impl Groups {
         };
         let class = match self.groups.get_mut(exact as usize) {
             Some(group) => {
-                count(&mut group.floor, &self.clock);
-                count(&mut group.steps, &self.ticks);
+                count(&mut group.floor, &self.clock, 1);
+                count(&mut group.steps, &self.ticks, 1);
                 group.touched_ns = time_ns;
                 group.class
             }
             None => self.class_of(&key),
         };
         if let Some(class) = self.classes.get_mut(class as usize) {
-            count(&mut class.floor, &self.clock);
-            count(&mut class.steps, &self.ticks);
+            count(&mut class.floor, &self.clock, 1);
+            count(&mut class.steps, &self.ticks, 1);
+        }
+        let units = u32::try_from(key.size.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let of_stack = self.stack_of(&key);
+        if let Some(all) = self.of_stacks.get_mut(of_stack as usize) {
+            count(&mut all.floor, &self.clock, units);
+            count(&mut all.steps, &self.ticks, units);
         }
         Membership {
             exact,
             class,
+            of_stack,
+            units,
             tick: self.tick as u32,
         }
     }
@@ -178,17 +220,53 @@ impl Groups {
     pub(crate) fn leave(&mut self, time_ns: u64, place: Membership) {
         self.clock.advance(time_ns);
         if let Some(group) = self.groups.get_mut(place.exact as usize) {
-            group.floor.went(&self.clock);
-            group.steps.went(&self.ticks);
+            group.floor.went(&self.clock, 1);
+            group.steps.went(&self.ticks, 1);
             group.freed.0 += 1;
             let lived = (self.tick as u32).saturating_sub(place.tick);
             group.freed.1 = group.freed.1.max(lived);
             group.touched_ns = time_ns;
         }
         if let Some(class) = self.classes.get_mut(place.class as usize) {
-            class.floor.went(&self.clock);
-            class.steps.went(&self.ticks);
+            class.floor.went(&self.clock, 1);
+            class.steps.went(&self.ticks, 1);
         }
+        if let Some(all) = self.of_stacks.get_mut(place.of_stack as usize) {
+            all.floor.went(&self.clock, place.units);
+            all.steps.went(&self.ticks, place.units);
+        }
+    }
+
+    fn stack_of(&mut self, key: &GroupKey) -> u32 {
+        let key = StackKey {
+            device: key.device,
+            space: key.space,
+            stack: key.stack,
+        };
+        if let Some(place) = self.by_stack.get(&key) {
+            return *place;
+        }
+        if self.of_stacks.len() >= self.limit {
+            return NONE;
+        }
+        let place = self.of_stacks.len() as u32;
+        self.of_stacks.push(OfStack {
+            key,
+            floor: Floor::new(&self.clock),
+            steps: Floor::new(&self.ticks),
+        });
+        self.by_stack.insert(key, place);
+        place
+    }
+
+    /// All stacks that allocated anything.
+    pub(crate) fn of_stacks(&self) -> impl Iterator<Item = (usize, &OfStack)> {
+        self.of_stacks.iter().enumerate()
+    }
+
+    /// All that was allocated with this key.
+    pub(crate) fn find_stack(&self, key: &StackKey) -> Option<&OfStack> {
+        self.of_stacks.get(*self.by_stack.get(key)? as usize)
     }
 
     fn class_of(&mut self, key: &GroupKey) -> u32 {

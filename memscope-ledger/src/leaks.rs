@@ -10,27 +10,16 @@ use crate::coverage;
 use crate::distribution::class_bound;
 use crate::fast_hash::FastMap;
 use crate::floor::WindowClock;
-use crate::group::{Group, GroupKey, Membership};
+use crate::group::{Group, GroupKey, Membership, OfStack, StackKey, UNIT};
+use crate::leak_judge::{Amount, Judge, Judgement, step_axis};
 use crate::process::Process;
-use crate::report::{
-    AsOf, Frame, LeakGroup, LeakQuery, LeakReport, Source, Space, StepSource, Verdict,
-};
+use crate::report::{AsOf, Frame, LeakGroup, LeakQuery, LeakReport, Source, Space, Verdict};
 use crate::stacks::{BEFORE_ATTACH, StackIndex};
 use crate::step_report;
-use crate::trend::{self, Scale};
-use crate::verdict;
 use crate::words;
 
 /// Addresses shown of a group.
 const EXAMPLES: usize = 5;
-/// Steps that a growth must have lasted, unless asked otherwise.
-const SURE_AFTER: u64 = 100;
-/// Without a step for this long, and for so many times the usual, time is what is judged by.
-const STALE_NS: u64 = 30_000_000_000;
-const STALE_STEPS: u64 = 20;
-/// Ends of steps needed to judge by them.
-const ENOUGH_TICKS: u64 = 4;
-
 /// One live block or allocation.
 struct Item {
     addr: Option<u64>,
@@ -75,32 +64,8 @@ impl Tally {
 
 /// Everything that the groups are shown by.
 struct View<'a> {
-    process: &'a Process,
-    now: u64,
-    clock: WindowClock,
+    judge: Judge<'a>,
     items: Vec<Item>,
-    steps: Option<StepAxis>,
-}
-
-/// Steps to judge by.
-struct StepAxis {
-    clock: WindowClock,
-    ticks_per_step: f64,
-    sure_after: u64,
-    step_ns: Option<u64>,
-}
-
-/// What a row of floors says.
-struct Judgement {
-    verdict: Verdict,
-    growth: u32,
-    reason: String,
-    /// When the growth began, as far as that is told by time.
-    since_ns: u64,
-    confidence: Option<f64>,
-    /// Blocks per step.
-    per_step: Option<[f64; 3]>,
-    first_step: Option<u64>,
 }
 
 /// Builds the report.
@@ -111,13 +76,16 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
     items.retain(|item| now.saturating_sub(item.born_ns) >= q.min_age_ns);
     let steps = step_report::summary(process);
     let view = View {
-        process,
-        now,
-        clock,
+        judge: Judge {
+            process,
+            now,
+            clock,
+            steps: step_axis(process, now, q, steps.median_ns),
+        },
         items,
-        steps: step_axis(process, now, q, steps.median_ns),
     };
     let mut groups = view.exact_groups();
+    groups.extend(view.stacks(&groups));
     groups.extend(view.classes(&groups));
     let growing = |group: &LeakGroup| group.verdict == Verdict::Growing;
     let growing_bytes = groups
@@ -169,29 +137,6 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
         seconds_to_full,
         coverage: coverage::notes(process),
     }
-}
-
-/// Whether steps are there to judge by.
-fn step_axis(process: &Process, now: u64, q: &LeakQuery, step_ns: Option<u64>) -> Option<StepAxis> {
-    let steps = &process.steps;
-    let (_, ticks_per_step) = steps.count(&process.stacks)?;
-    let stale = STALE_NS.max(step_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
-    // A pattern may be one allocation long: that is no measure for how long something was watched.
-    if steps.source <= StepSource::Pattern
-        || steps.ticks < ENOUGH_TICKS
-        || now.saturating_sub(steps.last_ns) > stale
-    {
-        return None;
-    }
-    Some(StepAxis {
-        clock: process.groups.ticks(),
-        ticks_per_step: ticks_per_step.max(1e-9),
-        sure_after: match q.sure_after_steps {
-            0 => SURE_AFTER,
-            steps => steps,
-        },
-        step_ns,
-    })
 }
 
 /// Every live block that belongs to a group.
@@ -253,17 +198,22 @@ impl View<'_> {
                 tallies.entry(place).or_default().add(item);
             }
         }
-        self.process
+        self.judge
+            .process
             .groups
             .groups()
             .filter_map(|(place, group)| {
                 let tally = tallies.get(&place)?;
                 let size = group.key.size as f64;
                 let row = |group: &Group, clock: Option<&WindowClock>| match clock {
-                    None => group.floor.floors(&self.clock),
+                    None => group.floor.floors(&self.judge.clock),
                     Some(clock) => group.steps.floors(clock),
                 };
-                let mut judged = self.judge(group.key.device, size, |clock| row(group, clock));
+                let mut judged =
+                    self.judge
+                        .judge(group.key.device, size, Amount::Blocks, |clock| {
+                            row(group, clock)
+                        });
                 // Blocks from before the attach have no stack: who replaces them one by one does not grow.
                 let before = GroupKey {
                     stack: BEFORE_ATTACH,
@@ -271,15 +221,17 @@ impl View<'_> {
                 };
                 if judged.verdict != Verdict::Steady
                     && group.key.stack != BEFORE_ATTACH
-                    && let Some(before) = self.process.groups.find(&before)
+                    && let Some(before) = self.judge.process.groups.find(&before)
                 {
-                    let together = self.judge(group.key.device, size, |clock| {
-                        let mut sum = row(group, clock);
-                        for (sum, part) in sum.iter_mut().zip(row(before, clock)) {
-                            *sum = sum.saturating_add(part);
-                        }
-                        sum
-                    });
+                    let together =
+                        self.judge
+                            .judge(group.key.device, size, Amount::Blocks, |clock| {
+                                let mut sum = row(group, clock);
+                                for (sum, part) in sum.iter_mut().zip(row(before, clock)) {
+                                    *sum = sum.saturating_add(part);
+                                }
+                                sum
+                            });
                     if together.verdict != Verdict::Growing {
                         judged = together;
                     }
@@ -292,7 +244,7 @@ impl View<'_> {
                     size_bytes: group.key.size,
                     ..self.group(tally, &judged, growth_bytes, group.key.size as f64)
                 };
-                if let Some(axis) = &self.steps {
+                if let Some(axis) = &self.judge.steps {
                     let lived = f64::from(group.freed.1) / axis.ticks_per_step;
                     shown.freed = (group.freed.0, lived.ceil() as u64);
                 }
@@ -306,6 +258,94 @@ impl View<'_> {
             .collect()
     }
 
+    /// Stacks whose bytes grow beyond what their exact sizes explain.
+    fn stacks(&self, exact: &[Shown]) -> Vec<Shown> {
+        let mut explained: FastMap<StackIndex, Vec<usize>> = FastMap::default();
+        for shown in exact {
+            if let (Some(place), Some(stack)) = (shown.exact, shown.stack)
+                && shown.group.verdict == Verdict::Growing
+            {
+                explained.entry(stack).or_default().push(place);
+            }
+        }
+        let by_number: FastMap<usize, &Group> = self.judge.process.groups.groups().collect();
+        let mut found = Vec::new();
+        for (number, all) in self.judge.process.groups.of_stacks() {
+            if self.judge.process.stacks.is_missing(all.key.stack) {
+                continue;
+            }
+            let parts = explained.get(&all.key.stack).map_or(&[][..], Vec::as_slice);
+            let row = |all: &OfStack, clock: Option<&WindowClock>| match clock {
+                None => all.floor.floors(&self.judge.clock),
+                Some(clock) => all.steps.floors(clock),
+            };
+            let rest = |clock: Option<&WindowClock>| {
+                let mut floors = row(all, clock);
+                for group in parts.iter().filter_map(|part| by_number.get(part)) {
+                    let units = u32::try_from(group.key.size.div_ceil(UNIT)).unwrap_or(u32::MAX);
+                    let part = match clock {
+                        None => group.floor.floors(&self.judge.clock),
+                        Some(clock) => group.steps.floors(clock),
+                    };
+                    for (rest, part) in floors.iter_mut().zip(part) {
+                        *rest = rest.saturating_sub(part.saturating_mul(units));
+                    }
+                }
+                floors
+            };
+            let mut judged = self
+                .judge
+                .judge(all.key.device, UNIT as f64, Amount::Units, rest);
+            let before = StackKey {
+                stack: BEFORE_ATTACH,
+                ..all.key
+            };
+            if judged.verdict == Verdict::Growing
+                && let Some(before) = self.judge.process.groups.find_stack(&before)
+            {
+                judged = self
+                    .judge
+                    .judge(all.key.device, UNIT as f64, Amount::Units, |clock| {
+                        let mut sum = rest(clock);
+                        for (sum, part) in sum.iter_mut().zip(row(before, clock)) {
+                            *sum = sum.saturating_add(part);
+                        }
+                        sum
+                    });
+            }
+            if judged.verdict != Verdict::Growing {
+                continue;
+            }
+            let mut tally = Tally::default();
+            for item in &self.items {
+                if item.place.of_stack() == Some(number)
+                    && !item.place.exact().is_some_and(|e| parts.contains(&e))
+                {
+                    tally.add(item);
+                }
+            }
+            if tally.count == 0 {
+                continue;
+            }
+            let growth_bytes = u64::from(judged.growth).saturating_mul(UNIT);
+            let mut group = LeakGroup {
+                device: all.key.device,
+                space: all.key.space,
+                size_bytes: tally.bytes / tally.count,
+                growth_count: 0,
+                ..self.group(&tally, &judged, growth_bytes, UNIT as f64)
+            };
+            group.reason = format!("blocks of several sizes of one stack: {}", group.reason);
+            found.push(Shown {
+                group,
+                exact: None,
+                class: usize::MAX,
+                stack: Some(all.key.stack),
+            });
+        }
+        found
+    }
+
     /// Size classes that grow beyond what their exact sizes explain.
     fn classes(&self, exact: &[Shown]) -> Vec<Shown> {
         let mut explained: FastMap<usize, Vec<usize>> = FastMap::default();
@@ -316,27 +356,29 @@ impl View<'_> {
                 explained.entry(shown.class).or_default().push(place);
             }
         }
-        let by_number: FastMap<usize, &Group> = self.process.groups.groups().collect();
+        let by_number: FastMap<usize, &Group> = self.judge.process.groups.groups().collect();
         let mut found = Vec::new();
-        for (number, class) in self.process.groups.classes() {
+        for (number, class) in self.judge.process.groups.classes() {
             let parts = explained.remove(&number).unwrap_or_default();
             let bound = class_bound(class.key.power);
-            let judged = self.judge(class.key.device, bound as f64, |clock| {
-                let mut floors = match clock {
-                    None => class.floor.floors(&self.clock),
-                    Some(clock) => class.steps.floors(clock),
-                };
-                for group in parts.iter().filter_map(|part| by_number.get(part)) {
-                    let part = match clock {
-                        None => group.floor.floors(&self.clock),
-                        Some(clock) => group.steps.floors(clock),
-                    };
-                    for (rest, part) in floors.iter_mut().zip(part) {
-                        *rest = rest.saturating_sub(part);
-                    }
-                }
-                floors
-            });
+            let judged =
+                self.judge
+                    .judge(class.key.device, bound as f64, Amount::Blocks, |clock| {
+                        let mut floors = match clock {
+                            None => class.floor.floors(&self.judge.clock),
+                            Some(clock) => class.steps.floors(clock),
+                        };
+                        for group in parts.iter().filter_map(|part| by_number.get(part)) {
+                            let part = match clock {
+                                None => group.floor.floors(&self.judge.clock),
+                                Some(clock) => group.steps.floors(clock),
+                            };
+                            for (rest, part) in floors.iter_mut().zip(part) {
+                                *rest = rest.saturating_sub(part);
+                            }
+                        }
+                        floors
+                    });
             if judged.verdict != Verdict::Growing {
                 continue;
             }
@@ -371,11 +413,18 @@ impl View<'_> {
                 words::bytes(bound),
                 group.reason
             );
+            let stack = self.foremost(number, &parts, since);
+            let told = |shown: &Shown| {
+                shown.class == usize::MAX && shown.stack.is_some() && shown.stack == stack
+            };
+            if exact.iter().any(told) {
+                continue;
+            }
             found.push(Shown {
                 group,
                 exact: None,
                 class: number,
-                stack: self.foremost(number, &parts, since),
+                stack,
             });
         }
         found
@@ -401,88 +450,15 @@ impl View<'_> {
     }
 
     fn frames(&self, stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {
-        let frames = self.process.stacks.frames_of(stack);
+        let frames = self.judge.process.stacks.frames_of(stack);
         let line = step_report::own_line(&frames).cloned();
         (frames, line)
     }
 
-    /// By steps where they are known, else by time. `floors` gives the row for a clock of steps, or for time.
-    fn judge(
-        &self,
-        device: Option<i32>,
-        bytes: f64,
-        floors: impl Fn(Option<&WindowClock>) -> Vec<u32>,
-    ) -> Judgement {
-        let Some(axis) = &self.steps else {
-            let judged = verdict::judge(&floors(None));
-            let windows = self
-                .clock
-                .width_ns()
-                .saturating_mul(judged.from_window as u64);
-            return Judgement {
-                verdict: judged.verdict,
-                growth: judged.growth,
-                reason: format!(
-                    "{} (watched {})",
-                    judged.reason,
-                    words::duration(self.now.saturating_sub(self.clock.start_ns()))
-                ),
-                since_ns: self.clock.start_ns().saturating_add(windows),
-                confidence: None,
-                per_step: None,
-                first_step: None,
-            };
-        };
-        let row = floors(Some(&axis.clock));
-        let steps = axis.clock.width_ns() as f64 / axis.ticks_per_step;
-        let scale = Scale {
-            steps,
-            sure_after: axis.sure_after,
-            urgent: false,
-        };
-        let mut judged = trend::judge(&row, scale);
-        let per_step = judged.slope.map(|slope| slope / steps);
-        let [_, middle, _] = per_step;
-        if judged.verdict == Verdict::Undecided
-            && self.is_full_within(device, middle * bytes, axis.sure_after)
-        {
-            judged = trend::judge(
-                &row,
-                Scale {
-                    urgent: true,
-                    ..scale
-                },
-            );
-        }
-        let first_tick = (judged.first_window as u64).saturating_mul(axis.clock.width_ns());
-        let first_step = (first_tick as f64 / axis.ticks_per_step).floor() as u64 + 1;
-        let grown = judged.growth > 0;
-        let back = judged.windows as f64 * steps * axis.step_ns.unwrap_or(0) as f64;
-        Judgement {
-            verdict: judged.verdict,
-            growth: judged.growth,
-            reason: judged.reason,
-            since_ns: self.now.saturating_sub(back as u64),
-            confidence: judged.confidence.filter(|_| grown),
-            per_step: grown.then_some(per_step),
-            first_step: grown.then_some(first_step),
-        }
-    }
-
-    /// Whether so much growth fills the device before it would be called one.
-    fn is_full_within(&self, device: Option<i32>, bytes_per_step: f64, steps: u64) -> bool {
-        let rows = self.process.devices.iter();
-        let mut free = rows
-            .filter(|row| row.ordinal == device)
-            .filter_map(|row| row.free_bytes);
-        let growth = bytes_per_step * steps as f64;
-        growth > 0.0 && free.any(|(free, _)| (free as f64) < growth)
-    }
-
     fn group(&self, tally: &Tally, judged: &Judgement, growth_bytes: u64, bytes: f64) -> LeakGroup {
         let per_step = judged.per_step.map(|slopes| slopes.map(|s| s * bytes));
-        let step_ns = self.steps.as_ref().and_then(|axis| axis.step_ns);
-        let seconds = self.now.saturating_sub(judged.since_ns) as f64 / 1e9;
+        let step_ns = self.judge.steps.as_ref().and_then(|axis| axis.step_ns);
+        let seconds = self.judge.now.saturating_sub(judged.since_ns) as f64 / 1e9;
         let growth_bytes_per_s = match (per_step, step_ns) {
             (Some([_, middle, _]), Some(step_ns)) if step_ns > 0 => middle / (step_ns as f64 / 1e9),
             _ if seconds > 0.0 => growth_bytes as f64 / seconds,
@@ -498,8 +474,8 @@ impl View<'_> {
             growth_count: u64::from(judged.growth),
             growth_bytes,
             growth_bytes_per_s,
-            oldest_age_ns: self.now.saturating_sub(tally.oldest_ns),
-            newest_age_ns: self.now.saturating_sub(tally.newest_ns),
+            oldest_age_ns: self.judge.now.saturating_sub(tally.oldest_ns),
+            newest_age_ns: self.judge.now.saturating_sub(tally.newest_ns),
             verdict: judged.verdict,
             confidence: judged.confidence,
             growth_bytes_per_step: per_step,

@@ -28,6 +28,7 @@ mod gauge;
 mod group;
 mod held;
 mod host;
+mod leak_judge;
 mod leaks;
 mod ledger;
 mod loss;

@@ -384,6 +384,11 @@ impl Stacks {
         }
     }
 
+    /// Whether an index stands for a reason why there is no stack.
+    pub(crate) fn is_missing(&self, index: StackIndex) -> bool {
+        place(index) < KINDS
+    }
+
     /// The frames of a stack, innermost first; none where there is no stack.
     pub(crate) fn frames_of(&self, index: StackIndex) -> Vec<Frame> {
         self.stack(index).frames

@@ -172,9 +172,9 @@ fn whole_steps(process: &Process) -> Vec<Row> {
                     match steps.source {
                         StepSource::Pattern => row.step,
                         _ if steps.ranges => row.step,
-                        _ => steps
-                            .leading()
-                            .map_or(row.step, |(_, key)| key.count - behind),
+                        _ => leading
+                            .as_ref()
+                            .map_or(row.step, |leading| leading.count.saturating_sub(behind)),
                     }
                 }
             },

@@ -46,6 +46,15 @@ pub(crate) struct Scale {
     pub(crate) sure_after: u64,
     /// The device is full before that.
     pub(crate) urgent: bool,
+    /// How an amount is said.
+    pub(crate) amount: fn(u32) -> String,
+    /// What grew must be so many times what was ever given back.
+    pub(crate) above_falls: u32,
+}
+
+/// Amounts that are blocks.
+pub(crate) fn blocks(count: u32) -> String {
+    format!("{count} blocks")
 }
 
 /// Judges the floors of the windows that are over.
@@ -105,13 +114,15 @@ pub(crate) fn judge(floors: &[u32], scale: Scale) -> Trend {
         (
             Verdict::Steady,
             format!(
-                "it goes up and down: {fall} blocks were given back, the floor rose by {growth}"
+                "it goes up and down: {} were given back, the floor rose by {}",
+                (scale.amount)(fall),
+                (scale.amount)(growth)
             ),
         )
-    } else if fall.saturating_mul(2) > growth {
+    } else if fall.saturating_mul(scale.above_falls) > growth {
         (
             Verdict::Undecided,
-            format!("{rose}, but {fall} blocks were given back"),
+            format!("{rose}, but {} were given back", (scale.amount)(fall)),
         )
     } else if growth < ENOUGH_BLOCKS || count < ENOUGH_RISES || windows < ENOUGH_WINDOWS {
         (Verdict::Undecided, format!("{rose}, too few to tell"))
@@ -229,6 +240,8 @@ mod tests {
         steps: 1.0,
         sure_after: 100,
         urgent: false,
+        amount: blocks,
+        above_falls: 2,
     };
 
     fn verdict(row: impl IntoIterator<Item = u32>, steps: f64) -> Verdict {

@@ -57,6 +57,7 @@ fn program(read_at: Option<u64>, plant: bool) -> LeakReport {
     }
     let query = LeakQuery {
         include_steady: true,
+        sure_after_steps: 50,
         ..LeakQuery::default()
     };
     ledger.leaks(P, as_of(sim.time), &query).unwrap()

@@ -58,8 +58,8 @@ impl TableRows {
                 found: names.clone(),
             })?;
         let found = columns(&connection, table).map_err(cannot("list the table's columns"))?;
-        let has = |column: &&str| found.iter().any(|own| own.eq_ignore_ascii_case(column));
-        if found.len() != COLUMNS.len() || !COLUMNS.iter().all(|column| has(&column)) {
+        let has = |column: &str| found.iter().any(|own| own.eq_ignore_ascii_case(column));
+        if found.len() != COLUMNS.len() || !COLUMNS.iter().all(|column| has(column)) {
             return Err(DumpError::TableColumns {
                 path: path.to_owned(),
                 table: (*table).to_owned(),

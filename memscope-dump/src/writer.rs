@@ -251,7 +251,7 @@ fn line(out: &mut impl Write, row: &Row) -> io::Result<()> {
 }
 
 /// A cell that has quotes where it could not be read without them.
-fn plain(out: &mut impl Write, text: &str) -> io::Result<()> {
+pub(crate) fn plain(out: &mut impl Write, text: &str) -> io::Result<()> {
     if text.contains([',', '"', '\n', '\r']) {
         quoted(out, text)?;
     } else {

@@ -210,21 +210,26 @@ fn judge(mut all: Steps, start_index: usize) -> Verdict {
     let [a, b, c, ..] = *chosen else {
         return Verdict::StartBeyondEnd { start_index };
     };
+    let mut given: Vec<Option<Leak>> = Vec::new();
     // By address: a free takes every block that was given out there.
-    let mut live: HashMap<Option<u64>, Vec<Leak>> = HashMap::new();
+    let mut live: HashMap<Option<u64>, Vec<usize>> = HashMap::new();
     for (id, step) in all.steps {
         match step {
             Step::Malloc { ptr, size } if (a..=b).contains(&id) => {
-                live.entry(ptr).or_default().push(Leak { id, ptr, size });
+                live.entry(ptr).or_default().push(given.len());
+                given.push(Some(Leak { id, ptr, size }));
             }
             Step::Free { ptr } if (a..=c).contains(&id) => {
-                live.remove(&ptr);
+                for place in live.remove(&ptr).unwrap_or_default() {
+                    if let Some(leak) = given.get_mut(place) {
+                        *leak = None;
+                    }
+                }
             }
             _ => {}
         }
     }
-    let mut leaks: Vec<Leak> = live.into_values().flatten().collect();
-    leaks.sort_by_key(|leak| leak.id);
+    let leaks = given.into_iter().flatten().collect();
     Verdict::Leaks(leaks)
 }
 

@@ -47,16 +47,10 @@ impl Reader {
         };
         // Asked before it is opened: opening a pipe waits for its writer.
         let about = std::fs::metadata(path).map_err(cannot)?;
-        let kind = about.file_type();
-        if !kind.is_file() {
-            let found = if kind.is_dir() {
-                "a folder"
-            } else {
-                "a pipe, socket or device"
-            };
+        if !about.is_file() {
             return Err(DumpError::NotAFile {
                 path: path.to_owned(),
-                found,
+                found: kind(about.is_dir()),
             });
         }
         if about.len() == 0 {
@@ -87,6 +81,15 @@ impl Reader {
             Rows::Csv(Box::new(CsvRows::open(path, file)?))
         };
         Ok(Reader { rows, ended: false })
+    }
+}
+
+/// What stands where a file should.
+pub(crate) const fn kind(is_folder: bool) -> &'static str {
+    if is_folder {
+        "a folder"
+    } else {
+        "a pipe, socket or device"
     }
 }
 

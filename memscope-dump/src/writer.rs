@@ -4,7 +4,9 @@ use crate::error::DumpError;
 use crate::row::{COLUMNS, NOTHING, Row, header};
 use crate::sqlite::TABLES;
 use rusqlite::Connection;
+use std::fs::Permissions;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, TempPath};
 
@@ -73,6 +75,14 @@ impl Writer {
     /// # Errors
     /// The folder cannot be written to.
     pub fn create(path: &Path, format: Format) -> Result<Writer, DumpError> {
+        // What a link points to is replaced, not the link; and a device is not replaced by a file.
+        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if path.exists() && !path.is_file() {
+            return Err(DumpError::NotAFile {
+                path: path.to_owned(),
+                found: crate::reader::kind(path.is_dir()),
+            });
+        }
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -81,7 +91,12 @@ impl Writer {
             path: path.to_owned(),
             source,
         };
-        let file = NamedTempFile::new_in(folder).map_err(cannot)?;
+        // The umask narrows this, as for any file.
+        let file = tempfile::Builder::new()
+            .prefix(".memscope-")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder)
+            .map_err(cannot)?;
         let out = match format {
             Format::Csv => {
                 let mut out = BufWriter::new(file);

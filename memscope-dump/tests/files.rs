@@ -88,6 +88,23 @@ fn a_line_is_written_to_the_byte() {
 }
 
 #[test]
+fn devices_are_not_replaced_and_links_are_kept() {
+    for format in [Format::Csv, Format::Db] {
+        for path in ["/dev/null", "/tmp"] {
+            let error = Writer::create(Path::new(path), format).unwrap_err();
+            assert!(matches!(error, DumpError::NotAFile { .. }), "{error:?}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (link, target) = (folder.path().join("link"), file(&folder, "target", ""));
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        Writer::create(&link, format).unwrap().finish().unwrap();
+        assert!(link.is_symlink());
+        assert!(std::fs::metadata(&target).unwrap().len() > 0);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}
+
+#[test]
 fn a_table_is_written_as_msmemscope_writes_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");

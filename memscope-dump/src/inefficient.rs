@@ -149,7 +149,7 @@ fn step(path: &Path, row: &Row, number: u64) -> Result<Option<(Pool, Step)>, Dum
     };
     let size = match what {
         What::Malloc => size_of(path, row)?,
-        _ => row.attr_number("size").unwrap_or(0),
+        _ => row.size().unwrap_or(0),
     };
     let step = Step {
         id: row.id,

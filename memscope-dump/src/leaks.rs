@@ -187,7 +187,7 @@ pub fn offline_leaks(
 
 /// The bytes of an allocation.
 pub(crate) fn size_of(path: &std::path::Path, row: &Row) -> Result<u64, DumpError> {
-    row.attr_number("size").ok_or_else(|| DumpError::Row {
+    row.size().ok_or_else(|| DumpError::Row {
         path: path.to_owned(),
         line: row.line,
         id: Some(row.id.to_string()),

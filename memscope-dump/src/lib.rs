@@ -12,6 +12,8 @@ pub mod attr;
 pub mod compare;
 mod csv_file;
 mod error;
+#[cfg(feature = "events")]
+pub mod events;
 mod float;
 pub mod inefficient;
 pub mod leaks;

@@ -154,6 +154,12 @@ impl Row {
         self.attr.get(name).and_then(any_number)
     }
 
+    /// Bytes of the block. The older generation has those of a free negative.
+    pub fn size(&self) -> Option<u64> {
+        let text = self.attr.get("size")?.trim();
+        any_number(text.strip_prefix('-').unwrap_or(text))
+    }
+
     /// What the column `Ptr` says: `0x` and 16 digits, or `N/A`.
     pub fn ptr_text(&self) -> String {
         self.ptr.map_or_else(|| NOTHING.to_owned(), hex)

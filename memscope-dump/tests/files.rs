@@ -132,13 +132,15 @@ fn the_older_generation_is_read() {
     let text = format!(
         "{HEADER}\r\n\
          1,SYSTEM,acl init,N/A,1746006014162153,25,25,N/A,N/A,,,\r\n\
+         3,FREE,PTA,N/A,1746006024182194,25,25,1,206,\"{{addr:206,size:-512,owner:,total:2097152,used:3537408}}\",,\r\n\
          2,MALLOC,HAL,N/A,1746006014361575,25,25,host,20615843020800,\"{{addr:20615843020800,size:16384,owner:,MID:7}}\",,\r\n"
     );
     let read = rows(&file(&folder, "old.csv", &text));
     assert!(read.iter().all(Row::is_older));
-    assert_eq!(read[1].ptr, Some(20_615_843_020_800));
-    assert_eq!(read[1].device, Device::Host);
-    assert_eq!(read[1].attr_number("size"), Some(16384));
+    assert_eq!(read[1].size(), Some(512));
+    assert_eq!(read[2].ptr, Some(20_615_843_020_800));
+    assert_eq!(read[2].device, Device::Host);
+    assert_eq!(read[2].size(), Some(16384));
     assert!(!malloc().is_older());
 }
 

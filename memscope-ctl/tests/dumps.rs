@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{Answer, ctl};
+use common::{Answer, command, ctl, run};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Where no daemon answers.
@@ -231,4 +232,57 @@ fn files_that_are_none() {
     assert!(answer.err.contains("cannot be written"), "{}", answer.err);
     let answer = ask(&["--recording", "r", "inefficient", &good]);
     assert_eq!(answer.code, 2);
+}
+
+/// Something that is called memscoped, and answers as a script says.
+fn with_memscoped(folder: &Path, script: &str, args: &[&str]) -> Answer {
+    let program = folder.join("memscoped");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut asked = command(Path::new("/nonexistent/s.sock"), args);
+    asked.env("MEMSCOPED", program);
+    run(asked)
+}
+
+#[test]
+fn an_import_is_memscopeds_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = golden("inefficient_1.csv");
+    let args = ["import", &file, "-o", "run.mscope"];
+    let script = r#"test "$1 $3 $4" = "--import --output run.mscope" || exit 9
+echo '{"recording":"run.mscope","rows":1200,"rows_left_out":7,"events":300,"processes":2}'"#;
+    let answer = with_memscoped(folder.path(), script, &args);
+    assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+    assert!(
+        answer
+            .out
+            .contains("1,200 rows became 300 events of 2 processes in run.mscope")
+    );
+    assert!(
+        answer.out.contains("7 rows have no event"),
+        "{}",
+        answer.out
+    );
+    let json = with_memscoped(folder.path(), script, &[&args[..], &["--json"]].concat()).json();
+    assert_eq!(json["rows_left_out"], 7);
+
+    let script = "echo 'memscoped: run.mscope is there already' >&2; exit 1";
+    let answer = with_memscoped(folder.path(), script, &args);
+    assert_eq!(answer.code, 1);
+    assert!(
+        answer.err.contains("run.mscope is there already"),
+        "{}",
+        answer.err
+    );
+    let answer = with_memscoped(folder.path(), "echo nonsense", &args);
+    assert_eq!(answer.code, 1);
+    let answer = with_memscoped(folder.path(), "kill -9 $$", &args);
+    assert_eq!(answer.code, 1);
+    assert!(answer.err.contains("it ended"), "{}", answer.err);
+    let answer = with_memscoped(
+        folder.path(),
+        "",
+        &["import", "/nonexistent.csv", "-o", "x"],
+    );
+    assert!(answer.err.contains("cannot be read"), "{}", answer.err);
 }

@@ -46,6 +46,28 @@ Exit codes: 0 done; 1 the file cannot be read or written.")]
 Exit codes: 0 done; 1 a file cannot be read, has nothing to compare by, or the two differ too
 much; 6 they could not be aligned within a minute.")]
     Compare(Compare),
+    /// Make a recording of a dump of msMemScope's, for all other questions.
+    ///
+    /// Blocks of the pools of PyTorch, ATB and MindSpore, what the driver gave out, marks, kernel launches
+    /// and Python stacks are in the recording; its coverage says what is not. Runs `memscoped --import`.
+    #[command(after_help = "Examples:
+  memscope-ctl import memscope_dump_20251120.csv -o run.mscope
+  memscope-ctl --recording run.mscope stats
+  memscope-ctl --recording run.mscope top
+  memscope-ctl --recording run.mscope snapshot -o s.pickle   for https://pytorch.org/memory_viz
+
+Exit codes: 0 done; 1 the file cannot be read, or the recording cannot be written.")]
+    Import(Import),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Import {
+    /// A dump: memscope_dump_*.csv or .db.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The recording: a folder that is not there yet, or is empty.
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
 }
 
 #[derive(Debug, ClapArgs)]

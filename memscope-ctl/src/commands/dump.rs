@@ -1,13 +1,14 @@
-//! `check-leaks`, `inefficient` and `compare`: msMemScope's files, without a daemon.
+//! `check-leaks`, `inefficient`, `compare` and `import`: msMemScope's files, without a daemon that runs.
 
 use super::interrupted;
 use super::snapshot::Target;
 use crate::args::Args;
 use crate::args::dump::{
-    CheckLeaks, Compare, CompareLevel, DumpCommand, Inefficient, InefficientType,
+    CheckLeaks, Compare, CompareLevel, DumpCommand, Import, Inefficient, InefficientType,
 };
 use crate::failure::{Exit, Failure};
 use crate::output;
+use crate::recording::find_memscoped;
 use crate::render::dump as render;
 use memscope_dump::compare::{self, CompareError, Level, Side};
 use memscope_dump::inefficient::{self, Kind, Question};
@@ -15,6 +16,7 @@ use memscope_dump::leaks::{self, LeaksError};
 use memscope_dump::{DumpError, Format, Reader, Writer};
 use std::error::Error;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// What msMemScope gives an alignment.
@@ -32,6 +34,11 @@ pub(super) async fn run(command: &DumpCommand, args: &Args) -> Result<Exit, Fail
         DumpCommand::CheckLeaks(request) => check_leaks(request, json),
         DumpCommand::Inefficient(request) => inefficient(request, json).await,
         DumpCommand::Compare(request) => compare(request, json),
+        DumpCommand::Import(request) => tokio::select! {
+            result = import(request, json) => result,
+            // Ends memscoped, too: it is killed when it is dropped.
+            code = interrupted() => Ok(code),
+        },
     }
 }
 
@@ -178,6 +185,49 @@ fn compare(request: &Compare, json: bool) -> Result<Exit, Failure> {
         output::json(&render::differences_document(request, &differences))?;
     } else {
         output::text(&render::differences(request, &differences))?;
+    }
+    Ok(Exit::Done)
+}
+
+async fn import(request: &Import, json: bool) -> Result<Exit, Failure> {
+    // Told in the words for dumps, before memscoped is sought.
+    drop(Reader::open(&request.file).map_err(no_dump)?);
+    let program = find_memscoped();
+    let ended = tokio::process::Command::new(&program)
+        .arg("--import")
+        .arg(&request.file)
+        .arg("--output")
+        .arg(&request.output)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(|source| Failure::NoReplayer { program, source })?;
+    let failed = |what: String| Failure::Refused {
+        exit: Exit::Failed,
+        code: "not_imported".to_owned(),
+        what,
+        hint: Some(
+            "is the dump whole, is there room, and are memscoped and memscope-ctl of one version?"
+                .to_owned(),
+        ),
+    };
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        let words = last.map_or_else(|| format!("it ended: {}", ended.status), str::to_owned);
+        let words = words.strip_prefix("memscoped: ").unwrap_or(&words);
+        return Err(failed(format!(
+            "memscoped cannot import {}: {words}",
+            request.file.display()
+        )));
+    }
+    let made: render::Made = serde_json::from_slice(&ended.stdout)
+        .map_err(|error| failed(format!("memscoped did not say what it made: {error}")))?;
+    if json {
+        output::json(&made)?;
+    } else {
+        output::text(&render::made(&made))?;
     }
     Ok(Exit::Done)
 }

@@ -1,4 +1,4 @@
-//! `check-leaks`, `inefficient`, `compare`.
+//! `check-leaks`, `inefficient`, `compare`, `import`.
 
 use super::table::{Column, table};
 use crate::args::dump::{CheckLeaks, Compare, CompareLevel, Inefficient};
@@ -7,7 +7,7 @@ use memscope_dump::Device;
 use memscope_dump::compare::Difference;
 use memscope_dump::inefficient::{Finding, Kind};
 use memscope_dump::leaks::{Leak, Report, Verdict};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::path::Path;
 
@@ -352,5 +352,42 @@ pub(crate) fn differences(request: &Compare, differences: &[Difference]) -> Stri
     if let Some(out) = &request.output {
         text.push_str(&format!("Written to {}\n", plain(&path(out))));
     }
+    text
+}
+
+// ---- import
+
+/// What memscoped says of a recording that it made.
+#[derive(Deserialize, Serialize)]
+pub(crate) struct Made {
+    recording: String,
+    rows: u64,
+    rows_left_out: u64,
+    events: u64,
+    processes: u64,
+}
+
+/// What was made, and how to ask it.
+pub(crate) fn made(made: &Made) -> String {
+    let recording = plain(&made.recording);
+    let mut text = format!(
+        "{} rows became {} events of {} in {recording}\n",
+        grouped(made.rows),
+        grouped(made.events),
+        if made.processes == 1 {
+            "1 process".to_owned()
+        } else {
+            format!("{} processes", grouped(made.processes))
+        },
+    );
+    if made.rows_left_out > 0 {
+        text.push_str(&format!(
+            "{} rows have no event: the coverage of each answer says which\n",
+            grouped(made.rows_left_out)
+        ));
+    }
+    text.push_str(&format!(
+        "Ask it: memscope-ctl --recording {recording} stats\n"
+    ));
     text
 }

@@ -20,6 +20,8 @@ pub mod leaks;
 mod myers;
 mod reader;
 pub mod row;
+#[cfg(feature = "events")]
+pub mod rows;
 mod sqlite;
 mod tree;
 mod writer;

@@ -4,7 +4,7 @@
 use memscope_decode::{DaemonRecord, Decoder, Outcome, SiteDefined, Stamp, encode};
 use memscope_ledger::event::{
     Body, Call, CallOp, CoverageNote, Event, EventId, Layer, Mark, MarkKind, MarkSource, PoolOom,
-    PoolReport, PoolTrace, ProcessFacts, ProcessHandle, StackRef, StackSeen, TraceAction,
+    PoolReport, PoolTrace, ProcessHandle, StackRef, StackSeen, TraceAction,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -174,6 +174,6 @@ fn what_only_probes_tell_has_no_record() {
             .unwrap()
             .is_none()
     );
-    let facts = Body::Attached(Box::new(ProcessFacts::default()));
+    let facts = Body::Attached(Box::default());
     assert!(encode(&event(facts), 0).unwrap().is_some());
 }

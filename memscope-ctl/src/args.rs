@@ -1,5 +1,6 @@
 //! The command line. Its help is the documentation.
 
+pub(crate) mod dump;
 mod trigger;
 
 pub(crate) use trigger::{AddTrigger, GetKept, Kept, KeptCommand, Trigger, TriggerCommand};
@@ -218,6 +219,8 @@ pub(crate) enum Command {
     ///
     /// A reader that is too slow misses events; `missed` says how many just before an event.
     Events(Events),
+    #[command(flatten)]
+    Dump(dump::DumpCommand),
 }
 
 #[derive(Debug, ClapArgs)]

@@ -122,7 +122,7 @@ impl Replayer {
 }
 
 /// MEMSCOPED, else the one beside this program, else the one in PATH.
-fn find_memscoped() -> PathBuf {
+pub(crate) fn find_memscoped() -> PathBuf {
     if let Some(named) = std::env::var_os("MEMSCOPED").filter(|name| !name.is_empty()) {
         return named.into();
     }

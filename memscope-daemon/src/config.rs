@@ -101,6 +101,20 @@ pub struct Config {
     #[arg(long, value_name = "MOMENT", requires = "replay", value_parser = as_of)]
     pub as_of: Option<(u64, u64)>,
 
+    /// Make a recording of a dump of msMemScope's (memscope_dump_*.csv or .db) instead of tracing, and end.
+    /// Needs no privileges.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "output",
+        conflicts_with = "replay"
+    )]
+    pub import: Option<PathBuf>,
+
+    /// Where --import puts the recording: a folder that is not there yet, or is empty.
+    #[arg(long, value_name = "DIR", requires = "import")]
+    pub output: Option<PathBuf>,
+
     /// What to log (`info`, `debug`, `memscope_daemon=trace`, …).
     #[arg(long, env = "MEMSCOPE_LOG", default_value = "info")]
     pub log: String,

@@ -14,7 +14,7 @@ use memscope_daemon::serve::Serving;
 use memscope_daemon::snapshots::{self, Limits};
 use memscope_daemon::tracer::{Order, Tracer, told_channel};
 use memscope_daemon::triggers::Triggers;
-use memscope_daemon::{clock, replay};
+use memscope_daemon::{clock, import, replay};
 use memscope_journal::{ClockPair, Journal};
 use memscope_ledger::LedgerConfig;
 use memscope_rpc::{
@@ -61,6 +61,11 @@ fn log_filter(words: &str) -> tracing_subscriber::EnvFilter {
 }
 
 fn run(config: &Config) -> Result<()> {
+    if let (Some(file), Some(output)) = (&config.import, &config.output) {
+        let made = import::import(file, output)?;
+        println!("{}", serde_json::to_string(&made)?);
+        return Ok(());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

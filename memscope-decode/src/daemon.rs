@@ -358,7 +358,7 @@ impl Json<'_> {
     }
 }
 
-fn put(record: &mut [u8], at: usize, bytes: &[u8]) {
+pub(crate) fn put(record: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = record.get_mut(at..at + bytes.len()) {
         place.copy_from_slice(bytes);
     }

@@ -22,6 +22,7 @@
 mod bytes;
 mod daemon;
 mod decoder;
+mod encode;
 mod held;
 mod kernel;
 mod outcome;
@@ -36,6 +37,7 @@ pub use daemon::{
     KIND_SITE_DEFINED, KIND_STACK_WHOLE, REPEATED, SiteDefined, Stamp,
 };
 pub use decoder::Decoder;
+pub use encode::encode;
 pub use held::held_parts;
 pub use kernel::{Calibration, DyingCode, StackCopy, calibration, call_op, dying_code, stack_copy};
 pub use outcome::{Malformed, Notice, Outcome, Skipped, What};

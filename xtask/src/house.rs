@@ -42,6 +42,7 @@ const RULES: &[Rule] = &[
             "memscope-rpc/",
             "memscope-decode/",
             "memscope-export/",
+            "memscope-dump/",
             "memscope-journal/",
             "memscope-site/",
             "memscope-python/",
@@ -69,6 +70,22 @@ const RULES: &[Rule] = &[
         words: &["std::", "alloc::"],
         allowed: &["!clients/mark/src/"],
         why: "the mark library runs inside other programs: it allocates nothing and needs only core",
+    },
+    Rule {
+        words: &[
+            "std::net",
+            "std::process",
+            "tokio::",
+            "SystemTime::now",
+            "Instant::now",
+        ],
+        allowed: &["!memscope-dump/src/"],
+        why: "msMemScope's files are read and written without a clock, a process or the network",
+    },
+    Rule {
+        words: &["memscope_dump::"],
+        allowed: &["memscope-dump/", "memscope-daemon/", "memscope-ctl/"],
+        why: "msMemScope's files concern the two programs only",
     },
 ];
 

@@ -309,7 +309,7 @@ impl Target {
         Ok(Kind::Beside(BufWriter::new(beside), path))
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.bytes += bytes.len() as u64;
         match &mut self.kind {
             Kind::Stdout(out) => out.write_all(bytes).map_err(cannot_print),

@@ -3,6 +3,7 @@
 pub(crate) mod attach;
 pub(crate) mod diff;
 pub(crate) mod doctor;
+pub(crate) mod dump;
 pub(crate) mod leaks;
 pub(crate) mod pool;
 pub(crate) mod processes;

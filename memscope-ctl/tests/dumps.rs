@@ -1,0 +1,288 @@
+//! msMemScope's files: no daemon is asked.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Answer, command, ctl, run};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Where no daemon answers.
+fn ask(args: &[&str]) -> Answer {
+    ctl(Path::new("/nonexistent/s.sock"), args)
+}
+
+fn golden(name: &str) -> String {
+    let folder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../memscope-dump/tests/golden/"
+    );
+    format!("{folder}{name}")
+}
+
+fn expected(name: &str) -> serde_json::Value {
+    serde_json::from_str(&fs::read_to_string(golden(name)).unwrap()).unwrap()
+}
+
+#[test]
+fn leaks_between_marks() {
+    let file = golden("offline_leaks_1.csv");
+    let question = [
+        "check-leaks",
+        &file,
+        "--mark",
+        "memscope golden",
+        "--start-index",
+        "1",
+    ];
+    let answer = ask(&question);
+    assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+    let messages = expected("offline_leaks_1.expected.json")["1"]["messages"].clone();
+    for line in messages.as_array().unwrap() {
+        assert!(
+            answer.out.lines().any(|own| own == line),
+            "{line}\n{}",
+            answer.out
+        );
+    }
+    assert!(answer.out.contains("Device 2 has fewer than 3 data points"));
+
+    let json = ask(&[&question[..], &["--json", "--exit-code"]].concat());
+    assert_eq!(json.code, 10);
+    let devices = json.json()["devices"].clone();
+    assert_eq!(devices[0]["verdict"], "leaks");
+    assert_eq!(devices[0]["leaks"][0]["id"], 63);
+    assert_eq!(devices[0]["leaks"][0]["size_bytes"], 33 << 20);
+    let few = devices
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["device"] == "2")
+        .unwrap();
+    assert_eq!(few["verdict"], "too_few_marks");
+    assert!(few["leaked_bytes"].is_null());
+}
+
+#[test]
+fn marks_that_are_not_there() {
+    let file = golden("offline_leaks_1.csv");
+    let answer = ask(&["check-leaks", &file, "--mark", "step", "--json"]);
+    assert_eq!(answer.code, 1);
+    let error = answer.json()["error"].clone();
+    assert_eq!(error["code"], "no_marks");
+    assert_eq!(
+        error["message"],
+        "no mark is called \"step\"; the marks there are: \"another mark\", \"memscope golden\""
+    );
+    let answer = ask(&[
+        "check-leaks",
+        &file,
+        "--mark",
+        "memscope golden",
+        "--start-index",
+        "9",
+    ]);
+    assert_eq!(answer.code, 1);
+    assert!(answer.err.contains("--start-index"), "{}", answer.err);
+}
+
+#[test]
+fn inefficient_blocks() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = golden("inefficient_1.csv");
+    let types = [
+        "inefficient",
+        &file,
+        "--idle-threshold",
+        "60",
+        "--type",
+        "early_allocation",
+        "--json",
+    ];
+    let answer = ask(&types).json();
+    let blocks = answer["blocks"].as_array().unwrap();
+    let of = &expected("inefficient_1.expected.json")["early_only"]["by_malloc_row_id"];
+    assert_eq!(blocks.len(), of.as_object().unwrap().len());
+    for block in blocks {
+        assert_eq!(block["types"], of[block["id"].to_string()], "{block}");
+    }
+    for name in ["out.csv", "out.db"] {
+        let out = folder.path().join(name);
+        let out = out.to_str().unwrap();
+        let answer = ask(&[
+            "inefficient",
+            &file,
+            "--min-size",
+            "1MiB",
+            "--idle-threshold",
+            "25",
+            "-o",
+            out,
+        ]);
+        assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+        assert!(answer.out.contains("early_allocation: ") && answer.out.contains(" left out"));
+        // The same file may be written anew.
+        let again = ask(&[
+            "inefficient",
+            out,
+            "--min-size",
+            "1MiB",
+            "--idle-threshold",
+            "25",
+            "-o",
+            out,
+            "--json",
+        ]);
+        assert_eq!(
+            again.json()["blocks"].as_array().unwrap().len(),
+            21,
+            "{name}"
+        );
+    }
+    let text = fs::read_to_string(folder.path().join("out.csv")).unwrap();
+    assert_eq!(text.matches("inefficient_type:").count(), 21);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn two_dumps_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (golden("inefficient_1.csv"), golden("inefficient_2.csv"));
+    let out = folder.path().join("memory_compare.csv");
+    let answer = ask(&[
+        "compare",
+        &one,
+        &two,
+        "-o",
+        out.to_str().unwrap(),
+        "--limit",
+        "3",
+    ]);
+    assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+    assert!(answer.out.contains("in both") && answer.out.contains("smaller differences left out"));
+    let text = fs::read_to_string(&out).unwrap();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some(",,,Base,Compare"));
+    assert!(
+        lines
+            .next()
+            .unwrap()
+            .starts_with("Event,Name,Device Id,Allocated Memory(byte)")
+    );
+    let json = ask(&["compare", &one, &two, "--json"]).json();
+    assert_eq!(json["entries"].as_array().unwrap().len(), lines.count());
+    let answer = ask(&["compare", &one, &one]);
+    assert!(
+        answer.out.contains("No operator or kernel differs"),
+        "{}",
+        answer.out
+    );
+    let answer = ask(&["compare", &one, &two, "--level", "kernel"]);
+    assert_eq!(answer.code, 1);
+    assert!(
+        answer.err.contains("has no kernel launches"),
+        "{}",
+        answer.err
+    );
+}
+
+#[test]
+fn files_that_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let cases = [
+        (path("empty.csv", ""), "is empty"),
+        (
+            path("other.csv", "a,b\n1,2\n"),
+            "does not begin with the header",
+        ),
+        (path("text.db", "no database"), "is no SQLite file"),
+        (
+            folder.path().to_str().unwrap().to_owned(),
+            "no regular file but a folder",
+        ),
+        ("/dev/zero".to_owned(), "no regular file"),
+        ("/nonexistent.csv".to_owned(), "cannot be read"),
+    ];
+    for (file, words) in &cases {
+        for command in [
+            vec!["check-leaks", file, "--mark", "m"],
+            vec!["inefficient", file],
+            vec!["compare", file, file],
+        ] {
+            let answer = ask(&[&command[..], &["--json"]].concat());
+            assert_eq!(answer.code, 1, "{command:?}");
+            assert!(
+                answer.err.contains(words) && answer.err.contains("try: "),
+                "{}",
+                answer.err
+            );
+            assert_eq!(answer.json()["error"]["code"], "no_dump");
+        }
+    }
+    let good = golden("inefficient_1.csv");
+    let answer = ask(&["inefficient", &good, "-o", "/nonexistent/out.csv"]);
+    assert_eq!(answer.code, 1);
+    assert!(answer.err.contains("cannot be written"), "{}", answer.err);
+    let answer = ask(&["--recording", "r", "inefficient", &good]);
+    assert_eq!(answer.code, 2);
+}
+
+/// Something that is called memscoped, and answers as a script says.
+fn with_memscoped(folder: &Path, script: &str, args: &[&str]) -> Answer {
+    let program = folder.join("memscoped");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut asked = command(Path::new("/nonexistent/s.sock"), args);
+    asked.env("MEMSCOPED", program);
+    run(asked)
+}
+
+#[test]
+fn an_import_is_memscopeds_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = golden("inefficient_1.csv");
+    let args = ["import", &file, "-o", "run.mscope"];
+    let script = r#"test "$1 $3 $4" = "--import --output run.mscope" || exit 9
+echo '{"recording":"run.mscope","rows":1200,"rows_left_out":7,"events":300,"processes":2}'"#;
+    let answer = with_memscoped(folder.path(), script, &args);
+    assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+    assert!(
+        answer
+            .out
+            .contains("1,200 rows became 300 events of 2 processes in run.mscope")
+    );
+    assert!(
+        answer.out.contains("7 rows have no event"),
+        "{}",
+        answer.out
+    );
+    let json = with_memscoped(folder.path(), script, &[&args[..], &["--json"]].concat()).json();
+    assert_eq!(json["rows_left_out"], 7);
+
+    let script = "echo 'memscoped: run.mscope is there already' >&2; exit 1";
+    let answer = with_memscoped(folder.path(), script, &args);
+    assert_eq!(answer.code, 1);
+    assert!(
+        answer.err.contains("run.mscope is there already"),
+        "{}",
+        answer.err
+    );
+    let answer = with_memscoped(folder.path(), "echo nonsense", &args);
+    assert_eq!(answer.code, 1);
+    let answer = with_memscoped(folder.path(), "kill -9 $$", &args);
+    assert_eq!(answer.code, 1);
+    assert!(answer.err.contains("it ended"), "{}", answer.err);
+    let answer = with_memscoped(
+        folder.path(),
+        "",
+        &["import", "/nonexistent.csv", "-o", "x"],
+    );
+    assert!(answer.err.contains("cannot be read"), "{}", answer.err);
+}

@@ -1,0 +1,167 @@
+//! Rows as the ledger's events.
+//!
+//! Owns: what each kind of row means to the ledger, and the count of those that mean nothing to it, which coverage notes
+//! tell. Refuses: to make up a size, an address, or a device.
+//!
+//! | row | event |
+//! |---|---|
+//! | `MALLOC`, `FREE` of `PTA`, `ATB`, `MINDSPORE` | [`Body::Report`], with the sums of all pools of the device |
+//! | `MALLOC`, `FREE` of `HAL` | [`Body::Call`] of the driver; of the host (`cpu`, `host`) one of page-locked memory |
+//! | `MSTX`, `SYSTEM` | [`Body::Mark`]; `STEP` is one of kind step |
+//! | `KERNEL_LAUNCH` of that type | [`Body::Launches`] |
+//! | `OOM_DETAIL` of type `OOM_TRIGGER` | [`Body::Oom`] |
+//! | `CLEAN_UP` of type `PROC_EXIT` | [`Body::Exited`] |
+//!
+//! The moment of a row serves as boot time and as time of day alike: the difference is zero. Within a process rows are
+//! ordered by ID, and no event is earlier than the one before it.
+
+mod process;
+mod stacks;
+
+use crate::error::DumpError;
+use crate::row::Row;
+use memscope_ledger::event::{Body, Event, EventId, ProcessHandle, StackRef};
+use process::Process;
+use std::collections::BTreeMap;
+
+/// Before the name of a mark that was a `SYSTEM` row.
+pub const SYSTEM_MARK: &str = "msmemscope: ";
+
+/// The driver's functions: of device memory and of page-locked memory, allocating and freeing.
+pub const FUNCTIONS: [&str; 4] = [
+    "halMemAlloc",
+    "halMemFree",
+    "aclrtHostRegister",
+    "aclrtHostUnregister",
+];
+
+/// What a dump told.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// In order, numbered from 1.
+    pub events: Vec<Event>,
+    /// The first moment, nanoseconds since 1970.
+    pub begun_unix_ns: u64,
+    /// Rows read.
+    pub rows: u64,
+    /// Those among them that no event tells.
+    pub left_out: u64,
+}
+
+/// A row and the moment by which it is ordered.
+struct Timed {
+    at_ns: u64,
+    row: Row,
+}
+
+/// Turns rows into events. Holds all rows that events come of: they must be ordered first.
+///
+/// # Errors
+/// Those of the rows.
+pub fn import(
+    rows: impl IntoIterator<Item = Result<Row, DumpError>>,
+) -> Result<Imported, DumpError> {
+    let mut kept: Vec<Row> = Vec::new();
+    let mut processes: BTreeMap<Option<u32>, Process> = BTreeMap::new();
+    let mut older = false;
+    let mut count = 0;
+    for row in rows {
+        let row = row?;
+        count += 1;
+        older |= row.is_older();
+        let next = ProcessHandle(processes.len() as u32 + 1);
+        let process = processes
+            .entry(row.pid)
+            .or_insert_with(|| Process::new(next, row.pid));
+        if process.wants(&row) {
+            kept.push(row);
+        }
+    }
+    let rows = ordered(kept, older, &mut processes);
+    let begun_unix_ns = rows.first().map_or(0, |first| first.at_ns);
+    let mut log = Log {
+        epoch: begun_unix_ns.max(1),
+        now_ns: begun_unix_ns,
+        events: Vec::new(),
+    };
+    log.push(
+        ProcessHandle(0),
+        0,
+        StackRef::NotTaken,
+        Body::Clock {
+            unix_ns: begun_unix_ns,
+        },
+    );
+    for process in processes.values_mut() {
+        process.attach(&mut log);
+    }
+    for timed in rows {
+        log.now_ns = timed.at_ns;
+        if let Some(process) = processes.get_mut(&timed.row.pid) {
+            process.apply(&mut log, &timed.row);
+        }
+    }
+    for process in processes.values_mut() {
+        process.end(&mut log, older);
+    }
+    Ok(Imported {
+        events: log.events,
+        begun_unix_ns,
+        rows: count,
+        left_out: processes.values().map(Process::left_out).sum(),
+    })
+}
+
+/// By ID within each process, by time between processes.
+fn ordered(
+    mut rows: Vec<Row>,
+    older: bool,
+    processes: &mut BTreeMap<Option<u32>, Process>,
+) -> Vec<Timed> {
+    rows.sort_by_key(|row| (row.pid, row.id));
+    let mut last: Option<(Option<u32>, u64)> = None;
+    let mut timed: Vec<Timed> = rows
+        .into_iter()
+        .map(|row| {
+            let own_ns = row.timestamp.saturating_mul(if older { 1000 } else { 1 });
+            let at_ns = match last {
+                Some((pid, before_ns)) if pid == row.pid => own_ns.max(before_ns),
+                _ => own_ns,
+            };
+            if at_ns != own_ns
+                && let Some(process) = processes.get_mut(&row.pid)
+            {
+                process.moved();
+            }
+            last = Some((row.pid, at_ns));
+            Timed { at_ns, row }
+        })
+        .collect();
+    timed.sort_by_key(|timed| timed.at_ns);
+    timed
+}
+
+/// The events so far.
+struct Log {
+    epoch: u64,
+    now_ns: u64,
+    events: Vec<Event>,
+}
+
+impl Log {
+    fn push(&mut self, process: ProcessHandle, tid: u32, stack: StackRef, body: Body) {
+        self.events.push(Event {
+            id: EventId {
+                epoch: self.epoch,
+                sequence: self.events.len() as u64 + 1,
+            },
+            time_ns: self.now_ns,
+            process,
+            tid,
+            lost_before: 0,
+            stack,
+            sampling: 0,
+            body,
+        });
+    }
+}

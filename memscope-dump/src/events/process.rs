@@ -1,0 +1,401 @@
+//! One process of a dump.
+
+use super::stacks::Stacks;
+use super::{FUNCTIONS, Log, SYSTEM_MARK};
+use crate::row::{Device, Row};
+use memscope_ledger::event::{
+    Body, Call, CallOp, CoverageNote, Layer, Level, Mark, MarkKind, MarkSource, Placement, PoolOom,
+    PoolReport, ProcessFacts, ProcessHandle, StackRef,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// What a row means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    Pool { device: i32, frees: bool },
+    Driver { frees: bool },
+    Mark,
+    Launch,
+    Oom { device: i32 },
+    Exit,
+}
+
+fn meaning(row: &Row) -> Option<Meaning> {
+    let ordinal = match row.device {
+        Device::Number(number) => i32::try_from(number).ok(),
+        _ => None,
+    };
+    Some(match (row.event.as_str(), row.event_type.as_str()) {
+        (event @ ("MALLOC" | "FREE"), "PTA" | "PTA_WORKSPACE" | "ATB" | "MINDSPORE") => {
+            row.ptr?;
+            Meaning::Pool {
+                device: ordinal?,
+                frees: event == "FREE",
+            }
+        }
+        (event @ ("MALLOC" | "FREE"), "HAL" | "HOST_PINNED") => {
+            row.ptr?;
+            Meaning::Driver {
+                frees: event == "FREE",
+            }
+        }
+        ("MSTX", "Mark" | "Range_start" | "Range_end") | ("SYSTEM", _) => Meaning::Mark,
+        ("KERNEL_LAUNCH", "KERNEL_LAUNCH") => Meaning::Launch,
+        ("OOM_DETAIL", "OOM_TRIGGER") => Meaning::Oom { device: ordinal? },
+        ("CLEAN_UP", "PROC_EXIT") => Meaning::Exit,
+        _ => return None,
+    })
+}
+
+/// The totals of one pool on one device: as rows told them, and added up since.
+#[derive(Clone, Copy, Default)]
+struct Totals {
+    allocated: u64,
+    reserved: u64,
+}
+
+/// What had to be done without.
+#[derive(Default)]
+struct Lacks {
+    /// By event and event type.
+    rows: BTreeMap<String, u64>,
+    /// Blocks that do not say their size.
+    sizes: u64,
+    /// Rows of pools that do not say a total.
+    totals: u64,
+    /// Blocks from before the collection.
+    shadow: u64,
+    c_stacks: u64,
+    moved: u64,
+}
+
+/// See the module.
+pub(super) struct Process {
+    handle: ProcessHandle,
+    pid: Option<u32>,
+    stacks: Stacks,
+    totals: BTreeMap<(i32, String), Totals>,
+    /// Sizes of the pools' live blocks, for frees that do not say theirs.
+    live: HashMap<(i32, u64), u64>,
+    launches: u64,
+    has_pool: bool,
+    ended: bool,
+    lacks: Lacks,
+}
+
+impl Process {
+    pub(super) fn new(handle: ProcessHandle, pid: Option<u32>) -> Process {
+        Process {
+            handle,
+            pid,
+            stacks: Stacks::default(),
+            totals: BTreeMap::new(),
+            live: HashMap::new(),
+            launches: 0,
+            has_pool: false,
+            ended: false,
+            lacks: Lacks::default(),
+        }
+    }
+
+    /// Whether an event comes of the row; counts it if not.
+    pub(super) fn wants(&mut self, row: &Row) -> bool {
+        let meaning = meaning(row);
+        self.has_pool |= matches!(meaning, Some(Meaning::Pool { .. }));
+        if meaning.is_none() {
+            let kind = format!("{} {}", row.event, row.event_type);
+            *self.lacks.rows.entry(kind).or_default() += 1;
+        }
+        meaning.is_some()
+    }
+
+    /// A row stands earlier than one with a smaller ID.
+    pub(super) fn moved(&mut self) {
+        self.lacks.moved += 1;
+    }
+
+    /// Rows that no event tells.
+    pub(super) fn left_out(&self) -> u64 {
+        self.lacks.rows.values().sum::<u64>() + self.lacks.sizes
+    }
+
+    pub(super) fn attach(&mut self, log: &mut Log) {
+        let facts = ProcessFacts {
+            pid: self.pid.unwrap_or(0),
+            comm: "msmemscope".to_owned(),
+            level: Some(Level::Blocks),
+            ..ProcessFacts::default()
+        };
+        log.push(
+            self.handle,
+            0,
+            StackRef::NotTaken,
+            Body::Attached(Box::new(facts)),
+        );
+        let placement = Placement {
+            ways: vec!["msMemScope".to_owned()],
+            pool_seen: self.has_pool,
+            ..Placement::default()
+        };
+        log.push(
+            self.handle,
+            0,
+            StackRef::NotTaken,
+            Body::Placed(Box::new(placement)),
+        );
+    }
+
+    pub(super) fn apply(&mut self, log: &mut Log, row: &Row) {
+        let Some(meaning) = meaning(row) else {
+            return;
+        };
+        let body = match meaning {
+            Meaning::Pool { device, frees } => self.pool(row, device, frees),
+            Meaning::Driver { frees } => self.driver(row, frees),
+            Meaning::Mark => Some(Body::Mark(Box::new(mark(row)))),
+            Meaning::Launch => {
+                self.launches += 1;
+                Some(Body::Launches {
+                    count: self.launches,
+                })
+            }
+            Meaning::Oom { device } => Some(self.oom(row, device)),
+            Meaning::Exit => {
+                self.ended = true;
+                self.notes(log, false);
+                Some(Body::Exited)
+            }
+        };
+        let Some(body) = body else {
+            self.lacks.sizes += 1;
+            return;
+        };
+        let (stack, new) = self.stacks.of(&row.python_stack);
+        self.lacks.c_stacks += u64::from(!row.c_stack.is_empty());
+        if let Some(new) = new {
+            let told = |log: &mut Log, body| log.push(self.handle, 0, StackRef::NotTaken, body);
+            told(log, Body::Stack(Box::new(new.seen)));
+            for name in new.names {
+                told(log, Body::Code(Box::new(name)));
+            }
+        }
+        log.push(self.handle, row.tid.unwrap_or(0), stack, body);
+    }
+
+    fn pool(&mut self, row: &Row, device: i32, frees: bool) -> Option<Body> {
+        let ptr = row.ptr?;
+        let known = if frees {
+            self.live.remove(&(device, ptr))
+        } else {
+            None
+        };
+        let size = row.size().or(known)?;
+        let signed = i64::try_from(size).ok()?;
+        if !frees {
+            self.live.insert((device, ptr), size);
+            self.lacks.shadow += u64::from(row.attr.get("shadow") == Some("true"));
+        }
+        let pool = self
+            .totals
+            .entry((device, row.event_type.clone()))
+            .or_default();
+        let (used, total) = (row.attr_number("used"), row.attr_number("total"));
+        self.lacks.totals += u64::from(used.is_none() || total.is_none());
+        pool.allocated = used.unwrap_or_else(|| {
+            if frees {
+                pool.allocated.saturating_sub(size)
+            } else {
+                pool.allocated.saturating_add(size)
+            }
+        });
+        // What is handed out has been taken from the driver.
+        pool.reserved = total.unwrap_or(pool.reserved.max(pool.allocated));
+        let sum = self.sum(device);
+        Some(Body::Report(PoolReport {
+            device,
+            ptr,
+            size: if frees { -signed } else { signed },
+            total_allocated: sum.allocated,
+            total_reserved: sum.reserved,
+        }))
+    }
+
+    /// Of all pools on a device.
+    fn sum(&self, device: i32) -> Totals {
+        let pools = self.totals.iter().filter(|((own, _), _)| *own == device);
+        pools.fold(Totals::default(), |sum, (_, pool)| Totals {
+            allocated: sum.allocated.saturating_add(pool.allocated),
+            reserved: sum.reserved.saturating_add(pool.reserved),
+        })
+    }
+
+    fn driver(&mut self, row: &Row, frees: bool) -> Option<Body> {
+        let host = matches!(row.device, Device::Cpu | Device::Host);
+        let device = match row.device {
+            Device::Number(number) => i32::try_from(number).ok(),
+            _ => None,
+        };
+        let size = if frees {
+            row.size().unwrap_or(0)
+        } else {
+            row.size()?
+        };
+        let [alloc, free, register, unregister] = FUNCTIONS;
+        let (function, op) = match (host, frees) {
+            (false, false) => (alloc, CallOp::Alloc),
+            (false, true) => (free, CallOp::Free),
+            (true, false) => (register, CallOp::HostAlloc),
+            (true, true) => (unregister, CallOp::HostFree),
+        };
+        Some(Body::Call(Call {
+            function: Arc::from(function),
+            layer: Layer::Driver,
+            op,
+            status: 0,
+            device,
+            ptr: row.ptr?,
+            size,
+            stream: None,
+            handle: 0,
+            extra: 0,
+            nested: 0,
+            duration_ns: 0,
+        }))
+    }
+
+    fn oom(&self, row: &Row, device: i32) -> Body {
+        let sum = self.sum(device);
+        Body::Oom(PoolOom {
+            device,
+            size: row.attr_number("req_size").unwrap_or(0),
+            total_allocated: sum.allocated,
+            total_reserved: sum.reserved,
+        })
+    }
+
+    /// Tells what is missing, and that nothing more comes.
+    pub(super) fn end(&mut self, log: &mut Log, older: bool) {
+        if self.ended {
+            return;
+        }
+        self.notes(log, older);
+        log.push(self.handle, 0, StackRef::NotTaken, Body::Detached);
+    }
+
+    fn notes(&self, log: &mut Log, older: bool) {
+        for (code, text) in self.lacks.sentences(older, self.pools_joined()) {
+            let note = CoverageNote {
+                code: code.to_owned(),
+                text,
+            };
+            log.push(self.handle, 0, StackRef::NotTaken, Body::Coverage(note));
+        }
+    }
+
+    fn pools_joined(&self) -> bool {
+        let devices = self.totals.keys().map(|(device, _)| device);
+        devices.clone().zip(devices.skip(1)).any(|(a, b)| a == b)
+    }
+}
+
+impl Lacks {
+    fn sentences(&self, older: bool, pools_joined: bool) -> Vec<(&'static str, String)> {
+        let mut notes = vec![(
+            "imported",
+            "imported from a dump of msMemScope's: what it did not collect is not in these numbers"
+                .to_owned(),
+        )];
+        if !self.rows.is_empty() {
+            let kinds: Vec<String> = self
+                .rows
+                .iter()
+                .map(|(kind, count)| format!("{count} {kind}"))
+                .collect();
+            notes.push((
+                "import_rows_left_out",
+                format!(
+                    "rows that no event tells were left out: {}",
+                    kinds.join(", ")
+                ),
+            ));
+        }
+        if self.sizes > 0 {
+            notes.push((
+                "import_sizes_unknown",
+                format!(
+                    "{} rows of blocks do not say how large they are and were left out",
+                    self.sizes
+                ),
+            ));
+        }
+        if self.totals > 0 {
+            notes.push((
+                "import_totals_added_up",
+                format!(
+                    "{} rows do not say the pool's totals: there they are added up from the blocks, and reserved is \
+                     what was said last, at least what is allocated",
+                    self.totals
+                ),
+            ));
+        }
+        if self.shadow > 0 {
+            notes.push((
+                "import_shadow",
+                format!(
+                    "{} blocks were there before the collection began: their ages are counted from there",
+                    self.shadow
+                ),
+            ));
+        }
+        if pools_joined {
+            notes.push((
+                "import_pools_joined",
+                "the pools of several frameworks on one device are shown as one".to_owned(),
+            ));
+        }
+        if self.c_stacks > 0 {
+            notes.push((
+                "import_c_stacks",
+                format!("{} stacks of compiled code were left out", self.c_stacks),
+            ));
+        }
+        if self.moved > 0 {
+            notes.push((
+                "import_times_moved",
+                format!(
+                    "{} rows are earlier than one with a smaller ID: they are shown at its moment",
+                    self.moved
+                ),
+            ));
+        }
+        if older {
+            notes.push((
+                "import_microseconds",
+                "the dump is of an older version, which counts in microseconds".to_owned(),
+            ));
+        }
+        notes
+    }
+}
+
+fn mark(row: &Row) -> Mark {
+    let name = row.name.as_deref().unwrap_or("");
+    let (kind, name) = match (row.event.as_str(), row.event_type.as_str()) {
+        ("SYSTEM", "STEP") => (MarkKind::Step, format!("{SYSTEM_MARK}STEP {name}")),
+        ("SYSTEM", event_type) => (
+            MarkKind::Instant,
+            format!("{SYSTEM_MARK}{event_type} {name}"),
+        ),
+        (_, "Range_start") => (MarkKind::Begin, name.to_owned()),
+        (_, "Range_end") => (MarkKind::End, name.to_owned()),
+        _ => (MarkKind::Instant, name.to_owned()),
+    };
+    Mark {
+        kind,
+        source: MarkSource::Mstx,
+        range: 0,
+        name: Arc::from(name.trim_end()),
+        cut: false,
+    }
+}

@@ -1,0 +1,499 @@
+//! The ledger's events as rows: the reverse of [`crate::events`].
+//!
+//! Owns: the numbers of rows and allocations, which block an address names, and the pairing of the two events (an entry of
+//! the allocator's trace, then its report, on one thread) that tell of one allocation. Refuses: to write one allocation
+//! twice, and events that a dump has no row for, which it counts.
+//!
+//! A row's ID is given when its first event comes; the row itself may be told a little later. So rows are, as in
+//! msMemScope's own files, not in the order of their IDs.
+
+use crate::attr::Attr;
+use crate::events::SYSTEM_MARK;
+use crate::row::{Device, Row, hex};
+use memscope_ledger::event::{
+    Body, Call, CallOp, Event, HeldPart, Mark, MarkKind, PoolTrace, ProcessHandle, StackRef,
+    TraceAction,
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// Most launches of which one event tells and that become rows; a counter that was read seldom tells of more.
+const MOST_LAUNCHES: u64 = 1000;
+
+/// Text of a stack for the column of Python stacks: one frame a line, innermost first.
+pub type Stacks<'a> = dyn Fn(ProcessHandle, StackRef) -> Option<String> + 'a;
+
+/// Frees that are remembered for readings to come.
+const MOST_ORPHANS: usize = 1 << 16;
+
+/// Where a block is: in a pool of a device, at an address.
+type Place = (i32, u64);
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    allocation: u64,
+    size: u64,
+    /// `None`: not known, or the host.
+    device: Option<i32>,
+}
+
+/// The sums of one device.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    allocated: Option<u64>,
+    reserved: Option<u64>,
+    driver: u64,
+    total: Option<(u64, u64)>,
+}
+
+/// What a thread told last, whose report may follow.
+#[derive(Clone, Debug)]
+struct Half {
+    device: i32,
+    ptr: u64,
+    frees: bool,
+    /// Not told yet: its size or its sums are missing.
+    row: Option<Row>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    pid: Option<u32>,
+    live: HashMap<Place, Block>,
+    /// What the driver gave out, by address or handle: a free may name no device.
+    driver: HashMap<u64, Block>,
+    /// Frees of blocks that nobody had told of, for readings that are of an earlier moment.
+    orphans: HashMap<Place, u64>,
+    sums: BTreeMap<Option<i32>, Sums>,
+    halves: HashMap<u32, Half>,
+    launches: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// Time of day less boot time, nanoseconds.
+    apart_ns: i128,
+    last_id: u64,
+    last_allocation: u64,
+    processes: HashMap<ProcessHandle, Process>,
+    left_out: u64,
+}
+
+impl Rows {
+    /// No row yet.
+    pub fn new() -> Rows {
+        Rows::default()
+    }
+
+    /// Events that no row tells.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Takes an event; tells the rows that are complete with it.
+    pub fn apply(&mut self, event: &Event, stacks: &Stacks<'_>, tell: &mut dyn FnMut(Row)) {
+        if let Body::Clock { unix_ns } = event.body {
+            self.apart_ns = i128::from(unix_ns) - i128::from(event.time_ns);
+            return;
+        }
+        let mut process = self.processes.remove(&event.process).unwrap_or_default();
+        // The report of an allocation or free is the next thing that its thread tells of blocks: PyTorch holds the
+        // device's lock so long. What the trace says of segments and of ends of frees may lie between.
+        let half = match &event.body {
+            Body::Report(_) | Body::Oom(_) => process.halves.remove(&event.tid),
+            Body::Trace(trace) if begins(trace.action) => {
+                let half = process.halves.remove(&event.tid);
+                half.and_then(|half| half.row)
+                    .into_iter()
+                    .for_each(&mut *tell);
+                None
+            }
+            _ => None,
+        };
+        let mut scene = Scene {
+            rows: self,
+            event,
+            stacks,
+            tell,
+        };
+        scene.event(&mut process, half);
+        self.processes.insert(event.process, process);
+    }
+
+    /// Tells what waited for an event that never came.
+    pub fn finish(mut self, tell: &mut dyn FnMut(Row)) {
+        let halves = self.processes.values_mut().flat_map(|p| p.halves.drain());
+        let mut rows: Vec<Row> = halves.filter_map(|(_, half)| half.row).collect();
+        rows.sort_by_key(|row| row.id);
+        rows.into_iter().for_each(tell);
+    }
+
+    fn unix_ns(&self, boot_ns: u64) -> u64 {
+        let ns = (i128::from(boot_ns) + self.apart_ns).max(0);
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+}
+
+/// Whether a report may follow.
+fn begins(action: TraceAction) -> bool {
+    matches!(
+        action,
+        TraceAction::Alloc | TraceAction::FreeRequested | TraceAction::Oom
+    )
+}
+
+/// One event on its way.
+struct Scene<'a> {
+    rows: &'a mut Rows,
+    event: &'a Event,
+    stacks: &'a Stacks<'a>,
+    tell: &'a mut dyn FnMut(Row),
+}
+
+fn device(ordinal: Option<i32>) -> Device {
+    ordinal
+        .and_then(|ordinal| u32::try_from(ordinal).ok())
+        .map_or(Device::None, Device::Number)
+}
+
+impl Scene<'_> {
+    fn event(&mut self, process: &mut Process, half: Option<Half>) {
+        match &self.event.body {
+            Body::Attached(facts) => {
+                process.pid = (facts.pid > 0).then_some(facts.pid);
+                let row = self.row(process, "SYSTEM", "START_TRACE");
+                (self.tell)(row);
+            }
+            Body::Detached => {
+                let row = self.row(process, "SYSTEM", "STOP_TRACE");
+                (self.tell)(row);
+            }
+            Body::Exited | Body::Replaced => {
+                let row = self.row(process, "CLEAN_UP", "PROC_EXIT");
+                (self.tell)(row);
+            }
+            Body::Mark(mark) => self.mark(process, mark),
+            Body::Launches { count } => self.launches(process, *count),
+            Body::Call(call) => self.call(process, call),
+            Body::Report(report) => {
+                let sums = process.sums.entry(Some(report.device)).or_default();
+                sums.allocated = Some(report.total_allocated);
+                sums.reserved = Some(report.total_reserved);
+                let (frees, size) = (report.size < 0, report.size.unsigned_abs());
+                let told = self.same(half, |half| {
+                    (half.device, half.ptr, half.frees) == (report.device, report.ptr, frees)
+                });
+                match told {
+                    // The entry has told all of it.
+                    Some(Half { row: None, .. }) => {}
+                    Some(Half { row: Some(row), .. }) => {
+                        let place = (report.device, report.ptr);
+                        if let Some(block) = process.live.get_mut(&place) {
+                            block.size = size;
+                        }
+                        let attr = attr_of(&row, size, process.sums[&Some(report.device)]);
+                        (self.tell)(Row { attr, ..row });
+                    }
+                    None if size > 0 => {
+                        let row = self.block(process, report.device, report.ptr, size, frees);
+                        let attr = attr_of(&row, size, process.sums[&Some(report.device)]);
+                        (self.tell)(Row { attr, ..row });
+                    }
+                    None => {}
+                }
+            }
+            Body::Trace(trace) => self.trace(process, trace),
+            Body::Oom(oom) => {
+                // An entry of the trace has told it if the thread's last one was that.
+                if self.same(half, |half| half.ptr == 0).is_none() {
+                    self.oom(process, Some(oom.device), oom.size);
+                }
+            }
+            Body::Held(part) => self.held(process, part),
+            _ => self.rows.left_out += 1,
+        }
+    }
+
+    /// What the thread told last, if this event tells of the same; otherwise it is told as it stands.
+    fn same(&mut self, half: Option<Half>, same: impl FnOnce(&Half) -> bool) -> Option<Half> {
+        let half = half?;
+        if same(&half) {
+            return Some(half);
+        }
+        if let Some(row) = half.row {
+            (self.tell)(row);
+        }
+        None
+    }
+
+    fn row(&mut self, process: &Process, event: &str, event_type: &str) -> Row {
+        self.rows.last_id += 1;
+        let stack = (self.stacks)(self.event.process, self.event.stack);
+        Row {
+            id: self.rows.last_id,
+            event: event.to_owned(),
+            event_type: event_type.to_owned(),
+            timestamp: self.rows.unix_ns(self.event.time_ns),
+            pid: process.pid,
+            tid: (self.event.tid > 0).then_some(self.event.tid),
+            python_stack: stack.unwrap_or_default(),
+            ..Row::default()
+        }
+    }
+
+    /// A row of a block of the pool, without its size and sums.
+    fn block(
+        &mut self,
+        process: &mut Process,
+        ordinal: i32,
+        ptr: u64,
+        size: u64,
+        frees: bool,
+    ) -> Row {
+        let place = (ordinal, ptr);
+        let allocation = if frees {
+            let gone = process.live.remove(&place);
+            if gone.is_none() {
+                if process.orphans.len() >= MOST_ORPHANS {
+                    process.orphans.clear();
+                }
+                process.orphans.insert(place, self.event.time_ns);
+            }
+            gone.map(|block| block.allocation)
+        } else {
+            let block = self.came(size, Some(ordinal));
+            process.live.insert(place, block);
+            Some(block.allocation)
+        };
+        let mut row = self.row(process, if frees { "FREE" } else { "MALLOC" }, "PTA");
+        row.device = device(Some(ordinal));
+        row.ptr = Some(ptr);
+        row.attr = begun(allocation, ptr);
+        row
+    }
+
+    fn came(&mut self, size: u64, device: Option<i32>) -> Block {
+        self.rows.last_allocation += 1;
+        Block {
+            allocation: self.rows.last_allocation,
+            size,
+            device,
+        }
+    }
+
+    fn trace(&mut self, process: &mut Process, trace: &PoolTrace) {
+        let frees = match trace.action {
+            TraceAction::Alloc => false,
+            TraceAction::FreeRequested => true,
+            TraceAction::Oom => {
+                self.oom(process, trace.device, trace.size);
+                let half = Half {
+                    device: trace.device.unwrap_or(0),
+                    ptr: 0,
+                    frees: false,
+                    row: None,
+                };
+                process.halves.insert(self.event.tid, half);
+                return;
+            }
+            TraceAction::Snapshot => return self.snapshot(process, trace.device),
+            // The block went when that was asked for; segments are the driver's.
+            _ => return,
+        };
+        let Some(ordinal) = trace.device else {
+            self.rows.left_out += 1;
+            return;
+        };
+        let held = process.live.get(&(ordinal, trace.addr));
+        let exact = trace
+            .block_size
+            .or(held.filter(|_| frees).map(|block| block.size));
+        let size = exact.unwrap_or(trace.size);
+        let row = self.block(process, ordinal, trace.addr, size, frees);
+        let sums = process.sums.entry(Some(ordinal)).or_default();
+        let complete = exact.is_some() && trace.total_allocated.is_some();
+        sums.allocated = trace.total_allocated.or(sums.allocated);
+        sums.reserved = trace.total_reserved.or(sums.reserved);
+        let attr = attr_of(&row, size, *sums);
+        let mut row = Some(Row { attr, ..row });
+        if complete && let Some(row) = row.take() {
+            (self.tell)(row);
+        }
+        let half = Half {
+            device: ordinal,
+            ptr: trace.addr,
+            frees,
+            row,
+        };
+        process.halves.insert(self.event.tid, half);
+    }
+
+    fn call(&mut self, process: &mut Process, call: &Call) {
+        if call.status != 0 {
+            return;
+        }
+        let (frees, host, ptr) = match call.op {
+            CallOp::Alloc | CallOp::AsyncAlloc | CallOp::ManagedAlloc => (false, false, call.ptr),
+            CallOp::Free | CallOp::AsyncFree => (true, false, call.ptr),
+            CallOp::Create => (false, false, call.handle),
+            CallOp::Release => (true, false, call.handle),
+            CallOp::HostAlloc | CallOp::HostRegister => (false, true, call.ptr),
+            CallOp::HostFree | CallOp::HostUnregister => (true, true, call.ptr),
+            CallOp::MemInfo => {
+                let sums = process.sums.entry(call.device).or_default();
+                sums.total = Some((call.size, call.extra));
+                return;
+            }
+            _ => {
+                self.rows.left_out += 1;
+                return;
+            }
+        };
+        if ptr == 0 {
+            return;
+        }
+        let ordinal = if host { None } else { call.device };
+        let (block, known) = if frees {
+            let gone = process.driver.remove(&ptr);
+            let unknown = Block {
+                allocation: 0,
+                size: call.size,
+                device: ordinal,
+            };
+            (gone.unwrap_or(unknown), gone.is_some())
+        } else {
+            let block = self.came(call.size, ordinal);
+            process.driver.insert(ptr, block);
+            (block, true)
+        };
+        let size = block.size;
+        let sums = process.sums.entry(block.device).or_default();
+        sums.driver = match (frees, known) {
+            (false, _) => sums.driver.saturating_add(size),
+            (true, true) => sums.driver.saturating_sub(size),
+            (true, false) => sums.driver,
+        };
+        let used = sums.driver;
+        let mut row = self.row(process, if frees { "FREE" } else { "MALLOC" }, "HAL");
+        row.device = if host {
+            Device::Cpu
+        } else {
+            device(block.device)
+        };
+        row.ptr = Some(ptr);
+        row.attr = begun(known.then_some(block.allocation), ptr).with("size", size);
+        if host {
+            row.attr.push("pinned", "true");
+        }
+        row.attr.push("used", used.to_string());
+        if call.op == CallOp::Create {
+            row.attr.push("alloc_type", "create");
+        }
+        (self.tell)(row);
+    }
+
+    fn mark(&mut self, process: &Process, mark: &Mark) {
+        let (event, kind, name) = match (mark.name.strip_prefix(SYSTEM_MARK), mark.kind) {
+            (Some(rest), _) => {
+                let (kind, name) = rest.split_once(' ').unwrap_or((rest, ""));
+                ("SYSTEM", kind, name)
+            }
+            (None, MarkKind::Step) => ("SYSTEM", "STEP", &*mark.name),
+            (None, MarkKind::Begin) => ("MSTX", "Range_start", &*mark.name),
+            (None, MarkKind::End) => ("MSTX", "Range_end", &*mark.name),
+            (None, MarkKind::Instant) => ("MSTX", "Mark", &*mark.name),
+        };
+        let mut row = self.row(process, event, kind);
+        row.name = (!name.is_empty()).then(|| name.to_owned());
+        // Marks are of a device in a dump, and of a process here: the one on which most things happen is the first.
+        row.device = device(process.sums.keys().flatten().next().copied());
+        (self.tell)(row);
+    }
+
+    fn launches(&mut self, process: &mut Process, count: u64) {
+        let news = count.saturating_sub(process.launches);
+        process.launches = count;
+        self.rows.left_out += news.saturating_sub(MOST_LAUNCHES);
+        for _ in 0..news.min(MOST_LAUNCHES) {
+            let mut row = self.row(process, "KERNEL_LAUNCH", "KERNEL_LAUNCH");
+            row.device = device(process.sums.keys().flatten().next().copied());
+            (self.tell)(row);
+        }
+    }
+
+    fn oom(&mut self, process: &Process, ordinal: Option<i32>, size: u64) {
+        let mut row = self.row(process, "OOM_DETAIL", "OOM_TRIGGER");
+        row.device = device(ordinal);
+        row.attr = Attr::new().with("req_size", size);
+        (self.tell)(row);
+    }
+
+    fn snapshot(&mut self, process: &Process, ordinal: Option<i32>) {
+        let mut row = self.row(process, "SNAPSHOT", "SNAPSHOT");
+        row.device = device(ordinal);
+        let sums = process.sums.get(&ordinal).copied().unwrap_or_default();
+        for (name, value) in [
+            ("reserved", sums.reserved),
+            ("allocated", sums.allocated),
+            ("total", sums.total.map(|(total, _)| total)),
+            ("free", sums.total.map(|(_, free)| free)),
+        ] {
+            if let Some(value) = value {
+                row.attr.push(name, value.to_string());
+            }
+        }
+        (self.tell)(row);
+    }
+
+    /// Blocks that were there before anything was seen.
+    fn held(&mut self, process: &mut Process, part: &HeldPart) {
+        let sums = process.sums.entry(Some(part.device)).or_default();
+        sums.allocated.get_or_insert(part.total_allocated);
+        sums.reserved.get_or_insert(part.total_reserved);
+        let at_ns = self.rows.unix_ns(part.at_ns);
+        for segment in &part.segments {
+            for &(addr, size, _, pending) in &segment.blocks {
+                let place = (part.device, addr);
+                let went = process.orphans.get(&place);
+                if pending
+                    || process.live.contains_key(&place)
+                    || went.is_some_and(|went| *went >= part.at_ns)
+                {
+                    continue;
+                }
+                let row = self.block(process, part.device, addr, size, false);
+                let sums = Sums {
+                    allocated: Some(part.total_allocated),
+                    reserved: Some(part.total_reserved),
+                    ..Sums::default()
+                };
+                let attr = attr_of(&row, size, sums).with("shadow", "true");
+                (self.tell)(Row {
+                    attr,
+                    timestamp: at_ns,
+                    ..row
+                });
+            }
+        }
+    }
+}
+
+fn begun(allocation: Option<u64>, ptr: u64) -> Attr {
+    let mut attr = Attr::new();
+    if let Some(allocation) = allocation {
+        attr.push("allocation_id", allocation.to_string());
+    }
+    attr.with("addr", hex(ptr))
+}
+
+/// A pool's row with what was missing.
+fn attr_of(row: &Row, size: u64, sums: Sums) -> Attr {
+    let mut attr = row.attr.clone();
+    attr.set("size", size.to_string());
+    for (name, value) in [("used", sums.allocated), ("total", sums.reserved)] {
+        if let Some(value) = value {
+            attr.set(name, value.to_string());
+        }
+    }
+    attr
+}

@@ -1,0 +1,145 @@
+//! Rows out of a table.
+
+use crate::error::{DumpError, RowError, beginning};
+use crate::row::{AttrForm, COLUMNS, Row};
+use rusqlite::config::DbConfig;
+use rusqlite::limits::Limit;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags};
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+/// Name of the table since it has one, and before.
+pub(crate) const TABLES: [&str; 2] = ["memscope_dump", "leaks_dump"];
+/// Longest text or row, bytes.
+const LONGEST: i32 = 16 << 20;
+/// Rows of a page, and bytes after which it ends anyway.
+const PAGE_ROWS: usize = 2048;
+const PAGE_BYTES: usize = 8 << 20;
+
+/// Rows by their place in the table, a page at a time: a statement would borrow its connection.
+#[derive(Debug)]
+pub(crate) struct TableRows {
+    path: PathBuf,
+    connection: Connection,
+    query: String,
+    page: VecDeque<Result<Row, DumpError>>,
+    last: Option<i64>,
+    ended: bool,
+}
+
+impl TableRows {
+    pub(crate) fn open(path: &Path) -> Result<TableRows, DumpError> {
+        let cannot = |doing| {
+            move |source| DumpError::Sqlite {
+                path: path.to_owned(),
+                doing,
+                source,
+            }
+        };
+        let connection = Connection::open_with_flags(
+            path,
+            OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )
+        .map_err(cannot("open it"))?;
+        // The file is foreign: what its schema calls may do nothing but compute.
+        let bounded = connection
+            .set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)
+            .and_then(|_| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true))
+            .and_then(|_| connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST));
+        bounded.map_err(cannot("bound what it reads"))?;
+        let names = tables(&connection).map_err(cannot("list its tables"))?;
+        let table = TABLES
+            .iter()
+            .find(|table| names.iter().any(|name| name == *table))
+            .ok_or_else(|| DumpError::Table {
+                path: path.to_owned(),
+                found: names.clone(),
+            })?;
+        let found = columns(&connection, table).map_err(cannot("list the table's columns"))?;
+        let has = |column: &str| found.iter().any(|own| own.eq_ignore_ascii_case(column));
+        if found.len() != COLUMNS.len() || !COLUMNS.iter().all(|column| has(column)) {
+            return Err(DumpError::TableColumns {
+                path: path.to_owned(),
+                table: (*table).to_owned(),
+                found,
+            });
+        }
+        let list = COLUMNS.map(|column| format!("\"{column}\"")).join(", ");
+        Ok(TableRows {
+            path: path.to_owned(),
+            connection,
+            query: format!(
+                "SELECT rowid, {list} FROM \"{table}\" WHERE ?1 IS NULL OR rowid > ?1 ORDER BY rowid"
+            ),
+            page: VecDeque::new(),
+            last: None,
+            ended: false,
+        })
+    }
+
+    pub(crate) fn next_row(&mut self) -> Result<Option<Row>, DumpError> {
+        if self.page.is_empty() && !self.ended {
+            let before = self.last;
+            self.turn().map_err(|source| DumpError::Sqlite {
+                path: self.path.clone(),
+                doing: "read its rows",
+                source,
+            })?;
+            self.ended = self.last == before;
+        }
+        self.page.pop_front().transpose()
+    }
+
+    /// Takes the next page.
+    fn turn(&mut self) -> rusqlite::Result<()> {
+        let mut statement = self.connection.prepare_cached(&self.query)?;
+        let mut rows = statement.query([self.last])?;
+        let mut bytes = 0;
+        while let Some(row) = rows.next()? {
+            let place: i64 = row.get(0)?;
+            self.last = Some(place);
+            let mut texts: [Cow<str>; 12] = Default::default();
+            for (index, text) in texts.iter_mut().enumerate() {
+                *text = words(row.get_ref(index + 1)?);
+                bytes += text.len();
+            }
+            let line = u64::try_from(place).unwrap_or(0);
+            let cells = texts.each_ref().map(|text| &**text);
+            let read = Row::from_cells(&cells, AttrForm::Json, line);
+            let id = beginning(cells[0]);
+            self.page
+                .push_back(read.map_err(|source: RowError| DumpError::Row {
+                    path: self.path.clone(),
+                    line,
+                    id: Some(id),
+                    source,
+                }));
+            if self.page.len() >= PAGE_ROWS || bytes >= PAGE_BYTES {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn words(value: ValueRef<'_>) -> Cow<'_, str> {
+    match value {
+        ValueRef::Null => Cow::Borrowed(""),
+        ValueRef::Integer(number) => number.to_string().into(),
+        ValueRef::Real(number) => number.to_string().into(),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => String::from_utf8_lossy(bytes),
+    }
+}
+
+fn tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut statement =
+        connection.prepare("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")?;
+    statement.query_map([], |row| row.get(0))?.collect()
+}
+
+fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+    let mut statement = connection.prepare(&format!("PRAGMA table_info(\"{table}\")"))?;
+    statement.query_map([], |row| row.get(1))?.collect()
+}

@@ -1,0 +1,140 @@
+//! The folders that msMemScope puts its files into.
+
+use crate::error::DumpError;
+use crate::row::{Device, Row};
+use crate::writer::{Format, Writer};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::{Path, PathBuf};
+
+/// What a tree is named by.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Whose events.
+    pub pid: u32,
+    /// When the collection began: nanoseconds since 1970.
+    pub begun_unix_ns: u64,
+    /// Format of the dumps.
+    pub format: Format,
+    /// What `config.json` tells of how it was collected: names and values.
+    pub config: Vec<(String, String)>,
+}
+
+/// Writes `msmemscope_{pid}_{time}_ascend`: `config.json`, and for each device its `dump`. The time is UTC.
+///
+/// Rows of no device (`N/A`) go to device 0, those of the host to `device_cpu`. Files appear when it is finished.
+#[derive(Debug)]
+pub struct Tree {
+    root: PathBuf,
+    file: String,
+    format: Format,
+    dumps: BTreeMap<String, Writer>,
+}
+
+impl Tree {
+    /// Makes the folder and `config.json`.
+    ///
+    /// # Errors
+    /// The folder is there already, or cannot be made.
+    pub fn create(output: &Path, settings: &Settings) -> Result<Tree, DumpError> {
+        let stamp = stamp(settings.begun_unix_ns / 1_000_000_000);
+        let root = output.join(format!("msmemscope_{}_{stamp}_ascend", settings.pid));
+        let cannot = |path: &Path, source| DumpError::Write {
+            path: path.to_owned(),
+            source,
+        };
+        std::fs::create_dir_all(output).map_err(|source| cannot(output, source))?;
+        std::fs::create_dir(&root).map_err(|source| match source.kind() {
+            std::io::ErrorKind::AlreadyExists => DumpError::Exists { path: root.clone() },
+            _ => cannot(&root, source),
+        })?;
+        let mut config = crate::Attr::new().with("format", settings.format.extension());
+        for (name, value) in &settings.config {
+            config.set(name, value.as_str());
+        }
+        let path = root.join("config.json");
+        std::fs::write(&path, config.to_json() + "\n").map_err(|source| cannot(&path, source))?;
+        Ok(Tree {
+            root,
+            file: format!("memscope_dump_{stamp}.{}", settings.format.extension()),
+            format: settings.format,
+            dumps: BTreeMap::new(),
+        })
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Adds a row to its device's dump.
+    ///
+    /// # Errors
+    /// As of [`Writer`].
+    pub fn write(&mut self, row: &Row) -> Result<(), DumpError> {
+        let folder = match row.device {
+            Device::Number(number) => format!("device_{number}"),
+            Device::None => "device_0".to_owned(),
+            Device::Cpu | Device::Host => "device_cpu".to_owned(),
+        };
+        let writer = match self.dumps.entry(folder) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let folder = self.root.join(entry.key()).join("dump");
+                std::fs::create_dir_all(&folder).map_err(|source| DumpError::Write {
+                    path: folder.clone(),
+                    source,
+                })?;
+                entry.insert(Writer::create(&folder.join(&self.file), self.format)?)
+            }
+        };
+        writer.write(row)
+    }
+
+    /// Puts all files to their places; gives the folder.
+    ///
+    /// # Errors
+    /// As of [`Writer`].
+    pub fn finish(self) -> Result<PathBuf, DumpError> {
+        for writer in self.dumps.into_values() {
+            writer.finish()?;
+        }
+        Ok(self.root)
+    }
+}
+
+/// `YYYYmmddHHMMSS` of seconds since 1970, UTC. Days become a date with years that begin in March, so that the leap
+/// day is the last one of a year.
+pub(crate) fn stamp(seconds: u64) -> String {
+    let days = seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let rest = seconds % 86_400;
+    format!(
+        "{year:04}{month:02}{day:02}{:02}{:02}{:02}",
+        rest / 3600,
+        rest % 3600 / 60,
+        rest % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stamp;
+
+    #[test]
+    fn moments_as_msmemscope_writes_them() {
+        assert_eq!(stamp(0), "19700101000000");
+        assert_eq!(stamp(951_782_400), "20000229000000");
+        assert_eq!(stamp(1_746_006_014), "20250430094014");
+    }
+}

@@ -1,0 +1,285 @@
+"""The rules of msMemScope's offline analyses once more, as plainly as they can be said.
+
+Written from the description of the rules alone, with the standard library alone: slow, and without a thought for large
+files. Reads a JSON list of questions from standard input and prints the list of answers. A question names a rule, its
+CSV file or files, and its parameters.
+"""
+
+import csv
+import json
+import re
+import sys
+
+csv.field_size_limit(1 << 30)
+
+SIZE = re.compile(r"(?:^|[{,])size:(\d+)")
+NUMBER = re.compile(r"allocation_id:(\d+)")
+TYPE = re.compile(r"(?:^|[{,])type:(\w+)")
+
+
+def read(file):
+    with open(file, newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    for place, row in enumerate(rows):
+        row["place"] = place
+        row["id"] = int(row["ID"])
+    return rows
+
+
+def by_id(rows):
+    return sorted(rows, key=lambda row: row["id"])
+
+
+def size(row):
+    return int(SIZE.search(row["Attr"]).group(1))
+
+
+# ---- leaks between three marks
+
+
+def offline_leaks(file, mark, start_index):
+    rows = read(file)
+    devices = []
+    for row in rows:
+        if row["Device Id"] != "N/A" and row["Device Id"] not in devices:
+            devices.append(row["Device Id"])
+    return [leaks_of(by_id([r for r in rows if r["Device Id"] == d]), d, mark, start_index) for d in devices]
+
+
+def leaks_of(rows, device, mark, start):
+    marks = [r["id"] for r in rows if r["Event"] == "MSTX" and r["Event Type"] == "Mark" and r["Name"] == mark]
+    answer = {"device": device, "marks": len(marks), "messages": [], "log": None}
+    if len(marks) < 3:
+        answer["log"] = f"ERROR: Device {device} has fewer than 3 data points. Please re-collect the data points."
+        return answer
+    if start + 2 >= len(marks):
+        answer["log"] = (
+            f"INFO: Start index {start} is out of bounds. Device {device} has a total of {len(marks)} MSTX events."
+        )
+        return answer
+    a, b, c = marks[start : start + 3]
+    live = []
+    for row in rows:
+        if row["Event Type"] != "HAL":
+            continue
+        if row["Event"] == "MALLOC" and a <= row["id"] <= b:
+            live.append(row)
+        if row["Event"] == "FREE" and a <= row["id"] <= c:
+            live = [other for other in live if other["Ptr"] != row["Ptr"]]
+    if not live:
+        answer["messages"] = [f"No hal memory leaks detected on device {device}."]
+        return answer
+    answer["messages"] = [f"====== ERROR: Detected memory leaks on device {device} ======"]
+    for row in live:
+        megabytes = size(row) / 1024 / 1024
+        answer["messages"].append(
+            f"Direct Hal memory leak of {megabytes} Mb(s) at {row['Ptr']} in Index {row['ID']}."
+        )
+    return answer
+
+
+# ---- inefficient memory
+
+
+def pool_of(row):
+    kind = row["Event Type"]
+    if row["Event"] == "OP_LAUNCH":
+        return {"ATEN_START": "PTA", "ATEN_END": "PTA", "ATB_START": "ATB", "ATB_END": "ATB"}.get(kind)
+    if row["Event"] in ("MALLOC", "FREE"):
+        return kind if kind in ("PTA", "ATB") else None
+    if row["Event"] == "ACCESS":
+        found = TYPE.search(row["Attr"])
+        return found.group(1) if found and found.group(1) in ("PTA", "ATB") else None
+    return None
+
+
+def inefficient(file, mem_size, kinds, idle_threshold):
+    rows = read(file)
+    answer = []
+    for pid, pool in sorted({(r["Process Id"], pool_of(r)) for r in rows if pool_of(r)}):
+        mine = [r for r in rows if r["Process Id"] == pid and pool_of(r) == pool]
+        for block in blocks_of(by_id(mine), idle_threshold):
+            found = [kind for kind in block["found"] if kind in kinds]
+            if found and block["size"] >= mem_size:
+                answer.append([block["malloc"]["place"], block["malloc"]["id"], pool, found])
+    return sorted(answer)
+
+
+def number_of(row):
+    found = NUMBER.search(row["Attr"])
+    return int(found.group(1)) if found else None
+
+
+def blocks_of(rows, threshold):
+    api, last_malloc, last_free = 0, None, None
+    opened, pending = False, []
+    live, ended, latest = [], [], {}
+
+    def classify():
+        nonlocal last_malloc, last_free
+        if "MALLOC" in pending:
+            last_malloc = api
+        if "FREE" in pending:
+            last_free = api
+        pending.clear()
+
+    def meant(row):
+        """The live block that a row is about."""
+        number = number_of(row)
+        if number is not None:
+            return next((b for b in live if b["number"] == number), None)
+        at = int(row["Ptr"], 16)
+        below = [b for b in live if b["device"] == row["Device Id"] and latest[b["device"], b["at"]] is b and b["at"] <= at]
+        if not below:
+            return None
+        block = max(below, key=lambda b: b["at"])
+        if row["Event"] == "FREE":
+            return block if block["at"] == at else None
+        return block if at + size(row) <= block["at"] + block["size"] else None
+
+    for row in rows:
+        event = row["Event"]
+        if event == "OP_LAUNCH":
+            if row["Event Type"].endswith("START"):
+                opened, api = True, api + 1
+            else:
+                opened = False
+                classify()
+            continue
+        pending.append(event)
+        if not opened:
+            api += 1
+            classify()
+        if event == "MALLOC":
+            block = {
+                "malloc": row,
+                "number": number_of(row),
+                "device": row["Device Id"],
+                "at": int(row["Ptr"], 16),
+                "size": size(row),
+                "events": [("MALLOC", api)],
+                "found": [],
+            }
+            for other in list(live):
+                same_number = block["number"] is not None and other["number"] == block["number"]
+                both_without = block["number"] is None and other["number"] is None
+                same_place = (other["device"], other["at"]) == (block["device"], block["at"])
+                if same_number or (both_without and same_place):
+                    live.remove(other)
+                    ended.append(other)
+            live.append(block)
+            latest[block["device"], block["at"]] = block
+            continue
+        block = meant(row)
+        if block is None:
+            continue
+        events = block["events"]
+        events.append((event, api))
+        born = events[0][1]
+        (before, before_api) = events[-2]
+        if event == "ACCESS":
+            if before == "ACCESS" and api - before_api > threshold:
+                note(block, "temporary_idleness")
+            firsts = [a for (e, a) in events if e == "ACCESS" and a != born]
+            if firsts and last_free is not None and born < last_free < firsts[0]:
+                note(block, "early_allocation")
+        else:
+            if before == "ACCESS" and before_api != api and last_malloc is not None and before_api < last_malloc < api:
+                note(block, "late_deallocation")
+            live.remove(block)
+            ended.append(block)
+    return ended + live
+
+
+def note(block, kind):
+    if kind not in block["found"]:
+        block["found"].append(kind)
+
+
+# ---- two runs compared
+
+
+def entries(file, level, device):
+    rows = [r for r in read(file) if r["Device Id"] == device]
+    rows.sort(key=lambda row: (int(row["Timestamp(ns)"]), row["id"]))
+    pools = ("PTA",) if level == "op" else ("PTA", "MINDSPORE")
+    names = ("ATEN_END", "ATB_END") if level == "op" else ("KERNEL_LAUNCH",)
+    answer = []
+    for place, row in enumerate(rows):
+        if row["Event Type"] in names:
+            later = [r for r in rows[place:] if r["Event"] in ("MALLOC", "FREE") and r["Event Type"] in pools]
+            answer.append((row["Name"], size(later[0]) if later else 0))
+    return answer
+
+
+def compare(base, second, level):
+    devices = {row["Device Id"] for file in (base, second) for row in read(file)} - {"N/A"}
+    answer = []
+    for device in sorted(devices):
+        left, right = entries(base, level, device), entries(second, level, device)
+        way = myers([name for name, _ in left], [name for name, _ in right])
+        # It must lead from one to the other, and share as much as can be shared.
+        shared = sum(1 for i, j in way if i is not None and j is not None)
+        assert shared == longest_common([n for n, _ in left], [n for n, _ in right])
+        for i, j in way:
+            name = left[i][0] if i is not None else right[j][0]
+            one = left[i][1] if i is not None else None
+            other = right[j][1] if j is not None else None
+            answer.append([device, name, one, other, (other or 0) - (one or 0)])
+    return answer
+
+
+def myers(a, b):
+    """The greedy algorithm with every round kept; pairs of places, None where a side has none."""
+    furthest, rounds = {1: 0}, []
+    for edits in range(len(a) + len(b) + 1):
+        rounds.append(dict(furthest))
+        for k in range(-edits, edits + 1, 2):
+            if k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1]):
+                x = furthest[k + 1]
+            else:
+                x = furthest[k - 1] + 1
+            y = x - k
+            while x < len(a) and y < len(b) and a[x] == b[y]:
+                x, y = x + 1, y + 1
+            furthest[k] = x
+            if x >= len(a) and y >= len(b):
+                return back(rounds, len(a), len(b))
+    raise AssertionError("no way")
+
+
+def back(rounds, x, y):
+    way = []
+    for edits in range(len(rounds) - 1, 0, -1):
+        furthest, k = rounds[edits], x - y
+        down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
+        before = k + 1 if down else k - 1
+        from_x = furthest[before]
+        from_y = from_x - before
+        after_the_edit = (from_x, from_y + 1) if down else (from_x + 1, from_y)
+        while (x, y) != after_the_edit:
+            x, y = x - 1, y - 1
+            way.append((x, y))
+        way.append((None, from_y) if down else (from_x, None))
+        x, y = from_x, from_y
+    while x > 0:
+        x, y = x - 1, y - 1
+        way.append((x, y))
+    return way[::-1]
+
+
+def longest_common(a, b):
+    row = [0] * (len(b) + 1)
+    for one in a:
+        above = row
+        row = [0]
+        for j, other in enumerate(b):
+            row.append(above[j] + 1 if one == other else max(above[j + 1], row[j]))
+    return row[-1]
+
+
+RULES = {"offline_leaks": offline_leaks, "inefficient": inefficient, "compare": compare}
+
+if __name__ == "__main__":
+    questions = json.load(sys.stdin)
+    json.dump([RULES[q.pop("rule")](**q) for q in questions], sys.stdout)

@@ -285,7 +285,9 @@ impl Steps {
                     let (Some(a), Some(b)) = (self.keys.get(place), self.keys.get(other)) else {
                         return false;
                     };
-                    let known = frames.get(place).is_some_and(|frames| !frames.is_empty());
+                    let known = frames.get(place).is_some_and(|frames| {
+                        !frames.is_empty() && frames.iter().all(|frame| frame.line > 0)
+                    });
                     a.name == b.name
                         && (a.stack == b.stack || known && frames.get(place) == frames.get(other))
                 };

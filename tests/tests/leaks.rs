@@ -31,9 +31,9 @@ fn a_training_run_and_its_twin() {
         torch.ask("train 5");
         daemon.attach(torch.pid(), "trace");
     }
-    let steps = 60;
-    leaky.tell(&format!("leak {steps} {LEAKED} 40"));
-    twin.tell(&format!("leak {steps} {LEAKED} 40 3"));
+    let steps = 130;
+    leaky.tell(&format!("leak {steps} {LEAKED} 10"));
+    twin.tell(&format!("leak {steps} {LEAKED} 10 3"));
     assert_eq!(leaky.hear()["held"], steps);
     twin.hear();
 

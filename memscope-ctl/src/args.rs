@@ -154,6 +154,15 @@ pub(crate) enum Command {
   memscope-ctl --recording run.mscope leaks
   memscope-ctl --recording run.mscope snapshot --at step:120 -o s.pickle")]
     Record(Record),
+    /// Write msMemScope's files: its folders with a dump for each device.
+    ///
+    /// All that the journal has, or the recording, as the rows that msMemScope would have written: MALLOC and FREE of the
+    /// framework's pool (PTA) and of runtime and driver (HAL), marks, steps, launches, out of memory. check-leaks, compare and
+    /// msMemScope's own tools read them. Of a live daemon: for root.
+    #[command(after_help = "Examples:
+  sudo memscope-ctl export --format msmemscope-csv -o dumps
+  memscope-ctl --recording run.mscope export --format msmemscope-db --pid 4242 -o dumps")]
+    Export(Export),
     /// Name the present moment of a process, for its recording and for steps.
     #[command(after_help = "Examples:
   memscope-ctl mark --pid 4242 'before the evaluation'
@@ -367,6 +376,27 @@ pub(crate) struct Steps {
     /// Also the first blocks that outlived their step, at most so many.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) survivors: u32,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Export {
+    /// Format of the files.
+    #[arg(long, value_enum)]
+    pub(crate) format: ExportFormat,
+    /// Only this process.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
+    /// The folder that the folders come into.
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: std::path::PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// Comma-separated values.
+    MsmemscopeCsv,
+    /// SQLite.
+    MsmemscopeDb,
 }
 
 #[derive(Debug, ClapArgs)]

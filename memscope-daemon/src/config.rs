@@ -112,8 +112,16 @@ pub struct Config {
     pub import: Option<PathBuf>,
 
     /// Where --import puts the recording: a folder that is not there yet, or is empty.
-    #[arg(long, value_name = "DIR", requires = "import")]
+    #[arg(long, value_name = "DIR")]
     pub output: Option<PathBuf>,
+
+    /// Write msMemScope's files of the recording that --replay names, and end. Needs no privileges.
+    #[arg(long, value_enum, value_name = "FORMAT", requires_all = ["replay", "output"])]
+    pub dump: Option<DumpFormat>,
+
+    /// Of --dump: only this process.
+    #[arg(long, value_name = "PID", requires = "dump")]
+    pub pid: Option<u32>,
 
     /// What to log (`info`, `debug`, `memscope_daemon=trace`, …).
     #[arg(long, env = "MEMSCOPE_LOG", default_value = "info")]
@@ -128,6 +136,15 @@ fn as_of(text: &str) -> Result<(u64, u64), String> {
     numbers.ok_or_else(|| {
         "write EVENT@BOOT_NS, such as 4711@32746154739: as_of_event.sequence and as_of_boot_ns of an answer".to_owned()
     })
+}
+
+/// Format of msMemScope's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DumpFormat {
+    /// Comma-separated values.
+    Csv,
+    /// SQLite.
+    Db,
 }
 
 /// Kind of links.

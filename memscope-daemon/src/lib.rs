@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod dump;
 pub mod import;
 pub mod ingest;
 pub mod keeper;

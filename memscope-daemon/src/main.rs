@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use memscope_daemon::config::Config;
+use memscope_daemon::config::{Config, DumpFormat};
 use memscope_daemon::keeper::{Command, Keeper, KeeperHandle, Taking};
 use memscope_daemon::messages::Messages;
 use memscope_daemon::probe::load::Kernel;
@@ -14,7 +14,7 @@ use memscope_daemon::serve::Serving;
 use memscope_daemon::snapshots::{self, Limits};
 use memscope_daemon::tracer::{Order, Tracer, told_channel};
 use memscope_daemon::triggers::Triggers;
-use memscope_daemon::{clock, import, replay};
+use memscope_daemon::{clock, dump, import, replay};
 use memscope_journal::{ClockPair, Journal};
 use memscope_ledger::LedgerConfig;
 use memscope_rpc::{
@@ -63,6 +63,17 @@ fn log_filter(words: &str) -> tracing_subscriber::EnvFilter {
 fn run(config: &Config) -> Result<()> {
     if let (Some(file), Some(output)) = (&config.import, &config.output) {
         let made = import::import(file, output)?;
+        println!("{}", serde_json::to_string(&made)?);
+        return Ok(());
+    }
+    if let (Some(format), Some(recording), Some(output)) =
+        (config.dump, &config.replay, &config.output)
+    {
+        let format = match format {
+            DumpFormat::Csv => memscope_dump::Format::Csv,
+            DumpFormat::Db => memscope_dump::Format::Db,
+        };
+        let made = dump::dump(recording, format, output, config.pid)?;
         println!("{}", serde_json::to_string(&made)?);
         return Ok(());
     }

@@ -4,11 +4,13 @@
 //! to answer for a process that it was never told of.
 
 use crate::clock::Clock;
-use crate::event::{Body, CodeName, Event, Level, NativeName, ProcessFacts, ProcessHandle};
+use crate::event::{
+    Body, CodeName, Event, Level, NativeName, ProcessFacts, ProcessHandle, StackRef,
+};
 use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
-    AsOf, Baseline, FluctuationQuery, FluctuationReport, Gauge, LeakQuery, LeakReport,
+    AsOf, Baseline, FluctuationQuery, FluctuationReport, Frame, Gauge, LeakQuery, LeakReport,
     ProcessState, ProcessSummary, SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
 };
 use crate::{fluctuation, gauge, leaks, snapshot, stack_report, stats, step_report};
@@ -156,6 +158,14 @@ impl Ledger {
     /// What each stack of a process allocated.
     pub fn stacks(&self, p: ProcessHandle, as_of: AsOf) -> Option<StackReport> {
         Some(stack_report::report(self.processes.get(&p)?, as_of))
+    }
+
+    /// The frames of a stack that an event names, innermost first, as far as they are known; none where there is no stack.
+    pub fn frames(&self, p: ProcessHandle, stack: StackRef) -> Vec<Frame> {
+        self.processes
+            .get(&p)
+            .map(|process| process.stacks.frames_by_identity(stack))
+            .unwrap_or_default()
     }
 
     /// What names the code object at an address now, if anything does.

@@ -384,6 +384,17 @@ impl Stacks {
         }
     }
 
+    /// The frames that an event's stack has now.
+    pub(crate) fn frames_by_identity(&self, stack: StackRef) -> Vec<Frame> {
+        let StackRef::Id(id) = stack else {
+            return Vec::new();
+        };
+        self.by_identity
+            .get(&id)
+            .map(|index| self.frames_of(*index))
+            .unwrap_or_default()
+    }
+
     /// Whether an index stands for a reason why there is no stack.
     pub(crate) fn is_missing(&self, index: StackIndex) -> bool {
         place(index) < KINDS

@@ -4,6 +4,7 @@ mod attach;
 mod doctor;
 mod dump;
 mod events;
+mod export;
 mod query;
 mod snapshot;
 mod stacks;
@@ -26,6 +27,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             });
         }
         return doctor::doctor(&args).await;
+    }
+    if let Command::Export(request) = &args.command {
+        return export::run(request, &args).await;
     }
     if let Command::Dump(command) = &args.command {
         return dump::run(command, &args).await;
@@ -115,7 +119,7 @@ async fn interrupted() -> Exit {
 async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
     match &args.command {
         // Handled before a daemon was sought.
-        Command::Doctor | Command::Dump(_) => Ok(Exit::Done),
+        Command::Doctor | Command::Dump(_) | Command::Export(_) => Ok(Exit::Done),
         Command::Status => query::status(client, args.json).await,
         Command::Ps => query::ps(client, args.recording.is_none(), args.json).await,
         Command::Attach(request) => attach::attach(client, request, args.json).await,

@@ -94,20 +94,25 @@ struct Recorded {
     bytes: u64,
 }
 
-/// Writes the journal to a file.
-pub(super) async fn record(
-    client: &Client,
-    record: &args::Record,
-    json: bool,
-) -> Result<Exit, Failure> {
-    let mut target = Target::open(Some(&record.output))?;
+/// Writes the journal.
+pub(super) async fn recorded_to(client: &Client, target: &mut Target) -> Result<(), Failure> {
     let mut progress = Progress::start();
     let chunks = client
         .ask(v1::RecordRequest {}, async |mut rpc, request| {
             rpc.record(request).await
         })
         .await?;
-    drain(client, chunks, &mut target, &mut progress).await?;
+    drain(client, chunks, target, &mut progress).await
+}
+
+/// Writes the journal to a file, and tells of it.
+pub(super) async fn record(
+    client: &Client,
+    record: &args::Record,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let mut target = Target::open(Some(&record.output))?;
+    recorded_to(client, &mut target).await?;
     let bytes = target.bytes();
     target.finish()?;
     let file = record.output.display().to_string();

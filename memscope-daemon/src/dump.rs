@@ -1,0 +1,156 @@
+//! msMemScope's files made of a recording: `memscoped --replay FILE --dump csv --output DIR`.
+//!
+//! The recording is folded twice: what names a stack may come after the events that have it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use memscope_decode::{Decoder, Outcome};
+use memscope_dump::rows::Rows;
+use memscope_dump::{DumpError, Format, Row, Settings, Tree};
+use memscope_journal::{Recording, RecordingError};
+use memscope_ledger::event::{Body, Event, ProcessHandle, StackRef};
+use memscope_ledger::{Ledger, LedgerConfig};
+use serde::Serialize;
+
+/// What was made.
+#[derive(Debug, Clone, Serialize)]
+pub struct Made {
+    /// The folders, one for each process.
+    pub folders: Vec<PathBuf>,
+    /// Rows in them.
+    pub rows: u64,
+    /// Events for which msMemScope's files have no row.
+    pub events_left_out: u64,
+}
+
+/// Why nothing could be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DumpingError {
+    /// The recording cannot be read.
+    #[error("the recording cannot be read")]
+    Recording(#[from] RecordingError),
+    /// The files cannot be written.
+    #[error("the files cannot be written ({})", source.hint())]
+    Files {
+        /// Why.
+        #[source]
+        source: DumpError,
+    },
+    /// Nothing to write.
+    #[error("the recording has no event of {}", pid.map_or("any process".to_owned(), |pid| format!("process {pid}")))]
+    Nothing {
+        /// The process that was asked for.
+        pid: Option<u32>,
+    },
+}
+
+/// Makes them: of all processes, or of one.
+///
+/// # Errors
+/// Whatever is wrong with the recording or the place.
+pub fn dump(
+    recording: &Path,
+    format: Format,
+    output: &Path,
+    pid: Option<u32>,
+) -> Result<Made, DumpingError> {
+    let config = LedgerConfig {
+        // Only names are asked of it.
+        trace_entries: 0,
+        retention_ns: u64::MAX,
+        ..LedgerConfig::default()
+    };
+    let mut named = Ledger::new(config);
+    each(recording, |event| named.apply(event))?;
+    let text = |process: ProcessHandle, stack: StackRef| {
+        let frames = named.frames(process, stack);
+        let lines: Vec<String> = frames
+            .iter()
+            .map(|frame| format!("{}({}): {}\n", frame.file, frame.line, frame.name))
+            .collect();
+        (!lines.is_empty()).then(|| lines.concat())
+    };
+    let begun: BTreeMap<u32, u64> = named
+        .processes()
+        .into_iter()
+        .map(|process| (process.facts.pid, named.unix_ns(process.attached_ns)))
+        .collect();
+    let mut trees: BTreeMap<u32, Tree> = BTreeMap::new();
+    let mut made = Made {
+        folders: Vec::new(),
+        rows: 0,
+        events_left_out: 0,
+    };
+    let mut failed: Option<DumpError> = None;
+    let mut write = |row: Row| {
+        let Some(of) = row.pid.filter(|of| pid.is_none_or(|pid| pid == *of)) else {
+            return;
+        };
+        if failed.is_some() {
+            return;
+        }
+        let written = match trees.entry(of) {
+            std::collections::btree_map::Entry::Occupied(mut tree) => tree.get_mut().write(&row),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                let settings = Settings {
+                    pid: of,
+                    begun_unix_ns: begun.get(&of).copied().unwrap_or(0),
+                    format,
+                    config: vec![("collected_by".to_owned(), "memscope".to_owned())],
+                };
+                Tree::create(output, &settings).and_then(|tree| place.insert(tree).write(&row))
+            }
+        };
+        match written {
+            Ok(()) => made.rows += 1,
+            Err(error) => failed = Some(error),
+        }
+    };
+    let mut rows = Rows::new();
+    each(recording, |event| rows.apply(event, &text, &mut write))?;
+    made.events_left_out = rows.left_out();
+    rows.finish(&mut write);
+    let files = |source| DumpingError::Files { source };
+    if let Some(source) = failed {
+        return Err(files(source));
+    }
+    for tree in trees.into_values() {
+        made.folders.push(tree.finish().map_err(files)?);
+    }
+    if made.folders.is_empty() {
+        return Err(DumpingError::Nothing { pid });
+    }
+    Ok(made)
+}
+
+/// Every event of a recording, in order.
+fn each(path: &Path, mut take: impl FnMut(&Event)) -> Result<(), RecordingError> {
+    let recording = Recording::open(path)?;
+    let header = recording.header();
+    let mut decoder = Decoder::new(header.epoch);
+    let mut records = recording.records();
+    take(&Event {
+        id: memscope_ledger::event::EventId {
+            epoch: header.epoch,
+            sequence: 0,
+        },
+        time_ns: header.clock.boot_ns,
+        process: ProcessHandle(0),
+        tid: 0,
+        lost_before: 0,
+        stack: StackRef::NotTaken,
+        sampling: 0,
+        body: Body::Clock {
+            unix_ns: header.clock.unix_ns,
+        },
+    });
+    while let Some(entry) = records.next_record()? {
+        decoder.seek(entry.sequence);
+        if let Outcome::Decoded(event) = decoder.decode(entry.record) {
+            take(&event);
+        }
+    }
+    Ok(())
+}

@@ -133,6 +133,11 @@ impl Judge<'_> {
                 // Sums of random sizes wander.
                 Amount::Units => 4,
             },
+            rises: match amount {
+                Amount::Blocks => 4,
+                // One block that is made anew and larger now and then may be a batch that is to grow.
+                Amount::Units => 12,
+            },
         };
         let mut judged = trend::judge(&row, scale);
         let per_step = judged.slope.map(|slope| slope / steps);

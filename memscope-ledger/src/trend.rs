@@ -11,8 +11,6 @@ use crate::report::Verdict;
 
 /// Windows that a growth must span.
 const ENOUGH_WINDOWS: usize = 12;
-/// Rises in it.
-const ENOUGH_RISES: usize = 4;
 /// Blocks in it.
 const ENOUGH_BLOCKS: u32 = 3;
 /// So many mean gaps between rises without one, and at least so many windows, and the growth is over.
@@ -50,6 +48,8 @@ pub(crate) struct Scale {
     pub(crate) amount: fn(u32) -> String,
     /// What grew must be so many times what was ever given back.
     pub(crate) above_falls: u32,
+    /// Rises that there must be.
+    pub(crate) rises: usize,
 }
 
 /// Amounts that are blocks.
@@ -124,7 +124,7 @@ pub(crate) fn judge(floors: &[u32], scale: Scale) -> Trend {
             Verdict::Undecided,
             format!("{rose}, but {} were given back", (scale.amount)(fall)),
         )
-    } else if growth < ENOUGH_BLOCKS || count < ENOUGH_RISES || windows < ENOUGH_WINDOWS {
+    } else if growth < ENOUGH_BLOCKS || count < scale.rises || windows < ENOUGH_WINDOWS {
         (Verdict::Undecided, format!("{rose}, too few to tell"))
     } else if slows_down(&lasting, first, before) {
         (
@@ -242,6 +242,7 @@ mod tests {
         urgent: false,
         amount: blocks,
         above_falls: 2,
+        rises: 4,
     };
 
     fn verdict(row: impl IntoIterator<Item = u32>, steps: f64) -> Verdict {

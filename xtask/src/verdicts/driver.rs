@@ -45,6 +45,8 @@ pub struct How {
     pub by_line: bool,
     /// Milliseconds in which nothing happens after each step.
     pub pace: u64,
+    /// Whether it runs on this machine's GPU.
+    pub real_device: bool,
     /// How long each answer may take.
     pub patience: Duration,
 }
@@ -65,7 +67,11 @@ impl Driver {
             devices: (workload.ranks > 1).then_some(workload.ranks),
             ..sim::Options::default()
         };
-        let variables = sim::environment_of(&how.installation, &device)?;
+        let variables = if how.real_device {
+            Vec::new()
+        } else {
+            sim::environment_of(&how.installation, &device)?
+        };
         let errors = folder.join(format!("rank-{rank}.log"));
         let log =
             File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?;

@@ -57,6 +57,11 @@ pub struct Options {
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub pace: u64,
 
+    /// On this machine's GPU instead of the simulated one, with the PyTorch in $MEMSCOPE_TORCH_VENV; scripts of several
+    /// ranks are left out
+    #[arg(long)]
+    pub real_device: bool,
+
     /// Print JSON instead of tables
     #[arg(long, conflicts_with = "truth")]
     pub json: bool,
@@ -101,7 +106,7 @@ pub fn run(options: &Options) -> Result<()> {
         .prefix("memscope-verdicts-")
         .tempdir()
         .context("cannot make a temporary folder")?;
-    let workloads = match &options.seeds {
+    let mut workloads = match &options.seeds {
         Some(seeds) => seeds.scripts(&installation, folder.path())?,
         None if options.script.is_empty() => workload::ours(&options.workload)?,
         None => options
@@ -110,10 +115,15 @@ pub fn run(options: &Options) -> Result<()> {
             .map(|script| Workload::read(script))
             .collect::<Result<_>>()?,
     };
+    if options.real_device {
+        // Those want a device each.
+        workloads.retain(|workload| workload.ranks == 1);
+    }
     let how = driver::How {
         installation,
         by_line: options.truth,
         pace: options.pace,
+        real_device: options.real_device,
         patience: Duration::from_secs(options.timeout),
     };
     if options.truth {

@@ -373,6 +373,9 @@ pub(crate) struct Steps {
     /// Show so many of the last steps, 0 for all that are kept (4,096).
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) last: u32,
+    /// Put so many steps into a row: their lowest and highest levels, as a monitor that starts anew each N steps.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) every: u32,
     /// Also the first blocks that outlived their step, at most so many.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) survivors: u32,

@@ -210,13 +210,28 @@ fn merge(mut before: Row, row: &Row) -> Row {
     before
 }
 
-/// Builds the report.
-pub(crate) fn report(process: &Process, as_of: AsOf, q: &StepQuery) -> StepsReport {
-    let steps = &process.steps;
-    let rows = whole_steps(process);
+/// So many steps in a row: 1 to N, N + 1 to 2 N, ….
+fn in_groups(rows: Vec<Row>, every: u64) -> Vec<Row> {
+    let mut groups: Vec<Row> = Vec::new();
+    for row in rows {
+        let number = |step: u64| step.saturating_sub(1) / every;
+        match groups.last_mut() {
+            Some(last) if number(last.step) == number(row.step) => {
+                let step = row.step;
+                *last = merge(last.clone(), &row);
+                last.step = step;
+            }
+            _ => groups.push(row),
+        }
+    }
+    groups
+}
+
+/// Rows as they are shown, device by device.
+fn shown(process: &Process, rows: &[Row], every: u64) -> Vec<StepRow> {
     let hidden = process.is_pool_hidden();
     let mut shown = Vec::new();
-    for row in &rows {
+    for row in rows {
         for (device, pool, driver) in &row.devices {
             let of_pool = !hidden && device.is_some() && process.source() == Source::Pool;
             let (source, levels) = if of_pool {
@@ -227,6 +242,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &StepQuery) -> StepsRepo
             let Some(levels) = levels else { continue };
             shown.push(StepRow {
                 step: row.step,
+                steps: row.step.saturating_sub(1) % every + 1,
                 from_ns: row.from_ns,
                 to_ns: row.to_ns,
                 device: *device,
@@ -243,7 +259,18 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &StepQuery) -> StepsRepo
             });
         }
     }
+    shown
+}
+
+/// Builds the report.
+pub(crate) fn report(process: &Process, as_of: AsOf, q: &StepQuery) -> StepsReport {
+    let steps = &process.steps;
+    let rows = whole_steps(process);
+    let mut shown = shown(process, &rows, 1);
     let devices = by_device(&shown);
+    if q.every > 1 {
+        shown = self::shown(process, &in_groups(rows, q.every), q.every);
+    }
     let keep = shown.len().saturating_sub(match q.limit {
         0 => shown.len(),
         limit => limit,

@@ -424,6 +424,39 @@ fn two_optimizers_make_one_step() {
 }
 
 #[test]
+fn several_steps_make_a_row() {
+    let mut told = Told::new();
+    let mut used = 0;
+    for step in 0..25u64 {
+        used += 512;
+        told.report(0x1000 * (step + 1), 512, used, StackRef::NotTaken);
+        told.optimizer("SGD", 1);
+    }
+    let as_of = AsOf::default();
+    let query = StepQuery {
+        limit: 0,
+        every: 10,
+    };
+    let report = told.ledger.steps(P, as_of, &query).unwrap();
+    let rows: Vec<(u64, u64, u64, u64)> = report
+        .rows
+        .iter()
+        .map(|row| {
+            (
+                row.step,
+                row.steps,
+                row.min_allocated_bytes / 512,
+                row.max_allocated_bytes / 512,
+            )
+        })
+        .collect();
+    assert_eq!(rows, [(10, 10, 1, 10), (20, 10, 11, 20), (25, 5, 21, 25)]);
+    assert_eq!(report.rows[0].allocs, 10);
+    // What is told of devices is of single steps.
+    assert_eq!(report.devices[0].steps, 24);
+}
+
+#[test]
 fn accumulated_gradients_make_one_step() {
     let mut told = Told::new();
     let mut used = 0u64;

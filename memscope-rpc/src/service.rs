@@ -354,7 +354,16 @@ impl Memscope for Service {
             0 => MAX_STEP_ROWS,
             limit => limit.min(MAX_STEP_ROWS),
         };
-        let report = self.daemon.steps(question.pid, StepQuery { limit }).await?;
+        let report = self
+            .daemon
+            .steps(
+                question.pid,
+                StepQuery {
+                    limit,
+                    every: u64::from(question.every),
+                },
+            )
+            .await?;
         self.access()
             .check_answer(caller, question.pid, &report.process)?;
         let survivors = (question.survivors as usize).min(MAX_SURVIVORS);

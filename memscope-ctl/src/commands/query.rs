@@ -209,6 +209,7 @@ pub(super) async fn steps(
         pid: client.choose(steps.process.pid).await?,
         limit: steps.last,
         survivors: steps.survivors,
+        every: steps.every,
     };
     let answer = client
         .ask(question, async |mut rpc, request| rpc.steps(request).await)

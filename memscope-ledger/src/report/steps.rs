@@ -41,6 +41,8 @@ pub struct StepSummary {
 pub struct StepQuery {
     /// At most so many rows, the last ones (0: all).
     pub limit: usize,
+    /// So many steps make a row (0: one).
+    pub every: u64,
 }
 
 /// A line of the program that tells of steps.
@@ -57,8 +59,10 @@ pub struct StepLine {
 /// How far one device's memory went within one step. Levels are those after events of the step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepRow {
-    /// Number, from 1.
+    /// Number, from 1; of several steps the last one's.
     pub step: u64,
+    /// How many steps it tells of.
+    pub steps: u64,
     /// Boot time of its begin.
     pub from_ns: u64,
     /// Boot time of its end.

@@ -77,6 +77,7 @@ pub(super) fn line(frame: &Frame) -> v1::CodeLine {
 fn row(row: StepRow) -> v1::StepRow {
     v1::StepRow {
         step: row.step,
+        steps: row.steps,
         from_boot_ns: row.from_ns,
         to_boot_ns: row.to_ns,
         device: row.device,

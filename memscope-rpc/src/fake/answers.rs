@@ -172,6 +172,7 @@ fn line() -> Frame {
 pub(super) fn steps(process: ProcessSummary, coverage: Vec<CoverageNote>) -> StepsReport {
     let row = |step: u64| StepRow {
         step,
+        steps: 1,
         from_ns: step * 1_000_000_000,
         to_ns: (step + 1) * 1_000_000_000,
         device: Some(0),

@@ -38,6 +38,44 @@ fn stats_is_exact_and_says_what_it_does_not_show() {
 }
 
 #[test]
+fn steps_tells_how_many_and_how_that_is_known() {
+    let server = Server::start(one_process());
+    let answer = server.ctl(&["steps", "--last", "3", "--survivors", "5"]);
+    assert_eq!(answer.code, 0);
+    assert_has(
+        &answer.out,
+        &[
+            "3 steps, 1 s each: 3 calls of Optimizer.step#AdamW.step at train.py:42.",
+            "Device 0 (pool), 2 steps after the first: lowest 1.00 MiB (1.00 MiB to 1.00 MiB), highest 4.00 MiB (4.00 MiB to 4.00 MiB), floor +512 B per step, 200 allocations, 198 frees",
+            "  smallest gap 25.0000 %: 1.00 MiB of 4.00 MiB in step 2",
+            "    3       0   1 s  1.00 MiB  4.00 MiB  2.00 MiB  8.00 MiB      66.7 %     100     99",
+            "1 block outlived its step, 512 B; some may have gone since.",
+            "    2       0  512 B  0x7f0000000000          unknown",
+        ],
+    );
+    let document: serde_json::Value =
+        serde_json::from_str(&server.ctl(&["--json", "steps"]).out).expect("JSON");
+    assert_eq!(document["summary"]["source"], "optimizer");
+    assert_eq!(document["rows"][2]["step"], 3);
+    assert!(document["launches"].is_null());
+}
+
+#[test]
+fn mark_and_record() {
+    let server = Server::start(one_process());
+    let marked = server.ctl(&["mark", "here"]);
+    assert_eq!(marked.code, 0);
+    assert_has(&marked.out, &["Marked process 4242 at event 4711."]);
+    assert_eq!(server.ctl(&["mark"]).code, 2, "a name, or --step");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("run.mscope");
+    let path = file.to_str().expect("UTF-8");
+    let recorded = server.ctl(&["record", "-o", path]);
+    assert_eq!(recorded.code, 0, "{}", recorded.err);
+    assert_eq!(std::fs::read(&file).expect("the file"), b"a recording");
+}
+
+#[test]
 fn leaks_tells_what_grows() {
     let server = Server::start(one_process());
     let answer = server.ctl(&["leaks", "--min-age", "5s"]);

@@ -68,7 +68,8 @@ fn earlier_moments_are_as_they_were() {
     ask(&daemon, "2100-01-01T00:00:00Z").refused(2, &["lies ahead"]);
     ask(&daemon, "1990-01-01T00:00:00Z").refused(2, &["attached"]);
     for (words, said) in [
-        ("step 3", "steps are not known yet"),
+        ("step 3", "step:NUMBER"),
+        ("step:7", "no step"),
         ("yesterday", "event:NUMBER"),
     ] {
         let refused = ask(&daemon, words);

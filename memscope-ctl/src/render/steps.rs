@@ -56,8 +56,13 @@ pub(crate) fn steps(answer: &v1::StepsResponse) -> String {
     }
     if answer.survivor_count > 0 {
         text.push_str(&format!(
-            "\n{} blocks outlived their step, {}; some may have gone since.\n",
+            "\n{} {} step, {}; some may have gone since.\n",
             grouped(answer.survivor_count),
+            if answer.survivor_count == 1 {
+                "block outlived its"
+            } else {
+                "blocks outlived their"
+            },
             bytes(answer.survivor_bytes)
         ));
     }

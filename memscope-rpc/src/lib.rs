@@ -5,6 +5,7 @@
 //! behind the trait [`Daemon`].
 
 mod access;
+mod asked;
 mod caller;
 mod condition;
 mod convert;

@@ -1,20 +1,20 @@
 //! The RPCs: who asks, what is asked, the daemon's answer, its form on the wire.
 
 use crate::access::Access;
-use crate::caller::{Caller, identify};
-use crate::daemon::{
-    AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, Moment, SHORTEST_READ_EVERY,
+use crate::asked::{
+    attach_scope, depth, detach_scope, level, moment, read_every, sampling, stacks as kinds,
 };
+use crate::caller::{Caller, identify};
+use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter};
 use crate::export::ChunkStream;
 use crate::serve::ServeOptions;
 use crate::stacks::{self, Question};
 use crate::{Refusal, StackKinds, convert, export};
-use memscope_ledger::event::{Level, Mark, MarkKind, MarkSource};
+use memscope_ledger::event::{Mark, MarkKind, MarkSource};
 use memscope_ledger::report::{FluctuationQuery, LeakQuery, SnapshotReport, StepQuery};
 use memscope_proto::v1::{self, memscope_server::Memscope};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
@@ -125,132 +125,6 @@ pub(crate) fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Refus
     }
 }
 
-fn level(number: i32) -> Result<Level, Refusal> {
-    match v1::Level::try_from(number) {
-        Ok(v1::Level::Read) => Ok(Level::Read),
-        Ok(v1::Level::Segments) => Ok(Level::Segments),
-        Ok(v1::Level::Blocks) => Ok(Level::Blocks),
-        Ok(v1::Level::Trace | v1::Level::Unspecified) => Ok(Level::Trace),
-        Err(_) => Err(invalid(
-            format!("level {number} is not known"),
-            "read, segments, blocks and trace are",
-        )),
-    }
-}
-
-fn depth(frames: u32) -> Result<u32, Refusal> {
-    match frames {
-        0 => Ok(StackKinds::DEEPEST),
-        1..=StackKinds::DEEPEST => Ok(frames),
-        _ => Err(invalid(
-            format!("stacks of {frames} frames are not taken"),
-            "give a depth from 1 to 1024",
-        )),
-    }
-}
-
-fn sampling(bytes: u64) -> Result<u8, Refusal> {
-    match bytes {
-        0 => Ok(0),
-        _ if bytes.is_power_of_two() && bytes <= 1 << 31 => Ok(bytes.trailing_zeros() as u8),
-        _ => Err(invalid(
-            format!("a stack cannot be taken of one allocation in {bytes} bytes"),
-            "give a power of two up to 2 GiB, such as 1MiB",
-        )),
-    }
-}
-
-fn stacks(number: i32) -> Result<StackKinds, Refusal> {
-    match v1::Stacks::try_from(number) {
-        Ok(v1::Stacks::None) => Ok(StackKinds::NONE),
-        Ok(v1::Stacks::Unspecified | v1::Stacks::Python) => Ok(StackKinds::PYTHON),
-        Ok(v1::Stacks::Native) => Ok(StackKinds::NATIVE),
-        Ok(v1::Stacks::All) => Ok(StackKinds::ALL),
-        Err(_) => Err(invalid(
-            format!("stacks of kind {number} are not known"),
-            "none, python, native and all are",
-        )),
-    }
-}
-
-fn read_every(level: Level, every_ns: Option<u64>) -> Result<Option<Duration>, Refusal> {
-    let every = every_ns.filter(|ns| *ns > 0).map(Duration::from_nanos);
-    match every {
-        Some(_) if level != Level::Read => Err(invalid(
-            "only level read has a time between readings",
-            "leave it out, or attach at level read",
-        )),
-        Some(every) if every < SHORTEST_READ_EVERY => Err(invalid(
-            format!("{every:?} between two readings is too short"),
-            format!("{SHORTEST_READ_EVERY:?} is the least"),
-        )),
-        every => Ok(every),
-    }
-}
-
-fn attach_scope(scope: Option<v1::attach_request::Scope>) -> Result<AttachScope, Refusal> {
-    use v1::attach_request::Scope;
-    match scope {
-        Some(Scope::Pid(v1::PidScope { pid: 0, .. })) => {
-            Err(invalid("0 is no process", "give the pid of one"))
-        }
-        Some(Scope::Pid(scope)) => Ok(AttachScope::Pid {
-            pid: scope.pid,
-            children: scope.children,
-            wait: scope.wait,
-        }),
-        Some(Scope::Comm(name)) if name.is_empty() || name.len() > 15 => Err(invalid(
-            format!("{name:?} cannot be the short name of a process"),
-            "it has 1 to 15 bytes: see /proc/PID/comm",
-        )),
-        Some(Scope::Comm(name)) => Ok(AttachScope::Comm(name)),
-        Some(Scope::Cgroup(path)) => {
-            if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
-                return Err(invalid(
-                    format!("{path:?} cannot be a control group"),
-                    "give its path beneath the cgroup root, as in /proc/PID/cgroup",
-                ));
-            }
-            Ok(AttachScope::Cgroup(path))
-        }
-        Some(Scope::All(true)) => Ok(AttachScope::All),
-        Some(Scope::All(false)) | None => Err(invalid(
-            "the request does not say what to attach",
-            "give a pid, a short name, a control group, or all",
-        )),
-    }
-}
-
-fn detach_scope(scope: Option<v1::detach_request::Scope>) -> Result<DetachScope, Refusal> {
-    use v1::detach_request::Scope;
-    match scope {
-        Some(Scope::Pid(pid)) => Ok(DetachScope::Pid(pid)),
-        Some(Scope::Rule(rule)) => Ok(DetachScope::Rule(rule)),
-        Some(Scope::All(true)) => Ok(DetachScope::All),
-        Some(Scope::All(false)) | None => Err(invalid(
-            "the request does not say what to detach",
-            "give a pid, a rule, or all",
-        )),
-    }
-}
-
-pub(crate) fn moment(at: Option<v1::Moment>) -> Result<Option<Moment>, Refusal> {
-    use v1::moment::Moment as Wire;
-    let Some(at) = at else {
-        return Ok(None);
-    };
-    match at.moment {
-        Some(Wire::UnixNs(ns)) => Ok(Some(Moment::Unix(ns))),
-        Some(Wire::AgoNs(ns)) => Ok(Some(Moment::Ago(ns))),
-        Some(Wire::Event(number)) => Ok(Some(Moment::Event(number))),
-        Some(Wire::Step(number)) => Ok(Some(Moment::Step(number))),
-        None => Err(invalid(
-            "the request names no moment",
-            "give a time, an age or an event, or leave it out for now",
-        )),
-    }
-}
-
 type Streaming<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -268,7 +142,7 @@ impl Memscope for Service {
             stacks: StackKinds {
                 depth: depth(request.stack_depth)?,
                 sampling: sampling(request.stack_sample_bytes)?,
-                ..stacks(request.stacks)?
+                ..kinds(request.stacks)?
             },
             launches: request.launches,
             step_name: (!request.step_name.is_empty()).then_some(request.step_name),

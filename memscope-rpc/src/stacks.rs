@@ -1,7 +1,8 @@
 //! Questions about stacks: what is asked, whether it makes sense, and the comparison of two moments.
 
+use crate::asked::moment;
 use crate::daemon::Moment;
-use crate::service::{invalid, moment};
+use crate::service::invalid;
 use crate::{Daemon, Refusal};
 use memscope_export::ExportError;
 use memscope_export::stacks::{self, Metric, Unit, View};

@@ -60,22 +60,24 @@ pub(crate) fn step_axis(
     let steps = &process.steps;
     let (_, ticks_per_step) = steps.count(&process.stacks)?;
     let stale = STALE_NS.max(step_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
-    // A pattern of an allocation or two is no measure for how long something was watched.
+    let sure_after = match q.sure_after_steps {
+        0 => SURE_AFTER,
+        steps => steps,
+    };
+    // A pattern of an allocation or two is no measure for how long something was watched, and one of many passes
+    // may be several steps: until it has come often enough, time is the measure.
     let short = steps.source == StepSource::Pattern
         && steps
             .pattern
             .cycles()
-            .is_none_or(|(_, period)| period < ENOUGH_IN_A_PATTERN);
+            .is_none_or(|(cycles, period)| cycles < sure_after || period < ENOUGH_IN_A_PATTERN);
     if short || steps.ticks < ENOUGH_TICKS || now.saturating_sub(steps.last_ns) > stale {
         return None;
     }
     Some(StepAxis {
         clock: process.groups.ticks(),
         ticks_per_step: ticks_per_step.max(1e-9),
-        sure_after: match q.sure_after_steps {
-            0 => SURE_AFTER,
-            steps => steps,
-        },
+        sure_after,
         step_ns,
     })
 }

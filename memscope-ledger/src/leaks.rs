@@ -413,13 +413,15 @@ impl View<'_> {
                 words::bytes(bound),
                 group.reason
             );
-            let stack = self.foremost(number, &parts, since);
-            let told = |shown: &Shown| {
-                shown.class == usize::MAX && shown.stack.is_some() && shown.stack == stack
-            };
-            if exact.iter().any(told) {
+            let grown: Vec<StackIndex> = exact
+                .iter()
+                .filter(|shown| shown.group.verdict == Verdict::Growing)
+                .filter_map(|shown| shown.stack)
+                .collect();
+            if self.is_of(number, since, &grown) {
                 continue;
             }
+            let stack = self.foremost(number, &parts, since);
             found.push(Shown {
                 group,
                 exact: None,
@@ -428,6 +430,20 @@ impl View<'_> {
             });
         }
         found
+    }
+
+    /// Whether half of what came in a class since then is of stacks that are told of anyway.
+    fn is_of(&self, class: usize, since: u64, stacks: &[StackIndex]) -> bool {
+        let (mut theirs, mut all) = (0u64, 0u64);
+        for item in &self.items {
+            if item.place.class() == Some(class) && item.born_ns >= since {
+                all += item.size;
+                if item.stack.is_some_and(|stack| stacks.contains(&stack)) {
+                    theirs += item.size;
+                }
+            }
+        }
+        theirs * 2 >= all && all > 0
     }
 
     /// The stack of which most bytes of a class came since then; none if it is not the most of all.

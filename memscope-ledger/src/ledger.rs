@@ -35,7 +35,7 @@ impl Default for LedgerConfig {
             trace_entries: 200_000,
             retention_ns: 15 * 60 * 1_000_000_000,
             leak_groups: 65_536,
-            leak_window_ns: 100_000_000,
+            leak_window_ns: 250_000_000,
         }
     }
 }

@@ -76,8 +76,8 @@ fn a_native_program_and_its_twin() {
         daemon.attach(calls.pid(), "segments");
         calls.call("cudaSetDevice 0");
     }
-    leaky.tell(&format!("leak 120 {LEAKED} 20 0"));
-    twin.tell(&format!("leak 120 {LEAKED} 20 3"));
+    leaky.tell(&format!("leak 200 {LEAKED} 20 0"));
+    twin.tell(&format!("leak 200 {LEAKED} 20 3"));
     assert_eq!(leaky.hear()["result"], 0);
     assert_eq!(twin.hear()["result"], 0);
     let answer = leaks(&daemon, leaky.pid(), 10);
@@ -85,7 +85,7 @@ fn a_native_program_and_its_twin() {
     assert_eq!(found.len(), 1, "{answer:#}");
     assert_eq!(
         (&found[0]["size_bytes"], &found[0]["live_count"]),
-        (&Value::from(LEAKED), &Value::from(120))
+        (&Value::from(LEAKED), &Value::from(200))
     );
     assert_eq!(found[0]["source"], "driver");
     let answer = leaks(&daemon, twin.pid(), 0);

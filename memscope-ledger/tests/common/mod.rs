@@ -465,7 +465,11 @@ pub fn attached(level: Level, from_start: bool, at: u64) -> Ledger {
 
 pub fn attached_as(level: Level, from_start: bool, at: u64, backend: Backend) -> Ledger {
     let pool_seen = backend == Backend::Native && level != Level::Segments;
-    let mut ledger = Ledger::new(LedgerConfig::default());
+    let mut ledger = Ledger::new(LedgerConfig {
+        // Programs of some seconds are long enough.
+        leak_window_ns: 100 * MS,
+        ..LedgerConfig::default()
+    });
     ledger.apply(&event(P, at, Body::Attached(facts(42, level, from_start))));
     ledger.apply(&event(P, at, Body::Backend(backend)));
     let placement = Placement {

@@ -239,9 +239,6 @@ pub const MARK_STEP: u16 = 3;
 /// Bytes of a mark's name that are kept.
 pub const MARK_NAME: usize = 128;
 
-/// `header.flags` of a mark: its name could not be read.
-pub const MARK_NAME_UNREADABLE: u8 = 1;
-
 /// A function was entered that names a moment, or is one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

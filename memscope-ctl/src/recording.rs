@@ -1,7 +1,7 @@
 //! Recordings: asked through a memscoped of their own, on a private socket.
 
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use memscope_proto::v1;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -121,8 +121,43 @@ impl Replayer {
     }
 }
 
+/// Runs memscoped to its end, for work that needs no daemon; gives what it says that it made. `what` is what it was to
+/// do, `code` names the error for programs.
+pub(crate) async fn made_by_memscoped<T: serde::de::DeserializeOwned>(
+    words: &[std::ffi::OsString],
+    code: &str,
+    what: &str,
+) -> Result<T, Failure> {
+    let program = find_memscoped();
+    let ended = Command::new(&program)
+        .args(words)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(|source| Failure::NoReplayer { program, source })?;
+    let failed = |what: String| Failure::Refused {
+        exit: Exit::Failed,
+        code: code.to_owned(),
+        what,
+        hint: Some(
+            "is the file whole, is there room, and are memscoped and memscope-ctl of one version?"
+                .to_owned(),
+        ),
+    };
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        let words = last.map_or_else(|| format!("it ended: {}", ended.status), str::to_owned);
+        let words = words.strip_prefix("memscoped: ").unwrap_or(&words);
+        return Err(failed(format!("memscoped cannot {what}: {words}")));
+    }
+    serde_json::from_slice(&ended.stdout)
+        .map_err(|error| failed(format!("memscoped did not say what it made: {error}")))
+}
+
 /// MEMSCOPED, else the one beside this program, else the one in PATH.
-pub(crate) fn find_memscoped() -> PathBuf {
+fn find_memscoped() -> PathBuf {
     if let Some(named) = std::env::var_os("MEMSCOPED").filter(|name| !name.is_empty()) {
         return named.into();
     }

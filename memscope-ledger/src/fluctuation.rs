@@ -7,6 +7,7 @@ use crate::process::Process;
 use crate::report::{
     AsOf, DeviceFluctuation, FluctuationQuery, FluctuationReport, Interval, Source,
 };
+use crate::slope::{median, slopes};
 
 /// Intervals when none are asked for.
 const DEFAULT_INTERVALS: usize = 20;
@@ -93,22 +94,7 @@ fn slope(intervals: &[Interval]) -> f64 {
             (middle / 1e9, i.min_allocated_bytes as f64)
         })
         .collect();
-    let mut slopes: Vec<f64> = points
-        .iter()
-        .enumerate()
-        .flat_map(|(i, a)| {
-            let rest = points.get(i + 1..).unwrap_or_default();
-            rest.iter().map(move |b| (b.1 - a.1) / (b.0 - a.0))
-        })
-        .filter(|slope| slope.is_finite())
-        .collect();
-    slopes.sort_by(f64::total_cmp);
-    let middle = slopes.len() / 2;
-    match slopes.len() {
-        0 => 0.0,
-        len if len % 2 == 1 => slopes[middle],
-        _ => (slopes[middle - 1] + slopes[middle]) / 2.0,
-    }
+    median(&slopes(&points))
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ mod rooms;
 mod scene;
 mod segment;
 mod series;
+mod slope;
 mod snapshot;
 mod stack_report;
 mod stacks;

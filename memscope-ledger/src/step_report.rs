@@ -9,6 +9,7 @@ use crate::report::{
     AsOf, Frame, FrameKind, Source, StepDevice, StepGap, StepLine, StepQuery, StepRow, StepSource,
     StepSummary, StepsReport,
 };
+use crate::slope;
 use crate::steps::{Row, Steps};
 use std::collections::BTreeMap;
 
@@ -363,25 +364,10 @@ fn by_device(rows: &[StepRow]) -> Vec<StepDevice> {
         .collect()
 }
 
-/// Theil–Sen over at most the last 512 steps.
+/// The median slope of at most the last 512 steps.
 fn floor_slope(floors: &[u64]) -> f64 {
     let recent = floors
         .get(floors.len().saturating_sub(512)..)
         .unwrap_or_default();
-    let mut slopes: Vec<f64> = Vec::new();
-    for (i, a) in recent.iter().enumerate() {
-        for (j, b) in recent.iter().enumerate().skip(i + 1) {
-            slopes.push((*b as f64 - *a as f64) / (j - i) as f64);
-        }
-    }
-    slopes.sort_by(f64::total_cmp);
-    let middle = slopes.len() / 2;
-    match slopes.len() {
-        0 => 0.0,
-        len if len % 2 == 1 => slopes.get(middle).copied().unwrap_or_default(),
-        _ => {
-            let at = |place: usize| slopes.get(place).copied().unwrap_or_default();
-            (at(middle - 1) + at(middle)) / 2.0
-        }
-    }
+    slope::of_row(recent.iter().map(|floor| *floor as f64))
 }

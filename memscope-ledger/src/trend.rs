@@ -8,6 +8,8 @@
 //! slow down, was not given back, and is long enough: a cache that fills looks the same until it is full.
 
 use crate::report::Verdict;
+use crate::slope::{median, slopes};
+use crate::verdict::largest_fall;
 
 /// Windows that a growth must span.
 const ENOUGH_WINDOWS: usize = 12;
@@ -187,47 +189,27 @@ fn slows_down(lasting: &[u32], first: usize, before: u32) -> bool {
     late.saturating_mul(2) < early
 }
 
-/// The most that the row ever gave back.
-fn largest_fall(row: &[u32]) -> u32 {
-    let mut highest = 0;
-    let mut fall = 0;
-    for &value in row {
-        highest = highest.max(value);
-        fall = fall.max(highest - value);
-    }
-    fall
-}
-
 /// Theil–Sen: the median of the slopes between all pairs, with the interval of 95 % that Sen (1968) gives by the normal
 /// approximation of Kendall's statistic. Lower end, median, upper end.
 pub(crate) fn slope(row: &[u32]) -> [f64; 3] {
-    let n = row.len();
-    let mut slopes: Vec<f64> = Vec::with_capacity(n * n.saturating_sub(1) / 2);
-    for (i, a) in row.iter().enumerate() {
-        for (j, b) in row.iter().enumerate().skip(i + 1) {
-            slopes.push((f64::from(*b) - f64::from(*a)) / (j - i) as f64);
-        }
-    }
+    let points: Vec<(f64, f64)> = row
+        .iter()
+        .enumerate()
+        .map(|(place, floor)| (place as f64, f64::from(*floor)))
+        .collect();
+    let slopes = slopes(&points);
     if slopes.is_empty() {
         return [0.0; 3];
     }
-    slopes.sort_by(f64::total_cmp);
-    let pairs = slopes.len() as f64;
-    let n = n as f64;
+    let (pairs, n) = (slopes.len() as f64, row.len() as f64);
     let spread = 1.96 * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
     let at = |place: f64| {
         let place = place.clamp(0.0, pairs - 1.0) as usize;
         slopes.get(place).copied().unwrap_or_default()
     };
-    let middle = slopes.len() / 2;
-    let median = if slopes.len() % 2 == 1 {
-        at(middle as f64)
-    } else {
-        (at(middle as f64 - 1.0) + at(middle as f64)) / 2.0
-    };
     [
         at(((pairs - spread) / 2.0).floor()),
-        median,
+        median(&slopes),
         at(((pairs + spread) / 2.0).ceil()),
     ]
 }

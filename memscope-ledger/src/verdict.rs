@@ -101,7 +101,7 @@ pub(crate) fn judge(floors: &[u32]) -> Judgement {
 }
 
 /// The most that the row ever gave back.
-fn largest_fall(row: &[u32]) -> u32 {
+pub(crate) fn largest_fall(row: &[u32]) -> u32 {
     let mut highest = 0;
     let mut fall = 0;
     for &value in row {

@@ -2,11 +2,14 @@
 //! answers as the daemon did.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Asking, Daemon, LONG, Torch, Value, number, scratch, sim, until};
+use memscope_tests::{
+    Asking, Daemon, LONG, Library, Torch, Value, library, number, scratch, sim, until,
+};
 
 fn start(kind: &str) -> Torch {
+    let marks = library("marks.c", "libms_tools_ext.so", Library::None, &[]);
     let mut command = sim().python("loops.py");
-    command.arg(kind);
+    command.arg(kind).env("MARKS", marks);
     Torch::from_command(command)
 }
 
@@ -85,6 +88,16 @@ fn of_two_optimizers() {
 #[test]
 fn of_inference() {
     is_counted("inference", "pattern");
+}
+
+#[test]
+fn of_msmemscopes_ranges() {
+    is_counted("mstx", "mark");
+}
+
+#[test]
+fn of_memscopes_own_library() {
+    is_counted("library", "mark");
 }
 
 #[test]

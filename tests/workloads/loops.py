@@ -4,7 +4,9 @@ Each line on standard input is a number of iterations; each is answered with one
 the loop's own count, and the allocator's own totals. Nothing here knows of memscope.
 """
 
+import ctypes
 import json
+import os
 import random
 import sys
 
@@ -153,6 +155,44 @@ def marked():
         torch.cuda.nvtx.range_pop()
         with torch.profiler.record_function(f"iteration {count}"):
             pass
+        yield
+
+
+def trained(sgd, net):
+    for _ in range(2):
+        loss(net).backward()
+        sgd.step()
+        sgd.zero_grad()
+
+
+@kind
+def mstx():
+    """msMemScope's way: ranges called “step start” around steps, something between them."""
+    library = ctypes.CDLL(os.environ["MARKS"])
+    library.mstxRangeStartA.restype = ctypes.c_uint64
+    net = model()
+    sgd = torch.optim.SGD(net.parameters(), 0.1)
+    while True:
+        step = library.mstxRangeStartA(b"step start", None)
+        trained(sgd, net)
+        library.mstxRangeEnd(ctypes.c_uint64(step))
+        library.mstxMarkA(b"between", None)
+        loss(net)
+        yield
+
+
+@kind
+def library():
+    """Steps told by memscope's own function."""
+    tell = ctypes.CDLL(os.environ["MARKS"]).memscope_event
+    tell.argtypes = [ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
+    net = model()
+    sgd = torch.optim.SGD(net.parameters(), 0.1)
+    while True:
+        trained(sgd, net)
+        name = "gemäß".encode()
+        tell(0, 0, name, len(name))
+        tell(3, 0, None, 0)
         yield
 
 

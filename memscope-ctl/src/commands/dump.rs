@@ -8,15 +8,15 @@ use crate::args::dump::{
 };
 use crate::failure::{Exit, Failure};
 use crate::output;
-use crate::recording::find_memscoped;
+use crate::recording::made_by_memscoped;
 use crate::render::dump as render;
 use memscope_dump::compare::{self, CompareError, Level, Side};
 use memscope_dump::inefficient::{self, Kind, Question};
 use memscope_dump::leaks::{self, LeaksError};
 use memscope_dump::{DumpError, Format, Reader, Writer};
 use std::error::Error;
+use std::ffi::OsString;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// What msMemScope gives an alignment.
@@ -192,38 +192,14 @@ fn compare(request: &Compare, json: bool) -> Result<Exit, Failure> {
 async fn import(request: &Import, json: bool) -> Result<Exit, Failure> {
     // Told in the words for dumps, before memscoped is sought.
     drop(Reader::open(&request.file).map_err(no_dump)?);
-    let program = find_memscoped();
-    let ended = tokio::process::Command::new(&program)
-        .arg("--import")
-        .arg(&request.file)
-        .arg("--output")
-        .arg(&request.output)
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .map_err(|source| Failure::NoReplayer { program, source })?;
-    let failed = |what: String| Failure::Refused {
-        exit: Exit::Failed,
-        code: "not_imported".to_owned(),
-        what,
-        hint: Some(
-            "is the dump whole, is there room, and are memscoped and memscope-ctl of one version?"
-                .to_owned(),
-        ),
-    };
-    if !ended.status.success() {
-        let said = String::from_utf8_lossy(&ended.stderr);
-        let last = said.lines().rfind(|line| !line.trim().is_empty());
-        let words = last.map_or_else(|| format!("it ended: {}", ended.status), str::to_owned);
-        let words = words.strip_prefix("memscoped: ").unwrap_or(&words);
-        return Err(failed(format!(
-            "memscoped cannot import {}: {words}",
-            request.file.display()
-        )));
-    }
-    let made: render::Made = serde_json::from_slice(&ended.stdout)
-        .map_err(|error| failed(format!("memscoped did not say what it made: {error}")))?;
+    let words: [OsString; 4] = [
+        "--import".into(),
+        request.file.clone().into(),
+        "--output".into(),
+        request.output.clone().into(),
+    ];
+    let what = format!("import {}", request.file.display());
+    let made: render::Made = made_by_memscoped(&words, "not_imported", &what).await?;
     if json {
         output::json(&made)?;
     } else {

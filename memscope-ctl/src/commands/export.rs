@@ -6,11 +6,11 @@ use crate::args::{Args, Export, ExportFormat};
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
 use crate::output;
-use crate::recording::find_memscoped;
+use crate::recording::made_by_memscoped;
 use crate::units::grouped;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::path::Path;
-use std::process::Stdio;
 
 /// What memscoped made.
 #[derive(Debug, Deserialize, Serialize)]
@@ -49,46 +49,17 @@ async fn written(export: &Export, args: &Args) -> Result<Exit, Failure> {
 }
 
 async fn dump(recording: &Path, export: &Export, json: bool) -> Result<Exit, Failure> {
-    let program = find_memscoped();
     let format = match export.format {
         ExportFormat::MsmemscopeCsv => "csv",
         ExportFormat::MsmemscopeDb => "db",
     };
-    let mut command = tokio::process::Command::new(&program);
-    command
-        .arg("--replay")
-        .arg(recording)
-        .args(["--dump", format, "--output"])
-        .arg(&export.output);
+    let mut words: Vec<OsString> = vec!["--replay".into(), recording.into()];
+    words.extend(["--dump", format, "--output"].map(OsString::from));
+    words.push(export.output.clone().into());
     if let Some(pid) = export.pid {
-        command.args(["--pid", &pid.to_string()]);
+        words.extend(["--pid".into(), pid.to_string().into()]);
     }
-    let ended = command
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .map_err(|source| Failure::NoReplayer { program, source })?;
-    let failed = |what: String| {
-        Failure::Refused {
-        exit: Exit::Failed,
-        code: "not_exported".to_owned(),
-        what,
-        hint: Some(
-            "is the recording whole, is there room, and are memscoped and memscope-ctl of one version?"
-                .to_owned(),
-        ),
-    }
-    };
-    if !ended.status.success() {
-        let said = String::from_utf8_lossy(&ended.stderr);
-        let last = said.lines().rfind(|line| !line.trim().is_empty());
-        let words = last.map_or_else(|| format!("it ended: {}", ended.status), str::to_owned);
-        let words = words.strip_prefix("memscoped: ").unwrap_or(&words);
-        return Err(failed(format!("memscoped cannot write the files: {words}")));
-    }
-    let made: Made = serde_json::from_slice(&ended.stdout)
-        .map_err(|error| failed(format!("memscoped did not say what it made: {error}")))?;
+    let made: Made = made_by_memscoped(&words, "not_exported", "write the files").await?;
     if json {
         output::json(&made)?;
     } else {

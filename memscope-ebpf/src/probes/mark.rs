@@ -4,10 +4,7 @@ use aya_ebpf::helpers::generated::{bpf_probe_read_user, bpf_probe_read_user_str}
 use aya_ebpf::macros::uprobe;
 use aya_ebpf::programs::ProbeContext;
 use core::ffi::c_void;
-use memscope_common::{
-    KIND_MARK, MARK_END, MARK_NAME, MARK_NAME_UNREADABLE, MarkForm, MarkRecord, MarkSource,
-    STACK_NONE,
-};
+use memscope_common::{KIND_MARK, MARK_NAME, MarkForm, MarkRecord, MarkSource, STACK_NONE};
 
 use super::ids;
 use crate::emit::{add, emit, live_process, tell_launches};
@@ -51,6 +48,7 @@ pub fn mark(ctx: ProbeContext) -> u32 {
     } else {
         STACK_NONE
     };
+    // Read again: what is known before the walk, the verifier has to carry through it.
     let cookie = read::cookie(&ctx);
     let args = read::args(&ctx);
     let arg = match cookie.mark_arg() {
@@ -88,16 +86,8 @@ pub fn mark(ctx: ProbeContext) -> u32 {
         said.name = text;
         said.len = len;
     }
-    let nameless = said.kind == MARK_END
-        || said.form == MarkForm::Bare as u8
-        || said.form == MarkForm::Range as u8;
     tell_launches(process, tid);
-    let flags = if said.name == 0 && !nameless && said.form != MarkForm::Library as u8 {
-        MARK_NAME_UNREADABLE
-    } else {
-        0
-    };
-    emit::<MarkRecord>(process, tid, KIND_MARK, flags, stack, |record| {
+    emit::<MarkRecord>(process, tid, KIND_MARK, 0, stack, |record| {
         // SAFETY: the reservation is as large as MarkRecord; every field is written.
         unsafe {
             (*record).range = said.range;

@@ -4,6 +4,7 @@
 //! Refuses: addresses and handles, which `driver` and `vmm` keep.
 
 use crate::device::DriverDevice;
+use crate::event::HalFacts;
 use crate::group::{GroupKey, Membership};
 use crate::report::{DriverBytes, Space};
 use crate::scene::Scene;
@@ -27,6 +28,8 @@ pub(crate) struct Allocation {
     pub(crate) stream: Option<u64>,
     /// The framework's pool lives in it.
     pub(crate) pooled: bool,
+    /// What Ascend's driver was told about it.
+    pub(crate) hal: Option<HalFacts>,
     pub(crate) born_ns: u64,
     pub(crate) stack: StackIndex,
     pub(crate) place: Membership,
@@ -61,6 +64,7 @@ impl Allocation {
         size: u64,
         device: Option<i32>,
         stream: Option<u64>,
+        hal: Option<HalFacts>,
     ) -> Allocation {
         let mut new = Allocation {
             kind,
@@ -68,6 +72,7 @@ impl Allocation {
             device,
             stream,
             pooled: false,
+            hal,
             born_ns: scene.time_ns,
             stack: scene.stack,
             place: Membership::NOWHERE,
@@ -76,6 +81,7 @@ impl Allocation {
         new.place = scene.groups.join(scene.time_ns, new.group());
         let row = scene.devices.driver(device);
         add(part(row, kind), size);
+        row.components.came(hal, size);
         row.alloc_count += 1;
         row.sizes.record(size);
         row.note_level(scene.time_ns, 1, 0);
@@ -90,6 +96,7 @@ impl Allocation {
         if self.pooled {
             take(&mut row.pooled, self.size);
         } else {
+            row.components.went(self.hal, self.size);
             scene.stacks.went(self.device, self.stack, self.size, false);
         }
         if seen {
@@ -109,6 +116,8 @@ impl Allocation {
         self.place = Membership::NOWHERE;
         // Its bytes are told of by the pool's blocks from now on.
         scene.stacks.went(self.device, self.stack, self.size, true);
+        let old = scene.devices.driver(self.device);
+        old.components.went(self.hal, self.size);
         if self.device != Some(device) {
             let old = scene.devices.driver(self.device);
             take(part(old, self.kind), self.size);

@@ -1,8 +1,9 @@
 //! Which functions exist and how they pass arguments: data, not code.
 //!
 //! This module owns the rows and what a row means. It knows no file and no process. A vendor is a
-//! set of rows; another one (Ascend) is another file of rows and a line in [`rows`].
+//! set of rows; another one is another file of rows and a line in [`rows`].
 
+mod ascend;
 mod cuda_driver;
 mod cuda_runtime;
 mod marks;
@@ -10,7 +11,7 @@ pub mod pytorch;
 
 use std::sync::LazyLock;
 
-use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, SizeMode, TorchAbi};
+use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, SizeMode, Told, TorchAbi};
 use memscope_ledger::event::Level;
 
 /// Whose devices a row is about.
@@ -19,6 +20,8 @@ use memscope_ledger::event::Level;
 pub enum Vendor {
     /// NVIDIA CUDA.
     Cuda,
+    /// Huawei Ascend.
+    Ascend,
     /// No device of its own: the dynamic linker.
     None,
 }
@@ -28,9 +31,9 @@ pub enum Vendor {
 pub enum Layer {
     /// The dynamic linker.
     Loader,
-    /// The runtime (libcudart, or a copy of it inside another object).
+    /// The runtime (libcudart, or a copy of it inside another object; libascendcl).
     Runtime,
-    /// The driver library (libcuda).
+    /// The driver library (libcuda; libascend_hal).
     Driver,
     /// A framework's pool.
     Pool,
@@ -84,6 +87,10 @@ pub struct Abi {
     /// An argument that we need lies on the stack: the probe must stand where the stack pointer is
     /// still the entry's.
     pub stack: bool,
+    /// What it says beside these, on Ascend.
+    pub told: Told,
+    /// It counts even inside a call that only selects or resets a device.
+    pub apart: bool,
 }
 
 /// One function.
@@ -141,6 +148,8 @@ impl Row {
                 handle: None,
                 extra: None,
                 stack: false,
+                told: Told::Nothing,
+                apart: false,
             },
             returns: false,
             essential: false,
@@ -191,6 +200,14 @@ impl Row {
     }
     const fn stack(mut self) -> Row {
         self.abi.stack = true;
+        self
+    }
+    const fn told(mut self, told: Told) -> Row {
+        self.abi.told = told;
+        self
+    }
+    const fn apart(mut self) -> Row {
+        self.abi.apart = true;
         self
     }
     const fn essential(mut self) -> Row {
@@ -244,6 +261,10 @@ impl Row {
         if let Variant::Trace(abi) = variant {
             cookie = cookie.with_torch(abi);
         }
+        cookie = cookie.with_told(self.abi.told);
+        if self.abi.apart {
+            cookie = cookie.with_apart();
+        }
         if let Purpose::Mark(abi) = self.purpose {
             let form = match variant {
                 Variant::OldString => MarkForm::OldString,
@@ -284,6 +305,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let mut rows = Vec::new();
     rows.extend_from_slice(cuda_runtime::ROWS);
     rows.extend_from_slice(cuda_driver::ROWS);
+    rows.extend_from_slice(ascend::ROWS);
     rows.extend_from_slice(pytorch::ROWS);
     rows.extend_from_slice(marks::ROWS);
     rows.push(

@@ -149,6 +149,8 @@ pub struct InflightThread {
     pub told: u64,
     /// What it gave then: a pointer or a handle.
     pub told_of: u64,
+    /// How much: the runtime may ask for more than it was asked for.
+    pub told_size: u64,
     /// Outermost first.
     pub calls: [InflightCall; MAX_NESTING],
 }
@@ -210,5 +212,5 @@ const _: () = {
     assert!(core::mem::size_of::<ProcessEntry>() == 112);
     assert!(core::mem::size_of::<GlobalConfig>() == 8);
     assert!(core::mem::size_of::<InflightCall>() == 80);
-    assert!(core::mem::size_of::<InflightThread>() == 24 + 80 * MAX_NESTING);
+    assert!(core::mem::size_of::<InflightThread>() == 32 + 80 * MAX_NESTING);
 };

@@ -88,7 +88,7 @@ pub struct CallRecord {
     pub nested: u16,
     /// Result or argument pointer (allocation, free, map target).
     pub ptr: u64,
-    /// Bytes asked for (pitched: pitch × rows, as the call decided).
+    /// Bytes asked for (pitched: pitch × rows, as the call decided; with [`CALL_HAL`] what the driver was asked for).
     pub size: u64,
     /// Raw stream value, or [`UNKNOWN_U64`] where the call has none.
     pub stream: u64,

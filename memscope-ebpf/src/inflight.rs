@@ -116,23 +116,27 @@ pub fn is_outermost_allocation(tid: u32, depth: u32) -> bool {
 
 /// Keeps what the driver was told inside the outermost call, and what it gave.
 #[inline(always)]
-pub fn tell(tid: u32, told: u64, of: u64) {
+pub fn tell(tid: u32, told: u64, of: u64, size: u64) {
     if let Some(thread) = INFLIGHT.get_ptr_mut(&tid) {
         // SAFETY: as in `enter`.
         unsafe {
             (*thread).told = told;
             (*thread).told_of = of;
+            (*thread).told_size = size;
         }
     }
 }
 
-/// What the driver was told of this pointer or handle inside the call that has just ended; 0: nothing.
+/// What the driver was told of this pointer or handle inside the call that has just ended, and how much of it there is;
+/// 0: nothing.
 #[inline(always)]
-pub fn told(tid: u32, of: u64) -> u64 {
+pub fn told(tid: u32, of: u64) -> (u64, u64) {
     match INFLIGHT.get_ptr(&tid) {
         // SAFETY: as in `enter`.
-        Some(thread) if unsafe { (*thread).told_of } == of => unsafe { (*thread).told },
-        _ => 0,
+        Some(thread) if unsafe { (*thread).told_of } == of => unsafe {
+            ((*thread).told, (*thread).told_size)
+        },
+        _ => (0, 0),
     }
 }
 

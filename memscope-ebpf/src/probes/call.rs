@@ -111,7 +111,7 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
             } else {
                 out(&call, cookie.handle())
             };
-            inflight::tell(tid, word(cookie, &call), of);
+            inflight::tell(tid, word(cookie, &call), of, arg(&call, cookie.size()));
         }
         inflight::note_nested(tid);
         count_nested(process);
@@ -217,7 +217,7 @@ fn send(
         0
     };
     let mut extra = 0;
-    let size = if cookie.size() == NO_ARG && cookie.size_mode() != SizeMode::Extent as u8 {
+    let mut size = if cookie.size() == NO_ARG && cookie.size_mode() != SizeMode::Extent as u8 {
         0
     } else if cookie.size_mode() == SizeMode::Value as u8 {
         if cookie.extra() != NO_ARG {
@@ -255,15 +255,18 @@ fn send(
     } else {
         arg(call, cookie.stream())
     };
-    let told = if cookie.told() == Told::Flags as u8 || cookie.told() == Told::Properties as u8 {
-        word(cookie, call)
-    } else if cookie.apart() && nested > 0 && done {
-        inflight::told(tid, if ptr != 0 { ptr } else { handle })
-    } else {
-        0
-    };
+    let (told, inner) =
+        if cookie.told() == Told::Flags as u8 || cookie.told() == Told::Properties as u8 {
+            (word(cookie, call), size)
+        } else if cookie.apart() && nested > 0 && done {
+            inflight::told(tid, if ptr != 0 { ptr } else { handle })
+        } else {
+            (0, 0)
+        };
     let by_hal = if told != 0 || cookie.told() == Told::Flags as u8 {
         extra = told;
+        // Of what the runtime made of the request, the driver's part is the memory.
+        size = inner;
         CALL_HAL
     } else {
         0

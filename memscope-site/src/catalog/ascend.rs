@@ -98,12 +98,12 @@ pub(super) const ROWS: &[Row] = &[
         .handle(0)
         .extra(1)
         .size_as(2, SizeMode::Out),
-    // Devices and contexts. A reset that is not forced ends one of the process's uses of the device, and only the last
-    // one's end closes it; what is freed then is freed by calls that are seen. So it does no more than take the
-    // thread's device, as does the end of a context: memory belongs to the device, not to the context.
+    // Devices and contexts. By its documentation a reset, which counts, gives back contexts and streams, and the end of a
+    // context what is the context's own: neither is said to free memory that somebody has allocated. What is freed
+    // inside is freed by calls that are seen. So these do no more than take the thread's device.
     acl("aclrtSetDevice", Op::SetDevice).size(0),
     acl("aclrtResetDevice", Op::PopContext),
-    acl("aclrtResetDeviceForce", Op::Reset).size(0),
+    acl("aclrtResetDeviceForce", Op::PopContext),
     acl("aclrtCreateContext", Op::SetContext)
         .handle_out(0)
         .size(1),

@@ -30,6 +30,8 @@ pub const KIND_MAPPINGS: u16 = 7;
 pub const KIND_MARK: u16 = 11;
 /// Kernels were launched: [`LaunchesRecord`].
 pub const KIND_LAUNCHES_SO_FAR: u16 = 12;
+/// torch_npu's workspace allocator took or gave back memory: [`ReportRecord`].
+pub const KIND_WORKSPACE: u16 = 13;
 /// Kinds from here on are written by the daemon only: a header and UTF-8 JSON, padded with NUL.
 pub const KIND_DAEMON_FIRST: u16 = 0x100;
 
@@ -67,6 +69,8 @@ pub const CALL_DEVICE_KNOWN: u8 = 1;
 pub const CALL_DEVICE_BY_THREAD: u8 = 2;
 /// … because the call itself names it (`cuMemCreate`'s location).
 pub const CALL_DEVICE_BY_ARGUMENT: u8 = 4;
+/// `extra` of an allocation is what Ascend's driver was told about it: see [`crate::hal`].
+pub const CALL_HAL: u8 = 8;
 
 /// One outermost allocator call of the runtime or driver, sent when it returned.
 #[repr(C)]
@@ -86,19 +90,20 @@ pub struct CallRecord {
     pub nested: u16,
     /// Result or argument pointer (allocation, free, map target).
     pub ptr: u64,
-    /// Bytes asked for (pitched: pitch × rows, as the call decided).
+    /// Bytes asked for (pitched: pitch × rows, as the call decided; with [`CALL_HAL`] what the driver was asked for).
     pub size: u64,
     /// Raw stream value, or [`UNKNOWN_U64`] where the call has none.
     pub stream: u64,
     /// Pool, physical handle or array, by operation.
     pub handle: u64,
-    /// Offset, flags or second result, by operation.
+    /// Offset, flags or second result, by operation; with [`CALL_HAL`] what the driver was told.
     pub extra: u64,
     /// Time inside the call, nanoseconds.
     pub duration_ns: u64,
 }
 
-/// A call of `c10::reportMemoryUsageToProfiler` for a device other than the CPU.
+/// A call of `c10::reportMemoryUsageToProfiler` for a device other than the CPU, or of torch_npu's
+/// `reportMemoryDataToNpuProfiler`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportRecord {

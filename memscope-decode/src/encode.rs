@@ -4,14 +4,16 @@
 //! site, whose definition must stand before them in the journal.
 
 use crate::daemon::{DaemonRecord, DeviceTotal, EncodeError, Stamp, put};
+use crate::hal;
 use crate::kernel::call_op;
 use core::mem::{offset_of, size_of};
 use memscope_common::{
-    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_KNOWN, CallRecord, DEVICE_UNKNOWN, KIND_CALL, KIND_OOM,
-    KIND_REPORT, OomRecord, Op, RECORD_VERSION, RecordHeader, ReportRecord, STACK_BITS, STACK_BUSY,
-    STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_UNREADABLE, UNKNOWN_U64,
+    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_KNOWN, CALL_HAL, CallRecord, DEVICE_UNKNOWN, KIND_CALL,
+    KIND_OOM, KIND_REPORT, KIND_WORKSPACE, OomRecord, Op, RECORD_VERSION, RecordHeader,
+    ReportRecord, STACK_BITS, STACK_BUSY, STACK_MASK, STACK_NO_FRAMES, STACK_NONE,
+    STACK_NOT_SAMPLED, STACK_UNREADABLE, UNKNOWN_U64,
 };
-use memscope_ledger::event::{Body, Call, Event, PoolOom, PoolReport, StackRef};
+use memscope_ledger::event::{Body, Call, Event, PoolOom, PoolReport, StackRef, Workspace};
 
 /// `c10::DeviceType` of CUDA: what the ledger calls a device, whosever it is.
 const DEVICE_TYPE: i32 = 1;
@@ -25,6 +27,7 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
     let daemon = match &event.body {
         Body::Report(report) => return Ok(Some(pool_report(event, report))),
         Body::Oom(oom) => return Ok(Some(pool_oom(event, oom))),
+        Body::Workspace(workspace) => return Ok(Some(workspace_record(event, workspace))),
         Body::Call(call) => return Ok(call_record(event, call, site)),
         Body::Attached(facts) => DaemonRecord::Attached(facts.clone()),
         Body::Placed(placement) => DaemonRecord::Placed((**placement).clone()),
@@ -150,6 +153,23 @@ fn pool_report(event: &Event, report: &PoolReport) -> Vec<u8> {
     record
 }
 
+fn workspace_record(event: &Event, workspace: &Workspace) -> Vec<u8> {
+    let report = PoolReport {
+        device: workspace.device.unwrap_or(DEVICE_UNKNOWN),
+        ptr: workspace.ptr,
+        size: workspace.size,
+        total_allocated: 0,
+        total_reserved: 0,
+    };
+    let mut record = pool_report(event, &report);
+    put(
+        &mut record,
+        offset_of!(RecordHeader, kind),
+        &KIND_WORKSPACE.to_ne_bytes(),
+    );
+    record
+}
+
 fn pool_oom(event: &Event, oom: &PoolOom) -> Vec<u8> {
     let mut record = begun::<OomRecord>(event, KIND_OOM, 0);
     for (at, number) in [
@@ -172,10 +192,15 @@ fn pool_oom(event: &Event, oom: &PoolOom) -> Vec<u8> {
 fn call_record(event: &Event, call: &Call, site: u32) -> Option<Vec<u8>> {
     // There are a few dozen operations.
     let op = (0..64).find(|number| Op::from_u16(*number).and_then(call_op) == Some(call.op))?;
-    let flags = match call.device {
+    let by_argument = match call.device {
         Some(_) => CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT,
         None => 0,
     };
+    let (by_hal, extra) = match &call.hal {
+        Some(facts) => (CALL_HAL, hal::word(facts)),
+        None => (0, call.extra),
+    };
+    let flags = by_argument | by_hal;
     let mut record = begun::<CallRecord>(event, KIND_CALL, flags);
     put(
         &mut record,
@@ -206,7 +231,7 @@ fn call_record(event: &Event, call: &Call, site: u32) -> Option<Vec<u8>> {
             call.stream.unwrap_or(UNKNOWN_U64),
         ),
         (offset_of!(CallRecord, handle), call.handle),
-        (offset_of!(CallRecord, extra), call.extra),
+        (offset_of!(CallRecord, extra), extra),
         (offset_of!(CallRecord, duration_ns), call.duration_ns),
     ] {
         put(&mut record, at, &number.to_ne_bytes());

@@ -1,16 +1,18 @@
 //! Which functions exist and how they pass arguments: data, not code.
 //!
 //! This module owns the rows and what a row means. It knows no file and no process. A vendor is a
-//! set of rows; another one (Ascend) is another file of rows and a line in [`rows`].
+//! set of rows; another one is another file of rows and a line in [`rows`].
 
+mod ascend;
 mod cuda_driver;
 mod cuda_runtime;
 mod marks;
 pub mod pytorch;
+pub mod torch_npu;
 
 use std::sync::LazyLock;
 
-use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, SizeMode, TorchAbi};
+use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, SizeMode, Told, TorchAbi};
 use memscope_ledger::event::Level;
 
 /// Whose devices a row is about.
@@ -19,6 +21,8 @@ use memscope_ledger::event::Level;
 pub enum Vendor {
     /// NVIDIA CUDA.
     Cuda,
+    /// Huawei Ascend.
+    Ascend,
     /// No device of its own: the dynamic linker.
     None,
 }
@@ -28,9 +32,9 @@ pub enum Vendor {
 pub enum Layer {
     /// The dynamic linker.
     Loader,
-    /// The runtime (libcudart, or a copy of it inside another object).
+    /// The runtime (libcudart, or a copy of it inside another object; libascendcl).
     Runtime,
-    /// The driver library (libcuda).
+    /// The driver library (libcuda; libascend_hal).
     Driver,
     /// A framework's pool.
     Pool,
@@ -43,7 +47,7 @@ pub enum Layer {
 pub enum Purpose {
     /// A runtime or driver call.
     Call(Op),
-    /// `c10::reportMemoryUsageToProfiler`.
+    /// `c10::reportMemoryUsageToProfiler`, or what torch_npu has in its place.
     Report,
     /// `c10::reportOutOfMemoryToProfiler`.
     Oom,
@@ -55,6 +59,8 @@ pub enum Purpose {
     Mark(MarkAbi),
     /// It launches a kernel.
     Launch,
+    /// An instruction that calls torch_npu's report, in an allocator other than the caching one.
+    Workspace,
 }
 
 /// How a row's function is recognised among the symbols of a file.
@@ -65,6 +71,8 @@ pub enum Match {
     /// The mangled symbol begins with this; the rest, the encoding of the parameters, says which
     /// variant it is ([`pytorch`]).
     Mangled(&'static str),
+    /// By none: the sites are instructions that call the function of this other row.
+    Calls(&'static str),
 }
 
 /// Where the arguments of a call are. Positions count the integer arguments that travel in
@@ -84,6 +92,10 @@ pub struct Abi {
     /// An argument that we need lies on the stack: the probe must stand where the stack pointer is
     /// still the entry's.
     pub stack: bool,
+    /// What it says beside these, on Ascend.
+    pub told: Told,
+    /// It counts even inside a call that only selects or resets a device.
+    pub apart: bool,
 }
 
 /// One function.
@@ -141,6 +153,8 @@ impl Row {
                 handle: None,
                 extra: None,
                 stack: false,
+                told: Told::Nothing,
+                apart: false,
             },
             returns: false,
             essential: false,
@@ -148,6 +162,10 @@ impl Row {
             per_thread_stream: false,
             since: None,
         }
+    }
+    const fn calls(mut self, row: &'static str) -> Row {
+        self.symbol = Match::Calls(row);
+        self
     }
     const fn mangled(mut self, prefix: &'static str) -> Row {
         self.symbol = Match::Mangled(prefix);
@@ -193,6 +211,14 @@ impl Row {
         self.abi.stack = true;
         self
     }
+    const fn told(mut self, told: Told) -> Row {
+        self.abi.told = told;
+        self
+    }
+    const fn apart(mut self) -> Row {
+        self.abi.apart = true;
+        self
+    }
     const fn essential(mut self) -> Row {
         self.essential = true;
         self
@@ -219,6 +245,7 @@ impl Row {
             | Purpose::Trace
             | Purpose::Loader
             | Purpose::Mark(_)
+            | Purpose::Workspace
             | Purpose::Launch => 0,
         }
     }
@@ -244,10 +271,17 @@ impl Row {
         if let Variant::Trace(abi) = variant {
             cookie = cookie.with_torch(abi);
         }
+        if let Variant::Usage { component } = variant {
+            cookie = cookie.with_usage(component);
+        }
+        cookie = cookie.with_told(self.abi.told);
+        if self.abi.apart {
+            cookie = cookie.with_apart();
+        }
         if let Purpose::Mark(abi) = self.purpose {
             let form = match variant {
                 Variant::OldString => MarkForm::OldString,
-                Variant::Only | Variant::Trace(_) => abi.form,
+                Variant::Only | Variant::Trace(_) | Variant::Usage { .. } => abi.form,
             };
             cookie = cookie.with_mark(MarkAbi { form, ..abi });
         }
@@ -261,7 +295,9 @@ impl Row {
     /// probe reads are found, and where that fails it stays.
     pub fn at_level(&self, level: Level) -> bool {
         match self.purpose {
-            Purpose::Call(_) | Purpose::Mark(_) | Purpose::Launch => level >= Level::Segments,
+            Purpose::Call(_) | Purpose::Mark(_) | Purpose::Launch | Purpose::Workspace => {
+                level >= Level::Segments
+            }
             Purpose::Report | Purpose::Oom => level >= Level::Blocks,
             Purpose::Trace => level >= Level::Trace,
             Purpose::Loader => false,
@@ -278,13 +314,20 @@ pub enum Variant {
     Trace(TorchAbi),
     /// It takes the older kind of `std::string`.
     OldString,
+    /// torch_npu's report: one argument, a pointer to its `MemoryUsage`.
+    Usage {
+        /// The structure says which allocator it is of, in a byte before the data's type.
+        component: bool,
+    },
 }
 
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let mut rows = Vec::new();
     rows.extend_from_slice(cuda_runtime::ROWS);
     rows.extend_from_slice(cuda_driver::ROWS);
+    rows.extend_from_slice(ascend::ROWS);
     rows.extend_from_slice(pytorch::ROWS);
+    rows.extend_from_slice(torch_npu::ROWS);
     rows.extend_from_slice(marks::ROWS);
     rows.push(
         Row::new(
@@ -302,6 +345,11 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
 /// Every row of every vendor.
 pub fn rows() -> &'static [Row] {
     &ROWS
+}
+
+/// Whether the row with this name is a report of blocks and totals.
+pub fn is_report(name: &str) -> bool {
+    row(name).is_some_and(|row| row.purpose == Purpose::Report)
 }
 
 /// The row with this name.

@@ -23,7 +23,7 @@ pub fn sim() -> &'static Sim {
 }
 
 /// Runs `cargo xtask sim ARGUMENTS`. Builds the libraries where that is needed, so it may take a while.
-fn xtask(arguments: &[&str]) -> String {
+pub(crate) fn xtask(arguments: &[&str]) -> String {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .current_dir(root())

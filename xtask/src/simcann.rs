@@ -152,7 +152,7 @@ const LIBRARIES: [Library; 12] = [
     Library {
         name: "libgraph.so",
         sources: "graph",
-        needs: &[],
+        needs: &[HAL],
         probed: &[],
     },
     Library {

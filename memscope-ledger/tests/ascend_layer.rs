@@ -154,26 +154,32 @@ fn what_the_pool_lives_in_is_no_components() {
 
 #[test]
 fn whose_devices_is_known_from_the_libraries() {
-    let mut ledger = attached(Level::Segments, true, SECOND);
-    let placement = Placement {
-        sites: 3,
-        libraries: vec!["/opt/cann/lib64/libascendcl.so.1".to_owned()],
-        ..Placement::default()
-    };
-    ledger.apply(&event(P, 2 * SECOND, Body::Placed(Box::new(placement))));
-    let total = Body::DeviceTotal {
-        device: 0,
-        total_bytes: 1,
-    };
-    ledger.apply(&event(P, 2 * SECOND, total));
-    let alloc = call("c10::report", CallOp::Alloc, 0x1000, 4096);
-    ledger.apply(&event(P, 3 * SECOND, alloc));
-    let rows = stats(&ledger).devices;
-    assert_eq!(
-        rows[0].vendor,
-        Some(Vendor::Cuda),
-        "the call has the last word"
-    );
+    for (libraries, wanted) in [
+        // PyTorch for CUDA under torch_npu.
+        (
+            &["/v/libcudart.so.13", "/opt/cann/lib64/libascendcl.so.1"][..],
+            Some(Vendor::Ascend),
+        ),
+        (&["/v/libc10.so", "/v/libcuda.so.1"], Some(Vendor::Cuda)),
+        (&["/v/libc10.so"], None),
+    ] {
+        let mut ledger = attached(Level::Blocks, true, SECOND);
+        let placement = Placement {
+            sites: 3,
+            libraries: libraries.iter().map(|path| (*path).to_owned()).collect(),
+            ..Placement::default()
+        };
+        ledger.apply(&event(P, 2 * SECOND, Body::Placed(Box::new(placement))));
+        let report = Body::Report(PoolReport {
+            device: 0,
+            ptr: 0x1000,
+            size: 512,
+            total_allocated: 512,
+            total_reserved: 1024,
+        });
+        ledger.apply(&event(P, 3 * SECOND, report));
+        assert_eq!(device(&ledger, 0).vendor, wanted, "{libraries:?}");
+    }
 }
 
 /// One step of a program: what, where, how much, for whom.

@@ -31,7 +31,7 @@ pub use ctl::{Asking, Said};
 pub use daemon::Daemon;
 pub use kept::{NO_PAUSE, about, assert_pytorchs};
 pub use memory::{changed_bytes, text_of};
-pub use npu::{NpuHeld, NpuLog, npu};
+pub use npu::{NpuHeld, NpuLog, npu, npu_by_tail_calls};
 pub use places::{root, scratch, tool, workload};
 pub use program::Program;
 pub use sim::{Sim, sim};

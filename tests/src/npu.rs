@@ -22,6 +22,15 @@ pub fn npu(variables: &[(&str, &str)]) -> Program {
     program
 }
 
+/// Starts a process whose functions are named as Ascend's and jump from one to the next (`workloads/tail.c`).
+pub fn npu_by_tail_calls() -> Program {
+    let command = Command::new(executable_with("tail.c", &["-O2"]));
+    let mut program = Program::start("the process with tail calls", command);
+    let ready = program.hear();
+    assert_eq!(ready["ready"], true, "{ready}");
+    program
+}
+
 /// A log file that the simulated device writes (`SIMCANN_LOG`).
 pub struct NpuLog {
     file: PathBuf,
@@ -90,6 +99,11 @@ impl NpuLog {
     /// What the driver has given to a process and not taken back. A map names no handle in the log: it is taken to be
     /// of the oldest memory that was never mapped, else of the memory made last.
     pub fn held(&self, pid: u32) -> NpuHeld {
+        self.held_since(pid, 0)
+    }
+
+    /// The same of what it gave after so many calls.
+    pub fn held_since(&self, pid: u32, before: usize) -> NpuHeld {
         let mut live: HashMap<String, Memory> = HashMap::new();
         let mut mapped: HashMap<String, String> = HashMap::new();
         let mut registered: HashMap<String, u64> = HashMap::new();
@@ -97,7 +111,7 @@ impl NpuLog {
         let mut imported: HashMap<String, ()> = HashMap::new();
         let mut waiting: VecDeque<String> = VecDeque::new();
         let mut newest = String::new();
-        for call in self.calls(pid) {
+        for call in self.calls(pid).into_iter().skip(before) {
             if call["result"] != 0 {
                 continue;
             }
@@ -128,8 +142,9 @@ impl NpuLog {
                     mapped.insert(pointer, handle);
                 }
                 "halMemUnmap" => {
-                    let handle = mapped.remove(&pointer).expect("a mapping");
-                    less(&mut live, &handle);
+                    if let Some(handle) = mapped.remove(&pointer) {
+                        less(&mut live, &handle);
+                    }
                 }
                 "halMemRelease" => {
                     waiting.retain(|handle| *handle != pointer);

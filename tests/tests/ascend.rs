@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use memscope_tests::{
-    Daemon, MIB, NpuHeld, NpuLog, Program, Value, coverage, device, find, json, npu, number,
-    scratch,
+    Daemon, MIB, NpuHeld, NpuLog, Program, Value, coverage, device, find, json, npu,
+    npu_by_tail_calls, number, scratch,
 };
 
 fn pair(bytes: &Value) -> (u64, u64) {
@@ -330,5 +330,71 @@ fn launches_count_once() {
     call(&mut program, "aclrtMallocAlign32 a 64");
     let answer = daemon.json(&["steps", "--pid", &text]);
     assert_eq!(answer["launches"], 5, "{answer:#}");
+    program.finish();
+}
+
+#[test]
+fn attached_midway() {
+    let daemon = Daemon::start();
+    let folder = scratch();
+    let log = NpuLog::inside(folder.path());
+    let mut program = npu(&[("SIMCANN_LOG", log.path())]);
+    let pid = program.pid();
+    for line in [
+        "aclrtSetDevice 0",
+        "aclrtMalloc before 4096",
+        "aclrtMallocHost host 4096",
+        "aclrtReserveMemAddress space 8388608",
+        "aclrtMallocPhysical old 2097152",
+        "aclrtMapMem space 0 old 2097152",
+    ] {
+        call(&mut program, line);
+    }
+    let before = log.calls(pid).len();
+    daemon.attach(pid, "segments");
+    for line in [
+        "aclrtMalloc after 8192",
+        "aclrtFree before",
+        "aclrtFreeHost host",
+        "aclrtUnmapMem space 0",
+        "aclrtFreePhysical old",
+        "aclrtMallocPhysical new 2097152",
+        "aclrtMapMem space 2097152 new 2097152",
+        "aclrtFreePhysical new",
+        "aclrtMallocHost more 512",
+        "aclrtCreateStream stream",
+    ] {
+        call(&mut program, line);
+        let stats = daemon.stats(pid);
+        assert_eq!(
+            held(&stats),
+            log.held_since(pid, before),
+            "{line}: {stats:#}"
+        );
+    }
+    program.finish();
+}
+
+#[test]
+fn functions_that_jump_to_the_next_are_one_call() {
+    let daemon = Daemon::start();
+    let mut program = npu_by_tail_calls();
+    let pid = program.pid();
+    daemon.attach(pid, "segments");
+    let answer = program.ask("1000");
+    assert_eq!(answer["result"], 0, "{answer}");
+    let stats = daemon.stats(pid);
+    let one = device(&stats, 1);
+    assert_eq!(pair(&one["driver"]), (500, 500_000), "{stats:#}");
+    assert_eq!(one["components"][0]["name"], "HCCL", "{stats:#}");
+    assert_eq!(
+        (&one["alloc_count"], &one["free_count"]),
+        (&json!(1000), &json!(500))
+    );
+    let status = daemon.json(&["status"]);
+    let drops = status["drops"].as_array().unwrap();
+    assert!(drops.iter().all(|drop| drop["count"] == 0), "{status:#}");
+    // Below each of the 1,250 outer calls that pass on: two, or one.
+    assert_eq!(stats["nested_calls"], 2 * 1000 + 2 * 250 + 250, "{stats:#}");
     program.finish();
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use memscope_tests::{
-    Daemon, MIB, NpuHeld, NpuLog, Program, Value, coverage, device, find, json, npu,
+    Asking, Daemon, MIB, NpuHeld, NpuLog, Program, Value, coverage, device, find, json, npu,
     npu_by_tail_calls, number, scratch,
 };
 
@@ -397,4 +397,74 @@ fn functions_that_jump_to_the_next_are_one_call() {
     // Below each of the 1,250 outer calls that pass on: two, or one.
     assert_eq!(stats["nested_calls"], 2 * 1000 + 2 * 250 + 250, "{stats:#}");
     program.finish();
+}
+
+/// msMemScope's rows of the driver, and the recording that they are read into again.
+#[test]
+fn a_dump_has_the_drivers_rows() {
+    let daemon = Daemon::start();
+    let folder = scratch();
+    let mut program = npu(&[]);
+    let pid = program.pid();
+    let text = pid.to_string();
+    daemon.attach(pid, "segments");
+    for line in [
+        "aclrtSetDevice 0",
+        "aclrtMallocWithCfg buffer 20971520 3",
+        "aclrtMallocPhysical physical 2097152",
+        "aclrtMallocHost pinned 4096",
+        "aclrtMalloc short 32",
+        "aclrtFree short",
+    ] {
+        call(&mut program, line);
+    }
+    let output = folder.path().join("dumps");
+    let output = output.to_str().unwrap();
+    let format = ["--format", "msmemscope-csv", "-o", output, "--pid", &text];
+    let made = daemon.json(&[&["export"], &format[..]].concat());
+    let place = made["folders"][0].as_str().unwrap();
+    let mut files = Vec::new();
+    let mut folders = vec![std::path::PathBuf::from(place)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files.push(path),
+            }
+        }
+    }
+    let of = |part: &str| -> std::path::PathBuf {
+        let found = files.iter().find(|file| {
+            let path = file.to_string_lossy();
+            path.contains(part) && path.ends_with(".csv")
+        });
+        found.unwrap_or_else(|| panic!("{part}: {files:?}")).clone()
+    };
+    let device = std::fs::read_to_string(of("device_0/")).unwrap();
+    let host = std::fs::read_to_string(of("device_cpu/")).unwrap();
+    for wanted in [
+        "owner:CANN@HCCL,page_type:huge,alloc_type:alloc",
+        "owner:CANN@APP,page_type:huge,alloc_type:create",
+        "size:64,",
+        "owner:CANN@RUNTIME",
+    ] {
+        assert!(device.contains(wanted), "{wanted}: {device}");
+    }
+    assert!(
+        host.contains("HOST_PINNED") && host.contains("size:4096,pinned:true"),
+        "{host}"
+    );
+    program.finish();
+    // Read back: the same owners.
+    let recording = folder.path().join("imported");
+    let (csv, recording) = (of("device_0/"), recording.to_str().unwrap());
+    let csv = csv.to_str().unwrap();
+    Asking::new(["import", csv, "-o", recording]).ask().text();
+    let asked = Asking::new(["--recording", recording, "--json", "stats"]);
+    let stats = asked.ask().json();
+    let components = &stats["devices"][0]["components"];
+    let hccl = find(components, "name", "HCCL").unwrap();
+    assert_eq!(pair(hccl), (1, 20 * MIB), "{stats:#}");
+    assert_eq!(stats["devices"][0]["device_kind"], "npu");
 }

@@ -133,6 +133,8 @@ pub enum Body {
     Report(PoolReport),
     /// PyTorch's allocator reported that it is out of memory.
     Oom(PoolOom),
+    /// torch_npu's workspace allocator took memory from the runtime, or gave it back.
+    Workspace(Workspace),
     /// An entry of PyTorch's allocator trace.
     Trace(PoolTrace),
 }
@@ -510,17 +512,6 @@ pub struct Call {
     pub duration_ns: u64,
 }
 
-/// `ACL_HOST_REG_PINNED`.
-const REGISTERED_PINNED: u64 = 0x1000_0000;
-
-impl Call {
-    /// Whether memory that this call registers is page-locked by it. Ascend's newer function says so by a flag; without
-    /// that the memory is only mapped for the device.
-    pub fn is_page_locked(&self) -> bool {
-        &*self.function != "aclrtHostRegisterV2" || self.extra & REGISTERED_PINNED != 0
-    }
-}
-
 /// `c10::reportMemoryUsageToProfiler`: a block came or went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolReport {
@@ -534,6 +525,18 @@ pub struct PoolReport {
     pub total_allocated: u64,
     /// The allocator's own totals after the call.
     pub total_reserved: u64,
+}
+
+/// What torch_npu's workspace allocator reports: scratch memory for operators, one allocation for each stream, outside
+/// the caching allocator and its totals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workspace {
+    /// Device ordinal, where told.
+    pub device: Option<i32>,
+    /// Address, the runtime's.
+    pub ptr: u64,
+    /// Bytes; negative when it was given back.
+    pub size: i64,
 }
 
 /// `c10::reportOutOfMemoryToProfiler`.

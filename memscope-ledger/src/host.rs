@@ -3,7 +3,7 @@
 //! Owns: allocations and registrations by address. Refuses: device memory.
 
 use crate::allocation::{add, take};
-use crate::component::Components;
+use crate::component::{Components, told};
 use crate::event::HalFacts;
 use crate::fast_hash::FastMap;
 use crate::group::{GroupKey, Membership};
@@ -58,7 +58,7 @@ impl Host {
         };
         self.allocated.insert(ptr, pinned);
         add(&mut self.allocated_sum, size);
-        self.components.came(hal, size);
+        self.components.came(told(hal), size);
     }
 
     /// Went; says whether it was known.
@@ -68,7 +68,7 @@ impl Host {
         };
         scene.groups.leave(scene.time_ns, pinned.place);
         take(&mut self.allocated_sum, pinned.size);
-        self.components.went(pinned.hal, pinned.size);
+        self.components.went(told(pinned.hal), pinned.size);
         true
     }
 

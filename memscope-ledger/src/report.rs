@@ -5,7 +5,7 @@
 mod component;
 mod steps;
 
-pub use component::Component;
+pub use component::{Component, Holder};
 pub use steps::*;
 
 use std::sync::Arc;

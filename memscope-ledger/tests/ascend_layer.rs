@@ -260,7 +260,7 @@ proptest! {
                 };
                 let found: BTreeMap<u8, _> = found
                     .iter()
-                    .map(|c| (c.module.0, (c.count, c.bytes, c.huge_page_bytes, c.giant_page_bytes)))
+                    .map(|c| (c.module().unwrap().0, (c.count, c.bytes, c.huge_page_bytes, c.giant_page_bytes)))
                     .collect();
                 prop_assert_eq!(&found, &wanted);
                 let sum = wanted.values().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));

@@ -1,20 +1,15 @@
-//! A native process on the simulated Ascend device (`workloads/ascend.c`), and that device's log.
+//! Native processes that use an NPU (`workloads/ascend.c`, `tail.c`), and whose memory is whose by the simulated one's log.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
-
-use crate::build::executable_with;
+use crate::build::{Library, executable, executable_with};
+use crate::npulog::NpuLog;
 use crate::program::Program;
-use crate::sim::xtask;
 
 /// Starts a process that makes the Ascend calls that it is told to make, with these environment variables.
 pub fn npu(variables: &[(&str, &str)]) -> Program {
-    let flags = xtask(&["--device", "npu", "--c-flags"]);
-    let flags: Vec<&str> = flags.split_whitespace().collect();
-    let mut command = Command::new(executable_with("ascend.c", &flags));
+    let mut command = Command::new(executable("ascend.c", Library::Acl));
     command.envs(variables.iter().copied());
     let mut program = Program::start("the process on the NPU", command);
     let ready = program.hear();
@@ -31,17 +26,12 @@ pub fn npu_by_tail_calls() -> Program {
     program
 }
 
-/// A log file that the simulated device writes (`SIMCANN_LOG`).
-pub struct NpuLog {
-    file: PathBuf,
-}
-
 /// Count and bytes.
 pub type Sum = (u64, u64);
 
 /// What the driver has given to a process and not taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NpuHeld {
+pub struct Owned {
     /// Device memory of all kinds, by device.
     pub devices: BTreeMap<u64, Sum>,
     /// `halMemCreate` on devices.
@@ -74,119 +64,96 @@ fn add(sum: &mut Sum, size: u64) {
     *sum = (sum.0 + 1, sum.1 + size);
 }
 
-impl NpuLog {
-    /// A log in this folder.
-    pub fn inside(folder: &Path) -> NpuLog {
-        NpuLog {
-            file: folder.join("simcann.jsonl"),
+/// What the driver has given to a process and not taken back. A map names no handle in the log: it is taken to be
+/// of the oldest memory that was never mapped, else of the memory made last.
+pub fn owned(log: &NpuLog, pid: u32) -> Owned {
+    owned_since(log, pid, 0)
+}
+
+/// The same of what it gave after so many calls.
+pub fn owned_since(log: &NpuLog, pid: u32, before: usize) -> Owned {
+    let mut live: HashMap<String, Memory> = HashMap::new();
+    let mut mapped: HashMap<String, String> = HashMap::new();
+    let mut registered: HashMap<String, u64> = HashMap::new();
+    let mut reserved: HashMap<String, u64> = HashMap::new();
+    let mut imported: HashMap<String, ()> = HashMap::new();
+    let mut waiting: VecDeque<String> = VecDeque::new();
+    let mut newest = String::new();
+    for call in log.calls(pid).into_iter().skip(before) {
+        if call["result"] != 0 {
+            continue;
         }
-    }
-
-    /// The value of `SIMCANN_LOG`.
-    pub fn path(&self) -> &str {
-        self.file.to_str().expect("a path in UTF-8")
-    }
-
-    /// Every call of a process, in order.
-    pub fn calls(&self, pid: u32) -> Vec<Value> {
-        let text = std::fs::read_to_string(&self.file).unwrap_or_default();
-        let calls = text
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).expect("a line of the log"));
-        calls.filter(|call| call["pid"] == pid).collect()
-    }
-
-    /// What the driver has given to a process and not taken back. A map names no handle in the log: it is taken to be
-    /// of the oldest memory that was never mapped, else of the memory made last.
-    pub fn held(&self, pid: u32) -> NpuHeld {
-        self.held_since(pid, 0)
-    }
-
-    /// The same of what it gave after so many calls.
-    pub fn held_since(&self, pid: u32, before: usize) -> NpuHeld {
-        let mut live: HashMap<String, Memory> = HashMap::new();
-        let mut mapped: HashMap<String, String> = HashMap::new();
-        let mut registered: HashMap<String, u64> = HashMap::new();
-        let mut reserved: HashMap<String, u64> = HashMap::new();
-        let mut imported: HashMap<String, ()> = HashMap::new();
-        let mut waiting: VecDeque<String> = VecDeque::new();
-        let mut newest = String::new();
-        for call in self.calls(pid).into_iter().skip(before) {
-            if call["result"] != 0 {
-                continue;
-            }
-            let pointer = call["pointer"].as_str().unwrap_or_default().to_owned();
-            let size = call["size"].as_u64().unwrap_or_default();
-            let flag = call["flag"].as_str().map_or(0, number);
-            let made = Memory {
-                size,
-                device: call["device"].as_i64().and_then(|d| u64::try_from(d).ok()),
-                module: flag >> 56,
-                created: false,
-                references: 1,
-            };
-            match call["function"].as_str().unwrap_or_default() {
-                "halMemAlloc" => drop(live.insert(pointer, made)),
-                "halMemFree" => drop(live.remove(&pointer)),
-                "halMemCreate" => {
-                    waiting.push_back(pointer.clone());
-                    newest.clone_from(&pointer);
-                    let created = true;
-                    live.insert(pointer, Memory { created, ..made });
-                }
-                "halMemMap" => {
-                    let handle = waiting.pop_front().unwrap_or_else(|| newest.clone());
-                    if let Some(memory) = live.get_mut(&handle) {
-                        memory.references += 1;
-                    }
-                    mapped.insert(pointer, handle);
-                }
-                "halMemUnmap" => {
-                    if let Some(handle) = mapped.remove(&pointer) {
-                        less(&mut live, &handle);
-                    }
-                }
-                "halMemRelease" => {
-                    waiting.retain(|handle| *handle != pointer);
-                    imported.remove(&pointer);
-                    less(&mut live, &pointer);
-                }
-                "halMemAddressReserve" => drop(reserved.insert(pointer, size)),
-                "halMemAddressFree" => drop(reserved.remove(&pointer)),
-                "halHostRegister" if flag == 0 || flag & PINNED != 0 => {
-                    registered.insert(pointer, size);
-                }
-                "halHostUnregister" => drop(registered.remove(&pointer)),
-                "halShmemOpenHandle" | "halMemImportFromShareableHandle" => {
-                    imported.insert(pointer, ());
-                }
-                "halShmemCloseHandle" => drop(imported.remove(&pointer)),
-                _ => {}
-            }
-        }
-        let mut held = NpuHeld {
-            imported: imported.len() as u64,
-            ..NpuHeld::default()
+        let pointer = call["pointer"].as_str().unwrap_or_default().to_owned();
+        let size = call["size"].as_u64().unwrap_or_default();
+        let flag = call["flag"].as_str().map_or(0, number);
+        let made = Memory {
+            size,
+            device: call["device"].as_i64().and_then(|d| u64::try_from(d).ok()),
+            module: flag >> 56,
+            created: false,
+            references: 1,
         };
-        for memory in live.into_values() {
-            match memory.device {
-                Some(device) => add(held.devices.entry(device).or_default(), memory.size),
-                None => add(&mut held.host, memory.size),
+        match call["function"].as_str().unwrap_or_default() {
+            "halMemAlloc" => drop(live.insert(pointer, made)),
+            "halMemFree" => drop(live.remove(&pointer)),
+            "halMemCreate" => {
+                waiting.push_back(pointer.clone());
+                newest.clone_from(&pointer);
+                let created = true;
+                live.insert(pointer, Memory { created, ..made });
             }
-            if memory.created && memory.device.is_some() {
-                add(&mut held.physical, memory.size);
+            "halMemMap" => {
+                let handle = waiting.pop_front().unwrap_or_else(|| newest.clone());
+                if let Some(memory) = live.get_mut(&handle) {
+                    memory.references += 1;
+                }
+                mapped.insert(pointer, handle);
             }
-            let owner = (memory.device, memory.module);
-            add(held.components.entry(owner).or_default(), memory.size);
+            "halMemUnmap" => {
+                if let Some(handle) = mapped.remove(&pointer) {
+                    less(&mut live, &handle);
+                }
+            }
+            "halMemRelease" => {
+                waiting.retain(|handle| *handle != pointer);
+                imported.remove(&pointer);
+                less(&mut live, &pointer);
+            }
+            "halMemAddressReserve" => drop(reserved.insert(pointer, size)),
+            "halMemAddressFree" => drop(reserved.remove(&pointer)),
+            "halHostRegister" if flag == 0 || flag & PINNED != 0 => {
+                registered.insert(pointer, size);
+            }
+            "halHostUnregister" => drop(registered.remove(&pointer)),
+            "halShmemOpenHandle" | "halMemImportFromShareableHandle" => {
+                imported.insert(pointer, ());
+            }
+            "halShmemCloseHandle" => drop(imported.remove(&pointer)),
+            _ => {}
         }
-        for size in registered.into_values() {
-            add(&mut held.registered, size);
-        }
-        for size in reserved.into_values() {
-            add(&mut held.reserved, size);
-        }
-        held
     }
+    let mut held = Owned {
+        imported: imported.len() as u64,
+        ..Owned::default()
+    };
+    for memory in live.into_values() {
+        match memory.device {
+            Some(device) => add(held.devices.entry(device).or_default(), memory.size),
+            None => add(&mut held.host, memory.size),
+        }
+        if memory.created && memory.device.is_some() {
+            add(&mut held.physical, memory.size);
+        }
+        let owner = (memory.device, memory.module);
+        add(held.components.entry(owner).or_default(), memory.size);
+    }
+    for size in registered.into_values() {
+        add(&mut held.registered, size);
+    }
+    for size in reserved.into_values() {
+        add(&mut held.reserved, size);
+    }
+    held
 }
 
 /// The user's handle and every mapping hold a reference; an import's memory is not ours.

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use memscope_tests::{
-    Asking, Daemon, MIB, NpuHeld, NpuLog, Program, Value, coverage, device, find, json, npu,
-    npu_by_tail_calls, number, scratch,
+    Asking, Daemon, MIB, NpuLog, Owned, Program, Value, coverage, device, find, json, npu,
+    npu_by_tail_calls, number, owned, owned_since, scratch,
 };
 
 fn pair(bytes: &Value) -> (u64, u64) {
@@ -14,8 +14,8 @@ fn pair(bytes: &Value) -> (u64, u64) {
 }
 
 /// What memscope says is held, as the log counts it.
-fn held(stats: &Value) -> NpuHeld {
-    let mut held = NpuHeld::default();
+fn held(stats: &Value) -> Owned {
+    let mut held = Owned::default();
     let mut components = |device: Option<u64>, list: &Value| {
         for component in list.as_array().unwrap() {
             let owner = (device, number(&component["module"]));
@@ -114,12 +114,12 @@ fn every_call_is_counted_as_the_driver_does() {
         let stats = daemon.stats(pid);
         assert_eq!(
             held(&stats),
-            log.held(pid),
+            owned(&log, pid),
             "after {step:?}: memscope's, the driver's; {stats:#}"
         );
     }
     let stats = daemon.stats(pid);
-    assert_eq!(held(&stats), NpuHeld::default(), "all is given back");
+    assert_eq!(held(&stats), Owned::default(), "all is given back");
     assert_eq!(stats["lost_records"], 0);
     assert_eq!(stats["failures"], json!([]));
     assert_eq!(device(&stats, 0)["orphan_free_count"], 0, "{stats:#}");
@@ -178,8 +178,8 @@ fn after_a_late_attach_the_driver_says_which_device() {
     let mut program = npu(&[
         ("SIMCANN_LOG", log.path()),
         ("SIMCANN_DEVICES", "4"),
-        // The driver's 3, 1 and 2 are the program's 0, 1 and 2.
-        ("ASCEND_RT_VISIBLE_DEVICES", "3,1,2"),
+        // The driver's 1, 2 and 3 are the program's 0, 1 and 2.
+        ("ASCEND_RT_VISIBLE_DEVICES", "1,2,3"),
     ]);
     let pid = program.pid();
     call(&mut program, "aclrtSetDevice 0");
@@ -213,7 +213,7 @@ fn after_a_late_attach_the_driver_says_which_device() {
     );
     let said = daemon.ctl(&["stats", "--pid", &pid.to_string()]);
     let text = said.text();
-    assert!(text.contains("ASCEND_RT_VISIBLE_DEVICES=3,1,2"), "{text}");
+    assert!(text.contains("ASCEND_RT_VISIBLE_DEVICES=1,2,3"), "{text}");
     // A free of what was there before frees nothing that is known.
     call(&mut program, "aclrtFree before");
     call(&mut program, "aclrtFree here");
@@ -259,7 +259,7 @@ fn failed_calls_are_apart() {
         6,
     );
     let stats = daemon.stats(pid);
-    assert_eq!(held(&stats), log.held(pid), "{stats:#}");
+    assert_eq!(held(&stats), owned(&log, pid), "{stats:#}");
     let count = |function: &str, status: i64| -> (u64, u64) {
         let failures = stats["failures"].as_array().unwrap();
         let found = failures
@@ -292,7 +292,7 @@ fn many_threads() {
     let answer = call(&mut program, "threads 8 500");
     assert_eq!(answer["failed"], 0, "{answer}");
     let stats = daemon.stats(pid);
-    let (mine, drivers) = (held(&stats), log.held(pid));
+    let (mine, drivers) = (held(&stats), owned(&log, pid));
     assert_eq!(mine, drivers, "{stats:#}");
     let live = number(&answer["came"]) - number(&answer["went"]);
     // And the runtime's own.
@@ -368,7 +368,7 @@ fn attached_midway() {
         let stats = daemon.stats(pid);
         assert_eq!(
             held(&stats),
-            log.held_since(pid, before),
+            owned_since(&log, pid, before),
             "{line}: {stats:#}"
         );
     }

@@ -121,7 +121,10 @@ fn components(answer: &v1::StatsResponse) -> String {
         for component in components {
             rows.push(vec![
                 place.clone(),
-                format!("CANN@{}", plain(&component.name)),
+                match component.module {
+                    Some(_) => format!("CANN@{}", plain(&component.name)),
+                    None => plain(&component.name).to_string(),
+                },
                 exact_bytes(Some(component.bytes)),
                 grouped(component.count),
                 units::bytes(component.huge_page_bytes + component.giant_page_bytes),

@@ -2,11 +2,20 @@
 
 use crate::event::HalModule;
 
+/// Who holds memory outside a framework's pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holder {
+    /// A component of CANN.
+    Module(HalModule),
+    /// torch_npu's workspace allocator: scratch memory for operators.
+    Workspace,
+}
+
 /// What a component of Ascend's software holds from the driver, outside a framework's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// Its number in the driver.
-    pub module: HalModule,
+    /// Which.
+    pub holder: Holder,
     /// Live allocations.
     pub count: u64,
     /// Their bytes.
@@ -19,9 +28,9 @@ pub struct Component {
 
 impl Component {
     /// Holds nothing.
-    pub(crate) fn new(module: HalModule) -> Component {
+    pub(crate) fn new(holder: Holder) -> Component {
         Component {
-            module,
+            holder,
             count: 0,
             bytes: 0,
             huge_page_bytes: 0,
@@ -31,6 +40,17 @@ impl Component {
 
     /// Its name.
     pub fn name(&self) -> &'static str {
-        self.module.name()
+        match self.holder {
+            Holder::Module(module) => module.name(),
+            Holder::Workspace => "PTA_WORKSPACE",
+        }
+    }
+
+    /// Its number in the driver, if it is a component of CANN.
+    pub fn module(&self) -> Option<HalModule> {
+        match self.holder {
+            Holder::Module(module) => Some(module),
+            Holder::Workspace => None,
+        }
     }
 }

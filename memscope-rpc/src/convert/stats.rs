@@ -93,7 +93,7 @@ fn components(components: Vec<Component>) -> Vec<v1::Component> {
         .into_iter()
         .map(|component| v1::Component {
             name: component.name().to_owned(),
-            module: u32::from(component.module.0),
+            module: component.module().map(|module| u32::from(module.0)),
             count: component.count,
             bytes: component.bytes,
             huge_page_bytes: component.huge_page_bytes,

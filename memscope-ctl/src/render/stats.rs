@@ -26,6 +26,7 @@ pub(crate) fn stats(answer: &v1::StatsResponse) -> String {
         text.push_str(&columns(devices));
     }
     text.push_str(&components(answer));
+    text.push_str(&region_pools(answer));
     text.push_str(&reading(answer));
     text.push_str(&host(answer));
     text.push_str(&settings(answer));
@@ -147,6 +148,51 @@ fn components(answer: &v1::StatsResponse) -> String {
         Column::Right("IN HUGE PAGES"),
     ];
     format!("\n{}", table(&head, rows))
+}
+
+/// Pools that tell of themselves, a line for each device.
+fn region_pools(answer: &v1::StatsResponse) -> String {
+    let kind = answer.devices.iter().find_map(|d| d.device_kind.as_deref());
+    let mut text = String::new();
+    for pool in &answer.region_pools {
+        for row in &pool.devices {
+            let heap = match row.heap_bytes {
+                Some(bytes) => format!(" of a heap of {}", units::bytes(bytes)),
+                None => String::new(),
+            };
+            text.push_str(&format!(
+                "{}: {} {} in {} regions{heap}, at most {}\n",
+                device_of_kind(row.device, kind),
+                plain(&pool.title),
+                units::bytes(row.bytes),
+                grouped(row.count),
+                units::bytes(row.peak_bytes),
+            ));
+        }
+        let mut lacks = Vec::new();
+        if pool.orphan_free_count > 0 {
+            lacks.push(format!(
+                "{} that were not seen to come went",
+                grouped(pool.orphan_free_count)
+            ));
+        }
+        if pool.untold_count > 0 {
+            lacks.push(format!("{} were not told of", grouped(pool.untold_count)));
+        }
+        if !lacks.is_empty() {
+            text.push_str(&format!(
+                "  regions of {}: {}\n",
+                plain(&pool.title),
+                lacks.join(", ")
+            ));
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    format!(
+        "\npools that tell of themselves through mstx (counted in the numbers above as what they lie in)\n{text}"
+    )
 }
 
 /// Variables that change what Ascend's numbers mean.

@@ -512,17 +512,6 @@ pub struct Call {
     pub duration_ns: u64,
 }
 
-/// `ACL_HOST_REG_PINNED`.
-const REGISTERED_PINNED: u64 = 0x1000_0000;
-
-impl Call {
-    /// Whether memory that this call registers is page-locked by it. Ascend's newer function says so by a flag; without
-    /// that the memory is only mapped for the device.
-    pub fn is_page_locked(&self) -> bool {
-        &*self.function != "aclrtHostRegisterV2" || self.extra & REGISTERED_PINNED != 0
-    }
-}
-
 /// `c10::reportMemoryUsageToProfiler`: a block came or went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolReport {

@@ -321,19 +321,20 @@ impl Process {
     }
 }
 
-/// Whose devices the libraries with probes are for.
+/// Whose devices the libraries with probes are for. PyTorch for CUDA brings its libraries along wherever it is loaded,
+/// under torch_npu as well; nobody maps Ascend's for nothing.
 fn vendor_of(libraries: &[String]) -> Option<Vendor> {
-    libraries.iter().find_map(|path| {
-        let name = path.rsplit('/').next().unwrap_or_default();
-        let begins = |with: &[&str]| with.iter().any(|with| name.starts_with(with));
-        if begins(&["libascend", "libacl_rt", "libruntime.so"]) {
-            Some(Vendor::Ascend)
-        } else if begins(&["libcuda", "libc10_cuda"]) {
-            Some(Vendor::Cuda)
-        } else {
-            None
-        }
-    })
+    let any = |beginnings: &[&str]| {
+        let mut names = libraries.iter().filter_map(|path| path.rsplit('/').next());
+        names.any(|name| beginnings.iter().any(|with| name.starts_with(with)))
+    };
+    if any(&["libascendcl", "libascend_hal", "libacl_rt"]) {
+        Some(Vendor::Ascend)
+    } else if any(&["libcuda", "libc10_cuda"]) {
+        Some(Vendor::Cuda)
+    } else {
+        None
+    }
 }
 
 /// Without a trace nothing but the driver tells that a segment of a reading is gone.

@@ -93,6 +93,11 @@ pub fn executable(source: &str, library: Library) -> PathBuf {
     compile(source, source.trim_end_matches(".c"), library, &[])
 }
 
+/// An executable from a C workload, with these flags instead of the simulated CUDA libraries.
+pub(crate) fn executable_with(source: &str, flags: &[&str]) -> PathBuf {
+    compile(source, source.trim_end_matches(".c"), Library::None, flags)
+}
+
 /// A shared library with this file name from a C workload.
 pub fn library(source: &str, name: &str, library: Library, more: &[&str]) -> PathBuf {
     compile(source, name, library, &[&["-shared"], more].concat())

@@ -11,7 +11,7 @@ use memscope_common::{
 };
 
 use super::{device, ids};
-use crate::emit::{count_drop, count_nested, emit, live_process};
+use crate::emit::{count_drop, count_nested, emit, live_process, tell_launches};
 use crate::{inflight, native, read, stack};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, from the driver API's header.
@@ -116,6 +116,10 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
         inflight::note_nested(tid);
         count_nested(process);
         return 0;
+    }
+    if cookie.apart() {
+        // No pool's event may ever come that would tell of them.
+        tell_launches(process, tid);
     }
     let place = native::at_return(&ctx);
     send(process, tgid, tid, cookie, &call, status, nested, place);

@@ -1,0 +1,56 @@
+//! Who holds memory that is no framework's, on Ascend.
+
+use crate::event::HalModule;
+
+/// Who holds memory outside a framework's pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holder {
+    /// A component of CANN.
+    Module(HalModule),
+    /// torch_npu's workspace allocator: scratch memory for operators.
+    Workspace,
+}
+
+/// What a component of Ascend's software holds from the driver, outside a framework's pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Component {
+    /// Which.
+    pub holder: Holder,
+    /// Live allocations.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of them in huge pages (2 MiB).
+    pub huge_page_bytes: u64,
+    /// Of them in giant pages (1 GiB).
+    pub giant_page_bytes: u64,
+}
+
+impl Component {
+    /// Holds nothing.
+    pub(crate) fn new(holder: Holder) -> Component {
+        Component {
+            holder,
+            count: 0,
+            bytes: 0,
+            huge_page_bytes: 0,
+            giant_page_bytes: 0,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self.holder {
+            Holder::Module(module) => module.name(),
+            Holder::Workspace => "PTA_WORKSPACE",
+        }
+    }
+
+    /// Its number in the driver, if it is a component of CANN.
+    pub fn module(&self) -> Option<HalModule> {
+        match self.holder {
+            Holder::Module(module) => Some(module),
+            Holder::Workspace => None,
+        }
+    }
+}

@@ -10,16 +10,38 @@ use gimli::{
 };
 use memscope_common::{RULE_BP, RULE_BP_DEREF, RULE_END, RULE_SP, RULE_STOP, Rule};
 use memscope_site::elf::{Elf, ElfError, FileBytes};
+use memscope_site::place::Machine;
 
 /// `PT_LOAD` and `PT_GNU_EH_FRAME` of elf.h.
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 /// No table is read beyond this; the largest known (libtorch_cpu) has 18 MB.
 const MOST: u64 = 512 << 20;
-/// DWARF numbers of x86-64's registers: frame pointer, stack pointer, return address.
-const BP: Register = Register(6);
-const SP: Register = Register(7);
-const RA: Register = Register(16);
+/// DWARF's numbers of a machine's registers.
+#[derive(Clone, Copy, Debug)]
+struct Registers {
+    /// Frame pointer.
+    bp: Register,
+    /// Stack pointer.
+    sp: Register,
+    /// Return address.
+    ra: Register,
+    /// Rules tell where the frame record lies (see [`Rule`]).
+    records: bool,
+}
+
+const X86_64: Registers = Registers {
+    bp: Register(6),
+    sp: Register(7),
+    ra: Register(16),
+    records: false,
+};
+const AARCH64: Registers = Registers {
+    bp: Register(29),
+    sp: Register(31),
+    ra: Register(30),
+    records: true,
+};
 
 /// The rule where nothing is known.
 pub(crate) const STOP: Rule = Rule::new(RULE_STOP, 0, 0, false);
@@ -30,6 +52,9 @@ pub enum ImageError {
     /// Its bytes.
     #[error(transparent)]
     Elf(#[from] ElfError),
+    /// Its machine.
+    #[error("it is for a machine whose registers are not known ({0})")]
+    Machine(u16),
     /// No tables.
     #[error("it has no .eh_frame_hdr")]
     NoTable,
@@ -57,6 +82,7 @@ struct Tables {
     header_at: u64,
     frames: Vec<u8>,
     frames_at: u64,
+    registers: Registers,
 }
 
 impl Image {
@@ -108,6 +134,11 @@ impl Image {
 impl Tables {
     fn read(bytes: &FileBytes) -> Result<Tables, ImageError> {
         let elf = Elf::read(bytes)?;
+        let registers = match Machine::from_elf(elf.machine) {
+            Machine::X86_64 => X86_64,
+            Machine::Aarch64 => AARCH64,
+            Machine::Other(number) => return Err(ImageError::Machine(number)),
+        };
         let segment = elf
             .segments
             .iter()
@@ -148,6 +179,7 @@ impl Tables {
             header_at,
             frames,
             frames_at,
+            registers,
         })
     }
 
@@ -158,7 +190,11 @@ impl Tables {
         let parsed = EhFrameHdr::new(&self.header, LittleEndian)
             .parse(&bases, 8)
             .ok()?;
-        let frames = EhFrame::new(&self.frames, LittleEndian);
+        let mut frames = EhFrame::new(&self.frames, LittleEndian);
+        if self.registers.records {
+            // Its tables say by an instruction of their own where return addresses are signed.
+            frames.set_vendor(gimli::Vendor::AArch64);
+        }
         let entry = parsed
             .table()?
             .fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset)
@@ -172,38 +208,51 @@ impl Tables {
             .ok()?;
         let simple =
             |expression: &UnwindExpression<usize>| self.simple(&frames, &entry, expression);
-        match row.register(RA) {
-            Some(RegisterRule::Offset(-8)) => {}
+        let return_at = match row.register(self.registers.ra) {
+            Some(RegisterRule::Offset(at)) => at,
             // So is the outermost frame of a thread marked.
             Some(RegisterRule::Undefined) => return Some(Rule::new(RULE_END, 0, 0, false)),
             _ => return None,
-        }
-        let (bp, bp_from_bp) = match row.register(BP) {
-            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => (0, false),
+        };
+        let saved = |at: i64| i16::try_from(at).ok().filter(|at| *at != 0);
+        let (bp, flag) = match row.register(self.registers.bp) {
             Some(RegisterRule::Offset(at)) => {
-                (i16::try_from(at).ok().filter(|at| *at != 0)?, false)
+                let together = return_at == if self.registers.records { at + 8 } else { -8 };
+                (together.then(|| saved(at)).flatten()?, false)
+            }
+            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => {
+                match (self.registers.records, return_at) {
+                    (true, at) => (saved(at)?, true),
+                    (false, -8) => (0, false),
+                    (false, _) => return None,
+                }
             }
             // Functions that align their stack keep what the frame pointer was at the frame pointer itself.
-            Some(RegisterRule::Expression(expression)) => match simple(&expression)? {
-                (offset, false) => (i16::try_from(offset).ok()?, true),
-                (_, true) => return None,
-            },
+            Some(RegisterRule::Expression(expression))
+                if !self.registers.records && return_at == -8 =>
+            {
+                match simple(&expression)? {
+                    (offset, false) => (i16::try_from(offset).ok()?, true),
+                    (_, true) => return None,
+                }
+            }
             _ => return None,
         };
         let (kind, offset) = match row.cfa() {
-            CfaRule::RegisterAndOffset { register, offset } if *register == SP => {
+            CfaRule::RegisterAndOffset { register, offset } if *register == self.registers.sp => {
                 (RULE_SP, i32::try_from(*offset).ok()?)
             }
-            CfaRule::RegisterAndOffset { register, offset } if *register == BP => {
+            CfaRule::RegisterAndOffset { register, offset } if *register == self.registers.bp => {
                 (RULE_BP, i32::try_from(*offset).ok()?)
             }
-            CfaRule::Expression(expression) => match simple(expression)? {
+            CfaRule::Expression(expression) if !self.registers.records => match simple(expression)?
+            {
                 (offset, true) => (RULE_BP_DEREF, i32::try_from(offset).ok()?),
                 (_, false) => return None,
             },
             _ => return None,
         };
-        Some(Rule::new(kind, offset, bp, bp_from_bp))
+        Some(Rule::new(kind, offset, bp, flag))
     }
 
     /// An expression that is the frame pointer plus an offset, and whether the word there is meant.
@@ -218,7 +267,7 @@ impl Tables {
         let offset = match operations.next().ok()?? {
             Operation::RegisterOffset {
                 register, offset, ..
-            } if register == BP => offset,
+            } if register == self.registers.bp => offset,
             _ => return None,
         };
         match operations.next().ok()? {

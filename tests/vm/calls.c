@@ -30,7 +30,7 @@ static void part(const char *folder, const char *name) {
         usleep(10000);
 }
 
-/* Three functions deep, none of which is the last thing its caller does. */
+/* The functions call one another so that a stack shows it: no call is the last thing that its caller does. */
 __attribute__((noinline)) int take(struct work *work, void **address, size_t bytes) {
     int failed = DEVICE_ALLOC(address, bytes);
     if (failed) {
@@ -71,6 +71,8 @@ static void *run(void *argument) {
     struct work *work = argument;
     for (unsigned round = 0; round < ROUNDS; round++) {
         use_one(work, round);
+        /* A machine that is simulated takes its time for a stack: at full speed, they would be sampled. */
+        usleep(3000);
         if (round % (ROUNDS / KEPT) == 0)
             keep_one(work);
     }
@@ -99,6 +101,8 @@ int main(int argc, char **argv) {
     if (argc != 2)
         return 2;
     static struct work works[THREADS];
+    puts("ready");
+    fflush(stdout);
     part(argv[1], "calls");
     pthread_t threads[THREADS];
     for (unsigned i = 0; i < THREADS; i++) {

@@ -186,7 +186,7 @@ pub struct MarkAbi {
 }
 
 /// The attach cookie. Bits, from the least: site 20, op 6, ptr 4, ptr mode 2, size 4, size mode 2,
-/// stream 4, handle 4, handle-is-result 1, extra 4, torch device 1, torch pool 1, return-by-value 1.
+/// stream 4, handle 4, handle-is-result 1, extra 4, torch device 1, torch pool 1, usage component 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie(pub u64);
 
@@ -238,6 +238,10 @@ impl Cookie {
     pub const fn with_torch(self, abi: TorchAbi) -> Cookie {
         self.put(51, 1, abi.device as u64)
             .put(52, 1, abi.pool as u64)
+    }
+    /// With the variant of torch_npu's report: its structure says which allocator it is of.
+    pub const fn with_usage(self, component: bool) -> Cookie {
+        self.put(53, 1, component as u64)
     }
     /// With what makes a mark, in the places of an operation, pointer, size and stream, which it has not.
     pub const fn with_mark(self, abi: MarkAbi) -> Cookie {
@@ -310,6 +314,10 @@ impl Cookie {
     pub const fn torch_pool(self) -> bool {
         self.get(52, 1) == 1
     }
+    /// torch_npu's structure says which allocator it is of.
+    pub const fn usage_component(self) -> bool {
+        self.get(53, 1) == 1
+    }
 }
 
 const _: () = {
@@ -326,6 +334,7 @@ const _: () = {
     assert!(c.site() == 0xabcde && c.op() == 28 && c.ptr() == 3 && c.ptr_mode() == 2);
     assert!(c.size() == 1 && c.size_mode() == 3 && c.stream() == 2 && c.handle() == 4);
     assert!(c.handle_is_result() && c.extra() == 5 && c.torch_device() && c.torch_pool());
+    assert!(!c.usage_component() && c.with_usage(true).usage_component());
     let m = Cookie::new(7, 0).with_mark(MarkAbi {
         form: MarkForm::OldString,
         arg: 1,

@@ -30,6 +30,8 @@ pub const KIND_MAPPINGS: u16 = 7;
 pub const KIND_MARK: u16 = 11;
 /// Kernels were launched: [`LaunchesRecord`].
 pub const KIND_LAUNCHES_SO_FAR: u16 = 12;
+/// torch_npu's workspace allocator took or gave back memory: [`ReportRecord`].
+pub const KIND_WORKSPACE: u16 = 13;
 /// Kinds from here on are written by the daemon only: a header and UTF-8 JSON, padded with NUL.
 pub const KIND_DAEMON_FIRST: u16 = 0x100;
 
@@ -98,7 +100,8 @@ pub struct CallRecord {
     pub duration_ns: u64,
 }
 
-/// A call of `c10::reportMemoryUsageToProfiler` for a device other than the CPU.
+/// A call of `c10::reportMemoryUsageToProfiler` for a device other than the CPU, or of torch_npu's
+/// `reportMemoryDataToNpuProfiler`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportRecord {

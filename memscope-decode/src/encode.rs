@@ -8,10 +8,11 @@ use crate::kernel::call_op;
 use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_KNOWN, CallRecord, DEVICE_UNKNOWN, KIND_CALL, KIND_OOM,
-    KIND_REPORT, OomRecord, Op, RECORD_VERSION, RecordHeader, ReportRecord, STACK_BITS, STACK_BUSY,
-    STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_UNREADABLE, UNKNOWN_U64,
+    KIND_REPORT, KIND_WORKSPACE, OomRecord, Op, RECORD_VERSION, RecordHeader, ReportRecord,
+    STACK_BITS, STACK_BUSY, STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED,
+    STACK_UNREADABLE, UNKNOWN_U64,
 };
-use memscope_ledger::event::{Body, Call, Event, PoolOom, PoolReport, StackRef};
+use memscope_ledger::event::{Body, Call, Event, PoolOom, PoolReport, StackRef, Workspace};
 
 /// `c10::DeviceType` of CUDA: what the ledger calls a device, whosever it is.
 const DEVICE_TYPE: i32 = 1;
@@ -25,6 +26,7 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
     let daemon = match &event.body {
         Body::Report(report) => return Ok(Some(pool_report(event, report))),
         Body::Oom(oom) => return Ok(Some(pool_oom(event, oom))),
+        Body::Workspace(workspace) => return Ok(Some(workspace_record(event, workspace))),
         Body::Call(call) => return Ok(call_record(event, call, site)),
         Body::Attached(facts) => DaemonRecord::Attached(facts.clone()),
         Body::Placed(placement) => DaemonRecord::Placed((**placement).clone()),
@@ -147,6 +149,23 @@ fn pool_report(event: &Event, report: &PoolReport) -> Vec<u8> {
     ] {
         put(&mut record, at, &number.to_ne_bytes());
     }
+    record
+}
+
+fn workspace_record(event: &Event, workspace: &Workspace) -> Vec<u8> {
+    let report = PoolReport {
+        device: workspace.device.unwrap_or(DEVICE_UNKNOWN),
+        ptr: workspace.ptr,
+        size: workspace.size,
+        total_allocated: 0,
+        total_reserved: 0,
+    };
+    let mut record = pool_report(event, &report);
+    put(
+        &mut record,
+        offset_of!(RecordHeader, kind),
+        &KIND_WORKSPACE.to_ne_bytes(),
+    );
     record
 }
 

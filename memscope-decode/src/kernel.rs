@@ -9,8 +9,8 @@ use memscope_common::{
     CALL_DEVICE_KNOWN, CODE_LINES, CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord,
     CodeRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_LAUNCHES_SO_FAR,
     KIND_MAPPINGS, KIND_MARK, KIND_OOM, KIND_PROCESS, KIND_REPORT, KIND_STACK, KIND_STACK_COPY,
-    KIND_TRACE, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME, MARK_STEP,
-    MappingsRecord, MarkRecord, OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK,
+    KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME,
+    MARK_STEP, MappingsRecord, MarkRecord, OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK,
     ProcessRecord, PythonFrame, ReportRecord, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY,
     STACK_HEAD, STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED,
     STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord, StackRecord, TRACE_HAS_BLOCK,
@@ -18,7 +18,7 @@ use memscope_common::{
 };
 use memscope_ledger::event::{
     Body, Call, CallOp, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
-    StackRef, StackSeen, TraceAction,
+    StackRef, StackSeen, TraceAction, Workspace,
 };
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ use std::sync::Arc;
 const DEVICE_TYPE_CUDA: i32 = 1;
 /// `c10::DeviceType` of HIP.
 const DEVICE_TYPE_HIP: i32 = 6;
+/// `c10::DeviceType::PrivateUse1`, torch_npu's.
+const DEVICE_TYPE_PRIVATE_USE: i32 = 20;
 
 /// What the decoder keeps of a site.
 #[derive(Clone, Debug)]
@@ -51,6 +53,7 @@ pub(crate) fn decode<'s>(
     match header.kind {
         KIND_CALL => sized::<CallRecord>(header).and_then(|()| call(header, raw, site)),
         KIND_REPORT => sized::<ReportRecord>(header).and_then(|()| report(header, raw)),
+        KIND_WORKSPACE => sized::<ReportRecord>(header).and_then(|()| workspace(header, raw)),
         KIND_OOM => sized::<OomRecord>(header).and_then(|()| oom(header, raw)),
         KIND_TRACE => sized::<TraceRecord>(header).and_then(|()| trace(header, raw)),
         // The trace is the first field of a calibration record.
@@ -169,7 +172,10 @@ pub fn call_op(op: Op) -> Option<CallOp> {
 fn foreign(header: &Header, device_type: i32, device: i32, totals: [u64; 2]) -> Option<Skipped> {
     if header.process == 0 {
         Some(Skipped::NoProcess)
-    } else if device_type != DEVICE_TYPE_CUDA && device_type != DEVICE_TYPE_HIP {
+    } else if !matches!(
+        device_type,
+        DEVICE_TYPE_CUDA | DEVICE_TYPE_HIP | DEVICE_TYPE_PRIVATE_USE
+    ) {
         Some(Skipped::DeviceType(device_type))
     } else if device < 0 {
         Some(Skipped::NoDevice)
@@ -199,6 +205,18 @@ fn report(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
         size: raw.i64(offset_of!(ReportRecord, size))?,
         total_allocated,
         total_reserved,
+    })))
+}
+
+fn workspace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    let device = raw.i32(offset_of!(ReportRecord, device))?;
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    Ok(Said::Event(Body::Workspace(Workspace {
+        device: (device >= 0).then_some(device),
+        ptr: raw.u64(offset_of!(ReportRecord, ptr))?,
+        size: raw.i64(offset_of!(ReportRecord, size))?,
     })))
 }
 

@@ -56,7 +56,7 @@ fn reports_of_other_devices_are_skipped() {
         device_type: 1,
         device: 3,
     };
-    for device_type in [1, 6] {
+    for device_type in [1, 6, 20] {
         record.device_type = device_type;
         assert_eq!(
             event(&mut decoder(), as_bytes(&record)).body,
@@ -69,7 +69,7 @@ fn reports_of_other_devices_are_skipped() {
             })
         );
     }
-    for device_type in [0, 2, 12, 20, -1, i32::MAX] {
+    for device_type in [0, 2, 12, 21, -1, i32::MAX] {
         record.device_type = device_type;
         assert!(matches!(
             decoder().decode(as_bytes(&record)),

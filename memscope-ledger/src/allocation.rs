@@ -27,6 +27,8 @@ pub(crate) struct Allocation {
     pub(crate) stream: Option<u64>,
     /// The framework's pool lives in it.
     pub(crate) pooled: bool,
+    /// torch_npu's workspace allocator has it.
+    pub(crate) workspace: bool,
     pub(crate) born_ns: u64,
     pub(crate) stack: StackIndex,
     pub(crate) place: Membership,
@@ -68,6 +70,7 @@ impl Allocation {
             device,
             stream,
             pooled: false,
+            workspace: false,
             born_ns: scene.time_ns,
             stack: scene.stack,
             place: Membership::NOWHERE,
@@ -92,12 +95,23 @@ impl Allocation {
         } else {
             scene.stacks.went(self.device, self.stack, self.size, false);
         }
+        if self.workspace {
+            take(&mut row.workspace, self.size);
+        }
         if seen {
             row.free_count += 1;
             row.lifetimes
                 .record(scene.time_ns.saturating_sub(self.born_ns));
         }
         row.note_level(scene.time_ns, 0, u64::from(seen));
+    }
+
+    /// torch_npu's workspace allocator has it.
+    pub(crate) fn serve_as_workspace(&mut self, scene: &mut Scene<'_>) {
+        if !self.workspace && !self.pooled {
+            self.workspace = true;
+            add(&mut scene.devices.driver(self.device).workspace, self.size);
+        }
     }
 
     /// The framework's pool on `device` lives in it: evidence of whose it is and where.

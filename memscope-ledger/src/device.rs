@@ -143,6 +143,8 @@ pub(crate) struct DriverDevice {
     pub(crate) imported: DriverBytes,
     /// The framework pool's part of the four.
     pub(crate) pooled: DriverBytes,
+    /// The part that torch_npu's workspace allocator has, outside the pool.
+    pub(crate) workspace: DriverBytes,
     pub(crate) alloc_count: u64,
     pub(crate) free_count: u64,
     pub(crate) orphan_free_count: u64,

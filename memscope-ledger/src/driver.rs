@@ -4,7 +4,7 @@
 //! calls that failed as changes of state, and to guess a device.
 
 use crate::allocation::{Allocation, Kind, add, take};
-use crate::event::{Call, CallOp};
+use crate::event::{Call, CallOp, Workspace};
 use crate::fast_hash::FastMap;
 use crate::host::Host;
 use crate::report::Failure;
@@ -103,6 +103,16 @@ impl Driver {
             CallOp::ArrayFree => {
                 self.arrays.remove(&call.handle);
             }
+        }
+    }
+
+    /// An allocation turned out to be a workspace of torch_npu's. It goes with its free, which comes before the word of it.
+    pub(crate) fn workspace(&mut self, scene: &mut Scene<'_>, workspace: &Workspace) {
+        if workspace.size <= 0 {
+            return;
+        }
+        if let Some(allocation) = self.live.get_mut(&workspace.ptr) {
+            allocation.serve_as_workspace(scene);
         }
     }
 

@@ -131,6 +131,8 @@ pub enum Body {
     Report(PoolReport),
     /// PyTorch's allocator reported that it is out of memory.
     Oom(PoolOom),
+    /// torch_npu's workspace allocator took memory from the runtime, or gave it back.
+    Workspace(Workspace),
     /// An entry of PyTorch's allocator trace.
     Trace(PoolTrace),
 }
@@ -517,6 +519,18 @@ pub struct PoolReport {
     pub total_allocated: u64,
     /// The allocator's own totals after the call.
     pub total_reserved: u64,
+}
+
+/// What torch_npu's workspace allocator reports: scratch memory for operators, one allocation for each stream, outside
+/// the caching allocator and its totals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workspace {
+    /// Device ordinal, where told.
+    pub device: Option<i32>,
+    /// Address, the runtime's.
+    pub ptr: u64,
+    /// Bytes; negative when it was given back.
+    pub size: i64,
 }
 
 /// `c10::reportOutOfMemoryToProfiler`.

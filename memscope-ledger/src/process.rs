@@ -109,6 +109,7 @@ impl Process {
             Body::Trace(trace) => self.pool.trace(&mut scene, &mut self.driver, trace),
             Body::Report(report) => self.pool.report(&mut scene, &mut self.driver, report),
             Body::Oom(oom) => self.pool.oom(&mut scene, oom),
+            Body::Workspace(workspace) => self.driver.workspace(&mut scene, workspace),
             Body::Call(call) => {
                 let taken = self.driver.call(&mut scene, call);
                 if let Some((addr, end)) = taken {
@@ -118,7 +119,9 @@ impl Process {
             }
             Body::Attached(facts) => self.facts = (**facts).clone(),
             Body::Placed(placement) => {
-                self.pool_way_in |= placement.pool_seen;
+                // torch_npu's library may come after that of an allocator that it then stands in for.
+                let told = self.pool_way_in && self.pool.seen();
+                self.pool_way_in = placement.pool_seen || told;
                 if placement.pool_seen && !self.placement.pool_seen {
                     self.pool.blind_until(event.time_ns);
                 }

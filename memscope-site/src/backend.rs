@@ -1,5 +1,6 @@
 //! Which allocator hands out PyTorch's device memory, read from the process's memory: the pointer
-//! `c10::cuda::CUDACachingAllocator::allocator`, the object behind it, the name of its class.
+//! `c10::cuda::CUDACachingAllocator::allocator` (torch_npu: `c10_npu::NPUCachingAllocator::allocator`), the object behind it,
+//! the name of its class.
 
 use std::io;
 
@@ -11,6 +12,12 @@ use crate::memory::Memory;
 const MAX_NAME: usize = 4096;
 /// Where a user address can be.
 const USER: std::ops::Range<u64> = 0x1000..1 << 56;
+
+/// Set, they switch caching off, whatever their value.
+const UNCACHED: [&str; 2] = [
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "PYTORCH_NO_NPU_MEMORY_CACHING",
+];
 
 /// Why the class could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -73,11 +80,11 @@ pub fn read(memory: &impl Memory, slot: u64) -> Result<Option<Backend>, BackendE
 }
 
 /// With what the environment says: `PYTORCH_NO_CUDA_MEMORY_CACHING` makes the native allocator pass
-/// every request on to the runtime.
+/// every request on to the runtime, as `PYTORCH_NO_NPU_MEMORY_CACHING` does torch_npu's.
 pub fn with_environment(backend: Backend, environment: &[(String, String)]) -> Backend {
     let uncached = environment
         .iter()
-        .any(|(name, _)| name == "PYTORCH_NO_CUDA_MEMORY_CACHING");
+        .any(|(name, _)| UNCACHED.contains(&name.as_str()));
     match backend {
         Backend::Native if uncached => Backend::Uncached,
         other => other,
@@ -112,6 +119,7 @@ fn classify(name: &[u8]) -> Result<Backend, BackendError> {
     }
     Ok(match name {
         _ if name.starts_with("N3c104cuda20CUDACachingAllocator6Native") => Backend::Native,
+        "N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE" => Backend::Native,
         _ if name.starts_with("N3c104cuda20CUDACachingAllocator15CudaMallocAsync") => {
             Backend::MallocAsync
         }
@@ -184,6 +192,10 @@ mod tests {
             Backend::MallocAsync
         );
         assert_eq!(
+            read(b"N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE\0"),
+            Backend::Native
+        );
+        assert_eq!(
             read(b"N5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocatorE\0"),
             Backend::Other(
                 "torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator".to_owned()
@@ -226,6 +238,8 @@ mod tests {
     fn without_caching() {
         let set = vec![("PYTORCH_NO_CUDA_MEMORY_CACHING".to_owned(), "1".to_owned())];
         assert_eq!(with_environment(Backend::Native, &set), Backend::Uncached);
+        let npu = vec![("PYTORCH_NO_NPU_MEMORY_CACHING".to_owned(), "1".to_owned())];
+        assert_eq!(with_environment(Backend::Native, &npu), Backend::Uncached);
         assert_eq!(with_environment(Backend::Native, &[]), Backend::Native);
         assert_eq!(
             with_environment(Backend::MallocAsync, &set),

@@ -7,9 +7,11 @@ use std::sync::LazyLock;
 use object::elf::{STT_FUNC, STT_GNU_IFUNC};
 
 use crate::catalog::pytorch::{self, Reading};
+use crate::catalog::torch_npu;
 use crate::catalog::{self, Match, Purpose, Row, Variant};
 use crate::elf::{Elf, ElfError, ReadAt, SymbolTable};
 use crate::place::{self, Code, Emulation, Machine, PlaceError, Placement, Wants};
+use crate::stripped::{self, NotFound};
 use crate::usdt::{self, UsdtProbe};
 
 /// Functions larger than this are not read to their end.
@@ -27,6 +29,9 @@ pub enum Why {
     /// The symbol is local, and the file's symbol table was stripped.
     #[error("the file was stripped of its symbol table, so local functions cannot be found")]
     Stripped,
+    /// The file was stripped, and the function was not found by what it is.
+    #[error("{0}")]
+    NotFound(#[from] NotFound),
     /// Resolved at run time by a function of the program.
     #[error("it is an indirect function (IFUNC), whose code is chosen at run time")]
     Ifunc,
@@ -80,8 +85,10 @@ pub(crate) struct Refusal {
 pub(crate) struct FileSites {
     pub sites: Vec<FileSite>,
     pub refused: Vec<Refusal>,
-    /// `CUDACachingAllocator::allocator`, in the file's own numbering.
+    /// The framework's pointer to its allocator, in the file's own numbering.
     pub allocator: Option<u64>,
+    /// It is torch_npu's.
+    pub torch_npu: bool,
     /// PyTorch's number of devices, in the file's own numbering.
     pub device_count: Option<u64>,
     /// PyTorch's allocator settings, and a pointer to them.
@@ -106,6 +113,7 @@ static INDEX: LazyLock<Index> = LazyLock::new(|| {
                 index.exact.insert(name.as_bytes(), row);
             }
             Match::Mangled(prefix) => index.mangled.push((prefix, row)),
+            Match::Calls(_) => {}
         }
     }
     index
@@ -132,6 +140,9 @@ impl Index {
                 rest @ ..,
             ] => rest.starts_with(b"autograd8profiler25") || rest.starts_with(b"autograd6Engine7"),
             [b'_', b'Z', b'Z', b'N', b'3', b'c', b'1', b'0', ..] => is_wanted(name),
+            [b'_', b'Z', b'N', b'7' | b'9', rest @ ..] => {
+                rest.starts_with(b"c10_npu19NPU") || rest.starts_with(b"torch_npu8profiler29")
+            }
             [b'_', b'Z', b'N', b'3', b'c', b'1', b'0', rest @ ..] => {
                 matches!(rest, [b'2', b'7', ..] | [b'4', b'c', b'u', ..])
             }
@@ -146,11 +157,11 @@ impl Index {
                 let row = self.exact.get(name)?;
                 Some((row, Reading::Is(Variant::Only)))
             }
-            [b'_', b'Z', b'N', b'3' | b'5', ..] => {
+            [b'_', b'Z', b'N', b'3' | b'5' | b'7' | b'9', ..] => {
                 let name = std::str::from_utf8(name).ok()?;
                 self.mangled.iter().find_map(|(prefix, row)| {
                     let rest = name.strip_prefix(prefix)?;
-                    Some((*row, pytorch::read(row.purpose, rest)))
+                    Some((*row, pytorch::read(prefix, row.purpose, rest)))
                 })
             }
             _ => None,
@@ -185,15 +196,86 @@ struct Candidates {
     by_address: BTreeMap<u64, Vec<Candidate>>,
     refused: Vec<Refusal>,
     allocator: Option<u64>,
+    torch_npu: bool,
     device_count: Option<u64>,
     settings: (Option<u64>, Option<u64>),
 }
 
 impl Candidates {
+    fn has(&self, name: &str) -> bool {
+        let found = self.by_address.values().flatten();
+        let mut rows = found
+            .map(|c| c.row)
+            .chain(self.refused.iter().map(|r| r.row));
+        rows.any(|row| row.name == name)
+    }
+
+    /// A place that has no symbol of its own.
+    fn add(&mut self, address: u64, row: &'static Row, variant: Variant) {
+        self.by_address.entry(address).or_default().push(Candidate {
+            row,
+            variant,
+            symbol: row.name.to_owned(),
+            size: 0,
+            global: false,
+        });
+    }
+
+    /// torch_npu's functions in a file without symbols.
+    fn search<R: ReadAt + ?Sized>(&mut self, elf: &Elf<'_, R>) -> Result<(), ElfError> {
+        let (true, Some(report), Some(trace), Some(workspace)) = (
+            self.torch_npu,
+            catalog::row(torch_npu::REPORT),
+            catalog::row(torch_npu::TRACE),
+            catalog::row(torch_npu::WORKSPACE),
+        ) else {
+            return Ok(());
+        };
+        if self.has(torch_npu::REPORT) || self.has(torch_npu::TRACE) {
+            let component = true;
+            let named = self.by_address.iter().find_map(|(address, here)| {
+                let is = |c: &Candidate| c.variant == Variant::Usage { component };
+                here.iter().any(is).then_some(*address)
+            });
+            if let Some(address) = named {
+                // The structure says which allocator calls.
+                for at in stripped::report_calls(elf, address)? {
+                    self.add(at, workspace, Variant::Usage { component });
+                }
+            }
+            return Ok(());
+        }
+        match stripped::find(elf)? {
+            Ok(found) => {
+                let component = found.component;
+                for (address, row, variant) in [
+                    (found.report, report, Variant::Usage { component }),
+                    (found.trace, trace, Variant::Trace(torch_npu::TRACE_ABI)),
+                ] {
+                    self.add(address, row, variant);
+                }
+                for at in found.others {
+                    self.add(at, workspace, Variant::Usage { component });
+                }
+            }
+            Err(why) => {
+                for row in [report, trace] {
+                    self.refuse(row, row.name.to_owned(), Why::NotFound(why.clone()));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn collect(&mut self, table: &SymbolTable) {
         for symbol in table.defined_like(Index::may_be) {
             if symbol.name == pytorch::ALLOCATOR.as_bytes() {
                 self.allocator = Some(symbol.address);
+                continue;
+            }
+            if symbol.name == torch_npu::ALLOCATOR.as_bytes() {
+                self.allocator = Some(symbol.address);
+                self.torch_npu = true;
                 continue;
             }
             if symbol.name == pytorch::DEVICE_COUNT.as_bytes() {
@@ -257,6 +339,7 @@ pub(crate) fn scan<R: ReadAt + ?Sized>(
     for table in &tables {
         candidates.collect(table);
     }
+    candidates.search(elf)?;
     let mut entries: Vec<u64> = Vec::new();
     if !candidates.by_address.is_empty() {
         entries.extend(tables.iter().flat_map(|table| table.entries()));
@@ -266,6 +349,7 @@ pub(crate) fn scan<R: ReadAt + ?Sized>(
     let mut found = FileSites {
         refused: std::mem::take(&mut candidates.refused),
         allocator: candidates.allocator,
+        torch_npu: candidates.torch_npu,
         device_count: candidates.device_count,
         settings: candidates.settings,
         usdt: usdt::read(elf)?,
@@ -358,13 +442,24 @@ fn site<R: ReadAt + ?Sized>(
     let stack = match chosen.variant {
         // The pool id is an argument on the stack.
         Variant::Trace(abi) => abi.pool,
-        Variant::Only | Variant::OldString => chosen.row.abi.stack,
+        Variant::Only | Variant::OldString | Variant::Usage { .. } => chosen.row.abi.stack,
     };
     let wants = Wants {
         returns: chosen.row.returns,
         stack,
     };
     let machine = Machine::from_elf(elf.machine);
+    if chosen.row.purpose == Purpose::Workspace {
+        return Ok(Ok(FileSite {
+            row: chosen.row,
+            variant: chosen.variant,
+            symbol: chosen.symbol,
+            aliases,
+            address,
+            offset,
+            placement: place::on_call(),
+        }));
+    }
     Ok(place::place(machine, &code, wants, emulation)
         .map_err(Why::Place)
         .map(|placement| FileSite {
@@ -410,7 +505,9 @@ mod tests {
     #[test]
     fn no_row_is_turned_away_by_its_first_letters() {
         for row in catalog::rows() {
-            let (Match::Exact(name) | Match::Mangled(name)) = row.symbol;
+            let (Match::Exact(name) | Match::Mangled(name)) = row.symbol else {
+                continue;
+            };
             assert!(Index::may_be(name.as_bytes()), "{name}");
         }
         assert!(Index::may_be(pytorch::ALLOCATOR.as_bytes()));

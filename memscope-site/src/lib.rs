@@ -23,6 +23,7 @@ pub mod place;
 pub mod process;
 pub mod resolve;
 pub mod settings;
+mod stripped;
 pub mod usdt;
 
 pub use catalog::{Layer, Row, Variant, Vendor};
@@ -33,3 +34,4 @@ pub use memory::{Memory, ProcessMemory};
 pub use memscope_ledger::event::Level;
 pub use resolve::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved, Resolver};
 pub use settings::SettingsPlace;
+pub use stripped::NotFound;

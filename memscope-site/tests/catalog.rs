@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use memscope_common::{NO_ARG, Op, PtrMode, SizeMode, TorchAbi};
 use memscope_site::catalog::{Abi, Match, Purpose, row, rows};
-use memscope_site::{Layer, Level, Variant};
+use memscope_site::{Layer, Level, Variant, Vendor};
 
 /// What the table says about one function.
 struct Prototype {
@@ -139,10 +139,18 @@ fn names_and_symbols_are_unique() {
         match row.symbol {
             Match::Exact(symbol) => assert_eq!(symbol, row.name),
             Match::Mangled(prefix) => assert!(
-                prefix.starts_with("_ZN3c10") || prefix.starts_with("_ZN5torch8autograd"),
+                [
+                    "_ZN3c10",
+                    "_ZN5torch8autograd",
+                    "_ZN7c10_npu",
+                    "_ZN9torch_npu"
+                ]
+                .iter()
+                .any(|known| prefix.starts_with(known)),
                 "{}",
                 row.name
             ),
+            Match::Calls(other) => assert!(memscope_site::catalog::row(other).is_some()),
         }
         // Return probes only where no exception can pass.
         assert_eq!(
@@ -193,15 +201,15 @@ fn cookies_say_the_same_as_rows() {
 
 #[test]
 fn levels() {
-    let at = |level: Level| -> Vec<&str> {
+    let at = |level: Level, vendor: Vendor| {
         rows()
             .iter()
-            .filter(|row| row.at_level(level) && row.layer == Layer::Pool)
-            .map(|row| row.name)
-            .collect()
+            .filter(|row| row.at_level(level) && row.layer == Layer::Pool && row.vendor == vendor)
+            .count()
     };
-    assert!(at(Level::Segments).is_empty());
-    assert_eq!(at(Level::Blocks).len(), 2);
-    assert_eq!(at(Level::Trace).len(), 3);
+    let all = [Level::Segments, Level::Blocks, Level::Trace];
+    assert_eq!(all.map(|level| at(level, Vendor::Cuda)), [0, 2, 3]);
+    // Workspaces are taken from the runtime, and told of at each level.
+    assert_eq!(all.map(|level| at(level, Vendor::Ascend)), [1, 2, 3]);
     assert!(row("cudaMalloc").unwrap().at_level(Level::Segments));
 }

@@ -21,6 +21,8 @@ mod selftest;
 mod setup;
 mod sim;
 mod simbuild;
+mod simcann;
+mod simcc;
 mod test;
 mod toolchain;
 mod venv;
@@ -45,7 +47,7 @@ struct Arguments {
 enum Task {
     /// Find or install what building and testing need
     Setup(setup::Options),
-    /// Run a program on a simulated CUDA device
+    /// Run a program on a simulated CUDA device or NPU
     Sim(sim::Options),
     /// Build the BPF object
     Ebpf(ebpf::Options),

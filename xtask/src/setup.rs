@@ -21,6 +21,10 @@ pub struct Options {
     #[arg(long, value_name = "VERSION", num_args = 0..)]
     pub torch: Option<Vec<String>>,
 
+    /// Also torch_npu in these versions, each with its PyTorch [default: the one for the pinned default; or `all`]
+    #[arg(long, value_name = "VERSION", num_args = 0..)]
+    pub torch_npu: Option<Vec<String>>,
+
     /// Also Chromium, with which tests open exported pages
     #[arg(long)]
     pub browser: bool,
@@ -63,6 +67,11 @@ pub fn run(options: &Options) -> Result<()> {
             complete &= ensure_torch(Some(&version), options.python.as_deref(), mode)?;
         }
     }
+    if let Some(versions) = &options.torch_npu {
+        for version in chosen_npu(versions)? {
+            complete &= ensure_npu(version.as_deref(), options.python.as_deref(), mode)?;
+        }
+    }
     if !complete {
         bail!(
             "something is missing; `cargo xtask setup`, with the same options but without --check, installs it"
@@ -82,6 +91,36 @@ fn chosen(versions: &[String]) -> Result<Vec<String>> {
         return Ok(pins.torch.into_iter().map(|pin| pin.version).collect());
     }
     Ok(versions.to_vec())
+}
+
+/// The versions that `--torch-npu` means.
+fn chosen_npu(versions: &[String]) -> Result<Vec<Option<String>>> {
+    if versions.is_empty() {
+        return Ok(vec![None]);
+    }
+    if versions.iter().any(|version| version == "all") {
+        let pins = venv::pins()?.torch_npu;
+        return Ok(pins.into_iter().map(|pin| Some(pin.version)).collect());
+    }
+    Ok(versions.iter().cloned().map(Some).collect())
+}
+
+/// Makes sure that there is this torch_npu and its PyTorch. False: something is missing.
+fn ensure_npu(version: Option<&str>, python: Option<&std::path::Path>, mode: Mode) -> Result<bool> {
+    let pins = venv::pins()?;
+    let pin = pins.npu(version)?;
+    if !ensure_torch(Some(&pin.torch), python, mode)? {
+        return Ok(false);
+    }
+    if mode == Mode::Check && !pin.installed() {
+        eprintln!(
+            "torch_npu {}: missing; tests with the simulated NPU need it",
+            pin.version
+        );
+        return Ok(false);
+    }
+    pin.install(&pins.get(Some(&pin.torch))?.folder())
+        .map(|_| true)
 }
 
 /// Makes sure that there is an environment with this PyTorch, or the default one. False: it is missing.

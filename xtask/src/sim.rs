@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: runs a program on the simulated CUDA device.
+//! `cargo xtask sim`: runs a program on a simulated device.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,13 +7,28 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use crate::{selftest, simbuild, venv};
+use crate::{selftest, simbuild, simcann, venv};
 
-/// How to run a program on the simulated device. tests/simcuda/README.md explains the settings.
+/// What is simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// CUDA
+    #[default]
+    Cuda,
+    /// CANN, with torch_npu
+    Npu,
+}
+
+/// How to run a program on the simulated device. tests/simcuda/README.md and tests/simcann/README.md explain
+/// the settings.
 #[derive(Args, Clone, Default)]
 pub struct Options {
+    /// What to simulate
+    #[arg(long, value_enum, default_value_t)]
+    pub device: Device,
+
     /// Use the environment of this PyTorch version [default: $MEMSCOPE_TORCH_VENV, or the pinned default]
     #[arg(long, value_name = "VERSION")]
     pub torch: Option<String>,
@@ -41,6 +56,14 @@ pub struct Options {
     /// Complete events this many microseconds after they are recorded
     #[arg(long, value_name = "N")]
     pub event_delay_us: Option<u64>,
+
+    /// Have torch_npu tell of its memory through mstx (NPU)
+    #[arg(long)]
+    pub mstx: bool,
+
+    /// The C compiler that makes the simulated libraries [default: $SIMCANN_CC, or cc] (NPU)
+    #[arg(long, value_name = "PROGRAM")]
+    pub cc: Option<String>,
 
     /// Leave NVML out, as on a machine without it
     #[arg(long)]
@@ -73,8 +96,11 @@ pub fn run(options: &Options) -> Result<()> {
         return selftest::run(options);
     }
     if options.c_flags {
-        let libraries = simbuild::build(&venv::locate(options.torch.as_deref())?)?;
-        println!("{}", libraries.c_flags().join(" "));
+        let words = match options.device {
+            Device::Cuda => simbuild::build(&venv::locate(options.torch.as_deref())?)?.c_flags(),
+            Device::Npu => simcann::build(&options.compiler(), None)?.c_flags(),
+        };
+        println!("{}", words.join(" "));
         return Ok(());
     }
     let variables = environment(options)?;
@@ -103,13 +129,69 @@ pub fn environment(options: &Options) -> Result<Vec<(String, String)>> {
 
 /// The same for a PyTorch that is named by its folder.
 pub fn environment_of(installation: &Path, options: &Options) -> Result<Vec<(String, String)>> {
+    options.check()?;
+    let mut variables = match options.device {
+        Device::Cuda => cuda(installation, options)?,
+        Device::Npu => npu(installation, options)?,
+    };
+    settings(options, &mut variables)?;
+    Ok(variables)
+}
+
+fn cuda(installation: &Path, options: &Options) -> Result<Vec<(String, String)>> {
     let libraries = simbuild::build(installation)?;
+    Ok(vec![
+        (
+            "LD_PRELOAD".to_owned(),
+            preload(libraries.preload(!options.no_nvml))?,
+        ),
+        // The simulated cuDNN has only the older of PyTorch's two ways in.
+        ("TORCH_CUDNN_V8_API_DISABLED".to_owned(), "1".to_owned()),
+    ])
+}
+
+/// As CANN's own script sets them, and the folder of torch_npu. `import torch` finds and loads it.
+fn npu(installation: &Path, options: &Options) -> Result<Vec<(String, String)>> {
+    let torch_npu = venv::locate_npu(options.torch.as_deref(), installation)?;
+    let libraries = simcann::build(&options.compiler(), Some(&torch_npu))?;
+    let home = text(&libraries.home)?;
+    let mut variables = vec![
+        (
+            "LD_LIBRARY_PATH".to_owned(),
+            before("LD_LIBRARY_PATH", text(&libraries.folder())?),
+        ),
+        ("ASCEND_HOME_PATH".to_owned(), home.clone()),
+        ("ASCEND_OPP_PATH".to_owned(), format!("{home}/opp")),
+        (
+            "PYTHONPATH".to_owned(),
+            before("PYTHONPATH", text(&torch_npu)?),
+        ),
+    ];
+    if options.mstx {
+        variables.push(("LD_PRELOAD".to_owned(), preload(vec![libraries.hook()])?));
+    }
+    Ok(variables)
+}
+
+/// A list of folders with one more at its beginning.
+fn before(variable: &str, folder: String) -> String {
+    match env::var(variable) {
+        Ok(rest) if !rest.is_empty() => format!("{folder}:{rest}"),
+        _ => folder,
+    }
+}
+
+fn text(path: &Path) -> Result<String> {
+    let text = path.to_str();
+    Ok(text
+        .with_context(|| format!("{} is not UTF-8", path.display()))?
+        .to_owned())
+}
+
+fn preload(files: Vec<PathBuf>) -> Result<String> {
     let mut preload = Vec::new();
-    for file in libraries.preload(!options.no_nvml) {
-        let file = file
-            .to_str()
-            .context("LD_PRELOAD cannot hold this path, because it is not UTF-8")?
-            .to_owned();
+    for file in files {
+        let file = text(&file).context("LD_PRELOAD cannot hold this path")?;
         if file.contains([' ', ':']) {
             bail!("LD_PRELOAD cannot hold a path with a space or a colon: {file}");
         }
@@ -118,39 +200,67 @@ pub fn environment_of(installation: &Path, options: &Options) -> Result<Vec<(Str
     if let Ok(already) = env::var("LD_PRELOAD") {
         preload.push(already);
     }
-    let mut variables = vec![
-        ("LD_PRELOAD".to_owned(), preload.join(":")),
-        // The simulated cuDNN has only the older of PyTorch's two ways in.
-        ("TORCH_CUDNN_V8_API_DISABLED".to_owned(), "1".to_owned()),
-    ];
-    let mut set = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            variables.push((name.to_owned(), value));
-        }
+    Ok(preload.join(":"))
+}
+
+/// The device's own settings, under its own names.
+fn settings(options: &Options, variables: &mut Vec<(String, String)>) -> Result<()> {
+    let prefix = match options.device {
+        Device::Cuda => "SIMCUDA",
+        Device::Npu => "SIMCANN",
     };
-    set(
-        "SIMCUDA_DEVICES",
-        options.devices.map(|number| number.to_string()),
-    );
-    set("SIMCUDA_DEVICE_SIZE", options.device_size.clone());
-    set("SIMCUDA_COMPUTE_CAPABILITY", options.capability.clone());
-    set("SIMCUDA_FAIL", options.fail.clone());
-    set(
-        "SIMCUDA_EVENT_DELAY_US",
-        options.event_delay_us.map(|number| number.to_string()),
-    );
-    if let Some(log) = &options.log {
-        let log = std::path::absolute(log).context("cannot find the current directory")?;
-        set(
-            "SIMCUDA_LOG",
-            Some(
-                log.to_str()
-                    .context("the log's path is not UTF-8")?
-                    .to_owned(),
-            ),
-        );
+    let log = match &options.log {
+        Some(log) => Some(text(
+            &std::path::absolute(log).context("cannot find the current directory")?,
+        )?),
+        None => None,
+    };
+    for (name, value) in [
+        ("DEVICES", options.devices.map(|number| number.to_string())),
+        ("DEVICE_SIZE", options.device_size.clone()),
+        ("COMPUTE_CAPABILITY", options.capability.clone()),
+        ("FAIL", options.fail.clone()),
+        (
+            "EVENT_DELAY_US",
+            options.event_delay_us.map(|number| number.to_string()),
+        ),
+        ("LOG", log),
+    ] {
+        if let Some(value) = value {
+            variables.push((format!("{prefix}_{name}"), value));
+        }
     }
-    Ok(variables)
+    Ok(())
+}
+
+impl Options {
+    /// The C compiler that makes the simulated libraries.
+    pub fn compiler(&self) -> String {
+        self.cc
+            .clone()
+            .or_else(|| env::var("SIMCANN_CC").ok())
+            .unwrap_or_else(|| "cc".to_owned())
+    }
+
+    /// Refuses what the device does not have.
+    fn check(&self) -> Result<()> {
+        let (device, others) = match self.device {
+            Device::Cuda => ("cuda", [("--mstx", self.mstx), ("--cc", self.cc.is_some())]),
+            Device::Npu => (
+                "npu",
+                [
+                    ("--capability", self.capability.is_some()),
+                    ("--no-nvml", self.no_nvml),
+                ],
+            ),
+        };
+        for (option, given) in others {
+            if given {
+                bail!("{option} means nothing with --device {device}");
+            }
+        }
+        Ok(())
+    }
 }
 
 /// `python` and `python3` are the environment's; everything else is looked up as usual.

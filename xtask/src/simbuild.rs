@@ -9,11 +9,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::elf::{self, Exports};
+use crate::simcc::{self, Compiler};
 use crate::wheels::{self, STAND_INS, StandIn, Wheels};
 use crate::{headers, process};
 
@@ -56,21 +56,6 @@ impl Libraries {
 /// second exports what its source defines.
 const DRIVER: &str = "libcuda.so.1";
 const NVML: &str = "libnvidia-ml.so.1";
-
-/// Like the real libraries' functions, ours must begin with `push`, so the compiler may neither leave the
-/// frame pointer out nor set it up late.
-const FLAGS: [&str; 10] = [
-    "-std=gnu11",
-    "-O2",
-    "-g1",
-    "-fPIC",
-    "-fno-omit-frame-pointer",
-    "-fno-shrink-wrap",
-    "-fno-optimize-sibling-calls",
-    "-fno-ipa-icf",
-    "-Wall",
-    "-Wno-deprecated-declarations",
-];
 
 /// Functions that tools put probes on: what they begin with is checked after the build.
 const PROBED_DRIVER: &[&str] = &[
@@ -118,32 +103,21 @@ pub fn build(environment: &Path) -> Result<Libraries> {
     if libraries.folder.join(DRIVER).exists() {
         return Ok(libraries);
     }
-    // Built aside and renamed, so that two builds at once, or a broken one, do no harm.
-    let aside = libraries
-        .folder
-        .with_extension(format!("{}.tmp", std::process::id()));
-    fs::create_dir_all(&aside).with_context(|| format!("cannot create {}", aside.display()))?;
     eprintln!(
         "sim: building the simulated CUDA libraries in {}",
         libraries.folder.display()
     );
-    let built = Builder {
-        wheels: &wheels,
-        sources: &sources,
-        include: &libraries.include,
-        out: &aside,
-    }
-    .all();
-    if let Err(error) = built {
-        let _ = fs::remove_dir_all(&aside);
-        return Err(error);
-    }
-    if fs::rename(&aside, &libraries.folder).is_err() {
-        let _ = fs::remove_dir_all(&aside);
-        if !libraries.folder.join(DRIVER).exists() {
-            bail!("cannot create {}", libraries.folder.display());
+    simcc::aside(&libraries.folder, DRIVER, |aside| {
+        let mut include = libraries.include.clone();
+        include.extend([sources.clone(), simcc::common()]);
+        Builder {
+            wheels: &wheels,
+            sources: &sources,
+            compiler: Compiler::new("cc", include, aside)?,
+            out: aside,
         }
-    }
+        .all()
+    })?;
     Ok(libraries)
 }
 
@@ -152,7 +126,9 @@ fn fingerprint(sources: &Path, wheels: &Wheels) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     include_str!("simbuild.rs").hash(&mut hasher);
     include_str!("headers.rs").hash(&mut hasher);
-    for file in source_files(sources)? {
+    include_str!("simcc.rs").hash(&mut hasher);
+    let common = simcc::source_files(&simcc::common())?;
+    for file in simcc::source_files(sources)?.into_iter().chain(common) {
         fs::read(&file)
             .with_context(|| format!("cannot read {}", file.display()))?
             .hash(&mut hasher);
@@ -166,33 +142,17 @@ fn fingerprint(sources: &Path, wheels: &Wheels) -> Result<u64> {
     Ok(hasher.finish())
 }
 
-fn source_files(sources: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in
-        fs::read_dir(sources).with_context(|| format!("cannot read {}", sources.display()))?
-    {
-        let file = entry?.path();
-        if file
-            .extension()
-            .is_some_and(|extension| extension == "c" || extension == "h")
-        {
-            files.push(file);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
 struct Builder<'a> {
     wheels: &'a Wheels,
     sources: &'a Path,
-    include: &'a [PathBuf],
+    compiler: Compiler,
     out: &'a Path,
 }
 
 impl Builder<'_> {
     fn all(&self) -> Result<()> {
         let runtime = self
+            .compiler
             .include
             .iter()
             .skip(1)
@@ -202,6 +162,7 @@ impl Builder<'_> {
 
         let is_stand_in = |name: &str| STAND_INS.iter().any(|it| name.starts_with(it.sources));
         let mut bodies = self.bodies(|name| !is_stand_in(name) && name != "nvml.c")?;
+        bodies.extend(simcc::bodies(&simcc::common(), |_| true)?);
         bodies.push(self.out.join("names.c"));
         let exports = driver
             .functions
@@ -224,14 +185,8 @@ impl Builder<'_> {
         self.check_beginnings()
     }
 
-    /// The C files whose names pass.
     fn bodies(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
-        let mut files = source_files(self.sources)?;
-        files.retain(|file| {
-            let name = file.file_name().unwrap_or_default().to_string_lossy();
-            name.ends_with(".c") && wanted(&name)
-        });
-        Ok(files)
+        simcc::bodies(self.sources, wanted)
     }
 
     /// Compiles the bodies, adds a stub for each export that has none, and links.
@@ -245,7 +200,7 @@ impl Builder<'_> {
         let mut objects = Vec::new();
         let mut defined = Vec::new();
         for body in bodies {
-            let object = self.compile(body, stand_in.is_none())?;
+            let object = self.compiler.compile(body, stand_in.is_none())?;
             defined.extend(elf::defined_functions(&object)?);
             objects.push(object);
         }
@@ -255,13 +210,9 @@ impl Builder<'_> {
             &stubs,
             stub_source(missing, stand_in.map_or(0, |it| it.result))?,
         )?;
-        objects.push(self.compile(&stubs, false)?);
+        objects.push(self.compiler.compile(&stubs, false)?);
 
-        let mut link = self.compiler();
-        link.arg("-shared")
-            .arg(format!("-Wl,-soname,{soname}"))
-            .args(["-Wl,-z,defs", "-Wl,-z,now", "-Wl,-rpath,$ORIGIN"]);
-        link.arg("-o").arg(self.out.join(soname)).args(&objects);
+        let mut link = self.compiler.link(soname, &self.out.join(soname), &objects);
         if soname != DRIVER {
             link.arg(self.out.join(DRIVER));
         }
@@ -276,59 +227,17 @@ impl Builder<'_> {
             .with_context(|| format!("cannot link {soname}"))
     }
 
-    fn compile(&self, source: &Path, hidden: bool) -> Result<PathBuf> {
-        let name = source.file_name().unwrap_or_default().to_string_lossy();
-        let object = self.out.join(format!("{name}.o"));
-        let mut compiler = self.compiler();
-        if hidden {
-            compiler.arg("-fvisibility=hidden");
-        }
-        for folder in self.include {
-            compiler.arg("-I").arg(folder);
-        }
-        compiler.arg("-c").arg(source).arg("-o").arg(&object);
-        process::output(&mut compiler)
-            .with_context(|| format!("cannot compile {}", source.display()))?;
-        Ok(object)
-    }
-
-    fn compiler(&self) -> Command {
-        let mut compiler = Command::new("cc");
-        compiler.args(FLAGS);
-        if cfg!(target_arch = "x86_64") {
-            compiler.arg("-fcf-protection=none");
-        }
-        compiler
-    }
-
-    /// On x86-64 a probe on `push` costs a tenth of one on most other instructions; the real libraries'
-    /// functions begin with one, and so must ours for measurements to mean anything.
     fn check_beginnings(&self) -> Result<()> {
-        if !cfg!(target_arch = "x86_64") {
-            return Ok(());
-        }
         let runtime = self
             .wheels
             .libraries
             .first()
             .and_then(|file| file.file_name())
             .context("no runtime")?;
-        for (file, functions) in [
-            (self.out.join(DRIVER), PROBED_DRIVER),
-            (self.out.join(runtime), PROBED_RUNTIME),
-        ] {
-            for function in functions {
-                let code = elf::first_bytes(&file, function, 2)?;
-                let is_push = (0x50..0x58).contains(&code[0])
-                    || (code[0] == 0x41 && (0x50..0x58).contains(&code[1]));
-                if !is_push {
-                    bail!(
-                        "{function} begins with {code:02x?} and not with a push; what compiler is cc?"
-                    );
-                }
-            }
-        }
-        Ok(())
+        self.compiler
+            .check_beginnings(&self.out.join(DRIVER), PROBED_DRIVER)?;
+        self.compiler
+            .check_beginnings(&self.out.join(runtime), PROBED_RUNTIME)
     }
 }
 

@@ -38,6 +38,7 @@ pub fn run(options: &Options) -> Result<()> {
     let in_ci = std::env::var_os("CI").is_some();
     setup::run(&setup::Options {
         torch: (root && !options.unprivileged).then(Vec::new),
+        torch_npu: (root && !options.unprivileged).then(Vec::new),
         browser: options.only.is_none(),
         ..setup::Options::default()
     })?;

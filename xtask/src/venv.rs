@@ -10,6 +10,15 @@ use serde::Deserialize;
 
 use crate::process;
 
+const PIP_INSTALL: [&str; 6] = [
+    "-m",
+    "pip",
+    "install",
+    "--disable-pip-version-check",
+    "--progress-bar=off",
+    "--retries=5",
+];
+
 /// `tests/torch-versions.toml`.
 #[derive(Deserialize)]
 pub struct Pins {
@@ -17,6 +26,8 @@ pub struct Pins {
     pub default: String,
     /// All versions that the tests know.
     pub torch: Vec<Pin>,
+    /// All versions of torch_npu that the tests know.
+    pub torch_npu: Vec<NpuPin>,
 }
 
 /// One version of PyTorch and what goes with it.
@@ -28,6 +39,17 @@ pub struct Pin {
     pub numpy: String,
     /// First and last minor version of Python 3 that it has wheels for.
     pub python: [u32; 2],
+}
+
+/// One version of torch_npu and what goes with it.
+#[derive(Deserialize)]
+pub struct NpuPin {
+    /// torch_npu's version on PyPI.
+    pub version: String,
+    /// The PyTorch that it is made for.
+    pub torch: String,
+    /// The PyYAML that it imports.
+    pub pyyaml: String,
 }
 
 /// Reads the pinned versions.
@@ -52,6 +74,85 @@ impl Pins {
                     known.join(", ")
                 )
             })
+    }
+}
+
+impl Pins {
+    /// The pin of torch_npu for `version`, or for the default PyTorch.
+    pub fn npu(&self, version: Option<&str>) -> Result<&NpuPin> {
+        let found = match version {
+            Some(version) => self.torch_npu.iter().find(|pin| pin.version == version),
+            None => self.npu_for(&self.default),
+        };
+        found.with_context(|| {
+            let known: Vec<&str> = self
+                .torch_npu
+                .iter()
+                .map(|pin| pin.version.as_str())
+                .collect();
+            format!(
+                "torch_npu {} is not in tests/torch-versions.toml, which has {}",
+                version.unwrap_or(&self.default),
+                known.join(", ")
+            )
+        })
+    }
+
+    /// The one that goes with a version of PyTorch.
+    fn npu_for(&self, torch: &str) -> Option<&NpuPin> {
+        self.torch_npu.iter().find(|pin| pin.torch == torch)
+    }
+}
+
+impl NpuPin {
+    /// Where this version is, or would be.
+    pub fn folder(&self) -> PathBuf {
+        process::target()
+            .join("venv")
+            .join(format!("torch-npu-{}", self.version))
+    }
+
+    /// Whether it is there and was finished with exactly these pins.
+    pub fn installed(&self) -> bool {
+        fs::read_to_string(self.marker()).is_ok_and(|text| text == self.contents())
+    }
+
+    /// Written last: an interrupted installation has none.
+    fn marker(&self) -> PathBuf {
+        self.folder().join("memscope-complete")
+    }
+
+    fn contents(&self) -> String {
+        format!("torch_npu=={}\npyyaml=={}\n", self.version, self.pyyaml)
+    }
+
+    /// Installs it beside an environment that has its PyTorch, unless it is there.
+    pub fn install(&self, environment: &Path) -> Result<PathBuf> {
+        let folder = self.folder();
+        if self.installed() {
+            eprintln!("torch_npu {}: found in {}", self.version, folder.display());
+            return Ok(folder);
+        }
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        eprintln!(
+            "torch_npu {}: installing into {}, for tests with the simulated NPU",
+            self.version,
+            folder.display()
+        );
+        // Without its dependencies: it asks for a PyTorch that is on another index.
+        process::run(
+            process::command(environment.join("bin/python"))
+                .args(PIP_INSTALL)
+                .args(["--no-deps", "--target"])
+                .arg(&folder)
+                .args(self.contents().lines()),
+        )?;
+        fs::write(self.marker(), self.contents())
+            .context("cannot mark the installation as complete")?;
+        Ok(folder)
     }
 }
 
@@ -105,14 +206,7 @@ impl Pin {
         )?;
         process::run(
             process::command(folder.join("bin/python"))
-                .args([
-                    "-m",
-                    "pip",
-                    "install",
-                    "--disable-pip-version-check",
-                    "--progress-bar=off",
-                    "--retries=5",
-                ])
+                .args(PIP_INSTALL)
                 .args(self.contents().lines()),
         )?;
         fs::write(self.marker(), self.contents())
@@ -179,6 +273,40 @@ pub fn locate(version: Option<&str>) -> Result<PathBuf> {
         bail!(
             "torch {0} is not installed; run: cargo xtask setup --torch {0}\n\
              (or name an environment that has a CUDA build of torch in MEMSCOPE_TORCH_VENV)",
+            pin.version
+        );
+    }
+    Ok(pin.folder())
+}
+
+/// The folder that has the torch_npu for the environment that [`locate`] names: `MEMSCOPE_TORCH_NPU`, the
+/// environment itself, or the one that setup made.
+pub fn locate_npu(version: Option<&str>, environment: &Path) -> Result<PathBuf> {
+    if version.is_none()
+        && let Some(folder) = env::var_os("MEMSCOPE_TORCH_NPU")
+    {
+        let folder = PathBuf::from(folder);
+        if !folder.join("torch_npu").is_dir() {
+            bail!(
+                "MEMSCOPE_TORCH_NPU={} has no torch_npu in it",
+                folder.display()
+            );
+        }
+        return std::path::absolute(&folder).context("cannot find the current directory");
+    }
+    let packages = site_packages(environment)?;
+    if packages.join("torch_npu").is_dir() {
+        return Ok(packages);
+    }
+    let pins = pins()?;
+    let torch = version.unwrap_or(&pins.default);
+    let pin = pins.npu_for(torch).with_context(|| {
+        format!("no torch_npu for torch {torch} is in tests/torch-versions.toml")
+    })?;
+    if !pin.installed() {
+        bail!(
+            "torch_npu {0} is not installed; run: cargo xtask setup --torch-npu {0}\n\
+             (or name a folder that has it in MEMSCOPE_TORCH_NPU)",
             pin.version
         );
     }

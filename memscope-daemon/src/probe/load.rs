@@ -38,10 +38,14 @@ pub enum Program {
     Mark,
     /// The driver's functions that launch kernels.
     Launch,
+    /// torch_npu's `reportMemoryDataToNpuProfiler`.
+    NpuReport,
+    /// Calls of it by the workspace allocator.
+    NpuWorkspace,
 }
 
 impl Program {
-    const ALL: [Program; 9] = [
+    const ALL: [Program; 11] = [
         Program::CallEntry,
         Program::CallReturn,
         Program::Report,
@@ -51,7 +55,14 @@ impl Program {
         Program::CodeDealloc,
         Program::Mark,
         Program::Launch,
+        Program::NpuReport,
+        Program::NpuWorkspace,
     ];
+
+    /// Whether it tells of each block with the allocator's own totals.
+    pub fn is_report(self) -> bool {
+        matches!(self, Program::Report | Program::NpuReport)
+    }
 
     /// Name in the object.
     pub fn name(self) -> &'static str {
@@ -65,6 +76,8 @@ impl Program {
             Program::CodeDealloc => "python_code_dealloc",
             Program::Mark => "mark",
             Program::Launch => "launch",
+            Program::NpuReport => "npu_report",
+            Program::NpuWorkspace => "npu_workspace",
         }
     }
 }

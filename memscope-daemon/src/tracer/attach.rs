@@ -219,6 +219,7 @@ impl Tracer {
                 slot,
                 links: Vec::new(),
                 placed: Default::default(),
+                torch_npu: false,
                 trace_file: None,
                 trace: TraceState::Unused,
                 allocator_address: None,
@@ -253,16 +254,7 @@ impl Tracer {
             return Err(refused);
         }
         if level < cause.level {
-            self.note(
-                pid,
-                "level_reduced",
-                &format!(
-                    "level {} needs symbols that the process's libraries do not have; traced at \
-                     level {}",
-                    name(cause.level),
-                    name(level)
-                ),
-            );
+            self.say_level(pid);
         }
         if let Some(late) = &cause.late {
             self.note(pid, &late.code, &late.text);

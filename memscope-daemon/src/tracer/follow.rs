@@ -4,12 +4,11 @@
 use memscope_decode::{DaemonRecord, What};
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_rpc::Caller;
-use memscope_site::Memory;
+use memscope_site::{Memory, catalog};
 
 use super::attach::Cause;
 use super::{TraceState, Tracer};
 use crate::keeper::Told;
-use crate::probe::load::Program;
 
 /// The daemon itself, for what follows from an attach that was allowed.
 const SELF: Caller = Caller {
@@ -52,13 +51,11 @@ impl Tracer {
                     traced.trace = TraceState::Proven;
                     let (reports, rest) = std::mem::take(&mut traced.links)
                         .into_iter()
-                        .partition(|l| l.program == Program::Report);
+                        .partition(|l| l.program.is_report());
                     traced.links = rest;
-                    traced.placed.retain(|(_, _, p)| *p != Program::Report);
+                    traced.placed.retain(|(_, _, p)| !p.is_report());
                     for library in traced.libraries.values_mut() {
-                        library
-                            .ways
-                            .retain(|way| !way.starts_with("c10::reportMemoryUsage"));
+                        library.ways.retain(|way| !catalog::is_report(way));
                     }
                     crate::probe::links::detach_all(reports);
                     tracing::info!(pid, ?layout, "the allocator's layout is proven");
@@ -70,10 +67,15 @@ impl Tracer {
                 let Some(pid) = self.pid_of(process) else {
                     return;
                 };
-                tracing::info!(pid, reason, "the allocator's layout was not found");
-                if let Some(traced) = self.traced.get_mut(&pid) {
-                    traced.trace = TraceState::Both(reason.clone());
+                let Some(traced) = self.traced.get_mut(&pid) else {
+                    return;
+                };
+                // What was searched is of an allocator that is no longer looked at.
+                if traced.trace == TraceState::Unused {
+                    return;
                 }
+                tracing::info!(pid, reason, "the allocator's layout was not found");
+                traced.trace = TraceState::Both(reason.clone());
                 self.note(
                     pid,
                     "both_ways",

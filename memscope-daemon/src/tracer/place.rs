@@ -7,7 +7,7 @@ use memscope_decode::DaemonRecord;
 use memscope_ledger::event::{CoverageNote, Level, Placement};
 use memscope_rpc::Refusal;
 use memscope_site::catalog::Purpose;
-use memscope_site::{FileIdentity, ObjectSites, Resolved, SiteError};
+use memscope_site::{FileIdentity, ObjectSites, Resolved, SiteError, Variant};
 
 use super::attach::{ended, internal};
 use super::traced::Library;
@@ -43,9 +43,16 @@ impl Tracer {
 
     /// Places what is found and has no probe yet, then says what is in use.
     pub(super) fn place(&mut self, pid: u32, resolved: &Resolved) -> Result<(), Refusal> {
-        let Some(traced) = self.traced.get(&pid) else {
+        let Some(traced) = self.traced.get_mut(&pid) else {
             return Ok(());
         };
+        let other = resolved.torch_npu && !traced.torch_npu;
+        if other {
+            traced.torch_npu = true;
+            if traced.sees_pool() {
+                traced.forget_pool();
+            }
+        }
         let before = traced.placed.len();
         let has_trace = traced.wanted == Level::Trace
             && resolved
@@ -93,7 +100,7 @@ impl Tracer {
         }
         let start_search = has_trace && traced.trace == TraceState::Unused;
         if start_search {
-            let reports = traced.placed.iter().any(|(_, _, p)| *p == Program::Report);
+            let reports = traced.placed.iter().any(|(_, _, p)| p.is_report());
             traced.trace = if reports {
                 TraceState::Searching
             } else {
@@ -106,7 +113,7 @@ impl Tracer {
         }
         if traced.trace != TraceState::Unused {
             traced.level = Level::Trace;
-        } else if traced.placed.iter().any(|(_, _, p)| *p == Program::Report) {
+        } else if traced.placed.iter().any(|(_, _, p)| p.is_report()) {
             traced.level = Level::Blocks;
         }
         let handle = traced.handle;
@@ -127,8 +134,11 @@ impl Tracer {
             .traced
             .get(&pid)
             .is_some_and(|t| t.placed.len() != before);
-        if changed || before == 0 {
+        if changed || before == 0 || other {
             self.say_placed(pid);
+        }
+        if other {
+            self.say_level(pid);
         }
         Ok(())
     }
@@ -144,7 +154,11 @@ impl Tracer {
         for site in &object.sites {
             let program = match site.row.purpose {
                 Purpose::Call(_) => Program::CallEntry,
+                Purpose::Report if matches!(site.variant, Variant::Usage { .. }) => {
+                    Program::NpuReport
+                }
                 Purpose::Report => Program::Report,
+                Purpose::Workspace => Program::NpuWorkspace,
                 // record_trace tells of it already.
                 Purpose::Oom if has_trace => continue,
                 Purpose::Oom => Program::Oom,
@@ -154,7 +168,7 @@ impl Tracer {
                 Purpose::Launch => Program::Launch,
                 Purpose::Loader => continue,
             };
-            if program == Program::Report
+            if program.is_report()
                 && self
                     .traced
                     .get(&pid)
@@ -189,6 +203,8 @@ impl Tracer {
             Program::CallReturn,
             Program::CallEntry,
             Program::Report,
+            Program::NpuReport,
+            Program::NpuWorkspace,
             Program::Oom,
             Program::Trace,
             Program::Mark,
@@ -213,9 +229,11 @@ impl Tracer {
                     Purpose::Report => traced.trace != TraceState::Proven,
                     Purpose::Oom => !has_trace,
                     Purpose::Trace => true,
-                    Purpose::Call(_) | Purpose::Loader | Purpose::Mark(_) | Purpose::Launch => {
-                        false
-                    }
+                    Purpose::Call(_)
+                    | Purpose::Loader
+                    | Purpose::Mark(_)
+                    | Purpose::Workspace
+                    | Purpose::Launch => false,
                 })
                 .map(|site| site.row.name.to_owned())
                 .collect();
@@ -281,6 +299,25 @@ impl Tracer {
                 Err(internal("probes could not be attached")(error))
             }
         }
+    }
+
+    /// Says so where less is reached than was wanted.
+    pub(super) fn say_level(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        let (wanted, level) = (traced.wanted, traced.level);
+        let text = if level < wanted {
+            format!(
+                "level {} needs functions that were not found in the process's libraries; traced at \
+                 level {}",
+                super::attach::name(wanted),
+                super::attach::name(level)
+            )
+        } else {
+            String::new()
+        };
+        self.note(pid, "level_reduced", &text);
     }
 
     /// Says which probes and ways are in use now.

@@ -47,6 +47,8 @@ pub struct Traced {
     pub links: Vec<Link>,
     /// What has a probe already: file, offset, program.
     pub placed: BTreeSet<(FileIdentity, u64, Program)>,
+    /// torch_npu's allocator is the one that is traced.
+    pub torch_npu: bool,
     /// File that holds the `record_trace` in use.
     pub trace_file: Option<FileIdentity>,
     /// State of the search for the allocator's layout.
@@ -139,7 +141,26 @@ impl Traced {
     pub fn sees_pool(&self) -> bool {
         self.placed
             .iter()
-            .any(|(_, _, p)| matches!(p, Program::Report | Program::Trace))
+            .any(|(_, _, p)| p.is_report() || *p == Program::Trace)
+    }
+
+    /// Another allocator's library has come: what was probed of the first one's is of no use.
+    pub fn forget_pool(&mut self) {
+        let of_pool = |program: Program| {
+            program.is_report() || matches!(program, Program::Oom | Program::Trace)
+        };
+        let (pool, rest) = std::mem::take(&mut self.links)
+            .into_iter()
+            .partition(|link| of_pool(link.program));
+        self.links = rest;
+        self.placed.retain(|(_, _, program)| !of_pool(*program));
+        for library in self.libraries.values_mut() {
+            library.ways.clear();
+        }
+        self.trace = TraceState::Unused;
+        self.trace_file = None;
+        self.level = self.level.min(Level::Segments);
+        crate::probe::links::detach_all(pool);
     }
 
     /// The notes as the ledger takes them.

@@ -3,6 +3,7 @@
 mod call;
 mod device;
 mod mark;
+mod npu;
 mod process;
 mod torch;
 

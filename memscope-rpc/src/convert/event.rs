@@ -129,6 +129,11 @@ fn body(body: &Body) -> Wire {
             total_allocated_bytes: oom.total_allocated,
             total_reserved_bytes: oom.total_reserved,
         }),
+        Body::Workspace(workspace) => Wire::Workspace(v1::Workspace {
+            device: workspace.device,
+            address: workspace.ptr,
+            size_bytes: workspace.size,
+        }),
         Body::Trace(entry) => Wire::Trace(trace(entry)),
     }
 }

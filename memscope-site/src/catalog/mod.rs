@@ -1,12 +1,13 @@
 //! Which functions exist and how they pass arguments: data, not code.
 //!
 //! This module owns the rows and what a row means. It knows no file and no process. A vendor is a
-//! set of rows; another one (Ascend) is another file of rows and a line in [`rows`].
+//! set of rows; another one is another file of rows and a line in [`rows`].
 
 mod cuda_driver;
 mod cuda_runtime;
 mod marks;
 pub mod pytorch;
+pub mod torch_npu;
 
 use std::sync::LazyLock;
 
@@ -19,6 +20,8 @@ use memscope_ledger::event::Level;
 pub enum Vendor {
     /// NVIDIA CUDA.
     Cuda,
+    /// Huawei Ascend.
+    Ascend,
     /// No device of its own: the dynamic linker.
     None,
 }
@@ -43,7 +46,7 @@ pub enum Layer {
 pub enum Purpose {
     /// A runtime or driver call.
     Call(Op),
-    /// `c10::reportMemoryUsageToProfiler`.
+    /// `c10::reportMemoryUsageToProfiler`, or what torch_npu has in its place.
     Report,
     /// `c10::reportOutOfMemoryToProfiler`.
     Oom,
@@ -55,6 +58,8 @@ pub enum Purpose {
     Mark(MarkAbi),
     /// It launches a kernel.
     Launch,
+    /// An instruction that calls torch_npu's report, in an allocator other than the caching one.
+    Workspace,
 }
 
 /// How a row's function is recognised among the symbols of a file.
@@ -65,6 +70,8 @@ pub enum Match {
     /// The mangled symbol begins with this; the rest, the encoding of the parameters, says which
     /// variant it is ([`pytorch`]).
     Mangled(&'static str),
+    /// By none: the sites are instructions that call the function of this other row.
+    Calls(&'static str),
 }
 
 /// Where the arguments of a call are. Positions count the integer arguments that travel in
@@ -149,6 +156,10 @@ impl Row {
             since: None,
         }
     }
+    const fn calls(mut self, row: &'static str) -> Row {
+        self.symbol = Match::Calls(row);
+        self
+    }
     const fn mangled(mut self, prefix: &'static str) -> Row {
         self.symbol = Match::Mangled(prefix);
         self
@@ -219,6 +230,7 @@ impl Row {
             | Purpose::Trace
             | Purpose::Loader
             | Purpose::Mark(_)
+            | Purpose::Workspace
             | Purpose::Launch => 0,
         }
     }
@@ -244,10 +256,13 @@ impl Row {
         if let Variant::Trace(abi) = variant {
             cookie = cookie.with_torch(abi);
         }
+        if let Variant::Usage { component } = variant {
+            cookie = cookie.with_usage(component);
+        }
         if let Purpose::Mark(abi) = self.purpose {
             let form = match variant {
                 Variant::OldString => MarkForm::OldString,
-                Variant::Only | Variant::Trace(_) => abi.form,
+                Variant::Only | Variant::Trace(_) | Variant::Usage { .. } => abi.form,
             };
             cookie = cookie.with_mark(MarkAbi { form, ..abi });
         }
@@ -261,7 +276,9 @@ impl Row {
     /// probe reads are found, and where that fails it stays.
     pub fn at_level(&self, level: Level) -> bool {
         match self.purpose {
-            Purpose::Call(_) | Purpose::Mark(_) | Purpose::Launch => level >= Level::Segments,
+            Purpose::Call(_) | Purpose::Mark(_) | Purpose::Launch | Purpose::Workspace => {
+                level >= Level::Segments
+            }
             Purpose::Report | Purpose::Oom => level >= Level::Blocks,
             Purpose::Trace => level >= Level::Trace,
             Purpose::Loader => false,
@@ -278,6 +295,11 @@ pub enum Variant {
     Trace(TorchAbi),
     /// It takes the older kind of `std::string`.
     OldString,
+    /// torch_npu's report: one argument, a pointer to its `MemoryUsage`.
+    Usage {
+        /// The structure says which allocator it is of, in a byte before the data's type.
+        component: bool,
+    },
 }
 
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
@@ -285,6 +307,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     rows.extend_from_slice(cuda_runtime::ROWS);
     rows.extend_from_slice(cuda_driver::ROWS);
     rows.extend_from_slice(pytorch::ROWS);
+    rows.extend_from_slice(torch_npu::ROWS);
     rows.extend_from_slice(marks::ROWS);
     rows.push(
         Row::new(
@@ -302,6 +325,11 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
 /// Every row of every vendor.
 pub fn rows() -> &'static [Row] {
     &ROWS
+}
+
+/// Whether the row with this name is a report of blocks and totals.
+pub fn is_report(name: &str) -> bool {
+    row(name).is_some_and(|row| row.purpose == Purpose::Report)
 }
 
 /// The row with this name.

@@ -6,7 +6,7 @@
 
 use memscope_common::{MarkForm, TorchAbi};
 
-use super::{Layer, Purpose, Row, Variant, Vendor};
+use super::{Layer, Purpose, Row, Variant, Vendor, torch_npu};
 
 const REPORT: &str = "_ZN3c1027reportMemoryUsageToProfilerE";
 const OOM: &str = "_ZN3c1027reportOutOfMemoryToProfilerE";
@@ -72,8 +72,8 @@ pub enum Reading {
     Refused(String),
 }
 
-/// Reads the rest of a symbol, after the prefix of its row.
-pub fn read(purpose: Purpose, rest: &str) -> Reading {
+/// Reads the rest of a symbol, after the prefix of its row, which is that of a function with this purpose.
+pub fn read(prefix: &str, purpose: Purpose, rest: &str) -> Reading {
     // A compiler's clone: the name is that of the original, the parameters may not be.
     let (parameters, clone) = match rest.split_once('.') {
         Some((parameters, clone)) => (parameters, Some(clone)),
@@ -88,6 +88,9 @@ pub fn read(purpose: Purpose, rest: &str) -> Reading {
                 "the compiler made a clone of it (.{clone}), whose arguments may lie elsewhere"
             ));
         }
+    }
+    if let Some(reading) = torch_npu::read(prefix, parameters) {
+        return reading;
     }
     match purpose {
         Purpose::Report => match parameters {
@@ -115,7 +118,9 @@ pub fn read(purpose: Purpose, rest: &str) -> Reading {
             | (MarkForm::Bare, _) => Reading::Is(Variant::Only),
             _ => unknown(parameters),
         },
-        Purpose::Call(_) | Purpose::Loader | Purpose::Launch => Reading::Is(Variant::Only),
+        Purpose::Call(_) | Purpose::Loader | Purpose::Launch | Purpose::Workspace => {
+            Reading::Is(Variant::Only)
+        }
     }
 }
 
@@ -225,7 +230,7 @@ mod tests {
     fn every_version_seen() {
         for (version, rest, device, pool) in SEEN {
             assert_eq!(
-                read(Purpose::Trace, rest),
+                read(TRACE, Purpose::Trace, rest),
                 Reading::Is(Variant::Trace(TorchAbi {
                     device: *device,
                     pool: *pool
@@ -268,7 +273,7 @@ mod tests {
             "NS1_10TraceEntry6ActionEmmP11CUstream_sta",
         ] {
             assert!(
-                matches!(read(Purpose::Trace, rest), Reading::Refused(_)),
+                matches!(read(TRACE, Purpose::Trace, rest), Reading::Refused(_)),
                 "{rest}"
             );
         }
@@ -279,16 +284,16 @@ mod tests {
         let rest = SEEN[5].1;
         for suffix in [".isra.0", ".constprop.1", ".part.0"] {
             assert!(matches!(
-                read(Purpose::Trace, &format!("{rest}{suffix}")),
+                read(TRACE, Purpose::Trace, &format!("{rest}{suffix}")),
                 Reading::Refused(_)
             ));
         }
         assert_eq!(
-            read(Purpose::Trace, &format!("{rest}.cold")),
+            read(TRACE, Purpose::Trace, &format!("{rest}.cold")),
             Reading::Piece
         );
         assert!(matches!(
-            read(Purpose::Trace, &format!("{rest}.lto_priv.0")),
+            read(TRACE, Purpose::Trace, &format!("{rest}.lto_priv.0")),
             Reading::Is(_)
         ));
     }
@@ -296,23 +301,23 @@ mod tests {
     #[test]
     fn reports() {
         assert_eq!(
-            read(Purpose::Report, "PvlmmNS_6DeviceE"),
+            read(REPORT, Purpose::Report, "PvlmmNS_6DeviceE"),
             Reading::Is(Variant::Only)
         );
         assert_eq!(
-            read(Purpose::Report, "PvlllNS_6DeviceE"),
+            read(REPORT, Purpose::Report, "PvlllNS_6DeviceE"),
             Reading::Is(Variant::Only)
         );
         assert!(matches!(
-            read(Purpose::Report, "PvlNS_6DeviceE"),
+            read(REPORT, Purpose::Report, "PvlNS_6DeviceE"),
             Reading::Refused(why) if why.contains("too old")
         ));
         assert_eq!(
-            read(Purpose::Oom, "lmmNS_6DeviceE"),
+            read(OOM, Purpose::Oom, "lmmNS_6DeviceE"),
             Reading::Is(Variant::Only)
         );
         assert!(matches!(
-            read(Purpose::Oom, "lNS_6DeviceE"),
+            read(OOM, Purpose::Oom, "lNS_6DeviceE"),
             Reading::Refused(_)
         ));
     }

@@ -140,6 +140,17 @@ impl Machine {
     }
 }
 
+/// On an instruction that is a direct call: all of them are emulated.
+pub(crate) fn on_call() -> Placement {
+    Placement {
+        entry_offset: 0,
+        return_offset: None,
+        emulated: true,
+        pushed: 0,
+        reason: "on the call itself, emulated".to_owned(),
+    }
+}
+
 /// Finds the place for the probes of a function.
 pub fn place(
     machine: Machine,

@@ -4,7 +4,7 @@ use memscope_ledger::event::Level;
 
 use super::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved};
 use crate::SiteError;
-use crate::catalog::{Layer, Purpose, Row};
+use crate::catalog::{self, Layer, Purpose, Row, Vendor};
 use crate::file_sites::{FileSite, FileSites, Why};
 use crate::identity::FileIdentity;
 use crate::mapped::{MappedObject, OpenError, OpenObject};
@@ -69,7 +69,10 @@ impl Answer {
         self.resolved.device_library |= name.starts_with("libcuda.so")
             || name.starts_with("libcudart.so")
             || file.sites.iter().any(|site| is_device(site.row));
-        if let (Some(value), Some(base)) = (file.allocator, base) {
+        // A PyTorch that was built for CUDA has an allocator for it, too; torch_npu has the devices.
+        let outranked = self.resolved.torch_npu && !file.torch_npu;
+        if let (Some(value), Some(base), false) = (file.allocator, base, outranked) {
+            self.resolved.torch_npu |= file.torch_npu;
             self.resolved.allocator_address = Some(base.wrapping_add(value));
             self.resolved.allocator_file = Some(identity.clone());
             self.resolved.pytorch = true;
@@ -146,7 +149,26 @@ impl Answer {
         }
     }
 
+    /// Leaves out what an allocator that is not in use has.
+    fn drop_unused_pool(&mut self) {
+        let unused = |row: &Row| row.layer == Layer::Pool && row.vendor != Vendor::Ascend;
+        for object in &mut self.resolved.objects {
+            object.sites.retain(|site| !unused(site.row));
+        }
+        self.resolved
+            .objects
+            .retain(|object| !object.sites.is_empty());
+        self.resolved
+            .missing
+            .retain(|missing| !catalog::row(&missing.function).is_some_and(unused));
+        self.resolved.device_count_address = None;
+        self.resolved.settings.clear();
+    }
+
     pub fn finish(mut self) -> Result<Resolved, SiteError> {
+        if self.resolved.torch_npu {
+            self.drop_unused_pool();
+        }
         const HOOK: &str = "_dl_debug_state";
         let named = self.resolved.missing.iter().any(|m| m.function == HOOK);
         if self.resolved.loader_hook.is_none() && !named {

@@ -71,6 +71,8 @@ pub struct Resolved {
     pub usdt: Vec<(PathBuf, UsdtProbe)>,
     /// PyTorch's CUDA allocator library is mapped.
     pub pytorch: bool,
+    /// torch_npu's library is mapped: its allocator is the one in use, whatever else PyTorch was built with.
+    pub torch_npu: bool,
     /// A device's runtime or driver is mapped, whether or not a probe may stand in it.
     pub device_library: bool,
     /// Executable objects looked at.

@@ -124,8 +124,8 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: *value = 3; break;
     case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT: *value = 512; break;
     case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT: *value = 32; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = settings->capability_major; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = settings->capability_minor; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = simcuda_own()->capability_major; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = simcuda_own()->capability_minor; break;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = settings->physical[device] + 1; break;
     case CU_DEVICE_ATTRIBUTE_MAX_PITCH: *value = 2147483647; break;
     case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
@@ -154,8 +154,8 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
 
 EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
     if (!valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *major = simcuda_settings()->capability_major;
-    *minor = simcuda_settings()->capability_minor;
+    *major = simcuda_own()->capability_major;
+    *minor = simcuda_own()->capability_minor;
     return CUDA_SUCCESS;
 }
 

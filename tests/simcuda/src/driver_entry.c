@@ -155,8 +155,7 @@ EXPORT CUresult cuLinkComplete(CUlinkState state, void **image, size_t *size) {
 }
 EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
     (void)function;
-    const struct simcuda_settings *settings = simcuda_settings();
-    int version = settings->capability_major * 10 + settings->capability_minor;
+    int version = simcuda_own()->capability_major * 10 + simcuda_own()->capability_minor;
     switch ((int)attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
     case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;

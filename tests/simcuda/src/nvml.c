@@ -114,8 +114,8 @@ EXPORT int nvmlDeviceGetPciInfo_v3(Device device, struct pci_info *out) {
 
 EXPORT int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
     if (!valid(device)) return INVALID_ARGUMENT;
-    *major = simcuda_settings()->capability_major;
-    *minor = simcuda_settings()->capability_minor;
+    *major = simcuda_own()->capability_major;
+    *minor = simcuda_own()->capability_minor;
     return SUCCESS;
 }
 

@@ -112,8 +112,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     out->maxGridSize[0] = 2147483647;
     out->maxGridSize[1] = out->maxGridSize[2] = 65535;
     out->totalConstMem = 64 << 10;
-    out->major = settings->capability_major;
-    out->minor = settings->capability_minor;
+    out->major = simcuda_own()->capability_major;
+    out->minor = simcuda_own()->capability_minor;
     out->textureAlignment = out->surfaceAlignment = 512;
     out->texturePitchAlignment = 32;
     out->multiProcessorCount = 108;

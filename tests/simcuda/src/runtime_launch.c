@@ -157,12 +157,11 @@ cudaError_t cudaGetFuncBySymbol(cudaFunction_t *out, const void *symbol) {
 }
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function) {
-    const struct simcuda_settings *settings = simcuda_settings();
     (void)function;
     memset(out, 0, sizeof *out);
     out->maxThreadsPerBlock = 1024;
     out->numRegs = 32;
-    out->ptxVersion = out->binaryVersion = settings->capability_major * 10 + settings->capability_minor;
+    out->ptxVersion = out->binaryVersion = simcuda_own()->capability_major * 10 + simcuda_own()->capability_minor;
     out->maxDynamicSharedSizeBytes = 48 << 10;
     out->preferredShmemCarveout = -1;
     return cudaSuccess;

@@ -1,10 +1,10 @@
 /* Device memory and the table of address ranges.
  *
  * Each device's memory is one sparse memory file, mapped whole and shared at the first use. An
- * allocation is a range of that file, so that another process can map the same range (CUDA IPC),
- * and so that a physical handle can be mapped a second time elsewhere (cuMemMap). Nothing is
- * resident until it is written. */
-#include "simcuda.h"
+ * allocation is a range of that file, so that another process can map the same range (IPC), and so
+ * that physical memory can be mapped a second time elsewhere. Nothing is resident until it is
+ * written. */
+#include "sim.h"
 
 #include <fcntl.h>
 #include <search.h>
@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SMALL_ALIGNMENT = 512, LARGE_ALIGNMENT = 2 << 20, PAGE = 4096 };
+enum { SMALL_ALIGNMENT = 512, LARGE_ALIGNMENT = 2 << 20 };
 
 struct hole {
     uint64_t offset, size;
@@ -26,36 +26,43 @@ static struct memory {
     uintptr_t base;
     size_t used;
     struct hole *holes; /* by offset, never adjacent */
-} memories[SIMCUDA_MAX_DEVICES];
+} memories[SIM_MAX_DEVICES];
 
 static void *ranges; /* tsearch tree; disjoint ranges compare equal when they overlap */
 static uint64_t next_id = 1;
 
-size_t simcuda_used_bytes(int device) { return memories[device].used; }
-
-CUresult simcuda_charge(int device, size_t bytes) {
-    size_t total = simcuda_settings()->device_bytes[device];
-    struct memory *memory = &memories[device];
-    if (bytes > total || memory->used > total - bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    memory->used += bytes;
-    return CUDA_SUCCESS;
+/* 64 KiB on many Arm hosts. */
+size_t sim_page(void) {
+    static size_t page;
+    if (page == 0) page = (size_t)sysconf(_SC_PAGESIZE);
+    return page;
 }
 
-void simcuda_discharge(int device, size_t bytes) { memories[device].used -= bytes; }
+size_t sim_used_bytes(int device) { return memories[device].used; }
+
+int sim_charge(int device, size_t bytes) {
+    size_t total = sim_settings()->device_bytes[device];
+    struct memory *memory = &memories[device];
+    if (bytes > total || memory->used > total - bytes) return SIM_OUT_OF_MEMORY;
+    memory->used += bytes;
+    return 0;
+}
+
+void sim_discharge(int device, size_t bytes) { memories[device].used -= bytes; }
 
 /* Twice the device and more: the address space must not run out before the memory does. */
 static size_t file_bytes(int device) {
-    return round_up(simcuda_settings()->device_bytes[device], LARGE_ALIGNMENT) * 4 + (1ul << 30);
+    return round_up(sim_settings()->device_bytes[device], LARGE_ALIGNMENT) * 4 + (1ul << 30);
 }
 
-static CUresult open_memory(int device) {
+static int open_memory(int device) {
     struct memory *memory = &memories[device];
-    if (memory->base != 0) return CUDA_SUCCESS;
+    if (memory->base != 0) return 0;
     size_t bytes = file_bytes(device);
     char name[32];
-    snprintf(name, sizeof name, "simcuda-device-%d", simcuda_settings()->physical[device]);
+    snprintf(name, sizeof name, SIM_NAME "-device-%d", sim_settings()->physical[device]);
     int file = memfd_create(name, MFD_CLOEXEC);
-    if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    if (file < 0) return SIM_BROKEN;
     /* Descriptors below 10 are what shells and tests redirect. */
     int high = fcntl(file, F_DUPFD_CLOEXEC, 200);
     if (high >= 0) {
@@ -71,22 +78,22 @@ static CUresult open_memory(int device) {
             struct hole *all = malloc(sizeof *all);
             *all = (struct hole){.offset = 0, .size = bytes};
             *memory = (struct memory){.file = file, .base = (uintptr_t)base, .used = memory->used, .holes = all};
-            return CUDA_SUCCESS;
+            return 0;
         }
     }
     close(file);
-    return CUDA_ERROR_OPERATING_SYSTEM;
+    return SIM_BROKEN;
 }
 
-int simcuda_device_file(int device) {
-    return open_memory(device) == CUDA_SUCCESS ? memories[device].file : -1;
+int sim_device_file(int device) {
+    return open_memory(device) == 0 ? memories[device].file : -1;
 }
 
-uintptr_t simcuda_device_address(int device, uint64_t offset) { return memories[device].base + offset; }
+uintptr_t sim_device_address(int device, uint64_t offset) { return memories[device].base + offset; }
 
-CUresult simcuda_take(int device, size_t bytes, size_t alignment, uint64_t *offset) {
-    CUresult result = open_memory(device);
-    if (result != CUDA_SUCCESS) return result;
+int sim_take(int device, size_t bytes, size_t alignment, uint64_t *offset) {
+    int result = open_memory(device);
+    if (result != 0) return result;
     if (alignment == 0) alignment = bytes >= (1 << 20) ? LARGE_ALIGNMENT : SMALL_ALIGNMENT;
     bytes = round_up(bytes, SMALL_ALIGNMENT);
     for (struct hole **link = &memories[device].holes, *hole; (hole = *link); link = &hole->next) {
@@ -108,16 +115,16 @@ CUresult simcuda_take(int device, size_t bytes, size_t alignment, uint64_t *offs
             *link = hole->next;
             free(hole);
         }
-        return CUDA_SUCCESS;
+        return 0;
     }
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return SIM_OUT_OF_MEMORY;
 }
 
-void simcuda_give_back(int device, uint64_t offset, size_t bytes) {
+void sim_give_back(int device, uint64_t offset, size_t bytes) {
     struct memory *memory = &memories[device];
     bytes = round_up(bytes, SMALL_ALIGNMENT);
     /* Freed memory must not stay resident; small ranges are not worth a system call. */
-    uint64_t first = round_up(offset, PAGE), last = (offset + bytes) / PAGE * PAGE;
+    uint64_t first = round_up(offset, sim_page()), last = (offset + bytes) / sim_page() * sim_page();
     if (bytes >= 64 * 1024 && last > first)
         fallocate(memory->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first, (off_t)(last - first));
 
@@ -143,18 +150,18 @@ void simcuda_give_back(int device, uint64_t offset, size_t bytes) {
 }
 
 static int compare(const void *left, const void *right) {
-    const struct simcuda_range *a = left, *b = right;
+    const struct sim_range *a = left, *b = right;
     if (a->base + a->size <= b->base) return -1;
     if (b->base + b->size <= a->base) return 1;
     return 0;
 }
 
 /* NULL when the range overlaps one that is tracked already. */
-struct simcuda_range *simcuda_track(uintptr_t base, size_t size, enum simcuda_kind kind, int device) {
-    struct simcuda_range *range = calloc(1, sizeof *range);
-    *range = (struct simcuda_range){
+struct sim_range *sim_track(uintptr_t base, size_t size, enum sim_kind kind, int device) {
+    struct sim_range *range = calloc(1, sizeof *range);
+    *range = (struct sim_range){
         .base = base, .size = size, .kind = kind, .device = device, .id = next_id++};
-    struct simcuda_range **found = tsearch(range, &ranges, compare);
+    struct sim_range **found = tsearch(range, &ranges, compare);
     if (*found != range) {
         free(range);
         return NULL;
@@ -162,22 +169,22 @@ struct simcuda_range *simcuda_track(uintptr_t base, size_t size, enum simcuda_ki
     return range;
 }
 
-void simcuda_untrack(struct simcuda_range *range) {
+void sim_untrack(struct sim_range *range) {
     tdelete(range, &ranges, compare);
     free(range);
 }
 
-struct simcuda_range *simcuda_find(uintptr_t address) {
-    struct simcuda_range key = {.base = address, .size = 1};
-    struct simcuda_range **found = tfind(&key, &ranges, compare);
+struct sim_range *sim_find(uintptr_t address) {
+    struct sim_range key = {.base = address, .size = 1};
+    struct sim_range **found = tfind(&key, &ranges, compare);
     return found ? *found : NULL;
 }
 
 static bool on_device(const void *address) {
-    simcuda_lock();
-    struct simcuda_range *range = simcuda_find((uintptr_t)address);
+    sim_lock();
+    struct sim_range *range = sim_find((uintptr_t)address);
     bool yes = range && range->kind != KIND_HOST && range->kind != KIND_REGISTERED;
-    simcuda_unlock();
+    sim_unlock();
     return yes;
 }
 
@@ -194,15 +201,15 @@ static uintptr_t *small_write(const void *address) {
 static void read_number(void *to, const void *from, size_t bytes) {
     int64_t number = 0;
     memcpy(&number, from, bytes);
-    bool known = *small_write(from) == (uintptr_t)from || simcuda_settings()->exact_reads;
+    bool known = *small_write(from) == (uintptr_t)from || sim_settings()->exact_reads;
     if (known || (number >= 0 && number < 65536)) memcpy(to, from, bytes);
     else memset(to, 0, bytes);
 }
 
 /* For the same reason the contents of large tensors mean nothing: from device to device only the first
  * bytes are copied, or a machine without a GPU would have to hold all of them. */
-void simcuda_copy(void *to, const void *from, size_t bytes) {
-    size_t limit = simcuda_settings()->copy_limit;
+void sim_copy(void *to, const void *from, size_t bytes) {
+    size_t limit = sim_settings()->copy_limit;
     bool small = bytes <= SMALL_ALIGNMENT, large = bytes > limit;
     if (small || large) {
         bool to_device = on_device(to), from_device = on_device(from);
@@ -216,8 +223,8 @@ void simcuda_copy(void *to, const void *from, size_t bytes) {
     memmove(to, from, bytes);
 }
 
-void simcuda_set(void *to, int value, size_t bytes) {
-    size_t limit = simcuda_settings()->copy_limit;
+void sim_set(void *to, int value, size_t bytes) {
+    size_t limit = sim_settings()->copy_limit;
     if (bytes <= SMALL_ALIGNMENT) *small_write(to) = (uintptr_t)to;
     if (bytes <= limit || !on_device(to)) {
         memset(to, value, bytes);
@@ -228,8 +235,8 @@ void simcuda_set(void *to, int value, size_t bytes) {
         return;
     }
     /* Pages that were never written, or are dropped, read as zero. */
-    uintptr_t first = round_up((uintptr_t)to, PAGE), end = (uintptr_t)to + bytes;
-    uintptr_t last = end / PAGE * PAGE;
+    uintptr_t first = round_up((uintptr_t)to, sim_page()), end = (uintptr_t)to + bytes;
+    uintptr_t last = end / sim_page() * sim_page();
     if (madvise((void *)first, last - first, MADV_REMOVE) != 0) {
         memset(to, 0, limit);
         return;

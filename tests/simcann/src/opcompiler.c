@@ -1,0 +1,35 @@
+/* libacl_op_compiler.so: operators that are compiled at run time. Each is one launch that does nothing. */
+#include "simcann.h"
+
+static int launch(void *stream) { return rtKernelLaunchWithFlagV2(NULL, 1, NULL, NULL, stream, 0, NULL); }
+
+EXPORT int aclopCompileAndExecute(const char *type, int inputs, const void *const input_descriptions[],
+                                  const void *const input_buffers[], int outputs,
+                                  const void *const output_descriptions[], void *const output_buffers[],
+                                  const void *attributes, int engine, int compilation, const char *path,
+                                  void *stream) {
+    (void)type, (void)inputs, (void)input_descriptions, (void)input_buffers, (void)outputs;
+    (void)output_descriptions, (void)output_buffers, (void)attributes, (void)engine, (void)compilation, (void)path;
+    return launch(stream);
+}
+
+EXPORT int aclopCompileAndExecuteV2(const char *type, int inputs, void *input_descriptions[], void *input_buffers[],
+                                    int outputs, void *output_descriptions[], void *output_buffers[],
+                                    void *attributes, int engine, int compilation, const char *path, void *stream) {
+    (void)type, (void)inputs, (void)input_descriptions, (void)input_buffers, (void)outputs;
+    (void)output_descriptions, (void)output_buffers, (void)attributes, (void)engine, (void)compilation, (void)path;
+    return launch(stream);
+}
+
+EXPORT int aclSetCompileopt(int option, const char *value) {
+    (void)option, (void)value;
+    return 0;
+}
+
+EXPORT size_t aclGetCompileoptSize(int option) { return (void)option, 1; }
+
+EXPORT int aclGetCompileopt(int option, char *value, size_t length) {
+    (void)option;
+    if (value && length != 0) *value = 0;
+    return 0;
+}

@@ -1,0 +1,161 @@
+//! Compiling a simulated device: what the devices share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{elf, process};
+
+/// Like the real libraries' functions, ours must begin with `push`, so the compiler may neither leave the
+/// frame pointer out nor set it up late.
+const FLAGS: [&str; 10] = [
+    "-std=gnu11",
+    "-O2",
+    "-g1",
+    "-fPIC",
+    "-fno-omit-frame-pointer",
+    "-fno-shrink-wrap",
+    "-fno-optimize-sibling-calls",
+    "-fno-ipa-icf",
+    "-Wall",
+    "-Wno-deprecated-declarations",
+];
+
+/// The folder with what all simulated devices are made of.
+pub fn common() -> PathBuf {
+    process::root().join("tests/simcommon")
+}
+
+/// The C files and headers of a folder.
+pub fn source_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?
+    {
+        let file = entry?.path();
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "c" || extension == "h")
+        {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Its C files whose names pass.
+pub fn bodies(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let mut files = source_files(folder)?;
+    files.retain(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.ends_with(".c") && wanted(&name)
+    });
+    Ok(files)
+}
+
+/// Has `build` fill a folder beside `folder` and renames it, so that two builds at once, or a broken one, do
+/// no harm. `finished` is a file that the folder has in the end.
+pub fn aside(folder: &Path, finished: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let aside = folder.with_extension(format!("{}.tmp", std::process::id()));
+    fs::create_dir_all(&aside).with_context(|| format!("cannot create {}", aside.display()))?;
+    if let Err(error) = build(&aside) {
+        let _ = fs::remove_dir_all(&aside);
+        return Err(error);
+    }
+    if fs::rename(&aside, folder).is_err() {
+        let _ = fs::remove_dir_all(&aside);
+        if !folder.join(finished).exists() {
+            bail!("cannot create {}", folder.display());
+        }
+    }
+    Ok(())
+}
+
+/// A C compiler with the flags that simulated devices need.
+pub struct Compiler {
+    program: String,
+    /// What it compiles for, as it says itself.
+    pub machine: String,
+    /// Where it looks for headers.
+    pub include: Vec<PathBuf>,
+    /// Where it puts what it makes.
+    pub out: PathBuf,
+}
+
+impl Compiler {
+    /// The compiler of this name.
+    pub fn new(program: &str, include: Vec<PathBuf>, out: &Path) -> Result<Compiler> {
+        let machine = process::output(Command::new(program).arg("-dumpmachine"))?;
+        Ok(Compiler {
+            program: program.to_owned(),
+            machine: machine.trim().to_owned(),
+            include,
+            out: out.to_path_buf(),
+        })
+    }
+
+    /// Whether it compiles for x86-64.
+    fn for_x86_64(&self) -> bool {
+        self.machine.starts_with("x86_64")
+    }
+
+    /// The command that compiles and links.
+    pub fn command(&self) -> Command {
+        let mut compiler = Command::new(&self.program);
+        compiler.args(FLAGS);
+        if self.for_x86_64() {
+            compiler.arg("-fcf-protection=none");
+        }
+        compiler
+    }
+
+    /// Compiles one file. Where `hidden`, only what says so is exported.
+    pub fn compile(&self, source: &Path, hidden: bool) -> Result<PathBuf> {
+        let name = source.file_name().unwrap_or_default().to_string_lossy();
+        let object = self.out.join(format!("{name}.o"));
+        let mut compiler = self.command();
+        if hidden {
+            compiler.arg("-fvisibility=hidden");
+        }
+        for folder in &self.include {
+            compiler.arg("-I").arg(folder);
+        }
+        compiler.arg("-c").arg(source).arg("-o").arg(&object);
+        process::output(&mut compiler)
+            .with_context(|| format!("cannot compile {}", source.display()))?;
+        Ok(object)
+    }
+
+    /// The command that links objects to a library of this name; the caller adds what else it needs.
+    pub fn link(&self, soname: &str, file: &Path, objects: &[PathBuf]) -> Command {
+        let mut link = self.command();
+        link.arg("-shared")
+            .arg(format!("-Wl,-soname,{soname}"))
+            .args(["-Wl,-z,defs", "-Wl,-z,now", "-Wl,-rpath,$ORIGIN"]);
+        link.arg("-o").arg(file).args(objects);
+        link
+    }
+
+    /// On x86-64 a probe on `push` costs a tenth of one on most other instructions; the real libraries'
+    /// functions begin with one, and so must ours for measurements to mean anything.
+    pub fn check_beginnings(&self, file: &Path, functions: &[&str]) -> Result<()> {
+        if !self.for_x86_64() {
+            return Ok(());
+        }
+        for function in functions {
+            let code = elf::first_bytes(file, function, 2)?;
+            let is_push = (0x50..0x58).contains(&code[0])
+                || (code[0] == 0x41 && (0x50..0x58).contains(&code[1]));
+            if !is_push {
+                bail!(
+                    "{function} begins with {code:02x?} and not with a push; what compiler is {}?",
+                    self.program
+                );
+            }
+        }
+        Ok(())
+    }
+}

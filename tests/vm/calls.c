@@ -52,7 +52,7 @@ __attribute__((noinline)) void give(struct work *work, void *address, size_t byt
 }
 
 __attribute__((noinline)) void keep_one(struct work *work) {
-    size_t bytes = 4096 * (1 + work->seed++ % 7);
+    size_t bytes = DEVICE_UNIT * (1 + work->seed++ % 7);
     void *address;
     if (work->count < KEPT && take(work, &address, bytes) == 0) {
         work->kept[work->count] = address;
@@ -61,7 +61,7 @@ __attribute__((noinline)) void keep_one(struct work *work) {
 }
 
 __attribute__((noinline)) void use_one(struct work *work, unsigned round) {
-    size_t bytes = (size_t)1 << (9 + round % 12);
+    size_t bytes = DEVICE_UNIT << round % 6;
     void *address;
     if (take(work, &address, bytes) == 0)
         give(work, address, bytes);
@@ -69,6 +69,8 @@ __attribute__((noinline)) void use_one(struct work *work, unsigned round) {
 
 static void *run(void *argument) {
     struct work *work = argument;
+    if (DEVICE_SELECT() != 0)
+        return argument;
     for (unsigned round = 0; round < ROUNDS; round++) {
         use_one(work, round);
         /* A machine that is simulated takes its time for a stack: at full speed, they would be sampled. */
@@ -101,6 +103,9 @@ int main(int argc, char **argv) {
     if (argc != 2)
         return 2;
     static struct work works[THREADS];
+    /* Whoever attaches finds the runtime loaded and at work. */
+    if (DEVICE_SELECT() != 0)
+        return 1;
     puts("ready");
     fflush(stdout);
     part(argv[1], "calls");
@@ -112,6 +117,7 @@ int main(int argc, char **argv) {
     }
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
+    DEVICE_SELECT();
     say("calls", works, THREADS);
     part(argv[1], "unseen");
     /* Nobody is attached any more. */

@@ -13,7 +13,10 @@ folder = sys.argv[1]
 library = ctypes.CDLL(os.environ["DEVICE_LIBRARY"])
 alloc = getattr(library, os.environ["DEVICE_ALLOC"])
 free = getattr(library, os.environ["DEVICE_FREE"])
-alloc.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]
+select = getattr(library, os.environ["DEVICE_SELECT"])
+unit = int(os.environ["DEVICE_UNIT"])
+# The third is a policy where there is one, and not looked at elsewhere.
+alloc.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_int]
 free.argtypes = [ctypes.c_void_p]
 lock = threading.Lock()
 count = dict.fromkeys(["allocs", "frees", "failed", "live", "live_bytes"], 0)
@@ -36,7 +39,7 @@ def say(name):
 
 def take(size):
     address = ctypes.c_void_p()
-    if alloc(ctypes.byref(address), size) != 0:
+    if alloc(ctypes.byref(address), size, 0) != 0:
         add(failed=1)
         return None
     add(allocs=1, live=1, live_bytes=size)
@@ -49,15 +52,16 @@ def give(address, size):
 
 
 def use_one(turn):
-    size = 512 << turn % 12
+    size = unit << turn % 6
     give(take(size), size)
 
 
 def keep_one(kept, turn):
-    kept.append(take(4096 * (1 + turn % 7)))
+    kept.append(take(unit * (1 + turn % 7)))
 
 
 def run(kept):
+    select(0)
     for turn in range(ROUNDS):
         use_one(turn)
         if turn % (ROUNDS // KEPT) == 0:
@@ -65,6 +69,7 @@ def run(kept):
     take(1 << 50)
 
 
+select(0)
 print("ready", flush=True)
 part("calls")
 kept = []

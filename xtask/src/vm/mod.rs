@@ -18,16 +18,43 @@ use clap::Args;
 
 use crate::aarch64::{self, CC, Packages};
 use crate::setup::Mode;
-use crate::{process, toolchain};
+use crate::{process, simcann, toolchain};
 use image::Image;
 
-/// The runtime that the programs call: all that is to be changed for another one, with tests/vm/device.h and device.c.
-mod device {
+/// A runtime that the programs call. What it is called in C says tests/vm/device.h.
+struct Device {
+    name: &'static str,
     /// The file that functions are looked for in.
-    pub const LIBRARY: &str = "libcudart.so.13";
-    pub const ALLOC: &str = "cudaMalloc";
-    pub const FREE: &str = "cudaFree";
+    library: &'static str,
+    select: &'static str,
+    alloc: &'static str,
+    free: &'static str,
+    /// Bytes of the smallest allocation.
+    unit: u64,
+    /// The simulated CANN libraries; else tests/vm/device.c is all that is there.
+    simulated: bool,
 }
+
+const DEVICES: [Device; 2] = [
+    Device {
+        name: "cuda",
+        library: "libcudart.so.13",
+        select: "cudaSetDevice",
+        alloc: "cudaMalloc",
+        free: "cudaFree",
+        unit: 512,
+        simulated: false,
+    },
+    Device {
+        name: "npu",
+        library: "libascendcl.so",
+        select: "aclrtSetDevice",
+        alloc: "aclrtMallocAlign32",
+        free: "aclrtFree",
+        unit: 2 << 20,
+        simulated: true,
+    },
+];
 
 /// How to run it.
 #[derive(Args, Clone)]
@@ -35,6 +62,14 @@ pub struct Options {
     /// The machine
     #[arg(long, default_value = "aarch64", value_parser = ["aarch64"])]
     pub arch: String,
+
+    /// Whose functions the programs call: a stand-in for CUDA's, or the simulated CANN libraries
+    #[arg(long, default_value = "cuda", value_parser = DEVICES.map(|device| device.name))]
+    pub device: String,
+
+    /// Another kernel than Debian's, such as one with larger pages (an uncompressed or EFI image)
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
 
     /// Seconds after which the machine is switched off, and the check has failed
     #[arg(long, default_value_t = 300)]
@@ -66,15 +101,22 @@ pub fn run(options: &Options) -> Result<()> {
     })?;
     let folder = aarch64::folder().join("vm");
     fs::create_dir_all(&folder)?;
-    let image = make(&folder, &programs)?;
+    let device = DEVICES
+        .iter()
+        .find(|device| device.name == options.device)
+        .context("no such device")?;
+    let image = make(&folder, &programs, device)?;
     let said = machine::boot(&machine::Machine {
-        kernel: kernel()?,
+        kernel: match &options.kernel {
+            Some(kernel) => kernel.clone(),
+            None => kernel()?,
+        },
         image,
         cpu: options.cpu.clone(),
         memory_mib: options.memory,
         deadline: Duration::from_secs(options.deadline),
     })?;
-    judge::judge(&said)
+    judge::judge(&said, device.alloc)
 }
 
 /// Makes sure that everything is there. False: something is missing (only with [`Mode::Check`]).
@@ -131,32 +173,35 @@ fn kernel() -> Result<PathBuf> {
 }
 
 /// The root file system, as an archive that the kernel unpacks into memory.
-fn make(folder: &Path, programs: &Path) -> Result<PathBuf> {
+fn make(folder: &Path, programs: &Path, device: &Device) -> Result<PathBuf> {
     let sources = process::root().join("tests/vm");
-    let library = folder.join(device::LIBRARY);
-    let soname = format!("-Wl,-soname,{}", device::LIBRARY);
-    compile(
-        &sources.join("device.c"),
-        &library,
-        &["-shared", "-fPIC", &soname],
-    )?;
-    let calls = folder.join("calls");
-    compile(
-        &sources.join("calls.c"),
-        &calls,
-        &[&library.to_string_lossy(), "-pthread"],
-    )?;
     let mut image = Image::default();
     image.tree(&root(), wanted)?;
+    let calls = folder.join("calls");
+    let source = sources.join("calls.c");
+    if device.simulated {
+        let libraries = simcann::build(CC, None)?;
+        for entry in fs::read_dir(libraries.folder())? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            image.file(&in_lib(&name), &fs::read(&path)?, false);
+        }
+        let mut words = libraries.c_flags();
+        words.extend(["-DDEVICE_ACL".to_owned(), "-pthread".to_owned()]);
+        compile(&source, &calls, &words)?;
+    } else {
+        let library = folder.join(device.library);
+        let soname = format!("-Wl,-soname,{}", device.library);
+        let words = ["-shared".to_owned(), "-fPIC".to_owned(), soname];
+        compile(&sources.join("device.c"), &library, &words)?;
+        image.file(&in_lib(device.library), &fs::read(&library)?, false);
+        let words = [library.display().to_string(), "-pthread".to_owned()];
+        compile(&source, &calls, &words)?;
+    }
     image.file("usr/bin/calls", &fs::read(&calls)?, true);
     image.file(
         "usr/lib/calls.py",
         &fs::read(sources.join("calls.py"))?,
-        false,
-    );
-    image.file(
-        &format!("usr/lib/aarch64-linux-gnu/{}", device::LIBRARY),
-        &fs::read(&library)?,
         false,
     );
     for name in ["memscoped", "memscope-ctl"] {
@@ -171,10 +216,9 @@ fn make(folder: &Path, programs: &Path) -> Result<PathBuf> {
         image.file(&format!("usr/bin/{name}"), &fs::read(&small)?, true);
     }
     let settings = format!(
-        "DEVICE_LIBRARY={}\nDEVICE_ALLOC={}\nDEVICE_FREE={}\n",
-        device::LIBRARY,
-        device::ALLOC,
-        device::FREE
+        "DEVICE_LIBRARY={}\nDEVICE_SELECT={}\nDEVICE_ALLOC={}\nDEVICE_FREE={}\nDEVICE_UNIT={}\n\
+         SIMCANN_DEVICE_SIZE=64GiB\n",
+        device.library, device.select, device.alloc, device.free, device.unit
     );
     image.file("etc/device", settings.as_bytes(), false);
     image.file("init", &fs::read(sources.join("init"))?, true);
@@ -182,6 +226,11 @@ fn make(folder: &Path, programs: &Path) -> Result<PathBuf> {
         image.folder(empty);
     }
     image.write(&folder.join("root.cpio"))
+}
+
+/// Where libraries are looked for.
+fn in_lib(name: &str) -> String {
+    format!("usr/lib/aarch64-linux-gnu/{name}")
 }
 
 /// What of the packages is in the machine: no documents, and nothing of Python that the program does not use.
@@ -206,7 +255,7 @@ fn wanted(path: &str) -> bool {
 }
 
 /// Compiles a file for the machine; its return addresses are signed, so that the walk meets such ones.
-fn compile(source: &Path, to: &Path, more: &[&str]) -> Result<()> {
+fn compile(source: &Path, to: &Path, more: &[String]) -> Result<()> {
     let here = format!("-ffile-prefix-map={}=.", process::root().display());
     process::run(
         process::command(CC)

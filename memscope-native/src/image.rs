@@ -280,3 +280,113 @@ impl Tables {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const HEADER: u64 = 0x1000;
+    const FRAMES: u64 = 0x2000;
+    const FUNCTION: u64 = 0x8000;
+
+    /// An entry: its length, and then padded to words with instructions that do nothing.
+    fn entry(mut body: Vec<u8>) -> Vec<u8> {
+        body.resize(body.len().next_multiple_of(4), 0);
+        [(body.len() as u32).to_le_bytes().to_vec(), body].concat()
+    }
+
+    /// The tables of one function of 64 bytes with these instructions, of a machine whose return address is in this
+    /// column. Code in units of 4, data in units of -8; at the entry the frame is at the stack pointer.
+    fn tables(registers: Registers, instructions: &[u8]) -> Tables {
+        let relative = |to: u64, from: u64| (to.wrapping_sub(from) as u32).to_le_bytes();
+        let (sp, ra) = (registers.sp.0 as u8, registers.ra.0 as u8);
+        // Version 1, "zR", addresses relative to where they stand in four bytes; def_cfa sp, 0.
+        let cie = [
+            &[0, 0, 0, 0, 1][..],
+            b"zR\0",
+            &[4, 0x78, ra, 1, 0x1b],
+            &[0x0c, sp, 0],
+        ];
+        let mut frames = entry(cie.concat());
+        let at = FRAMES + frames.len() as u64;
+        let fde = [
+            &relative(at + 4, FRAMES)[..],
+            &relative(FUNCTION, at + 8),
+            &64u32.to_le_bytes(),
+            &[0],
+            instructions,
+        ];
+        frames.extend(entry(fde.concat()));
+        frames.extend([0; 4]);
+        let header = [
+            &[1, 0x1b, 0x03, 0x3b][..],
+            &relative(FRAMES, HEADER + 4),
+            &1u32.to_le_bytes(),
+            &relative(FUNCTION, HEADER),
+            &relative(at, HEADER),
+        ];
+        Tables {
+            header: header.concat(),
+            header_at: HEADER,
+            frames,
+            frames_at: FRAMES,
+            registers,
+        }
+    }
+
+    #[test]
+    fn frame_records_of_aarch64() {
+        // stp x29, x30, [sp, #-32]!; mov x29, sp; then restored.
+        let usual = [
+            0x41, 0x0e, 32, 0x9d, 4, 0x9e, 3, // after 4 bytes: cfa = sp + 32, both saved
+            0x41, 0x0d, 29, // after 8: cfa = x29 + 32
+            0x42, 0xdd, 0xde, 0x0c, 31, 0, // after 16: all is back
+        ];
+        let tables = tables(AARCH64, &usual);
+        let rule = |at| tables.find(FUNCTION + at);
+        // A leaf's return address is in its register: nothing that a caller can be in.
+        assert_eq!(rule(0), None);
+        assert_eq!(rule(4), Some(Rule::new(RULE_SP, 32, -32, false)));
+        assert_eq!(rule(12), Some(Rule::new(RULE_BP, 32, -32, false)));
+        assert_eq!(rule(16), None);
+        assert_eq!(rule(64), None);
+    }
+
+    #[test]
+    fn what_else_functions_of_aarch64_do() {
+        let found = |instructions: &[u8]| tables(AARCH64, instructions).find(FUNCTION + 8);
+        // paciasp before it: the tables say so by an instruction of their own.
+        let signed = [0x41, 0x2d, 0x41, 0x0e, 16, 0x9d, 2, 0x9e, 1];
+        assert_eq!(
+            found(&signed),
+            Some(Rule::new(RULE_SP, 16, -16, false)),
+            "signed"
+        );
+        // str x30, [sp, #-16]!: no record.
+        let alone = Rule::new(RULE_SP, 16, -16, true);
+        assert!(alone.return_only());
+        assert_eq!(found(&[0x41, 0x0e, 16, 0x9e, 2]), Some(alone));
+        // Saved, but apart from one another; further than a rule can say.
+        assert_eq!(found(&[0x41, 0x0e, 48, 0x9d, 6, 0x9e, 1]), None);
+        let far = [0x41, 0x0e, 0x90, 0x80, 0x04, 0x9d, 0x82, 0x80, 0x01];
+        assert_eq!(found(&[&far[..], &[0x9e, 0x81, 0x80, 0x01]].concat()), None);
+        // The outermost function: undefined x30.
+        assert_eq!(
+            found(&[0x07, 30]).map(Rule::kind),
+            Some(RULE_END),
+            "outermost"
+        );
+    }
+
+    #[test]
+    fn x86_64_is_as_before() {
+        // push rbp; mov rbp, rsp: the return address at cfa - 8, rbp at cfa - 16.
+        let usual = [0x0c, 7, 8, 0x90, 1, 0x41, 0x0e, 16, 0x86, 2, 0x41, 0x0d, 6];
+        let tables = tables(X86_64, &usual);
+        let rule = |at| tables.find(FUNCTION + at);
+        assert_eq!(rule(0), Some(Rule::new(RULE_SP, 8, 0, false)));
+        assert_eq!(rule(4), Some(Rule::new(RULE_SP, 16, -16, false)));
+        assert_eq!(rule(8), Some(Rule::new(RULE_BP, 16, -16, false)));
+    }
+}

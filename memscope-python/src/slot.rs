@@ -332,6 +332,15 @@ mod tests {
         assert_eq!(pthread.key(32), second(0x510 + 8, 8));
         assert_eq!(pthread.key(1023), second(0x510 + 8 * 31, 31 * 16 + 8));
         assert_eq!(pthread.key(1024), None);
+        // aarch64: the thread pointer is where the structure ends (glibc 2.36).
+        let pthread = Pthread {
+            tid: 208,
+            blocks: 784,
+            below: 0x700,
+            ..Pthread::default()
+        };
+        assert_eq!(pthread.key(0), slot(784 - 32 * 16 + 8 - 0x700));
+        assert_eq!(pthread.key(33), second(784 + 8 - 0x700, 24));
     }
 
     #[test]

@@ -129,6 +129,22 @@ pub enum SizeMode {
     Out = 3,
 }
 
+/// What an allocating function of Ascend's says beside pointer and size, and where. The numbers travel in the cookie
+/// only.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Told {
+    /// Nothing: of CUDA's functions, and of those that leave it to the driver below them.
+    #[default]
+    Nothing = 0,
+    /// Argument `extra` is the driver's word of flags ([`crate::hal`]).
+    Flags = 1,
+    /// Argument 2 points to the driver's `drv_mem_prop`.
+    Properties = 2,
+    /// Argument 2 points to the runtime's `aclrtPhysicalMemProp`, which names the device.
+    Location = 3,
+}
+
 /// Which variant of PyTorch's `record_trace` a site is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TorchAbi {
@@ -186,7 +202,7 @@ pub struct MarkAbi {
 }
 
 /// The attach cookie. Bits, from the least: site 20, op 6, ptr 4, ptr mode 2, size 4, size mode 2,
-/// stream 4, handle 4, handle-is-result 1, extra 4, torch device 1, torch pool 1, usage component 1.
+/// stream 4, handle 4, handle-is-result 1, extra 4, torch device 1, torch pool 1, usage component 1, told 2, apart 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie(pub u64);
 
@@ -242,6 +258,23 @@ impl Cookie {
     /// With the variant of torch_npu's report: its structure says which allocator it is of.
     pub const fn with_usage(self, component: bool) -> Cookie {
         self.put(53, 1, component as u64)
+    }
+    /// With what an allocating function of Ascend's says.
+    pub const fn with_told(self, told: Told) -> Cookie {
+        self.put(54, 2, told as u64)
+    }
+    /// [`Told`] as a number.
+    pub const fn told(self) -> u8 {
+        self.get(54, 2) as u8
+    }
+    /// Of a function that counts even where a call that only selects or resets a device makes it: Ascend's runtime
+    /// allocates for itself then.
+    pub const fn with_apart(self) -> Cookie {
+        self.put(56, 1, 1)
+    }
+    /// It counts inside a call that only selects or resets a device.
+    pub const fn apart(self) -> bool {
+        self.get(56, 1) == 1
     }
     /// With what makes a mark, in the places of an operation, pointer, size and stream, which it has not.
     pub const fn with_mark(self, abi: MarkAbi) -> Cookie {
@@ -330,7 +363,10 @@ const _: () = {
         .with_torch(TorchAbi {
             device: true,
             pool: true,
-        });
+        })
+        .with_told(Told::Location)
+        .with_apart();
+    assert!(c.told() == 3 && c.apart());
     assert!(c.site() == 0xabcde && c.op() == 28 && c.ptr() == 3 && c.ptr_mode() == 2);
     assert!(c.size() == 1 && c.size_mode() == 3 && c.stream() == 2 && c.handle() == 4);
     assert!(c.handle_is_result() && c.extra() == 5 && c.torch_device() && c.torch_pool());
@@ -346,4 +382,5 @@ const _: () = {
     let n = Cookie::new(1, 2);
     assert!(n.ptr() == NO_ARG && n.size() == NO_ARG && n.stream() == NO_ARG);
     assert!(n.handle() == NO_ARG && n.extra() == NO_ARG && !n.torch_pool());
+    assert!(n.told() == Told::Nothing as u8 && !n.apart());
 };

@@ -4,12 +4,15 @@
 #![no_std]
 
 mod cookie;
+pub mod hal;
 mod map;
 mod native;
 mod python;
 mod record;
 
-pub use cookie::{Cookie, MarkAbi, MarkForm, MarkSource, NO_ARG, Op, PtrMode, SizeMode, TorchAbi};
+pub use cookie::{
+    Cookie, MarkAbi, MarkForm, MarkSource, NO_ARG, Op, PtrMode, SizeMode, Told, TorchAbi,
+};
 pub use map::{
     CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING,
     NOWHERE, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS, STACK_TIMED,
@@ -19,10 +22,10 @@ pub use native::*;
 pub use python::*;
 pub use record::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,
-    CALL_DEVICE_KNOWN, CalibrationRecord, CallRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_CALL,
-    KIND_DAEMON_FIRST, KIND_LAUNCHES_SO_FAR, KIND_MAPPINGS, KIND_MARK, KIND_OOM, KIND_PROCESS,
-    KIND_REPORT, KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT,
-    MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord, OomRecord, PROCESS_EXEC, PROCESS_EXIT,
-    PROCESS_FORK, ProcessRecord, RECORD_VERSION, RecordHeader, ReportRecord, TRACE_HAS_BLOCK,
-    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
+    CALL_DEVICE_KNOWN, CALL_HAL, CalibrationRecord, CallRecord, DEVICE_UNKNOWN, KIND_CALIBRATION,
+    KIND_CALL, KIND_DAEMON_FIRST, KIND_LAUNCHES_SO_FAR, KIND_MAPPINGS, KIND_MARK, KIND_OOM,
+    KIND_PROCESS, KIND_REPORT, KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END,
+    MARK_INSTANT, MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord, OomRecord, PROCESS_EXEC,
+    PROCESS_EXIT, PROCESS_FORK, ProcessRecord, RECORD_VERSION, RecordHeader, ReportRecord,
+    TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
 };

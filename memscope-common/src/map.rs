@@ -132,7 +132,8 @@ pub struct InflightCall {
     pub time_ns: u64,
     /// The six register arguments.
     pub args: [u64; 6],
-    /// Rows × depth for `cudaMalloc3D`, the device for `cuMemCreate`.
+    /// Rows × depth for `cudaMalloc3D`, the device plus 1 for `cuMemCreate`, for Ascend's `halMemCreate` the word of
+    /// [`crate::hal`].
     pub aside: u64,
 }
 
@@ -144,6 +145,12 @@ pub struct InflightThread {
     pub depth: u32,
     /// Allocator calls seen inside the outermost one.
     pub nested: u32,
+    /// What Ascend's driver was told inside the outermost call ([`crate::hal`]); 0: nothing.
+    pub told: u64,
+    /// What it gave then: a pointer or a handle.
+    pub told_of: u64,
+    /// How much: the runtime may ask for more than it was asked for.
+    pub told_size: u64,
     /// Outermost first.
     pub calls: [InflightCall; MAX_NESTING],
 }
@@ -205,5 +212,5 @@ const _: () = {
     assert!(core::mem::size_of::<ProcessEntry>() == 112);
     assert!(core::mem::size_of::<GlobalConfig>() == 8);
     assert!(core::mem::size_of::<InflightCall>() == 80);
-    assert!(core::mem::size_of::<InflightThread>() == 8 + 80 * MAX_NESTING);
+    assert!(core::mem::size_of::<InflightThread>() == 32 + 80 * MAX_NESTING);
 };

@@ -69,6 +69,8 @@ pub const CALL_DEVICE_KNOWN: u8 = 1;
 pub const CALL_DEVICE_BY_THREAD: u8 = 2;
 /// … because the call itself names it (`cuMemCreate`'s location).
 pub const CALL_DEVICE_BY_ARGUMENT: u8 = 4;
+/// `extra` of an allocation is what Ascend's driver was told about it: see [`crate::hal`].
+pub const CALL_HAL: u8 = 8;
 
 /// One outermost allocator call of the runtime or driver, sent when it returned.
 #[repr(C)]
@@ -88,13 +90,13 @@ pub struct CallRecord {
     pub nested: u16,
     /// Result or argument pointer (allocation, free, map target).
     pub ptr: u64,
-    /// Bytes asked for (pitched: pitch × rows, as the call decided).
+    /// Bytes asked for (pitched: pitch × rows, as the call decided; with [`CALL_HAL`] what the driver was asked for).
     pub size: u64,
     /// Raw stream value, or [`UNKNOWN_U64`] where the call has none.
     pub stream: u64,
     /// Pool, physical handle or array, by operation.
     pub handle: u64,
-    /// Offset, flags or second result, by operation.
+    /// Offset, flags or second result, by operation; with [`CALL_HAL`] what the driver was told.
     pub extra: u64,
     /// Time inside the call, nanoseconds.
     pub duration_ns: u64,

@@ -11,7 +11,7 @@ use memscope_decode::{DaemonRecord, EncodeError, SiteDefined, Stamp, encode};
 use memscope_dump::events::{FUNCTIONS, Imported, import as import_rows};
 use memscope_dump::{DumpError, Reader};
 use memscope_journal::{ClockPair, Config, Journal, JournalError};
-use memscope_ledger::event::{Body, Call, CallOp, Event, Layer, ProcessHandle};
+use memscope_ledger::event::{Body, Call, CallOp, Event, Layer, ProcessHandle, Vendor};
 use serde::Serialize;
 
 /// Bytes of records that are appended together.
@@ -182,6 +182,7 @@ fn sites(time_ns: u64) -> Result<Vec<Vec<u8>>, EncodeError> {
                 site,
                 function: function.to_owned(),
                 layer: Some(Layer::Driver),
+                vendor: Some(Vendor::Ascend),
                 op: Some(op),
                 library: "msMemScope".to_owned(),
                 offset: 0,

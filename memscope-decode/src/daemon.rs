@@ -7,7 +7,7 @@ use core::mem::offset_of;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::{
     AllocatorFacts, Backend, CallOp, CodeName, CoverageNote, Finding, HeldPart, Layer, Mark,
-    NativeName, Placement, ProcessFacts, ProcessHandle, ReadingCost, StackSeen,
+    NativeName, Placement, ProcessFacts, ProcessHandle, ReadingCost, StackSeen, Vendor,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -74,6 +74,9 @@ pub struct SiteDefined {
     pub function: String,
     /// Whose function, for runtime and driver functions; `None` for a framework's.
     pub layer: Option<Layer>,
+    /// Whose devices, for runtime and driver functions; earlier recordings do not say, and have CUDA's alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<Vendor>,
     /// What it does, for runtime and driver functions.
     pub op: Option<CallOp>,
     /// Path of the binary as the process maps it.

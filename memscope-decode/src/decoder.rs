@@ -2,6 +2,7 @@
 
 use crate::bytes::{Header, check};
 use crate::daemon::{DaemonRecord, SiteDefined};
+use crate::hal::Visible;
 use crate::kernel::{self, Said, Site};
 use crate::outcome::{Malformed, Notice, Outcome, Skipped, What};
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION};
@@ -29,6 +30,9 @@ pub struct Decoder {
     sequence: u64,
     sites: HashMap<u32, Site>,
     known: HashMap<u32, Known>,
+    /// Of processes that see some of Ascend's devices only.
+    visible: HashMap<u32, Visible>,
+    all_visible: Visible,
 }
 
 impl Decoder {
@@ -39,6 +43,8 @@ impl Decoder {
             sequence: 0,
             sites: HashMap::new(),
             known: HashMap::new(),
+            visible: HashMap::new(),
+            all_visible: Visible::default(),
         }
     }
 
@@ -112,7 +118,9 @@ impl Decoder {
             }));
         }
         if header.kind < KIND_DAEMON_FIRST {
-            return kernel::decode(header, record, |site| self.sites.get(&site));
+            let visible = self.visible.get(&header.process);
+            let visible = visible.unwrap_or(&self.all_visible);
+            return kernel::decode(header, record, |site| self.sites.get(&site), visible);
         }
         match DaemonRecord::decode_body(header, record)? {
             Some(said) => Ok(self.daemon(header, said)),
@@ -135,7 +143,13 @@ impl Decoder {
                 return Said::Notice(What::SiteDefined(definition));
             }
             _ if !self.is_news(header) => return Said::Skip(Skipped::Repeated),
-            DaemonRecord::Attached(facts) => Body::Attached(facts),
+            DaemonRecord::Attached(facts) => {
+                let visible = Visible::of(&facts.environment);
+                if !visible.is_all() {
+                    self.visible.insert(header.process, visible);
+                }
+                Body::Attached(facts)
+            }
             DaemonRecord::Placed(placement) => Body::Placed(Box::new(placement)),
             DaemonRecord::Detached => Body::Detached,
             DaemonRecord::Exited => Body::Exited,

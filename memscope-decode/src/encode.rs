@@ -4,13 +4,14 @@
 //! site, whose definition must stand before them in the journal.
 
 use crate::daemon::{DaemonRecord, DeviceTotal, EncodeError, Stamp, put};
+use crate::hal;
 use crate::kernel::call_op;
 use core::mem::{offset_of, size_of};
 use memscope_common::{
-    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_KNOWN, CallRecord, DEVICE_UNKNOWN, KIND_CALL, KIND_OOM,
-    KIND_REPORT, KIND_WORKSPACE, OomRecord, Op, RECORD_VERSION, RecordHeader, ReportRecord,
-    STACK_BITS, STACK_BUSY, STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED,
-    STACK_UNREADABLE, UNKNOWN_U64,
+    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_KNOWN, CALL_HAL, CallRecord, DEVICE_UNKNOWN, KIND_CALL,
+    KIND_OOM, KIND_REPORT, KIND_WORKSPACE, OomRecord, Op, RECORD_VERSION, RecordHeader,
+    ReportRecord, STACK_BITS, STACK_BUSY, STACK_MASK, STACK_NO_FRAMES, STACK_NONE,
+    STACK_NOT_SAMPLED, STACK_UNREADABLE, UNKNOWN_U64,
 };
 use memscope_ledger::event::{Body, Call, Event, PoolOom, PoolReport, StackRef, Workspace};
 
@@ -191,10 +192,15 @@ fn pool_oom(event: &Event, oom: &PoolOom) -> Vec<u8> {
 fn call_record(event: &Event, call: &Call, site: u32) -> Option<Vec<u8>> {
     // There are a few dozen operations.
     let op = (0..64).find(|number| Op::from_u16(*number).and_then(call_op) == Some(call.op))?;
-    let flags = match call.device {
+    let by_argument = match call.device {
         Some(_) => CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT,
         None => 0,
     };
+    let (by_hal, extra) = match &call.hal {
+        Some(facts) => (CALL_HAL, hal::word(facts)),
+        None => (0, call.extra),
+    };
+    let flags = by_argument | by_hal;
     let mut record = begun::<CallRecord>(event, KIND_CALL, flags);
     put(
         &mut record,
@@ -225,7 +231,7 @@ fn call_record(event: &Event, call: &Call, site: u32) -> Option<Vec<u8>> {
             call.stream.unwrap_or(UNKNOWN_U64),
         ),
         (offset_of!(CallRecord, handle), call.handle),
-        (offset_of!(CallRecord, extra), call.extra),
+        (offset_of!(CallRecord, extra), extra),
         (offset_of!(CallRecord, duration_ns), call.duration_ns),
     ] {
         put(&mut record, at, &number.to_ne_bytes());

@@ -2,11 +2,12 @@
 
 use crate::bytes::{Bytes, Header, check};
 use crate::daemon::SiteDefined;
+use crate::hal::{self, Visible};
 use crate::outcome::{Malformed, Skipped, What};
 use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,
-    CALL_DEVICE_KNOWN, CODE_LINES, CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord,
+    CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES, CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord,
     CodeRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_LAUNCHES_SO_FAR,
     KIND_MAPPINGS, KIND_MARK, KIND_OOM, KIND_PROCESS, KIND_REPORT, KIND_STACK, KIND_STACK_COPY,
     KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME,
@@ -26,8 +27,8 @@ use std::sync::Arc;
 const DEVICE_TYPE_CUDA: i32 = 1;
 /// `c10::DeviceType` of HIP.
 const DEVICE_TYPE_HIP: i32 = 6;
-/// `c10::DeviceType::PrivateUse1`, torch_npu's.
-const DEVICE_TYPE_PRIVATE_USE: i32 = 20;
+/// `c10::DeviceType` of backends outside PyTorch, which is what torch_npu is.
+const DEVICE_TYPE_PRIVATE: i32 = 20;
 
 /// What the decoder keeps of a site.
 #[derive(Clone, Debug)]
@@ -48,10 +49,11 @@ pub(crate) fn decode<'s>(
     header: &Header,
     record: &[u8],
     site: impl FnOnce(u32) -> Option<&'s Site>,
+    visible: &Visible,
 ) -> Result<Said, Malformed> {
     let raw = Bytes(record);
     match header.kind {
-        KIND_CALL => sized::<CallRecord>(header).and_then(|()| call(header, raw, site)),
+        KIND_CALL => sized::<CallRecord>(header).and_then(|()| call(header, raw, site, visible)),
         KIND_REPORT => sized::<ReportRecord>(header).and_then(|()| report(header, raw)),
         KIND_WORKSPACE => sized::<ReportRecord>(header).and_then(|()| workspace(header, raw)),
         KIND_OOM => sized::<OomRecord>(header).and_then(|()| oom(header, raw)),
@@ -91,6 +93,7 @@ fn call<'s>(
     header: &Header,
     raw: Bytes,
     site: impl FnOnce(u32) -> Option<&'s Site>,
+    visible: &Visible,
 ) -> Result<Said, Malformed> {
     if header.process == 0 {
         return Ok(Said::Skip(Skipped::NoProcess));
@@ -119,18 +122,24 @@ fn call<'s>(
         return Ok(Said::Skip(Skipped::Unreadable));
     }
     let size = raw.u64(offset_of!(CallRecord, size))?;
+    let extra = raw.u64(offset_of!(CallRecord, extra))?;
+    let told = (header.flags & CALL_HAL != 0).then(|| hal::facts(extra));
+    let by_hal = told.and_then(|told| visible.ordinal(&told));
+    let device = by_hal.or((header.flags & known != 0 && device >= 0).then_some(device));
     let stream = raw.u64(offset_of!(CallRecord, stream))?;
     Ok(Said::Event(Body::Call(Call {
         function: Arc::clone(&site.function),
         layer,
+        vendor: site.definition.vendor.unwrap_or_default(),
         op,
         status: raw.i32(offset_of!(CallRecord, status))?,
-        device: (header.flags & known != 0 && device >= 0).then_some(device),
+        device,
         ptr,
         size: if size == UNKNOWN_U64 { 0 } else { size },
         stream: (stream != UNKNOWN_U64).then_some(stream),
         handle,
-        extra: raw.u64(offset_of!(CallRecord, extra))?,
+        extra: if told.is_some() { 0 } else { extra },
+        hal: told,
         nested: u32::from(raw.u16(offset_of!(CallRecord, nested))?),
         duration_ns: raw.u64(offset_of!(CallRecord, duration_ns))?,
     })))
@@ -174,7 +183,7 @@ fn foreign(header: &Header, device_type: i32, device: i32, totals: [u64; 2]) -> 
         Some(Skipped::NoProcess)
     } else if !matches!(
         device_type,
-        DEVICE_TYPE_CUDA | DEVICE_TYPE_HIP | DEVICE_TYPE_PRIVATE_USE
+        DEVICE_TYPE_CUDA | DEVICE_TYPE_HIP | DEVICE_TYPE_PRIVATE
     ) {
         Some(Skipped::DeviceType(device_type))
     } else if device < 0 {

@@ -23,6 +23,7 @@ mod bytes;
 mod daemon;
 mod decoder;
 mod encode;
+mod hal;
 mod held;
 mod kernel;
 mod outcome;

@@ -38,6 +38,7 @@ fn records() -> Vec<DaemonRecord> {
             site: 1,
             function: "cuMemCreate".to_owned(),
             layer: Some(Layer::Driver),
+            vendor: Some(Vendor::Ascend),
             op: Some(CallOp::Create),
             library: "/usr/lib/libcuda.so.1".to_owned(),
             offset: u64::MAX,

@@ -3,8 +3,9 @@
 
 use memscope_decode::{DaemonRecord, Decoder, Outcome, SiteDefined, Stamp, encode};
 use memscope_ledger::event::{
-    Body, Call, CallOp, CoverageNote, Event, EventId, Layer, Mark, MarkKind, MarkSource, PoolOom,
-    PoolReport, PoolTrace, ProcessHandle, StackRef, StackSeen, TraceAction,
+    Body, Call, CallOp, CoverageNote, Event, EventId, HalFacts, HalModule, HalPage, HalSpace,
+    Layer, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle, StackRef,
+    StackSeen, TraceAction, Vendor,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -18,6 +19,31 @@ fn stack() -> impl Strategy<Value = StackRef> {
         Just(StackRef::NotSampled),
         (5..1u64 << 58).prop_map(StackRef::Id),
     ]
+}
+
+fn hal_facts() -> impl Strategy<Value = HalFacts> {
+    let space = prop_oneof![
+        Just(HalSpace::Svm),
+        Just(HalSpace::Device),
+        Just(HalSpace::Host),
+        Just(HalSpace::Dvpp),
+    ];
+    let page = prop_oneof![
+        Just(HalPage::Normal),
+        Just(HalPage::Huge),
+        Just(HalPage::Giant),
+    ];
+    let memory = proptest::option::of(0..8u8);
+    (0..1024u16, space, page, any::<u8>(), memory).prop_map(
+        |(device, space, page, module, memory)| HalFacts {
+            device,
+            space,
+            page,
+            module: HalModule(module),
+            created: memory.is_some(),
+            memory,
+        },
+    )
 }
 
 fn body() -> impl Strategy<Value = Body> {
@@ -62,21 +88,27 @@ fn body() -> impl Strategy<Value = Body> {
         any::<i32>(),
         (bytes.clone(), bytes.clone(), bytes.clone(), bytes.clone()),
         proptest::option::of(bytes),
-        0..1000u32,
+        (0..1000u32, proptest::option::of(hal_facts())),
     )
         .prop_map(
-            |(op, device, status, (ptr, size, handle, extra), stream, nested)| {
+            |(op, device, status, (ptr, size, handle, extra), stream, (nested, hal))| {
                 Body::Call(Call {
                     function: Arc::from("halMemAlloc"),
                     layer: Layer::Driver,
+                    vendor: Vendor::Ascend,
                     op,
                     status,
-                    device,
+                    // What the driver was told names the device.
+                    device: hal.map_or(device, |hal| {
+                        let host = hal.space == HalSpace::Host;
+                        (!host).then_some(i32::from(hal.device)).or(device)
+                    }),
                     ptr,
                     size,
                     stream,
                     handle,
-                    extra,
+                    extra: if hal.is_some() { 0 } else { extra },
+                    hal,
                     nested,
                     duration_ns: extra / 2,
                 })
@@ -130,6 +162,7 @@ proptest! {
             site: 3,
             function: "halMemAlloc".into(),
             layer: Some(Layer::Driver),
+            vendor: Some(Vendor::Ascend),
             op: Some(CallOp::Alloc),
             library: String::new(),
             offset: 0,

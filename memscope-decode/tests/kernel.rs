@@ -61,6 +61,7 @@ fn a_call_has_the_name_and_layer_of_its_site() {
             body: Body::Call(Call {
                 function: "cudaMalloc".into(),
                 layer: Layer::Runtime,
+                vendor: Vendor::Cuda,
                 op: CallOp::Alloc,
                 status: 0,
                 device: Some(1),
@@ -69,6 +70,7 @@ fn a_call_has_the_name_and_layer_of_its_site() {
                 stream: None,
                 handle: 5,
                 extra: 6,
+                hal: None,
                 nested: 2,
                 duration_ns: 7,
             }),

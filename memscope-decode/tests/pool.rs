@@ -69,7 +69,7 @@ fn reports_of_other_devices_are_skipped() {
             })
         );
     }
-    for device_type in [0, 2, 12, 21, -1, i32::MAX] {
+    for device_type in [0, 2, 12, 19, 21, -1, i32::MAX] {
         record.device_type = device_type;
         assert!(matches!(
             decoder().decode(as_bytes(&record)),

@@ -11,8 +11,8 @@ use crate::attr::Attr;
 use crate::events::SYSTEM_MARK;
 use crate::row::{Device, Row, hex};
 use memscope_ledger::event::{
-    Body, Call, CallOp, Event, HeldPart, Mark, MarkKind, PoolTrace, ProcessHandle, StackRef,
-    TraceAction,
+    Body, Call, CallOp, Event, HalSpace, HeldPart, Mark, MarkKind, PoolTrace, ProcessHandle,
+    StackRef, TraceAction, Vendor,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -34,6 +34,8 @@ struct Block {
     size: u64,
     /// `None`: not known, or the host.
     device: Option<i32>,
+    /// Page-locked memory of the host.
+    host: bool,
 }
 
 /// The sums of one device.
@@ -278,6 +280,7 @@ impl Scene<'_> {
             allocation: self.rows.last_allocation,
             size,
             device,
+            host: false,
         }
     }
 
@@ -333,10 +336,13 @@ impl Scene<'_> {
             return;
         }
         let (frees, host, ptr) = match call.op {
+            // Ascend's driver has one function for memory of the device and of the host.
+            CallOp::Alloc if of_host(call) => (false, true, call.ptr),
             CallOp::Alloc | CallOp::AsyncAlloc | CallOp::ManagedAlloc => (false, false, call.ptr),
             CallOp::Free | CallOp::AsyncFree => (true, false, call.ptr),
-            CallOp::Create => (false, false, call.handle),
+            CallOp::Create => (false, of_host(call), call.handle),
             CallOp::Release => (true, false, call.handle),
+            CallOp::HostRegister if !call.is_page_locked() => return,
             CallOp::HostAlloc | CallOp::HostRegister => (false, true, call.ptr),
             CallOp::HostFree | CallOp::HostUnregister => (true, true, call.ptr),
             CallOp::MemInfo => {
@@ -359,14 +365,17 @@ impl Scene<'_> {
                 allocation: 0,
                 size: call.size,
                 device: ordinal,
+                host,
             };
             (gone.unwrap_or(unknown), gone.is_some())
         } else {
-            let block = self.came(call.size, ordinal);
+            let mut block = self.came(call.size, ordinal);
+            block.host = host;
             process.driver.insert(ptr, block);
             (block, true)
         };
-        let size = block.size;
+        // What a call frees is what it was allocated as.
+        let (size, host) = (block.size, block.host);
         let sums = process.sums.entry(block.device).or_default();
         sums.driver = match (frees, known) {
             (false, _) => sums.driver.saturating_add(size),
@@ -374,7 +383,11 @@ impl Scene<'_> {
             (true, false) => sums.driver,
         };
         let used = sums.driver;
-        let mut row = self.row(process, if frees { "FREE" } else { "MALLOC" }, "HAL");
+        let event_type = match (host, call.vendor) {
+            (true, Vendor::Ascend) => "HOST_PINNED",
+            _ => "HAL",
+        };
+        let mut row = self.row(process, if frees { "FREE" } else { "MALLOC" }, event_type);
         row.device = if host {
             Device::Cpu
         } else {
@@ -386,7 +399,15 @@ impl Scene<'_> {
             row.attr.push("pinned", "true");
         }
         row.attr.push("used", used.to_string());
-        if call.op == CallOp::Create {
+        if let (Some(hal), false) = (&call.hal, frees) {
+            let owner = format!("CANN@{}", hal.module.dump_name());
+            row.attr.push("owner", owner);
+            if !host {
+                row.attr.push("page_type", hal.page.name());
+                let made = if hal.created { "create" } else { "alloc" };
+                row.attr.push("alloc_type", made);
+            }
+        } else if call.op == CallOp::Create {
             row.attr.push("alloc_type", "create");
         }
         (self.tell)(row);
@@ -476,6 +497,11 @@ impl Scene<'_> {
             }
         }
     }
+}
+
+/// Whether the driver was asked for memory of the host.
+fn of_host(call: &Call) -> bool {
+    call.hal.is_some_and(|hal| hal.space == HalSpace::Host)
 }
 
 fn begun(allocation: Option<u64>, ptr: u64) -> Attr {

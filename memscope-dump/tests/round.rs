@@ -6,7 +6,7 @@ use memscope_dump::rows::Rows;
 use memscope_dump::{Attr, Device, Reader, Row};
 use memscope_ledger::event::{
     Body, Call, CallOp, Event, EventId, HeldPart, HeldSegment, Layer, PoolReport, PoolTrace,
-    ProcessFacts, ProcessHandle, StackRef, TraceAction,
+    ProcessFacts, ProcessHandle, StackRef, TraceAction, Vendor,
 };
 use proptest::prelude::*;
 use std::path::Path;
@@ -328,6 +328,7 @@ fn what_was_there_before_is_shadow() {
         Body::Call(Call {
             function: Arc::from("cudaMalloc"),
             layer: Layer::Runtime,
+            vendor: Vendor::Cuda,
             op,
             status: 0,
             device,
@@ -335,6 +336,7 @@ fn what_was_there_before_is_shadow() {
             size: if op == CallOp::Alloc { 2048 } else { 0 },
             stream: None,
             handle: 0,
+            hal: None,
             extra: 0,
             nested: 0,
             duration_ns: 0,

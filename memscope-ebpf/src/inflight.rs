@@ -5,7 +5,7 @@
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{HashMap, PerCpuArray};
-use memscope_common::{DropReason, InflightCall, InflightThread, MAX_NESTING};
+use memscope_common::{Cookie, DropReason, InflightCall, InflightThread, MAX_NESTING, Op};
 
 use crate::emit::count_drop;
 
@@ -48,6 +48,7 @@ pub fn enter(tid: u32, call: &InflightCall) -> Option<u32> {
         }
         if depth == 0 {
             (*thread).nested = 0;
+            (*thread).told = 0;
         }
         (*thread).calls[depth & (MAX_NESTING - 1)] = *call;
         (*thread).depth = depth as u32 + 1;
@@ -90,6 +91,52 @@ pub fn note_nested(tid: u32) {
     if let Some(thread) = INFLIGHT.get_ptr_mut(&tid) {
         // SAFETY: as in `enter`.
         unsafe { (*thread).nested += 1 }
+    }
+}
+
+/// Whether the calls that the thread is still inside of only select a device, or reset one: none of them allocates, so
+/// that what is allocated inside is a call of its own.
+#[inline(always)]
+pub fn is_outermost_allocation(tid: u32, depth: u32) -> bool {
+    let Some(thread) = INFLIGHT.get_ptr(&tid) else {
+        return true;
+    };
+    for index in 0..MAX_NESTING {
+        if index >= depth as usize {
+            break;
+        }
+        // SAFETY: as in `enter`.
+        let op = Cookie(unsafe { (*thread).calls[index & (MAX_NESTING - 1)].cookie }).op();
+        if op < Op::Reset as u16 || op > Op::PrimaryContext as u16 {
+            return false;
+        }
+    }
+    true
+}
+
+/// Keeps what the driver was told inside the outermost call, and what it gave.
+#[inline(always)]
+pub fn tell(tid: u32, told: u64, of: u64, size: u64) {
+    if let Some(thread) = INFLIGHT.get_ptr_mut(&tid) {
+        // SAFETY: as in `enter`.
+        unsafe {
+            (*thread).told = told;
+            (*thread).told_of = of;
+            (*thread).told_size = size;
+        }
+    }
+}
+
+/// What the driver was told of this pointer or handle inside the call that has just ended, and how much of it there is;
+/// 0: nothing.
+#[inline(always)]
+pub fn told(tid: u32, of: u64) -> (u64, u64) {
+    match INFLIGHT.get_ptr(&tid) {
+        // SAFETY: as in `enter`.
+        Some(thread) if unsafe { (*thread).told_of } == of => unsafe {
+            ((*thread).told, (*thread).told_size)
+        },
+        _ => (0, 0),
     }
 }
 

@@ -3,9 +3,11 @@
 //! Owns: the steps in which an allocation, its device's counters and its group stay together.
 //! Refuses: addresses and handles, which `driver` and `vmm` keep.
 
+use crate::component::told;
 use crate::device::DriverDevice;
+use crate::event::{HalFacts, HalPage};
 use crate::group::{GroupKey, Membership};
-use crate::report::{DriverBytes, Space};
+use crate::report::{DriverBytes, Holder, Space};
 use crate::scene::Scene;
 use crate::stacks::StackIndex;
 
@@ -29,6 +31,8 @@ pub(crate) struct Allocation {
     pub(crate) pooled: bool,
     /// torch_npu's workspace allocator has it.
     pub(crate) workspace: bool,
+    /// What Ascend's driver was told about it.
+    pub(crate) hal: Option<HalFacts>,
     pub(crate) born_ns: u64,
     pub(crate) stack: StackIndex,
     pub(crate) place: Membership,
@@ -63,6 +67,7 @@ impl Allocation {
         size: u64,
         device: Option<i32>,
         stream: Option<u64>,
+        hal: Option<HalFacts>,
     ) -> Allocation {
         let mut new = Allocation {
             kind,
@@ -71,6 +76,7 @@ impl Allocation {
             stream,
             pooled: false,
             workspace: false,
+            hal,
             born_ns: scene.time_ns,
             stack: scene.stack,
             place: Membership::NOWHERE,
@@ -79,6 +85,7 @@ impl Allocation {
         new.place = scene.groups.join(scene.time_ns, new.group());
         let row = scene.devices.driver(device);
         add(part(row, kind), size);
+        row.components.came(told(hal), size);
         row.alloc_count += 1;
         row.sizes.record(size);
         row.note_level(scene.time_ns, 1, 0);
@@ -93,10 +100,8 @@ impl Allocation {
         if self.pooled {
             take(&mut row.pooled, self.size);
         } else {
+            row.components.went(self.holder(), self.size);
             scene.stacks.went(self.device, self.stack, self.size, false);
-        }
-        if self.workspace {
-            take(&mut row.workspace, self.size);
         }
         if seen {
             row.free_count += 1;
@@ -106,11 +111,22 @@ impl Allocation {
         row.note_level(scene.time_ns, 0, u64::from(seen));
     }
 
+    /// Whose it is, where that was told.
+    fn holder(&self) -> Option<(Holder, HalPage)> {
+        if self.workspace {
+            let page = self.hal.map(|hal| hal.page).unwrap_or_default();
+            return Some((Holder::Workspace, page));
+        }
+        told(self.hal)
+    }
+
     /// torch_npu's workspace allocator has it.
     pub(crate) fn serve_as_workspace(&mut self, scene: &mut Scene<'_>) {
         if !self.workspace && !self.pooled {
+            let row = scene.devices.driver(self.device);
+            row.components.went(self.holder(), self.size);
             self.workspace = true;
-            add(&mut scene.devices.driver(self.device).workspace, self.size);
+            row.components.came(self.holder(), self.size);
         }
     }
 
@@ -123,6 +139,8 @@ impl Allocation {
         self.place = Membership::NOWHERE;
         // Its bytes are told of by the pool's blocks from now on.
         scene.stacks.went(self.device, self.stack, self.size, true);
+        let old = scene.devices.driver(self.device);
+        old.components.went(self.holder(), self.size);
         if self.device != Some(device) {
             let old = scene.devices.driver(self.device);
             take(part(old, self.kind), self.size);

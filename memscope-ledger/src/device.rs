@@ -4,6 +4,7 @@
 //! allocations, which live by address in `pool` and `driver`.
 
 use crate::block::Origin;
+use crate::component::Components;
 use crate::distribution::Recorder;
 use crate::event::Level;
 use crate::held::HeldBlock;
@@ -143,8 +144,8 @@ pub(crate) struct DriverDevice {
     pub(crate) imported: DriverBytes,
     /// The framework pool's part of the four.
     pub(crate) pooled: DriverBytes,
-    /// The part that torch_npu's workspace allocator has, outside the pool.
-    pub(crate) workspace: DriverBytes,
+    /// Who holds the rest, on Ascend.
+    pub(crate) components: Components,
     pub(crate) alloc_count: u64,
     pub(crate) free_count: u64,
     pub(crate) orphan_free_count: u64,

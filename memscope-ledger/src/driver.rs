@@ -4,7 +4,7 @@
 //! calls that failed as changes of state, and to guess a device.
 
 use crate::allocation::{Allocation, Kind, add, take};
-use crate::event::{Call, CallOp, Workspace};
+use crate::event::{Call, CallOp, HalSpace, Vendor, Workspace};
 use crate::fast_hash::FastMap;
 use crate::host::Host;
 use crate::report::Failure;
@@ -54,23 +54,34 @@ impl Driver {
                     .filter(|living| began_ns(scene, call) >= living.born_ns)
                     .map(|living| (call.ptr, call.ptr.saturating_add(living.size)))
             }
-            CallOp::Unmap => Some((call.ptr, call.ptr.saturating_add(call.size))),
+            CallOp::Unmap => {
+                let size = self.unmapped_bytes(call);
+                Some((call.ptr, call.ptr.saturating_add(size)))
+            }
             _ => None,
         };
         self.take_effect(scene, call);
         taken
     }
 
+    /// How much a call unmaps. Ascend's name an address only, and mean the mapping that begins there.
+    fn unmapped_bytes(&self, call: &Call) -> u64 {
+        match call.size {
+            0 => self.vmm.mapped_from(call.ptr),
+            size => size,
+        }
+    }
+
     fn take_effect(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        // Ascend's driver has one function for memory of the device and of the host.
+        let of_host = call.hal.is_some_and(|hal| hal.space == HalSpace::Host);
         match call.op {
+            CallOp::Alloc if of_host => self.allocate_host(scene, call),
             CallOp::Alloc => self.allocate(scene, Kind::Plain, call),
             CallOp::AsyncAlloc => self.allocate(scene, Kind::Async, call),
             CallOp::ManagedAlloc => self.allocate(scene, Kind::Managed, call),
             CallOp::Free | CallOp::AsyncFree => self.free(scene, call),
-            CallOp::HostAlloc if call.ptr != 0 => {
-                self.host.allocate(scene, call.ptr, call.size);
-            }
-            CallOp::HostAlloc => {}
+            CallOp::HostAlloc => self.allocate_host(scene, call),
             CallOp::HostFree => {
                 // Freeing device memory here is an error that the runtime has refused already,
                 // but some simulated and older ones let it pass.
@@ -78,18 +89,36 @@ impl Driver {
                     self.free_device(scene, call.ptr);
                 }
             }
+            CallOp::HostRegister if !call.is_page_locked() => {}
             CallOp::HostRegister => self.host.register(call.ptr, call.size),
             CallOp::HostUnregister => self.host.unregister(call.ptr),
             CallOp::Reserve => self.vmm.reserve(call.ptr, call.size),
             CallOp::ReserveFree => self.vmm.reserve_free(call.ptr),
-            CallOp::Create => self.vmm.create(scene, call.handle, call.size, call.device),
-            CallOp::Release => self.vmm.release(scene, call.handle),
+            CallOp::Create if of_host => {
+                self.host.allocate(scene, call.handle, call.size, call.hal);
+            }
+            CallOp::Create => {
+                self.vmm
+                    .create(scene, call.handle, call.size, call.device, call.hal);
+            }
+            CallOp::Release => {
+                // Ascend's driver makes physical memory of the host as well, and its handles are addresses.
+                let is_host = call.vendor == Vendor::Ascend && self.host.free(scene, call.handle);
+                if !is_host {
+                    self.vmm.release(scene, call.handle);
+                }
+            }
             CallOp::Map => self.vmm.map(scene, call.ptr, call.size, call.handle),
-            CallOp::Unmap => self.vmm.unmap(scene, call.ptr, call.size),
+            CallOp::Unmap => {
+                let size = self.unmapped_bytes(call);
+                self.vmm.unmap(scene, call.ptr, size);
+            }
             CallOp::Retain => self.vmm.retain(scene, call.ptr, call.handle),
             CallOp::Import => self.vmm.import(scene, call.handle, call.size, call.device),
             CallOp::IpcOpen => self.ipc_open(scene, call),
             CallOp::IpcClose => self.ipc_close(scene, call.ptr),
+            // Ascend's tells of kinds of memory and of pages as well; 0 and 1 are all that the device has.
+            CallOp::MemInfo if call.vendor == Vendor::Ascend && call.handle > 1 => {}
             CallOp::MemInfo => {
                 let device = scene.devices.at(call.device);
                 device.total_bytes = Some(call.size);
@@ -113,6 +142,12 @@ impl Driver {
         }
         if let Some(allocation) = self.live.get_mut(&workspace.ptr) {
             allocation.serve_as_workspace(scene);
+        }
+    }
+
+    fn allocate_host(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        if call.ptr != 0 {
+            self.host.allocate(scene, call.ptr, call.size, call.hal);
         }
     }
 
@@ -146,7 +181,7 @@ impl Driver {
             *self.overtaken.entry(start).or_default() += 1;
             self.remove(scene, start, false);
         }
-        let new = Allocation::enter(scene, kind, call.size, call.device, call.stream);
+        let new = Allocation::enter(scene, kind, call.size, call.device, call.stream, call.hal);
         self.live.insert(call.ptr, new);
         self.unclaimed += 1;
     }

@@ -1,7 +1,9 @@
 //! Events: the decoded form of records. Everything that the ledger ever learns comes as one.
 
+mod hal;
 mod marks;
 
+pub use hal::{HalFacts, HalModule, HalPage, HalSpace, Vendor};
 pub use marks::{Finding, Mark, MarkKind, MarkSource};
 
 use serde::{Deserialize, Serialize};
@@ -436,13 +438,13 @@ pub struct CoverageNote {
     pub text: String,
 }
 
-/// Whose function it was.
+/// Which layer's function it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
-    /// libcudart, or a copy of it inside another object.
+    /// libcudart, or a copy of it inside another object; libascendcl.
     Runtime,
-    /// libcuda.
+    /// libcuda; libascend_hal.
     Driver,
 }
 
@@ -482,8 +484,10 @@ pub enum CallOp {
 pub struct Call {
     /// Function name as exported (`cudaMalloc`).
     pub function: Arc<str>,
-    /// Whose function.
+    /// Which layer's function.
     pub layer: Layer,
+    /// Whose function.
+    pub vendor: Vendor,
     /// What it does.
     pub op: CallOp,
     /// 0 is success; only such calls change the state.
@@ -498,12 +502,25 @@ pub struct Call {
     pub stream: Option<u64>,
     /// Physical handle (`Create`, `Release`, `Map`, `Retain`, `Import`), array, or pool.
     pub handle: u64,
-    /// `Map`: offset. `MemInfo`: free bytes.
+    /// `Map`: offset. `MemInfo`: free bytes. `HostRegister` on Ascend: flags.
     pub extra: u64,
+    /// What Ascend's driver was told about the memory, in this call or in one that it made inside this one.
+    pub hal: Option<HalFacts>,
     /// Allocator calls inside this one that were not sent.
     pub nested: u32,
     /// Nanoseconds inside the call.
     pub duration_ns: u64,
+}
+
+/// `ACL_HOST_REG_PINNED`.
+const REGISTERED_PINNED: u64 = 0x1000_0000;
+
+impl Call {
+    /// Whether memory that this call registers is page-locked by it. Ascend's newer function says so by a flag; without
+    /// that the memory is only mapped for the device.
+    pub fn is_page_locked(&self) -> bool {
+        &*self.function != "aclrtHostRegisterV2" || self.extra & REGISTERED_PINNED != 0
+    }
 }
 
 /// `c10::reportMemoryUsageToProfiler`: a block came or went.

@@ -3,9 +3,11 @@
 //! Owns: allocations and registrations by address. Refuses: device memory.
 
 use crate::allocation::{add, take};
+use crate::component::{Components, told};
+use crate::event::HalFacts;
 use crate::fast_hash::FastMap;
 use crate::group::{GroupKey, Membership};
-use crate::report::{DriverBytes, Space};
+use crate::report::{Component, DriverBytes, Space};
 use crate::scene::Scene;
 use crate::stacks::StackIndex;
 
@@ -13,6 +15,8 @@ use crate::stacks::StackIndex;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pinned {
     pub(crate) size: u64,
+    /// What Ascend's driver was told about it.
+    pub(crate) hal: Option<HalFacts>,
     pub(crate) born_ns: u64,
     pub(crate) place: Membership,
 }
@@ -24,11 +28,19 @@ pub(crate) struct Host {
     registered: FastMap<u64, u64>,
     allocated_sum: DriverBytes,
     registered_sum: DriverBytes,
+    /// Who holds it, on Ascend.
+    components: Components,
 }
 
 impl Host {
-    /// The runtime gave host memory.
-    pub(crate) fn allocate(&mut self, scene: &mut Scene<'_>, ptr: u64, size: u64) {
+    /// The runtime or the driver gave host memory.
+    pub(crate) fn allocate(
+        &mut self,
+        scene: &mut Scene<'_>,
+        ptr: u64,
+        size: u64,
+        hal: Option<HalFacts>,
+    ) {
         self.free(scene, ptr); // its free went unseen
         let stack: StackIndex = scene.stack;
         let key = GroupKey {
@@ -40,11 +52,13 @@ impl Host {
         };
         let pinned = Pinned {
             size,
+            hal,
             born_ns: scene.time_ns,
             place: scene.groups.join(scene.time_ns, key),
         };
         self.allocated.insert(ptr, pinned);
         add(&mut self.allocated_sum, size);
+        self.components.came(told(hal), size);
     }
 
     /// Went; says whether it was known.
@@ -54,6 +68,7 @@ impl Host {
         };
         scene.groups.leave(scene.time_ns, pinned.place);
         take(&mut self.allocated_sum, pinned.size);
+        self.components.went(told(pinned.hal), pinned.size);
         true
     }
 
@@ -90,6 +105,11 @@ impl Host {
                 .bytes
                 .saturating_add(self.registered_sum.bytes),
         }
+    }
+
+    /// Who holds what was allocated, on Ascend.
+    pub(crate) fn components(&self) -> Vec<Component> {
+        self.components.held()
     }
 
     /// Of it, the program's own.

@@ -15,6 +15,7 @@ pub mod report;
 mod allocation;
 mod block;
 mod clock;
+mod component;
 mod coverage;
 mod cycle;
 mod deferred;

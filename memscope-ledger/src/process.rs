@@ -8,7 +8,7 @@ use crate::device::{Device, Devices};
 use crate::driver::Driver;
 use crate::event::{
     AllocatorFacts, Backend, Body, Call, CallOp, Event, Level, Placement, ProcessFacts,
-    ProcessHandle, ReadingCost,
+    ProcessHandle, ReadingCost, Vendor,
 };
 use crate::group::Groups;
 use crate::ledger::LedgerConfig;
@@ -38,6 +38,8 @@ pub(crate) struct Process {
     pub(crate) backend: Backend,
     pub(crate) allocator: AllocatorFacts,
     pub(crate) placement: Placement,
+    /// Whose devices it uses, once a call or a library has told.
+    pub(crate) vendor: Option<Vendor>,
     /// A pool-level way in was live at some time.
     pub(crate) pool_way_in: bool,
     pub(crate) notes: Notes,
@@ -71,6 +73,7 @@ impl Process {
             backend: Backend::default(),
             allocator: AllocatorFacts::default(),
             placement: Placement::default(),
+            vendor: None,
             pool_way_in: false,
             notes: Notes::default(),
             children: (Vec::new(), 0),
@@ -111,6 +114,7 @@ impl Process {
             Body::Oom(oom) => self.pool.oom(&mut scene, oom),
             Body::Workspace(workspace) => self.driver.workspace(&mut scene, workspace),
             Body::Call(call) => {
+                self.vendor = Some(call.vendor);
                 let taken = self.driver.call(&mut scene, call);
                 if let Some((addr, end)) = taken {
                     self.pool.clear_range(&mut scene, addr, end);
@@ -125,6 +129,7 @@ impl Process {
                 if placement.pool_seen && !self.placement.pool_seen {
                     self.pool.blind_until(event.time_ns);
                 }
+                self.vendor = self.vendor.or_else(|| vendor_of(&placement.libraries));
                 self.placement = (**placement).clone();
             }
             Body::Detached => self.end(ProcessState::Detached, event.time_ns),
@@ -314,6 +319,21 @@ impl Process {
     fn is_sum_of_nothing_zero(&self) -> bool {
         self.facts.from_start && (self.source() == Source::Driver || self.pool_way_in)
     }
+}
+
+/// Whose devices the libraries with probes are for.
+fn vendor_of(libraries: &[String]) -> Option<Vendor> {
+    libraries.iter().find_map(|path| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let begins = |with: &[&str]| with.iter().any(|with| name.starts_with(with));
+        if begins(&["libascend", "libacl_rt", "libruntime.so"]) {
+            Some(Vendor::Ascend)
+        } else if begins(&["libcuda", "libc10_cuda"]) {
+            Some(Vendor::Cuda)
+        } else {
+            None
+        }
+    })
 }
 
 /// Without a trace nothing but the driver tells that a segment of a reading is gone.

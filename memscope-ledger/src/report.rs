@@ -9,8 +9,8 @@ pub use steps::*;
 use std::sync::Arc;
 
 use crate::event::{
-    AllocatorFacts, Backend, CoverageNote, EventId, Placement, ProcessFacts, ProcessHandle,
-    ReadingCost,
+    AllocatorFacts, Backend, CoverageNote, EventId, HalModule, Placement, ProcessFacts,
+    ProcessHandle, ReadingCost, Vendor,
 };
 
 /// The moment that an answer describes.
@@ -158,11 +158,66 @@ pub struct DriverBytes {
     pub bytes: u64,
 }
 
+/// Who holds memory outside a framework's pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holder {
+    /// A component of CANN.
+    Module(HalModule),
+    /// torch_npu's workspace allocator: scratch memory for operators.
+    Workspace,
+}
+
+/// What a component of Ascend's software holds from the driver, outside a framework's pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Component {
+    /// Which.
+    pub holder: Holder,
+    /// Live allocations.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of them in huge pages (2 MiB).
+    pub huge_page_bytes: u64,
+    /// Of them in giant pages (1 GiB).
+    pub giant_page_bytes: u64,
+}
+
+impl Component {
+    /// Holds nothing.
+    pub(crate) fn new(holder: Holder) -> Component {
+        Component {
+            holder,
+            count: 0,
+            bytes: 0,
+            huge_page_bytes: 0,
+            giant_page_bytes: 0,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self.holder {
+            Holder::Module(module) => module.name(),
+            Holder::Workspace => "PTA_WORKSPACE",
+        }
+    }
+
+    /// Its number in the driver, if it is a component of CANN.
+    pub fn module(&self) -> Option<HalModule> {
+        match self.holder {
+            Holder::Module(module) => Some(module),
+            Holder::Workspace => None,
+        }
+    }
+}
+
 /// What one device holds for one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceStats {
     /// Ordinal within the process; `None`: allocations whose device is not known.
     pub device: Option<i32>,
+    /// Whose device; `None`: nothing has told yet.
+    pub vendor: Option<Vendor>,
     /// Where `allocated_bytes` and `reserved_bytes` come from.
     pub source: Source,
     /// Bytes handed out, baseline included.
@@ -189,6 +244,8 @@ pub struct DeviceStats {
     pub driver: DriverBytes,
     /// The part of `driver` that is not the framework pool's.
     pub direct: DriverBytes,
+    /// Who holds `direct`, on Ascend: the part of it whose owner the driver was seen to be told, by the driver's number.
+    pub components: Vec<Component>,
     /// Stream-ordered allocations in `driver`.
     pub async_pool: DriverBytes,
     /// Managed memory in `driver`.
@@ -240,6 +297,8 @@ pub struct StatsReport {
     pub host: DriverBytes,
     /// Of it, registered (owned by the program).
     pub host_registered: DriverBytes,
+    /// Who holds the rest of it, on Ascend.
+    pub host_components: Vec<Component>,
     /// Address space reserved (no memory behind it).
     pub address_reserved: DriverBytes,
     /// Failed calls.

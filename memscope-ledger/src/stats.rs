@@ -21,6 +21,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf) -> StatsReport {
             .collect(),
         host: process.driver.host.total(),
         host_registered: process.driver.host.registered(),
+        host_components: process.driver.host.components(),
         address_reserved: process.driver.vmm.reserved(),
         failures: process.driver.failures(),
         nested_calls: process.driver.nested(),
@@ -35,6 +36,7 @@ fn device(process: &Process, row: &Device) -> DeviceStats {
     let driver = &row.driver;
     let stats = DeviceStats {
         device: row.ordinal,
+        vendor: process.vendor,
         source: process.source_of(row),
         allocated_bytes: process.allocated_bytes(row),
         reserved_bytes: process.reserved_bytes(row),
@@ -48,6 +50,7 @@ fn device(process: &Process, row: &Device) -> DeviceStats {
         free_bytes: row.free_bytes,
         driver: driver.held(),
         direct: driver.direct(),
+        components: driver.components.held(),
         async_pool: driver.async_pool,
         managed: driver.managed,
         physical: driver.physical,

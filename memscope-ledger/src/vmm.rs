@@ -8,6 +8,7 @@
 //! and handles are names for it.
 
 use crate::allocation::{Allocation, Kind, add, take};
+use crate::event::HalFacts;
 use crate::fast_hash::FastMap;
 use crate::report::DriverBytes;
 use crate::scene::Scene;
@@ -85,8 +86,9 @@ impl Vmm {
         handle: u64,
         size: u64,
         device: Option<i32>,
+        hal: Option<HalFacts>,
     ) {
-        let memory = Allocation::enter(scene, Kind::Physical, size, device, None);
+        let memory = Allocation::enter(scene, Kind::Physical, size, device, None, hal);
         self.direct += 1;
         self.name(scene, handle, Memory::Own(memory));
     }
@@ -196,6 +198,11 @@ impl Vmm {
             physical.mappings += 1;
         }
         self.mappings.insert(ptr, Mapping { size, physical });
+    }
+
+    /// Bytes mapped from this address on. Ascend's calls that unmap do not say how much.
+    pub(crate) fn mapped_from(&self, ptr: u64) -> u64 {
+        self.mappings.get(&ptr).map_or(0, |mapping| mapping.size)
     }
 
     /// Every mapping inside the range lost its address.

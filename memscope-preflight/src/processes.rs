@@ -13,6 +13,7 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("libc10_cuda", "libc10_cuda"),
     ("libtorch_cuda", "libtorch_cuda"),
     ("libascendcl", "libascendcl"),
+    ("libascend_hal", "libascend_hal"),
     ("libtorch_npu", "libtorch_npu"),
 ];
 

@@ -124,6 +124,14 @@ impl Index {
     fn may_be(name: &[u8]) -> bool {
         match name {
             [b'c', b'u', ..] | [b'_', b'd', b'l', b'_', ..] => true,
+            [b'a', b'c', b'l', b'r', b't', ..] => true,
+            [b'h', b'a', b'l', b'M' | b'S', ..] => true,
+            [
+                b'r',
+                b't',
+                b'A' | b'C' | b'K' | b'L' | b'M' | b'V' | b's',
+                ..,
+            ] => true,
             [b'n', b'v', b't', b'x', ..] | [b'm', b's', b't', b'x', ..] => true,
             [b'm', b'e', b'm', b's', b'c', b'o', b'p', b'e', ..] => true,
             [
@@ -153,7 +161,7 @@ impl Index {
     /// The row that a symbol belongs to.
     fn find(&self, name: &[u8]) -> Option<(&'static Row, Reading)> {
         match name {
-            [b'c', b'u', ..] | [b'_', b'd', ..] | [b'n' | b'm', ..] => {
+            [b'c', b'u', ..] | [b'_', b'd', ..] | [b'a' | b'h' | b'm' | b'n' | b'r', ..] => {
                 let row = self.exact.get(name)?;
                 Some((row, Reading::Is(Variant::Only)))
             }

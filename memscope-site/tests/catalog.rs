@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use memscope_common::{NO_ARG, Op, PtrMode, SizeMode, TorchAbi};
+use memscope_common::{NO_ARG, Op, PtrMode, SizeMode, Told, TorchAbi};
 use memscope_site::catalog::{Abi, Match, Purpose, row, rows};
 use memscope_site::{Layer, Level, Variant, Vendor};
 
@@ -22,6 +22,51 @@ fn prototypes() -> HashMap<String, Prototype> {
             let function = words.next().unwrap();
             let words: Vec<&str> = words.collect();
             (function.to_owned(), prototype(function, &words))
+        })
+        .collect()
+}
+
+/// Ascend's, whose table names the arguments by their roles.
+fn ascend_prototypes() -> HashMap<String, Prototype> {
+    include_str!("facts/ascend_prototypes.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let function = words.next().unwrap();
+            let mut abi = Abi {
+                apart: true,
+                ..Abi::default()
+            };
+            for (position, word) in (0..).zip(words) {
+                let (word, result) = match word.strip_suffix('^') {
+                    Some(word) => (word, true),
+                    None => (word, false),
+                };
+                let mode = if result { PtrMode::Out } else { PtrMode::Value };
+                match word {
+                    "ptr" => abi.ptr = Some((position, mode)),
+                    "size" => abi.size = Some((position, SizeMode::Value)),
+                    "total" => abi.size = Some((position, SizeMode::Out)),
+                    "free" | "extra" => abi.extra = Some(position),
+                    "handle" => abi.handle = Some((position, result)),
+                    "word" => {
+                        abi.extra = Some(position);
+                        abi.told = Told::Flags;
+                    }
+                    // The program reads these from argument 2.
+                    "properties" | "location" => {
+                        assert_eq!(position, 2, "{function}");
+                        abi.told = match word {
+                            "properties" => Told::Properties,
+                            _ => Told::Location,
+                        };
+                    }
+                    _ => assert!(!result, "{function}: {word}"),
+                }
+            }
+            let narrow = false;
+            (function.to_owned(), Prototype { abi, narrow })
         })
         .collect()
 }
@@ -74,7 +119,8 @@ fn prototype(function: &str, words: &[&str]) -> Prototype {
 
 #[test]
 fn every_row_is_as_its_prototype() {
-    let prototypes = prototypes();
+    let mut prototypes = prototypes();
+    prototypes.extend(ascend_prototypes());
     let mut checked = BTreeSet::new();
     for row in rows() {
         let Purpose::Call(_) = row.purpose else {
@@ -112,14 +158,18 @@ fn operations_go_with_what_the_call_passes() {
             Op::AsyncAlloc => out && size.is_some() && row.abi.stream.is_some(),
             Op::AsyncFree => ptr.is_some() && !out && row.abi.stream.is_some(),
             Op::Free | Op::HostFree | Op::HostUnregister | Op::IpcClose => ptr.is_some() && !out,
-            Op::HostRegister | Op::ReserveFree | Op::Unmap => {
-                ptr.is_some() && !out && size.is_some()
+            // Ascend's know how much is reserved or mapped at an address.
+            Op::ReserveFree | Op::Unmap => {
+                ptr.is_some() && !out && (size.is_some() || row.vendor == Vendor::Ascend)
             }
+            Op::HostRegister => ptr.is_some() && !out && size.is_some(),
             Op::Map => ptr.is_some() && !out && size.is_some() && handle.is_some() && !result,
             Op::Create => result && size.is_some(),
-            Op::Import | Op::ArrayAlloc | Op::PopContext => result,
+            Op::PopContext => result || row.vendor == Vendor::Ascend,
+            Op::Import | Op::ArrayAlloc => result,
             Op::Retain => result && ptr.is_some(),
-            Op::Release | Op::ArrayFree | Op::SetContext => handle.is_some() && !result,
+            Op::Release | Op::ArrayFree => handle.is_some() && !result,
+            Op::SetContext => handle.is_some() && result == size.is_some(),
             Op::PushContext => handle.is_some() && result == size.is_some(),
             Op::PrimaryContext => result && size.is_some(),
             Op::IpcOpen => out && size.is_none(),
@@ -187,6 +237,10 @@ fn cookies_say_the_same_as_rows() {
             row.abi.handle.is_some_and(|h| h.1)
         );
         assert_eq!(cookie.extra(), arg(row.abi.extra));
+        assert_eq!(cookie.told(), row.abi.told as u8);
+        assert_eq!(cookie.apart(), row.abi.apart);
+        let is_call = matches!(row.purpose, Purpose::Call(_));
+        assert_eq!(row.abi.apart, is_call && row.vendor == Vendor::Ascend);
     }
     let trace = row("DeviceCachingAllocator::record_trace").unwrap();
     let cookie = trace.cookie(

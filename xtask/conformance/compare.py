@@ -164,8 +164,10 @@ class Comparison:
         for device, trace in enumerate([] if outline else own["device_traces"]):
             mark = marks[device] if device < len(marks) else 0
             self.since[device] = {entry["addr"] for entry in trace[mark:] if entry["action"] == "alloc"}
-        self.record("allocator_settings", "allocator_settings", own["allocator_settings"],
-                    exported.get("allocator_settings", {}))
+        # torch_npu's snapshots have none.
+        if "allocator_settings" in own:
+            self.record("allocator_settings", "allocator_settings", own["allocator_settings"],
+                        exported.get("allocator_settings", {}))
         self.segments(own["segments"], exported.get("segments", []))
         pairs = self.lists("snapshot", "device_traces", own["device_traces"], exported.get("device_traces", []))
         for device, (ours, theirs) in enumerate(pairs):

@@ -14,6 +14,9 @@ is said as one line of JSON, and the next one waits for a line.
     done        it is written.
     lacking     this PyTorch has not what NEEDS names (such as torch.cuda.MemPool); nothing was run.
     failed      and why.
+
+With MEMSCOPE_ON_NPU in the environment the script runs on an NPU: torch_npu's own transfer_to_npu gives it torch.npu
+where it says torch.cuda.
 """
 
 import gc
@@ -25,8 +28,11 @@ import pickle
 import runpy
 import sys
 import traceback
+import warnings
 
 MODE, FOLDER, NEEDS, SCRIPT, *ARGUMENTS = sys.argv[1:]
+
+ON_NPU = "MEMSCOPE_ON_NPU" in os.environ
 
 # The script has neither our input nor our output.
 heard = os.fdopen(os.dup(0), "r")
@@ -78,9 +84,32 @@ def begin():
     begun = True
     import torch
 
+    if ON_NPU:
+        # torch_npu looks at libraries when it is told to record, and warns of those that it cannot read.
+        warnings.simplefilter("ignore")
     torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python")
     if MODE == "from-start":
         wait("attach")
+
+
+def on_npu():
+    """As WhenImported, for torch_npu: `import torch` has loaded it when it is back."""
+    warnings.simplefilter("ignore")
+    import torch
+    import torch_npu
+    from torch_npu.contrib import transfer_to_npu  # noqa: F401: importing it is the transfer
+
+    if NEEDS and not has(torch.npu, NEEDS):
+        say("lacking", what=NEEDS)
+        os._exit(0)
+    initialise = torch_npu.npu._lazy_init
+
+    def initialised():
+        initialise()
+        if not begun:
+            begin()
+
+    torch_npu.npu._lazy_init = initialised
 
 
 class WhenImported(importlib.abc.MetaPathFinder):
@@ -139,7 +168,10 @@ def run():
 
 
 def main():
-    sys.meta_path.insert(0, WhenImported())
+    if ON_NPU:
+        on_npu()
+    else:
+        sys.meta_path.insert(0, WhenImported())
     kept = [run()]
     if not begun:
         raise Failed("the script never used CUDA, so there is nothing to compare")

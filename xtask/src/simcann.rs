@@ -24,7 +24,7 @@ pub struct Libraries {
 /// One library.
 struct Library {
     name: &'static str,
-    /// How the names of its source files begin; none: nothing is expected of it.
+    /// How the names of its source files begin.
     sources: &'static str,
     /// What it calls, or a program expects to come with it.
     needs: &'static [&'static str],
@@ -152,24 +152,24 @@ const LIBRARIES: [Library; 12] = [
     Library {
         name: "libgraph.so",
         sources: "graph",
-        needs: &[],
+        needs: &[HAL],
         probed: &[],
     },
     Library {
         name: "libge_runner.so",
-        sources: "",
+        sources: "nothing",
         needs: &["libgraph.so"],
         probed: &[],
     },
     Library {
         name: "libacl_tdt_channel.so",
-        sources: "",
+        sources: "nothing",
         needs: &[],
         probed: &[],
     },
     Library {
         name: HOOK,
-        sources: "",
+        sources: "nothing",
         needs: &[],
         probed: &[],
     },
@@ -263,10 +263,7 @@ fn make(
     operators: Option<&BTreeSet<String>>,
     folder: &Path,
 ) -> Result<()> {
-    let mut bodies = Vec::new();
-    if !library.sources.is_empty() {
-        bodies = simcc::bodies(&sources(), |name| name.starts_with(library.sources))?;
-    }
+    let mut bodies = simcc::bodies(&sources(), |name| name.starts_with(library.sources))?;
     if library.name == HAL {
         bodies.extend(simcc::bodies(&simcc::common(), |_| true)?);
     }

@@ -70,6 +70,14 @@ pub(crate) fn device(device: Option<i32>) -> String {
     device.map_or_else(units::unknown, |device| device.to_string())
 }
 
+/// The same with its kind where that is not CUDA, which PyTorch's users take for granted: `npu:0`.
+pub(crate) fn device_of_kind(ordinal: Option<i32>, kind: Option<&str>) -> String {
+    match kind {
+        None | Some("cuda") => device(ordinal),
+        Some(kind) => format!("{}:{}", units::plain(kind), device(ordinal)),
+    }
+}
+
 /// Words with commas, or `none`.
 pub(crate) fn list(words: &[String]) -> String {
     if words.is_empty() {

@@ -1,7 +1,7 @@
 //! `stats` and `watch`.
 
 use super::table::{Column, table};
-use super::{coverage, device, heading, list};
+use super::{coverage, device_of_kind, heading, list};
 use crate::units::{self, exact_bytes, grouped, maybe_bytes, nanoseconds, plain};
 use memscope_proto::v1;
 
@@ -25,8 +25,10 @@ pub(crate) fn stats(answer: &v1::StatsResponse) -> String {
         text.push('\n');
         text.push_str(&columns(devices));
     }
+    text.push_str(&components(answer));
     text.push_str(&reading(answer));
     text.push_str(&host(answer));
+    text.push_str(&settings(answer));
     text.push_str(&failures(answer));
     text.push_str(&gaps(answer));
     text.push_str(&coverage(&answer.coverage));
@@ -66,7 +68,9 @@ fn columns(devices: &[v1::DeviceStats]) -> String {
         };
     type Row<'a> = (&'a str, &'a dyn Fn(&v1::DeviceStats) -> String);
     let rows: &[Row<'_>] = &[
-        ("device", &|d| device(d.device)),
+        ("device", &|d| {
+            device_of_kind(d.device, d.device_kind.as_deref())
+        }),
         ("allocated", &|d| exact_bytes(d.allocated_bytes)),
         ("  of it baseline", &|d| exact_bytes(d.baseline_bytes)),
         ("reserved", &|d| exact_bytes(d.reserved_bytes)),
@@ -108,6 +112,64 @@ fn columns(devices: &[v1::DeviceStats]) -> String {
         })
         .collect();
     table(&head, rows)
+}
+
+/// Who holds what is not the pool's, on Ascend.
+fn components(answer: &v1::StatsResponse) -> String {
+    let mut rows = Vec::new();
+    let mut add = |place: String, components: &[v1::Component]| {
+        for component in components {
+            rows.push(vec![
+                place.clone(),
+                match component.module {
+                    Some(_) => format!("CANN@{}", plain(&component.name)),
+                    None => plain(&component.name).to_string(),
+                },
+                exact_bytes(Some(component.bytes)),
+                grouped(component.count),
+                units::bytes(component.huge_page_bytes + component.giant_page_bytes),
+            ]);
+        }
+    };
+    for device in &answer.devices {
+        let place = device_of_kind(device.device, device.device_kind.as_deref());
+        add(place, &device.components);
+    }
+    add("host".to_owned(), &answer.host_components);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = [
+        Column::Left("NOT THE POOL'S"),
+        Column::Left("HELD BY"),
+        Column::Right("BYTES"),
+        Column::Right("ALLOCATIONS"),
+        Column::Right("IN HUGE PAGES"),
+    ];
+    format!("\n{}", table(&head, rows))
+}
+
+/// Variables that change what Ascend's numbers mean.
+const SETTINGS: [&str; 4] = [
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "TASK_QUEUE_ENABLE",
+    "ASCEND_LAUNCH_BLOCKING",
+    "PYTORCH_NPU_ALLOC_CONF",
+];
+
+/// Those of them that the process was started with.
+fn settings(answer: &v1::StatsResponse) -> String {
+    let facts = answer.process.as_ref().and_then(|p| p.facts.as_ref());
+    let environment = facts.map_or(&[][..], |facts| &facts.environment);
+    let words: Vec<String> = environment
+        .iter()
+        .filter(|variable| SETTINGS.contains(&variable.name.as_str()))
+        .map(|variable| format!("{}={}", variable.name, plain(&variable.value)))
+        .collect();
+    if words.is_empty() {
+        return String::new();
+    }
+    format!("\nstarted with {}\n", words.join(" "))
 }
 
 /// What the last reading took, at the level that has nothing else.
@@ -232,7 +294,7 @@ pub(crate) fn watch(answer: &v1::StatsResponse, before: Option<&v1::StatsRespons
             _ => String::new(),
         };
         vec![
-            device(now.device),
+            device_of_kind(now.device, now.device_kind.as_deref()),
             maybe_bytes(now.allocated_bytes),
             change(
                 then.and_then(|then| then.allocated_bytes),

@@ -208,12 +208,11 @@ impl Tracer {
 
     /// How many devices the process can see, where the environment or the machine says it.
     pub(super) fn visible_devices(&mut self, facts: &ProcessFacts) -> Option<usize> {
-        let named = facts
-            .environment
-            .iter()
-            .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")
-            .map(|(_, value)| value.trim());
-        match named {
+        let of = |wanted: &str| {
+            let found = facts.environment.iter().find(|(name, _)| name == wanted);
+            found.map(|(_, value)| value.trim())
+        };
+        match of("ASCEND_RT_VISIBLE_DEVICES").or(of("CUDA_VISIBLE_DEVICES")) {
             Some("") => None,
             Some(list) => Some(list.split(',').count()),
             None => self.nvml.devices(),

@@ -9,6 +9,7 @@ mod follow;
 pub mod nvml;
 mod place;
 mod python;
+mod queue;
 mod reading;
 mod rules;
 mod traced;
@@ -300,6 +301,11 @@ impl Tracer {
             layer: match site.row.layer {
                 memscope_site::Layer::Runtime => Some(memscope_ledger::event::Layer::Runtime),
                 memscope_site::Layer::Driver => Some(memscope_ledger::event::Layer::Driver),
+                _ => None,
+            },
+            vendor: match site.row.vendor {
+                memscope_site::Vendor::Cuda => Some(memscope_ledger::event::Vendor::Cuda),
+                memscope_site::Vendor::Ascend => Some(memscope_ledger::event::Vendor::Ascend),
                 _ => None,
             },
             op,

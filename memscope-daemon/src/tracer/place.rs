@@ -84,6 +84,7 @@ impl Tracer {
         }
         if !reads {
             self.say_missing(pid, resolved);
+            self.say_task_queue(pid, resolved);
         }
         let Some(traced) = self.traced.get_mut(&pid) else {
             return Ok(());

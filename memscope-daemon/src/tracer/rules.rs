@@ -78,11 +78,13 @@ fn cgroup(pid: u32) -> Option<String> {
 }
 
 /// Beginnings of the names of libraries that make a process a device's user.
-const DEVICE_LIBRARIES: [&str; 5] = [
+const DEVICE_LIBRARIES: [&str; 7] = [
     "libcudart.so",
     "libcuda.so",
     "libc10_cuda.so",
     "libascendcl.so",
+    "libacl_rt.so",
+    "libascend_hal.so",
     "libtorch_npu.so",
 ];
 

@@ -36,6 +36,7 @@ pub fn site(site: u32, function: &str, layer: Option<Layer>) -> Vec<u8> {
         site,
         function: function.to_owned(),
         layer,
+        vendor: None,
         op: None,
         library: "/lib/libcudart.so.13".to_owned(),
         offset: 0x1000,

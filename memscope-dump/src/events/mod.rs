@@ -6,7 +6,7 @@
 //! | row | event |
 //! |---|---|
 //! | `MALLOC`, `FREE` of `PTA`, `ATB`, `MINDSPORE` | [`Body::Report`], with the sums of all pools of the device |
-//! | `MALLOC`, `FREE` of `HAL` | [`Body::Call`] of the driver; of the host (`cpu`, `host`) one of page-locked memory |
+//! | `MALLOC`, `FREE` of `HAL`, `HOST_PINNED` | [`Body::Call`] of Ascend's driver, with the component that asked (`owner`); of the host (`cpu`, `host`) one of page-locked memory |
 //! | `MSTX`, `SYSTEM` | [`Body::Mark`]; `STEP` is one of kind step |
 //! | `KERNEL_LAUNCH` of that type | [`Body::Launches`] |
 //! | `OOM_DETAIL` of type `OOM_TRIGGER` | [`Body::Oom`] |

@@ -4,8 +4,9 @@ use super::stacks::Stacks;
 use super::{FUNCTIONS, Log, SYSTEM_MARK};
 use crate::row::{Device, Row};
 use memscope_ledger::event::{
-    Body, Call, CallOp, CoverageNote, Layer, Level, Mark, MarkKind, MarkSource, Placement, PoolOom,
-    PoolReport, ProcessFacts, ProcessHandle, StackRef,
+    Body, Call, CallOp, CoverageNote, HalFacts, HalModule, HalPage, HalSpace, Layer, Level, Mark,
+    MarkKind, MarkSource, Placement, PoolOom, PoolReport, ProcessFacts, ProcessHandle, StackRef,
+    Vendor,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -251,6 +252,7 @@ impl Process {
         Some(Body::Call(Call {
             function: Arc::from(function),
             layer: Layer::Driver,
+            vendor: Vendor::Ascend,
             op,
             status: 0,
             device,
@@ -258,6 +260,7 @@ impl Process {
             size,
             stream: None,
             handle: 0,
+            hal: (!frees).then(|| told(row, host)).flatten(),
             extra: 0,
             nested: 0,
             duration_ns: 0,
@@ -377,6 +380,32 @@ impl Lacks {
         }
         notes
     }
+}
+
+/// What the driver was told, as the row's attributes say: the owner `CANN@…`, which users' labels may follow.
+fn told(row: &Row, host: bool) -> Option<HalFacts> {
+    let owner = row.attr.get("owner")?.strip_prefix("CANN@")?;
+    let name = owner.split('@').next()?;
+    let created = row.attr.get("alloc_type") == Some("create");
+    Some(HalFacts {
+        device: match row.device {
+            Device::Number(number) => u16::try_from(number).ok()?,
+            _ => 0,
+        },
+        space: if host {
+            HalSpace::Host
+        } else {
+            HalSpace::Device
+        },
+        page: row
+            .attr
+            .get("page_type")
+            .and_then(HalPage::from_name)
+            .unwrap_or_default(),
+        module: HalModule::from_name(name).unwrap_or_default(),
+        created,
+        memory: None,
+    })
 }
 
 fn mark(row: &Row) -> Mark {

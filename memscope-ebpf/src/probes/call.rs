@@ -5,9 +5,9 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use memscope_common::{
-    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CallRecord, Cookie,
-    DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG, Op, ProcessEntry, PtrMode,
-    STACK_NONE, SizeMode, UNKNOWN_U64,
+    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CallRecord,
+    Cookie, DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG, Op, ProcessEntry, PtrMode,
+    STACK_NONE, SizeMode, Told, UNKNOWN_U64, hal,
 };
 
 use super::{device, ids};
@@ -32,11 +32,7 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
         let extent = read::second_by_value(&ctx).unwrap_or([0; 3]);
         aside = extent[1].wrapping_mul(extent[2]);
     } else if cookie.op() == Op::Create as u16 {
-        // CUmemAllocationProp: location {type, id} at 8, in argument 2.
-        aside = match read::user::<[u32; 2]>(args[2].wrapping_add(8)) {
-            Some([LOCATION_DEVICE, id]) => id as u64 + 1,
-            _ => 0,
-        };
+        aside = created(cookie, args[2]);
     }
     let call = InflightCall {
         cookie: cookie.0,
@@ -48,6 +44,41 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
     };
     inflight::enter(tid, &call);
     0
+}
+
+/// What physical memory is asked for with: the device plus 1, or for Ascend's driver all that it is told.
+#[inline(always)]
+fn created(cookie: Cookie, properties: u64) -> u64 {
+    if cookie.told() == Told::Properties as u8 {
+        return match read::user::<[u32; 5]>(properties) {
+            Some(properties) => hal::of_properties(properties),
+            None => 0,
+        };
+    }
+    if cookie.told() == Told::Location as u8 {
+        // aclrtPhysicalMemProp: location {id, type} at 12; ACL_MEM_LOCATION_TYPE_DEVICE is 1 as well.
+        return match read::user::<[u32; 2]>(properties.wrapping_add(12)) {
+            Some([id, LOCATION_DEVICE]) => id as u64 + 1,
+            _ => 0,
+        };
+    }
+    // CUmemAllocationProp: location {type, id} at 8.
+    match read::user::<[u32; 2]>(properties.wrapping_add(8)) {
+        Some([LOCATION_DEVICE, id]) => id as u64 + 1,
+        _ => 0,
+    }
+}
+
+/// What Ascend's driver was told in this call, where this is one of the driver's own.
+#[inline(always)]
+fn word(cookie: Cookie, call: &InflightCall) -> u64 {
+    if cookie.told() == Told::Flags as u8 {
+        arg(call, cookie.extra())
+    } else if cookie.told() == Told::Properties as u8 {
+        call.aside
+    } else {
+        0
+    }
 }
 
 /// An allocator function returned.
@@ -71,7 +102,17 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
         }
         return 0;
     }
-    if depth > 0 {
+    if depth > 0 && !(cookie.apart() && inflight::is_outermost_allocation(tid, depth)) {
+        let told = cookie.told();
+        if status == 0 && (told == Told::Flags as u8 || told == Told::Properties as u8) {
+            // What only the driver knows goes with the call around it.
+            let of = if cookie.ptr_mode() == PtrMode::Out as u8 {
+                out(&call, cookie.ptr())
+            } else {
+                out(&call, cookie.handle())
+            };
+            inflight::tell(tid, word(cookie, &call), of, arg(&call, cookie.size()));
+        }
         inflight::note_nested(tid);
         count_nested(process);
         return 0;
@@ -117,10 +158,14 @@ fn follow_device(tgid: u32, tid: u32, op: u16, cookie: Cookie, call: &InflightCa
         let context = out(call, cookie.handle());
         device::learn_context(tgid, context, arg(call, cookie.size()) as i32);
     } else if cookie.handle_is_result() {
-        // cuCtxCreate: the new context is current as well.
+        // The new context is current as well: cuCtxCreate puts it over the old one, aclrtCreateContext in its place.
         let of = arg(call, cookie.size()) as i32;
         device::learn_context(tgid, out(call, cookie.handle()), of);
-        device::push(tid, of);
+        if op == Op::PushContext as u16 {
+            device::push(tid, of);
+        } else {
+            device::select(tid, of);
+        }
     } else {
         let of = device::of_context(tgid, arg(call, cookie.handle()));
         if op == Op::PushContext as u16 {
@@ -172,7 +217,7 @@ fn send(
         0
     };
     let mut extra = 0;
-    let size = if cookie.size() == NO_ARG && cookie.size_mode() != SizeMode::Extent as u8 {
+    let mut size = if cookie.size() == NO_ARG && cookie.size_mode() != SizeMode::Extent as u8 {
         0
     } else if cookie.size_mode() == SizeMode::Value as u8 {
         if cookie.extra() != NO_ARG {
@@ -210,7 +255,26 @@ fn send(
     } else {
         arg(call, cookie.stream())
     };
-    let (device, flags) = if cookie.op() == Op::Create as u16 && call.aside != 0 {
+    let (told, inner) =
+        if cookie.told() == Told::Flags as u8 || cookie.told() == Told::Properties as u8 {
+            (word(cookie, call), size)
+        } else if cookie.apart() && nested > 0 && done {
+            inflight::told(tid, if ptr != 0 { ptr } else { handle })
+        } else {
+            (0, 0)
+        };
+    let by_hal = if told != 0 || cookie.told() == Told::Flags as u8 {
+        extra = told;
+        // Of what the runtime made of the request, the driver's part is the memory.
+        size = inner;
+        CALL_HAL
+    } else {
+        0
+    };
+    let (device, flags) = if cookie.op() == Op::Create as u16
+        && call.aside != 0
+        && cookie.told() != Told::Properties as u8
+    {
         (
             call.aside as i32 - 1,
             CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT,
@@ -241,7 +305,7 @@ fn send(
     } else {
         STACK_NONE
     };
-    emit::<CallRecord>(process, tid, KIND_CALL, flags, stack, |record| {
+    emit::<CallRecord>(process, tid, KIND_CALL, flags | by_hal, stack, |record| {
         // SAFETY: `record` is the reservation, as large as CallRecord; every field is written.
         unsafe {
             (*record).site = cookie.site();

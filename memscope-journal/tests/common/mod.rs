@@ -54,6 +54,7 @@ pub fn site(site: u32) -> Vec<u8> {
         site,
         function: "cudaMalloc".to_owned(),
         layer: None,
+        vendor: None,
         op: None,
         library: "libcudart.so".to_owned(),
         offset: 0,

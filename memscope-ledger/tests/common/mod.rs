@@ -422,6 +422,7 @@ pub fn call(function: &str, op: CallOp, ptr: u64, size: u64) -> Body {
     Body::Call(Call {
         function: Arc::from(function),
         layer: Layer::Runtime,
+        vendor: Vendor::Cuda,
         op,
         status: 0,
         device: None,
@@ -429,6 +430,7 @@ pub fn call(function: &str, op: CallOp, ptr: u64, size: u64) -> Body {
         size,
         stream: None,
         handle: 0,
+        hal: None,
         extra: 0,
         nested: 0,
         duration_ns: 1000,

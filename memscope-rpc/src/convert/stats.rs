@@ -1,7 +1,7 @@
 //! The answer to `stats`.
 
 use super::{backend, bytes, coverage, event_id, level, placement, source};
-use memscope_ledger::report::{DeviceStats, Distribution, StatsReport};
+use memscope_ledger::report::{Component, DeviceStats, Distribution, StatsReport};
 use memscope_proto::v1;
 
 pub(crate) fn stats(report: StatsReport) -> v1::StatsResponse {
@@ -23,6 +23,7 @@ pub(crate) fn stats(report: StatsReport) -> v1::StatsResponse {
         placement: Some(placement(report.placement)),
         host: bytes(report.host),
         host_registered: bytes(report.host_registered),
+        host_components: components(report.host_components),
         address_reserved: bytes(report.address_reserved),
         failures: report
             .failures
@@ -52,6 +53,7 @@ pub(crate) fn stats(report: StatsReport) -> v1::StatsResponse {
 fn device(device: DeviceStats) -> v1::DeviceStats {
     v1::DeviceStats {
         device: device.device,
+        device_kind: device.vendor.map(|vendor| vendor.device_kind().to_owned()),
         source: source(device.source).into(),
         allocated_bytes: device.allocated_bytes,
         reserved_bytes: device.reserved_bytes,
@@ -66,6 +68,7 @@ fn device(device: DeviceStats) -> v1::DeviceStats {
         free_bytes_boot_ns: device.free_bytes.map(|(_, when)| when),
         driver: bytes(device.driver),
         direct: bytes(device.direct),
+        components: components(device.components),
         async_pool: bytes(device.async_pool),
         managed: bytes(device.managed),
         physical: bytes(device.physical),
@@ -83,6 +86,20 @@ fn device(device: DeviceStats) -> v1::DeviceStats {
         readings: device.readings,
         readings_refused: device.readings_refused,
     }
+}
+
+fn components(components: Vec<Component>) -> Vec<v1::Component> {
+    components
+        .into_iter()
+        .map(|component| v1::Component {
+            name: component.name().to_owned(),
+            module: component.module().map(|module| u32::from(module.0)),
+            count: component.count,
+            bytes: component.bytes,
+            huge_page_bytes: component.huge_page_bytes,
+            giant_page_bytes: component.giant_page_bytes,
+        })
+        .collect()
 }
 
 fn distribution(distribution: Distribution) -> v1::Distribution {

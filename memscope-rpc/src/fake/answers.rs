@@ -4,7 +4,7 @@ use super::FakeProcess;
 use crate::EventItem;
 use memscope_ledger::event::{
     Backend, Body, CoverageNote, Event, EventId, Level, Placement, ProcessFacts, ProcessHandle,
-    TraceAction,
+    TraceAction, Vendor,
 };
 use memscope_ledger::report::{
     AsOf, BlockState, DeviceStats, Distribution, DriverBytes, Frame, FrameKind, LeakGroup,
@@ -47,6 +47,7 @@ pub fn stats(pid: u32, uid: u32) -> StatsReport {
             bytes: 8192,
         },
         host_registered: DriverBytes::default(),
+        host_components: Vec::new(),
         address_reserved: DriverBytes::default(),
         failures: Vec::new(),
         nested_calls: 3,
@@ -98,6 +99,8 @@ pub fn summary(pid: u32, uid: u32) -> ProcessSummary {
 #[must_use]
 pub fn device(device: Option<i32>, source: Source, allocated: Option<u64>) -> DeviceStats {
     DeviceStats {
+        vendor: Some(Vendor::Cuda),
+        components: Vec::new(),
         device,
         source,
         allocated_bytes: allocated,

@@ -3,6 +3,7 @@
 //! This module owns the rows and what a row means. It knows no file and no process. A vendor is a
 //! set of rows; another one is another file of rows and a line in [`rows`].
 
+mod ascend;
 mod cuda_driver;
 mod cuda_runtime;
 mod marks;
@@ -11,7 +12,7 @@ pub mod torch_npu;
 
 use std::sync::LazyLock;
 
-use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, SizeMode, TorchAbi};
+use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, SizeMode, Told, TorchAbi};
 use memscope_ledger::event::Level;
 
 /// Whose devices a row is about.
@@ -31,9 +32,9 @@ pub enum Vendor {
 pub enum Layer {
     /// The dynamic linker.
     Loader,
-    /// The runtime (libcudart, or a copy of it inside another object).
+    /// The runtime (libcudart, or a copy of it inside another object; libascendcl).
     Runtime,
-    /// The driver library (libcuda).
+    /// The driver library (libcuda; libascend_hal).
     Driver,
     /// A framework's pool.
     Pool,
@@ -91,6 +92,10 @@ pub struct Abi {
     /// An argument that we need lies on the stack: the probe must stand where the stack pointer is
     /// still the entry's.
     pub stack: bool,
+    /// What it says beside these, on Ascend.
+    pub told: Told,
+    /// It counts even inside a call that only selects or resets a device.
+    pub apart: bool,
 }
 
 /// One function.
@@ -148,6 +153,8 @@ impl Row {
                 handle: None,
                 extra: None,
                 stack: false,
+                told: Told::Nothing,
+                apart: false,
             },
             returns: false,
             essential: false,
@@ -202,6 +209,14 @@ impl Row {
     }
     const fn stack(mut self) -> Row {
         self.abi.stack = true;
+        self
+    }
+    const fn told(mut self, told: Told) -> Row {
+        self.abi.told = told;
+        self
+    }
+    const fn apart(mut self) -> Row {
+        self.abi.apart = true;
         self
     }
     const fn essential(mut self) -> Row {
@@ -259,6 +274,10 @@ impl Row {
         if let Variant::Usage { component } = variant {
             cookie = cookie.with_usage(component);
         }
+        cookie = cookie.with_told(self.abi.told);
+        if self.abi.apart {
+            cookie = cookie.with_apart();
+        }
         if let Purpose::Mark(abi) = self.purpose {
             let form = match variant {
                 Variant::OldString => MarkForm::OldString,
@@ -306,6 +325,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let mut rows = Vec::new();
     rows.extend_from_slice(cuda_runtime::ROWS);
     rows.extend_from_slice(cuda_driver::ROWS);
+    rows.extend_from_slice(ascend::ROWS);
     rows.extend_from_slice(pytorch::ROWS);
     rows.extend_from_slice(torch_npu::ROWS);
     rows.extend_from_slice(marks::ROWS);

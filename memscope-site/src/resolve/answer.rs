@@ -65,9 +65,12 @@ impl Answer {
         file: &FileSites,
     ) {
         let name = object.file_name();
+        self.resolved.torch_npu |= name.starts_with("libtorch_npu.so");
         self.resolved.pytorch |= name.starts_with("libc10_cuda.so");
         self.resolved.device_library |= name.starts_with("libcuda.so")
             || name.starts_with("libcudart.so")
+            || name.starts_with("libascendcl.so")
+            || name.starts_with("libascend_hal.so")
             || file.sites.iter().any(|site| is_device(site.row));
         // A PyTorch that was built for CUDA has an allocator for it, too; torch_npu has the devices.
         let outranked = self.resolved.torch_npu && !file.torch_npu;

@@ -54,8 +54,9 @@ EXPORT aclError aclrtStreamGetId(aclrtStream stream, int32_t *id) {
 }
 
 EXPORT aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
-    (void)stream;
-    return event ? ACL_SUCCESS : ACL_ERROR_INVALID_PARAM;
+    if (!event) return ACL_ERROR_INVALID_PARAM;
+    simcann_stream_joins(stream, event);
+    return ACL_SUCCESS;
 }
 
 EXPORT aclError aclrtCreateEventExWithFlag(aclrtEvent *event, uint32_t flag) {
@@ -80,11 +81,10 @@ EXPORT aclError aclrtDestroyEvent(aclrtEvent event) {
 }
 
 EXPORT aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream) {
-    (void)stream;
     int result = simcann_fail("aclrtRecordEvent");
     if (result != 0) return result;
     if (!event) return ACL_ERROR_INVALID_PARAM;
-    simcann_event_record(event);
+    simcann_event_record(event, stream);
     return ACL_SUCCESS;
 }
 

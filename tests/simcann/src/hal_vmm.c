@@ -129,6 +129,7 @@ EXPORT int halMemAddressFree(void *pointer) {
 static uint64_t as_flag(const struct drv_mem_prop *properties) {
     uint64_t flag = properties->devid & MEM_DEVICE_MASK;
     flag |= (properties->side == MEM_HOST_SIDE ? MEM_SPACE_HOST : MEM_SPACE_DEVICE) << MEM_SPACE_SHIFT;
+    if (properties->side != MEM_HOST_SIDE && properties->mem_type == 0) flag |= MEM_TYPE_HBM;
     if (properties->pg_type == MEM_HUGE_PAGE_TYPE) flag |= MEM_PAGE_HUGE;
     if (properties->pg_type == MEM_GIANT_PAGE_TYPE) flag |= MEM_PAGE_GIANT;
     return flag | (uint64_t)(properties->module_id & 0xff) << MEM_MODULE_SHIFT;

@@ -12,6 +12,7 @@ enum { OWN_BYTES = 16 << 10 };
 
 static uint64_t latest_ns;
 static int next_id = 1;
+static struct simcann_stream *streams;
 
 int simcann_stream_create(void **out) {
     void *own = NULL;
@@ -21,20 +22,43 @@ int simcann_stream_create(void **out) {
     int result = rtMalloc(&own, OWN_BYTES, RT_MEMORY_HBM, MODULE_RUNTIME);
     if (result != ACL_SUCCESS) return result;
     struct simcann_stream *stream = calloc(1, sizeof *stream);
-    *stream = (struct simcann_stream){.device = device, .id = __atomic_fetch_add(&next_id, 1, __ATOMIC_RELAXED), .own = own};
+    simcann_lock();
+    *stream = (struct simcann_stream){.device = device, .id = next_id++, .own = own, .next = streams};
+    streams = stream;
+    simcann_unlock();
     *out = stream;
     return ACL_SUCCESS;
 }
 
-int simcann_stream_destroy(void *stream) {
+int simcann_stream_destroy(void *gone) {
+    simcann_lock();
+    struct simcann_stream **link = &streams, *stream;
+    while (*link && *link != gone) link = &(*link)->next;
+    stream = *link;
+    if (stream) *link = stream->next;
+    simcann_unlock();
     if (!stream) return ACL_ERROR_RT_PARAM_INVALID;
-    int result = rtFree(((struct simcann_stream *)stream)->own);
+    int result = rtFree(stream->own);
     free(stream);
     return result;
 }
 
-void simcann_event_record(struct simcann_event *event) {
+void simcann_stream_joins(struct simcann_stream *stream, const struct simcann_event *event) {
     simcann_lock();
+    if (stream && event->capturing) stream->capturing = event->capturing;
+    simcann_unlock();
+}
+
+void simcann_capture_ends(const struct simcann_graph *graph) {
+    simcann_lock();
+    for (struct simcann_stream *it = streams; it; it = it->next)
+        if (it->capturing == graph) it->capturing = NULL;
+    simcann_unlock();
+}
+
+void simcann_event_record(struct simcann_event *event, struct simcann_stream *stream) {
+    simcann_lock();
+    event->capturing = stream ? stream->capturing : NULL;
     event->recorded_ns = simcann_now_ns();
     event->done_ns = event->recorded_ns + simcann_settings()->event_delay_ns;
     if (event->done_ns > latest_ns) latest_ns = event->done_ns;

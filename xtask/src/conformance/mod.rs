@@ -30,6 +30,10 @@ const WHEN_STRIPPED: &[&str] = &["devices", "expandable", "streams", "transforme
 /// What to compare.
 #[derive(Args, Clone, Default)]
 pub struct Options {
+    /// What the scripts run on; an NPU with torch_npu, which gives a script that says `cuda` its own devices
+    #[arg(long, value_enum, default_value_t)]
+    pub device: sim::Device,
+
     /// Every pinned version of PyTorch, and some workloads with its symbols stripped
     #[arg(long)]
     pub full: bool,
@@ -105,6 +109,8 @@ pub struct Installation {
     pub stripped: bool,
     /// It runs on this machine's GPU.
     pub real_device: bool,
+    /// What its devices are.
+    pub device: sim::Device,
 }
 
 impl Installation {
@@ -124,6 +130,7 @@ impl Installation {
             more: Vec::new(),
             stripped: false,
             real_device: false,
+            device: sim::Device::Cuda,
         })
     }
 
@@ -137,7 +144,7 @@ impl Installation {
         if self.real_device {
             return Ok(Vec::new());
         }
-        sim::environment_of(&self.folder, &workload.device())
+        sim::environment_of(&self.folder, &workload.device(self.device))
     }
 }
 
@@ -170,6 +177,7 @@ fn installations(options: &Options) -> Result<Vec<Installation>> {
             .map(|folder| {
                 Ok(Installation {
                     real_device: options.real_device,
+                    device: options.device,
                     ..Installation::of(folder)?
                 })
             })
@@ -179,7 +187,10 @@ fn installations(options: &Options) -> Result<Vec<Installation>> {
         && options.torch.is_empty()
         && let Some(folder) = std::env::var_os("MEMSCOPE_TORCH_VENV")
     {
-        return Ok(vec![Installation::of(std::path::Path::new(&folder))?]);
+        return Ok(vec![Installation {
+            device: options.device,
+            ..Installation::of(std::path::Path::new(&folder))?
+        }]);
     }
     let pins = venv::pins()?;
     let versions: Vec<String> = if options.full {
@@ -205,6 +216,7 @@ fn installations(options: &Options) -> Result<Vec<Installation>> {
                 more: Vec::new(),
                 stripped: false,
                 real_device: false,
+                device: options.device,
             })
         })
         .collect()

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::Mode;
 use super::workload::Workload;
 use crate::live::{Ended, tied};
-use crate::process;
+use crate::{process, sim};
 
 /// What the wrapper says next.
 #[derive(Debug)]
@@ -42,9 +42,11 @@ pub struct Script {
 
 impl Script {
     /// Starts it; `folder` is for what it writes.
+    #[allow(clippy::too_many_arguments)]
     pub fn start(
         python: &Path,
         workload: &Workload,
+        device: sim::Device,
         variables: &[(String, String)],
         mode: Mode,
         folder: &Path,
@@ -61,7 +63,7 @@ impl Script {
             .arg(workload.needs.as_deref().unwrap_or_default())
             .arg(&workload.script)
             .envs(variables.iter().map(|(name, value)| (name, value)))
-            .envs(workload.variables.iter().map(|(name, value)| (name, value)))
+            .envs(workload.variables_of(device))
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

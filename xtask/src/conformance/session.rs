@@ -79,6 +79,7 @@ pub fn compare(
     let mut script = Script::start(
         &installation.python(),
         workload,
+        installation.device,
         &variables,
         mode,
         folder.path(),

@@ -72,6 +72,21 @@ impl Workload {
         Ok(())
     }
 
+    /// Its variables, as torch_npu knows them.
+    pub fn variables_of(&self, device: sim::Device) -> Vec<(String, String)> {
+        let mut variables = self.variables.clone();
+        if device == sim::Device::Npu {
+            for (name, _) in &mut variables {
+                if name == "PYTORCH_CUDA_ALLOC_CONF" {
+                    *name = "PYTORCH_NPU_ALLOC_CONF".to_owned();
+                }
+                *name = name.replace("SIMCUDA_", "SIMCANN_");
+            }
+            variables.push(("MEMSCOPE_ON_NPU".to_owned(), "1".to_owned()));
+        }
+        variables
+    }
+
     /// What it wants that only the simulated device is sure to have.
     pub fn simulated(&self) -> Option<String> {
         let simulated = self
@@ -86,8 +101,9 @@ impl Workload {
     }
 
     /// The simulated device that it wants.
-    pub fn device(&self) -> sim::Options {
+    pub fn device(&self, device: sim::Device) -> sim::Options {
         sim::Options {
+            device,
             devices: self.devices,
             device_size: self.device_size.clone(),
             ..sim::Options::default()

@@ -64,7 +64,7 @@ pub struct Options {
     pub arch: String,
 
     /// Whose functions the programs call: a stand-in for CUDA's, or the simulated CANN libraries
-    #[arg(long, default_value = "cuda", value_parser = DEVICES.map(|device| device.name))]
+    #[arg(long, default_value = "npu", value_parser = DEVICES.map(|device| device.name))]
     pub device: String,
 
     /// Another kernel than Debian's, such as one with larger pages (an uncompressed or EFI image)

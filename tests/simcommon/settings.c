@@ -98,7 +98,8 @@ static void read_plan(const char *text) {
     free(copy);
 }
 
-/* A list of numbers or names; like the real driver, stops at the first entry it cannot use. */
+/* A list of numbers or names; like the real driver, stops at the first entry it cannot use. CANN takes nothing
+ * of a list that does not ascend. */
 static void read_visible(const char *text) {
     int present = settings.present, count = 0;
     while (*text != 0 && count < present) {
@@ -106,6 +107,10 @@ static void read_visible(const char *text) {
         long number = sim_number_of_name(text, &end, present);
         if (number < 0) number = strtol(text, &end, 10);
         if (number < 0 || end == text || number >= present) break;
+        if (SIM_ASCENDING && count != 0 && number <= settings.physical[count - 1]) {
+            count = 0;
+            break;
+        }
         settings.physical[count++] = (int)number;
         if (*end != ',') break;
         text = end + 1;

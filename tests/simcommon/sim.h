@@ -19,8 +19,8 @@
 #include <sys/types.h>
 
 /* Defines SIM_DEVICE (the prefix), SIM_NAME (the same as a string), SIM_ENV (the prefix of settings),
- * SIM_VISIBLE (the variable that selects devices), and the errors of the lowest layer
- * SIM_OUT_OF_MEMORY and SIM_BROKEN (the operating system refuses). */
+ * SIM_VISIBLE (the variable that selects devices), SIM_ASCENDING (whether it must ascend), and the errors
+ * of the lowest layer SIM_OUT_OF_MEMORY and SIM_BROKEN (the operating system refuses). */
 #include "simdevice.h"
 
 #define EXPORT __attribute__((visibility("default")))

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::places::{build_folder, workload};
 use crate::program::run;
-use crate::sim::sim;
+use crate::sim::{acl_flags, sim};
 
 /// What to link with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +17,8 @@ pub enum Library {
     Runtime,
     /// The simulated driver.
     Driver,
+    /// The simulated AscendCL, runtime, HAL and mstx of an NPU.
+    Acl,
     /// Neither.
     None,
 }
@@ -36,10 +38,24 @@ const FLAGS: [&str; 9] = [
 
 fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathBuf {
     let source = workload(source);
+    let mut words: Vec<String> = Vec::new();
+    let needed = match library {
+        Library::Runtime => vec![sim().runtime(), sim().driver()],
+        Library::Driver => vec![sim().driver()],
+        Library::Acl => {
+            words.extend(acl_flags().iter().cloned());
+            Vec::new()
+        }
+        Library::None => Vec::new(),
+    };
+    if !needed.is_empty() {
+        words.extend(needed.iter().map(|file| file.display().to_string()));
+        words.push(format!("-Wl,-rpath,{}", sim().libraries().display()));
+    }
     let mut hasher = DefaultHasher::new();
     (
         std::fs::read(&source).unwrap(),
-        sim().libraries(),
+        &words,
         library,
         more,
         FLAGS,
@@ -63,16 +79,8 @@ fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathB
         .arg("-o")
         .arg(aside.as_os_str())
         .arg(&source)
-        .args(more);
-    let needed = match library {
-        Library::Runtime => vec![sim().runtime(), sim().driver()],
-        Library::Driver => vec![sim().driver()],
-        Library::None => Vec::new(),
-    };
-    command.args(&needed);
-    if !needed.is_empty() {
-        command.arg(format!("-Wl,-rpath,{}", sim().libraries().display()));
-    }
+        .args(more)
+        .args(&words);
     command.args(["-lpthread", "-ldl"]);
     let (status, _, errors) = run(command, Duration::from_secs(60));
     assert!(status.success(), "cc: {errors}");

@@ -1,4 +1,4 @@
-//! The simulated CUDA device and the Python environment that goes with it.
+//! The simulated devices and the Python environment that goes with them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,64 @@ use std::time::Duration;
 use crate::places::{root, workload};
 use crate::program::run;
 
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// CUDA.
+    Cuda,
+    /// CANN, with torch_npu.
+    Npu,
+}
+
+impl Device {
+    /// As `cargo xtask sim --device` and PyTorch call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::Cuda => "cuda",
+            Device::Npu => "npu",
+        }
+    }
+
+    /// What the names of its settings begin with.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Device::Cuda => "SIMCUDA_",
+            Device::Npu => "SIMCANN_",
+        }
+    }
+}
+
 /// What `cargo xtask sim` gives.
 pub struct Sim {
+    device: Device,
     variables: Vec<(String, String)>,
     python: PathBuf,
     libraries: PathBuf,
 }
 
-/// The simulated device; found out once.
+/// The simulated CUDA device; found out once.
 pub fn sim() -> &'static Sim {
-    static SIM: OnceLock<Sim> = OnceLock::new();
-    SIM.get_or_init(Sim::find)
+    sim_of(Device::Cuda)
+}
+
+/// A simulated device; found out once.
+pub fn sim_of(device: Device) -> &'static Sim {
+    static CUDA: OnceLock<Sim> = OnceLock::new();
+    static NPU: OnceLock<Sim> = OnceLock::new();
+    let sim = match device {
+        Device::Cuda => &CUDA,
+        Device::Npu => &NPU,
+    };
+    sim.get_or_init(|| Sim::find(device))
+}
+
+/// The words with which `cc` compiles a C program that uses AscendCL; found out once.
+pub(crate) fn acl_flags() -> &'static [String] {
+    static FLAGS: OnceLock<Vec<String>> = OnceLock::new();
+    FLAGS.get_or_init(|| {
+        let words = xtask(&["--device", Device::Npu.name(), "--c-flags"]);
+        words.split_whitespace().map(str::to_owned).collect()
+    })
 }
 
 /// Runs `cargo xtask sim ARGUMENTS`. Builds the libraries where that is needed, so it may take a while.
@@ -48,28 +95,35 @@ fn xtask(arguments: &[&str]) -> String {
 }
 
 impl Sim {
-    fn find() -> Sim {
-        let variables: Vec<(String, String)> = xtask(&["--print-env"])
+    fn find(device: Device) -> Sim {
+        let chosen = ["--device", device.name()];
+        let variables: Vec<(String, String)> = xtask(&[&chosen[..], &["--print-env"]].concat())
             .lines()
             .filter_map(|line| line.split_once('='))
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
-        let preload = variables
-            .iter()
-            .find(|(name, _)| name == "LD_PRELOAD")
-            .map(|(_, value)| value.as_str());
-        let runtime = preload
-            .unwrap_or_default()
-            .split(':')
-            .find(|file| file.contains("libcudart.so"));
-        let libraries = Path::new(runtime.expect("LD_PRELOAD names libcudart"))
-            .parent()
-            .unwrap()
-            .to_owned();
-        let python = xtask(&["--", "python", "-Sc", "import sys; print(sys.executable)"])
+        let value = |wanted: &str| {
+            let found = variables.iter().find(|(name, _)| name == wanted);
+            found.map_or("", |(_, value)| value.as_str())
+        };
+        let libraries = match device {
+            Device::Cuda => {
+                let runtime = value("LD_PRELOAD")
+                    .split(':')
+                    .find(|file| file.contains("libcudart.so"));
+                Path::new(runtime.expect("LD_PRELOAD names libcudart"))
+                    .parent()
+                    .unwrap()
+                    .to_owned()
+            }
+            Device::Npu => Path::new(value("ASCEND_HOME_PATH")).join("lib64"),
+        };
+        let script = "import sys; print(sys.executable)";
+        let python = xtask(&[&chosen[..], &["--", "python", "-Sc", script]].concat())
             .trim()
             .into();
         Sim {
+            device,
             variables,
             python,
             libraries,
@@ -104,12 +158,24 @@ impl Sim {
 
     /// The simulated runtime.
     pub fn runtime(&self) -> PathBuf {
-        self.library("libcudart.so.")
+        match self.device {
+            Device::Cuda => self.library("libcudart.so."),
+            Device::Npu => self.libraries.join("libruntime.so"),
+        }
     }
 
-    /// The simulated driver.
+    /// The simulated driver: the HAL of an NPU.
     pub fn driver(&self) -> PathBuf {
-        self.library("libcuda.so.")
+        match self.device {
+            Device::Cuda => self.library("libcuda.so."),
+            Device::Npu => self.libraries.join("libascend_hal.so"),
+        }
+    }
+
+    /// A variable of the environment that it makes.
+    pub fn variable(&self, wanted: &str) -> Option<&str> {
+        let found = self.variables.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.as_str())
     }
 
     /// The folder that the `torch` package is in.
@@ -137,6 +203,7 @@ impl Sim {
         command
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("PYTHONUNBUFFERED", "1")
+            .env("MEMSCOPE_TEST_DEVICE", self.device.name())
             .env("OMP_NUM_THREADS", "1");
         command
     }
@@ -146,7 +213,7 @@ impl Sim {
     pub fn native(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, value) in &self.variables {
-            if name.starts_with("SIMCUDA_") {
+            if name.starts_with(self.device.prefix()) {
                 command.env(name, value);
             }
         }

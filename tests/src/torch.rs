@@ -9,7 +9,8 @@ use crate::build::{Library, library};
 use crate::daemon::Daemon;
 use crate::places::scratch;
 use crate::program::Program;
-use crate::{coverage, device, number, sim};
+use crate::sim::{Device, sim_of};
+use crate::{coverage, device, number};
 
 /// Codes of coverage that take back that every block is known.
 const NOT_KNOWN: [&str; 8] = [
@@ -33,7 +34,12 @@ pub struct Torch {
 impl Torch {
     /// Starts one with these environment variables and waits until PyTorch is loaded.
     pub fn start(variables: &[(&str, &str)]) -> Torch {
-        let mut command = sim().python("agent.py");
+        Torch::start_on(Device::Cuda, variables)
+    }
+
+    /// The same on this device. Its tensors, and what it says of its memory, are that device's.
+    pub fn start_on(device: Device, variables: &[(&str, &str)]) -> Torch {
+        let mut command = sim_of(device).python("agent.py");
         command.envs(variables.iter().copied());
         Torch::from_command(command)
     }

@@ -20,6 +20,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+# Where tensors live, "cuda" or "npu", and PyTorch's module for it.
+DEVICE = os.environ.get("MEMSCOPE_TEST_DEVICE", "cuda")
+gpu = getattr(torch, DEVICE)
+
 COMMANDS = {}
 KEPT = {}
 STATE = {}
@@ -39,16 +43,16 @@ def say(**fields):
 
 def totals():
     """What the allocator itself says; None where the backend does not say it."""
-    if not torch.cuda.is_initialized():
+    if not gpu.is_initialized():
         return []
     found = []
-    for device in range(torch.cuda.device_count()):
+    for device in range(gpu.device_count()):
         try:
             found.append(
                 {
                     "device": device,
-                    "allocated": torch.cuda.memory_allocated(device),
-                    "reserved": torch.cuda.memory_reserved(device),
+                    "allocated": gpu.memory_allocated(device),
+                    "reserved": gpu.memory_reserved(device),
                 }
             )
         except Exception:  # noqa: BLE001: a pluggable allocator need not have statistics
@@ -58,8 +62,8 @@ def totals():
 
 @command
 def init(device="0"):
-    torch.cuda.init()
-    torch.cuda.set_device(int(device))
+    gpu.init()
+    gpu.set_device(int(device))
 
 
 @command
@@ -72,25 +76,25 @@ def history(kind=None):
     """Turns PyTorch's own recorder on; `bare` without stacks, `native` also with those of compiled code."""
     context = None if kind == "bare" else "all"
     stacks = "all" if kind == "native" else "python"
-    torch.cuda.memory._record_memory_history(context=context, max_entries=3_000_000, stacks=stacks)
+    gpu.memory._record_memory_history(context=context, max_entries=3_000_000, stacks=stacks)
 
 
 @command
 def end_history():
-    torch.cuda.memory._record_memory_history(enabled=None)
+    gpu.memory._record_memory_history(enabled=None)
 
 
 @command
 def history_counts():
     """Entries of PyTorch's own history by action."""
-    traces = torch.cuda.memory._snapshot()["device_traces"]
+    traces = gpu.memory._snapshot()["device_traces"]
     return {"counts": collections.Counter(entry["action"] for trace in traces for entry in trace)}
 
 
 @command
 def trace():
     """PyTorch's own history, device by device."""
-    snapshot = torch.cuda.memory._snapshot()
+    snapshot = gpu.memory._snapshot()
     traces = []
     for device in snapshot["device_traces"]:
         entries = []
@@ -118,9 +122,9 @@ def comparable(snapshot):
 @command
 def dump(file, protocol):
     """PyTorch's own snapshot as a file: a pickle of this protocol, or JSON, or a pickle of the segments alone."""
-    snapshot = torch.cuda.memory._snapshot()
+    snapshot = gpu.memory._snapshot()
     if protocol == "list":
-        snapshot, protocol = torch.cuda.memory_snapshot(), "4"
+        snapshot, protocol = gpu.memory_snapshot(), "4"
     if protocol == "json":
         with open(file, "w", encoding="utf-8") as opened:
             json.dump(snapshot, opened)
@@ -134,7 +138,7 @@ def compare(file):
     """The segments of an exported snapshot, and PyTorch's own."""
     with open(file, "rb") as opened:
         exported = pickle.load(opened)
-    own = torch.cuda.memory._snapshot()
+    own = gpu.memory._snapshot()
     traces = [len(trace) for trace in exported["device_traces"]]
     return {"exported": comparable(exported), "own": comparable(own), "traces": traces}
 
@@ -143,7 +147,7 @@ def compare(file):
 def mark():
     """From here on an observer that is attached sees everything: the next entry of each device's trace is the first
     that both have."""
-    MARKS[:] = [len(trace) for trace in torch.cuda.memory._snapshot()["device_traces"]]
+    MARKS[:] = [len(trace) for trace in gpu.memory._snapshot()["device_traces"]]
 
 
 @command
@@ -153,7 +157,7 @@ def moment(file):
     time.sleep(0.005)
     taken = time.time_ns()
     time.sleep(0.005)
-    snapshot = torch.cuda.memory._snapshot()
+    snapshot = gpu.memory._snapshot()
     with open(file, "wb") as opened:
         pickle.dump({"marks": MARKS, "snapshot": snapshot}, opened)
     return {"unix_ns": taken}
@@ -165,9 +169,9 @@ def model():
         torch.manual_seed(0)
         layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
         layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        STATE["model"] = nn.Sequential(layers, nn.Flatten(), nn.Linear(64 * 128, 10)).cuda()
+        STATE["model"] = nn.Sequential(layers, nn.Flatten(), nn.Linear(64 * 128, 10)).to(DEVICE)
         STATE["optimizer"] = torch.optim.AdamW(STATE["model"].parameters())
-        STATE["side"] = torch.cuda.Stream()
+        STATE["side"] = gpu.Stream()
     return STATE["model"], STATE["optimizer"], STATE["side"]
 
 
@@ -176,11 +180,11 @@ def train(steps="1"):
     """Training steps, each with a batch that a side stream prepares."""
     network, optimizer, side = model()
     for _ in range(int(steps)):
-        with torch.cuda.stream(side):
-            batch = torch.randn(8, 64, 128).pin_memory().to("cuda", non_blocking=True)
-        torch.cuda.current_stream().wait_stream(side)
-        batch.record_stream(torch.cuda.current_stream())
-        labels = torch.randint(0, 10, (8,), device="cuda")
+        with gpu.stream(side):
+            batch = torch.randn(8, 64, 128).pin_memory().to(DEVICE, non_blocking=True)
+        gpu.current_stream().wait_stream(side)
+        batch.record_stream(gpu.current_stream())
+        labels = torch.randint(0, 10, (8,), device=DEVICE)
         loss = functional.cross_entropy(network(batch), labels)
         loss.backward()
         optimizer.step()
@@ -203,7 +207,7 @@ def compare_frames(file):
     """The frames of every allocation of an exported snapshot, against PyTorch's own."""
     with open(file, "rb") as opened:
         exported = allocations(pickle.load(opened))
-    own = allocations(torch.cuda.memory._snapshot())
+    own = allocations(gpu.memory._snapshot())
     count = min(len(exported), len(own))
     pairs = list(zip(exported[-count:], own[-count:]))
     # At level blocks the sizes are rounded.
@@ -248,7 +252,7 @@ def compare_mixed(file):
 
     with open(file, "rb") as opened:
         exported = allocations(pickle.load(opened))
-    own = allocations(torch.cuda.memory._snapshot())
+    own = allocations(gpu.memory._snapshot())
     count = min(len(exported), len(own))
     pairs = list(zip(exported[-count:], own[-count:]))
     python = [[[f for f in one[2] if is_python(f)] for one in pair] for pair in pairs]
@@ -296,7 +300,7 @@ def compare_natives(file, most):
 
     with open(file, "rb") as opened:
         exported = allocations(pickle.load(opened))
-    own = allocations(torch.cuda.memory._snapshot())
+    own = allocations(gpu.memory._snapshot())
     count = min(len(exported), len(own))
     total = equal = wrong = unnamed = 0
     different, empty = [], 0
@@ -328,7 +332,7 @@ def compare_natives(file, most):
 
 
 def take(size=1000):
-    return torch.empty(size, dtype=torch.uint8, device="cuda")
+    return torch.empty(size, dtype=torch.uint8, device=DEVICE)
 
 
 def descend(depth):
@@ -394,7 +398,7 @@ def shapes(depth="150"):
     worker = threading.Thread(target=functools.partial(descend, 3), name="worker")
     worker.start()
     worker.join()
-    x = torch.ones(4, device="cuda", requires_grad=True)
+    x = torch.ones(4, device=DEVICE, requires_grad=True)
     Doubles.apply(x).sum().backward()
 
 
@@ -422,7 +426,7 @@ def oom(times="1"):
     """Runs out of memory and goes on."""
     for _ in range(int(times)):
         try:
-            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+            torch.empty(1 << 50, dtype=torch.uint8, device=DEVICE)
         except RuntimeError as error:  # without the pool it is not an OutOfMemoryError
             # torch 2.4 with the stream-ordered backend says only "Allocation on device".
             said = str(error)
@@ -433,25 +437,25 @@ def oom(times="1"):
 
 @command
 def empty_cache():
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
+    gpu.synchronize()
+    gpu.empty_cache()
 
 
 @command
 def memory_stats(device="0"):
     """PyTorch's own statistics."""
-    return {"stats": torch.cuda.memory_stats(int(device))}
+    return {"stats": gpu.memory_stats(int(device))}
 
 
 @command
 def alloc(name, size, device="0"):
-    KEPT[name] = torch.empty(int(size), dtype=torch.uint8, device=f"cuda:{device}")
+    KEPT[name] = torch.empty(int(size), dtype=torch.uint8, device=f"{DEVICE}:{device}")
     return {"address": KEPT[name].data_ptr()}
 
 
 @command
 def allocs(name, count, size):
-    KEPT[name] = [torch.empty(int(size), dtype=torch.uint8, device="cuda") for _ in range(int(count))]
+    KEPT[name] = [torch.empty(int(size), dtype=torch.uint8, device=DEVICE) for _ in range(int(count))]
 
 
 @command
@@ -463,7 +467,7 @@ def free(name):
 def churn(pairs):
     """Allocations that are freed at once."""
     for _ in range(int(pairs)):
-        torch.empty(1000, dtype=torch.uint8, device="cuda")
+        torch.empty(1000, dtype=torch.uint8, device=DEVICE)
 
 
 @command
@@ -476,7 +480,7 @@ def threads(count, rounds):
         try:
             for turn in range(int(rounds)):
                 size = 1000 + 7919 * ((number * 31 + turn * 17) % 97)
-                boxes[(number + turn) % len(boxes)].put(torch.empty(size, dtype=torch.uint8, device="cuda"))
+                boxes[(number + turn) % len(boxes)].put(torch.empty(size, dtype=torch.uint8, device=DEVICE))
                 if turn % 3:
                     try:
                         boxes[number].get_nowait()
@@ -501,7 +505,7 @@ def leak(steps, size, pause_ms, kept="all"):
     held = KEPT.setdefault("leak", [])
     for _ in range(int(steps)):
         train()
-        held.append(torch.empty(int(size), dtype=torch.uint8, device="cuda"))
+        held.append(torch.empty(int(size), dtype=torch.uint8, device=DEVICE))
         if kept != "all":
             del held[: -int(kept)]
         time.sleep(int(pause_ms) / 1000)
@@ -540,8 +544,8 @@ def import_memory(text):
 @command
 def pluggable(path):
     """Exchanges the allocator, before it is used."""
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "give", "take_back")
-    torch.cuda.memory.change_current_allocator(allocator)
+    allocator = gpu.memory.CUDAPluggableAllocator(path, "give", "take_back")
+    gpu.memory.change_current_allocator(allocator)
 
 
 @command

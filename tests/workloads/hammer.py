@@ -6,12 +6,17 @@ interface, and nothing but the allocator's own lock is between them.
 """
 
 import ctypes
+import os
 import pathlib
 import random
 import threading
 import time
 
 import torch
+
+# Where tensors live, "cuda" or "npu", and PyTorch's module for it. `native` knows CUDA only.
+DEVICE = os.environ.get("MEMSCOPE_TEST_DEVICE", "cuda")
+gpu = getattr(torch, DEVICE)
 
 SLOTS = 24
 
@@ -55,7 +60,7 @@ class Python:
         self.pause = 0
         self.errors = []
         self.shared = [None] * 64
-        self.side = torch.cuda.Stream()
+        self.side = gpu.Stream()
         for _ in range(count):
             self.gate.start(self.work)
 
@@ -67,16 +72,16 @@ class Python:
     def work(self, number):
         chance = random.Random(number)
         own = [None] * SLOTS
-        stream = self.side if number % 2 else torch.cuda.current_stream()
+        stream = self.side if number % 2 else gpu.current_stream()
         try:
-            with torch.cuda.stream(stream):
+            with gpu.stream(stream):
                 while True:
                     self.gate.pause(number)
                     if self.pause:
                         time.sleep(self.pause / 1e6)
                     slot = chance.randrange(SLOTS)
                     if own[slot] is None:
-                        own[slot] = torch.empty(self.size(chance), dtype=torch.uint8, device="cuda")
+                        own[slot] = torch.empty(self.size(chance), dtype=torch.uint8, device=DEVICE)
                         if chance.randrange(8) == 0:
                             own[slot].record_stream(self.side)
                     elif chance.randrange(4) == 0:
@@ -134,7 +139,7 @@ class Hammer:
     """Threads of one kind, and one that empties the cache now and then so that segments go as well."""
 
     def __init__(self, kind, count, library=None):
-        torch.cuda.init()
+        gpu.init()
         self.count = count
         self.threads = Native(library, count) if kind == "native" else Python(count)
         self.sweeper = Gate()
@@ -145,7 +150,7 @@ class Hammer:
         while True:
             self.sweeper.pause(number)
             if self.threads.operations() >= due:
-                torch.cuda.empty_cache()
+                gpu.empty_cache()
                 due = self.threads.operations() + 5000
             time.sleep(0.002)
 

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::{house, process, setup};
+use crate::{house, process, selftest, setup, sim};
 
 /// What to run.
 #[derive(Args, Clone, Default)]
@@ -92,6 +92,20 @@ pub fn run(options: &Options) -> Result<()> {
     } else if !root {
         left_out = Some("loading BPF programs needs root, and this is not root");
     } else {
+        if options.only.is_none() {
+            for device in [sim::Device::Cuda, sim::Device::Npu] {
+                step(
+                    &mut tally,
+                    &format!("the simulated device itself: {device:?}"),
+                    |_| {
+                        selftest::run(&sim::Options {
+                            device,
+                            ..sim::Options::default()
+                        })
+                    },
+                );
+            }
+        }
         step(&mut tally, "programs for the end-to-end tests", |_| {
             process::run(process::command("cargo").args([
                 "build",

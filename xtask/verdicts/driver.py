@@ -16,6 +16,9 @@ torch.cuda.MemPool) names: `lacking`. It ends with its input.
 With --pace each step is followed by so many milliseconds in which nothing happens: the simulated device takes no time for its
 work. With --by-line PyTorch's own recorder runs, and an answer has `lines` as well: for each line of the script what lives of
 what it allocated, as [blocks, bytes]. A line is the innermost one of the script's file, and "none" where there is none.
+
+With MEMSCOPE_ON_NPU in the environment the script runs on an NPU: torch_npu's own transfer_to_npu gives it torch.npu
+where it says torch.cuda.
 """
 
 import argparse
@@ -26,6 +29,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 
 heard = os.fdopen(os.dup(0), "r")
 said = os.fdopen(os.dup(1), "w")
@@ -94,6 +98,10 @@ def main():
     arguments.add_argument("--pace", type=int, default=0)
     arguments.add_argument("script", type=os.path.abspath)
     arguments = arguments.parse_args()
+    if "MEMSCOPE_ON_NPU" in os.environ:
+        warnings.simplefilter("ignore")
+        from torch_npu.contrib import transfer_to_npu  # noqa: F401: importing it is the transfer
+
     by_line, script = arguments.by_line, arguments.script
     if arguments.needs and not has(arguments.needs):
         say(lacking=arguments.needs)

@@ -6,6 +6,7 @@
 #define SIM_NAME "simcann"
 #define SIM_ENV "SIMCANN"
 #define SIM_VISIBLE "ASCEND_RT_VISIBLE_DEVICES"
+#define SIM_ASCENDING 1
 
 /* The lowest layer is the HAL. */
 enum {

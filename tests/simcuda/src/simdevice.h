@@ -6,6 +6,7 @@
 #define SIM_NAME "simcuda"
 #define SIM_ENV "SIMCUDA"
 #define SIM_VISIBLE "CUDA_VISIBLE_DEVICES"
+#define SIM_ASCENDING 0
 
 enum {
     SIM_OUT_OF_MEMORY = 2, /* CUDA_ERROR_OUT_OF_MEMORY */

@@ -47,6 +47,8 @@ pub struct How {
     pub pace: u64,
     /// Whether it runs on this machine's GPU.
     pub real_device: bool,
+    /// What its devices are.
+    pub device: sim::Device,
     /// How long each answer may take.
     pub patience: Duration,
 }
@@ -64,6 +66,7 @@ impl Driver {
     /// Starts it as one of the workload's ranks; `folder` is for what it writes. It is importing when this returns.
     pub fn start(how: &How, workload: &Workload, rank: u32, folder: &Path) -> Result<Driver> {
         let device = sim::Options {
+            device: how.device,
             devices: (workload.ranks > 1).then_some(workload.ranks),
             ..sim::Options::default()
         };
@@ -84,6 +87,7 @@ impl Driver {
             .args(workload.needs.iter().flat_map(|what| ["--needs", what]))
             .arg(&workload.script)
             .envs(variables)
+            .envs((how.device == sim::Device::Npu).then_some(("MEMSCOPE_ON_NPU", "1")))
             .env("RANK", rank.to_string())
             .env("LOCAL_RANK", rank.to_string())
             .env("WORLD_SIZE", workload.ranks.to_string())

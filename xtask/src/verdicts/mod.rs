@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 
-use crate::{live, venv};
+use crate::{live, sim, venv};
 use seeds::Seeds;
 use session::Course;
 use table::Table;
@@ -56,6 +56,10 @@ pub struct Options {
     /// Let nothing happen for so many milliseconds after each step: the simulated device takes no time for its work
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub pace: u64,
+
+    /// What the scripts run on; an NPU with torch_npu, which gives a script that says `cuda` its own devices
+    #[arg(long, value_enum, default_value_t, conflicts_with = "real_device")]
+    pub device: sim::Device,
 
     /// On this machine's GPU instead of the simulated one, with the PyTorch in $MEMSCOPE_TORCH_VENV; scripts of several
     /// ranks are left out
@@ -124,6 +128,7 @@ pub fn run(options: &Options) -> Result<()> {
         by_line: options.truth,
         pace: options.pace,
         real_device: options.real_device,
+        device: options.device,
         patience: Duration::from_secs(options.timeout),
     };
     if options.truth {

@@ -171,7 +171,7 @@ mod tests {
         // The folder first, then what lies in it.
         let (folder, file) = (text.find("\0a\0").or(text.find("a\0")), text.find("a/b\0"));
         assert!(folder < file && file < text.find("TRAILER!!!\0"));
-        assert!(text.contains("12345\0\0\0070701"));
+        assert!(text.contains(concat!("12345\0\0\0", "070701")));
     }
 
     #[test]

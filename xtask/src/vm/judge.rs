@@ -160,6 +160,7 @@ fn has(line: &str, chain: &[&str]) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

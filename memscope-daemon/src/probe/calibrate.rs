@@ -87,11 +87,7 @@ const FREE_REQUESTED: i32 = 1;
 /// How far into a block the address field is looked for.
 const BLOCK_SPAN: usize = 192;
 /// Bits of an address of user space. On aarch64 what the kernel chooses lies in the upper half of them.
-const ADDRESS_BITS: u32 = if cfg!(target_arch = "aarch64") {
-    48
-} else {
-    47
-};
+const ADDRESS_BITS: u32 = 47 + cfg!(target_arch = "aarch64") as u32;
 /// How far into the allocator object its statistics are looked for.
 const OBJECT_SPAN: usize = 4096;
 /// A `Stat`: current, peak, allocated and freed, 64-bit numbers each.

@@ -325,6 +325,19 @@ def communicators():
     assert owned()[HCCL] == 0, owned()
 
 
+@case()
+def memory_regions():
+    """torch_npu tells of each block through mstx when a library of this name is preloaded, and not otherwise."""
+    script = "import torch; a = torch.ones(1000, device='npu'); del a"
+    hook = os.path.join(os.environ["ASCEND_HOME_PATH"], "lib64", "libascend_kernel_hook.so")
+    for preload in ("", hook):
+        environment = dict(os.environ, LD_PRELOAD=preload, SIMCANN_TRACE_STUBS="1")
+        run = subprocess.run([sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True, check=True)
+        said = collections.Counter(line.split()[-1] for line in run.stderr.splitlines() if "stub mstx" in line)
+        assert (said["mstxMemRegionsRegister"] > 0) == bool(preload), said
+        assert said["mstxMemRegionsRegister"] == said["mstxMemRegionsUnregister"], said
+
+
 @case(SIMCANN_EVENT_DELAY_US="50000")
 def late_events():
     side = torch.npu.Stream()

@@ -113,7 +113,11 @@ pub fn run(options: &Options) -> Result<()> {
     let Some((program, arguments)) = options.command.split_first() else {
         bail!("no command; for example: cargo xtask sim -- python train.py");
     };
-    let program = resolve(program, &venv::locate(options.torch.as_deref())?);
+    let program = if is_python(program) {
+        resolve(program, &venv::locate(options.torch.as_deref())?)
+    } else {
+        PathBuf::from(program)
+    };
     let error = Command::new(&program)
         .args(arguments)
         .envs(variables)
@@ -124,7 +128,17 @@ pub fn run(options: &Options) -> Result<()> {
 /// The environment variables under which a program finds the simulated device. Builds the libraries if
 /// that is needed.
 pub fn environment(options: &Options) -> Result<Vec<(String, String)>> {
-    environment_of(&venv::locate(options.torch.as_deref())?, options)
+    let found = venv::locate(options.torch.as_deref());
+    let is_native = options.command.first().is_some_and(|it| !is_python(it));
+    if found.is_err() && options.device == Device::Npu && is_native {
+        // Its libraries need no PyTorch, nor do most programs.
+        options.check()?;
+        let libraries = simcann::build(&options.compiler(), None)?;
+        let mut variables = installation_of(&libraries)?;
+        settings(options, &mut variables)?;
+        return Ok(variables);
+    }
+    environment_of(&found?, options)
 }
 
 /// The same for a PyTorch that is named by its folder.
@@ -150,23 +164,28 @@ fn cuda(installation: &Path, options: &Options) -> Result<Vec<(String, String)>>
     ])
 }
 
-/// As CANN's own script sets them, and the folder of torch_npu. `import torch` finds and loads it.
-fn npu(installation: &Path, options: &Options) -> Result<Vec<(String, String)>> {
-    let torch_npu = venv::locate_npu(options.torch.as_deref(), installation)?;
-    let libraries = simcann::build(&options.compiler(), Some(&torch_npu))?;
+/// As CANN's own script sets them.
+fn installation_of(libraries: &simcann::Libraries) -> Result<Vec<(String, String)>> {
     let home = text(&libraries.home)?;
-    let mut variables = vec![
+    Ok(vec![
         (
             "LD_LIBRARY_PATH".to_owned(),
             before("LD_LIBRARY_PATH", text(&libraries.folder())?),
         ),
         ("ASCEND_HOME_PATH".to_owned(), home.clone()),
         ("ASCEND_OPP_PATH".to_owned(), format!("{home}/opp")),
-        (
-            "PYTHONPATH".to_owned(),
-            before("PYTHONPATH", text(&torch_npu)?),
-        ),
-    ];
+    ])
+}
+
+/// The same, and the folder of torch_npu. `import torch` finds and loads it.
+fn npu(installation: &Path, options: &Options) -> Result<Vec<(String, String)>> {
+    let torch_npu = venv::locate_npu(options.torch.as_deref(), installation)?;
+    let libraries = simcann::build(&options.compiler(), Some(&torch_npu))?;
+    let mut variables = installation_of(&libraries)?;
+    variables.push((
+        "PYTHONPATH".to_owned(),
+        before("PYTHONPATH", text(&torch_npu)?),
+    ));
     if options.mstx {
         variables.push(("LD_PRELOAD".to_owned(), preload(vec![libraries.hook()])?));
     }
@@ -265,8 +284,12 @@ impl Options {
 
 /// `python` and `python3` are the environment's; everything else is looked up as usual.
 pub fn resolve(program: &OsString, environment: &Path) -> PathBuf {
-    if program == "python" || program == "python3" {
+    if is_python(program) {
         return environment.join("bin").join(program);
     }
     PathBuf::from(program)
+}
+
+fn is_python(program: &OsString) -> bool {
+    program == "python" || program == "python3"
 }

@@ -199,3 +199,28 @@ EXPORT aclError aclrtMemsetAsync(void *pointer, size_t most, int32_t value, size
     (void)stream;
     return aclrtMemset(pointer, most, value, bytes);
 }
+
+EXPORT aclError aclrtMemcpy2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, aclrtMemcpyKind kind) {
+    (void)kind;
+    if (width > to_pitch || width > from_pitch) return ACL_ERROR_INVALID_PARAM;
+    for (size_t row = 0; row < height; row++) {
+        int result = copy("aclrtMemcpy2d", (char *)to + row * to_pitch, width, (const char *)from + row * from_pitch,
+                          width);
+        if (result != 0) return result;
+    }
+    return ACL_SUCCESS;
+}
+
+EXPORT aclError aclrtMemcpy2dAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                                   size_t height, aclrtMemcpyKind kind, aclrtStream stream) {
+    (void)stream;
+    return aclrtMemcpy2d(to, to_pitch, from, from_pitch, width, height, kind);
+}
+
+/* Nothing is cached between the program and a device. */
+EXPORT aclError aclrtMemFlush(void *pointer, size_t size) {
+    return pointer && size != 0 ? ACL_SUCCESS : ACL_ERROR_INVALID_PARAM;
+}
+
+EXPORT aclError aclrtMemInvalidate(void *pointer, size_t size) { return aclrtMemFlush(pointer, size); }

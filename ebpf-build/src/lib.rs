@@ -37,7 +37,9 @@ pub enum BuildError {
         tools: PathBuf,
     },
     /// The architecture has no register layout in `memscope-ebpf`.
-    #[error("memscope's BPF programs do not know the registers of {0}; x86_64 is supported")]
+    #[error(
+        "memscope's BPF programs do not know the registers of {0}; x86_64 and aarch64 are supported"
+    )]
     Architecture(String),
     /// A program could not be started.
     #[error("{program} could not be started")]
@@ -56,13 +58,18 @@ pub enum BuildError {
     },
 }
 
+/// The architectures whose registers the programs know.
+pub const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
+
 /// Builds the object for programs that trace processes of `arch` and returns its path.
 ///
-/// `root` is the workspace; build products go to `target_dir`.
+/// `root` is the workspace; build products go to a folder of their own in `target_dir` for each architecture, since
+/// builds for several may be under way.
 pub fn build(root: &Path, arch: &str, target_dir: &Path) -> Result<PathBuf, BuildError> {
-    if arch != "x86_64" {
+    if !ARCHITECTURES.contains(&arch) {
         return Err(BuildError::Architecture(arch.to_owned()));
     }
+    let target_dir = target_dir.join(arch);
     let toolchain = find_toolchain()?;
     let tools = root.join("target/tools/bin");
     let linker = find_linker(&tools)?;
@@ -102,7 +109,7 @@ pub fn build(root: &Path, arch: &str, target_dir: &Path) -> Result<PathBuf, Buil
         .args(["build", "--release", "--locked"])
         .args(["-Z", "build-std=core", "--target", "bpfel-unknown-none"])
         .arg("--target-dir")
-        .arg(target_dir)
+        .arg(&target_dir)
         .output()
         .map_err(|source| BuildError::Start {
             program: "cargo".to_owned(),

@@ -48,7 +48,7 @@ pub const WATCH_ALL: u32 = 1;
 /// "No place known that holds the block." Places below [`PLACE_STACK`] are indices into the
 /// calibration record's registers, those from it on are words of its stack.
 pub const NOWHERE: u8 = 0xff;
-/// Place of the first stack word (the return address).
+/// Place of the first stack word (on x86-64 the return address).
 pub const PLACE_STACK: u8 = 16;
 
 /// How many processes can be traced at a time.

@@ -22,8 +22,10 @@ pub const RULE_END: u8 = 4;
 /// Not to be unwound: no information about this code, or of a kind that is not understood.
 pub const RULE_STOP: u8 = 5;
 
-/// How a frame leads to the one that called it. The return address lies in the word below the canonical
-/// frame address, the caller's stack pointer is that address.
+/// How a frame leads to the one that called it. The caller's stack pointer is the canonical frame address.
+///
+/// On x86-64 the return address lies in the word below it. On aarch64 it lies in the frame record, behind the
+/// caller's frame pointer; or alone ([`Rule::return_only`]).
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule(pub u64);
@@ -58,7 +60,13 @@ impl Rule {
         (self.0 >> 16) as u16 as i16 as i64
     }
 
-    /// That place is counted from the frame pointer.
+    /// On aarch64, the place holds the return address alone, and the frame pointer was not touched.
+    #[inline(always)]
+    pub const fn return_only(self) -> bool {
+        self.0 & 0x100 != 0
+    }
+
+    /// On x86-64, that place is counted from the frame pointer.
     #[inline(always)]
     pub const fn bp_from_bp(self) -> bool {
         self.0 & 0x100 != 0

@@ -193,11 +193,11 @@ pub struct CalibrationRecord {
     /// The trace entry itself.
     pub trace: TraceRecord,
     /// Registers that may still hold the caller's values: rbx, rbp, r12, r13, r14, r15, rax, r10,
-    /// r11.
+    /// r11; on aarch64 x19 to x27.
     pub registers: [u64; CALIBRATION_REGISTERS],
     /// Return address: which call site it was.
     pub caller: u64,
-    /// Words of the caller's frame, from the return address's own word upwards.
+    /// Words of the caller's frame; on x86-64 the first is the return address.
     pub stack: [u64; CALIBRATION_STACK],
 }
 

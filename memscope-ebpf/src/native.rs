@@ -89,6 +89,7 @@ pub struct Place {
     ip: u64,
     sp: u64,
     bp: u64,
+    link: u64,
     entry: bool,
 }
 
@@ -100,6 +101,7 @@ pub fn at_entry(ctx: &ProbeContext) -> Place {
         ip,
         sp,
         bp,
+        link: read::link(ctx),
         entry: true,
     }
 }
@@ -112,6 +114,7 @@ pub fn at_return(ctx: &ProbeContext) -> Place {
         ip,
         sp,
         bp,
+        link: 0,
         entry: false,
     }
 }
@@ -215,6 +218,9 @@ extern "C" fn step_native(_index: u64, context: *mut Context) -> i64 {
         walk.end = STOPPED;
         return 1;
     }
+    if read::RULES_NAME_RECORDS {
+        return step_record(natives, walk, rule, frame);
+    }
     let below = frame.wrapping_sub(BELOW as u64);
     if below.wrapping_sub(walk.base) > walk.reach {
         if refill(natives, below) {
@@ -248,6 +254,39 @@ extern "C" fn step_native(_index: u64, context: *mut Context) -> i64 {
     0
 }
 
+/// The rest of a step where return addresses lie in frame records, of which a rule says the place.
+#[inline(always)]
+fn step_record(natives: *mut Natives, walk: &mut Native, rule: Rule, frame: u64) -> i64 {
+    let record = frame.wrapping_add(rule.bp() as u64);
+    // Without a place, the address never left its register: that is no caller's.
+    if rule.bp() >= 0 || record < walk.sp {
+        walk.end = STOPPED;
+        return 1;
+    }
+    if record.wrapping_sub(walk.base) > walk.reach {
+        if refill(natives, record) {
+            return 0;
+        }
+        walk.end = STOPPED;
+        return 1;
+    }
+    let at = (record.wrapping_sub(walk.base) & (WINDOW as u64 - 1)) as usize;
+    // SAFETY: a map value; the window is longer than the mask by more than the two words that are looked at.
+    let [first, second] = unsafe {
+        let words = (&raw const (*natives).window as *const u8).add(at) as *const u64;
+        [read_volatile(words), read_volatile(words.add(1))]
+    };
+    walk.sp = frame;
+    if rule.return_only() {
+        walk.pc = read::plain(first);
+    } else {
+        walk.bp = first;
+        walk.pc = read::plain(second);
+    }
+    keep(natives, walk.pc);
+    0
+}
+
 /// The buffers of a walk.
 #[inline(always)]
 pub fn buffers(index: u32) -> Option<*mut Natives> {
@@ -275,9 +314,8 @@ pub fn walk(process: *mut ProcessEntry, natives: *mut Natives, place: &Place, ha
     (walk.salt, walk.handle) = unsafe { ((*process).stack_salt, (*process).handle) };
     keep(natives, place.ip);
     if place.entry {
-        // Nothing is on the stack yet but where to return to. If it cannot be read, no rule is found for it.
-        walk.pc = read::user::<u64>(place.sp).unwrap_or(0);
-        walk.sp = place.sp.wrapping_add(8);
+        // The frame is not built yet. If the address to return to cannot be read, no rule is found for it.
+        (walk.pc, walk.sp) = read::entered_from(place.sp, place.link);
         keep(natives, walk.pc);
     }
     let mut context = Context { natives };

@@ -26,9 +26,10 @@ use crate::probes::ids;
 use crate::read;
 use crate::stack::{Scratch, claim, mix, release};
 
-/// Offset of the user's `fs` base in `struct task_struct`, from the kernel's BTF, set before the load.
+/// Offset in `struct task_struct` of what the user's thread pointer is kept in, from the kernel's BTF, set before the
+/// load. On aarch64 it is written when the thread is switched out, and a thread's pointer never changes.
 #[unsafe(no_mangle)]
-static TASK_FSBASE_OFFSET: u64 = 0;
+static TASK_TLS_OFFSET: u64 = 0;
 
 const CODES_MOST: u32 = 1 << 16;
 
@@ -269,11 +270,11 @@ extern "C" fn step_keep(_index: u64, context: *mut Context) -> i64 {
 #[inline(always)]
 fn leaf(layout: &PythonEntry, scratch: *mut Scratch) -> Result<(u64, u64), u64> {
     // SAFETY: the current task, and an offset that the kernel's BTF gives; both are read only.
-    let fsbase = unsafe {
+    let thread = unsafe {
         let task = bpf_get_current_task_btf() as u64;
-        read_volatile((task + read_volatile(addr_of!(TASK_FSBASE_OFFSET))) as *const u64)
+        read_volatile((task + read_volatile(addr_of!(TASK_TLS_OFFSET))) as *const u64)
     };
-    let mut state = fsbase;
+    let mut state = thread;
     for step in 0..3 {
         if step as u32 >= layout.tls_reads {
             break;

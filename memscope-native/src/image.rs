@@ -10,16 +10,38 @@ use gimli::{
 };
 use memscope_common::{RULE_BP, RULE_BP_DEREF, RULE_END, RULE_SP, RULE_STOP, Rule};
 use memscope_site::elf::{Elf, ElfError, FileBytes};
+use memscope_site::place::Machine;
 
 /// `PT_LOAD` and `PT_GNU_EH_FRAME` of elf.h.
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 /// No table is read beyond this; the largest known (libtorch_cpu) has 18 MB.
 const MOST: u64 = 512 << 20;
-/// DWARF numbers of x86-64's registers: frame pointer, stack pointer, return address.
-const BP: Register = Register(6);
-const SP: Register = Register(7);
-const RA: Register = Register(16);
+/// DWARF's numbers of a machine's registers.
+#[derive(Clone, Copy, Debug)]
+struct Registers {
+    /// Frame pointer.
+    bp: Register,
+    /// Stack pointer.
+    sp: Register,
+    /// Return address.
+    ra: Register,
+    /// Rules tell where the frame record lies (see [`Rule`]).
+    records: bool,
+}
+
+const X86_64: Registers = Registers {
+    bp: Register(6),
+    sp: Register(7),
+    ra: Register(16),
+    records: false,
+};
+const AARCH64: Registers = Registers {
+    bp: Register(29),
+    sp: Register(31),
+    ra: Register(30),
+    records: true,
+};
 
 /// The rule where nothing is known.
 pub(crate) const STOP: Rule = Rule::new(RULE_STOP, 0, 0, false);
@@ -30,6 +52,9 @@ pub enum ImageError {
     /// Its bytes.
     #[error(transparent)]
     Elf(#[from] ElfError),
+    /// Its machine.
+    #[error("it is for a machine whose registers are not known ({0})")]
+    Machine(u16),
     /// No tables.
     #[error("it has no .eh_frame_hdr")]
     NoTable,
@@ -57,6 +82,7 @@ struct Tables {
     header_at: u64,
     frames: Vec<u8>,
     frames_at: u64,
+    registers: Registers,
 }
 
 impl Image {
@@ -108,6 +134,11 @@ impl Image {
 impl Tables {
     fn read(bytes: &FileBytes) -> Result<Tables, ImageError> {
         let elf = Elf::read(bytes)?;
+        let registers = match Machine::from_elf(elf.machine) {
+            Machine::X86_64 => X86_64,
+            Machine::Aarch64 => AARCH64,
+            Machine::Other(number) => return Err(ImageError::Machine(number)),
+        };
         let segment = elf
             .segments
             .iter()
@@ -148,6 +179,7 @@ impl Tables {
             header_at,
             frames,
             frames_at,
+            registers,
         })
     }
 
@@ -158,7 +190,11 @@ impl Tables {
         let parsed = EhFrameHdr::new(&self.header, LittleEndian)
             .parse(&bases, 8)
             .ok()?;
-        let frames = EhFrame::new(&self.frames, LittleEndian);
+        let mut frames = EhFrame::new(&self.frames, LittleEndian);
+        if self.registers.records {
+            // Its tables say by an instruction of their own where return addresses are signed.
+            frames.set_vendor(gimli::Vendor::AArch64);
+        }
         let entry = parsed
             .table()?
             .fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset)
@@ -172,38 +208,51 @@ impl Tables {
             .ok()?;
         let simple =
             |expression: &UnwindExpression<usize>| self.simple(&frames, &entry, expression);
-        match row.register(RA) {
-            Some(RegisterRule::Offset(-8)) => {}
+        let return_at = match row.register(self.registers.ra) {
+            Some(RegisterRule::Offset(at)) => at,
             // So is the outermost frame of a thread marked.
             Some(RegisterRule::Undefined) => return Some(Rule::new(RULE_END, 0, 0, false)),
             _ => return None,
-        }
-        let (bp, bp_from_bp) = match row.register(BP) {
-            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => (0, false),
+        };
+        let saved = |at: i64| i16::try_from(at).ok().filter(|at| *at != 0);
+        let (bp, flag) = match row.register(self.registers.bp) {
             Some(RegisterRule::Offset(at)) => {
-                (i16::try_from(at).ok().filter(|at| *at != 0)?, false)
+                let together = return_at == if self.registers.records { at + 8 } else { -8 };
+                (together.then(|| saved(at)).flatten()?, false)
+            }
+            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => {
+                match (self.registers.records, return_at) {
+                    (true, at) => (saved(at)?, true),
+                    (false, -8) => (0, false),
+                    (false, _) => return None,
+                }
             }
             // Functions that align their stack keep what the frame pointer was at the frame pointer itself.
-            Some(RegisterRule::Expression(expression)) => match simple(&expression)? {
-                (offset, false) => (i16::try_from(offset).ok()?, true),
-                (_, true) => return None,
-            },
+            Some(RegisterRule::Expression(expression))
+                if !self.registers.records && return_at == -8 =>
+            {
+                match simple(&expression)? {
+                    (offset, false) => (i16::try_from(offset).ok()?, true),
+                    (_, true) => return None,
+                }
+            }
             _ => return None,
         };
         let (kind, offset) = match row.cfa() {
-            CfaRule::RegisterAndOffset { register, offset } if *register == SP => {
+            CfaRule::RegisterAndOffset { register, offset } if *register == self.registers.sp => {
                 (RULE_SP, i32::try_from(*offset).ok()?)
             }
-            CfaRule::RegisterAndOffset { register, offset } if *register == BP => {
+            CfaRule::RegisterAndOffset { register, offset } if *register == self.registers.bp => {
                 (RULE_BP, i32::try_from(*offset).ok()?)
             }
-            CfaRule::Expression(expression) => match simple(expression)? {
+            CfaRule::Expression(expression) if !self.registers.records => match simple(expression)?
+            {
                 (offset, true) => (RULE_BP_DEREF, i32::try_from(offset).ok()?),
                 (_, false) => return None,
             },
             _ => return None,
         };
-        Some(Rule::new(kind, offset, bp, bp_from_bp))
+        Some(Rule::new(kind, offset, bp, flag))
     }
 
     /// An expression that is the frame pointer plus an offset, and whether the word there is meant.
@@ -218,7 +267,7 @@ impl Tables {
         let offset = match operations.next().ok()?? {
             Operation::RegisterOffset {
                 register, offset, ..
-            } if register == BP => offset,
+            } if register == self.registers.bp => offset,
             _ => return None,
         };
         match operations.next().ok()? {
@@ -229,5 +278,115 @@ impl Tables {
             },
             Some(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const HEADER: u64 = 0x1000;
+    const FRAMES: u64 = 0x2000;
+    const FUNCTION: u64 = 0x8000;
+
+    /// An entry: its length, and then padded to words with instructions that do nothing.
+    fn entry(mut body: Vec<u8>) -> Vec<u8> {
+        body.resize(body.len().next_multiple_of(4), 0);
+        [(body.len() as u32).to_le_bytes().to_vec(), body].concat()
+    }
+
+    /// The tables of one function of 64 bytes with these instructions, of a machine whose return address is in this
+    /// column. Code in units of 4, data in units of -8; at the entry the frame is at the stack pointer.
+    fn tables(registers: Registers, instructions: &[u8]) -> Tables {
+        let relative = |to: u64, from: u64| (to.wrapping_sub(from) as u32).to_le_bytes();
+        let (sp, ra) = (registers.sp.0 as u8, registers.ra.0 as u8);
+        // Version 1, "zR", addresses relative to where they stand in four bytes; def_cfa sp, 0.
+        let cie = [
+            &[0, 0, 0, 0, 1][..],
+            b"zR\0",
+            &[4, 0x78, ra, 1, 0x1b],
+            &[0x0c, sp, 0],
+        ];
+        let mut frames = entry(cie.concat());
+        let at = FRAMES + frames.len() as u64;
+        let fde = [
+            &relative(at + 4, FRAMES)[..],
+            &relative(FUNCTION, at + 8),
+            &64u32.to_le_bytes(),
+            &[0],
+            instructions,
+        ];
+        frames.extend(entry(fde.concat()));
+        frames.extend([0; 4]);
+        let header = [
+            &[1, 0x1b, 0x03, 0x3b][..],
+            &relative(FRAMES, HEADER + 4),
+            &1u32.to_le_bytes(),
+            &relative(FUNCTION, HEADER),
+            &relative(at, HEADER),
+        ];
+        Tables {
+            header: header.concat(),
+            header_at: HEADER,
+            frames,
+            frames_at: FRAMES,
+            registers,
+        }
+    }
+
+    #[test]
+    fn frame_records_of_aarch64() {
+        // stp x29, x30, [sp, #-32]!; mov x29, sp; then restored.
+        let usual = [
+            0x41, 0x0e, 32, 0x9d, 4, 0x9e, 3, // after 4 bytes: cfa = sp + 32, both saved
+            0x41, 0x0d, 29, // after 8: cfa = x29 + 32
+            0x42, 0xdd, 0xde, 0x0c, 31, 0, // after 16: all is back
+        ];
+        let tables = tables(AARCH64, &usual);
+        let rule = |at| tables.find(FUNCTION + at);
+        // A leaf's return address is in its register: nothing that a caller can be in.
+        assert_eq!(rule(0), None);
+        assert_eq!(rule(4), Some(Rule::new(RULE_SP, 32, -32, false)));
+        assert_eq!(rule(12), Some(Rule::new(RULE_BP, 32, -32, false)));
+        assert_eq!(rule(16), None);
+        assert_eq!(rule(64), None);
+    }
+
+    #[test]
+    fn what_else_functions_of_aarch64_do() {
+        let found = |instructions: &[u8]| tables(AARCH64, instructions).find(FUNCTION + 8);
+        // paciasp before it: the tables say so by an instruction of their own.
+        let signed = [0x41, 0x2d, 0x41, 0x0e, 16, 0x9d, 2, 0x9e, 1];
+        assert_eq!(
+            found(&signed),
+            Some(Rule::new(RULE_SP, 16, -16, false)),
+            "signed"
+        );
+        // str x30, [sp, #-16]!: no record.
+        let alone = Rule::new(RULE_SP, 16, -16, true);
+        assert!(alone.return_only());
+        assert_eq!(found(&[0x41, 0x0e, 16, 0x9e, 2]), Some(alone));
+        // Saved, but apart from one another; further than a rule can say.
+        assert_eq!(found(&[0x41, 0x0e, 48, 0x9d, 6, 0x9e, 1]), None);
+        let far = [0x41, 0x0e, 0x90, 0x80, 0x04, 0x9d, 0x82, 0x80, 0x01];
+        assert_eq!(found(&[&far[..], &[0x9e, 0x81, 0x80, 0x01]].concat()), None);
+        // The outermost function: undefined x30.
+        assert_eq!(
+            found(&[0x07, 30]).map(Rule::kind),
+            Some(RULE_END),
+            "outermost"
+        );
+    }
+
+    #[test]
+    fn x86_64_is_as_before() {
+        // push rbp; mov rbp, rsp: the return address at cfa - 8, rbp at cfa - 16.
+        let usual = [0x0c, 7, 8, 0x90, 1, 0x41, 0x0e, 16, 0x86, 2, 0x41, 0x0d, 6];
+        let tables = tables(X86_64, &usual);
+        let rule = |at| tables.find(FUNCTION + at);
+        assert_eq!(rule(0), Some(Rule::new(RULE_SP, 8, 0, false)));
+        assert_eq!(rule(4), Some(Rule::new(RULE_SP, 16, -16, false)));
+        assert_eq!(rule(8), Some(Rule::new(RULE_BP, 16, -16, false)));
     }
 }

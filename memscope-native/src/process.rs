@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memscope_common::{MOST_NATIVE, RULE_BP_DEREF, RULE_END, RULE_SP, Rule, STACK_PAGE};
+use memscope_common::{MOST_NATIVE, RULE_BP, RULE_BP_DEREF, RULE_END, RULE_SP, Rule, STACK_PAGE};
 use memscope_site::SiteError;
 use memscope_site::mapped;
 
@@ -187,8 +187,41 @@ impl Process {
     }
 }
 
+/// Whether rules name frame records (see [`Rule`]) on the machine that this runs on, which is the processes'.
+const RECORDS: bool = cfg!(target_arch = "aarch64");
+/// aarch64: bits of an address. Those above may hold a signature of it.
+const ADDRESS: u64 = (1 << 48) - 1;
+
 /// The caller's address, stack pointer and frame pointer.
 fn step(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u64, u64)> {
+    if RECORDS {
+        step_record(rule, sp, bp, piece)
+    } else {
+        step_below(rule, sp, bp, piece)
+    }
+}
+
+/// Where the address lies in a frame record of which the rule says the place.
+fn step_record(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u64, u64)> {
+    let from = match rule.kind() {
+        RULE_SP => sp,
+        RULE_BP => bp,
+        _ => return None,
+    };
+    let frame = from.wrapping_add_signed(rule.offset());
+    let record = frame.wrapping_add_signed(rule.bp());
+    if frame <= sp || rule.bp() >= 0 || record < sp {
+        return None;
+    }
+    let first = piece.word(record)?;
+    if rule.return_only() {
+        return Some((first & ADDRESS, frame, bp));
+    }
+    Some((piece.word(record.wrapping_add(8))? & ADDRESS, frame, first))
+}
+
+/// Where the address lies right below the caller's frame.
+fn step_below(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u64, u64)> {
     let kind = rule.kind();
     if kind > RULE_BP_DEREF {
         return None;
@@ -267,3 +300,41 @@ impl Shared {
 }
 
 const _: () = assert!(STACK_PAGE.is_multiple_of(8));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_record_leads_to_the_caller() {
+        const BASE: u64 = 0xffff_0000_1000;
+        let mut bytes = [0u8; 128];
+        // At +32 a record, whose address is signed; at +80 an address alone.
+        bytes[32..40].copy_from_slice(&(BASE + 96).to_le_bytes());
+        bytes[40..48].copy_from_slice(&0x0021_aaaa_0000_4444_u64.to_le_bytes());
+        bytes[80..88].copy_from_slice(&0xaaaa_0000_5555_u64.to_le_bytes());
+        let piece = Piece {
+            pc: 0,
+            sp: BASE,
+            bp: BASE + 32,
+            base: BASE,
+            bytes: &bytes,
+        };
+        let step = |rule| step_record(rule, piece.sp, piece.bp, &piece);
+        let caller = Some((0xaaaa_0000_4444, BASE + 64, BASE + 96));
+        assert_eq!(step(Rule::new(RULE_SP, 64, -32, false)), caller);
+        assert_eq!(step(Rule::new(RULE_BP, 32, -32, false)), caller);
+        let alone = Some((0xaaaa_0000_5555, BASE + 96, BASE + 32));
+        assert_eq!(step(Rule::new(RULE_SP, 96, -16, true)), alone);
+        for refused in [
+            Rule::new(RULE_SP, 64, 0, false),
+            Rule::new(RULE_SP, 0, -32, false),
+            Rule::new(RULE_SP, 64, -72, false),
+            Rule::new(RULE_SP, 256, -32, false),
+            Rule::new(RULE_BP_DEREF, 0, -32, false),
+            STOP,
+        ] {
+            assert_eq!(step(refused), None);
+        }
+    }
+}

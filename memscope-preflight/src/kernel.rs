@@ -92,7 +92,7 @@ fn contains_name(types: &[u8], name: &str) -> bool {
 
 pub(crate) fn checks(machine: &Machine) -> Vec<Check> {
     let features = Features::of(machine);
-    let mut checks = vec![release(&features)];
+    let mut checks = vec![release(&features), architecture(std::env::consts::ARCH)];
     checks.push(if features.uprobes {
         Check::new(
             "uprobes",
@@ -149,6 +149,26 @@ pub(crate) fn checks(machine: &Machine) -> Vec<Check> {
     checks
 }
 
+/// Of the machine that this program was built for, which is the one it runs on.
+fn architecture(name: &str) -> Check {
+    match name {
+        "x86_64" => Check::new("architecture", Status::Ok, name, "everything works"),
+        "aarch64" => Check::new(
+            "architecture",
+            Status::Ok,
+            name,
+            "each probe single-steps an instruction, which costs more than on x86_64; stripped files are not searched",
+        ),
+        _ => Check::new(
+            "architecture",
+            Status::Fail,
+            name,
+            "memscope's programs do not know the registers of this machine",
+        )
+        .todo("trace programs on x86_64 or aarch64"),
+    }
+}
+
 fn release(features: &Features) -> Check {
     let found = match features.release.as_str() {
         "" => "unknown".to_owned(),
@@ -187,6 +207,13 @@ mod tests {
         }
         let machine = Machine::at(folder.path());
         (folder, machine)
+    }
+
+    #[test]
+    fn machines_that_are_known() {
+        assert_eq!(architecture("x86_64").status, Status::Ok);
+        assert_eq!(architecture("aarch64").status, Status::Ok);
+        assert_eq!(architecture("riscv64").status, Status::Fail);
     }
 
     fn status(machine: &Machine, name: &str) -> Status {

@@ -138,11 +138,12 @@ fn identify(
     image: &Image,
 ) -> Result<Interpreter, PythonError> {
     let candidates = candidates(memory, image)?;
+    let pthread = Pthread::find(pid, mapped, memory);
     let code_type = image.place(image.evidence.code_type);
     let mut fitting = Vec::new();
     let mut reasons = Vec::new();
     for candidate in candidates {
-        match prove(memory, image, &candidate, code_type) {
+        match prove(memory, image, &candidate, &pthread, code_type) {
             Ok(proven) => fitting.push((candidate, proven)),
             Err(error @ PythonError::NotInitialized { .. }) => return Err(error),
             Err(error) => reasons.push(error),
@@ -161,7 +162,6 @@ fn identify(
             return Err(unknown(image, all.join("; ")));
         }
     };
-    let pthread = Pthread::find(pid, mapped, memory);
     let way = thread_state(memory, image, &candidate, &pthread, proven)?;
     Ok(Interpreter {
         version: candidate.version,
@@ -285,11 +285,13 @@ fn prove<M: Memory + ?Sized>(
     memory: &M,
     image: &Image,
     candidate: &Candidate,
+    pthread: &Pthread,
     code_type: Option<u64>,
 ) -> Result<Proven, PythonError> {
     let mut last = Refused::Empty;
     for _ in 0..ATTEMPTS {
-        match prove::attempt(memory, &candidate.layout, image.runtime.address, code_type) {
+        let runtime = image.runtime.address;
+        match prove::attempt(memory, &candidate.layout, runtime, pthread, code_type) {
             Ok(proven) => return Ok(proven),
             Err(refused) => last = refused,
         }
@@ -348,7 +350,7 @@ fn thread_state<M: Memory + ?Sized>(
             Err(what) => last = what,
         }
         // Threads may have come and gone since the list was read.
-        proven = prove(memory, image, candidate, Some(proven.code_type))?;
+        proven = prove(memory, image, candidate, pthread, Some(proven.code_type))?;
     }
     Err(PythonError::ThreadState {
         path: image.display.clone(),
@@ -443,7 +445,7 @@ pub fn threads<M: Memory + ?Sized>(
         memory,
         &interpreter.layout,
         interpreter.runtime,
-        Some(&interpreter.pthread),
+        &interpreter.pthread,
     )
 }
 

@@ -5,12 +5,11 @@ use std::path::PathBuf;
 
 use memscope_site::elf::{Elf, ElfError, FileBytes, ReadAt, SymbolTable};
 use memscope_site::mapped::{Mapped, MappedObject, OpenError};
+use memscope_site::place::Machine;
 
 use crate::error::PythonError;
 use crate::version::{self, Version};
 
-/// `EM_X86_64`.
-const X86_64: u16 = 62;
 /// Bytes of a function that are looked at.
 const FUNCTION: u64 = 96;
 /// No section of constants is searched beyond this.
@@ -206,7 +205,7 @@ fn image(pid: u32, object: &MappedObject, likely: bool) -> Result<Option<Found>,
         source,
     };
     let elf: Elf<'_, FileBytes> = Elf::read(&opened.bytes).map_err(file)?;
-    if elf.machine != X86_64 {
+    if Machine::from_elf(elf.machine) != Machine::this() {
         return Ok(None);
     }
     let evidence = Evidence::read(&elf, likely).map_err(file)?;

@@ -10,7 +10,7 @@
 //! [`walk_thread`] walks frame by frame from outside: a measure for walkers that are faster. [`read_code`] and [`Code::decode`] give
 //! the name, file and line of a frame, from the process or from bytes that were captured.
 //!
-//! It knows x86-64, glibc, and CPython 3.9 to 3.15 with the GIL. It stops nothing, writes nothing, uses no `ptrace`, and refuses
+//! It knows x86-64 and aarch64 (there up to 3.14), glibc, and CPython 3.9 to 3.15 with the GIL. It stops nothing, writes nothing, uses no `ptrace`, and refuses
 //! to guess.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]

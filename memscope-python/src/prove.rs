@@ -6,6 +6,7 @@
 use memscope_site::Memory;
 
 use crate::layout::{LINES_LNOTAB, Layout, NONE};
+use crate::slot::Pthread;
 use crate::text::part;
 use crate::threads::{Thread, at, is_thread, list};
 use crate::walk::{End, walk};
@@ -60,6 +61,7 @@ pub(crate) fn attempt<M: Memory + ?Sized>(
     memory: &M,
     layout: &Layout,
     runtime: u64,
+    pthread: &Pthread,
     code_type: Option<u64>,
 ) -> Result<Proven, Refused> {
     let unfit = |what: &str| Refused::Unfit(what.to_owned());
@@ -69,7 +71,7 @@ pub(crate) fn attempt<M: Memory + ?Sized>(
     if first == 0 {
         return Err(Refused::Empty);
     }
-    let threads = list(memory, layout, runtime, None)
+    let threads = list(memory, layout, runtime, pthread)
         .map_err(|error| Refused::Unfit(format!("the lists of threads: {error}")))?;
     if threads.is_empty() {
         return Err(Refused::Empty);

@@ -105,7 +105,7 @@ impl fmt::Display for ThreadStateAt {
     }
 }
 
-/// Where glibc keeps things in its `struct pthread`, which begins at `fsbase`.
+/// Where glibc keeps things in its `struct pthread`, which begins at `fsbase` on x86-64, and ends there on aarch64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pthread {
     /// The thread's number in the kernel: 32 bits.
@@ -116,9 +116,15 @@ pub struct Pthread {
     pub slot: u32,
     /// Where in a slot the value is.
     pub value: u32,
+    /// Bytes of it below the thread pointer: all on aarch64, none on x86-64.
+    pub below: u32,
     /// glibc's own description was read; otherwise these are the numbers of all its versions so far.
     pub described: bool,
 }
+
+/// Whether the thread pointer is the end of `struct pthread` (the ABI's first variant of thread-local storage) or its
+/// beginning.
+pub(crate) const THREAD_POINTER_AT_END: bool = cfg!(target_arch = "aarch64");
 
 /// Slots in a block of pthread keys (`PTHREAD_KEY_2NDLEVEL_SIZE`).
 const BLOCK: u32 = 32;
@@ -133,6 +139,7 @@ impl Default for Pthread {
             blocks: 1296,
             slot: 16,
             value: 8,
+            below: 0,
             described: false,
         }
     }
@@ -183,10 +190,16 @@ impl Pthread {
             blocks: number(b"_thread_db_pthread_specific", 2)?,
             slot: number(b"_thread_db_sizeof_pthread_key_data", 0)?,
             value: number(b"_thread_db_pthread_key_data_data", 2)?,
+            below: if THREAD_POINTER_AT_END {
+                number(b"_thread_db_sizeof_pthread", 0)?
+            } else {
+                0
+            },
             described: true,
         };
         let sound = found.blocks < 1 << 16
             && found.tid < 1 << 16
+            && found.below < 1 << 16
             && (8..=64).contains(&found.slot)
             && found.value < found.slot
             && found.blocks >= found.slot * BLOCK;
@@ -199,10 +212,10 @@ impl Pthread {
         match key / BLOCK {
             _ if key >= KEYS => None,
             0 => Some(ThreadStateAt::Slot {
-                offset: i64::from(self.blocks - BLOCK * self.slot + place),
+                offset: i64::from(self.blocks - BLOCK * self.slot + place) - i64::from(self.below),
             }),
             block => Some(ThreadStateAt::SecondLevel {
-                table: i64::from(self.blocks + 8 * block),
+                table: i64::from(self.blocks + 8 * block) - i64::from(self.below),
                 offset: u64::from(place),
             }),
         }
@@ -319,6 +332,15 @@ mod tests {
         assert_eq!(pthread.key(32), second(0x510 + 8, 8));
         assert_eq!(pthread.key(1023), second(0x510 + 8 * 31, 31 * 16 + 8));
         assert_eq!(pthread.key(1024), None);
+        // aarch64: the thread pointer is where the structure ends (glibc 2.36).
+        let pthread = Pthread {
+            tid: 208,
+            blocks: 784,
+            below: 0x700,
+            ..Pthread::default()
+        };
+        assert_eq!(pthread.key(0), slot(784 - 32 * 16 + 8 - 0x700));
+        assert_eq!(pthread.key(33), second(784 + 8 - 0x700, 24));
     }
 
     #[test]

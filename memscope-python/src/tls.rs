@@ -1,7 +1,7 @@
 //! Thread-local variables, from 3.15 on: which one `PyGILState_GetThisThreadState` returns.
 //!
 //! The variable has no exported name, but the function that returns it has, and reads it in one of the four ways that the
-//! x86-64 ABI knows. Where a file's variables lie says the running process: the tables that its loader has filled in.
+//! x86-64 ABI knows; code of aarch64 is not read. Where a file's variables lie says the running process: the tables that its loader has filled in.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use memscope_site::Memory;
@@ -32,6 +32,9 @@ pub(crate) fn by_function<M: Memory + ?Sized>(
     address: u64,
     threads: &[Thread],
 ) -> Result<(ThreadStateAt, Trial), String> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err("its thread-local variable is found by reading x86-64 code only".to_owned());
+    }
     let variable = variable(memory, code, address)
         .ok_or("PyGILState_GetThisThreadState reads no thread-local variable that we recognise")?;
     let mut tried = Vec::new();

@@ -80,8 +80,11 @@ pub enum SiteError {
         /// What was expected.
         what: &'static str,
     },
-    /// Code of this machine cannot be read yet.
-    #[error("process {pid} runs code of an unsupported machine ({machine}); x86-64 is supported")]
+    /// Its code is another machine's.
+    #[error(
+        "process {pid} runs code of an unsupported machine ({machine}); on this one memscope traces {}",
+        std::env::consts::ARCH
+    )]
     UnsupportedMachine {
         /// Process id.
         pid: u32,

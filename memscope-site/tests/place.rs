@@ -220,9 +220,86 @@ fn where_no_probe_may_stand() {
             "{bytes:x?}"
         );
     }
+    assert!(matches!(
+        refuse(&[0x55], Machine::Other(8)),
+        PlaceError::Unsupported(_)
+    ));
+}
+
+/// aarch64's first instruction, at an address: (emulated by 6.1, by 6.18).
+fn on_arm(word: u32, address: u64) -> Result<(bool, bool), PlaceError> {
+    let bytes = word.to_le_bytes();
+    let code = Code {
+        bytes: &bytes,
+        whole: true,
+        address,
+        entries: &[],
+    };
+    let emulated = |emulation| {
+        let found = place(Machine::Aarch64, &code, BOTH, emulation)?;
+        assert_eq!((found.entry_offset, found.return_offset), (0, Some(0)));
+        assert_eq!(found.reason.contains("emulated"), found.emulated);
+        Ok(found.emulated)
+    };
+    Ok((emulated(Emulation::of_kernel(6, 1))?, emulated(NEW)?))
+}
+
+#[test]
+fn aarch64_stands_on_the_first_instruction() {
+    let stepped = [
+        (0xa9bf_7bfd, "stp x29, x30, [sp, #-16]!"),
+        (0xd100_83ff, "sub sp, sp, #32"),
+        (0xd503_233f, "paciasp"),
+        (0xd503_245f, "bti c"),
+        (0x5280_0000, "mov w0, #0"),
+        (0xd53b_d042, "mrs x2, tpidr_el0"),
+    ];
+    for (word, name) in stepped {
+        assert_eq!(on_arm(word, 0x1000), Ok((false, false)), "{name}");
+    }
+    let emulated = [
+        (0x1400_0040, "b"),
+        (0x9400_0040, "bl"),
+        (0x5400_0040, "b.eq"),
+        (0xb400_0040, "cbz x0"),
+        (0x3500_0040, "cbnz w0"),
+        (0x3600_0040, "tbz w0, #0"),
+        (0xb700_0040, "tbnz x0, #32"),
+        (0x9000_0008, "adrp x8"),
+        (0xd61f_0100, "br x8"),
+        (0xd65f_03c0, "ret"),
+    ];
+    for (word, name) in emulated {
+        assert_eq!(on_arm(word, 0x1000), Ok((true, true)), "{name}");
+    }
+    assert_eq!(on_arm(0xd503_201f, 0x1000), Ok((false, true)), "nop");
+}
+
+#[test]
+fn aarch64_refuses_what_the_kernel_refuses() {
+    assert_eq!(on_arm(0xd420_0000, 0x1000), Err(PlaceError::Breakpoint));
+    assert_eq!(on_arm(0, 0x1000), Err(PlaceError::NotCode));
+    for (word, name) in [
+        (0xd400_0001, "svc #0"),
+        (0xd65f_0bff, "retaa"),
+        (0xd503_203f, "yield"),
+        (0xd51b_d040, "msr tpidr_el0, x0"),
+        (0x5800_0040, "ldr x0, literal"),
+        (0xc85f_7c00, "ldxr x0, [x0]"),
+    ] {
+        let refused = on_arm(word, 0x1000);
+        assert!(matches!(refused, Err(PlaceError::Forbidden(_))), "{name}");
+    }
+    assert!(on_arm(0xa9bf_7bfd, 0x1002).is_err());
+    let short = Code {
+        bytes: &[0xfd, 0x7b, 0xbf],
+        whole: true,
+        address: 0,
+        entries: &[],
+    };
     assert_eq!(
-        refuse(&[0x55], Machine::Aarch64),
-        PlaceError::Unsupported("aarch64")
+        place(Machine::Aarch64, &short, ENTRY, NEW),
+        Err(PlaceError::NotCode)
     );
 }
 

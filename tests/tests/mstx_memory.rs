@@ -103,8 +103,9 @@ fn pools_of_several_domains() {
     assert_eq!(atb["orphan_free_count"], 0);
     // No number of a device has them: they lie in memory that is the driver's.
     assert_eq!(stats["devices"].as_array().map_or(0, Vec::len), 0);
-    let text = daemon.ctl(&["stats", "--pid", &pid.to_string()]).text();
-    let line = "npu:1: ATB 8.00 MiB in 1 regions of a heap of 64.00 MiB, at most 20.00 MiB";
+    let said = daemon.ctl(&["stats", "--pid", &pid.to_string()]);
+    let text = said.text();
+    let line = "npu:1: ATB 8.00 MiB in 1 region of a heap of 64.00 MiB, at most 20.00 MiB";
     assert!(text.contains(line), "{line}: {text}");
 
     // A heap takes its regions with it, by its handle or by its address.

@@ -3,6 +3,7 @@
 //! Each task is a module with an `Options` type (its command line) and a `run` function. What a task
 //! says goes to standard error; standard output belongs to results and to the programs it starts.
 
+mod aarch64;
 mod bench;
 mod bench_export;
 mod bench_read;
@@ -27,6 +28,7 @@ mod toolchain;
 mod venv;
 mod verdicts;
 mod viewers;
+mod vm;
 mod wheels;
 
 use std::process::ExitCode;
@@ -49,6 +51,10 @@ enum Task {
     Sim(sim::Options),
     /// Build the BPF object
     Ebpf(ebpf::Options),
+    /// Build for 64-bit Arm on another machine
+    Cross(aarch64::Options),
+    /// Boot a 64-bit Arm machine, trace programs in it, and compare with what they say
+    Vm(vm::Options),
     /// Show it: a training loop leaks, memscope attaches while it runs and names the leak
     Demo(demo::Options),
     /// Run everything that a change must pass
@@ -70,6 +76,8 @@ fn main() -> ExitCode {
         Task::Setup(options) => setup::run(&options),
         Task::Sim(options) => sim::run(&options),
         Task::Ebpf(options) => ebpf::run(&options),
+        Task::Cross(options) => aarch64::run(&options),
+        Task::Vm(options) => vm::run(&options),
         Task::Demo(options) => demo::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Conformance(options) => conformance::run(&options),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{toolchain, venv};
+use crate::{aarch64, toolchain, venv, vm};
 
 /// What to set up.
 #[derive(Args, Clone, Default)]
@@ -28,6 +28,10 @@ pub struct Options {
     /// Also Chromium, with which tests open exported pages
     #[arg(long)]
     pub browser: bool,
+
+    /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
+    #[arg(long)]
+    pub aarch64: bool,
 
     /// The Python to make the environments with [default: a suitable one on PATH]
     #[arg(long, value_name = "PROGRAM")]
@@ -53,6 +57,10 @@ pub fn run(options: &Options) -> Result<()> {
     let mut complete = toolchain::ensure(mode)?;
     if options.browser {
         complete &= toolchain::ensure_browser(mode)?;
+    }
+    if options.aarch64 {
+        complete &= aarch64::ensure(mode)?;
+        complete &= vm::ensure(mode)?;
     }
     if let Some(versions) = &options.torch {
         for version in chosen(versions)? {

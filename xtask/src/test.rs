@@ -64,6 +64,14 @@ pub fn run(options: &Options) -> Result<()> {
                 "warnings",
             ]))
         });
+        step(&mut tally, "the BPF object of each architecture", |_| {
+            for arch in memscope_ebpf_build::ARCHITECTURES {
+                let folder = process::target().join("ebpf");
+                let object = memscope_ebpf_build::build(&process::root(), arch, &folder)?;
+                eprintln!("{arch}: {}", object.display());
+            }
+            Ok(())
+        });
         step(&mut tally, "tests without privilege", |tally| {
             tests(
                 tally,

@@ -99,6 +99,17 @@ pub fn ensure_browser(mode: Mode) -> Result<bool> {
     })
 }
 
+/// A program that comes with packages.
+pub fn ensure_packages(
+    name: &str,
+    why: &str,
+    mode: Mode,
+    find: impl Fn() -> Option<PathBuf>,
+    packages: &[&str],
+) -> Result<bool> {
+    provide(name, why, mode, find, || apt(packages))
+}
+
 fn ensure_bpf_compiler(mode: Mode) -> Result<bool> {
     let why = "it compiles the BPF programs";
     provide(

@@ -299,7 +299,10 @@ pub fn locate_npu(version: Option<&str>, environment: &Path) -> Result<PathBuf> 
         return Ok(packages);
     }
     let pins = pins()?;
-    let torch = version.unwrap_or(&pins.default);
+    // An environment of ours says which version it has.
+    let ours = pins.torch.iter().find(|pin| pin.folder() == environment);
+    let ours = ours.map_or(&pins.default, |pin| &pin.version);
+    let torch = version.unwrap_or(ours);
     let pin = pins.npu_for(torch).with_context(|| {
         format!("no torch_npu for torch {torch} is in tests/torch-versions.toml")
     })?;

@@ -152,47 +152,47 @@ fn components(answer: &v1::StatsResponse) -> String {
 
 /// Pools that tell of themselves, a line for each device.
 fn region_pools(answer: &v1::StatsResponse) -> String {
-    let kind = answer.devices.iter().find_map(|d| d.device_kind.as_deref());
     let mut text = String::new();
     for pool in &answer.region_pools {
+        let title = plain(&pool.title);
         for row in &pool.devices {
             let heap = match row.heap_bytes {
                 Some(bytes) => format!(" of a heap of {}", units::bytes(bytes)),
                 None => String::new(),
             };
             text.push_str(&format!(
-                "{}: {} {} in {} regions{heap}, at most {}\n",
-                device_of_kind(row.device, kind),
-                plain(&pool.title),
+                "{}: {title} {} in {}{heap}, at most {}\n",
+                // The functions are CANN's.
+                device_of_kind(row.device, Some("npu")),
                 units::bytes(row.bytes),
-                grouped(row.count),
+                regions(row.count),
                 units::bytes(row.peak_bytes),
             ));
         }
-        let mut lacks = Vec::new();
         if pool.orphan_free_count > 0 {
-            lacks.push(format!(
-                "{} that were not seen to come went",
-                grouped(pool.orphan_free_count)
+            let count = regions(pool.orphan_free_count);
+            text.push_str(&format!(
+                "{title}: {count} went and had not been seen to come\n"
             ));
         }
         if pool.untold_count > 0 {
-            lacks.push(format!("{} were not told of", grouped(pool.untold_count)));
-        }
-        if !lacks.is_empty() {
+            let count = regions(pool.untold_count);
             text.push_str(&format!(
-                "  regions of {}: {}\n",
-                plain(&pool.title),
-                lacks.join(", ")
+                "{title}: {count} more were in calls of too many\n"
             ));
         }
     }
     if text.is_empty() {
         return text;
     }
-    format!(
-        "\npools that tell of themselves through mstx (counted in the numbers above as what they lie in)\n{text}"
-    )
+    format!("\npools that tell of themselves through mstx, inside the memory above\n{text}")
+}
+
+fn regions(count: u64) -> String {
+    match count {
+        1 => "1 region".to_owned(),
+        count => format!("{} regions", grouped(count)),
+    }
 }
 
 /// Variables that change what Ascend's numbers mean.

@@ -86,6 +86,8 @@ const ALLOC: i32 = 0;
 const FREE_REQUESTED: i32 = 1;
 /// How far into a block the address field is looked for.
 const BLOCK_SPAN: usize = 192;
+/// Bits of an address of user space. On aarch64 what the kernel chooses lies in the upper half of them.
+const ADDRESS_BITS: u32 = 47 + cfg!(target_arch = "aarch64") as u32;
 /// How far into the allocator object its statistics are looked for.
 const OBJECT_SPAN: usize = 4096;
 /// A `Stat`: current, peak, allocated and freed, 64-bit numbers each.
@@ -217,7 +219,7 @@ impl Calibrator {
         };
         let mut bytes = [0u8; BLOCK_SPAN];
         for (place, value) in seen.candidates {
-            if *value < 0x1_0000 || *value >> 47 != 0 || *value & 7 != 0 {
+            if *value < 0x1_0000 || *value >> ADDRESS_BITS != 0 || *value & 7 != 0 {
                 continue;
             }
             if !memory.read(*value, &mut bytes) {

@@ -37,18 +37,34 @@ impl<'a> Btf<'a> {
         self.bytes.get(start..end) == Some(name.as_bytes()) && self.bytes.get(end) == Some(&0)
     }
 
-    /// Byte offset of a direct member of a struct.
-    fn member(&self, structure: &str, member: &str) -> Option<u64> {
+    /// Byte offset of a member of a struct, through structs without a name of their own where `path` has several names.
+    fn member(&self, structure: &str, path: &[&str]) -> Option<u64> {
+        let mut at = self.find(|_, name| self.name_is(name, structure))?;
+        let mut offset = 0;
+        for (step, name) in path.iter().enumerate() {
+            let (inside, kind) = self.member_of(at, name)?;
+            offset += inside;
+            if step + 1 < path.len() {
+                at = self.find(|id, _| id == kind)?;
+            }
+        }
+        Some(offset)
+    }
+
+    /// Where the struct lies that is wanted, by its number and where its name is.
+    fn find(&self, wanted: impl Fn(u32, u32) -> bool) -> Option<usize> {
         let mut at = self.types.start;
+        let mut id = 1;
         while at < self.types.end {
             let name = word(self.bytes, at)?;
             let info = word(self.bytes, at + 4)?;
             let kind = (info >> 24) & 0x1f;
             let count = (info & 0xffff) as usize;
             let body = at + 12;
-            if kind == KIND_STRUCT && self.name_is(name, structure) {
-                return self.member_at(body, count, info >> 31 == 1, member);
+            if kind == KIND_STRUCT && wanted(id, name) {
+                return Some(at);
             }
+            id += 1;
             // Sizes of what follows each kind, from the BTF documentation.
             at = body
                 + match kind {
@@ -63,13 +79,16 @@ impl<'a> Btf<'a> {
         None
     }
 
-    fn member_at(&self, body: usize, count: usize, bitfields: bool, name: &str) -> Option<u64> {
-        for index in 0..count {
-            let at = body + 12 * index;
+    /// Byte offset and type of a direct member of the struct that lies here.
+    fn member_of(&self, structure: usize, name: &str) -> Option<(u64, u32)> {
+        let info = word(self.bytes, structure + 4)?;
+        let bitfields = info >> 31 == 1;
+        for index in 0..(info & 0xffff) as usize {
+            let at = structure + 12 + 12 * index;
             if self.name_is(word(self.bytes, at)?, name) {
                 let bits = word(self.bytes, at + 8)?;
                 let bits = if bitfields { bits & 0xff_ffff } else { bits };
-                return Some(bits as u64 / 8);
+                return Some((bits as u64 / 8, word(self.bytes, at + 4)?));
             }
         }
         None
@@ -81,9 +100,15 @@ impl<'a> Btf<'a> {
 pub struct TaskOffsets {
     /// `task_struct.tgid`.
     pub tgid: u64,
-    /// `task_struct.thread.fsbase`: the address of a thread's own variables.
-    pub fsbase: u64,
+    /// Where a thread's pointer to its own variables is kept.
+    pub thread_pointer: u64,
 }
+
+/// The way to it from `task_struct`. aarch64 keeps there what the register was when the thread was last switched out.
+#[cfg(target_arch = "aarch64")]
+const THREAD_POINTER: [&str; 2] = ["uw", "tp_value"];
+#[cfg(not(target_arch = "aarch64"))]
+const THREAD_POINTER: [&str; 1] = ["fsbase"];
 
 /// The offsets in `struct task_struct` of the running kernel.
 pub fn task_offsets() -> Result<TaskOffsets, ProbeError> {
@@ -92,17 +117,18 @@ pub fn task_offsets() -> Result<TaskOffsets, ProbeError> {
         source: Some(source),
     })?;
     let btf = Btf::parse(&bytes);
-    let member = |structure: &str, member: &str| {
+    let member = |structure: &str, path: &[&str]| {
         btf.as_ref()
-            .and_then(|btf| btf.member(structure, member))
+            .and_then(|btf| btf.member(structure, path))
             .ok_or_else(|| ProbeError::Btf {
-                what: format!("does not describe {structure}.{member}"),
+                what: format!("does not describe {structure}.{}", path.join(".")),
                 source: None,
             })
     };
     Ok(TaskOffsets {
-        tgid: member("task_struct", "tgid")?,
-        fsbase: member("task_struct", "thread")? + member("thread_struct", "fsbase")?,
+        tgid: member("task_struct", &["tgid"])?,
+        thread_pointer: member("task_struct", &["thread"])?
+            + member("thread_struct", &THREAD_POINTER)?,
     })
 }
 
@@ -111,9 +137,9 @@ pub fn task_offsets() -> Result<TaskOffsets, ProbeError> {
 mod tests {
     use super::*;
 
-    /// A BTF blob with one int and one struct of two members.
+    /// A BTF blob with one int, one struct of two members, and one whose member is the first.
     fn blob() -> Vec<u8> {
-        let strings = b"\0int\0thing\0first\0second\0";
+        let strings = b"\0int\0thing\0first\0second\0outer\0";
         let mut types = Vec::new();
         let put = |types: &mut Vec<u8>, words: &[u32]| {
             for w in words {
@@ -124,6 +150,8 @@ mod tests {
         put(&mut types, &[5, (4 << 24) | 2, 16]);
         put(&mut types, &[11, 1, 0]);
         put(&mut types, &[17, 1, 64]);
+        put(&mut types, &[24, (4 << 24) | 1, 32]);
+        put(&mut types, &[5, 2, 128]);
         let mut out = vec![0x9f, 0xeb, 1, 0];
         let lens = [
             24,
@@ -142,13 +170,15 @@ mod tests {
     fn finds_members_and_survives_truncation() {
         let bytes = blob();
         let btf = Btf::parse(&bytes).expect("header");
-        assert_eq!(btf.member("thing", "first"), Some(0));
-        assert_eq!(btf.member("thing", "second"), Some(8));
-        assert_eq!(btf.member("thing", "third"), None);
-        assert_eq!(btf.member("other", "first"), None);
+        assert_eq!(btf.member("thing", &["first"]), Some(0));
+        assert_eq!(btf.member("thing", &["second"]), Some(8));
+        assert_eq!(btf.member("thing", &["third"]), None);
+        assert_eq!(btf.member("other", &["first"]), None);
+        assert_eq!(btf.member("outer", &["thing", "second"]), Some(24));
+        assert_eq!(btf.member("thing", &["second", "first"]), None);
         for cut in 0..bytes.len() {
             if let Some(btf) = Btf::parse(&bytes[..cut]) {
-                let _ = btf.member("thing", "second");
+                let _ = btf.member("outer", &["thing", "second"]);
             }
         }
     }

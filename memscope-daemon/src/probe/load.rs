@@ -193,7 +193,7 @@ impl Kernel {
         let offsets = kernel::task_offsets()?;
         let mut bpf = aya::EbpfLoader::new()
             .override_global("TASK_TGID_OFFSET", &offsets.tgid, true)
-            .override_global("TASK_FSBASE_OFFSET", &offsets.fsbase, true)
+            .override_global("TASK_TLS_OFFSET", &offsets.thread_pointer, true)
             .map_max_entries(name::RING, ring_bytes)
             .load(OBJECT)
             .map_err(|e| ProbeError::Load(Box::new(e)))?;

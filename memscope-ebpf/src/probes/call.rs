@@ -28,8 +28,8 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
     let args = read::args(&ctx);
     let mut aside = 0;
     if cookie.size_mode() == SizeMode::Extent as u8 {
-        // cudaMalloc3D: the extent {width, height, depth} is passed on the stack.
-        let extent = read::user::<[u64; 3]>(read::stack_args(&ctx)).unwrap_or([0; 3]);
+        // cudaMalloc3D: the extent {width, height, depth} is passed by value.
+        let extent = read::second_by_value(&ctx).unwrap_or([0; 3]);
         aside = extent[1].wrapping_mul(extent[2]);
     } else if cookie.op() == Op::Create as u16 {
         aside = created(cookie, args[2]);

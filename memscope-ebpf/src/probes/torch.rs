@@ -122,7 +122,7 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
         beside.flags |= TRACE_NO_DEVICE;
     }
     if cookie.torch_pool()
-        && let Some(pool) = read::user::<[u64; 2]>(read::stack_args(&ctx))
+        && let Some(pool) = read::seventh_pair(&ctx)
     {
         beside.pool = pool;
         beside.flags |= TRACE_HAS_POOL;

@@ -4,10 +4,10 @@
 //! it must single-step. So the first emulated instruction of the entry block is taken, if it is
 //! proved that the arguments are still in their registers there and that nothing jumps to it a
 //! second time. Where that proof fails the function's first instruction is taken, which is always
-//! right and sometimes slow.
+//! right and sometimes slow. On aarch64 that is always so: see `aarch64`.
 //!
 //! A return probe replaces the word at the stack pointer, so it may stand only where that is the
-//! return address: where nothing was pushed yet.
+//! return address: where nothing was pushed yet. (On aarch64 it replaces the link register.)
 
 mod aarch64;
 mod x86_64;
@@ -49,6 +49,8 @@ pub struct Emulation {
     pub push: bool,
     /// `nop` of several bytes (Linux 6.16 on); `nop` of one byte is emulated by all.
     pub long_nop: bool,
+    /// aarch64's `nop` (Linux 6.13 on).
+    pub arm_nop: bool,
 }
 
 impl Emulation {
@@ -57,6 +59,7 @@ impl Emulation {
         Emulation {
             push: major > 4 || (major == 4 && minor >= 16),
             long_nop: major > 6 || (major == 6 && minor >= 16),
+            arm_nop: major > 6 || (major == 6 && minor >= 13),
         }
     }
 

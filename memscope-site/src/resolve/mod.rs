@@ -199,12 +199,6 @@ impl Resolver {
 
     /// Finds the sites of a process.
     pub fn resolve(&mut self, pid: u32, level: Level) -> Result<Resolved, SiteError> {
-        if Machine::this() != Machine::X86_64 {
-            return Err(SiteError::UnsupportedMachine {
-                pid,
-                machine: std::env::consts::ARCH.to_owned(),
-            });
-        }
         let before = process::alive(pid)?;
         self.round += 1;
         let mut answer = Answer {
@@ -269,6 +263,9 @@ impl Resolver {
             Err(ElfError::NotElf) => return Ok(Looked::Other),
             Err(error) => return Err(error),
         };
+        if Machine::from_elf(elf.machine) != Machine::this() {
+            return Ok(Looked::Foreign("code of another machine"));
+        }
         let identity = FileIdentity::new(&open.bytes.file().metadata()?, elf.build_id());
         let base = object.bias(&elf);
         if let Some(known) = self.cache.get_mut(&identity) {

@@ -1,0 +1,137 @@
+//! 64-bit Arm and its procedure call standard (AAPCS64): eight argument registers, and the return address in
+//! one too.
+
+use aya_ebpf::bindings::user_pt_regs;
+use aya_ebpf::programs::ProbeContext;
+use memscope_common::{CALIBRATION_REGISTERS, PLACE_STACK};
+
+/// Frame pointer and link register.
+const FP: usize = 29;
+const LR: usize = 30;
+/// The first register that functions keep for their callers.
+const KEPT: usize = 19;
+/// Bits of an address. Those above may hold a signature of it, where code was compiled to sign what it stores.
+const ADDRESS: u64 = (1 << 48) - 1;
+
+/// A general register. Volatile: the compiler would otherwise load through one computed address, which the
+/// verifier refuses for the context.
+#[inline(always)]
+fn register(ctx: &ProbeContext, number: usize) -> u64 {
+    let regs = ctx.regs as *const user_pt_regs;
+    // SAFETY: the kernel hands user_pt_regs to uprobe programs; the callers' numbers are constants below 31.
+    unsafe { core::ptr::read_volatile((&raw const (*regs).regs as *const u64).add(number)) }
+}
+
+/// The first six integer arguments.
+#[inline(always)]
+pub fn args(ctx: &ProbeContext) -> [u64; 6] {
+    [
+        register(ctx, 0),
+        register(ctx, 1),
+        register(ctx, 2),
+        register(ctx, 3),
+        register(ctx, 4),
+        register(ctx, 5),
+    ]
+}
+
+/// Registers that may still hold the caller's values, in the order of the calibration record.
+#[inline(always)]
+pub fn left_over(ctx: &ProbeContext) -> [u64; CALIBRATION_REGISTERS] {
+    [
+        register(ctx, KEPT),
+        register(ctx, KEPT + 1),
+        register(ctx, KEPT + 2),
+        register(ctx, KEPT + 3),
+        register(ctx, KEPT + 4),
+        register(ctx, KEPT + 5),
+        register(ctx, KEPT + 6),
+        register(ctx, KEPT + 7),
+        register(ctx, KEPT + 8),
+    ]
+}
+
+/// What lies at a place (see `memscope_common::PLACE_STACK`).
+#[inline(always)]
+pub fn place(ctx: &ProbeContext, place: u8) -> Option<u64> {
+    if place >= PLACE_STACK {
+        return super::user::<u64>(sp(ctx).wrapping_add((place - PLACE_STACK) as u64 * 8));
+    }
+    let all = left_over(ctx);
+    let mut value = None;
+    for (index, register) in all.iter().enumerate() {
+        if place as usize == index {
+            value = Some(*register);
+        }
+    }
+    value
+}
+
+/// Instruction, stack and frame pointer.
+#[inline(always)]
+pub fn place_in_code(ctx: &ProbeContext) -> (u64, u64, u64) {
+    let regs = ctx.regs as *const user_pt_regs;
+    // SAFETY: as above.
+    let pc = unsafe { (*regs).pc };
+    (pc, sp(ctx), register(ctx, FP))
+}
+
+/// Stack pointer: a call leaves it as it is.
+#[inline(always)]
+pub fn sp(ctx: &ProbeContext) -> u64 {
+    let regs = ctx.regs as *const user_pt_regs;
+    // SAFETY: as above.
+    unsafe { (*regs).sp }
+}
+
+/// The stack pointer at the entry, as seen in a return probe: the same.
+#[inline(always)]
+pub fn entry_sp(ctx: &ProbeContext) -> u64 {
+    sp(ctx)
+}
+
+/// The result of a C function that returns an integer.
+#[inline(always)]
+pub fn result(ctx: &ProbeContext) -> u64 {
+    register(ctx, 0)
+}
+
+/// A structure of 24 bytes that is passed by value as the second argument: the caller makes a copy, and passes its
+/// address.
+#[inline(always)]
+pub fn second_by_value(ctx: &ProbeContext) -> Option<[u64; 3]> {
+    super::user::<[u64; 3]>(register(ctx, 1))
+}
+
+/// A pair of words that is passed by value behind six arguments: in the last two argument registers.
+#[inline(always)]
+pub fn seventh_pair(ctx: &ProbeContext) -> Option<[u64; 2]> {
+    Some([register(ctx, 6), register(ctx, 7)])
+}
+
+/// The address that the function will return to.
+#[inline(always)]
+pub fn caller(ctx: &ProbeContext) -> u64 {
+    register(ctx, LR)
+}
+
+/// What [`entered_from`] needs beside the stack pointer.
+#[inline(always)]
+pub fn link(ctx: &ProbeContext) -> u64 {
+    register(ctx, LR)
+}
+
+/// Where a function that is entered will return to, and the stack pointer there.
+#[inline(always)]
+pub fn entered_from(sp: u64, link: u64) -> (u64, u64) {
+    (plain(link), sp)
+}
+
+/// How a rule is meant: see `memscope_common::Rule`.
+pub const RULES_NAME_RECORDS: bool = true;
+
+/// An address as it is stored, without what signs it.
+#[inline(always)]
+pub fn plain(address: u64) -> u64 {
+    address & ADDRESS
+}

@@ -1,0 +1,90 @@
+//! The machine: QEMU, its console read until it is switched off.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// The simulator.
+pub const QEMU: &str = "qemu-system-aarch64";
+
+/// What is booted.
+pub struct Machine {
+    pub kernel: PathBuf,
+    pub image: PathBuf,
+    pub cpu: String,
+    pub memory_mib: u32,
+    pub deadline: Duration,
+}
+
+/// Boots it, shows what it prints, and returns that.
+pub fn boot(machine: &Machine) -> Result<String> {
+    let mut command = Command::new(QEMU);
+    command
+        .args(["-M", "virt", "-cpu", &machine.cpu, "-smp", "2"])
+        .args(["-accel", "tcg,thread=multi", "-nic", "none", "-no-reboot"])
+        .args(["-display", "none", "-monitor", "none", "-serial", "stdio"])
+        .args(["-m", &machine.memory_mib.to_string()])
+        .arg("-kernel")
+        .arg(&machine.kernel)
+        .arg("-initrd")
+        .arg(&machine.image)
+        // A kernel that panics reboots at once, which ends the machine.
+        .args(["-append", "console=ttyAMA0 quiet panic=-1"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    eprintln!("+ {}", process::words(&command));
+    let started = Instant::now();
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("{QEMU} could not be started"))?;
+    let console = child.stdout.take().context("no console")?;
+    let (send, lines) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut console = BufReader::new(console);
+        let mut line = Vec::new();
+        // Not all that a console prints is text.
+        while console.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+            line.clear();
+            if send.send(text).is_err() {
+                break;
+            }
+        }
+    });
+    let mut said = String::new();
+    let late = loop {
+        let left = machine.deadline.saturating_sub(started.elapsed());
+        match lines.recv_timeout(left) {
+            Ok(line) => {
+                println!("{line}");
+                said.push_str(&line);
+                said.push('\n');
+            }
+            Err(RecvTimeoutError::Disconnected) => break false,
+            Err(RecvTimeoutError::Timeout) => break true,
+        }
+    };
+    if late {
+        child.kill().context("the machine cannot be switched off")?;
+    }
+    let status = child.wait()?;
+    // Its end of the pipe is closed now.
+    let _ = reader.join();
+    if late {
+        bail!(
+            "the machine was not done within {} s",
+            machine.deadline.as_secs()
+        );
+    }
+    if !status.success() {
+        bail!("{QEMU}: {status}");
+    }
+    eprintln!("vm: done in {} s", started.elapsed().as_secs());
+    Ok(said)
+}

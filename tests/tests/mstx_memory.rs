@@ -289,19 +289,35 @@ fn torch_npus_own_regions_are_not_counted_again() {
         .libraries()
         .join("libascend_kernel_hook.so");
     let variables = [("LD_PRELOAD", hook.to_str().unwrap())];
-    let mut torch = Torch::start_on(Device::Npu, &variables);
-    let pid = torch.pid();
-    daemon.attach(pid, "blocks");
-    torch.ask("train 3");
-    torch.ask(&format!("alloc here {}", 30 * MIB));
-    let told = torch.ask("empty_cache");
-    let stats = daemon.stats(pid);
-    let zero = device(&stats, 0);
-    assert_eq!(
-        zero["allocated_bytes"], told["devices"][0]["allocated"],
-        "{stats:#}"
-    );
-    assert_eq!(zero["reserved_bytes"], told["devices"][0]["reserved"]);
-    assert_eq!(stats["region_pools"], Value::Array(Vec::new()), "{stats:#}");
-    torch.finish();
+    for level in ["segments", "blocks", "trace"] {
+        let mut torch = Torch::start_on(Device::Npu, &variables);
+        let pid = torch.pid();
+        daemon.attach(pid, level);
+        let first = torch.ask("train 3");
+        let before = daemon.stats(pid);
+        let told = torch.ask(&format!("alloc here {}", 30 * MIB));
+        let stats = daemon.stats(pid);
+        let own = &told["devices"][0];
+        let zero = device(&stats, 0);
+        if level == "segments" {
+            // Nothing else tells of its blocks. What it had before the attach is in neither sum.
+            let ([count, bytes, _], [live, more, heap]) = (caching(&before), caching(&stats));
+            let grown = number(&own["allocated"]) - number(&first["devices"][0]["allocated"]);
+            assert_eq!((live - count, more - bytes), (1, grown), "{stats:#}");
+            assert_eq!(heap, number(&own["reserved"]), "{stats:#}");
+        } else {
+            assert_eq!(zero["allocated_bytes"], own["allocated"], "{stats:#}");
+            assert_eq!(zero["reserved_bytes"], own["reserved"], "{stats:#}");
+            assert_eq!(stats["region_pools"], Value::Array(Vec::new()), "{stats:#}");
+        }
+        assert_eq!(stats["lost_records"], 0);
+        torch.finish();
+    }
+}
+
+fn caching(stats: &Value) -> [u64; 3] {
+    let pools = &stats["region_pools"];
+    let found = find(pools, "domain", "ptaCaching").or_else(|| find(pools, "domain", "msleaks"));
+    let (live, bytes, heap) = on(found.unwrap_or_else(|| panic!("{stats:#}")), 0);
+    [live, bytes, heap.unwrap()]
 }

@@ -168,13 +168,14 @@ fn register(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
         count_drop(DropReason::ResultUnreadable);
         return;
     };
+    // Without a way out of the loop: of one that ends with the count, older verifiers (6.1) may lose the bound.
     for index in 0..REGIONS_TOLD as u64 {
         if index >= count {
-            break;
+            continue;
         }
         let Some([device, ptr, size]) = read::user::<Range>(ranges.wrapping_add(index * 24)) else {
             count_drop(DropReason::ResultUnreadable);
-            break;
+            continue;
         };
         let handle = read::user::<u64>(handles.wrapping_add(index * 8)).unwrap_or(0);
         let told = Told {
@@ -197,14 +198,15 @@ fn unregister(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
         count_drop(DropReason::ResultUnreadable);
         return;
     };
+    // Without a way out of the loop: of one that ends with the count, older verifiers (6.1) may lose the bound.
     for index in 0..REGIONS_TOLD as u64 {
         if index >= count {
-            break;
+            continue;
         }
         let Some([kind, value]) = read::user::<[u64; 2]>(references.wrapping_add(index * 16))
         else {
             count_drop(DropReason::ResultUnreadable);
-            break;
+            continue;
         };
         let by_handle = kind as u32 == BY_HANDLE;
         let told = Told {

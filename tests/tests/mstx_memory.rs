@@ -128,11 +128,15 @@ fn pools_of_several_domains() {
 
 #[test]
 fn a_call_of_many_regions_says_how_many_are_missing() {
-    let daemon = Daemon::start();
+    many_regions(&Daemon::start());
+    many_regions(&Daemon::with(&["--links", "perf"]));
+}
+
+fn many_regions(daemon: &Daemon) {
     let mut program = start();
     let pid = program.pid();
     daemon.attach(pid, "segments");
-    let before = drops(&daemon, "regions_untold");
+    let before = drops(daemon, "regions_untold");
     say(
         &mut program,
         &[
@@ -156,7 +160,7 @@ fn a_call_of_many_regions_says_how_many_are_missing() {
         ),
         (48, 0)
     );
-    assert_eq!(drops(&daemon, "regions_untold") - before, 48);
+    assert_eq!(drops(daemon, "regions_untold") - before, 48);
     program.finish();
 }
 

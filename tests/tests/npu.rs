@@ -148,6 +148,26 @@ fn at_level_blocks() {
     torch.finish();
 }
 
+/// Without any probe: what its structures say.
+#[test]
+fn at_level_read() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start_on(Device::Npu, &[]);
+    torch.ask("alloc before 3000000");
+    let attached = daemon.attach(torch.pid(), "read");
+    assert_eq!(attached["sites"], 0, "{attached}");
+    for moment in [
+        "train 2",
+        "allocs small 40 70000",
+        "free before",
+        "empty_cache",
+    ] {
+        let told = torch.ask(moment);
+        agrees(&daemon, &mut torch, &told, moment);
+    }
+    torch.finish();
+}
+
 /// What the caching allocator does not count: memory that operators work in. With TASK_QUEUE_ENABLE=2 it is taken from the
 /// runtime, one piece for each stream.
 #[test]

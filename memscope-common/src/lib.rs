@@ -9,6 +9,7 @@ mod map;
 mod native;
 mod python;
 mod record;
+mod region;
 
 pub use cookie::{
     Cookie, MarkAbi, MarkForm, MarkSource, NO_ARG, Op, PtrMode, SizeMode, Told, TorchAbi,
@@ -29,3 +30,4 @@ pub use record::{
     PROCESS_EXIT, PROCESS_FORK, ProcessRecord, RECORD_VERSION, RecordHeader, ReportRecord,
     TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
 };
+pub use region::*;

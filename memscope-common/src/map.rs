@@ -25,6 +25,8 @@ pub mod name {
     pub const SEEN: &str = "SEEN";
     /// Buffers of the walks, a few for each processor.
     pub const SCRATCH: &str = "SCRATCH";
+    /// tid → [`crate::RegionCall`].
+    pub const REGION_CALLS: &str = "REGION_CALLS";
     /// Rules of unwinding by [`crate::rule_key`], each a [`crate::Rule`].
     pub const RULES: &str = "RULES";
     /// One [`super::GlobalConfig`].
@@ -177,11 +179,13 @@ pub enum DropReason {
     CodeTableFull = 7,
     /// A piece of a stack whose rules were not known yet found no room: the stack has no outer native frames.
     StackCopyUnsent = 8,
+    /// A call of mstx named more regions than are told of ([`crate::REGIONS_TOLD`]).
+    RegionsUntold = 9,
 }
 
 impl DropReason {
     /// All reasons, in order of their number.
-    pub const ALL: [DropReason; 9] = [
+    pub const ALL: [DropReason; 10] = [
         DropReason::RingFull,
         DropReason::InflightFull,
         DropReason::TooDeep,
@@ -191,6 +195,7 @@ impl DropReason {
         DropReason::StackUnsent,
         DropReason::CodeTableFull,
         DropReason::StackCopyUnsent,
+        DropReason::RegionsUntold,
     ];
     /// The name that users see.
     pub const fn name(self) -> &'static str {
@@ -204,6 +209,7 @@ impl DropReason {
             DropReason::StackUnsent => "stack_unsent",
             DropReason::CodeTableFull => "code_table_full",
             DropReason::StackCopyUnsent => "stack_copy_unsent",
+            DropReason::RegionsUntold => "regions_untold",
         }
     }
 }

@@ -6,6 +6,7 @@
 use crate::daemon::{DaemonRecord, DeviceTotal, EncodeError, Stamp, put};
 use crate::hal;
 use crate::kernel::call_op;
+use crate::region;
 use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_KNOWN, CALL_HAL, CallRecord, DEVICE_UNKNOWN, KIND_CALL,
@@ -28,6 +29,8 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
         Body::Report(report) => return Ok(Some(pool_report(event, report))),
         Body::Oom(oom) => return Ok(Some(pool_oom(event, oom))),
         Body::Workspace(workspace) => return Ok(Some(workspace_record(event, workspace))),
+        Body::Domain(domain) => return Ok(Some(region::domain_record(event, domain))),
+        Body::Region(one) => return Ok(Some(region::region_record(event, one))),
         Body::Call(call) => return Ok(call_record(event, call, site)),
         Body::Attached(facts) => DaemonRecord::Attached(facts.clone()),
         Body::Placed(placement) => DaemonRecord::Placed((**placement).clone()),
@@ -84,7 +87,7 @@ fn stack(event: &Event) -> u64 {
 }
 
 /// An empty record with its header. The records that are made here have a few dozen bytes.
-fn begun<T>(event: &Event, kind: u16, flags: u8) -> Vec<u8> {
+pub(crate) fn begun<T>(event: &Event, kind: u16, flags: u8) -> Vec<u8> {
     let mut record = vec![0; size_of::<T>()];
     let len = size_of::<T>() as u16;
     put(

@@ -4,18 +4,20 @@ use crate::bytes::{Bytes, Header, check};
 use crate::daemon::SiteDefined;
 use crate::hal::{self, Visible};
 use crate::outcome::{Malformed, Skipped, What};
+use crate::region;
 use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,
     CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES, CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord,
-    CodeRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_LAUNCHES_SO_FAR,
-    KIND_MAPPINGS, KIND_MARK, KIND_OOM, KIND_PROCESS, KIND_REPORT, KIND_STACK, KIND_STACK_COPY,
-    KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME,
-    MARK_STEP, MappingsRecord, MarkRecord, OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK,
-    ProcessRecord, PythonFrame, ReportRecord, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY,
-    STACK_HEAD, STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED,
-    STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord, StackRecord, TRACE_HAS_BLOCK,
-    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
+    CodeRecord, DomainRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_DOMAIN,
+    KIND_LAUNCHES_SO_FAR, KIND_MAPPINGS, KIND_MARK, KIND_OOM, KIND_PROCESS, KIND_REGION,
+    KIND_REPORT, KIND_STACK, KIND_STACK_COPY, KIND_TRACE, KIND_WORKSPACE, LaunchesRecord,
+    MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord,
+    OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, PythonFrame,
+    RegionRecord, ReportRecord, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD,
+    STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED,
+    STACK_UNREADABLE, StackCopyRecord, StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL,
+    TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
     Body, Call, CallOp, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
@@ -56,6 +58,10 @@ pub(crate) fn decode<'s>(
         KIND_CALL => sized::<CallRecord>(header).and_then(|()| call(header, raw, site, visible)),
         KIND_REPORT => sized::<ReportRecord>(header).and_then(|()| report(header, raw)),
         KIND_WORKSPACE => sized::<ReportRecord>(header).and_then(|()| workspace(header, raw)),
+        KIND_DOMAIN => {
+            sized::<DomainRecord>(header).and_then(|()| region::domain(header, raw, record))
+        }
+        KIND_REGION => sized::<RegionRecord>(header).and_then(|()| region::region(header, raw)),
         KIND_OOM => sized::<OomRecord>(header).and_then(|()| oom(header, raw)),
         KIND_TRACE => sized::<TraceRecord>(header).and_then(|()| trace(header, raw)),
         // The trace is the first field of a calibration record.
@@ -382,15 +388,7 @@ fn mark(header: &Header, raw: Bytes, record: &[u8]) -> Result<Said, Malformed> {
     let from = offset_of!(MarkRecord, name);
     let kept = told.min(MARK_NAME);
     let bytes = record.get(from..from + kept).unwrap_or_default();
-    let name = match std::str::from_utf8(bytes) {
-        Ok(name) => name.to_owned(),
-        // A character that the cut went through is left out; others that are none are replaced.
-        Err(error) if error.error_len().is_none() && told >= MARK_NAME - 1 => {
-            String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default())
-                .into_owned()
-        }
-        Err(_) => String::from_utf8_lossy(bytes).into_owned(),
-    };
+    let name = ended_by_nul(bytes, told >= MARK_NAME - 1);
     Ok(Said::Event(Body::Mark(Box::new(Mark {
         kind,
         source,
@@ -399,6 +397,19 @@ fn mark(header: &Header, raw: Bytes, record: &[u8]) -> Result<Said, Malformed> {
         // Of a text that ends with NUL no more is known than was kept.
         cut: told > MARK_NAME || (told == MARK_NAME - 1 && kept == told),
     }))))
+}
+
+/// A name, which may have been cut.
+pub(crate) fn ended_by_nul(bytes: &[u8], cut: bool) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(name) => name.to_owned(),
+        // A character that the cut went through is left out; others that are none are replaced.
+        Err(error) if error.error_len().is_none() && cut => {
+            String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default())
+                .into_owned()
+        }
+        Err(_) => String::from_utf8_lossy(bytes).into_owned(),
+    }
 }
 
 fn code_died(header: &Header, raw: Bytes) -> Result<Said, Malformed> {

@@ -28,6 +28,7 @@ mod held;
 mod kernel;
 mod outcome;
 mod reader;
+mod region;
 mod trim;
 
 pub use bytes::{Header, check, is_repeated};

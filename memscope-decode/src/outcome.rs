@@ -104,6 +104,12 @@ pub enum Skipped {
     /// A mark of a kind or source that is not known.
     #[error("a mark of kind or source {0} is not known")]
     UnknownMark(u16),
+    /// A change of a pool's memory that this version does not know.
+    #[error("a change {0} of a region is not known")]
+    UnknownRegion(u16),
+    /// A region or heap of less than nothing.
+    #[error("a region without a size")]
+    NoSize,
     /// A change in a process's life that this version does not know.
     #[error("process change {0} is not known")]
     UnknownChange(u32),
@@ -131,6 +137,8 @@ impl Skipped {
             Skipped::NoTotals => "no_totals",
             Skipped::UnknownAction(_) => "unknown_action",
             Skipped::UnknownMark(_) => "unknown_mark",
+            Skipped::UnknownRegion(_) => "unknown_region",
+            Skipped::NoSize => "no_size",
             Skipped::UnknownChange(_) => "unknown_change",
             Skipped::NoProcess => "no_process",
             Skipped::Repeated => "repeated",

@@ -3,9 +3,9 @@
 
 use memscope_decode::{DaemonRecord, Decoder, Outcome, SiteDefined, Stamp, encode};
 use memscope_ledger::event::{
-    Body, Call, CallOp, CoverageNote, Event, EventId, HalFacts, HalModule, HalPage, HalSpace,
-    Layer, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle, StackRef,
-    StackSeen, TraceAction, Vendor,
+    Body, Call, CallOp, CoverageNote, Domain, Event, EventId, HalFacts, HalModule, HalPage,
+    HalSpace, Layer, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
+    Region, RegionChange, StackRef, StackSeen, TraceAction, Vendor,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -137,7 +137,40 @@ fn body() -> impl Strategy<Value = Body> {
             ..StackSeen::default()
         }))),
     ];
-    prop_oneof![report, oom, call, mark, said]
+    let numbers = (any::<u64>(), 0..1u64 << 62, any::<u64>(), any::<u64>());
+    let region = (0..5u8, 0..64i32, numbers, any::<(u64, u32)>()).prop_map(
+        |(what, device, (ptr, size, handle, heap), (domain, untold))| {
+            let device = Some(device);
+            let change = match what {
+                0 => RegionChange::HeapCame {
+                    device,
+                    ptr,
+                    size,
+                    handle,
+                },
+                1 => RegionChange::HeapWent { handle },
+                2 => RegionChange::Came {
+                    device,
+                    ptr,
+                    size,
+                    handle,
+                    heap,
+                },
+                3 => RegionChange::Went { ptr },
+                _ => RegionChange::WentByHandle { handle },
+            };
+            Body::Region(Region {
+                domain,
+                change,
+                untold,
+            })
+        },
+    );
+    let domain = (any::<u64>(), "[a-zé]{0,31}").prop_map(|(handle, name)| {
+        let name = Arc::from(name);
+        Body::Domain(Domain { handle, name })
+    });
+    prop_oneof![report, oom, call, mark, said, region, domain]
 }
 
 proptest! {

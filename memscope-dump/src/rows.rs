@@ -7,6 +7,8 @@
 //! A row's ID is given when its first event comes; the row itself may be told a little later. So rows are, as in
 //! msMemScope's own files, not in the order of their IDs.
 
+mod pools;
+
 use crate::attr::Attr;
 use crate::events::SYSTEM_MARK;
 use crate::row::{Device, Row, hex};
@@ -68,6 +70,7 @@ struct Process {
     sums: BTreeMap<Option<i32>, Sums>,
     halves: HashMap<u32, Half>,
     launches: u64,
+    pools: pools::Pools,
 }
 
 /// See the module.
@@ -163,6 +166,7 @@ impl Scene<'_> {
         match &self.event.body {
             Body::Attached(facts) => {
                 process.pid = (facts.pid > 0).then_some(facts.pid);
+                process.pools.from_start = facts.from_start;
                 let row = self.row(process, "SYSTEM", "START_TRACE");
                 (self.tell)(row);
             }
@@ -212,6 +216,10 @@ impl Scene<'_> {
                 }
             }
             Body::Held(part) => self.held(process, part),
+            Body::Placed(placement) => process.pools.pool_seen |= placement.pool_seen,
+            Body::Domain(domain) => process.pools.book.domain(domain),
+            Body::Region(region) => self.region(process, region),
+            Body::Workspace(workspace) => self.workspace(process, workspace),
             _ => self.rows.left_out += 1,
         }
     }

@@ -37,8 +37,14 @@ pub fn add(counter: *mut u64, n: u64) -> u64 {
 /// Counts a loss by its cause.
 #[inline(always)]
 pub fn count_drop(reason: DropReason) {
+    count_drops(reason, 1);
+}
+
+/// Counts several at once.
+#[inline(always)]
+pub fn count_drops(reason: DropReason, count: u64) {
     if let Some(counter) = DROPS.get_ptr_mut(reason as u32) {
-        add(counter, 1);
+        add(counter, count);
     }
 }
 

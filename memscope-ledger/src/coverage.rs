@@ -6,7 +6,7 @@
 use crate::device::Refusal;
 use crate::event::{CoverageNote, Level};
 use crate::process::Process;
-use crate::report::Source;
+use crate::report::{RegionPool, Source};
 use crate::words;
 
 /// Notes kept per process; codes are words of the daemon's, so this is never reached in earnest.
@@ -55,6 +55,7 @@ pub(crate) fn notes(process: &Process) -> Vec<CoverageNote> {
     from_readings(process, &mut say);
     from_pool(process, &mut say);
     from_driver(process, &mut say);
+    from_regions(process, &mut say);
     let (first, count) = &process.children;
     if *count > 0 {
         let pids: Vec<String> = first.iter().map(u32::to_string).collect();
@@ -72,6 +73,49 @@ pub(crate) fn notes(process: &Process) -> Vec<CoverageNote> {
         );
     }
     all.notes
+}
+
+fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let pools = process.region_pools();
+    let titles = |pools: &[&RegionPool]| {
+        let titles: Vec<String> = pools.iter().map(|pool| pool.title()).collect();
+        titles.join(", ")
+    };
+    let all: Vec<&RegionPool> = pools.iter().collect();
+    if !process.facts.from_start && !all.is_empty() {
+        say(
+            "regions_baseline_unknown",
+            format!(
+                "pools tell of themselves through mstx ({}): what they had before the attach is not known",
+                titles(&all)
+            ),
+        );
+    }
+    if all.iter().any(|pool| pool.domain.is_none()) {
+        let own = if process.pool_way_in {
+            ", which may be torch_npu's own memory once more"
+        } else {
+            ""
+        };
+        say(
+            "regions_domain_unknown",
+            format!(
+                "regions of memory are told of in a domain of mstx that was made before the attach or without a tool, so \
+                 that its name is not known{own}"
+            ),
+        );
+    }
+    let untold: Vec<&RegionPool> = pools.iter().filter(|pool| pool.untold_count > 0).collect();
+    if !untold.is_empty() {
+        let count: u64 = untold.iter().map(|pool| pool.untold_count).sum();
+        say(
+            "regions_untold",
+            format!(
+                "{count} regions are missing in the numbers of {}: calls named more than are told of",
+                titles(&untold)
+            ),
+        );
+    }
 }
 
 fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {

@@ -37,6 +37,8 @@ pub(crate) struct Driver {
     found_gone: u64,
     /// Those of them whose free may still come: see `overtaken_free`. Address and how many.
     overtaken: FastMap<u64, u32>,
+    /// torch_npu's workspaces are told of.
+    pub(crate) workspaces_seen: bool,
 }
 
 impl Driver {
@@ -137,6 +139,7 @@ impl Driver {
 
     /// An allocation turned out to be a workspace of torch_npu's. It goes with its free, which comes before the word of it.
     pub(crate) fn workspace(&mut self, scene: &mut Scene<'_>, workspace: &Workspace) {
+        self.workspaces_seen = true;
         if workspace.size <= 0 {
             return;
         }

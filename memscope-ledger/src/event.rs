@@ -2,9 +2,11 @@
 
 mod hal;
 mod marks;
+mod region;
 
 pub use hal::{HalFacts, HalModule, HalPage, HalSpace, Vendor};
 pub use marks::{Finding, Mark, MarkKind, MarkSource};
+pub use region::{Domain, Region, RegionChange, Workspace};
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -135,6 +137,10 @@ pub enum Body {
     Oom(PoolOom),
     /// torch_npu's workspace allocator took memory from the runtime, or gave it back.
     Workspace(Workspace),
+    /// A domain of mstx was made.
+    Domain(Domain),
+    /// A pool that tells of itself through mstx took memory, handed it out, or got it back.
+    Region(Region),
     /// An entry of PyTorch's allocator trace.
     Trace(PoolTrace),
 }
@@ -525,18 +531,6 @@ pub struct PoolReport {
     pub total_allocated: u64,
     /// The allocator's own totals after the call.
     pub total_reserved: u64,
-}
-
-/// What torch_npu's workspace allocator reports: scratch memory for operators, one allocation for each stream, outside
-/// the caching allocator and its totals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Workspace {
-    /// Device ordinal, where told.
-    pub device: Option<i32>,
-    /// Address, the runtime's.
-    pub ptr: u64,
-    /// Bytes; negative when it was given back.
-    pub size: i64,
 }
 
 /// `c10::reportOutOfMemoryToProfiler`.

@@ -275,7 +275,7 @@ impl Ledger {
             blocks,
             loose: loose + process.readings.kept(),
             rooms: process.devices.iter().map(|row| row.pool.rooms.len()).sum(),
-            allocations: process.driver.kept(),
+            allocations: process.driver.kept() + process.regions.kept(),
             groups: process.groups.len(),
             trace_entries: process.devices.iter().map(|row| row.pool.ring.len()).sum(),
         })

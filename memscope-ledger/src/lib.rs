@@ -6,7 +6,7 @@
 //! The rooms, from the outside in: [`Ledger`] keeps the processes and answers; `process` folds one
 //! process' events; `pool` follows a framework allocator's blocks and `totals` its sums; `reading`, `held`
 //! and `pool_read` take over what was read of a pool in the process' memory; `driver`,
-//! `vmm` and `host` follow runtime and driver allocations; `group`, `floor`, `verdict` and `trend` watch
+//! `vmm` and `host` follow runtime and driver allocations; `regions` follows pools that tell of themselves; `group`, `floor`, `verdict` and `trend` watch
 //! groups of blocks for growth; `steps`, `cycle` and `survivors` know where steps end and what outlives them; one file per question builds its report.
 
 pub mod event;
@@ -38,6 +38,7 @@ mod pool_read;
 mod pool_trace;
 mod process;
 mod reading;
+mod regions;
 mod rooms;
 mod scene;
 mod segment;
@@ -60,3 +61,4 @@ mod vmm;
 mod words;
 
 pub use ledger::{Kept, Ledger, LedgerConfig};
+pub use regions::{RegionBook, RegionStep, Told};

@@ -16,7 +16,8 @@ use crate::loss::Loss;
 use crate::pool::Pool;
 use crate::pool_read::Watch;
 use crate::reading::Readings;
-use crate::report::{AsOf, ProcessState, ProcessSummary, Source};
+use crate::regions::RegionBook;
+use crate::report::{AsOf, ProcessState, ProcessSummary, RegionPool, Source};
 use crate::scene::Scene;
 use crate::stacks::Stacks;
 use crate::steps::{Steps, Turn};
@@ -49,6 +50,7 @@ pub(crate) struct Process {
     pub(crate) groups: Groups,
     pub(crate) pool: Pool,
     pub(crate) driver: Driver,
+    pub(crate) regions: RegionBook,
     pub(crate) stacks: Stacks,
     pub(crate) steps: Steps,
     pub(crate) readings: Readings,
@@ -81,6 +83,7 @@ impl Process {
             groups: Groups::new(event.time_ns, config.leak_window_ns, config.leak_groups),
             pool,
             driver: Driver::default(),
+            regions: RegionBook::default(),
             stacks: Stacks::default(),
             steps: Steps::new(event.time_ns),
             readings: Readings::default(),
@@ -113,6 +116,12 @@ impl Process {
             Body::Report(report) => self.pool.report(&mut scene, &mut self.driver, report),
             Body::Oom(oom) => self.pool.oom(&mut scene, oom),
             Body::Workspace(workspace) => self.driver.workspace(&mut scene, workspace),
+            Body::Domain(domain) => self.regions.domain(domain),
+            Body::Region(region) => {
+                let from_start = self.facts.from_start;
+                self.regions
+                    .apply(region, from_start, self.pool_way_in, &mut |_| {});
+            }
             Body::Call(call) => {
                 self.vendor = Some(call.vendor);
                 let taken = self.driver.call(&mut scene, call);
@@ -260,6 +269,13 @@ impl Process {
         let mut rows = self.devices.sorted();
         rows.retain(|row| row.pool.seen || !row.driver.is_blank());
         rows
+    }
+
+    /// Pools that tell of themselves through mstx.
+    pub(crate) fn region_pools(&self) -> Vec<RegionPool> {
+        let workspaces = self.driver.workspaces_seen;
+        self.regions
+            .report(self.facts.from_start, self.pool_way_in, workspaces)
     }
 
     /// Bytes handed out on a device, where known.

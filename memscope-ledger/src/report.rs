@@ -3,9 +3,11 @@
 //! Units are suffixes: `_bytes`, `_ns` (boot time unless `_unix_ns`).
 
 mod component;
+mod region;
 mod steps;
 
 pub use component::{Component, Holder};
+pub use region::{RegionPool, RegionsOnDevice};
 pub use steps::*;
 
 use std::sync::Arc;
@@ -242,6 +244,8 @@ pub struct StatsReport {
     pub placement: Placement,
     /// Per device, by ordinal, unknown last.
     pub devices: Vec<DeviceStats>,
+    /// Pools that tell of themselves through mstx: no part of the numbers of the devices.
+    pub region_pools: Vec<RegionPool>,
     /// Page-locked host memory.
     pub host: DriverBytes,
     /// Of it, registered (owned by the program).

@@ -19,6 +19,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf) -> StatsReport {
             .into_iter()
             .map(|row| device(process, row))
             .collect(),
+        region_pools: process.region_pools(),
         host: process.driver.host.total(),
         host_registered: process.driver.host.registered(),
         host_components: process.driver.host.components(),

@@ -53,6 +53,7 @@ words! {
     Layer "LAYER_",
     TraceAction "TRACE_ACTION_",
     MarkKind "MARK_KIND_",
+    RegionChange "REGION_CHANGE_",
     MarkSource "MARK_SOURCE_",
     StepSource "STEP_SOURCE_",
     StackMetric "STACK_METRIC_",

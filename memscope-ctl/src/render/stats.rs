@@ -26,6 +26,7 @@ pub(crate) fn stats(answer: &v1::StatsResponse) -> String {
         text.push_str(&columns(devices));
     }
     text.push_str(&components(answer));
+    text.push_str(&region_pools(answer));
     text.push_str(&reading(answer));
     text.push_str(&host(answer));
     text.push_str(&settings(answer));
@@ -147,6 +148,51 @@ fn components(answer: &v1::StatsResponse) -> String {
         Column::Right("IN HUGE PAGES"),
     ];
     format!("\n{}", table(&head, rows))
+}
+
+/// Pools that tell of themselves, a line for each device.
+fn region_pools(answer: &v1::StatsResponse) -> String {
+    let mut text = String::new();
+    for pool in &answer.region_pools {
+        let title = plain(&pool.title);
+        for row in &pool.devices {
+            let heap = match row.heap_bytes {
+                Some(bytes) => format!(" of a heap of {}", units::bytes(bytes)),
+                None => String::new(),
+            };
+            text.push_str(&format!(
+                "{}: {title} {} in {}{heap}, at most {}\n",
+                // The functions are CANN's.
+                device_of_kind(row.device, Some("npu")),
+                units::bytes(row.bytes),
+                regions(row.count),
+                units::bytes(row.peak_bytes),
+            ));
+        }
+        if pool.orphan_free_count > 0 {
+            let count = regions(pool.orphan_free_count);
+            text.push_str(&format!(
+                "{title}: {count} went and had not been seen to come\n"
+            ));
+        }
+        if pool.untold_count > 0 {
+            let count = regions(pool.untold_count);
+            text.push_str(&format!(
+                "{title}: {count} more were in calls of too many\n"
+            ));
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    format!("\npools that tell of themselves through mstx, inside the memory above\n{text}")
+}
+
+fn regions(count: u64) -> String {
+    match count {
+        1 => "1 region".to_owned(),
+        count => format!("{} regions", grouped(count)),
+    }
 }
 
 /// Variables that change what Ascend's numbers mean.

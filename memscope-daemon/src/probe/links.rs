@@ -47,7 +47,7 @@ pub fn attach(
             let fd = kernel
                 .multi_program(program)
                 .ok_or_else(|| ProbeError::Missing(program.name().to_owned()))?;
-            let on_return = program == Program::CallReturn;
+            let on_return = program.is_return();
             let link: OwnedFd = multi::attach(fd, &path, pid, points, on_return).map_err(failed)?;
             Box::new(link) as Box<dyn Any + Send>
         }

@@ -42,10 +42,14 @@ pub enum Program {
     NpuReport,
     /// Calls of it by the workspace allocator.
     NpuWorkspace,
+    /// mstx's functions that tell of pools.
+    RegionEntry,
+    /// Their return.
+    RegionReturn,
 }
 
 impl Program {
-    const ALL: [Program; 11] = [
+    const ALL: [Program; 13] = [
         Program::CallEntry,
         Program::CallReturn,
         Program::Report,
@@ -57,7 +61,14 @@ impl Program {
         Program::Launch,
         Program::NpuReport,
         Program::NpuWorkspace,
+        Program::RegionEntry,
+        Program::RegionReturn,
     ];
+
+    /// Whether it stands at the return of a function.
+    pub fn is_return(self) -> bool {
+        matches!(self, Program::CallReturn | Program::RegionReturn)
+    }
 
     /// Whether it tells of each block with the allocator's own totals.
     pub fn is_report(self) -> bool {
@@ -78,6 +89,8 @@ impl Program {
             Program::Launch => "launch",
             Program::NpuReport => "npu_report",
             Program::NpuWorkspace => "npu_workspace",
+            Program::RegionEntry => "region_entry",
+            Program::RegionReturn => "region_return",
         }
     }
 }
@@ -162,7 +175,11 @@ fn map_error(
 /// The data of a map, whatever its kind in this object.
 pub(super) fn map_data(map: &Map) -> Option<&MapData> {
     match map {
-        Map::Array(d) | Map::HashMap(d) | Map::PerCpuArray(d) | Map::RingBuf(d) => Some(d),
+        Map::Array(d)
+        | Map::HashMap(d)
+        | Map::LruHashMap(d)
+        | Map::PerCpuArray(d)
+        | Map::RingBuf(d) => Some(d),
         _ => None,
     }
 }

@@ -165,6 +165,7 @@ impl Tracer {
                 Purpose::Oom => Program::Oom,
                 Purpose::Trace => Program::Trace,
                 Purpose::Mark(_) => Program::Mark,
+                Purpose::Region(_) => Program::RegionEntry,
                 Purpose::Launch if !self.traced.get(&pid).is_some_and(|t| t.launches) => continue,
                 Purpose::Launch => Program::Launch,
                 Purpose::Loader => continue,
@@ -184,8 +185,12 @@ impl Tracer {
                 cookie,
             });
             if let Some(offset) = site.return_offset {
+                let on_return = match program {
+                    Program::RegionEntry => Program::RegionReturn,
+                    _ => Program::CallReturn,
+                };
                 points
-                    .entry(Program::CallReturn)
+                    .entry(on_return)
                     .or_default()
                     .push(Point { offset, cookie });
             }
@@ -203,6 +208,8 @@ impl Tracer {
         for program in [
             Program::CallReturn,
             Program::CallEntry,
+            Program::RegionReturn,
+            Program::RegionEntry,
             Program::Report,
             Program::NpuReport,
             Program::NpuWorkspace,
@@ -233,6 +240,7 @@ impl Tracer {
                     Purpose::Call(_)
                     | Purpose::Loader
                     | Purpose::Mark(_)
+                    | Purpose::Region(_)
                     | Purpose::Workspace
                     | Purpose::Launch => false,
                 })

@@ -122,10 +122,8 @@ impl Traced {
         self.links
             .iter()
             .filter(|l| {
-                !matches!(
-                    l.program,
-                    Program::CallReturn | Program::LinkerHook | Program::CodeDealloc
-                )
+                !l.program.is_return()
+                    && !matches!(l.program, Program::LinkerHook | Program::CodeDealloc)
             })
             .map(|l| l.points as u32)
             .sum()

@@ -5,7 +5,9 @@
 //!
 //! | row | event |
 //! |---|---|
-//! | `MALLOC`, `FREE` of `PTA`, `ATB`, `MINDSPORE` | [`Body::Report`], with the sums of all pools of the device |
+//! | `MALLOC`, `FREE` of the framework's own pool: `PTA`, else `MINDSPORE`, else `ATB` | [`Body::Report`] |
+//! | `MALLOC`, `FREE` of the others of these | [`Body::Domain`], [`Body::Region`] |
+//! | `MALLOC`, `FREE` of `PTA_WORKSPACE` | [`Body::Workspace`]; where there are no rows of `HAL` that have it as well, as the ones before |
 //! | `MALLOC`, `FREE` of `HAL`, `HOST_PINNED` | [`Body::Call`] of Ascend's driver, with the component that asked (`owner`); of the host (`cpu`, `host`) one of page-locked memory |
 //! | `MSTX`, `SYSTEM` | [`Body::Mark`]; `STEP` is one of kind step |
 //! | `KERNEL_LAUNCH` of that type | [`Body::Launches`] |
@@ -15,6 +17,7 @@
 //! The moment of a row serves as boot time and as time of day alike: the difference is zero. Within a process rows are
 //! ordered by ID, and no event is earlier than the one before it.
 
+mod beside;
 mod process;
 mod stacks;
 

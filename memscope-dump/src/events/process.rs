@@ -1,5 +1,6 @@
 //! One process of a dump.
 
+use super::beside::Beside;
 use super::stacks::Stacks;
 use super::{FUNCTIONS, Log, SYSTEM_MARK};
 use crate::row::{Device, Row};
@@ -14,25 +15,43 @@ use std::sync::Arc;
 /// What a row means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meaning {
-    Pool { device: i32, frees: bool },
-    Driver { frees: bool },
+    /// Of a framework's own pool.
+    Pool {
+        device: i32,
+        frees: bool,
+    },
+    /// Of a pool beside it, or of torch_npu's workspaces.
+    Beside {
+        frees: bool,
+    },
+    Driver {
+        frees: bool,
+    },
     Mark,
     Launch,
-    Oom { device: i32 },
+    Oom {
+        device: i32,
+    },
     Exit,
 }
 
-fn meaning(row: &Row) -> Option<Meaning> {
+/// `main`: whose rows are those of the framework's own pool.
+fn meaning(row: &Row, main: Option<&str>) -> Option<Meaning> {
     let ordinal = match row.device {
         Device::Number(number) => i32::try_from(number).ok(),
         _ => None,
     };
     Some(match (row.event.as_str(), row.event_type.as_str()) {
-        (event @ ("MALLOC" | "FREE"), "PTA" | "PTA_WORKSPACE" | "ATB" | "MINDSPORE") => {
+        (event @ ("MALLOC" | "FREE"), pool @ ("PTA" | "PTA_WORKSPACE" | "ATB" | "MINDSPORE")) => {
             row.ptr?;
-            Meaning::Pool {
-                device: ordinal?,
-                frees: event == "FREE",
+            let frees = event == "FREE";
+            if main == Some(pool) {
+                Meaning::Pool {
+                    device: ordinal?,
+                    frees,
+                }
+            } else {
+                Meaning::Beside { frees }
             }
         }
         (event @ ("MALLOC" | "FREE"), "HAL" | "HOST_PINNED") => {
@@ -76,11 +95,11 @@ pub(super) struct Process {
     handle: ProcessHandle,
     pid: Option<u32>,
     stacks: Stacks,
-    totals: BTreeMap<(i32, String), Totals>,
+    totals: BTreeMap<i32, Totals>,
+    beside: Beside,
     /// Sizes of the pools' live blocks, for frees that do not say theirs.
     live: HashMap<(i32, u64), u64>,
     launches: u64,
-    has_pool: bool,
     ended: bool,
     lacks: Lacks,
 }
@@ -92,9 +111,9 @@ impl Process {
             pid,
             stacks: Stacks::default(),
             totals: BTreeMap::new(),
+            beside: Beside::default(),
             live: HashMap::new(),
             launches: 0,
-            has_pool: false,
             ended: false,
             lacks: Lacks::default(),
         }
@@ -102,13 +121,19 @@ impl Process {
 
     /// Whether an event comes of the row; counts it if not.
     pub(super) fn wants(&mut self, row: &Row) -> bool {
-        let meaning = meaning(row);
-        self.has_pool |= matches!(meaning, Some(Meaning::Pool { .. }));
+        let meaning = meaning(row, None);
+        if meaning.is_some() {
+            self.beside.note(&row.event_type);
+        }
         if meaning.is_none() {
-            let kind = format!("{} {}", row.event, row.event_type);
-            *self.lacks.rows.entry(kind).or_default() += 1;
+            self.leave_out(row);
         }
         meaning.is_some()
+    }
+
+    fn leave_out(&mut self, row: &Row) {
+        let kind = format!("{} {}", row.event, row.event_type);
+        *self.lacks.rows.entry(kind).or_default() += 1;
     }
 
     /// A row stands earlier than one with a smaller ID.
@@ -136,7 +161,7 @@ impl Process {
         );
         let placement = Placement {
             ways: vec!["msMemScope".to_owned()],
-            pool_seen: self.has_pool,
+            pool_seen: self.beside.main().is_some(),
             ..Placement::default()
         };
         log.push(
@@ -148,11 +173,21 @@ impl Process {
     }
 
     pub(super) fn apply(&mut self, log: &mut Log, row: &Row) {
-        let Some(meaning) = meaning(row) else {
+        let Some(meaning) = meaning(row, self.beside.main()) else {
+            // The framework's own pool is always on a device.
+            self.leave_out(row);
             return;
         };
         let body = match meaning {
             Meaning::Pool { device, frees } => self.pool(row, device, frees),
+            Meaning::Beside { frees } => {
+                let mut bodies = self.beside.row(row, frees).unwrap_or_default();
+                let last = bodies.pop();
+                for body in bodies {
+                    log.push(self.handle, row.tid.unwrap_or(0), StackRef::NotTaken, body);
+                }
+                last
+            }
             Meaning::Driver { frees } => self.driver(row, frees),
             Meaning::Mark => Some(Body::Mark(Box::new(mark(row)))),
             Meaning::Launch => {
@@ -197,10 +232,7 @@ impl Process {
             self.live.insert((device, ptr), size);
             self.lacks.shadow += u64::from(row.attr.get("shadow") == Some("true"));
         }
-        let pool = self
-            .totals
-            .entry((device, row.event_type.clone()))
-            .or_default();
+        let pool = self.totals.entry(device).or_default();
         let (used, total) = (row.attr_number("used"), row.attr_number("total"));
         self.lacks.totals += u64::from(used.is_none() || total.is_none());
         pool.allocated = used.unwrap_or_else(|| {
@@ -212,7 +244,7 @@ impl Process {
         });
         // What is handed out has been taken from the driver.
         pool.reserved = total.unwrap_or(pool.reserved.max(pool.allocated));
-        let sum = self.sum(device);
+        let sum = *pool;
         Some(Body::Report(PoolReport {
             device,
             ptr,
@@ -220,15 +252,6 @@ impl Process {
             total_allocated: sum.allocated,
             total_reserved: sum.reserved,
         }))
-    }
-
-    /// Of all pools on a device.
-    fn sum(&self, device: i32) -> Totals {
-        let pools = self.totals.iter().filter(|((own, _), _)| *own == device);
-        pools.fold(Totals::default(), |sum, (_, pool)| Totals {
-            allocated: sum.allocated.saturating_add(pool.allocated),
-            reserved: sum.reserved.saturating_add(pool.reserved),
-        })
     }
 
     fn driver(&mut self, row: &Row, frees: bool) -> Option<Body> {
@@ -268,7 +291,7 @@ impl Process {
     }
 
     fn oom(&self, row: &Row, device: i32) -> Body {
-        let sum = self.sum(device);
+        let sum = self.totals.get(&device).copied().unwrap_or_default();
         Body::Oom(PoolOom {
             device,
             size: row.attr_number("req_size").unwrap_or(0),
@@ -287,7 +310,7 @@ impl Process {
     }
 
     fn notes(&self, log: &mut Log, older: bool) {
-        for (code, text) in self.lacks.sentences(older, self.pools_joined()) {
+        for (code, text) in self.lacks.sentences(older) {
             let note = CoverageNote {
                 code: code.to_owned(),
                 text,
@@ -295,15 +318,10 @@ impl Process {
             log.push(self.handle, 0, StackRef::NotTaken, Body::Coverage(note));
         }
     }
-
-    fn pools_joined(&self) -> bool {
-        let devices = self.totals.keys().map(|(device, _)| device);
-        devices.clone().zip(devices.skip(1)).any(|(a, b)| a == b)
-    }
 }
 
 impl Lacks {
-    fn sentences(&self, older: bool, pools_joined: bool) -> Vec<(&'static str, String)> {
+    fn sentences(&self, older: bool) -> Vec<(&'static str, String)> {
         let mut notes = vec![(
             "imported",
             "imported from a dump of msMemScope's: what it did not collect is not in these numbers"
@@ -349,12 +367,6 @@ impl Lacks {
                     "{} blocks were there before the collection began: their ages are counted from there",
                     self.shadow
                 ),
-            ));
-        }
-        if pools_joined {
-            notes.push((
-                "import_pools_joined",
-                "the pools of several frameworks on one device are shown as one".to_owned(),
             ));
         }
         if self.c_stacks > 0 {

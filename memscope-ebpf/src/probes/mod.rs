@@ -5,6 +5,7 @@ mod device;
 mod mark;
 mod npu;
 mod process;
+mod region;
 mod torch;
 
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;

@@ -2,7 +2,8 @@
 
 use crate::EventItem;
 use memscope_ledger::event::{
-    Body, Call, CallOp, Layer, MarkKind, MarkSource, PoolTrace, StackRef, TraceAction,
+    Body, Call, CallOp, Layer, MarkKind, MarkSource, PoolTrace, Region, RegionChange, StackRef,
+    TraceAction,
 };
 use memscope_proto::v1::{self, event::Body as Wire};
 
@@ -134,8 +135,59 @@ fn body(body: &Body) -> Wire {
             address: workspace.ptr,
             size_bytes: workspace.size,
         }),
+        Body::Domain(domain) => Wire::Domain(v1::Domain {
+            handle: domain.handle,
+            name: domain.name.to_string(),
+        }),
+        Body::Region(one) => Wire::Region(region(one)),
         Body::Trace(entry) => Wire::Trace(trace(entry)),
     }
+}
+
+fn region(region: &Region) -> v1::Region {
+    let mut wire = v1::Region {
+        domain: region.domain,
+        untold: region.untold,
+        ..v1::Region::default()
+    };
+    let some = |handle: u64| (handle != 0).then_some(handle);
+    let change = match region.change {
+        RegionChange::HeapCame {
+            device,
+            ptr,
+            size,
+            handle,
+        } => {
+            (wire.device, wire.address, wire.size_bytes) = (device, Some(ptr), Some(size));
+            wire.handle = some(handle);
+            v1::RegionChange::HeapCame
+        }
+        RegionChange::HeapWent { handle } => {
+            wire.handle = Some(handle);
+            v1::RegionChange::HeapWent
+        }
+        RegionChange::Came {
+            device,
+            ptr,
+            size,
+            handle,
+            ..
+        } => {
+            (wire.device, wire.address, wire.size_bytes) = (device, Some(ptr), Some(size));
+            wire.handle = some(handle);
+            v1::RegionChange::Came
+        }
+        RegionChange::Went { ptr } => {
+            wire.address = Some(ptr);
+            v1::RegionChange::Went
+        }
+        RegionChange::WentByHandle { handle } => {
+            wire.handle = Some(handle);
+            v1::RegionChange::Went
+        }
+    };
+    wire.change = change.into();
+    wire
 }
 
 fn mark_kind(kind: MarkKind) -> v1::MarkKind {

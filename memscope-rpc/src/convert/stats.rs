@@ -1,7 +1,9 @@
 //! The answer to `stats`.
 
 use super::{backend, bytes, coverage, event_id, level, placement, source};
-use memscope_ledger::report::{Component, DeviceStats, Distribution, StatsReport};
+use memscope_ledger::report::{
+    Component, DeviceStats, Distribution, RegionPool, RegionsOnDevice, StatsReport,
+};
 use memscope_proto::v1;
 
 pub(crate) fn stats(report: StatsReport) -> v1::StatsResponse {
@@ -21,6 +23,7 @@ pub(crate) fn stats(report: StatsReport) -> v1::StatsResponse {
         process: Some(super::process::process(report.process)),
         backend: Some(backend(report.backend)),
         placement: Some(placement(report.placement)),
+        region_pools: report.region_pools.into_iter().map(region_pool).collect(),
         host: bytes(report.host),
         host_registered: bytes(report.host_registered),
         host_components: components(report.host_components),
@@ -85,6 +88,26 @@ fn device(device: DeviceStats) -> v1::DeviceStats {
         baseline_blocks: device.baseline_blocks,
         readings: device.readings,
         readings_refused: device.readings_refused,
+    }
+}
+
+fn region_pool(pool: RegionPool) -> v1::RegionPool {
+    let device = |row: RegionsOnDevice| v1::RegionsOnDevice {
+        device: row.device,
+        count: row.count,
+        bytes: row.bytes,
+        peak_bytes: row.peak_bytes,
+        heap_bytes: row.heap_bytes,
+        alloc_count: row.alloc_count,
+        free_count: row.free_count,
+    };
+    v1::RegionPool {
+        title: pool.title(),
+        domain: pool.domain.map(|name| name.to_string()),
+        handle: pool.handle,
+        devices: pool.devices.into_iter().map(device).collect(),
+        orphan_free_count: pool.orphan_free_count,
+        untold_count: pool.untold_count,
     }
 }
 

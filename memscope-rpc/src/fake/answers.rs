@@ -42,6 +42,7 @@ pub fn stats(pid: u32, uid: u32) -> StatsReport {
             device(Some(0), Source::Pool, Some(1_320_702_444)),
             device(None, Source::Driver, None),
         ],
+        region_pools: Vec::new(),
         host: DriverBytes {
             count: 2,
             bytes: 8192,

@@ -7,12 +7,13 @@ mod ascend;
 mod cuda_driver;
 mod cuda_runtime;
 mod marks;
+mod mstx_memory;
 pub mod pytorch;
 pub mod torch_npu;
 
 use std::sync::LazyLock;
 
-use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, SizeMode, Told, TorchAbi};
+use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, RegionOp, SizeMode, Told, TorchAbi};
 use memscope_ledger::event::Level;
 
 /// Whose devices a row is about.
@@ -59,6 +60,8 @@ pub enum Purpose {
     Mark(MarkAbi),
     /// It launches a kernel.
     Launch,
+    /// It tells of a pool that a program has.
+    Region(RegionOp),
     /// An instruction that calls torch_npu's report, in an allocator other than the caching one.
     Workspace,
 }
@@ -236,10 +239,11 @@ impl Row {
         self
     }
 
-    /// The operation's number for the cookie (0: not a call).
+    /// The operation's number for the cookie (0: neither a call nor what tells of a pool).
     pub fn op(&self) -> u16 {
         match self.purpose {
             Purpose::Call(op) => op as u16,
+            Purpose::Region(op) => op as u16,
             Purpose::Report
             | Purpose::Oom
             | Purpose::Trace
@@ -295,9 +299,11 @@ impl Row {
     /// probe reads are found, and where that fails it stays.
     pub fn at_level(&self, level: Level) -> bool {
         match self.purpose {
-            Purpose::Call(_) | Purpose::Mark(_) | Purpose::Launch | Purpose::Workspace => {
-                level >= Level::Segments
-            }
+            Purpose::Call(_)
+            | Purpose::Mark(_)
+            | Purpose::Launch
+            | Purpose::Region(_)
+            | Purpose::Workspace => level >= Level::Segments,
             Purpose::Report | Purpose::Oom => level >= Level::Blocks,
             Purpose::Trace => level >= Level::Trace,
             Purpose::Loader => false,
@@ -329,6 +335,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     rows.extend_from_slice(pytorch::ROWS);
     rows.extend_from_slice(torch_npu::ROWS);
     rows.extend_from_slice(marks::ROWS);
+    rows.extend_from_slice(mstx_memory::ROWS);
     rows.push(
         Row::new(
             "_dl_debug_state",

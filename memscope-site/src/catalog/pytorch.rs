@@ -118,9 +118,11 @@ pub fn read(prefix: &str, purpose: Purpose, rest: &str) -> Reading {
             | (MarkForm::Bare, _) => Reading::Is(Variant::Only),
             _ => unknown(parameters),
         },
-        Purpose::Call(_) | Purpose::Loader | Purpose::Launch | Purpose::Workspace => {
-            Reading::Is(Variant::Only)
-        }
+        Purpose::Call(_)
+        | Purpose::Loader
+        | Purpose::Launch
+        | Purpose::Region(_)
+        | Purpose::Workspace => Reading::Is(Variant::Only),
     }
 }
 

@@ -4,6 +4,7 @@
  * does nothing at all would be one `ret`. */
 #include "simcann.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,24 +72,46 @@ EXPORT void mstxDomainRangeEnd(mstxDomainHandle_t domain, mstxRangeId range) {
     simcann_stub("mstxDomainRangeEnd", 0);
 }
 
-/* The heap's handle is its description's address, which is as good as any. */
-EXPORT void *mstxMemHeapRegister(mstxDomainHandle_t domain, const void *description) {
-    (void)domain;
+/* The real library looks for a tool in the first call of all, by way of a pointer: what was called is called once more. */
+static bool is_first(void) {
+    static bool looked;
+    return !__atomic_exchange_n(&looked, true, __ATOMIC_RELAXED);
+}
+
+/* Never given twice, and no address. */
+static void *new_handle(void) {
+    static uintptr_t last;
+    return (void *)__atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+}
+
+/* Frameworks leave heap and handles of a batch unset: a tool that knows their domains does not touch them. */
+static bool wants_handles(mstxDomainHandle_t domain) {
+    static const char *const without[] = {"ptaCaching", "msleaks", "ptaWorkspace", "mindsporeMemPool"};
+    for (size_t i = 0; domain && i < sizeof without / sizeof *without; i++)
+        if (strcmp(domain->name, without[i]) == 0) return false;
+    return true;
+}
+
+EXPORT void *mstxMemHeapRegister(mstxDomainHandle_t domain, const mstxMemHeapDesc_t *description) {
+    if (is_first()) return mstxMemHeapRegister(domain, description);
     simcann_stub("mstxMemHeapRegister", 0);
-    return (void *)description;
+    return description && wants_handles(domain) ? new_handle() : NULL;
 }
 
 EXPORT void mstxMemHeapUnregister(mstxDomainHandle_t domain, void *heap) {
-    (void)domain, (void)heap;
+    if (is_first()) return mstxMemHeapUnregister(domain, heap);
     simcann_stub("mstxMemHeapUnregister", 0);
 }
 
-EXPORT void mstxMemRegionsRegister(mstxDomainHandle_t domain, const void *batch) {
-    (void)domain, (void)batch;
+EXPORT void mstxMemRegionsRegister(mstxDomainHandle_t domain, const mstxMemRegionsRegisterBatch_t *batch) {
+    if (is_first()) return mstxMemRegionsRegister(domain, batch);
     simcann_stub("mstxMemRegionsRegister", 0);
+    if (!batch || !wants_handles(domain)) return;
+    for (size_t i = 0; batch->regionHandleArrayOut && i < batch->regionCount; i++)
+        batch->regionHandleArrayOut[i] = new_handle();
 }
 
-EXPORT void mstxMemRegionsUnregister(mstxDomainHandle_t domain, const void *batch) {
-    (void)domain, (void)batch;
+EXPORT void mstxMemRegionsUnregister(mstxDomainHandle_t domain, const mstxMemRegionsUnregisterBatch_t *batch) {
+    if (is_first()) return mstxMemRegionsUnregister(domain, batch);
     simcann_stub("mstxMemRegionsUnregister", 0);
 }

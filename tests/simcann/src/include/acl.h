@@ -303,4 +303,46 @@ int halShmemCloseHandle(uint64_t pointer);
 typedef uint64_t mstxRangeId;
 typedef struct mstxDomainRegistration *mstxDomainHandle_t;
 
+mstxDomainHandle_t mstxDomainCreateA(const char *name);
+
+/* Memory that a pool has (heaps), and what it hands out of that (regions). */
+
+typedef struct {
+    uint32_t deviceId;
+    const void *ptr;
+    uint64_t size;
+} mstxMemVirtualRangeDesc_t;
+
+typedef struct {
+    int usage; /* 0: it hands out parts */
+    int type;  /* 0: typeSpecificDesc is a mstxMemVirtualRangeDesc_t */
+    const void *typeSpecificDesc;
+} mstxMemHeapDesc_t;
+
+typedef struct {
+    void *heap;
+    int regionType; /* 0: regionDescArray has mstxMemVirtualRangeDesc_t */
+    size_t regionCount;
+    const void *regionDescArray;
+    void **regionHandleArrayOut;
+} mstxMemRegionsRegisterBatch_t;
+
+typedef struct {
+    int refType; /* 0: by pointer, 1: by handle */
+    union {
+        const void *pointer;
+        void *handle;
+    };
+} mstxMemRegionRef_t;
+
+typedef struct {
+    size_t refCount;
+    const mstxMemRegionRef_t *refArray;
+} mstxMemRegionsUnregisterBatch_t;
+
+void *mstxMemHeapRegister(mstxDomainHandle_t domain, const mstxMemHeapDesc_t *description);
+void mstxMemHeapUnregister(mstxDomainHandle_t domain, void *heap);
+void mstxMemRegionsRegister(mstxDomainHandle_t domain, const mstxMemRegionsRegisterBatch_t *batch);
+void mstxMemRegionsUnregister(mstxDomainHandle_t domain, const mstxMemRegionsUnregisterBatch_t *batch);
+
 #endif

@@ -1,0 +1,145 @@
+//! Pools beside the framework's own: those that tell of themselves through mstx, and torch_npu's workspaces.
+//!
+//! Owns: which kind of row a domain's regions are, and that a workspace of which two functions tell is one.
+
+use super::{Block, Process, Scene, attr_of, begun, device};
+use memscope_ledger::event::{Region, Workspace};
+use memscope_ledger::{RegionBook, RegionStep};
+use std::collections::HashMap;
+
+/// msMemScope's documentation names it so; its code writes such rows as `PTA`, where nobody can tell them from others.
+const WORKSPACE: &str = "PTA_WORKSPACE";
+
+/// What a process has told of such pools.
+#[derive(Debug, Default)]
+pub(super) struct Pools {
+    pub(super) book: RegionBook,
+    /// Tracing began before the process had made a domain.
+    pub(super) from_start: bool,
+    /// The framework's own functions tell of its blocks.
+    pub(super) pool_seen: bool,
+    /// By domain and the region's number in it.
+    regions: HashMap<(u64, u64), u64>,
+    workspaces: HashMap<u64, Block>,
+    in_workspaces: HashMap<Option<i32>, u64>,
+}
+
+/// The type of rows of a domain; `None`: there is none.
+fn event_type(name: &str, pool_seen: bool) -> Option<&'static str> {
+    match name {
+        "atb" => Some("ATB"),
+        "mindsporeMemPool" => Some("MINDSPORE"),
+        "ptaCaching" | "msleaks" if !pool_seen => Some("PTA"),
+        _ => None,
+    }
+}
+
+impl Scene<'_> {
+    pub(super) fn region(&mut self, process: &mut Process, region: &Region) {
+        let pools = &mut process.pools;
+        let mut steps: Vec<RegionStep> = Vec::new();
+        let (from_start, seen) = (pools.from_start, pools.pool_seen);
+        pools
+            .book
+            .apply(region, from_start, seen, &mut |step| steps.push(step));
+        let name = pools.book.name(region.domain, from_start);
+        if matches!(name.as_deref(), Some("ptaCaching" | "msleaks")) && seen {
+            return;
+        }
+        if name.as_deref() == Some("ptaWorkspace") {
+            for step in steps {
+                self.workspace_step(process, step.came, step.device, step.ptr, step.size);
+            }
+            return;
+        }
+        let Some(kind) = name.as_deref().and_then(|name| event_type(name, seen)) else {
+            self.rows.left_out += steps.len() as u64;
+            return;
+        };
+        for step in steps {
+            self.region_step(process, region.domain, kind, step);
+        }
+    }
+
+    fn region_step(&mut self, process: &mut Process, domain: u64, kind: &str, step: RegionStep) {
+        let key = step.number.map(|number| (domain, number));
+        let allocation = if step.came {
+            let block = self.came(step.size.unwrap_or(0), step.device);
+            if let Some(key) = key {
+                process.pools.regions.insert(key, block.allocation);
+            }
+            Some(block.allocation)
+        } else {
+            key.and_then(|key| process.pools.regions.remove(&key))
+        };
+        if step.ptr == 0 {
+            // Its handle is all that is known of it.
+            self.rows.left_out += 1;
+            return;
+        }
+        let event = if step.came { "MALLOC" } else { "FREE" };
+        let mut row = self.row(process, event, kind);
+        row.device = device(step.device);
+        row.ptr = Some(step.ptr);
+        row.attr = begun(allocation, step.ptr);
+        if let Some(size) = step.size {
+            row.attr.push("size", size.to_string());
+        }
+        if let Some(sums) = process.pools.book.on(domain, step.device) {
+            row.attr.push("used", sums.bytes.to_string());
+            if let Some(total) = sums.heap_bytes {
+                row.attr.push("total", total.to_string());
+            }
+        }
+        (self.tell)(row);
+    }
+
+    pub(super) fn workspace(&mut self, process: &mut Process, workspace: &Workspace) {
+        let size = workspace.size.unsigned_abs();
+        let came = workspace.size > 0;
+        self.workspace_step(process, came, workspace.device, workspace.ptr, Some(size));
+    }
+
+    /// Two functions may tell of it, one after the other: the first one counts.
+    fn workspace_step(
+        &mut self,
+        process: &mut Process,
+        came: bool,
+        ordinal: Option<i32>,
+        ptr: u64,
+        size: Option<u64>,
+    ) {
+        let pools = &mut process.pools;
+        let block = match (came, size) {
+            (true, Some(size)) if !pools.workspaces.contains_key(&ptr) => {
+                let block = self.came(size, ordinal);
+                pools.workspaces.insert(ptr, block);
+                block
+            }
+            (false, _) => match pools.workspaces.remove(&ptr) {
+                Some(block) => block,
+                None => return,
+            },
+            _ => return,
+        };
+        let held = pools.in_workspaces.entry(block.device).or_default();
+        *held = if came {
+            held.saturating_add(block.size)
+        } else {
+            held.saturating_sub(block.size)
+        };
+        // Each is taken from the runtime for itself: what the allocator has is what it has handed out.
+        let sums = super::Sums {
+            allocated: Some(*held),
+            reserved: Some(*held),
+            ..super::Sums::default()
+        };
+        let event = if came { "MALLOC" } else { "FREE" };
+        let mut row = self.row(process, event, WORKSPACE);
+        row.device = device(block.device);
+        row.ptr = Some(ptr);
+        row.attr = begun(Some(block.allocation), ptr);
+        let attr = attr_of(&row, block.size, sums);
+        (self.tell)(super::Row { attr, ..row });
+    }
+}

@@ -23,7 +23,7 @@ pub mod place;
 pub mod process;
 pub mod resolve;
 pub mod settings;
-mod stripped;
+pub mod stripped;
 pub mod usdt;
 
 pub use catalog::{Layer, Row, Variant, Vendor};

@@ -1,4 +1,4 @@
-//! Reads the state of PyTorch's native CUDA caching allocator out of a live process's memory: every segment and block, with
+//! Reads the state of PyTorch's native caching allocator (CUDA's, and torch_npu's) out of a live process's memory: every segment and block, with
 //! size, requested size, state, stream and pool. Read only, and without stopping the process.
 //!
 //! The exported pointer `c10::cuda::CUDACachingAllocator::allocator` is the only symbol needed. Where things

@@ -148,6 +148,26 @@ fn at_level_blocks() {
     torch.finish();
 }
 
+/// Without any probe: what its structures say.
+#[test]
+fn at_level_read() {
+    let daemon = Daemon::start();
+    let mut torch = Torch::start_on(Device::Npu, &[]);
+    torch.ask("alloc before 3000000");
+    let attached = daemon.attach(torch.pid(), "read");
+    assert_eq!(attached["sites"], 0, "{attached}");
+    for moment in [
+        "train 2",
+        "allocs small 40 70000",
+        "free before",
+        "empty_cache",
+    ] {
+        let told = torch.ask(moment);
+        agrees(&daemon, &mut torch, &told, moment);
+    }
+    torch.finish();
+}
+
 /// What the caching allocator does not count: memory that operators work in. With TASK_QUEUE_ENABLE=2 it is taken from the
 /// runtime, one piece for each stream.
 #[test]
@@ -181,6 +201,71 @@ fn workspaces_are_told_apart() {
     let left = log.held(torch.pid()).modules[&33];
     let reserved = number(&told["devices"][0]["reserved"]);
     assert_eq!(left, reserved + held_by(&stats, "PTA_WORKSPACE"));
+    torch.finish();
+}
+
+/// Rows of a dump of this event and type.
+fn rows<'a>(dump: &'a str, event: &str, kind: &str) -> Vec<&'a str> {
+    let words = format!(",{event},{kind},");
+    dump.lines().filter(|line| line.contains(&words)).collect()
+}
+
+/// msMemScope's file has torch_npu's blocks as PTA, what CANN's driver gave as HAL, each as often as it happened.
+#[test]
+fn exported_as_msmemscopes_file() {
+    let daemon = Daemon::start();
+    let folder = scratch();
+    let log = NpuLog::inside(folder.path());
+    let mut torch = Torch::start_on(Device::Npu, &[("SIMCANN_LOG", log.path())]);
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("train 3");
+    torch.ask("alloc odd 1000001");
+    let told = torch.ask("memory_stats");
+    let count = |what: &str| number(&told["stats"][format!("allocation.all.{what}")]);
+    let output = folder.path().join("dumps");
+    let (pid, output) = (torch.pid_text(), output.to_str().unwrap().to_owned());
+    let words = [
+        "export",
+        "--format",
+        "msmemscope-csv",
+        "--pid",
+        &pid,
+        "-o",
+        &output,
+    ];
+    daemon.ctl(&words).text();
+    let device_0 = std::fs::read_dir(&output)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path()
+        .join("device_0/dump");
+    let file = std::fs::read_dir(device_0).unwrap().next().unwrap();
+    let dump = std::fs::read_to_string(file.unwrap().path()).unwrap();
+    assert_eq!(
+        rows(&dump, "MALLOC", "PTA").len() as u64,
+        count("allocated")
+    );
+    assert_eq!(rows(&dump, "FREE", "PTA").len() as u64, count("freed"));
+    // What is rounded is rounded as torch_npu does: 32 bytes more, up to a multiple of 512.
+    let odd = rows(&dump, "MALLOC", "PTA");
+    assert!(
+        odd.iter().any(|row| row.contains("size:1000448")),
+        "{}",
+        odd.last().unwrap()
+    );
+    let given = log
+        .calls(torch.pid())
+        .iter()
+        .filter(|call| call["function"] == "halMemAlloc" && call["result"] == 0)
+        .filter(|call| !memscope_tests::NpuFlag::of(call).host)
+        .count();
+    let hal = rows(&dump, "MALLOC", "HAL");
+    assert_eq!(hal.len(), given);
+    for owner in ["CANN@APP", "CANN@RUNTIME"] {
+        assert!(hal.iter().any(|row| row.contains(owner)), "{owner}");
+    }
     torch.finish();
 }
 

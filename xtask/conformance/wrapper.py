@@ -99,6 +99,10 @@ def on_npu():
     import torch_npu
     from torch_npu.contrib import transfer_to_npu  # noqa: F401: importing it is the transfer
 
+    # Older versions leave the recorder out.
+    for name in ("_record_memory_history", "_snapshot"):
+        setattr(torch.cuda.memory, name, getattr(torch_npu.npu.memory, name))
+
     if NEEDS and not has(torch.npu, NEEDS):
         say("lacking", what=NEEDS)
         os._exit(0)
@@ -202,6 +206,11 @@ def main():
 try:
     main()
 except Failed as failure:
+    # How a setting that is not known yet ends.
+    unknown = str(failure).rpartition("Unrecognized CachingAllocator option: ")
+    if ON_NPU and unknown[1]:
+        say("lacking", what=unknown[2])
+        os._exit(0)
     # What the script said is part of the answer.
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -210,6 +210,7 @@ pub fn build(compiler: &str, torch_npu: Option<&Path>) -> Result<Libraries> {
     let sources = sources();
     let binary = torch_npu.map(|folder| folder.join("torch_npu/lib/libtorch_npu.so"));
     let name = torch_npu
+        .and_then(Path::parent)
         .and_then(Path::file_name)
         .map_or("plain".into(), |name| name.to_string_lossy());
     let mut hasher = DefaultHasher::new();

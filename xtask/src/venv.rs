@@ -105,11 +105,12 @@ impl Pins {
 }
 
 impl NpuPin {
-    /// Where this version is, or would be.
+    /// Where this version is, or would be: a folder of the name that tells libraries from programs.
     pub fn folder(&self) -> PathBuf {
         process::target()
             .join("venv")
             .join(format!("torch-npu-{}", self.version))
+            .join("site-packages")
     }
 
     /// Whether it is there and was finished with exactly these pins.

@@ -394,7 +394,7 @@ fn reachable(
             return Err(Refusal::NothingToProbe {
                 pid,
                 why:
-                    "level read reads the structures of PyTorch's CUDA caching allocator, and this \
+                    "level read reads the structures of PyTorch's caching allocator for a device, and this \
                       process has none; the other levels see calls of the runtime and the driver"
                         .to_owned(),
             });

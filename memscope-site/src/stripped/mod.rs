@@ -13,7 +13,7 @@
 //! Nothing is guessed: where two functions would fit, or none, there is none, and the answer says so. What a probe on them
 //! reads is proven again while it runs (`memscope-daemon`'s calibration), with the sizes and totals of real calls.
 //!
-//! Owns: the search. Refuses: other machines than x86-64.
+//! Owns: the search, on x86-64 and 64-bit Arm. Refuses: other machines.
 
 mod rtti;
 mod walk;
@@ -34,7 +34,7 @@ const REPORTS: usize = 2;
 
 /// What was found, in the file's own numbering.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Functions {
+pub struct Functions {
     /// `torch_npu::profiler::reportMemoryDataToNpuProfiler`.
     pub report: u64,
     /// Its structure says which allocator it is about: one byte more before the data's type.
@@ -84,10 +84,11 @@ pub enum NotFound {
 }
 
 /// Looks for both functions.
-pub(crate) fn find<R: ReadAt + ?Sized>(
-    elf: &Elf<'_, R>,
-) -> Result<Result<Functions, NotFound>, ElfError> {
-    if Machine::from_elf(elf.machine) != Machine::X86_64 {
+///
+/// # Errors
+/// The file cannot be read, or is damaged. That the functions are not there is no error of this kind.
+pub fn find<R: ReadAt + ?Sized>(elf: &Elf<'_, R>) -> Result<Result<Functions, NotFound>, ElfError> {
+    if matches!(Machine::from_elf(elf.machine), Machine::Other(_)) {
         return Ok(Err(NotFound::Machine));
     }
     let words = rtti::Words::read(elf)?;
@@ -114,10 +115,7 @@ pub(crate) fn report_calls<R: ReadAt + ?Sized>(
     elf: &Elf<'_, R>,
     report: u64,
 ) -> Result<Vec<u64>, ElfError> {
-    match Machine::from_elf(elf.machine) {
-        Machine::X86_64 => walk::callers(elf, report),
-        _ => Ok(Vec::new()),
-    }
+    walk::callers(elf, report)
 }
 
 fn class() -> String {

@@ -1,10 +1,12 @@
 //! Reads the code that some functions reach by direct calls, and notes how each call passes what matters here.
 
+mod aarch64;
+mod x86_64;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
-
 use crate::elf::{Elf, ElfError, ReadAt};
+use crate::place::Machine;
 
 /// Calls are followed so deep from the functions of the table.
 const DEPTH: u32 = 3;
@@ -16,7 +18,7 @@ const MOST_INSTRUCTIONS: usize = 20_000;
 const PIECE: u64 = 64 << 10;
 /// All code is searched in pieces of this many bytes.
 const SCAN: u64 = 4 << 20;
-/// Longest instruction.
+/// Longest instruction of any machine.
 const LONGEST: usize = 15;
 
 /// `c10::DeviceType::PrivateUse1`.
@@ -56,6 +58,11 @@ pub(super) struct Seen {
 
 /// All direct calls in the functions at `from` and in what they call.
 pub(super) fn calls<R: ReadAt + ?Sized>(elf: &Elf<'_, R>, from: &[u64]) -> Result<Seen, ElfError> {
+    let decode: fn(&[u8], u64) -> Option<Step> = match Machine::from_elf(elf.machine) {
+        Machine::X86_64 => x86_64::decode,
+        Machine::Aarch64 => aarch64::decode,
+        Machine::Other(_) => return Ok(Seen::default()),
+    };
     let mut code = Pieces {
         elf,
         pieces: HashMap::new(),
@@ -71,7 +78,7 @@ pub(super) fn calls<R: ReadAt + ?Sized>(elf: &Elf<'_, R>, from: &[u64]) -> Resul
         }
         seen.functions += 1;
         let first = seen.calls.len();
-        read_function(&mut code, entry, &mut seen.calls)?;
+        read_function(&mut code, decode, entry, &mut seen.calls)?;
         if depth == DEPTH {
             continue;
         }
@@ -84,15 +91,16 @@ pub(super) fn calls<R: ReadAt + ?Sized>(elf: &Elf<'_, R>, from: &[u64]) -> Resul
     Ok(seen)
 }
 
-/// Addresses of all instructions of the file that call a function directly: one byte, and the distance from the next
-/// instruction to the function. That four bytes of anything else hold just that distance happens once in a few thousand
-/// million.
+/// Addresses of all instructions of the file that call a function directly.
 pub(super) fn callers<R: ReadAt + ?Sized>(
     elf: &Elf<'_, R>,
     function: u64,
 ) -> Result<Vec<u64>, ElfError> {
-    const CALL: u8 = 0xe8;
-    const LENGTH: usize = 5;
+    let scan: fn(&[u8], u64, u64, &mut Vec<u64>) = match Machine::from_elf(elf.machine) {
+        Machine::X86_64 => x86_64::callers,
+        Machine::Aarch64 => aarch64::callers,
+        Machine::Other(_) => return Ok(Vec::new()),
+    };
     let mut found = Vec::new();
     let code = elf.segments.iter().filter(|segment| {
         segment.kind == object::elf::PT_LOAD.0 && segment.flags & object::elf::PF_X.0 != 0
@@ -100,24 +108,15 @@ pub(super) fn callers<R: ReadAt + ?Sized>(
     for segment in code {
         let mut inside = 0;
         while inside < segment.file_size {
-            let size = (SCAN + LENGTH as u64 - 1).min(segment.file_size - inside);
+            // A little more than a piece: a call may lie across its end.
+            let size = (SCAN + LONGEST as u64).min(segment.file_size - inside);
             let bytes = elf.bytes_at(segment.offset + inside, size)?;
-            for at in memchr::memchr_iter(CALL, &bytes) {
-                let distance = bytes
-                    .get(at + 1..at + LENGTH)
-                    .and_then(|four| four.try_into().ok());
-                let Some(distance) = distance.map(i32::from_le_bytes) else {
-                    continue;
-                };
-                let address = segment.address + inside + at as u64;
-                let next = address.wrapping_add(LENGTH as u64);
-                if next.wrapping_add_signed(i64::from(distance)) == function {
-                    found.push(address);
-                }
-            }
+            scan(&bytes, segment.address + inside, function, &mut found);
             inside += SCAN;
         }
     }
+    found.sort_unstable();
+    found.dedup();
     Ok(found)
 }
 
@@ -150,66 +149,115 @@ impl<R: ReadAt + ?Sized> Pieces<'_, '_, R> {
     }
 }
 
-/// What the code before a call did, as far as it matters.
+/// Where the code goes after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    Next,
+    /// A direct call.
+    Call(u64),
+    /// A call of what is known at run time only.
+    OtherCall,
+    /// A jump that may or may not be taken.
+    MayJump(u64),
+    Jump(u64),
+    /// It does not come back here.
+    End,
+}
+
+/// What an instruction does, as far as it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    None,
+    /// Puts something into a register.
+    Set {
+        register: u8,
+        value: Value,
+    },
+    /// Puts something into two.
+    SetTwo(u8, u8),
+    /// Writes to the stack: which base register, how far from it, how many bytes, and what.
+    Store {
+        base: u8,
+        at: i64,
+        bytes: i64,
+        value: Value,
+    },
+}
+
+/// What is known of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Unknown,
+    Constant(u64),
+    /// What the register holds.
+    Of(u8),
+}
+
+/// A decoded instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    bytes: usize,
+    flow: Flow,
+    effect: Effect,
+    /// Number of the register with the second argument.
+    second: u8,
+    /// Registers from this number on keep their values over a call.
+    kept_from: u8,
+}
+
+/// What the code before a call did.
 #[derive(Default)]
 struct Before {
-    second: Option<u32>,
-    /// Stores on the stack: base register, displacement, bytes, and the constant, if it is one.
-    stores: Vec<(Register, i64, i64, Option<u64>)>,
+    constants: [Option<u64>; 32],
+    /// Stores on the stack since the last call: base, displacement, bytes, and the constant, if it is one.
+    stores: Vec<(u8, i64, i64, Option<u64>)>,
 }
 
 fn read_function<R: ReadAt + ?Sized>(
     code: &mut Pieces<'_, '_, R>,
+    decode: fn(&[u8], u64) -> Option<Step>,
     entry: u64,
     calls: &mut Vec<Call>,
 ) -> Result<(), ElfError> {
     let mut waiting = vec![entry];
     let mut visited: HashSet<u64> = HashSet::new();
-    let mut instruction = Instruction::default();
     'blocks: while let Some(start) = waiting.pop() {
         let mut at = start;
         let mut before = Before::default();
         // Piece by piece; an instruction that a piece cuts off is read again with the next one.
         loop {
             let bytes = code.from(at)?;
-            let mut decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
             let fits = bytes.len().saturating_sub(LONGEST);
-            if bytes.is_empty() {
-                continue 'blocks;
-            }
-            while decoder.position() <= fits {
+            let mut place = 0;
+            while place <= fits {
                 if visited.len() == MOST_INSTRUCTIONS || !visited.insert(at) {
                     continue 'blocks;
                 }
-                decoder.decode_out(&mut instruction);
-                if instruction.is_invalid() {
+                let Some(step) = decode(bytes.get(place..).unwrap_or(&[]), at) else {
                     continue 'blocks;
-                }
-                match instruction.flow_control() {
-                    FlowControl::Call if instruction.is_call_near() => {
+                };
+                match step.flow {
+                    Flow::Call(target) => {
                         calls.push(Call {
                             at,
                             caller: entry,
-                            target: instruction.near_branch_target(),
-                            second: before.second,
+                            target,
+                            second: before.second(step.second),
                             usage: before.usage(),
                         });
-                        before = Before::default();
+                        before.call(step.kept_from);
                     }
-                    FlowControl::Call | FlowControl::IndirectCall => before = Before::default(),
-                    FlowControl::ConditionalBranch => {
-                        waiting.push(instruction.near_branch_target());
-                    }
-                    FlowControl::UnconditionalBranch => {
-                        waiting.push(instruction.near_branch_target());
+                    Flow::OtherCall => before.call(step.kept_from),
+                    Flow::MayJump(target) => waiting.push(target),
+                    Flow::Jump(target) => {
+                        waiting.push(target);
                         continue 'blocks;
                     }
-                    FlowControl::Return | FlowControl::IndirectBranch | FlowControl::Exception => {
-                        continue 'blocks;
-                    }
-                    _ => before.step(&instruction),
+                    Flow::End => continue 'blocks,
+                    Flow::Next => before.take(step.effect),
                 }
-                at = instruction.next_ip();
+                place += step.bytes;
+                at += step.bytes as u64;
             }
             if bytes.len() < LONGEST {
                 // The end of the code.
@@ -221,32 +269,47 @@ fn read_function<R: ReadAt + ?Sized>(
 }
 
 impl Before {
-    fn step(&mut self, instruction: &Instruction) {
-        use Mnemonic::{Cmp, Push, Test};
-        if matches!(instruction.mnemonic(), Cmp | Test | Push) {
-            return;
-        }
-        match instruction.op0_kind() {
-            OpKind::Register if instruction.op0_register().full_register() == Register::RSI => {
-                self.second = constant(instruction);
+    fn take(&mut self, effect: Effect) {
+        match effect {
+            Effect::None => {}
+            Effect::Set { register, value } => self.set(register, self.value(value)),
+            Effect::SetTwo(one, other) => {
+                self.set(one, None);
+                self.set(other, None);
             }
-            OpKind::Memory => {
-                let base = instruction.memory_base();
-                let on_stack = matches!(base, Register::RBP | Register::RSP)
-                    && instruction.memory_index() == Register::None;
-                if on_stack {
-                    let value =
-                        is_immediate(instruction.op1_kind()).then(|| instruction.immediate(1));
-                    self.stores.push((
-                        base,
-                        instruction.memory_displacement64() as i64,
-                        instruction.memory_size().size() as i64,
-                        value,
-                    ));
-                }
-            }
-            _ => {}
+            Effect::Store {
+                base,
+                at,
+                bytes,
+                value,
+            } => self.stores.push((base, at, bytes, self.value(value))),
         }
+    }
+
+    fn value(&self, value: Value) -> Option<u64> {
+        match value {
+            Value::Unknown => None,
+            Value::Constant(number) => Some(number),
+            Value::Of(register) => self.constants.get(usize::from(register)).copied()?,
+        }
+    }
+
+    fn set(&mut self, register: u8, value: Option<u64>) {
+        if let Some(place) = self.constants.get_mut(usize::from(register)) {
+            *place = value;
+        }
+    }
+
+    /// What a call leaves.
+    fn call(&mut self, kept_from: u8) {
+        for register in self.constants.iter_mut().take(usize::from(kept_from)) {
+            *register = None;
+        }
+        self.stores.clear();
+    }
+
+    fn second(&self, register: u8) -> Option<u32> {
+        u32::try_from(self.value(Value::Of(register))?).ok()
     }
 
     /// The structure, if each of its fields was written: type (the constant 20), index, component or data type, data
@@ -254,13 +317,13 @@ impl Before {
     fn usage(&self) -> Option<Usage> {
         self.stores
             .iter()
-            .filter(|(_, _, size, value)| *size == 1 && *value == Some(PRIVATE_USE))
+            .filter(|(_, _, bytes, value)| *bytes == 1 && *value == Some(PRIVATE_USE))
             .find_map(|(base, start, _, _)| {
                 let mut written = 0u64;
-                for (other, at, size, _) in &self.stores {
+                for (other, at, bytes, _) in &self.stores {
                     let from = at.saturating_sub(*start);
                     if other == base && (0..USAGE).contains(&from) {
-                        for byte in from..from.saturating_add(*size).min(USAGE) {
+                        for byte in from..from.saturating_add(*bytes).min(USAGE) {
                             written |= 1 << byte;
                         }
                     }
@@ -271,29 +334,4 @@ impl Before {
                 })
             })
     }
-}
-
-/// The constant that the instruction puts into its register.
-fn constant(instruction: &Instruction) -> Option<u32> {
-    match instruction.mnemonic() {
-        Mnemonic::Mov if is_immediate(instruction.op1_kind()) => {
-            u32::try_from(instruction.immediate(1)).ok()
-        }
-        Mnemonic::Xor if instruction.op0_register() == instruction.op1_register() => Some(0),
-        _ => None,
-    }
-}
-
-fn is_immediate(kind: OpKind) -> bool {
-    matches!(
-        kind,
-        OpKind::Immediate8
-            | OpKind::Immediate16
-            | OpKind::Immediate32
-            | OpKind::Immediate64
-            | OpKind::Immediate8to16
-            | OpKind::Immediate8to32
-            | OpKind::Immediate8to64
-            | OpKind::Immediate32to64
-    )
 }

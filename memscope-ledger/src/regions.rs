@@ -6,13 +6,19 @@
 use crate::event::{Domain, Region, RegionChange};
 use crate::fast_hash::FastMap;
 use crate::report::{RegionPool, RegionsOnDevice};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// Domains kept of a process; a library has one.
 const DOMAINS: usize = 256;
 /// Live regions kept of a process. Past this they count as untold.
 const LIVE: usize = 1 << 20;
+/// Live heaps kept of a pool.
+const HEAPS: usize = 1 << 16;
+/// Devices that a pool has rows of; what lies on others counts as on none that is known.
+const DEVICES: usize = 256;
+/// Live regions kept at one address.
+const AT_ONE: usize = 64;
 /// The name of the domain without a handle, which is always there.
 const GLOBAL: &str = "global";
 
@@ -72,6 +78,8 @@ struct Pool {
     /// Numbers of live regions; several only where each has a handle of its own.
     by_ptr: FastMap<u64, Vec<u64>>,
     by_handle: FastMap<u64, u64>,
+    /// Numbers of live regions by what they said of their heap.
+    by_heap: FastMap<u64, BTreeSet<u64>>,
     /// By handle, or by address where they have none.
     heaps: BTreeMap<u64, Heap>,
     devices: BTreeMap<Option<i32>, RegionsOnDevice>,
@@ -109,6 +117,10 @@ pub struct RegionBook {
 impl RegionBook {
     /// A domain was made.
     pub fn domain(&mut self, domain: &Domain) {
+        if domain.name.is_empty() {
+            // It could not be read.
+            return;
+        }
         if domain.handle == 0 {
             if self.without_handle.len() < DOMAINS {
                 self.without_handle.insert(Arc::clone(&domain.name));
@@ -166,7 +178,10 @@ impl RegionBook {
                 handle,
                 heap,
             } if ptr != 0 => {
-                let handle = if speaker.tells_sums() { 0 } else { handle };
+                let (handle, heap) = match speaker.tells_sums() {
+                    true => (0, 0),
+                    false => (handle, heap),
+                };
                 let new = Live {
                     ptr,
                     size,
@@ -235,6 +250,8 @@ impl RegionBook {
 
 impl Pool {
     fn on(&mut self, device: Option<i32>) -> &mut RegionsOnDevice {
+        let full = self.devices.len() >= DEVICES && !self.devices.contains_key(&device);
+        let device = device.filter(|_| !full);
         self.devices
             .entry(device)
             .or_insert_with(|| RegionsOnDevice {
@@ -252,7 +269,7 @@ impl Pool {
             return;
         }
         let key = if handle == 0 { heap.ptr } else { handle };
-        if self.heaps.len() >= LIVE && !self.heaps.contains_key(&key) {
+        if self.heaps.len() >= HEAPS && !self.heaps.contains_key(&key) {
             self.untold += 1;
             return;
         }
@@ -283,27 +300,24 @@ impl Pool {
         };
         self.less_heap(heap);
         // Its regions go with it, says the library.
-        let mut gone: Vec<u64> = self
-            .live
-            .iter()
-            .filter(|(_, live)| live.heap == key)
-            .map(|(number, _)| *number)
-            .collect();
-        gone.sort_unstable();
-        for number in gone {
+        for number in self.by_heap.remove(&key).unwrap_or_default() {
             self.went(Some(number), 0, tell);
         }
     }
 
     fn came(&mut self, new: Live, room: bool, tell: &mut Told<'_>) {
         // The same address again, or the same handle: that one went, and was not told of. Regions with handles of their
-        // own may lie at one address.
+        // own may lie at one address, as long as all that goes is told of.
+        let incomplete = self.untold > 0;
         let at: &[u64] = self.by_ptr.get(&new.ptr).map_or(&[], Vec::as_slice);
         let is_same = |number: &u64| {
             let old = self.live.get(number).map_or(0, |old| old.handle);
-            new.handle == 0 || old == 0 || old == new.handle
+            incomplete || new.handle == 0 || old == 0 || old == new.handle
         };
         let mut gone: Vec<u64> = at.iter().copied().filter(is_same).collect();
+        if gone.is_empty() && at.len() >= AT_ONE {
+            gone.extend(at.first());
+        }
         if new.handle != 0 {
             gone.extend(self.by_handle.get(&new.handle));
         }
@@ -320,6 +334,9 @@ impl Pool {
         self.by_ptr.entry(new.ptr).or_default().push(number);
         if new.handle != 0 {
             self.by_handle.insert(new.handle, number);
+        }
+        if new.heap != 0 {
+            self.by_heap.entry(new.heap).or_default().insert(number);
         }
         let row = self.on(new.device);
         row.alloc_count += 1;
@@ -356,6 +373,12 @@ impl Pool {
             at.retain(|other| *other != number);
             if at.is_empty() {
                 self.by_ptr.remove(&gone.ptr);
+            }
+        }
+        if let Some(of) = self.by_heap.get_mut(&gone.heap) {
+            of.remove(&number);
+            if of.is_empty() {
+                self.by_heap.remove(&gone.heap);
             }
         }
         if self.by_handle.get(&gone.handle) == Some(&number) {

@@ -214,6 +214,43 @@ fn regions_that_were_not_told_of_are_said() {
     assert_eq!(p.notes(), ["regions_untold"]);
 }
 
+#[test]
+fn what_is_kept_has_a_bound() {
+    let mut p = Pools::new(true);
+    p.domain(ATB, "atb");
+    for handle in 1..1000 {
+        p.came(ATB, 0x1000, 1, handle, 7);
+    }
+    assert_eq!(p.only().1.count, 64);
+    // Where something that went is known to be missing, the same address again is the same memory.
+    p.say(Body::Region(Region {
+        domain: ATB,
+        change: RegionChange::WentByHandle { handle: 1 },
+        untold: 1,
+    }));
+    p.came(ATB, 0x1000, 1, 5000, 7);
+    assert_eq!(p.only().1.count, 1);
+    for device in 0..1000 {
+        let change = RegionChange::Came {
+            device: Some(device),
+            ptr: 0x10_0000 + u64::from(device.unsigned_abs()) * 16,
+            size: 1,
+            handle: 0,
+            heap: 7,
+        };
+        p.region(ATB, change);
+    }
+    let rows = p.pools()[0].devices.clone();
+    assert!(rows.len() <= 257, "{}", rows.len());
+    assert_eq!(rows.iter().map(|row| row.count).sum::<u64>(), 1001);
+    p.heap(ATB, 0x1000, 1, 7);
+    p.region(ATB, RegionChange::HeapWent { handle: 7 });
+    let rows = p.pools()[0].devices.clone();
+    assert_eq!(rows.iter().map(|row| row.count).sum::<u64>(), 0);
+    let kept = p.ledger.kept(P).unwrap();
+    assert!(kept.allocations < 10, "{kept:?}");
+}
+
 /// What was registered and is there.
 #[derive(Clone, Debug)]
 struct Known {

@@ -5,6 +5,7 @@
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{HashMap, PerCpuArray};
+use core::ptr::{read_volatile, write_volatile};
 use memscope_common::{Cookie, DropReason, InflightCall, InflightThread, MAX_NESTING, Op};
 
 use crate::emit::count_drop;
@@ -56,8 +57,10 @@ pub fn enter(tid: u32, call: &InflightCall) -> Option<u32> {
             (*thread).nested = 0;
             (*thread).told = 0;
         }
-        (*thread).calls[depth & (MAX_NESTING - 1)] = *call;
-        (*thread).depth = depth as u32 + 1;
+        // By way of the map: the compiler drops a mask that it can do without, and older verifiers (6.1) cannot.
+        write_volatile(&raw mut (*thread).depth, depth as u32 + 1);
+        let at = read_volatile(&raw const (*thread).depth).wrapping_sub(1) as usize;
+        (*thread).calls[at & (MAX_NESTING - 1)] = *call;
         Some(depth as u32)
     }
 }

@@ -133,7 +133,11 @@ fn at_level_blocks() {
     let daemon = Daemon::start();
     let mut torch = Torch::start_on(Device::Npu, &[]);
     torch.ask("alloc before 3000000");
-    daemon.attach(torch.pid(), "blocks");
+    let attached = daemon.attach(torch.pid(), "blocks");
+    assert_eq!(
+        attached["cost"], "3 traps for an allocation and its free",
+        "{attached}"
+    );
     for moment in ["train 2", "allocs small 40 70000", "free before", "train 1"] {
         let told = torch.ask(moment);
         let stats = daemon.stats(torch.pid());

@@ -80,8 +80,8 @@ impl Tracer {
                     pid,
                     "both_ways",
                     &format!(
-                        "both of PyTorch's ways in stay probed, which costs five traps instead of \
-                         three for an allocation and its free: {reason}"
+                        "both of PyTorch's ways in stay probed, which costs more than the three traps \
+                         for an allocation and its free that one of them would: {reason}"
                     ),
                 );
             }

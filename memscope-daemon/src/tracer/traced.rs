@@ -175,19 +175,21 @@ impl Traced {
 
     /// What the probes cost, in words.
     pub fn cost(&self) -> Option<String> {
+        // torch_npu also reports when a block that was freed is out of use.
+        let report = if self.torch_npu { 3 } else { 2 };
+        let both = 3 + report;
         match (&self.trace, self.level) {
-            (TraceState::Searching, _) => Some(
-                "both of PyTorch's ways in are probed (5 traps for an allocation and its free) \
-                 until the allocator's layout is proven; then 3"
-                    .to_owned(),
-            ),
+            (TraceState::Searching, _) => Some(format!(
+                "both of PyTorch's ways in are probed ({both} traps for an allocation and its \
+                 free) until the allocator's layout is proven; then 3"
+            )),
             (TraceState::Both(why), _) => Some(format!(
-                "both of PyTorch's ways in stay probed (5 traps for an allocation and its free): \
-                 {why}"
+                "both of PyTorch's ways in stay probed ({both} traps for an allocation and its \
+                 free): {why}"
             )),
             (TraceState::Proven, _) => Some("3 traps for an allocation and its free".to_owned()),
             (TraceState::Unused, Level::Blocks) => {
-                Some("2 traps for an allocation and its free".to_owned())
+                Some(format!("{report} traps for an allocation and its free"))
             }
             (TraceState::Unused, _) => None,
         }

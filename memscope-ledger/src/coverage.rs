@@ -82,7 +82,10 @@ fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {
         titles.join(", ")
     };
     let all: Vec<&RegionPool> = pools.iter().collect();
-    if !process.facts.from_start && !all.is_empty() {
+    if all.is_empty() {
+        // The daemon says it of a library that came late; nobody spoke.
+        say("regions_baseline_unknown", String::new());
+    } else if !process.facts.from_start {
         say(
             "regions_baseline_unknown",
             format!(

@@ -187,6 +187,20 @@ fn a_domain_from_before_has_no_name() {
 }
 
 #[test]
+fn a_library_that_came_late_matters_where_pools_speak() {
+    let mut p = Pools::new(true);
+    let text = "libms_tools_ext.so was loaded after the attach".to_owned();
+    p.say(Body::Coverage(CoverageNote {
+        code: "regions_baseline_unknown".to_owned(),
+        text,
+    }));
+    assert!(p.notes().is_empty());
+    p.domain(1, "atb");
+    p.came(1, 0x1000, 512, 6, 5);
+    assert_eq!(p.notes(), ["regions_baseline_unknown"]);
+}
+
+#[test]
 fn the_domain_without_a_handle() {
     let mut p = Pools::new(true);
     p.came(0, 0x1000, 512, 0, 0);

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memscope_tests::{
-    Asking, Daemon, Device, Library, MIB, Program, Torch, Value, coverage, device, executable,
-    find, number, scratch, sim_of,
+    Asking, Daemon, Device, LONG, Library, MIB, Program, Torch, Value, coverage, device,
+    executable, find, number, scratch, sim_of, until,
 };
 
 fn start() -> Program {
@@ -285,17 +285,24 @@ fn rows_of_a_dump_and_back() {
     assert_eq!(device(&stats, 0)["allocated_bytes"], 512, "{stats:#}");
 }
 
+/// torch_npu believes that a tool is there where this is preloaded.
+fn hook() -> PathBuf {
+    sim_of(Device::Npu)
+        .libraries()
+        .join("libascend_kernel_hook.so")
+}
+
 /// torch_npu tells of each block through mstx as well when it believes that a tool is there.
 #[test]
 fn torch_npus_own_regions_are_not_counted_again() {
     let daemon = Daemon::start();
-    let hook = sim_of(Device::Npu)
-        .libraries()
-        .join("libascend_kernel_hook.so");
+    let hook = hook();
     let variables = [("LD_PRELOAD", hook.to_str().unwrap())];
     for level in ["segments", "blocks", "trace"] {
         let mut torch = Torch::start_on(Device::Npu, &variables);
         let pid = torch.pid();
+        // It loads mstx's library for its first block.
+        torch.ask("train 1");
         daemon.attach(pid, level);
         let first = torch.ask("train 3");
         let before = daemon.stats(pid);
@@ -317,6 +324,37 @@ fn torch_npus_own_regions_are_not_counted_again() {
         assert_eq!(stats["lost_records"], 0);
         torch.finish();
     }
+}
+
+/// What was told before the library had its probes is missing, and that is said.
+#[test]
+fn a_library_of_mstx_that_is_loaded_later() {
+    let daemon = Daemon::start();
+    let mut command = sim_of(Device::Npu).python("late_agent.py");
+    command.env("LD_PRELOAD", hook());
+    let mut torch = Torch::from_command(command);
+    let pid = torch.pid();
+    let text = torch.pid_text();
+    daemon.json(&["attach", "--pid", &text, "--wait", "--level", "segments"]);
+    torch.ask("go");
+    torch.ask(&format!("alloc first {MIB}"));
+    until(LONG, "mstx's functions are probed", || {
+        let libraries = daemon.stats(pid)["placement"]["libraries"].to_string();
+        libraries.contains("libms_tools_ext").then_some(())
+    });
+    torch.ask(&format!("alloc second {}", 2 * MIB));
+    let stats = daemon.stats(pid);
+    assert_eq!(stats["process"]["from_start"], true, "{stats:#}");
+    let [live, bytes, _] = caching(&stats);
+    assert!(live >= 1 && bytes >= 2 * MIB, "{stats:#}");
+    let note = find(&stats["coverage"], "code", "regions_baseline_unknown");
+    let note = note.unwrap_or_else(|| panic!("{stats:#}"));
+    let said = note["text"].as_str().unwrap();
+    assert!(
+        said.contains("libms_tools_ext.so was loaded after the attach"),
+        "{said}"
+    );
+    torch.finish();
 }
 
 fn caching(stats: &Value) -> [u64; 3] {

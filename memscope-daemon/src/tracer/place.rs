@@ -1,6 +1,6 @@
 //! Placing: probes on the sites that a process has, and what is said about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use memscope_decode::DaemonRecord;
@@ -54,6 +54,7 @@ impl Tracer {
             }
         }
         let before = traced.placed.len();
+        let known: BTreeSet<String> = traced.libraries.keys().cloned().collect();
         let has_trace = traced.wanted == Level::Trace
             && resolved
                 .objects
@@ -62,6 +63,9 @@ impl Tracer {
                 .any(|s| s.row.purpose == Purpose::Trace);
         for object in &resolved.objects {
             self.place_object(pid, object, has_trace)?;
+        }
+        if before > 0 {
+            self.say_regions_missed(pid, &known, resolved);
         }
         // At this level there is no probe, not even the linker's.
         let reads = self
@@ -142,6 +146,28 @@ impl Tracer {
             self.say_level(pid);
         }
         Ok(())
+    }
+
+    /// Pools speak from the first moment on: by the time a library that was loaded later has its probes, something has
+    /// been told of through it. (What is only allocated comes later than that.)
+    fn say_regions_missed(&mut self, pid: u32, known: &BTreeSet<String>, resolved: &Resolved) {
+        let speaks = |object: &&ObjectSites| {
+            let mut sites = object.sites.iter();
+            sites.any(|site| matches!(site.row.purpose, Purpose::Region(_)))
+        };
+        let new = |object: &&ObjectSites| !known.contains(&object.display_path);
+        let Some(object) = resolved.objects.iter().filter(speaks).find(new) else {
+            return;
+        };
+        let path = &object.display_path;
+        let name = path.rsplit('/').next().unwrap_or(path);
+        self.note(
+            pid,
+            "regions_baseline_unknown",
+            &format!(
+                "{name} was loaded after the attach: what pools told through mstx in the moment before it was probed is not known"
+            ),
+        );
     }
 
     fn place_object(

@@ -1,12 +1,9 @@
 //! Ascend's driver: whose memory it is, which component asked, and what calls leave unsaid.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[allow(dead_code)]
-#[path = "common/calls.rs"]
-mod calls;
 mod common;
 
-use calls::{Calls, plain};
+use common::calls::{Calls, plain};
 use common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;

@@ -1,11 +1,9 @@
 //! Runtime and driver calls: what enters, what does not, and where it ends up.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "common/calls.rs"]
-mod calls;
 mod common;
 
-use calls::plain;
+use common::calls::plain;
 use common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;

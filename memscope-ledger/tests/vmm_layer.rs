@@ -1,11 +1,9 @@
 //! Virtual memory management: when physical memory ends, and whose it is.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "common/calls.rs"]
-mod calls;
 mod common;
 
-use calls::plain;
+use common::calls::plain;
 use common::*;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;

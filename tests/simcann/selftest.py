@@ -5,83 +5,27 @@ of its own, because allocator settings are read once.
 """
 
 import collections
-import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 
 import torch
-from torch import nn
-from torch.nn import functional
 
-MIB = 1 << 20
-CASES = {}
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "simcommon"))
+from simtest import MIB, Simulated  # noqa: E402: it lies beside
+
 # What bits 56-63 of the HAL's flag say of an owner.
 HCCL, RUNTIME, APP = 3, 7, 33
 
-
-def case(since=(2, 0), **environment):
-    """Registers a case, the first PyTorch version that can do it, and the environment variables that it needs."""
-
-    def register(function):
-        CASES[function.__name__] = (function, environment, since)
-        return function
-
-    return register
-
-
-def train(steps=5, device="npu"):
-    """A small transformer, with a batch that a side stream prepares."""
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
-    model = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(64 * 128, 10)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters())
-    side = torch.npu.Stream(device)
-    for _ in range(steps):
-        with torch.npu.stream(side):
-            batch = torch.randn(8, 64, 128).to(device, non_blocking=True)
-        torch.npu.current_stream(device).wait_stream(side)
-        batch.record_stream(torch.npu.current_stream(device))
-        labels = torch.randint(0, 10, (8,), device=device)
-        loss = functional.cross_entropy(model(batch), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        loss.item()
-    return model, optimizer
-
-
-def log():
-    """The allocator calls of this process so far."""
-    with open(os.environ["SIMCANN_LOG"], encoding="utf-8") as lines:
-        calls = [json.loads(line) for line in lines]
-    return [call for call in calls if call["pid"] == os.getpid()]
-
-
-def live(allocate, free):
-    """Address to size of what `allocate` gave and `free` has not taken, by the log."""
-    blocks = {}
-    for call in log():
-        if call["result"] != 0:
-            continue
-        if call["function"] == allocate:
-            assert call["pointer"] not in blocks, f"{call} is given twice"
-            blocks[call["pointer"]] = call["size"]
-        elif call["function"] == free:
-            blocks.pop(call["pointer"], None)
-    return blocks
-
-
-def calls_of(function):
-    return [call for call in log() if call["function"] == function]
+sim = Simulated(__file__, "npu", "SIMCANN", "torch_npu for PyTorch")
+case, calls_of, live, train, used = sim.case, sim.calls_of, sim.live, sim.train, sim.used
 
 
 def owned():
     """Device memory by the module that owns it, by the HAL's lines."""
     blocks = {}
-    for call in log():
+    for call in sim.log():
         if call["result"] != 0:
             continue
         if call["function"] in ("halMemAlloc", "halMemCreate"):
@@ -96,24 +40,9 @@ def owned():
     return sums
 
 
-def used(device=0):
-    free, total = torch.npu.mem_get_info(device)
-    return total - free
-
-
 def reserved():
     """What the allocator holds, and what is no part of it: the runtime's own."""
     return torch.npu.memory_reserved() + owned()[RUNTIME]
-
-
-def runs_out(bytes_):
-    """The error; torch_npu 2.6 raises no OutOfMemoryError."""
-    try:
-        torch.empty(bytes_, dtype=torch.uint8, device="npu")
-    except RuntimeError as error:
-        assert "NPU out of memory" in str(error), error
-        return error
-    raise AssertionError(f"{bytes_} bytes fit")
 
 
 @case()
@@ -125,8 +54,7 @@ def training():
     assert torch.npu.memory_allocated() > 0
     assert used() == reserved() == sum(live("halMemAlloc", "halMemFree").values())
     assert owned()[APP] == torch.npu.memory_reserved()
-    error = runs_out(64 << 30)
-    assert torch.__version__ < "2.7" or isinstance(error, torch.OutOfMemoryError)
+    sim.runs_out(64 << 30)
     torch.ones(1000, device="npu").sum().item()
     snapshot = torch.npu.memory._snapshot()
     segments = {hex(segment["address"]): segment["total_size"] for segment in snapshot["segments"]}
@@ -134,21 +62,13 @@ def training():
     actions = {entry["action"] for entry in snapshot["device_traces"][0]}
     assert {"alloc", "free_requested", "free_completed", "segment_alloc", "oom"} <= actions, actions
     del kept
-    torch.npu.synchronize()
-    torch.npu.empty_cache()
+    sim.give_back()
     assert used() == reserved()
 
 
 @case(SIMCANN_DEVICE_SIZE="256MiB")
 def running_full():
-    kept = []
-    try:
-        while True:
-            kept.append(torch.empty(10 * MIB, dtype=torch.uint8, device="npu"))
-    except RuntimeError:
-        assert len(kept) >= 20 and used() <= 256 * MIB
-    del kept[:10]
-    torch.empty(10 * MIB, dtype=torch.uint8, device="npu")
+    sim.running_full(256 * MIB)
 
 
 @case(PYTORCH_NPU_ALLOC_CONF="expandable_segments:True")
@@ -158,11 +78,10 @@ def expandable_segments():
     assert used() == reserved()
     mapped = live("halMemMap", "halMemUnmap")
     del kept
-    torch.npu.synchronize()
-    torch.npu.empty_cache()
+    sim.give_back()
     assert used() == reserved()
     assert len(live("halMemMap", "halMemUnmap")) < len(mapped)
-    runs_out(17 << 30)
+    sim.runs_out(17 << 30)
     assert used() == reserved()
 
 
@@ -204,76 +123,24 @@ def visible_devices():
     del tensors
 
 
-def _receive(queue, answers):
-    tensor = queue.get()
-    answers.put(tensor.cpu().tolist())
-    tensor.copy_(torch.arange(4.0) + 10)
-    torch.npu.synchronize()
-    answers.put("written")
-    del tensor
-    queue.get()
-
-
 @case(since=(2, 7))
 def ipc():
     import torch_npu  # noqa: F401: has its own way to send tensors
 
-    context = torch.multiprocessing.get_context("spawn")
-    queue, answers = context.Queue(), context.Queue()
-    child = context.Process(target=_receive, args=(queue, answers), daemon=True)
-    child.start()
-    tensor = torch.arange(4.0).to("npu")
-    queue.put(tensor)
-    assert answers.get(timeout=120) == [0, 1, 2, 3]
-    assert answers.get(timeout=120) == "written"
-    assert tensor.cpu().tolist() == [10, 11, 12, 13]
-    queue.put(None)
-    child.join()
-    assert child.exitcode == 0
+    sim.ipc()
 
 
 @case()
 def numbers():
-    assert torch.tensor(2.5, device="npu").item() == 2.5
-    values = torch.randn(1000)
-    assert torch.equal(values.npu().cpu(), values)
-    pinned = values.pin_memory()
-    assert pinned.is_pinned() and torch.equal(pinned.to("npu", non_blocking=True).cpu(), values)
+    sim.numbers()
     spaces = [int(call["flag"], 16) >> 10 & 0xF for call in calls_of("halMemAlloc") if call["device"] < 0]
     assert spaces and set(spaces) == {2}, spaces
-    str(torch.randn(3, 3, device="npu"))
     assert torch.arange(10, device="npu").nonzero().shape[1] == 1
 
 
 @case()
 def operators():
-    images = torch.randn(4, 8, 16, 16, device="npu", requires_grad=True)
-    convolution = nn.Conv2d(8, 8, 3).npu()
-    nn.BatchNorm2d(8).npu()(convolution(images)).sum().backward()
-    nn.LSTM(32, 16).npu()(torch.randn(5, 4, 32, device="npu"))[0].sum().backward()
-    for kind in (torch.float32, torch.float16, torch.bfloat16):
-        query = torch.randn(2, 4, 64, 32, device="npu", dtype=kind, requires_grad=True)
-        functional.scaled_dot_product_attention(query, query, query, is_causal=True).sum().backward()
-        square = torch.randn(32, 32, device="npu", dtype=kind)
-        functional.linear(square @ square, square, square[0])
-    words = nn.Embedding(100, 16).npu()(torch.randint(0, 100, (4, 7), device="npu"))
-    functional.softmax(functional.gelu(functional.layer_norm(functional.dropout(words, 0.1), (16,))), -1).sum().backward()
-    for settings in ({"foreach": True}, {"foreach": False}):
-        parameter = torch.randn(100, device="npu", requires_grad=True)
-        parameter.sum().backward()
-        optimizer = torch.optim.AdamW([parameter], **settings)
-        optimizer.step()
-        optimizer.step()
-    scaler = torch.amp.GradScaler("npu")
-    model = nn.Linear(16, 16).npu()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with torch.autocast("npu"):
-        loss = model(torch.randn(4, 16, device="npu")).sum()
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
+    sim.operators([{"foreach": True}, {"foreach": False}])
 
 
 @case()
@@ -340,73 +207,20 @@ def memory_regions():
 
 @case(SIMCANN_EVENT_DELAY_US="50000")
 def late_events():
-    side = torch.npu.Stream()
-    event = torch.npu.Event()
-    tensor = torch.empty(5 * MIB, dtype=torch.uint8, device="npu")
-    address = tensor.data_ptr()
-    tensor.record_stream(side)
-    event.record(side)
-    assert not event.query()
-    del tensor  # in use on the side stream until an event that has not happened
-    assert torch.empty(5 * MIB, dtype=torch.uint8, device="npu").data_ptr() != address
-    event.synchronize()
-    assert event.query()
+    sim.late_events()
 
 
 @case()
 def threads():
-    errors = []
-
-    def work():
-        try:
-            with torch.npu.stream(torch.npu.Stream()):
-                for size in range(200):
-                    torch.empty(1 + size * 10000, device="npu").add_(1)
-        except Exception as error:  # noqa: BLE001: reported below
-            errors.append(error)
-
-    workers = [threading.Thread(target=work) for _ in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not errors, errors
+    sim.threads()
     torch.npu.synchronize()
     assert used() == reserved()
 
 
 @case(SIMCANN_FAIL="aclrtMallocAlign32:3=oom")
 def planned_failure():
-    first = torch.empty(30 * MIB, dtype=torch.uint8, device="npu")
-    second = torch.empty(30 * MIB, dtype=torch.uint8, device="npu")
-    third = torch.empty(30 * MIB, dtype=torch.uint8, device="npu")  # PyTorch frees its cache and tries again
-    assert [call["result"] for call in calls_of("aclrtMallocAlign32")][:4] == [0, 0, 207001, 0]
-    del first, second, third
-
-
-def main():
-    names = sys.argv[1:]
-    if names[:1] == ["--inside"]:
-        CASES[names[1]][0]()
-        return 0
-    failed = []
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    for name in names or CASES:
-        if version < CASES[name][2]:
-            print(f"selftest.py: {name}: torch_npu for PyTorch {torch.__version__} cannot do this", flush=True)
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            environment = dict(os.environ, SIMCANN_LOG=os.path.join(folder, "log.jsonl"), **CASES[name][1])
-            command = [sys.executable, os.path.abspath(__file__), "--inside", name]
-            try:
-                code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, timeout=300, check=False).returncode
-            except subprocess.TimeoutExpired:
-                code = "timeout"
-        if code != 0:
-            failed.append(name)
-        print(f"selftest.py: {name}: {'passed' if code == 0 else f'FAILED ({code})'}", flush=True)
-    return 1 if failed else 0
+    sim.planned_failure("aclrtMallocAlign32", 207001)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(sim.main())

@@ -4,80 +4,18 @@ Run under it: ``cargo xtask sim -- python tests/simcuda/selftest.py [CASE ...]``
 own, because allocator settings are read once.
 """
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 
 import torch
-from torch import nn
-from torch.nn import functional
 
-MIB = 1 << 20
-CASES = {}
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "simcommon"))
+from simtest import MIB, Simulated  # noqa: E402: it lies beside
 
-
-def case(since=(2, 0), **environment):
-    """Registers a case, the first PyTorch version that can do it, and the environment variables that it needs."""
-
-    def register(function):
-        CASES[function.__name__] = (function, environment, since)
-        return function
-
-    return register
-
-
-def train(steps=5, device="cuda"):
-    """A small transformer, with a batch that a side stream prepares."""
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
-    model = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(64 * 128, 10)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters())
-    side = torch.cuda.Stream(device)
-    for _ in range(steps):
-        with torch.cuda.stream(side):
-            batch = torch.randn(8, 64, 128).to(device, non_blocking=True)
-        torch.cuda.current_stream(device).wait_stream(side)
-        batch.record_stream(torch.cuda.current_stream(device))
-        labels = torch.randint(0, 10, (8,), device=device)
-        loss = functional.cross_entropy(model(batch), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        loss.item()
-    return model, optimizer
-
-
-def used(device=0):
-    free, total = torch.cuda.mem_get_info(device)
-    return total - free
-
-
-def log():
-    """The allocator calls of this process so far."""
-    with open(os.environ["SIMCUDA_LOG"], encoding="utf-8") as lines:
-        calls = [json.loads(line) for line in lines]
-    return [call for call in calls if call["pid"] == os.getpid()]
-
-
-def live(allocate, free):
-    """Address to size of what `allocate` gave and `free` has not taken, by the log."""
-    blocks = {}
-    for call in log():
-        if call["result"] != 0:
-            continue
-        if call["function"] == allocate:
-            assert call["pointer"] not in blocks, f"{call} is given twice"
-            blocks[call["pointer"]] = call["size"]
-        elif call["function"] == free:
-            blocks.pop(call["pointer"], None)
-    return blocks
-
-
-def calls_of(function):
-    return [call for call in log() if call["function"] == function]
+sim = Simulated(__file__, "cuda", "SIMCUDA")
+case, calls_of, live, train, used = sim.case, sim.calls_of, sim.live, sim.train, sim.used
 
 
 @case()
@@ -88,11 +26,7 @@ def training():
     kept = train()
     assert torch.cuda.memory_allocated() > 0
     assert used() == torch.cuda.memory_reserved() == sum(live("cuMemAlloc_v2", "cuMemFree_v2").values())
-    try:
-        torch.empty(64 << 30, dtype=torch.uint8, device="cuda")
-        raise AssertionError("64 GiB fit into 16 GiB")
-    except torch.cuda.OutOfMemoryError as error:
-        assert "out of memory" in str(error)
+    sim.runs_out(64 << 30)
     torch.ones(1000, device="cuda").sum().item()
     snapshot = torch.cuda.memory._snapshot()
     segments = {hex(segment["address"]): segment["total_size"] for segment in snapshot["segments"]}
@@ -100,21 +34,13 @@ def training():
     actions = {entry["action"] for entry in snapshot["device_traces"][0]}
     assert {"alloc", "free_requested", "free_completed", "segment_alloc", "oom"} <= actions, actions
     del kept
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
+    sim.give_back()
     assert used() == torch.cuda.memory_reserved() == sum(live("cuMemAlloc_v2", "cuMemFree_v2").values())
 
 
 @case(SIMCUDA_DEVICE_SIZE="256MiB")
 def running_full():
-    kept = []
-    try:
-        while True:
-            kept.append(torch.empty(10 * MIB, dtype=torch.uint8, device="cuda"))
-    except torch.cuda.OutOfMemoryError:
-        assert len(kept) >= 20 and used() <= 256 * MIB
-    del kept[:10]
-    torch.empty(10 * MIB, dtype=torch.uint8, device="cuda")
+    sim.running_full(256 * MIB)
 
 
 @case(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
@@ -124,15 +50,11 @@ def expandable_segments():
     assert used() == torch.cuda.memory_reserved()
     mapped = live("cuMemMap", "cuMemUnmap")
     del kept
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
+    sim.give_back()
     assert used() == torch.cuda.memory_reserved()
     assert len(live("cuMemMap", "cuMemUnmap")) < len(mapped)
-    try:
-        torch.empty(17 << 30, dtype=torch.uint8, device="cuda")
-        raise AssertionError("17 GiB fit into 16 GiB")
-    except torch.cuda.OutOfMemoryError:
-        assert used() == torch.cuda.memory_reserved()
+    sim.runs_out(17 << 30)
+    assert used() == torch.cuda.memory_reserved()
 
 
 @case(PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
@@ -210,31 +132,9 @@ def pluggable_allocator():
         del kept
 
 
-def _receive(queue, answers):
-    tensor = queue.get()
-    answers.put(tensor.cpu().tolist())
-    tensor[0] = 0  # a kernel: does nothing
-    tensor.copy_(torch.arange(4.0) + 10)
-    torch.cuda.synchronize()
-    answers.put("written")
-    del tensor
-    queue.get()
-
-
 @case()
 def ipc():
-    context = torch.multiprocessing.get_context("spawn")
-    queue, answers = context.Queue(), context.Queue()
-    child = context.Process(target=_receive, args=(queue, answers), daemon=True)
-    child.start()
-    tensor = torch.arange(4.0).to("cuda")
-    queue.put(tensor)
-    assert answers.get(timeout=120) == [0, 1, 2, 3]
-    assert answers.get(timeout=120) == "written"
-    assert tensor.cpu().tolist() == [10, 11, 12, 13]
-    queue.put(None)
-    child.join()
-    assert child.exitcode == 0
+    sim.ipc()
 
 
 @case(since=(2, 5), PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
@@ -245,47 +145,18 @@ def ipc_of_expandable_segments():
 
 @case()
 def numbers():
-    assert torch.tensor(2.5, device="cuda").item() == 2.5
+    sim.numbers()
     assert torch.tensor(2.5, dtype=torch.float64, device="cuda").item() == 2.5
-    values = torch.randn(1000)
-    assert torch.equal(values.cuda().cpu(), values)
-    pinned = values.pin_memory()
-    assert pinned.is_pinned() and torch.equal(pinned.to("cuda", non_blocking=True).cpu(), values)
     assert torch.zeros(50 * MIB, device="cuda").cpu().count_nonzero() == 0
-    str(torch.randn(3, 3, device="cuda"))
 
 
 @case()
 def operators():
+    optimizers = [{"fused": True}, {"foreach": True}, {"foreach": False}]
+    sim.operators(optimizers, num_layers=2, bidirectional=True)
     images = torch.randn(4, 8, 16, 16, device="cuda", requires_grad=True)
-    convolution = nn.Conv2d(8, 8, 3).cuda()
-    nn.BatchNorm2d(8).cuda()(convolution(images)).sum().backward()
     with torch.backends.cudnn.flags(enabled=False):
-        convolution(images).sum().backward()
-    nn.LSTM(32, 16, num_layers=2, bidirectional=True).cuda()(torch.randn(5, 4, 32, device="cuda"))[0].sum().backward()
-    for kind in (torch.float32, torch.float16, torch.bfloat16):
-        query = torch.randn(2, 4, 64, 32, device="cuda", dtype=kind, requires_grad=True)
-        functional.scaled_dot_product_attention(query, query, query, is_causal=True).sum().backward()
-        square = torch.randn(32, 32, device="cuda", dtype=kind)
-        functional.linear(square @ square, square, square[0])
-    words = nn.Embedding(100, 16).cuda()(torch.randint(0, 100, (4, 7), device="cuda"))
-    functional.softmax(functional.gelu(functional.layer_norm(functional.dropout(words, 0.1), (16,))), -1).sum().backward()
-    for settings in ({"fused": True}, {"foreach": True}, {"foreach": False}):
-        parameter = torch.randn(100, device="cuda", requires_grad=True)
-        parameter.sum().backward()
-        optimizer = torch.optim.AdamW([parameter], **settings)
-        optimizer.step()
-        optimizer.step()
-    scaler = torch.amp.GradScaler("cuda")
-    model = nn.Linear(16, 16).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with torch.autocast("cuda"):
-        loss = model(torch.randn(4, 16, device="cuda")).sum()
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
+        torch.nn.Conv2d(8, 8, 3).cuda()(images).sum().backward()
 
 
 @case()
@@ -300,72 +171,19 @@ def graphs():
 
 @case(SIMCUDA_EVENT_DELAY_US="50000")
 def late_events():
-    side = torch.cuda.Stream()
-    event = torch.cuda.Event()
-    tensor = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
-    address = tensor.data_ptr()
-    tensor.record_stream(side)
-    event.record(side)
-    assert not event.query()
-    del tensor  # in use on the side stream until an event that has not happened
-    assert torch.empty(5 * MIB, dtype=torch.uint8, device="cuda").data_ptr() != address
-    event.synchronize()
-    assert event.query()
+    sim.late_events()
 
 
 @case()
 def threads():
-    errors = []
-
-    def work():
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for size in range(200):
-                    torch.empty(1 + size * 10000, device="cuda").add_(1)
-        except Exception as error:  # noqa: BLE001: reported below
-            errors.append(error)
-
-    workers = [threading.Thread(target=work) for _ in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not errors, errors
+    sim.threads()
     assert used() == torch.cuda.memory_reserved()
 
 
 @case(SIMCUDA_FAIL="cudaMalloc:3=oom")
 def planned_failure():
-    first = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
-    second = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
-    third = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")  # PyTorch frees its cache and tries again
-    assert [call["result"] for call in calls_of("cudaMalloc")][:4] == [0, 0, 2, 0]
-    del first, second, third
-
-
-def main():
-    names = sys.argv[1:]
-    if names[:1] == ["--inside"]:
-        CASES[names[1]][0]()
-        return 0
-    failed = []
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    for name in names or CASES:
-        if version < CASES[name][2]:
-            print(f"selftest.py: {name}: PyTorch {torch.__version__} cannot do this", flush=True)
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            environment = dict(os.environ, SIMCUDA_LOG=os.path.join(folder, "log.jsonl"), **CASES[name][1])
-            command = [sys.executable, os.path.abspath(__file__), "--inside", name]
-            try:
-                code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, timeout=300, check=False).returncode
-            except subprocess.TimeoutExpired:
-                code = "timeout"
-        if code != 0:
-            failed.append(name)
-        print(f"selftest.py: {name}: {'passed' if code == 0 else f'FAILED ({code})'}", flush=True)
-    return 1 if failed else 0
+    sim.planned_failure("cudaMalloc", 2)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(sim.main())

@@ -11,6 +11,7 @@
 
 mod bpf;
 mod build;
+mod calllog;
 mod calls;
 mod ctl;
 mod daemon;
@@ -27,12 +28,13 @@ mod wait;
 
 pub use bpf::{Kind as BpfKind, Objects, exists as bpf_exists};
 pub use build::{Library, executable, library, strip};
+pub use calllog::CallLog;
 pub use calls::Calls;
 pub use ctl::{Asking, Said};
 pub use daemon::Daemon;
 pub use kept::{NO_PAUSE, about, assert_pytorchs};
 pub use memory::{changed_bytes, text_of};
-pub use npu::{Owned, npu, npu_by_tail_calls, owned, owned_since};
+pub use npu::{npu, npu_by_tail_calls};
 pub use npulog::{NpuFlag, NpuHeld, NpuLog};
 pub use places::{root, scratch, tool, workload};
 pub use program::Program;

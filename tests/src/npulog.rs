@@ -4,43 +4,56 @@
 //! log as well, with another depth.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::Path;
 
 use serde_json::Value;
 
+use crate::calllog::{CallLog, hexadecimal};
+
 /// A log file that simulated NPUs write (`SIMCANN_LOG`).
 pub struct NpuLog {
-    file: PathBuf,
+    log: CallLog,
 }
 
-/// What a process holds, by kind of memory: (count, bytes).
+/// Count and bytes.
+pub type Sum = (u64, u64);
+
+/// What the driver has given to a process and not taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NpuHeld {
-    /// halMemAlloc, on a device.
-    pub plain: (u64, u64),
-    /// halMemCreate, on a device, as long as a handle or a mapping is left.
-    pub physical: (u64, u64),
+    /// Device memory of both kinds, by device, as the program counts devices.
+    pub devices: BTreeMap<u64, Sum>,
+    /// halMemCreate, on devices, as long as a handle or a mapping is left.
+    pub physical: Sum,
     /// halMemAlloc and halMemCreate, of the host.
-    pub host: (u64, u64),
-    /// halHostRegister.
-    pub registered: (u64, u64),
+    pub host: Sum,
+    /// halHostRegister, where it locks the pages.
+    pub registered: Sum,
     /// halMemAddressReserve.
-    pub reserved: (u64, u64),
-    /// halShmemOpenHandle, and halMemImportFromShareableHandle as long as a handle or a mapping is left.
-    pub imported: (u64, u64),
-    /// Bytes of the first two by device, as the program counts devices.
-    pub devices: BTreeMap<i64, u64>,
-    /// Bytes of the first two by the module that owns them.
-    pub modules: BTreeMap<u8, u64>,
+    pub reserved: Sum,
+    /// Memory of other processes: halShmemOpenHandle, and halMemImportFromShareableHandle as long as a handle or a
+    /// mapping is left.
+    pub imported: u64,
+    /// By device (`None`: the host) and the number of the module that owns it.
+    pub components: BTreeMap<(Option<u64>, u64), Sum>,
 }
 
 impl NpuHeld {
     /// Device memory of both kinds.
-    pub fn device(&self) -> (u64, u64) {
-        (
-            self.plain.0 + self.physical.0,
-            self.plain.1 + self.physical.1,
-        )
+    pub fn device(&self) -> Sum {
+        self.devices
+            .values()
+            .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
+    /// Bytes that a module has on devices.
+    pub fn bytes_of(&self, module: u8) -> u64 {
+        let owners = self.components.iter();
+        owners
+            .filter(|((device, number), _)| device.is_some() && *number == u64::from(module))
+            .map(|(_, sum)| sum.1)
+            .sum()
     }
 }
 
@@ -63,7 +76,7 @@ impl NpuFlag {
     /// Of a line of the log.
     pub fn of(call: &Value) -> NpuFlag {
         let text = call["flag"].as_str().expect("a line with a flag");
-        let flag = u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("a number");
+        let flag = hexadecimal(text);
         NpuFlag {
             physical: (flag & 0x3ff) as u32,
             host: flag >> 10 & 0xf == 2,
@@ -73,6 +86,9 @@ impl NpuFlag {
         }
     }
 }
+
+/// `ACL_HOST_REG_PINNED`; the older function, which has no flags, locks as well.
+const PINNED: u64 = 0x1000_0000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
@@ -84,116 +100,107 @@ enum Kind {
 
 struct Given {
     size: u64,
-    device: i64,
-    flag: Option<NpuFlag>,
+    /// On the host: none.
+    device: Option<u64>,
+    /// Of memory that is this process's own.
+    module: Option<u64>,
 }
 
 impl NpuLog {
     /// A log in this folder.
     pub fn inside(folder: &Path) -> NpuLog {
         NpuLog {
-            file: folder.join("simcann.jsonl"),
+            log: CallLog::inside(folder, "simcann.jsonl"),
         }
     }
 
-    /// The value of `SIMCANN_LOG`.
-    pub fn path(&self) -> &str {
-        self.file.to_str().expect("a path in UTF-8")
-    }
-
-    /// Every call of a process, in order.
-    pub fn calls(&self, pid: u32) -> Vec<Value> {
-        let text = std::fs::read_to_string(&self.file).unwrap_or_default();
-        let calls = text
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).expect("a line of the log"));
-        calls.filter(|call| call["pid"] == pid).collect()
-    }
-
-    /// What the HAL has given to a process and not taken back.
+    /// What the driver has given to a process and not taken back.
     pub fn held(&self, pid: u32) -> NpuHeld {
+        self.held_since(pid, 0)
+    }
+
+    /// The same of what it gave after so many calls.
+    pub fn held_since(&self, pid: u32, before: usize) -> NpuHeld {
         let mut live: HashMap<(Kind, String), Given> = HashMap::new();
         let mut physical = Physical::default();
-        for call in self.calls(pid) {
+        for call in self.calls(pid).into_iter().skip(before) {
             if call["result"] != 0 {
                 continue;
             }
             let pointer = call["pointer"].as_str().unwrap_or_default().to_owned();
-            let given = || Given {
+            let flag = call["flag"].as_str().map_or(0, hexadecimal);
+            let given = Given {
                 size: call["size"].as_u64().unwrap_or_default(),
-                device: call["device"].as_i64().unwrap_or(-1),
-                flag: None,
-            };
-            let mut come = |kind, given| {
-                live.insert((kind, pointer.clone()), given);
+                device: call["device"].as_i64().and_then(|d| u64::try_from(d).ok()),
+                module: Some(flag >> 56),
             };
             match call["function"].as_str().unwrap_or_default() {
-                "halMemAlloc" => {
-                    let flag = Some(NpuFlag::of(&call));
-                    come(Kind::Memory, Given { flag, ..given() });
-                }
-                "halHostRegister" => come(Kind::Registered, given()),
-                "halMemAddressReserve" => come(Kind::Reserved, given()),
-                "halShmemOpenHandle" => come(Kind::Imported, given()),
-                "halMemFree" => {
-                    live.remove(&(Kind::Memory, pointer));
+                "halMemAlloc" => drop(live.insert((Kind::Memory, pointer), given)),
+                "halMemFree" => drop(live.remove(&(Kind::Memory, pointer))),
+                "halHostRegister" if flag == 0 || flag & PINNED != 0 => {
+                    live.insert((Kind::Registered, pointer), given);
                 }
                 "halHostUnregister" | "halHostUnregisterEx" => {
                     live.remove(&(Kind::Registered, pointer));
                 }
-                "halMemAddressFree" => {
-                    live.remove(&(Kind::Reserved, pointer));
+                "halMemAddressReserve" => drop(live.insert((Kind::Reserved, pointer), given)),
+                "halMemAddressFree" => drop(live.remove(&(Kind::Reserved, pointer))),
+                "halShmemOpenHandle" => drop(live.insert((Kind::Imported, pointer), given)),
+                "halShmemCloseHandle" => drop(live.remove(&(Kind::Imported, pointer))),
+                "halMemImportFromShareableHandle" => {
+                    let module = None;
+                    physical.create(pointer, Given { module, ..given });
                 }
-                "halShmemCloseHandle" => {
-                    live.remove(&(Kind::Imported, pointer));
-                }
-                "halMemImportFromShareableHandle" => physical.create(pointer, given()),
-                "halMemCreate" => {
-                    let flag = Some(NpuFlag::of(&call));
-                    physical.create(pointer, Given { flag, ..given() });
-                }
+                "halMemCreate" => physical.create(pointer, given),
                 "halMemMap" => physical.map(pointer),
-                "halMemUnmap" => physical.unmap(&pointer),
+                "halMemUnmap" => drop(physical.mapped.remove(&pointer)),
                 "halMemRelease" => physical.release(&pointer),
                 _ => {}
             }
         }
         let mut held = NpuHeld::default();
         for ((kind, _), given) in live {
-            let sum = match kind {
-                Kind::Registered => &mut held.registered,
-                Kind::Reserved => &mut held.reserved,
-                Kind::Imported => &mut held.imported,
-                Kind::Memory if given.flag.is_some_and(|flag| flag.host) => &mut held.host,
-                Kind::Memory => {
-                    held.count_owner(&given);
-                    &mut held.plain
-                }
-            };
-            *sum = (sum.0 + 1, sum.1 + given.size);
+            match kind {
+                Kind::Registered => add(&mut held.registered, given.size),
+                Kind::Reserved => add(&mut held.reserved, given.size),
+                Kind::Imported => held.imported += 1,
+                Kind::Memory => held.own(&given),
+            }
         }
         for given in physical.left() {
-            let sum = match given.flag {
-                None => &mut held.imported,
-                Some(flag) if flag.host => &mut held.host,
-                Some(_) => {
-                    held.count_owner(&given);
-                    &mut held.physical
-                }
-            };
-            *sum = (sum.0 + 1, sum.1 + given.size);
+            if given.module.is_none() {
+                held.imported += 1;
+                continue;
+            }
+            held.own(&given);
+            if given.device.is_some() {
+                add(&mut held.physical, given.size);
+            }
         }
         held
     }
 }
 
-impl NpuHeld {
-    fn count_owner(&mut self, given: &Given) {
-        *self.devices.entry(given.device).or_default() += given.size;
-        if let Some(flag) = given.flag {
-            *self.modules.entry(flag.module).or_default() += given.size;
-        }
+impl Deref for NpuLog {
+    type Target = CallLog;
+    fn deref(&self) -> &CallLog {
+        &self.log
     }
+}
+
+impl NpuHeld {
+    fn own(&mut self, given: &Given) {
+        match given.device {
+            Some(device) => add(self.devices.entry(device).or_default(), given.size),
+            None => add(&mut self.host, given.size),
+        }
+        let owner = (given.device, given.module.unwrap_or_default());
+        add(self.components.entry(owner).or_default(), given.size);
+    }
+}
+
+fn add(sum: &mut Sum, size: u64) {
+    *sum = (sum.0 + 1, sum.1 + size);
 }
 
 /// Physical memory: a handle and each mapping keep it.
@@ -217,17 +224,16 @@ impl Physical {
         self.waiting.push(number);
     }
 
+    /// Of memory from before the log was read on, there is nothing to keep.
     fn map(&mut self, address: String) {
         let number = if self.waiting.is_empty() {
-            self.made.len().checked_sub(1).expect("memory to map")
+            self.made.len().checked_sub(1)
         } else {
-            self.waiting.remove(0)
+            Some(self.waiting.remove(0))
         };
-        self.mapped.insert(address, number);
-    }
-
-    fn unmap(&mut self, address: &str) {
-        self.mapped.remove(address);
+        if let Some(number) = number {
+            self.mapped.insert(address, number);
+        }
     }
 
     fn release(&mut self, handle: &str) {

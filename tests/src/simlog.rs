@@ -4,13 +4,21 @@
 //! in the log as well, with another depth.
 
 use std::collections::{HashMap, VecDeque};
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::Path;
 
-use serde_json::Value;
+use crate::calllog::{CallLog, hexadecimal};
 
 /// A log file that simulated devices write (`SIMCUDA_LOG`).
 pub struct SimLog {
-    file: PathBuf,
+    log: CallLog,
+}
+
+impl Deref for SimLog {
+    type Target = CallLog;
+    fn deref(&self) -> &CallLog {
+        &self.log
+    }
 }
 
 /// What a process holds, by kind of memory: (count, bytes).
@@ -65,22 +73,8 @@ impl SimLog {
     /// A log in this folder.
     pub fn inside(folder: &Path) -> SimLog {
         SimLog {
-            file: folder.join("simcuda.jsonl"),
+            log: CallLog::inside(folder, "simcuda.jsonl"),
         }
-    }
-
-    /// The value of `SIMCUDA_LOG`.
-    pub fn path(&self) -> &str {
-        self.file.to_str().expect("a path in UTF-8")
-    }
-
-    /// Every call of a process, in order.
-    pub fn calls(&self, pid: u32) -> Vec<Value> {
-        let text = std::fs::read_to_string(&self.file).unwrap_or_default();
-        let calls = text
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).expect("a line of the log"));
-        calls.filter(|call| call["pid"] == pid).collect()
     }
 
     /// What the driver has given to a process and not taken back.
@@ -131,10 +125,10 @@ impl SimLog {
                         .get_mut(&handle)
                         .expect("a map of memory that was made")[at]
                         .mappings += 1;
-                    mapped.insert(address(&pointer), (size, handle, at));
+                    mapped.insert(hexadecimal(&pointer), (size, handle, at));
                 }
                 "cuMemUnmap" => {
-                    let from = address(&pointer);
+                    let from = hexadecimal(&pointer);
                     mapped.retain(|start, (_, handle, at)| {
                         let stays = *start < from || *start >= from + size;
                         if !stays {
@@ -187,8 +181,4 @@ impl SimLog {
         }
         held
     }
-}
-
-fn address(text: &str) -> u64 {
-    u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address")
 }

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use memscope_tests::{
-    Asking, Daemon, MIB, NpuLog, Owned, Program, Value, coverage, device, find, json, npu,
-    npu_by_tail_calls, number, owned, owned_since, scratch,
+    Asking, Daemon, MIB, NpuHeld, NpuLog, Program, Value, coverage, device, find, json, npu,
+    npu_by_tail_calls, number, scratch,
 };
 
 fn pair(bytes: &Value) -> (u64, u64) {
@@ -14,8 +14,8 @@ fn pair(bytes: &Value) -> (u64, u64) {
 }
 
 /// What memscope says is held, as the log counts it.
-fn held(stats: &Value) -> Owned {
-    let mut held = Owned::default();
+fn held(stats: &Value) -> NpuHeld {
+    let mut held = NpuHeld::default();
     let mut components = |device: Option<u64>, list: &Value| {
         for component in list.as_array().unwrap() {
             let owner = (device, number(&component["module"]));
@@ -114,12 +114,12 @@ fn every_call_is_counted_as_the_driver_does() {
         let stats = daemon.stats(pid);
         assert_eq!(
             held(&stats),
-            owned(&log, pid),
+            log.held(pid),
             "after {step:?}: memscope's, the driver's; {stats:#}"
         );
     }
     let stats = daemon.stats(pid);
-    assert_eq!(held(&stats), Owned::default(), "all is given back");
+    assert_eq!(held(&stats), NpuHeld::default(), "all is given back");
     assert_eq!(stats["lost_records"], 0);
     assert_eq!(stats["failures"], json!([]));
     assert_eq!(device(&stats, 0)["orphan_free_count"], 0, "{stats:#}");
@@ -259,7 +259,7 @@ fn failed_calls_are_apart() {
         6,
     );
     let stats = daemon.stats(pid);
-    assert_eq!(held(&stats), owned(&log, pid), "{stats:#}");
+    assert_eq!(held(&stats), log.held(pid), "{stats:#}");
     let count = |function: &str, status: i64| -> (u64, u64) {
         let failures = stats["failures"].as_array().unwrap();
         let found = failures
@@ -292,7 +292,7 @@ fn many_threads() {
     let answer = call(&mut program, "threads 8 500");
     assert_eq!(answer["failed"], 0, "{answer}");
     let stats = daemon.stats(pid);
-    let (mine, drivers) = (held(&stats), owned(&log, pid));
+    let (mine, drivers) = (held(&stats), log.held(pid));
     assert_eq!(mine, drivers, "{stats:#}");
     let live = number(&answer["came"]) - number(&answer["went"]);
     // And the runtime's own.
@@ -368,7 +368,7 @@ fn attached_midway() {
         let stats = daemon.stats(pid);
         assert_eq!(
             held(&stats),
-            owned_since(&log, pid, before),
+            log.held_since(pid, before),
             "{line}: {stats:#}"
         );
     }

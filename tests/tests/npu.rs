@@ -192,7 +192,7 @@ fn workspaces_are_told_apart() {
     });
     assert_totals(&stats, &told);
     // All that the program took through AscendCL is the pool's, or a workspace: nothing is left for APP.
-    let app = log.held(torch.pid()).modules[&33];
+    let app = log.held(torch.pid()).bytes_of(33);
     assert_eq!(
         app,
         number(&told["devices"][0]["reserved"]) + workspace,
@@ -202,7 +202,7 @@ fn workspaces_are_told_apart() {
     // Given back, it is no longer told of.
     let told = torch.ask("empty_cache");
     let stats = daemon.stats(torch.pid());
-    let left = log.held(torch.pid()).modules[&33];
+    let left = log.held(torch.pid()).bytes_of(33);
     let reserved = number(&told["devices"][0]["reserved"]);
     assert_eq!(left, reserved + held_by(&stats, "PTA_WORKSPACE"));
     torch.finish();

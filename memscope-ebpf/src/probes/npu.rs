@@ -40,65 +40,78 @@ fn head(word: u64, with_component: bool) -> Head {
     }
 }
 
+/// A call of the report.
+struct Told {
+    process: *mut ProcessEntry,
+    tid: u32,
+    usage: Usage,
+    head: Head,
+    with_component: bool,
+}
+
+/// What a followed process reports; a block that is out of use was told of when it was freed.
+#[inline(always)]
+fn told(ctx: &ProbeContext) -> Option<Told> {
+    let (tgid, tid) = ids();
+    let process = live_process(tgid)?;
+    let with_component = read::cookie(ctx).usage_component();
+    let usage = read::user::<Usage>(read::args(ctx)[0])?;
+    let head = head(usage[0], with_component);
+    (head.data != BLOCK_FREE).then_some(Told {
+        process,
+        tid,
+        usage,
+        head,
+        with_component,
+    })
+}
+
 /// `torch_npu::profiler::reportMemoryDataToNpuProfiler(const MemoryUsage &)`, entered.
 #[uprobe]
 pub fn npu_report(ctx: ProbeContext) -> u32 {
-    let (tgid, tid) = ids();
-    let Some(process) = live_process(tgid) else {
+    let Some(told) = told(&ctx) else {
         return 0;
     };
-    let with_component = read::cookie(&ctx).usage_component();
-    let Some(usage) = read::user::<Usage>(read::args(&ctx)[0]) else {
-        return 0;
-    };
-    let head = head(usage[0], with_component);
     // Of workspaces the other program tells.
-    if head.component == WORKSPACE || head.data == BLOCK_FREE {
+    if told.head.component == WORKSPACE {
         return 0;
     }
-    let comes = usage[2] as i64 > 0;
-    let stack = if comes {
-        stack::stack(process, tid, native::at_entry(&ctx), usage[2])
+    let size = told.usage[2];
+    let stack = if size as i64 > 0 {
+        let stack = stack::stack(told.process, told.tid, native::at_entry(&ctx), size);
+        tell_launches(told.process, told.tid);
+        stack
     } else {
         STACK_NONE
     };
-    if comes {
-        tell_launches(process, tid);
-    }
-    send(process, tid, KIND_REPORT, stack, &usage, &head);
+    send(&told, KIND_REPORT, stack);
     0
 }
 
 /// A call of it that is no caching allocator's.
 #[uprobe]
 pub fn npu_workspace(ctx: ProbeContext) -> u32 {
-    let (tgid, tid) = ids();
-    let Some(process) = live_process(tgid) else {
+    let Some(told) = told(&ctx) else {
         return 0;
     };
-    let with_component = read::cookie(&ctx).usage_component();
-    let Some(usage) = read::user::<Usage>(read::args(&ctx)[0]) else {
-        return 0;
-    };
-    let head = head(usage[0], with_component);
-    if with_component && head.component != WORKSPACE || head.data == BLOCK_FREE {
+    if told.with_component && told.head.component != WORKSPACE {
         return 0;
     }
-    send(process, tid, KIND_WORKSPACE, STACK_NONE, &usage, &head);
+    send(&told, KIND_WORKSPACE, STACK_NONE);
     0
 }
 
 #[inline(always)]
-fn send(process: *mut ProcessEntry, tid: u32, kind: u16, stack: u64, usage: &Usage, head: &Head) {
-    emit::<ReportRecord>(process, tid, kind, 0, stack, |record| {
+fn send(told: &Told, kind: u16, stack: u64) {
+    emit::<ReportRecord>(told.process, told.tid, kind, 0, stack, |record| {
         // SAFETY: the reservation is as large as ReportRecord; every field is written.
         unsafe {
-            (*record).ptr = usage[1];
-            (*record).size = usage[2] as i64;
-            (*record).total_allocated = usage[3];
-            (*record).total_reserved = usage[4];
-            (*record).device_type = head.device_type;
-            (*record).device = head.device;
+            (*record).ptr = told.usage[1];
+            (*record).size = told.usage[2] as i64;
+            (*record).total_allocated = told.usage[3];
+            (*record).total_reserved = told.usage[4];
+            (*record).device_type = told.head.device_type;
+            (*record).device = told.head.device;
         }
     });
 }

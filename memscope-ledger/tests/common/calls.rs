@@ -1,6 +1,6 @@
 //! Runtime and driver calls, one after the other.
 
-use crate::common::*;
+use super::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::too_many_arguments)]
 
+pub mod calls;
 pub mod pictures;
 mod structures;
 

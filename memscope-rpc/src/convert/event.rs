@@ -150,23 +150,14 @@ fn region(region: &Region) -> v1::Region {
         untold: region.untold,
         ..v1::Region::default()
     };
-    let some = |handle: u64| (handle != 0).then_some(handle);
     let change = match region.change {
         RegionChange::HeapCame {
             device,
             ptr,
             size,
             handle,
-        } => {
-            (wire.device, wire.address, wire.size_bytes) = (device, Some(ptr), Some(size));
-            wire.handle = some(handle);
-            v1::RegionChange::HeapCame
         }
-        RegionChange::HeapWent { handle } => {
-            wire.handle = Some(handle);
-            v1::RegionChange::HeapWent
-        }
-        RegionChange::Came {
+        | RegionChange::Came {
             device,
             ptr,
             size,
@@ -174,8 +165,15 @@ fn region(region: &Region) -> v1::Region {
             ..
         } => {
             (wire.device, wire.address, wire.size_bytes) = (device, Some(ptr), Some(size));
-            wire.handle = some(handle);
-            v1::RegionChange::Came
+            wire.handle = (handle != 0).then_some(handle);
+            match region.change {
+                RegionChange::HeapCame { .. } => v1::RegionChange::HeapCame,
+                _ => v1::RegionChange::Came,
+            }
+        }
+        RegionChange::HeapWent { handle } => {
+            wire.handle = Some(handle);
+            v1::RegionChange::HeapWent
         }
         RegionChange::Went { ptr } => {
             wire.address = Some(ptr);

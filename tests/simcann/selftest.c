@@ -1,31 +1,16 @@
 /* Checks the simulated AscendCL, runtime and HAL from plain C. `cargo xtask sim --device npu --self-test` builds
  * it and runs it once for each name in `tests` at the end, with two devices of 1 GiB and 512 MiB. */
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "selftest.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <acl.h>
 
-enum { MIB = 1 << 20 };
-
 /* What the runtime takes for itself: for a device that is opened, and for a stream. */
 enum { OF_DEVICE = 512 << 10, OF_STREAM = 16 << 10 };
 
-static int failures;
 static const char *program;
-
-static void check(bool ok, const char *text, int line) {
-    if (ok) return;
-    fprintf(stderr, "selftest.c:%d: not so: %s\n", line, text);
-    failures++;
-}
-#define CHECK(condition) check((condition), #condition, __LINE__)
-#define OK(call) CHECK((int)(call) == 0)
-#define FAILS(call, code) CHECK((int)(call) == (int)(code))
 
 static size_t used(void) {
     size_t available, total;
@@ -318,10 +303,7 @@ static void failing(void) {
     FAILS(halMemAlloc(&pointer, 100, MEM_SPACE_DEVICE << MEM_SPACE_SHIFT), DRV_ERROR_OUT_OF_MEMORY);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} tests[] = {
+static const struct test tests[] = {
     {"linear", linear},   {"host", host},   {"vmm", vmm},       {"devices", devices}, {"streams", streams},
     {"below", below},     {"forked", forked}, {"ipc", ipc},     {"failing", failing},
 };
@@ -332,12 +314,5 @@ int main(int count, char **arguments) {
         ipc_reader(arguments[2], arguments[3]);
         return failures != 0;
     }
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        if (count == 1) puts(tests[i].name);
-        else if (strcmp(arguments[1], tests[i].name) == 0) {
-            tests[i].run();
-            return failures != 0;
-        }
-    }
-    return count == 1 ? 0 : 2;
+    return run_test(tests, sizeof tests / sizeof *tests, count > 1 ? arguments[1] : NULL);
 }

@@ -1,29 +1,14 @@
 /* Checks the simulated runtime and driver from plain C. `cargo xtask sim --self-test` builds it and runs
  * it once for each name in `tests` at the end, with two devices of 1 GiB and 512 MiB. */
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "selftest.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-enum { MIB = 1 << 20 };
-
-static int failures;
 static const char *program;
-
-static void check(bool ok, const char *text, int line) {
-    if (ok) return;
-    fprintf(stderr, "selftest.c:%d: not so: %s\n", line, text);
-    failures++;
-}
-#define CHECK(condition) check((condition), #condition, __LINE__)
-#define OK(call) CHECK((int)(call) == 0)
-#define FAILS(call, code) CHECK((int)(call) == (int)(code))
 
 static size_t used(void) {
     size_t available, total;
@@ -343,10 +328,7 @@ static void ipc_child(const char *text) {
     OK(cudaIpcCloseMemHandle(pointer));
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} tests[] = {
+static const struct test tests[] = {
     {"linear", linear}, {"shapes", shapes},   {"host", host},       {"pools", pools},
     {"vmm", vmm},       {"devices", devices}, {"streams", streams}, {"entry-points", entry_points},
     {"forked", forked}, {"ipc", ipc},         {"failing", failing},
@@ -358,12 +340,5 @@ int main(int count, char **words) {
         ipc_child(words[2]);
         return failures != 0;
     }
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        if (count == 1) puts(tests[i].name);
-        else if (strcmp(words[1], tests[i].name) == 0) {
-            tests[i].run();
-            return failures != 0;
-        }
-    }
-    return count == 1 ? 0 : 2;
+    return run_test(tests, sizeof tests / sizeof *tests, count > 1 ? words[1] : NULL);
 }

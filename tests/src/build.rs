@@ -55,6 +55,7 @@ fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathB
     let mut hasher = DefaultHasher::new();
     (
         std::fs::read(&source).unwrap(),
+        std::fs::read(workload("commands.h")).unwrap(),
         &words,
         library,
         more,

@@ -3,16 +3,14 @@
  * Each line on standard input is a command with its arguments; each is answered with one JSON object on
  * standard output. Memory goes by names that the commands give. It ends with its input. */
 #define _GNU_SOURCE
+#include "commands.h"
+
 #include <acl.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-enum { WORDS = 8, NAMES = 256, KEY_BYTES = 65 };
+enum { NAMES = 256, KEY_BYTES = 65 };
 
 struct named {
     char name[24];
@@ -20,14 +18,7 @@ struct named {
     char key[KEY_BYTES];
 };
 
-static char *words[WORDS];
 static struct named names[NAMES];
-
-static void fail(const char *why) {
-    printf("{\"result\":-1,\"error\":\"%s\"}\n", why);
-    fflush(stdout);
-    exit(3);
-}
 
 static struct named *find(const char *name) {
     for (int i = 0; name && i < NAMES; i++)
@@ -39,11 +30,6 @@ static struct named *known(int word) {
     struct named *it = find(words[word]);
     if (!it) fail("no such name");
     return it;
-}
-
-static size_t number(int word) {
-    if (!words[word]) fail("a number is missing");
-    return strtoull(words[word], NULL, 0);
 }
 
 static size_t number_or(int word, size_t otherwise) { return words[word] ? number(word) : otherwise; }
@@ -110,62 +96,60 @@ static void threads(void) {
 }
 
 static void obey(void) {
-    const char *verb = words[0];
     void *memory = NULL;
     int result;
     aclrtMallocAttribute attribute = {.attr = ACL_RT_MEM_ATTR_MODULE_ID};
     aclrtMallocConfig config = {.attrs = &attribute, .numAttrs = 1};
-#define IS(text) (strcmp(verb, text) == 0)
-    if (IS("aclrtSetDevice")) took(aclrtSetDevice((int)number(1)), NULL);
-    else if (IS("aclrtResetDevice")) took(aclrtResetDevice((int)number(1)), NULL);
-    else if (IS("aclrtResetDeviceForce")) took(aclrtResetDeviceForce((int)number(1)), NULL);
-    else if (IS("aclrtCreateContext")) result = aclrtCreateContext(&memory, (int)number(2)), gave(result, memory);
-    else if (IS("aclrtSetCurrentContext")) took(aclrtSetCurrentContext(known(1)->value), NULL);
-    else if (IS("aclrtDestroyContext")) took(aclrtDestroyContext(known(1)->value), known(1));
-    else if (IS("aclrtCreateStream")) result = aclrtCreateStream(&memory), gave(result, memory);
-    else if (IS("aclrtDestroyStream")) took(aclrtDestroyStream(known(1)->value), known(1));
-    else if (IS("aclrtGetMemInfo")) {
+    if (is("aclrtSetDevice")) took(aclrtSetDevice((int)number(1)), NULL);
+    else if (is("aclrtResetDevice")) took(aclrtResetDevice((int)number(1)), NULL);
+    else if (is("aclrtResetDeviceForce")) took(aclrtResetDeviceForce((int)number(1)), NULL);
+    else if (is("aclrtCreateContext")) result = aclrtCreateContext(&memory, (int)number(2)), gave(result, memory);
+    else if (is("aclrtSetCurrentContext")) took(aclrtSetCurrentContext(known(1)->value), NULL);
+    else if (is("aclrtDestroyContext")) took(aclrtDestroyContext(known(1)->value), known(1));
+    else if (is("aclrtCreateStream")) result = aclrtCreateStream(&memory), gave(result, memory);
+    else if (is("aclrtDestroyStream")) took(aclrtDestroyStream(known(1)->value), known(1));
+    else if (is("aclrtGetMemInfo")) {
         size_t available = 0, total = 0;
         result = aclrtGetMemInfo((aclrtMemAttr)number_or(1, ACL_HBM_MEM), &available, &total);
         printf("{\"result\":%d,\"free\":%zu,\"total\":%zu}\n", result, available, total);
     }
     /* NAME BYTES [POLICY] */
-    else if (IS("aclrtMalloc")) result = aclrtMalloc(&memory, number(2), number_or(3, 0)), gave(result, memory);
-    else if (IS("aclrtMallocAlign32")) result = aclrtMallocAlign32(&memory, number(2), number_or(3, 0)), gave(result, memory);
-    else if (IS("aclrtMallocCached")) result = aclrtMallocCached(&memory, number(2), number_or(3, 0)), gave(result, memory);
+    else if (is("aclrtMalloc")) result = aclrtMalloc(&memory, number(2), number_or(3, 0)), gave(result, memory);
+    else if (is("aclrtMallocAlign32")) result = aclrtMallocAlign32(&memory, number(2), number_or(3, 0)), gave(result, memory);
+    else if (is("aclrtMallocCached")) result = aclrtMallocCached(&memory, number(2), number_or(3, 0)), gave(result, memory);
     /* NAME BYTES MODULE */
-    else if (IS("aclrtMallocWithCfg")) {
+    else if (is("aclrtMallocWithCfg")) {
         attribute.value.moduleId = (uint16_t)number(3);
         result = aclrtMallocWithCfg(&memory, number(2), ACL_MEM_MALLOC_HUGE_ONLY, &config);
         gave(result, memory);
-    } else if (IS("aclrtMallocForTaskScheduler")) {
+    } else if (is("aclrtMallocForTaskScheduler")) {
         attribute.value.moduleId = (uint16_t)number(3);
         result = aclrtMallocForTaskScheduler(&memory, number(2), ACL_MEM_MALLOC_NORMAL_ONLY, &config);
         gave(result, memory);
-    } else if (IS("aclrtMallocHostWithCfg")) {
+    } else if (is("aclrtMallocHostWithCfg")) {
         attribute.value.moduleId = (uint16_t)number(3);
         result = aclrtMallocHostWithCfg(&memory, number(2), &config);
         gave(result, memory);
-    } else if (IS("aclrtFree")) took(aclrtFree(known(1)->value), known(1));
-    else if (IS("aclrtFreeWrong")) took(aclrtFree((void *)0x1234560), NULL);
-    else if (IS("aclrtFreeWithDevSync")) took(aclrtFreeWithDevSync(known(1)->value), known(1));
-    else if (IS("aclrtMallocHost")) result = aclrtMallocHost(&memory, number(2)), gave(result, memory);
-    else if (IS("aclrtFreeHost")) took(aclrtFreeHost(known(1)->value), known(1));
-    else if (IS("aclrtFreeHostWithDevSync")) took(aclrtFreeHostWithDevSync(known(1)->value), known(1));
-    else if (IS("aclrtHostRegister")) {
+    } else if (is("aclrtFree")) took(aclrtFree(known(1)->value), known(1));
+    else if (is("aclrtFreeWrong")) took(aclrtFree((void *)0x1234560), NULL);
+    else if (is("aclrtFreeWithDevSync")) took(aclrtFreeWithDevSync(known(1)->value), known(1));
+    else if (is("aclrtMallocHost")) result = aclrtMallocHost(&memory, number(2)), gave(result, memory);
+    else if (is("aclrtFreeHost")) took(aclrtFreeHost(known(1)->value), known(1));
+    else if (is("aclrtFreeHostWithDevSync")) took(aclrtFreeHostWithDevSync(known(1)->value), known(1));
+    else if (is("aclrtHostRegister")) {
         void *mapped;
         memory = aligned_alloc(4096, number(2));
         result = aclrtHostRegister(memory, number(2), 0, &mapped);
         gave(result, memory);
-    } else if (IS("aclrtHostRegisterV2")) {
+    } else if (is("aclrtHostRegisterV2")) {
         memory = aligned_alloc(4096, number(2));
         result = aclrtHostRegisterV2(memory, number(2), (uint32_t)number(3));
         gave(result, memory);
-    } else if (IS("aclrtHostUnregister")) took(aclrtHostUnregister(known(1)->value), known(1));
-    else if (IS("aclrtReserveMemAddress")) result = aclrtReserveMemAddress(&memory, number(2), 0, NULL, 0), gave(result, memory);
-    else if (IS("aclrtReleaseMemAddress")) took(aclrtReleaseMemAddress(known(1)->value), known(1));
+    } else if (is("aclrtHostUnregister")) took(aclrtHostUnregister(known(1)->value), known(1));
+    else if (is("aclrtReserveMemAddress")) result = aclrtReserveMemAddress(&memory, number(2), 0, NULL, 0), gave(result, memory);
+    else if (is("aclrtReleaseMemAddress")) took(aclrtReleaseMemAddress(known(1)->value), known(1));
     /* NAME BYTES DEVICE ATTRIBUTE; device -1 is the host */
-    else if (IS("aclrtMallocPhysical")) {
+    else if (is("aclrtMallocPhysical")) {
         int device = words[3] ? atoi(words[3]) : 0;
         aclrtPhysicalMemProp properties = {
             .memAttr = (aclrtMemAttr)number_or(4, ACL_HBM_MEM_HUGE),
@@ -174,60 +158,44 @@ static void obey(void) {
         };
         result = aclrtMallocPhysical(&memory, number(2), &properties, 0);
         gave(result, memory);
-    } else if (IS("aclrtFreePhysical")) took(aclrtFreePhysical(known(1)->value), known(1));
+    } else if (is("aclrtFreePhysical")) took(aclrtFreePhysical(known(1)->value), known(1));
     /* SPACE OFFSET HANDLE BYTES; SPACE OFFSET */
-    else if (IS("aclrtMapMem")) took(aclrtMapMem((char *)known(1)->value + number(2), number(4), 0, known(3)->value, 0), NULL);
-    else if (IS("aclrtUnmapMem")) took(aclrtUnmapMem((char *)known(1)->value + number(2)), NULL);
-    else if (IS("aclrtMemImportFromShareableHandle")) {
+    else if (is("aclrtMapMem")) took(aclrtMapMem((char *)known(1)->value + number(2), number(4), 0, known(3)->value, 0), NULL);
+    else if (is("aclrtUnmapMem")) took(aclrtUnmapMem((char *)known(1)->value + number(2)), NULL);
+    else if (is("aclrtMemImportFromShareableHandle")) {
         /* NAME HANDLE: of this very process, which the driver does not mind. */
         uint64_t shareable = 0;
         result = aclrtMemExportToShareableHandle(known(2)->value, 0, 0, &shareable);
         if (result == 0) result = aclrtMemImportFromShareableHandle(shareable, 0, &memory);
         gave(result, memory);
-    } else if (IS("aclrtIpcMemImportByKey")) {
+    } else if (is("aclrtIpcMemImportByKey")) {
         char key[KEY_BYTES] = "";
         result = aclrtIpcMemGetExportKey(known(2)->value, number(3), key, sizeof key, 0);
         if (result == 0) result = aclrtIpcMemImportByKey(&memory, key, 0);
         struct named *it = gave(result, memory);
         if (it) memcpy(it->key, key, sizeof key);
-    } else if (IS("aclrtIpcMemClose")) took(aclrtIpcMemClose(known(1)->key), known(1));
+    } else if (is("aclrtIpcMemClose")) took(aclrtIpcMemClose(known(1)->key), known(1));
     /* NAME BYTES FLAG */
-    else if (IS("halMemAlloc")) result = halMemAlloc(&memory, number(2), number(3)), gave(result, memory);
-    else if (IS("halMemFree")) took(halMemFree(known(1)->value), known(1));
+    else if (is("halMemAlloc")) result = halMemAlloc(&memory, number(2), number(3)), gave(result, memory);
+    else if (is("halMemFree")) took(halMemFree(known(1)->value), known(1));
     /* NAME BYTES SIDE DEVICE MODULE PAGES */
-    else if (IS("halMemCreate")) {
+    else if (is("halMemCreate")) {
         struct drv_mem_prop properties = {
             .side = (uint32_t)number(3), .devid = (uint32_t)number(4), .module_id = (uint32_t)number(5), .pg_type = (uint32_t)number(6)};
         result = halMemCreate((drv_mem_handle_t **)&memory, number(2), &properties, 0);
         gave(result, memory);
-    } else if (IS("halMemRelease")) took(halMemRelease(known(1)->value), known(1));
-    else if (IS("halMemAddressReserve")) result = halMemAddressReserve(&memory, number(2), 0, NULL, 0), gave(result, memory);
-    else if (IS("halMemAddressFree")) took(halMemAddressFree(known(1)->value), known(1));
-    else if (IS("halMemMap")) took(halMemMap((char *)known(1)->value + number(2), number(4), 0, known(3)->value, 0), NULL);
-    else if (IS("halMemUnmap")) took(halMemUnmap((char *)known(1)->value + number(2)), NULL);
-    else if (IS("rtKernelLaunch")) took(rtKernelLaunch(NULL, 1, NULL, 0, NULL, NULL), NULL);
-    else if (IS("rtKernelLaunchWithFlagV2")) took(rtKernelLaunchWithFlagV2(NULL, 1, NULL, NULL, NULL, 0, NULL), NULL);
-    else if (IS("rtKernelLaunchWithHandleV2")) took(rtKernelLaunchWithHandleV2(NULL, 0, 1, NULL, NULL, NULL, NULL), NULL);
-    else if (IS("rtLaunchKernelByFuncHandleV2")) took(rtLaunchKernelByFuncHandleV2(NULL, 1, NULL, NULL, NULL), NULL);
-    else if (IS("aclrtLaunchKernel")) took(aclrtLaunchKernel(NULL, 1, NULL, 0, NULL), NULL);
-    else if (IS("threads")) threads();
+    } else if (is("halMemRelease")) took(halMemRelease(known(1)->value), known(1));
+    else if (is("halMemAddressReserve")) result = halMemAddressReserve(&memory, number(2), 0, NULL, 0), gave(result, memory);
+    else if (is("halMemAddressFree")) took(halMemAddressFree(known(1)->value), known(1));
+    else if (is("halMemMap")) took(halMemMap((char *)known(1)->value + number(2), number(4), 0, known(3)->value, 0), NULL);
+    else if (is("halMemUnmap")) took(halMemUnmap((char *)known(1)->value + number(2)), NULL);
+    else if (is("rtKernelLaunch")) took(rtKernelLaunch(NULL, 1, NULL, 0, NULL, NULL), NULL);
+    else if (is("rtKernelLaunchWithFlagV2")) took(rtKernelLaunchWithFlagV2(NULL, 1, NULL, NULL, NULL, 0, NULL), NULL);
+    else if (is("rtKernelLaunchWithHandleV2")) took(rtKernelLaunchWithHandleV2(NULL, 0, 1, NULL, NULL, NULL, NULL), NULL);
+    else if (is("rtLaunchKernelByFuncHandleV2")) took(rtLaunchKernelByFuncHandleV2(NULL, 1, NULL, NULL, NULL), NULL);
+    else if (is("aclrtLaunchKernel")) took(aclrtLaunchKernel(NULL, 1, NULL, 0, NULL), NULL);
+    else if (is("threads")) threads();
     else fail("no such command");
 }
 
-int main(void) {
-    char *line = NULL;
-    size_t room = 0;
-    printf("{\"ready\":true,\"pid\":%d}\n", (int)getpid());
-    fflush(stdout);
-    while (getline(&line, &room, stdin) > 0) {
-        char *state = NULL;
-        memset(words, 0, sizeof words);
-        int count = 0;
-        for (char *word = strtok_r(line, " \n", &state); word && count < WORDS; word = strtok_r(NULL, " \n", &state))
-            words[count++] = word;
-        if (count == 0) continue;
-        obey();
-        fflush(stdout);
-    }
-    return 0;
-}
+int main(void) { return obey_commands(obey); }

@@ -3,14 +3,12 @@
  * Each line on standard input is a command with its arguments; each is answered with one JSON object on
  * standard output. Memory goes by names that the commands give. It ends with its input. */
 #define _GNU_SOURCE
+#include "commands.h"
+
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 typedef unsigned long long u64;
 struct extent { size_t width, height, depth; };
@@ -62,16 +60,9 @@ int cuMemMap(u64, size_t, size_t, u64, u64);
 int cuMemUnmap(u64, size_t);
 int cuMemRetainAllocationHandle(u64 *, void *);
 
-enum { NAMES = 4096, WORDS = 8 };
+enum { NAMES = 4096 };
 static struct named { char name[24]; u64 value; size_t size; } names[NAMES];
-static char *words[WORDS];
 static void *side_stream, *own_pool;
-
-static void fail(const char *what) {
-    printf("{\"error\":\"%s\"}\n", what);
-    fflush(stdout);
-    exit(1);
-}
 
 static struct named *find(const char *name) {
     for (int i = 0; i < NAMES; i++)
@@ -91,11 +82,6 @@ static struct named *fresh(const char *name) {
     if (!it) fail("too many names");
     snprintf(it->name, sizeof it->name, "%s", name);
     return it;
-}
-
-static size_t number(int word) {
-    if (!words[word]) fail("a number is missing");
-    return strtoull(words[word], NULL, 0);
 }
 
 /* Says what a call returned, and keeps what it gave under the command's first argument. */
@@ -195,62 +181,60 @@ static void make_child(void) {
 }
 
 static void obey(void) {
-    const char *verb = words[0];
     void *pointer = NULL;
     u64 address = 0;
     size_t pitch = 0;
     int result;
-#define IS(text) (strcmp(verb, text) == 0)
-    if (IS("cudaSetDevice")) took(cudaSetDevice((int)number(1)), NULL);
-    else if (IS("cudaDeviceReset")) took(cudaDeviceReset(), NULL);
-    else if (IS("cudaMemGetInfo")) {
+    if (is("cudaSetDevice")) took(cudaSetDevice((int)number(1)), NULL);
+    else if (is("cudaDeviceReset")) took(cudaDeviceReset(), NULL);
+    else if (is("cudaMemGetInfo")) {
         size_t available = 0, total = 0;
         result = cudaMemGetInfo(&available, &total);
         printf("{\"result\":%d,\"free\":%zu,\"total\":%zu}\n", result, available, total);
-    } else if (IS("cudaMalloc")) result = cudaMalloc(&pointer, number(2)), gave(result, (u64)pointer, number(2));
-    else if (IS("cudaMallocPitch")) {
+    } else if (is("cudaMalloc")) result = cudaMalloc(&pointer, number(2)), gave(result, (u64)pointer, number(2));
+    else if (is("cudaMallocPitch")) {
         result = cudaMallocPitch(&pointer, &pitch, number(2), number(3));
         gave(result, (u64)pointer, pitch * number(3));
-    } else if (IS("cudaMalloc3D")) {
+    } else if (is("cudaMalloc3D")) {
         struct pitched out = {0};
         result = cudaMalloc3D(&out, (struct extent){number(2), number(3), number(4)});
         gave(result, (u64)out.ptr, out.pitch * number(3) * number(4));
-    } else if (IS("cudaMallocManaged")) result = cudaMallocManaged(&pointer, number(2), 1), gave(result, (u64)pointer, number(2));
-    else if (IS("cudaFree")) {
+    } else if (is("cudaMallocManaged")) result = cudaMallocManaged(&pointer, number(2), 1), gave(result, (u64)pointer, number(2));
+    else if (is("cudaFree")) {
         if (words[1] && strcmp(words[1], "NULL") == 0) took(cudaFree(NULL), NULL);
         else took(cudaFree((void *)known(words[1])->value), known(words[1]));
-    } else if (IS("cudaFreeWrong")) took(cudaFree((void *)0x1234560), NULL);
-    else if (IS("cudaHostAlloc")) result = cudaHostAlloc(&pointer, number(2), 0), gave(result, (u64)pointer, number(2));
-    else if (IS("cudaMallocHost")) result = cudaMallocHost(&pointer, number(2)), gave(result, (u64)pointer, number(2));
-    else if (IS("cudaFreeHost")) took(cudaFreeHost((void *)known(words[1])->value), known(words[1]));
-    else if (IS("cudaHostRegister")) {
+    } else if (is("cudaFreeWrong")) took(cudaFree((void *)0x1234560), NULL);
+    else if (is("cudaHostAlloc")) result = cudaHostAlloc(&pointer, number(2), 0), gave(result, (u64)pointer, number(2));
+    else if (is("cudaMallocHost")) result = cudaMallocHost(&pointer, number(2)), gave(result, (u64)pointer, number(2));
+    else if (is("cudaFreeHost")) took(cudaFreeHost((void *)known(words[1])->value), known(words[1]));
+    else if (is("cudaHostRegister")) {
         pointer = aligned_alloc(4096, number(2));
         result = cudaHostRegister(pointer, number(2), 0);
         gave(result, (u64)pointer, number(2));
-    } else if (IS("cudaHostUnregister")) took(cudaHostUnregister((void *)known(words[1])->value), known(words[1]));
-    else if (IS("cudaStreamCreate")) took(cudaStreamCreate(&side_stream), NULL);
-    else if (IS("cudaMallocAsync")) result = cudaMallocAsync(&pointer, number(2), stream(3)), gave(result, (u64)pointer, number(2));
-    else if (IS("cudaMallocAsync_ptsz")) result = cudaMallocAsync_ptsz(&pointer, number(2), stream(3)), gave(result, (u64)pointer, number(2));
-    else if (IS("cudaFreeAsync")) took(cudaFreeAsync((void *)known(words[1])->value, stream(2)), known(words[1]));
-    else if (IS("cudaFreeAsync_ptsz")) took(cudaFreeAsync_ptsz((void *)known(words[1])->value, stream(2)), known(words[1]));
-    else if (IS("cudaMemPoolCreate")) {
+    } else if (is("cudaHostUnregister")) took(cudaHostUnregister((void *)known(words[1])->value), known(words[1]));
+    else if (is("cudaStreamCreate")) took(cudaStreamCreate(&side_stream), NULL);
+    else if (is("cudaMallocAsync")) result = cudaMallocAsync(&pointer, number(2), stream(3)), gave(result, (u64)pointer, number(2));
+    else if (is("cudaMallocAsync_ptsz")) result = cudaMallocAsync_ptsz(&pointer, number(2), stream(3)), gave(result, (u64)pointer, number(2));
+    else if (is("cudaFreeAsync")) took(cudaFreeAsync((void *)known(words[1])->value, stream(2)), known(words[1]));
+    else if (is("cudaFreeAsync_ptsz")) took(cudaFreeAsync_ptsz((void *)known(words[1])->value, stream(2)), known(words[1]));
+    else if (is("cudaMemPoolCreate")) {
         struct pool_properties properties = {.type = 1, .location = {1, 0}};
         took(cudaMemPoolCreate(&own_pool, &properties), NULL);
-    } else if (IS("cudaMallocFromPoolAsync")) {
+    } else if (is("cudaMallocFromPoolAsync")) {
         result = cudaMallocFromPoolAsync(&pointer, number(2), own_pool, stream(3));
         gave(result, (u64)pointer, number(2));
-    } else if (IS("cudaMallocArray")) {
+    } else if (is("cudaMallocArray")) {
         struct channels format = {.x = 32};
         result = cudaMallocArray(&pointer, &format, number(2), number(3), 0);
         gave(result, (u64)pointer, 4 * number(2) * number(3));
-    } else if (IS("cudaFreeArray")) took(cudaFreeArray((void *)known(words[1])->value), known(words[1]));
-    else if (IS("cudaIpcGetMemHandle")) {
+    } else if (is("cudaFreeArray")) took(cudaFreeArray((void *)known(words[1])->value), known(words[1]));
+    else if (is("cudaIpcGetMemHandle")) {
         struct handle handle = {{0}};
         result = cudaIpcGetMemHandle(&handle, (void *)known(words[1])->value);
         printf("{\"result\":%d,\"handle\":\"", result);
         for (int i = 0; i < 64; i++) printf("%02x", (unsigned char)handle.bytes[i]);
         printf("\"}\n");
-    } else if (IS("cudaIpcOpenMemHandle")) {
+    } else if (is("cudaIpcOpenMemHandle")) {
         struct handle handle = {{0}};
         for (int i = 0; i < 64; i++) {
             unsigned byte = 0;
@@ -259,32 +243,32 @@ static void obey(void) {
         }
         result = cudaIpcOpenMemHandle(&pointer, handle, 1);
         gave(result, (u64)pointer, 0);
-    } else if (IS("cudaIpcCloseMemHandle")) took(cudaIpcCloseMemHandle((void *)known(words[1])->value), known(words[1]));
-    else if (IS("cuMemAlloc")) result = cuMemAlloc_v2(&address, number(2)), gave(result, address, number(2));
-    else if (IS("cuMemAllocPitch")) {
+    } else if (is("cudaIpcCloseMemHandle")) took(cudaIpcCloseMemHandle((void *)known(words[1])->value), known(words[1]));
+    else if (is("cuMemAlloc")) result = cuMemAlloc_v2(&address, number(2)), gave(result, address, number(2));
+    else if (is("cuMemAllocPitch")) {
         result = cuMemAllocPitch_v2(&address, &pitch, number(2), number(3), 4);
         gave(result, address, pitch * number(3));
-    } else if (IS("cuMemAllocManaged")) result = cuMemAllocManaged(&address, number(2), 1), gave(result, address, number(2));
-    else if (IS("cuMemFree")) took(cuMemFree_v2(known(words[1])->value), known(words[1]));
-    else if (IS("cuMemHostAlloc")) result = cuMemHostAlloc(&pointer, number(2), 0), gave(result, (u64)pointer, number(2));
-    else if (IS("cuMemFreeHost")) took(cuMemFreeHost((void *)known(words[1])->value), known(words[1]));
-    else if (IS("cuMemAllocAsync")) result = cuMemAllocAsync(&address, number(2), stream(3)), gave(result, address, number(2));
-    else if (IS("cuMemFreeAsync")) took(cuMemFreeAsync(known(words[1])->value, stream(2)), known(words[1]));
-    else if (IS("cuMemAddressReserve")) result = cuMemAddressReserve(&address, number(2), 0, 0, 0), gave(result, address, number(2));
-    else if (IS("cuMemAddressFree")) took(cuMemAddressFree(known(words[1])->value, known(words[1])->size), known(words[1]));
-    else if (IS("cuMemCreate")) {
+    } else if (is("cuMemAllocManaged")) result = cuMemAllocManaged(&address, number(2), 1), gave(result, address, number(2));
+    else if (is("cuMemFree")) took(cuMemFree_v2(known(words[1])->value), known(words[1]));
+    else if (is("cuMemHostAlloc")) result = cuMemHostAlloc(&pointer, number(2), 0), gave(result, (u64)pointer, number(2));
+    else if (is("cuMemFreeHost")) took(cuMemFreeHost((void *)known(words[1])->value), known(words[1]));
+    else if (is("cuMemAllocAsync")) result = cuMemAllocAsync(&address, number(2), stream(3)), gave(result, address, number(2));
+    else if (is("cuMemFreeAsync")) took(cuMemFreeAsync(known(words[1])->value, stream(2)), known(words[1]));
+    else if (is("cuMemAddressReserve")) result = cuMemAddressReserve(&address, number(2), 0, 0, 0), gave(result, address, number(2));
+    else if (is("cuMemAddressFree")) took(cuMemAddressFree(known(words[1])->value, known(words[1])->size), known(words[1]));
+    else if (is("cuMemCreate")) {
         struct properties properties = {.type = 1, .location = {1, words[3] ? (int)number(3) : 0}};
         result = cuMemCreate(&address, number(2), &properties, 0);
         gave(result, address, number(2));
-    } else if (IS("cuMemRelease")) took(cuMemRelease(known(words[1])->value), known(words[1]));
+    } else if (is("cuMemRelease")) took(cuMemRelease(known(words[1])->value), known(words[1]));
     /* cuMemMap SPACE OFFSET HANDLE SIZE; cuMemUnmap SPACE OFFSET SIZE */
-    else if (IS("cuMemMap")) took(cuMemMap(known(words[1])->value + number(2), number(4), 0, known(words[3])->value, 0), NULL);
-    else if (IS("cuMemUnmap")) took(cuMemUnmap(known(words[1])->value + number(2), number(3)), NULL);
+    else if (is("cuMemMap")) took(cuMemMap(known(words[1])->value + number(2), number(4), 0, known(words[3])->value, 0), NULL);
+    else if (is("cuMemUnmap")) took(cuMemUnmap(known(words[1])->value + number(2), number(3)), NULL);
     /* cuMemRetain NAME SPACE OFFSET */
-    else if (IS("cuMemRetain")) {
+    else if (is("cuMemRetain")) {
         result = cuMemRetainAllocationHandle(&address, (void *)(known(words[2])->value + number(3)));
         gave(result, address, 0);
-    } else if (IS("pairs")) {
+    } else if (is("pairs")) {
         /* As many allocations, each freed at once. */
         int bad = 0;
         for (size_t i = 0; i < number(1); i++) {
@@ -292,12 +276,12 @@ static void obey(void) {
             bad |= cudaFree(pointer);
         }
         took(bad, NULL);
-    } else if (IS("many")) {
+    } else if (is("many")) {
         /* many NAME COUNT SIZE: as many allocations, never freed. */
         int bad = 0;
         for (size_t i = 0; i < number(2); i++) bad |= cudaMalloc(&pointer, number(3));
         took(bad, NULL);
-    } else if (IS("leak")) {
+    } else if (is("leak")) {
         /* leak ROUNDS SIZE PAUSE_MS KEEP: traffic of some sizes, and one more of SIZE a round. */
         void *kept[4096] = {0};
         int bad = 0;
@@ -311,37 +295,21 @@ static void obey(void) {
             usleep((useconds_t)number(3) * 1000);
         }
         took(bad, NULL);
-    } else if (IS("threads")) threads();
-    else if (IS("fork")) make_child();
-    else if (IS("child")) {
+    } else if (is("threads")) threads();
+    else if (is("fork")) make_child();
+    else if (is("child")) {
         /* The child answers. */
         if (write(to_child, "x", 1) != 1) fail("no child");
         return;
-    } else if (IS("end_child")) {
+    } else if (is("end_child")) {
         close(to_child);
         took(wait(NULL) < 0, NULL);
-    } else if (IS("exec")) {
+    } else if (is("exec")) {
         fflush(stdout);
         execv(words[1], (char *[]){words[1], NULL});
         fail("exec failed");
-    } else if (IS("exit")) exit((int)number(1));
+    } else if (is("exit")) exit((int)number(1));
     else fail("no such command");
 }
 
-int main(void) {
-    char *line = NULL;
-    size_t room = 0;
-    printf("{\"ready\":true,\"pid\":%d}\n", (int)getpid());
-    fflush(stdout);
-    while (getline(&line, &room, stdin) > 0) {
-        char *state = NULL;
-        memset(words, 0, sizeof words);
-        int count = 0;
-        for (char *word = strtok_r(line, " \n", &state); word && count < WORDS; word = strtok_r(NULL, " \n", &state))
-            words[count++] = word;
-        if (count == 0) continue;
-        obey();
-        fflush(stdout);
-    }
-    return 0;
-}
+int main(void) { return obey_commands(obey); }

@@ -13,33 +13,16 @@
  *   gone_by DOMAIN {NAME}                         in one call, by their handles
  *   many_gone DOMAIN COUNT ADDRESS BYTES          as many */
 #define _GNU_SOURCE
+#include "commands.h"
+
 #include <acl.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+enum { NAMES = 512, BATCH = 64 };
 
-enum { WORDS = 80, NAMES = 512, BATCH = 64 };
-
-static char *words[WORDS];
 static struct {
     char name[24];
     void *handle;
 } names[NAMES];
-
-static void fail(const char *why) {
-    printf("{\"result\":-1,\"error\":\"%s\"}\n", why);
-    fflush(stdout);
-    exit(3);
-}
-
-static int is(const char *word) { return strcmp(words[0], word) == 0; }
-
-static size_t number(int word) {
-    if (!words[word]) fail("a number is missing");
-    return strtoull(words[word], NULL, 0);
-}
 
 static void **named(const char *name, int make) {
     if (!name) fail("a name is missing");
@@ -142,21 +125,7 @@ static void act(void) {
     } else {
         fail("no such command");
     }
+    printf("{\"result\":0}\n");
 }
 
-int main(void) {
-    printf("{\"ready\":true,\"pid\":%d}\n", getpid());
-    fflush(stdout);
-    char line[4096];
-    while (fgets(line, sizeof line, stdin)) {
-        memset(words, 0, sizeof words);
-        int count = 0;
-        for (char *word = strtok(line, " \n"); word && count < WORDS - 1; word = strtok(NULL, " \n"))
-            words[count++] = word;
-        if (count == 0) continue;
-        act();
-        printf("{\"result\":0}\n");
-        fflush(stdout);
-    }
-    return 0;
-}
+int main(void) { return obey_commands(act); }

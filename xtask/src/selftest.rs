@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::sim::{self, Device, Options};
-use crate::{process, simbuild, simcann, venv};
+use crate::{process, simbuild, simcann, simcc, venv};
 
 /// What differs between the devices' tests.
 struct Suite {
@@ -160,8 +160,9 @@ fn check_npu_log(text: &str) -> Result<()> {
 fn compile(source: &Path, flags: &[String], out: &Path) -> Result<PathBuf> {
     let program = out.join("selftest");
     let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-o"]);
-    compiler.arg(&program).arg(source).args(flags);
+    compiler.args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-I"]);
+    compiler.arg(simcc::common()).arg("-o").arg(&program);
+    compiler.arg(source).args(flags);
     process::output(&mut compiler).context("cannot compile selftest.c")?;
     Ok(program)
 }

@@ -457,28 +457,22 @@ fn site<R: ReadAt + ?Sized>(
         stack,
     };
     let machine = Machine::from_elf(elf.machine);
-    if chosen.row.purpose == Purpose::Workspace {
-        return Ok(Ok(FileSite {
-            row: chosen.row,
-            variant: chosen.variant,
-            symbol: chosen.symbol,
-            aliases,
-            address,
-            offset,
-            placement: place::on_call(),
-        }));
-    }
-    Ok(place::place(machine, &code, wants, emulation)
-        .map_err(Why::Place)
-        .map(|placement| FileSite {
-            row: chosen.row,
-            variant: chosen.variant,
-            symbol: chosen.symbol,
-            aliases,
-            address,
-            offset,
-            placement,
-        }))
+    let placement = match chosen.row.purpose {
+        Purpose::Workspace => place::on_call(),
+        _ => match place::place(machine, &code, wants, emulation) {
+            Ok(placement) => placement,
+            Err(refused) => return Ok(Err(Why::Place(refused))),
+        },
+    };
+    Ok(Ok(FileSite {
+        row: chosen.row,
+        variant: chosen.variant,
+        symbol: chosen.symbol,
+        aliases,
+        address,
+        offset,
+        placement,
+    }))
 }
 
 impl FileSites {

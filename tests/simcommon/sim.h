@@ -61,6 +61,10 @@
 #define sim_find SIM_JOIN(SIM_DEVICE, find)
 #define sim_copy SIM_JOIN(SIM_DEVICE, copy)
 #define sim_set SIM_JOIN(SIM_DEVICE, set)
+#define sim_reserve SIM_JOIN(SIM_DEVICE, reserve)
+#define sim_reserved_at SIM_JOIN(SIM_DEVICE, reserved_at)
+#define sim_unreserve SIM_JOIN(SIM_DEVICE, unreserve)
+#define sim_is_reserved SIM_JOIN(SIM_DEVICE, is_reserved)
 
 enum { SIM_MAX_DEVICES = 64 };
 
@@ -153,6 +157,12 @@ void sim_untrack(struct sim_range *range);
 EXPORT struct sim_range *sim_find(uintptr_t address);
 EXPORT void sim_copy(void *to, const void *from, size_t bytes);
 EXPORT void sim_set(void *to, int value, size_t bytes);
+
+/* space.c: address space without memory. */
+uintptr_t sim_reserve(size_t size, size_t alignment);
+size_t sim_reserved_at(uintptr_t base);
+void sim_unreserve(uintptr_t base);
+bool sim_is_reserved(uintptr_t base, size_t size);
 
 static inline size_t round_up(size_t value, size_t unit) {
     return (value + unit - 1) / unit * unit;

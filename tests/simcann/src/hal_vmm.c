@@ -12,12 +12,6 @@
 
 enum { GRANULARITY = 2 << 20 };
 
-struct reservation {
-    uintptr_t base;
-    size_t size;
-    struct reservation *next;
-};
-
 /* The user's handle and every mapping hold a reference; memory goes back with the last one. */
 struct drv_mem_handle {
     int device; /* -1: host memory */
@@ -34,19 +28,12 @@ struct exported {
     uint64_t offset, size;
 };
 
-static struct reservation *reservations;
 static struct drv_mem_handle *handles;
 
 static bool known(const drv_mem_handle_t *handle) {
     for (struct drv_mem_handle *it = handles; it; it = it->next)
         if (it == handle) return true;
     return false;
-}
-
-static struct reservation *reservation_of(uintptr_t base, size_t size) {
-    for (struct reservation *it = reservations; it; it = it->next)
-        if (base >= it->base && base + size <= it->base + it->size) return it;
-    return NULL;
 }
 
 static drv_mem_handle_t *new_handle(int device, size_t size) {
@@ -88,19 +75,9 @@ EXPORT int halMemAddressReserve(void **pointer, size_t size, size_t alignment, v
     if (result == 0) {
         size = round_up(size, GRANULARITY);
         size_t unit = alignment > GRANULARITY ? alignment : GRANULARITY;
-        char *space = mmap(NULL, size + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (space == MAP_FAILED) {
-            result = DRV_ERROR_OUT_OF_MEMORY;
-        } else {
-            address = round_up((uintptr_t)space, unit);
-            size_t before = address - (uintptr_t)space;
-            if (before != 0) munmap(space, before);
-            if (unit != before) munmap((char *)address + size, unit - before);
-            struct reservation *reservation = malloc(sizeof *reservation);
-            *reservation = (struct reservation){.base = address, .size = size, .next = reservations};
-            reservations = reservation;
-            *pointer = (void *)address;
-        }
+        address = simcann_reserve(size, unit);
+        if (address == 0) result = DRV_ERROR_OUT_OF_MEMORY;
+        else *pointer = (void *)address;
     }
     return simcann_end(&call, address, size, -1, NULL, result);
 }
@@ -109,19 +86,9 @@ EXPORT int halMemAddressFree(void *pointer) {
     struct simcann_call call;
     size_t size = 0;
     int result = simcann_begin(&call, "halMemAddressFree");
-    if (result == 0) {
-        struct reservation **link = &reservations;
-        while (*link && (*link)->base != (uintptr_t)pointer) link = &(*link)->next;
-        if (*link) {
-            struct reservation *gone = *link;
-            size = gone->size;
-            munmap((void *)gone->base, gone->size);
-            *link = gone->next;
-            free(gone);
-        } else {
-            result = DRV_ERROR_INVALID_VALUE;
-        }
-    }
+    if (result == 0) size = simcann_reserved_at((uintptr_t)pointer);
+    if (result == 0 && size == 0) result = DRV_ERROR_INVALID_VALUE;
+    if (result == 0) simcann_unreserve((uintptr_t)pointer);
     return simcann_end(&call, (uintptr_t)pointer, size, -1, NULL, result);
 }
 
@@ -191,7 +158,7 @@ EXPORT int halMemMap(void *pointer, size_t size, size_t offset, drv_mem_handle_t
     int device = -1, result = simcann_begin(&call, "halMemMap");
     call.flagged = true;
     call.flag = flag;
-    if (result == 0 && (!known(handle) || size == 0 || offset + size > handle->size || !reservation_of(address, size)))
+    if (result == 0 && (!known(handle) || size == 0 || offset + size > handle->size || !simcann_is_reserved(address, size)))
         result = DRV_ERROR_INVALID_VALUE;
     if (result == 0) {
         device = handle->device;

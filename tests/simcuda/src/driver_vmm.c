@@ -10,12 +10,6 @@
 
 enum { GRANULARITY = 2 << 20 };
 
-struct reservation {
-    uintptr_t base;
-    size_t size;
-    struct reservation *next;
-};
-
 /* The user's handle and every mapping hold a reference; memory goes back with the last one. */
 struct simcuda_physical {
     int device;
@@ -27,18 +21,11 @@ struct simcuda_physical {
     struct simcuda_physical *next;
 };
 
-static struct reservation *reservations;
 static struct simcuda_physical *physicals;
 
 static struct simcuda_physical *physical_of(CUmemGenericAllocationHandle handle) {
     for (struct simcuda_physical *it = physicals; it; it = it->next)
         if ((CUmemGenericAllocationHandle)(uintptr_t)it == handle) return it;
-    return NULL;
-}
-
-static struct reservation *reservation_of(uintptr_t base, size_t size) {
-    for (struct reservation *it = reservations; it; it = it->next)
-        if (base >= it->base && base + size <= it->base + it->size) return it;
     return NULL;
 }
 
@@ -85,19 +72,9 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignm
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) {
         size_t unit = alignment > GRANULARITY ? alignment : GRANULARITY;
-        char *space = mmap(NULL, size + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (space == MAP_FAILED) {
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        } else {
-            address = round_up((uintptr_t)space, unit);
-            size_t before = address - (uintptr_t)space;
-            if (before != 0) munmap(space, before);
-            if (unit != before) munmap((char *)address + size, unit - before);
-            struct reservation *reservation = malloc(sizeof *reservation);
-            *reservation = (struct reservation){.base = address, .size = size, .next = reservations};
-            reservations = reservation;
-            *out = address;
-        }
+        address = simcuda_reserve(size, unit);
+        if (address == 0) result = CUDA_ERROR_OUT_OF_MEMORY;
+        else *out = address;
     }
     return (CUresult)simcuda_end(&call, address, size, simcuda_current_device(), NULL, result);
 }
@@ -105,18 +82,8 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignm
 EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size) {
     struct simcuda_call call;
     CUresult result = (CUresult)simcuda_begin(&call, "cuMemAddressFree");
-    if (result == CUDA_SUCCESS) {
-        struct reservation **link = &reservations;
-        while (*link && ((*link)->base != pointer || (*link)->size != size)) link = &(*link)->next;
-        if (*link) {
-            struct reservation *gone = *link;
-            munmap((void *)gone->base, gone->size);
-            *link = gone->next;
-            free(gone);
-        } else {
-            result = CUDA_ERROR_INVALID_VALUE;
-        }
-    }
+    if (result == CUDA_SUCCESS && (size == 0 || simcuda_reserved_at(pointer) != size)) result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) simcuda_unreserve(pointer);
     return (CUresult)simcuda_end(&call, pointer, size, simcuda_current_device(), NULL, result);
 }
 
@@ -179,7 +146,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
     struct simcuda_physical *physical = physical_of(handle);
     if (result == CUDA_SUCCESS) {
         if (!physical || flags != 0 || offset != 0 || size == 0 || size % GRANULARITY != 0 ||
-            (physical->size != 0 && size > physical->size) || !reservation_of(pointer, size))
+            (physical->size != 0 && size > physical->size) || !simcuda_is_reserved(pointer, size))
             result = CUDA_ERROR_INVALID_VALUE;
     }
     if (result == CUDA_SUCCESS) {

@@ -307,6 +307,11 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         Some((offset, segment.file_size - inside))
     }
 
+    /// How many bytes of its segment lie before an address.
+    pub fn before(&self, address: u64) -> u64 {
+        self.load_of(address).map_or(0, |(_, inside)| inside)
+    }
+
     fn load_of(&self, address: u64) -> Option<(&Segment, u64)> {
         self.segments
             .iter()

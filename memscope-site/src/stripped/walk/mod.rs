@@ -131,17 +131,15 @@ impl<R: ReadAt + ?Sized> Pieces<'_, '_, R> {
     fn from(&mut self, address: u64) -> Result<&[u8], ElfError> {
         let start = address - address % PIECE;
         if !self.pieces.contains_key(&start) {
-            let mut at = start;
-            let mut bytes = Vec::new();
+            let Some((offset, available)) = self.elf.code_offset_of(address) else {
+                return Ok(&[]);
+            };
             // A piece may begin before the code does.
-            if self.elf.code_offset_of(start).is_none() {
-                at = address;
-            }
-            if let Some((offset, available)) = self.elf.code_offset_of(at) {
-                let size = (start + PIECE + LONGEST as u64 - at).min(available);
-                bytes = vec![0; (at - start) as usize];
-                bytes.extend(self.elf.bytes_at(offset, size)?);
-            }
+            let before = (address - start).min(self.elf.before(address));
+            let at = address - before;
+            let size = (start + PIECE + LONGEST as u64 - at).min(available + before);
+            let mut bytes = vec![0; (at - start) as usize];
+            bytes.extend(self.elf.bytes_at(offset - before, size)?);
             self.pieces.insert(start, bytes);
         }
         let piece = self.pieces.get(&start).map_or(&[][..], Vec::as_slice);
@@ -333,5 +331,44 @@ impl Before {
                     component: written >> 4 & 1 == 1,
                 })
             })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// The first piece of a file's code begins within the piece's addresses, wherever it is asked for first.
+    #[test]
+    fn code_is_the_same_whatever_was_read_before() {
+        let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let elf = Elf::read(&file[..]).unwrap();
+        let segment = elf
+            .segments
+            .iter()
+            .find(|s| s.kind == object::elf::PT_LOAD.0 && s.flags & object::elf::PF_X.0 != 0)
+            .unwrap();
+        let (first, place) = (segment.address, segment.offset as usize);
+        let to_end = PIECE - first % PIECE;
+        assert!(first % PIECE != 0 && to_end > 64 && segment.file_size > to_end);
+        for order in [[0, 48], [48, 0]] {
+            let mut code = Pieces {
+                elf: &elf,
+                pieces: HashMap::new(),
+            };
+            for inside in order {
+                let wanted = &file[place + inside as usize..][..16];
+                let read = code.from(first + inside).unwrap();
+                assert_eq!(&read[..16], wanted, "{inside} of {order:?}");
+            }
+        }
+        // Before it there is none.
+        let mut code = Pieces {
+            elf: &elf,
+            pieces: HashMap::new(),
+        };
+        assert!(code.from(first - first % PIECE).unwrap().is_empty());
+        assert_eq!(code.from(first).unwrap()[..16], file[place..][..16]);
     }
 }

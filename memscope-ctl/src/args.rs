@@ -512,6 +512,11 @@ pub(crate) struct Events {
     /// Only events of this process.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pid: Option<u32>,
+    /// Only events of these kinds, as `kind` in the output names them: finding, oom, mark, coverage, attached, exited, …
+    ///
+    /// Then the others are not sent at all, and a reader that waits for something rare does not miss it.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) kind: Vec<String>,
     /// End after so many.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,

@@ -1,6 +1,6 @@
 //! What a daemon must be able to do to be served, in plain types.
 
-use crate::{Caller, Refusal, Triggers};
+use crate::{Caller, Refusal, Triggers, kinds};
 use memscope_ledger::event::{CoverageNote, Event, EventId, Level, Mark, ReadingCost};
 use memscope_ledger::report::{
     FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary, SnapshotReport,
@@ -269,12 +269,14 @@ pub struct DetachOutcome {
 }
 
 /// Which events a reader gets.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct EventFilter {
     /// Only those of this process.
     pub pid: Option<u32>,
     /// Only what this caller may see; `None` for everything.
     pub caller: Option<Caller>,
+    /// Only of these kinds, by their names on the wire; empty for all.
+    pub kinds: Vec<&'static str>,
 }
 
 impl EventFilter {
@@ -287,7 +289,8 @@ impl EventFilter {
             (Some(caller), Some(uids)) => caller.may_see(&uids),
             (Some(caller), None) => caller.is_root(),
         };
-        wanted && allowed
+        let of_kind = self.kinds.is_empty() || self.kinds.contains(&kinds::name(&item.event.body));
+        wanted && allowed && of_kind
     }
 }
 

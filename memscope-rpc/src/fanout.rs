@@ -114,16 +114,11 @@ mod tests {
         }
     }
 
-    const ALL: EventFilter = EventFilter {
-        pid: None,
-        caller: None,
-    };
-
     #[test]
     fn a_slow_reader_is_told_what_it_missed() {
         let hub = EventHub::new();
         assert!(hub.is_idle());
-        let mut reader = hub.subscribe(ALL);
+        let mut reader = hub.subscribe(EventFilter::default());
         for sequence in 0..QUEUE as u64 + 10 {
             hub.publish(&item(1, 0, sequence));
         }
@@ -137,6 +132,25 @@ mod tests {
         assert_eq!((last.event.id.sequence, last.missed), (99_999, 10));
     }
 
+    /// What a reader did not ask for takes no room from what it did.
+    #[test]
+    fn other_kinds_are_not_missed() {
+        let hub = EventHub::new();
+        let mut reader = hub.subscribe(EventFilter {
+            kinds: vec!["forked"],
+            ..EventFilter::default()
+        });
+        for sequence in 0..QUEUE as u64 + 10 {
+            hub.publish(&item(1, 0, sequence));
+        }
+        let mut forked = item(1, 0, 99_999);
+        Arc::make_mut(&mut forked.event).body = Body::Forked { child: 2 };
+        hub.publish(&forked);
+        let got = reader.try_recv().unwrap();
+        assert_eq!((got.event.id.sequence, got.missed), (99_999, 0));
+        assert!(reader.try_recv().is_err());
+    }
+
     #[test]
     fn filters_by_pid_and_owner_and_forgets_who_left() {
         let hub = EventHub::new();
@@ -148,6 +162,7 @@ mod tests {
         let mut reader = hub.subscribe(EventFilter {
             pid: Some(7),
             caller: Some(caller),
+            kinds: Vec::new(),
         });
         hub.publish(&item(8, 1000, 1));
         hub.publish(&item(7, 0, 2));

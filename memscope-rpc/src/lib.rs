@@ -12,6 +12,7 @@ mod convert;
 mod daemon;
 mod export;
 mod fanout;
+mod kinds;
 mod listen;
 mod refusal;
 mod serve;

@@ -9,7 +9,7 @@ use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter};
 use crate::export::ChunkStream;
 use crate::serve::ServeOptions;
 use crate::stacks::{self, Question};
-use crate::{Refusal, StackKinds, convert, export};
+use crate::{Refusal, StackKinds, convert, export, kinds};
 use memscope_ledger::event::{Mark, MarkKind, MarkSource};
 use memscope_ledger::report::{FluctuationQuery, LeakQuery, SnapshotReport, StepQuery};
 use memscope_proto::v1::{self, memscope_server::Memscope};
@@ -451,11 +451,18 @@ impl Memscope for Service {
             Some(pid) => self.asker(&request, pid).await?,
             None => self.caller(&request)?,
         };
+        let kinds = kinds::chosen(&request.get_ref().kinds).map_err(|word| {
+            invalid(
+                format!("{word:?} is no kind of event"),
+                format!("the kinds are {}", kinds::NAMES.join(", ")),
+            )
+        })?;
         let filter = EventFilter {
             pid,
             caller: (!self.access().shows_all(caller)).then_some(caller),
+            kinds,
         };
-        let items = self.daemon.events(filter).await?;
+        let items = self.daemon.events(filter.clone()).await?;
         let ended = self.ended.clone();
         let ended = tokio_stream::once(()).then(move |()| {
             let mut ended = ended.clone();

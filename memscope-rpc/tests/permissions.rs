@@ -80,7 +80,10 @@ async fn others_processes_look_untraced() {
             Code::NotFound
         );
     }
-    let events = v1::EventsRequest { pid: Some(12) };
+    let events = v1::EventsRequest {
+        pid: Some(12),
+        ..Default::default()
+    };
     assert_eq!(
         client.events(events).await.unwrap_err().code(),
         Code::NotFound

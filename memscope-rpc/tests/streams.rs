@@ -165,11 +165,23 @@ async fn an_unknown_format_is_refused() {
 }
 
 #[tokio::test]
+async fn an_unknown_kind_of_event_is_refused() {
+    let server = Server::start(of_ada_and_bob(), as_user(ADA));
+    let request = v1::EventsRequest {
+        kinds: vec!["finding".into(), "findings".into()],
+        ..Default::default()
+    };
+    let error = server.client().await.events(request).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(error.message().contains("findings"), "{error}");
+}
+
+#[tokio::test]
 async fn events_reach_their_reader_and_end_with_the_server() {
     let server = Server::start(of_ada_and_bob(), as_user(ADA));
     let mut client = server.client().await;
     let mut events = client
-        .events(v1::EventsRequest { pid: None })
+        .events(v1::EventsRequest::default())
         .await
         .unwrap()
         .into_inner();

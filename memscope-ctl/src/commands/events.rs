@@ -7,7 +7,10 @@ use crate::output;
 use memscope_proto::v1;
 
 pub(super) async fn events(client: &Client, events: &args::Events) -> Result<Exit, Failure> {
-    let question = v1::EventsRequest { pid: events.pid };
+    let question = v1::EventsRequest {
+        pid: events.pid,
+        kinds: events.kind.clone(),
+    };
     let mut stream = client
         .ask(question, async |mut rpc, request| rpc.events(request).await)
         .await?;

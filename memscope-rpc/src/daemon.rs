@@ -269,7 +269,7 @@ pub struct DetachOutcome {
 }
 
 /// Which events a reader gets.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct EventFilter {
     /// Only those of this process.
     pub pid: Option<u32>,

@@ -91,34 +91,24 @@ impl EventHub {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::Caller;
-    use memscope_ledger::event::{Body, Event, EventId, ProcessHandle};
-    use std::sync::Arc;
+    use crate::{Caller, fake};
+    use memscope_ledger::event::Body;
 
     fn item(pid: u32, uid: u32, sequence: u64) -> EventItem {
-        EventItem {
-            event: Arc::new(Event {
-                id: EventId { epoch: 1, sequence },
-                time_ns: sequence,
-                process: ProcessHandle(1),
-                tid: pid,
-                lost_before: 0,
-                stack: memscope_ledger::event::StackRef::NotTaken,
-                sampling: 0,
-                body: Body::Exited,
-            }),
-            pid: Some(pid),
-            uids: Some([uid; 3]),
-            unix_ns: None,
-            missed: 0,
-        }
+        fake::event(pid, uid, sequence, Body::Exited)
     }
+
+    const ALL: EventFilter = EventFilter {
+        pid: None,
+        caller: None,
+        kinds: Vec::new(),
+    };
 
     #[test]
     fn a_slow_reader_is_told_what_it_missed() {
         let hub = EventHub::new();
         assert!(hub.is_idle());
-        let mut reader = hub.subscribe(EventFilter::default());
+        let mut reader = hub.subscribe(ALL);
         for sequence in 0..QUEUE as u64 + 10 {
             hub.publish(&item(1, 0, sequence));
         }
@@ -138,14 +128,12 @@ mod tests {
         let hub = EventHub::new();
         let mut reader = hub.subscribe(EventFilter {
             kinds: vec!["forked"],
-            ..EventFilter::default()
+            ..ALL
         });
         for sequence in 0..QUEUE as u64 + 10 {
             hub.publish(&item(1, 0, sequence));
         }
-        let mut forked = item(1, 0, 99_999);
-        Arc::make_mut(&mut forked.event).body = Body::Forked { child: 2 };
-        hub.publish(&forked);
+        hub.publish(&fake::event(1, 0, 99_999, Body::Forked { child: 2 }));
         let got = reader.try_recv().unwrap();
         assert_eq!((got.event.id.sequence, got.missed), (99_999, 0));
         assert!(reader.try_recv().is_err());

@@ -2,70 +2,50 @@
 
 use memscope_ledger::event::Body;
 
-/// All of them.
-pub(crate) const NAMES: [&str; 28] = [
-    "allocator",
-    "attached",
-    "backend",
-    "call",
-    "clock",
-    "code",
-    "code_died",
-    "coverage",
-    "detached",
-    "device_total",
-    "domain",
-    "exited",
-    "finding",
-    "forked",
-    "held",
-    "launches",
-    "lost",
-    "mark",
-    "native",
-    "oom",
-    "placed",
-    "reading_cost",
-    "region",
-    "replaced",
-    "report",
-    "stack",
-    "trace",
-    "workspace",
-];
+/// One list for both: a kind that it lacks does not compile.
+macro_rules! kinds {
+    ($($name:literal: $body:pat),* $(,)?) => {
+        /// All of them.
+        pub(crate) const NAMES: &[&str] = &[$($name),*];
 
-/// The name of an event's kind.
-pub(crate) fn name(body: &Body) -> &'static str {
-    match body {
-        Body::Allocator(_) => "allocator",
-        Body::Attached(_) => "attached",
-        Body::Backend(_) => "backend",
-        Body::Call(_) => "call",
-        Body::Clock { .. } => "clock",
-        Body::Code(_) => "code",
-        Body::CodeDied { .. } => "code_died",
-        Body::Coverage(_) => "coverage",
-        Body::Detached => "detached",
-        Body::DeviceTotal { .. } => "device_total",
-        Body::Domain(_) => "domain",
-        Body::Exited => "exited",
-        Body::Finding(_) => "finding",
-        Body::Forked { .. } => "forked",
-        Body::Held(_) => "held",
-        Body::Launches { .. } => "launches",
-        Body::Lost => "lost",
-        Body::Mark(_) => "mark",
-        Body::Native(_) => "native",
-        Body::Oom(_) => "oom",
-        Body::Placed(_) => "placed",
-        Body::ReadingCost(_) => "reading_cost",
-        Body::Region(_) => "region",
-        Body::Replaced => "replaced",
-        Body::Report(_) => "report",
-        Body::Stack(_) => "stack",
-        Body::Trace(_) => "trace",
-        Body::Workspace(_) => "workspace",
-    }
+        /// The name of an event's kind.
+        pub(crate) fn name(body: &Body) -> &'static str {
+            match body {
+                $($body => $name),*
+            }
+        }
+    };
+}
+
+kinds! {
+    "allocator": Body::Allocator(_),
+    "attached": Body::Attached(_),
+    "backend": Body::Backend(_),
+    "call": Body::Call(_),
+    "clock": Body::Clock { .. },
+    "code": Body::Code(_),
+    "code_died": Body::CodeDied { .. },
+    "coverage": Body::Coverage(_),
+    "detached": Body::Detached,
+    "device_total": Body::DeviceTotal { .. },
+    "domain": Body::Domain(_),
+    "exited": Body::Exited,
+    "finding": Body::Finding(_),
+    "forked": Body::Forked { .. },
+    "held": Body::Held(_),
+    "launches": Body::Launches { .. },
+    "lost": Body::Lost,
+    "mark": Body::Mark(_),
+    "native": Body::Native(_),
+    "oom": Body::Oom(_),
+    "placed": Body::Placed(_),
+    "reading_cost": Body::ReadingCost(_),
+    "region": Body::Region(_),
+    "replaced": Body::Replaced,
+    "report": Body::Report(_),
+    "stack": Body::Stack(_),
+    "trace": Body::Trace(_),
+    "workspace": Body::Workspace(_),
 }
 
 /// Which kinds a reader asked for.
@@ -76,7 +56,7 @@ pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static str>, &str> {
     words
         .iter()
         .map(|word| {
-            let known = NAMES.into_iter().find(|name| name == word);
+            let known = NAMES.iter().copied().find(|name| name == word);
             known.ok_or(word.as_str())
         })
         .collect()
@@ -86,45 +66,30 @@ pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static str>, &str> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::{EventItem, convert};
-    use memscope_ledger::event::{Event, EventId, Finding, ProcessHandle, StackRef};
-    use std::sync::Arc;
+    use crate::{convert, fake};
+    use memscope_ledger::event::Finding;
+    use prost::Message;
+    use std::collections::BTreeSet;
 
-    /// As the reader of a stream sees it.
-    fn on_the_wire(body: Body) -> String {
-        let item = EventItem {
-            event: Arc::new(Event {
-                id: EventId {
-                    epoch: 1,
-                    sequence: 1,
-                },
-                time_ns: 1,
-                process: ProcessHandle(1),
-                tid: 1,
-                lost_before: 0,
-                stack: StackRef::NotTaken,
-                sampling: 0,
-                body,
-            }),
-            pid: None,
-            uids: None,
-            unix_ns: None,
-            missed: 0,
-        };
-        let json = serde_json::to_value(convert::event(&item)).unwrap();
-        json["kind"].as_str().unwrap().to_owned()
+    /// The fields of `Event.body`, by the wire's own description.
+    fn fields() -> BTreeSet<String> {
+        let set = memscope_proto::FILE_DESCRIPTOR_SET;
+        let set = prost_types::FileDescriptorSet::decode(set).unwrap();
+        let mut messages = set.file.into_iter().flat_map(|file| file.message_type);
+        let event = messages.find(|message| message.name() == "Event").unwrap();
+        let body = event.oneof_decl.iter().position(|of| of.name() == "body");
+        let body = i32::try_from(body.unwrap()).unwrap();
+        let fields = event.field.into_iter();
+        fields
+            .filter(|field| field.oneof_index == Some(body))
+            .map(|field| field.name().to_owned())
+            .collect()
     }
 
     #[test]
     fn the_names_are_the_wires() {
-        let set = memscope_proto::FILE_DESCRIPTOR_SET;
-        for name in NAMES {
-            // A field's descriptor begins with its name: tag, length, text.
-            let mut wanted = vec![0x0a, name.len() as u8];
-            wanted.extend(name.as_bytes());
-            let mut places = set.windows(wanted.len());
-            assert!(places.any(|bytes| bytes == wanted), "{name}");
-        }
+        let names: BTreeSet<String> = NAMES.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(names, fields());
         for body in [
             Body::Detached,
             Body::Exited,
@@ -140,9 +105,10 @@ mod tests {
             },
             Body::Finding(Box::<Finding>::default()),
         ] {
-            let name = name(&body);
-            assert_eq!(on_the_wire(body), name);
-            assert!(NAMES.contains(&name));
+            // As the reader of a stream sees it.
+            let item = fake::event(1, 0, 1, body);
+            let json = serde_json::to_value(convert::event(&item)).unwrap();
+            assert_eq!(json["kind"], name(&item.event.body));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Placing: probes on the sites that a process has, and what is said about it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use memscope_decode::DaemonRecord;
@@ -10,7 +10,7 @@ use memscope_site::catalog::Purpose;
 use memscope_site::{FileIdentity, ObjectSites, Resolved, SiteError, Variant};
 
 use super::attach::{ended, internal};
-use super::traced::Library;
+use super::traced::{Library, Traced};
 use super::{TraceState, Tracer};
 use crate::keeper::Command;
 use crate::probe::links;
@@ -54,7 +54,8 @@ impl Tracer {
             }
         }
         let before = traced.placed.len();
-        let known: BTreeSet<String> = traced.libraries.keys().cloned().collect();
+        // The first placement has what was there at the attach.
+        let late = (before > 0).then(|| speaker(traced, resolved)).flatten();
         let has_trace = traced.wanted == Level::Trace
             && resolved
                 .objects
@@ -64,8 +65,8 @@ impl Tracer {
         for object in &resolved.objects {
             self.place_object(pid, object, has_trace)?;
         }
-        if before > 0 {
-            self.say_regions_missed(pid, &known, resolved);
+        if let Some(library) = late {
+            self.say_regions_missed(pid, library);
         }
         // At this level there is no probe, not even the linker's.
         let reads = self
@@ -150,17 +151,8 @@ impl Tracer {
 
     /// Pools speak from the first moment on: by the time a library that was loaded later has its probes, something has
     /// been told of through it. (What is only allocated comes later than that.)
-    fn say_regions_missed(&mut self, pid: u32, known: &BTreeSet<String>, resolved: &Resolved) {
-        let speaks = |object: &&ObjectSites| {
-            let mut sites = object.sites.iter();
-            sites.any(|site| matches!(site.row.purpose, Purpose::Region(_)))
-        };
-        let new = |object: &&ObjectSites| !known.contains(&object.display_path);
-        let Some(object) = resolved.objects.iter().filter(speaks).find(new) else {
-            return;
-        };
-        let path = &object.display_path;
-        let name = path.rsplit('/').next().unwrap_or(path);
+    fn say_regions_missed(&mut self, pid: u32, library: &str) {
+        let name = library.rsplit('/').next().unwrap_or(library);
         self.note(
             pid,
             "regions_baseline_unknown",
@@ -404,4 +396,16 @@ impl Tracer {
             }),
         );
     }
+}
+
+/// A library through which pools speak and that has no probe yet.
+fn speaker<'a>(traced: &Traced, resolved: &'a Resolved) -> Option<&'a str> {
+    let speaks = |object: &&ObjectSites| {
+        let mut sites = object.sites.iter();
+        sites.any(|site| matches!(site.row.purpose, Purpose::Region(_)))
+    };
+    let paths = resolved.objects.iter().filter(speaks);
+    paths
+        .map(|object| object.display_path.as_str())
+        .find(|path| !traced.libraries.contains_key(*path))
 }

@@ -308,7 +308,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
     }
 
     /// How many bytes of its segment lie before an address.
-    pub fn before(&self, address: u64) -> u64 {
+    pub fn bytes_before(&self, address: u64) -> u64 {
         self.load_of(address).map_or(0, |(_, inside)| inside)
     }
 

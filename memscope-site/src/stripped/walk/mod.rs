@@ -135,7 +135,7 @@ impl<R: ReadAt + ?Sized> Pieces<'_, '_, R> {
                 return Ok(&[]);
             };
             // A piece may begin before the code does.
-            let before = (address - start).min(self.elf.before(address));
+            let before = (address - start).min(self.elf.bytes_before(address));
             let at = address - before;
             let size = (start + PIECE + LONGEST as u64 - at).min(available + before);
             let mut bytes = vec![0; (at - start) as usize];

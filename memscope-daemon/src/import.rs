@@ -137,13 +137,6 @@ fn write(dir: &Path, imported: &Imported) -> Result<(PathBuf, u64), ImportError>
     config.segment_bytes = SEGMENT;
     config.total_bytes = u64::MAX;
     let mut journal = Journal::create(dir, config)?;
-    let mut preamble = sites(begun)?;
-    for event in &imported.events {
-        if let Body::Attached(_) = event.body {
-            preamble.extend(encode(event, 0)?);
-        }
-    }
-    journal.set_preamble(&preamble)?;
     let mut batch: Vec<u8> = sites(begun)?.concat();
     let mut written = 0;
     for event in &imported.events {
@@ -152,11 +145,12 @@ fn write(dir: &Path, imported: &Imported) -> Result<(PathBuf, u64), ImportError>
             written += 1;
         }
         if batch.len() >= BATCH {
-            journal.append(&batch, 0)?;
+            // Nothing is ever removed of an import, so it is always read from its beginning.
+            journal.append(&batch, 0, None)?;
             batch.clear();
         }
     }
-    journal.append(&batch, 0)?;
+    journal.append(&batch, 0, None)?;
     Ok((journal.epoch_dir().to_owned(), written))
 }
 

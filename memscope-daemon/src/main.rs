@@ -173,7 +173,7 @@ fn start_journal(config: &Config, epoch: u64) -> Result<Option<Journal>> {
         .unwrap_or_default();
     let mut journal = memscope_journal::Config::new(epoch, boot_id, ClockPair { boot_ns, unix_ns });
     journal.total_bytes = config.journal_mib << 20;
-    journal.segment_bytes = (journal.total_bytes / 16).clamp(1 << 20, 16 << 20);
+    journal.segment_bytes = (journal.total_bytes / 16).clamp(256 << 10, 16 << 20);
     let dir = config.state_dir.join("journal");
     Journal::create(&dir, journal)
         .map(Some)

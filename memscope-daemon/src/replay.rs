@@ -3,13 +3,17 @@
 use std::path::Path;
 
 use memscope_decode::{Decoder, Outcome};
-use memscope_journal::{Recording, RecordingError, Records};
+use memscope_journal::{
+    Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
+};
 use memscope_ledger::event::{Body, CoverageNote, Event, EventId};
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
 
 /// How much later than a stack its names may come: the daemon may have been busy.
 const NAMED_WITHIN_NS: u64 = 5_000_000_000;
+/// How far the clock may have been set between a segment's beginning and the pair of readings that it has.
+const CLOCK_STEP_NS: u64 = 60_000_000_000;
 /// Records between two looks at whether a name is missing still.
 const RECORDS_PER_LOOK: u32 = 1000;
 
@@ -19,8 +23,6 @@ pub struct Replayed {
     pub ledger: Ledger,
     /// Its epoch.
     pub epoch: u64,
-    /// Boot time of the first record that it still has.
-    pub begins_ns: u64,
     /// The moment of its last record.
     pub end: AsOf,
     /// Records applied.
@@ -29,9 +31,31 @@ pub struct Replayed {
     pub warnings: Vec<String>,
 }
 
+/// Why a recording cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// The moment lies before what is left of it.
+    #[error("the older part of the recording is gone: it can be asked from {} on", time_of_day(*known_from_unix_ns))]
+    TooEarly {
+        /// The first moment that it knows, nanoseconds since 1970.
+        known_from_unix_ns: u64,
+    },
+}
+
+/// A moment as people read it.
+pub(crate) fn time_of_day(unix_ns: u64) -> String {
+    jiff::Timestamp::from_nanosecond(i128::from(unix_ns)).map_or_else(
+        |_| format!("{unix_ns} ns"),
+        |time| time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
+    )
+}
+
 /// Reads a recording to its end.
-pub fn replay(path: &Path, config: LedgerConfig) -> Result<Replayed, RecordingError> {
-    fold(path, config, |_, _| false)
+pub fn replay(path: &Path, config: LedgerConfig) -> Result<Replayed, ReplayError> {
+    fold(path, config, None)
 }
 
 /// Reads a recording up to a moment: to the first event that lies behind it.
@@ -39,12 +63,8 @@ pub fn replay_until(
     path: &Path,
     config: LedgerConfig,
     until: Until,
-) -> Result<Replayed, RecordingError> {
-    fold(path, config, move |ledger, event| match until {
-        Until::Boot(ns) => event.time_ns > ns,
-        Until::Unix(ns) => ledger.unix_ns(event.time_ns) > ns,
-        Until::Event(number) => event.id.sequence > number,
-    })
+) -> Result<Replayed, ReplayError> {
+    fold(path, config, Some(until))
 }
 
 /// Reads a recording up to an event, and stands at a moment behind it: what a daemon answered then, this answers.
@@ -53,7 +73,7 @@ pub fn replay_as_of(
     config: LedgerConfig,
     event: u64,
     boot_ns: u64,
-) -> Result<Replayed, RecordingError> {
+) -> Result<Replayed, ReplayError> {
     let mut replayed = replay_until(path, config, Until::Event(event))?;
     replayed.end.boot_ns = boot_ns;
     replayed.end.unix_ns = replayed.ledger.unix_ns(boot_ns);
@@ -69,6 +89,37 @@ pub enum Until {
     Unix(u64),
     /// Behind the event with this number.
     Event(u64),
+}
+
+impl Until {
+    /// Whether an event lies behind the moment.
+    fn is_over(self, ledger: &Ledger, event: &Event) -> bool {
+        match self {
+            Until::Boot(ns) => event.time_ns > ns,
+            Until::Unix(ns) => ledger.unix_ns(event.time_ns) > ns,
+            Until::Event(number) => event.id.sequence > number,
+        }
+    }
+
+    /// Whether a segment begins before the moment, or at it. Clocks may have been set: a segment that begins just
+    /// before the moment counts as a later one, and the one before it is taken.
+    fn is_behind(self, place: &SegmentPlace) -> bool {
+        match self {
+            Until::Boot(ns) => place.header.first_boot_ns <= ns,
+            Until::Unix(ns) => place.first_unix_ns().saturating_add(CLOCK_STEP_NS) <= ns,
+            Until::Event(number) => place.header.first_sequence <= number.saturating_add(1),
+        }
+    }
+
+    /// Whether the moment lies before the state that a segment begins with.
+    fn is_too_early(self, place: &SegmentPlace, ledger: &Ledger) -> bool {
+        let header = &place.header;
+        match self {
+            Until::Boot(ns) => ns < header.first_boot_ns,
+            Until::Unix(ns) => ns < ledger.unix_ns(header.first_boot_ns),
+            Until::Event(number) => number.saturating_add(1) < header.first_sequence,
+        }
+    }
 }
 
 /// Reads on for the names of the stacks that are there: what comes after a moment may tell who was there then.
@@ -100,54 +151,108 @@ fn read_names(
     }
 }
 
-fn fold(
-    path: &Path,
-    config: LedgerConfig,
-    stop: impl Fn(&Ledger, &Event) -> bool,
-) -> Result<Replayed, RecordingError> {
-    let recording = Recording::open(path)?;
-    let header = recording.header();
-    let epoch = header.epoch;
-    let mut decoder = Decoder::new(epoch);
-    let mut ledger = Ledger::new(config);
-    let mut records = recording.records();
-    let mut last = Event {
-        id: EventId { epoch, sequence: 0 },
-        time_ns: header.clock.boot_ns,
-        process: memscope_ledger::event::ProcessHandle(0),
-        tid: 0,
-        lost_before: 0,
-        stack: memscope_ledger::event::StackRef::NotTaken,
-        sampling: 0,
-        body: Body::Clock {
-            unix_ns: header.clock.unix_ns,
-        },
-    };
-    let begins_ns = header.first_boot_ns;
-    let begins_late = header.first_sequence > 1;
-    ledger.apply(&last);
-    let mut count = 0;
-    while let Some(entry) = records.next_record()? {
-        decoder.seek(entry.sequence);
-        count += 1;
-        if let Outcome::Decoded(event) = decoder.decode(entry.record) {
-            if !entry.repeated && stop(&ledger, &event) {
-                ledger.learn(&event);
-                let until = event.time_ns.saturating_add(NAMED_WITHIN_NS);
-                read_names(&mut records, &mut decoder, &mut ledger, until)?;
-                break;
-            }
-            ledger.apply(&event);
-            last.id = event.id;
-            last.time_ns = last.time_ns.max(event.time_ns);
+/// The state of a fold, and where it stands.
+struct Fold {
+    decoder: Decoder,
+    ledger: Ledger,
+    /// Number of the last record.
+    sequence: u64,
+}
+
+impl Fold {
+    /// The state before the first record.
+    fn begin(header: &SegmentHeader, config: LedgerConfig) -> Fold {
+        let epoch = header.epoch;
+        let mut ledger = Ledger::new(config);
+        ledger.apply(&Event {
+            id: EventId { epoch, sequence: 0 },
+            time_ns: header.clock.boot_ns,
+            process: memscope_ledger::event::ProcessHandle(0),
+            tid: 0,
+            lost_before: 0,
+            stack: memscope_ledger::event::StackRef::NotTaken,
+            sampling: 0,
+            body: Body::Clock {
+                unix_ns: header.clock.unix_ns,
+            },
+        });
+        Fold {
+            decoder: Decoder::new(epoch),
+            ledger,
+            sequence: 0,
         }
     }
-    let warnings: Vec<String> = records.warnings().iter().map(ToString::to_string).collect();
+
+    fn restore(&mut self, restored: Restored) {
+        self.sequence = restored.decoder.next_sequence().saturating_sub(1);
+        self.decoder = restored.decoder;
+        self.ledger = restored.ledger;
+    }
+}
+
+fn fold(path: &Path, config: LedgerConfig, until: Option<Until>) -> Result<Replayed, ReplayError> {
+    let recording = Recording::open(path)?;
+    let place = recording.segment_before(|place| until.is_none_or(|until| until.is_behind(place)));
+    let epoch = place.header.epoch;
+    let begins_late = !place.stands_alone();
+    let mut fold = Fold::begin(&place.header, config);
+    let mut records = recording.records_from(place);
+    let mut count = 0;
+    let mut began = false;
+    // What could not be read since the state was known for certain.
+    let mut known_warnings = records.warnings().len();
+    while let Some(piece) = records.next_piece()? {
+        let entry = match piece {
+            Piece::Segment(checkpoint) => {
+                let damaged = records.warnings().len() > known_warnings;
+                if let Some(checkpoint) = checkpoint.filter(|_| !began || damaged) {
+                    fold.restore(recording.restore(&checkpoint)?);
+                    known_warnings = records.warnings().len();
+                }
+                if !began
+                    && let Some(until) = until
+                    && place.header.first_sequence > 1
+                    && until.is_too_early(place, &fold.ledger)
+                {
+                    return Err(ReplayError::TooEarly {
+                        known_from_unix_ns: fold.ledger.unix_ns(place.header.first_boot_ns),
+                    });
+                }
+                began = true;
+                continue;
+            }
+            Piece::Record(entry) => entry,
+        };
+        fold.decoder.seek(entry.sequence);
+        count += 1;
+        if let Outcome::Decoded(event) = fold.decoder.decode(entry.record) {
+            if !entry.repeated && until.is_some_and(|until| until.is_over(&fold.ledger, &event)) {
+                fold.ledger.learn(&event);
+                let until = event.time_ns.saturating_add(NAMED_WITHIN_NS);
+                read_names(&mut records, &mut fold.decoder, &mut fold.ledger, until)?;
+                break;
+            }
+            fold.ledger.apply(&event);
+        }
+        if !entry.repeated {
+            fold.sequence = entry.sequence;
+        }
+    }
+    let mut ledger = fold.ledger;
+    let warnings: Vec<String> = records
+        .warnings()
+        .iter()
+        .skip(known_warnings)
+        .map(ToString::to_string)
+        .collect();
     let mut notes = Vec::new();
     if !warnings.is_empty() {
         notes.push(CoverageNote {
             code: "recording_damaged".to_owned(),
-            text: format!("the recording is damaged: {}", warnings.join("; ")),
+            text: format!(
+                "a part of the recording could not be read, and what it told is not in this answer: {}",
+                warnings.join("; ")
+            ),
         });
     }
     if begins_late {
@@ -158,24 +263,31 @@ fn fold(
                 .to_owned(),
         });
     }
+    let end = AsOf {
+        boot_ns: ledger.last_ns(),
+        unix_ns: ledger.unix_ns(ledger.last_ns()),
+        event: EventId {
+            epoch,
+            sequence: fold.sequence,
+        },
+    };
     for process in ledger.processes() {
         for note in &notes {
             ledger.apply(&Event {
+                id: end.event,
+                time_ns: end.boot_ns,
                 process: process.handle,
+                tid: 0,
+                lost_before: 0,
+                stack: memscope_ledger::event::StackRef::NotTaken,
+                sampling: 0,
                 body: Body::Coverage(note.clone()),
-                ..last.clone()
             });
         }
     }
-    let end = AsOf {
-        boot_ns: last.time_ns,
-        unix_ns: ledger.unix_ns(last.time_ns),
-        event: last.id,
-    };
     Ok(Replayed {
         ledger,
         epoch,
-        begins_ns,
         end,
         records: count,
         warnings,

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock;
 use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus};
 use crate::messages::Messages;
-use crate::replay::{Until, replay_until};
+use crate::replay::{ReplayError, Until, replay_until, time_of_day};
 use crate::snapshots::Shelf;
 use crate::tracer::{Order, QUESTION, TracerStatus};
 
@@ -303,7 +303,12 @@ impl Daemon for Serving {
             Some(_) => Some(self.order(Order::Status).await?),
             None => None,
         };
-        Ok(self.put_together(keeper, tracer))
+        let known_from = match &self.replay {
+            Some((path, _)) => known_from(path.clone()).await,
+            None if keeper.journal.is_some() => known_from(keeper.journal_dir.clone()).await,
+            None => None,
+        };
+        Ok(self.put_together(keeper, tracer, known_from))
     }
 }
 
@@ -333,34 +338,34 @@ impl Serving {
         };
         let path = self.journal().await?;
         let config = self.ledger.clone();
+        let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| Refusal::Internal {
+            what: "the journal could not be read".to_owned(),
+            source,
+        };
         let folded = tokio::task::spawn_blocking(move || replay_until(&path, config, until))
             .await
-            .map_err(|source| Refusal::Internal {
-                what: "the journal could not be read".to_owned(),
-                source: Box::new(source),
-            })?
-            .map_err(|source| Refusal::Internal {
-                what: "the journal could not be read".to_owned(),
-                source: Box::new(source),
+            .map_err(|source| unreadable(Box::new(source)))?
+            .map_err(|error| match error {
+                ReplayError::TooEarly { known_from_unix_ns } => not_in_the_journal(&format!(
+                    "is no longer in the journal, whose older part is gone: process {pid} is known from {} on",
+                    time_of_day(known_from_unix_ns)
+                )),
+                other => unreadable(Box::new(other)),
             })?;
-        if let Until::Boot(ns) = until
-            && ns < folded.begins_ns
-        {
-            return Err(not_in_the_journal("lies before the journal's first record"));
-        }
         let as_of = folded.end;
         folded
             .ledger
             .find(pid)
             .and_then(|process| question(&folded.ledger, process, as_of))
-            .ok_or_else(|| {
-                not_in_the_journal(&format!(
-                    "lies before process {pid} was attached, or before what is left of the journal"
-                ))
-            })
+            .ok_or_else(|| not_in_the_journal(&format!("lies before process {pid} was attached")))
     }
 
-    fn put_together(&self, keeper: KeeperStatus, tracer: Option<TracerStatus>) -> DaemonStatus {
+    fn put_together(
+        &self,
+        keeper: KeeperStatus,
+        tracer: Option<TracerStatus>,
+        known_from_unix_ns: Option<u64>,
+    ) -> DaemonStatus {
         let mut messages = self.messages.all();
         let (_, unix_ns) = clock::pair();
         messages.extend(
@@ -394,6 +399,7 @@ impl Serving {
             limit_bytes: self.journal_limit,
             refused_records: keeper.journal_dropped,
             problem: keeper.journal_problem.clone(),
+            known_from_unix_ns,
         };
         let mut status = DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -418,6 +424,17 @@ impl Serving {
         status.drops = drops;
         status
     }
+}
+
+/// The first moment that a recording can be asked for; none if it cannot be read.
+async fn known_from(path: std::path::PathBuf) -> Option<u64> {
+    tokio::task::spawn_blocking(move || {
+        let recording = Recording::open(&path).ok()?;
+        Some(recording.segments().first()?.first_unix_ns())
+    })
+    .await
+    .ok()
+    .flatten()
 }
 
 fn not_in_the_journal(why: &str) -> Refusal {

@@ -7,11 +7,12 @@ use crate::kernel::{self, Said, Site};
 use crate::outcome::{Malformed, Notice, Outcome, Skipped, What};
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION};
 use memscope_ledger::event::{Body, Event, EventId, ProcessHandle};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How a process came to be known in this run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Known {
     /// By a record with a number.
     First,
@@ -23,7 +24,7 @@ enum Known {
 ///
 /// It remembers the sites, the running number, and which processes have been seen attached, so that
 /// a segment's preamble changes nothing where the segments before it were read as well.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Decoder {
     epoch: u64,
     /// Number of the last record that had one.

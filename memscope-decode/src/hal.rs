@@ -2,6 +2,7 @@
 
 use memscope_common::hal;
 use memscope_ledger::event::{HalFacts, HalModule, HalPage, HalSpace};
+use serde::{Deserialize, Serialize};
 
 /// What the word says.
 pub(crate) fn facts(word: u64) -> HalFacts {
@@ -56,7 +57,7 @@ pub(crate) fn word(facts: &HalFacts) -> u64 {
 }
 
 /// Which of the driver's devices a process sees, in the order of its own numbers. Empty: all, by the same numbers.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Visible(Vec<u16>);
 
 impl Visible {

@@ -23,6 +23,7 @@ use memscope_ledger::event::{
     Body, Call, CallOp, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
     StackRef, StackSeen, TraceAction, Workspace,
 };
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// `c10::DeviceType` of CUDA; ROCm builds report it as well.
@@ -33,7 +34,7 @@ const DEVICE_TYPE_HIP: i32 = 6;
 const DEVICE_TYPE_PRIVATE: i32 = 20;
 
 /// What the decoder keeps of a site.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Site {
     pub(crate) definition: SiteDefined,
     pub(crate) function: Arc<str>,

@@ -1,9 +1,12 @@
 //! The segments and batches of a recording, in order, with what is wrong in between.
 
+use crate::checkpoint::{self, CheckpointPlace};
 use crate::error::RecordingError;
 use crate::format::{
-    ALIGN, BATCH_HEADER, BATCH_MARK, BatchHeader, SEGMENT_HEADER, SEGMENT_MARK, SegmentHeader,
+    ALIGN, BATCH_HEADER, BATCH_MARK, BatchHeader, PLAIN_BATCH_MARK, Packing, SEGMENT_HEADER,
+    SEGMENT_MARK, SegmentHeader,
 };
+use crate::pack::unpack;
 use crate::tally::{Tally, tally};
 use crate::warning::Warning;
 use crate::window::Window;
@@ -32,16 +35,25 @@ pub(crate) struct Batches {
 
 /// What comes next.
 pub(crate) enum Item {
-    /// A segment begins; its header's bytes as they are.
-    Segment(Vec<u8>),
-    /// A batch: its header, and the batch's bytes, header and all, as they are.
-    Batch(BatchHeader, Vec<u8>),
+    /// A segment begins: its header's bytes as they are, and where its checkpoint stands.
+    Segment(Vec<u8>, Option<CheckpointPlace>),
+    /// A batch.
+    Batch(Batch),
+}
+
+/// A batch that was read.
+pub(crate) struct Batch {
+    pub(crate) header: BatchHeader,
+    /// Its bytes as they are, header and all.
+    pub(crate) stored: Vec<u8>,
+    /// Its records.
+    pub(crate) records: Vec<u8>,
 }
 
 /// What stands at a place.
 enum Place {
     Segment(SegmentHeader, Vec<u8>),
-    Batch(BatchHeader, Tally, Vec<u8>),
+    Batch(Batch, Tally),
     Nothing,
 }
 
@@ -55,12 +67,18 @@ enum Search {
 }
 
 impl Batches {
-    pub(crate) fn new(files: Arc<[PathBuf]>, epoch: u64, warnings: Vec<Warning>) -> Self {
+    /// Begins at a place of one of the files.
+    pub(crate) fn new(
+        files: Arc<[PathBuf]>,
+        (file, at): (usize, u64),
+        epoch: u64,
+        warnings: Vec<Warning>,
+    ) -> Self {
         Self {
             files,
-            file: 0,
+            file,
             open: None,
-            at: 0,
+            at,
             epoch,
             expected: None,
             warnings,
@@ -86,24 +104,24 @@ impl Batches {
                             path,
                             reason: "it has been removed meanwhile".to_owned(),
                         });
-                        self.file += 1;
+                        self.next_file();
                         continue;
                     }
                     Err(error) => return Err(RecordingError::of("open", &path, error)),
                 }
-                self.at = 0;
             }
             match self.place(self.at, &path)? {
                 Place::Segment(header, bytes) => {
-                    self.at += bytes.len() as u64;
+                    let checkpoint = checkpoint::place(&path, self.at, header.checkpoint_bytes);
+                    self.at += bytes.len() as u64 + header.checkpoint_bytes;
                     self.begin(&header, &path)?;
-                    return Ok(Some(Item::Segment(bytes)));
+                    return Ok(Some(Item::Segment(bytes, checkpoint)));
                 }
-                Place::Batch(header, tally, bytes) => {
+                Place::Batch(batch, tally) => {
                     let at = self.at;
-                    self.at += bytes.len() as u64;
-                    if self.in_order(&header, &tally, at, &path) {
-                        return Ok(Some(Item::Batch(header, bytes)));
+                    self.at += batch.stored.len() as u64;
+                    if self.in_order(&batch.header, &tally, at, &path) {
+                        return Ok(Some(Item::Batch(batch)));
                     }
                 }
                 Place::Nothing => self.search_on(path)?,
@@ -121,7 +139,7 @@ impl Batches {
         }
         match self.expected {
             None => {
-                if header.first_sequence > 1 {
+                if header.first_sequence > 1 && header.checkpoint_bytes == 0 {
                     self.warnings.push(Warning::BeginsLate {
                         first_sequence: header.first_sequence,
                     });
@@ -173,21 +191,42 @@ impl Batches {
         let Some((header, crc)) = BatchHeader::decode(head) else {
             return Ok(Place::Nothing);
         };
-        let len = BATCH_HEADER + header.len as usize;
+        let len = header.header_len + header.stored as usize;
         let bytes = window.get(at, len).map_err(failed)?;
         if bytes.len() < len {
             return Ok(Place::Nothing);
         }
-        let records = bytes.get(BATCH_HEADER..).unwrap_or_default();
-        if header.crc(records) != crc {
+        let stored = bytes.get(header.header_len..).unwrap_or_default();
+        if header.crc(stored) != crc {
             return Ok(Place::Nothing);
         }
-        match tally(records) {
+        let records = match header.packing {
+            Packing::Plain => stored.get(..header.len as usize).map(<[u8]>::to_vec),
+            Packing::Packed => unpack(stored, header.len as usize).ok(),
+            // It belongs to a segment whose beginning is damaged.
+            Packing::Checkpoint => None,
+        };
+        let Some(records) = records else {
+            return Ok(Place::Nothing);
+        };
+        match tally(&records) {
             Ok(tally) if tally.count == header.count => {
-                Ok(Place::Batch(header, tally, bytes.to_vec()))
+                let stored = bytes.to_vec();
+                let batch = Batch {
+                    header,
+                    stored,
+                    records,
+                };
+                Ok(Place::Batch(batch, tally))
             }
             _ => Ok(Place::Nothing),
         }
+    }
+
+    fn next_file(&mut self) {
+        self.open = None;
+        self.file += 1;
+        self.at = 0;
     }
 
     /// Nothing stands at `self.at`: goes to the next thing in this file, or to the next file.
@@ -210,8 +249,7 @@ impl Batches {
                 lost_bytes: end - at,
             }),
         }
-        self.open = None;
-        self.file += 1;
+        self.next_file();
         Ok(())
     }
 
@@ -230,7 +268,11 @@ impl Batches {
             if let Some(last) = bytes.iter().rposition(|byte| *byte != 0) {
                 end_of_data = Some(at + last as u64 + 1);
             }
-            let marked = |word: &[u8]| word.starts_with(&BATCH_MARK) || word == SEGMENT_MARK;
+            let marked = |word: &[u8]| {
+                word.starts_with(&BATCH_MARK)
+                    || word.starts_with(&PLAIN_BATCH_MARK)
+                    || word == SEGMENT_MARK
+            };
             let candidates: Vec<u64> = bytes
                 .chunks(ALIGN)
                 .zip((at..).step_by(ALIGN))
@@ -262,7 +304,7 @@ impl Batches {
         let head = window
             .get(at, BATCH_HEADER)
             .map_err(|error| RecordingError::of("read", path, error))?;
-        let records = BatchHeader::decode(head).map_or(0, |(header, _)| u64::from(header.len));
+        let records = BatchHeader::decode(head).map_or(0, |(header, _)| u64::from(header.stored));
         Ok(records + BATCH_HEADER as u64)
     }
 }

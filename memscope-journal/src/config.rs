@@ -1,17 +1,13 @@
 //! How a journal is kept.
 
 use crate::error::JournalError;
-use crate::format::{BATCH_HEADER, ClockPair, SEGMENT_HEADER};
-
-/// The longest record: its length is a 16-bit number and a multiple of 8.
-const LONGEST_RECORD: u64 = u16::MAX as u64 & !7;
-/// What a segment needs besides its preamble: its header, and batches of one record each.
-pub(crate) const BESIDES: u64 = SEGMENT_HEADER as u64 + 2 * BATCH_HEADER as u64 + LONGEST_RECORD;
+use crate::format::ClockPair;
 
 /// How a journal is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Size of a segment file.
+    /// Bytes of records in a segment file. Where the checkpoint at its beginning is larger than half of that, a segment has twice as many
+    /// bytes of records as it has of checkpoint, so that checkpoints take a third of the disk at most.
     pub segment_bytes: u64,
     /// Most bytes of all segments together, those of earlier epochs included.
     pub total_bytes: u64,

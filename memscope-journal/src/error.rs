@@ -71,23 +71,28 @@ pub enum JournalError {
         #[source]
         source: Malformed,
     },
-    /// Only the daemon's own records can be repeated.
-    #[error("a record of kind {kind:#x} cannot stand in a preamble")]
-    NotRepeatable {
-        /// The record's kind.
-        kind: u16,
-    },
-    /// The preamble leaves too little of a segment.
-    #[error("a preamble of {bytes} bytes is longer than {most}; use larger segments")]
-    PreambleTooLong {
-        /// Its length.
+    /// More records at once than fit into a segment.
+    #[error("{bytes} bytes of records came at once, and at most {most} can be written")]
+    TooMany {
+        /// Bytes of the records.
         bytes: u64,
-        /// The most that a segment of this size takes.
+        /// See [`crate::Journal::most_bytes`].
         most: u64,
+    },
+    /// A checkpoint cannot be written.
+    #[error("a checkpoint could not be made")]
+    Checkpoint {
+        /// What went wrong.
+        #[source]
+        source: io::Error,
     },
 }
 
 impl JournalError {
+    pub(crate) fn checkpoint(source: io::Error) -> Self {
+        Self::Checkpoint { source }
+    }
+
     /// Sorts what the system said. `needed` are the bytes that were to be written, if any were.
     pub(crate) fn of(doing: &'static str, path: &Path, needed: u64, source: io::Error) -> Self {
         use io::ErrorKind::{
@@ -216,6 +221,21 @@ pub enum RecordingError {
         found: String,
         /// Architecture of this machine.
         here: &'static str,
+    },
+    /// A checkpoint that cannot be read.
+    #[error("the state that {} begins with cannot be read: it is damaged, or was written by another version of memscope", path.display())]
+    Checkpoint {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: io::Error,
+    },
+    /// The beginning of the journal is gone, and nothing in what is left says what was before.
+    #[error("{} has no checkpoint: its first part is gone, and what is left of it cannot be understood alone", path.display())]
+    NoBeginning {
+        /// The path.
+        path: PathBuf,
     },
     /// Parts of two recordings in one.
     #[error("{} belongs to another recording (epoch {found}, not {epoch})", path.display())]

@@ -3,16 +3,23 @@
 use memscope_common::RECORD_VERSION;
 
 /// Version of the layouts in this module; a reader refuses a newer one.
-pub const FORMAT_VERSION: u16 = 1;
+///
+/// 1: batches of plain records, and a preamble of repeated ones at the beginning of a segment. 2: batches are packed, and a
+/// segment begins with a checkpoint.
+pub const FORMAT_VERSION: u16 = 2;
 
 /// The first bytes of every segment.
 pub(crate) const SEGMENT_MARK: [u8; 8] = *b"memscope";
 /// The first bytes of every batch.
-pub(crate) const BATCH_MARK: [u8; 4] = *b"MSJB";
+pub(crate) const BATCH_MARK: [u8; 4] = *b"MSJ2";
+/// The first bytes of a batch of format 1, whose records are plain.
+pub(crate) const PLAIN_BATCH_MARK: [u8; 4] = *b"MSJB";
 /// Length of a segment's header.
 pub(crate) const SEGMENT_HEADER: usize = 128;
 /// Length of a batch's header.
-pub(crate) const BATCH_HEADER: usize = 32;
+pub(crate) const BATCH_HEADER: usize = 40;
+/// Length of the header of a batch of format 1.
+const PLAIN_BATCH_HEADER: usize = 32;
 /// Most bytes of records in a batch: bounds what a reader must hold at once.
 pub(crate) const BATCH_MOST: usize = 4 << 20;
 /// Everything begins at a multiple of this.
@@ -54,6 +61,8 @@ pub struct SegmentHeader {
     pub clock: ClockPair,
     /// Bytes allocated for the segment.
     pub segment_bytes: u64,
+    /// Bytes of the checkpoint that stands before the first batch; 0: there is none.
+    pub checkpoint_bytes: u64,
 }
 
 /// Why 128 bytes are no segment header for us.
@@ -90,6 +99,7 @@ impl SegmentHeader {
             self.clock.boot_ns,
             self.clock.unix_ns,
             self.segment_bytes,
+            self.checkpoint_bytes,
         ] {
             out.extend_from_slice(&number.to_ne_bytes());
         }
@@ -143,6 +153,8 @@ impl SegmentHeader {
                 unix_ns: fields.u64()?,
             },
             segment_bytes: fields.u64()?,
+            // Format 1 has zeros here.
+            checkpoint_bytes: fields.u64()?,
         };
         if header.architecture != std::env::consts::ARCH {
             return Err(HeaderFault::Architecture(header.architecture));
@@ -165,9 +177,24 @@ fn header_crc(header: &[u8]) -> u32 {
     crc.finalize()
 }
 
-/// What a batch says of itself. The check sum covers all of it and the records.
+/// How the content of a batch is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Packing {
+    /// As it is.
+    Plain,
+    /// By [`crate::pack`].
+    Packed,
+    /// A piece of a checkpoint, compressed as a whole.
+    Checkpoint,
+}
+
+/// What a batch says of itself. The check sum covers all of it and what is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
+    /// Bytes of this header in the file: 32 in format 1, 40 in format 2.
+    pub(crate) header_len: usize,
+    /// Bytes stored, filled up to a multiple of 8.
+    pub(crate) stored: u32,
     /// Bytes of records.
     pub(crate) len: u32,
     /// Records, repeated ones among them.
@@ -176,46 +203,68 @@ pub(crate) struct BatchHeader {
     pub(crate) first_sequence: u64,
     /// Where the ring's reader stood after these records.
     pub(crate) ring_position: u64,
+    /// How the records are stored.
+    pub(crate) packing: Packing,
 }
 
 impl BatchHeader {
-    /// Writes header and records to the end of `out`.
-    pub(crate) fn encode(&self, records: &[u8], out: &mut Vec<u8>) {
+    /// Writes the header, and what is stored behind it, to the end of `out`.
+    pub(crate) fn encode(&self, stored: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&BATCH_MARK);
-        out.extend_from_slice(&self.len.to_ne_bytes());
-        out.extend_from_slice(&self.crc(records).to_ne_bytes());
+        out.extend_from_slice(&self.stored.to_ne_bytes());
+        out.extend_from_slice(&self.crc(stored).to_ne_bytes());
         out.extend_from_slice(&self.count.to_ne_bytes());
         out.extend_from_slice(&self.first_sequence.to_ne_bytes());
         out.extend_from_slice(&self.ring_position.to_ne_bytes());
-        out.extend_from_slice(records);
+        out.extend_from_slice(&self.len.to_ne_bytes());
+        out.extend_from_slice(&(self.packing as u32).to_ne_bytes());
+        out.extend_from_slice(stored);
     }
 
-    /// Reads a header, and the check sum that it and its records must have.
+    /// Reads a header, and the check sum that it and what is stored behind it must have.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, u32)> {
         let mut fields = Fields(bytes);
-        if fields.take()? != BATCH_MARK {
-            return None;
-        }
-        let len = fields.u32().ok()?;
+        let mark: [u8; 4] = fields.take()?;
+        let stored = fields.u32().ok()?;
         let crc = fields.u32().ok()?;
-        let header = Self {
-            len,
+        let mut header = Self {
+            header_len: PLAIN_BATCH_HEADER,
+            stored,
+            len: stored,
             count: fields.u32().ok()?,
             first_sequence: fields.u64().ok()?,
             ring_position: fields.u64().ok()?,
+            packing: Packing::Plain,
         };
-        let length = len as usize;
-        (length <= BATCH_MOST && length.is_multiple_of(ALIGN)).then_some((header, crc))
+        if mark == BATCH_MARK {
+            header.header_len = BATCH_HEADER;
+            header.len = fields.u32().ok()?;
+            header.packing = match fields.u32().ok()? {
+                0 => Packing::Plain,
+                1 => Packing::Packed,
+                2 => Packing::Checkpoint,
+                _ => return None,
+            };
+        } else if mark != PLAIN_BATCH_MARK {
+            return None;
+        }
+        let stored = stored as usize;
+        let whole = stored.is_multiple_of(ALIGN) && stored <= BATCH_MOST;
+        (whole && header.len as usize <= BATCH_MOST).then_some((header, crc))
     }
 
-    /// Check sum over the header's other fields and the records.
-    pub(crate) fn crc(&self, records: &[u8]) -> u32 {
+    /// Check sum over the header's other fields and what is stored.
+    pub(crate) fn crc(&self, stored: &[u8]) -> u32 {
         let mut crc = crc32fast::Hasher::new();
-        crc.update(&self.len.to_ne_bytes());
+        crc.update(&self.stored.to_ne_bytes());
         crc.update(&self.count.to_ne_bytes());
         crc.update(&self.first_sequence.to_ne_bytes());
         crc.update(&self.ring_position.to_ne_bytes());
-        crc.update(records);
+        if self.header_len == BATCH_HEADER {
+            crc.update(&self.len.to_ne_bytes());
+            crc.update(&(self.packing as u32).to_ne_bytes());
+        }
+        crc.update(stored);
         crc.finalize()
     }
 }

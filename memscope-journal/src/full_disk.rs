@@ -44,8 +44,22 @@ fn journal(dir: &Path, space: Tight) -> Result<Journal, JournalError> {
     Journal::create_in(dir, config, Box::new(space))
 }
 
+/// Characters that no packing makes much smaller.
+fn noise(number: u64) -> String {
+    let mut state = number;
+    let letter = |_| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        char::from(b'0' + (mixed >> 58) as u8)
+    };
+    (0..60_000)
+        .map(letter)
+        .filter(|letter| *letter != '\\')
+        .collect()
+}
+
 fn record(n: u64) -> Vec<u8> {
-    DaemonRecord::Backend(memscope_ledger::event::Backend::Other("x".repeat(50_000)))
+    DaemonRecord::Backend(memscope_ledger::event::Backend::Other(noise(n)))
         .encode(Stamp {
             process: ProcessHandle(1),
             tid: 0,
@@ -97,11 +111,11 @@ fn it_stops_counts_and_goes_on_when_asked() {
     let mut journal = journal(dir.path(), space.clone()).unwrap();
     // Five records fill a segment. The eleventh does not fit; three come at once.
     for n in 1..=10 {
-        assert_eq!(journal.append(&record(n), n).unwrap(), n);
+        assert_eq!(journal.append(&record(n), n, None).unwrap(), n);
     }
     assert_eq!(*journal.state(), State::Running);
     let three: Vec<u8> = (11..=13).flat_map(record).collect();
-    let error = journal.append(&three, 13).unwrap_err();
+    let error = journal.append(&three, 13, None).unwrap_err();
     assert!(matches!(error, JournalError::NoSpace { .. }));
     let State::Stopped {
         reason,
@@ -113,13 +127,13 @@ fn it_stops_counts_and_goes_on_when_asked() {
     assert_eq!((reason, from_sequence), (error.to_string(), 11));
     assert_eq!((journal.dropped(), journal.next_sequence()), (3, 14));
     // The error comes once; numbers go on.
-    assert_eq!(journal.append(&record(14), 14).unwrap(), 14);
+    assert_eq!(journal.append(&record(14), 14, None).unwrap(), 14);
     assert_eq!(journal.dropped(), 4);
     assert_eq!(numbers(&journal), ((1..=10).collect(), vec![]));
 
     space.segments.store(9, Ordering::Relaxed);
     journal.resume();
-    assert_eq!(journal.append(&record(15), 15).unwrap(), 15);
+    assert_eq!(journal.append(&record(15), 15, None).unwrap(), 15);
     let gap = Warning::Missing {
         from_sequence: 11,
         records: 4,

@@ -1,16 +1,18 @@
 //! The journal being written.
 
-use crate::config::{BESIDES, Config};
+use crate::checkpoint::{self, Folded};
+use crate::config::Config;
 use crate::error::JournalError;
 use crate::format::{
-    BATCH_HEADER, BATCH_MOST, BatchHeader, ClockPair, FORMAT_VERSION, SEGMENT_HEADER, SegmentHeader,
+    ALIGN, BATCH_HEADER, BATCH_MOST, BatchHeader, ClockPair, FORMAT_VERSION, Packing,
+    SEGMENT_HEADER, SegmentHeader,
 };
+use crate::pack::pack;
 use crate::retain;
 use crate::segment::{Disk, Segment, Space};
-use crate::tally::{leading, tally};
-use core::mem::offset_of;
-use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
-use memscope_decode::{Header, REPEATED, check};
+use crate::tally::{Tally, tally};
+use memscope_common::RECORD_VERSION;
+use memscope_decode::Header;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -29,6 +31,15 @@ pub enum State {
     },
 }
 
+/// The state is too large for a journal of this size: its segments cannot be understood alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooSmall {
+    /// Bytes of the checkpoint.
+    pub checkpoint_bytes: u64,
+    /// Bytes that the journal should have at least.
+    pub needed_bytes: u64,
+}
+
 /// A journal open for writing.
 ///
 /// Numbers are given whether or not the disk takes the records, so a journal that has stopped still
@@ -43,10 +54,9 @@ pub struct Journal {
     next_index: u64,
     /// Number of the next record.
     next: u64,
-    ring_position: u64,
     clock: ClockPair,
-    preamble: Vec<u8>,
-    preamble_count: u32,
+    /// The last checkpoint found no room, and how much it needs.
+    too_small: Option<TooSmall>,
     dropped: u64,
     buffer: Vec<u8>,
     /// Held as long as we live.
@@ -99,81 +109,69 @@ impl Journal {
             segment: None,
             next_index: 0,
             next: 1,
-            ring_position: 0,
             clock: config.clock,
-            preamble: Vec::new(),
-            preamble_count: 0,
+            too_small: None,
             dropped: 0,
             buffer: Vec::new(),
             config,
             _lock: lock,
         };
-        if let Err(error) = journal.rotate(config.clock.boot_ns) {
+        if let Err(error) = journal.rotate(config.clock.boot_ns, 0, None) {
             let _ = std::fs::remove_dir(&journal.epoch_dir);
             return Err(error);
         }
         Ok(journal)
     }
 
-    /// Appends whole records, one behind the other, and gives the number of the first.
-    /// `ring_position` is where the ring's reader stands after them; where more than 4 MiB come at
-    /// once, all batches but the last carry the position before.
+    /// Appends whole records, one behind the other, at most [`Self::most_bytes`], and gives the number of the first.
+    /// `ring_position` is where the ring's reader stands after them. `state` is what all records before them have come to: a new
+    /// segment, if one begins here, has it as its checkpoint. Without it only the whole journal can be read.
     ///
     /// On an error from the disk the journal stops: the error is returned once, later calls count
     /// what they drop and succeed. Bytes that are not whole records ([`JournalError::NotRecords`])
     /// change nothing: the caller checks each record with [`memscope_decode::check`].
-    pub fn append(&mut self, records: &[u8], ring_position: u64) -> Result<u64, JournalError> {
+    pub fn append(
+        &mut self,
+        records: &[u8],
+        ring_position: u64,
+        state: Option<Folded<'_>>,
+    ) -> Result<u64, JournalError> {
         let first = self.next;
-        let after = first + tally(records)?.numbered;
+        let tally = tally(records)?;
+        if records.len() > self.most_bytes() {
+            return Err(JournalError::TooMany {
+                bytes: records.len() as u64,
+                most: self.most_bytes() as u64,
+            });
+        }
         if let State::Stopped { .. } = self.state {
-            self.next = after;
-            self.dropped += after - first;
+            self.next += tally.numbered;
+            self.dropped += tally.numbered;
             return Ok(first);
         }
-        let written = self.write(records, ring_position);
+        let written = match records {
+            [] => Ok(()),
+            records => self.write(records, &tally, ring_position, state),
+        };
         if let Err(error) = written {
-            self.dropped += after - self.next;
+            self.dropped += tally.numbered;
             self.stop(&error);
-            self.next = after;
+            self.next += tally.numbered;
             return Err(error);
         }
-        self.ring_position = ring_position;
+        self.next += tally.numbered;
         Ok(first)
     }
 
-    /// The records that every new segment begins with: definitions and what is attached. Only the
-    /// daemon's own kinds; they are marked as repeated here. To be called *before* the
-    /// record that makes the difference is appended, as that append may begin a segment.
-    pub fn set_preamble<R: AsRef<[u8]>>(
-        &mut self,
-        records: impl IntoIterator<Item = R>,
-    ) -> Result<(), JournalError> {
-        let mut preamble = Vec::new();
-        let mut count = 0;
-        for record in records {
-            let record = record.as_ref();
-            let header = check(record).map_err(|source| JournalError::NotRecords {
-                at: preamble.len(),
-                source,
-            })?;
-            if header.kind < KIND_DAEMON_FIRST {
-                return Err(JournalError::NotRepeatable { kind: header.kind });
-            }
-            let flags = preamble.len() + offset_of!(RecordHeader, flags);
-            preamble.extend_from_slice(record);
-            if let Some(flags) = preamble.get_mut(flags) {
-                *flags |= REPEATED;
-            }
-            count += 1;
-        }
-        let bytes = preamble.len() as u64;
-        let most = (self.config.segment_bytes - BESIDES).min(BATCH_MOST as u64);
-        if bytes > most {
-            return Err(JournalError::PreambleTooLong { bytes, most });
-        }
-        self.preamble = preamble;
-        self.preamble_count = count;
-        Ok(())
+    /// Most bytes of records that can be appended at once: any so many fit into a segment.
+    pub fn most_bytes(&self) -> usize {
+        let segment = usize::try_from(self.config.segment_bytes).unwrap_or(BATCH_MOST);
+        (segment - SEGMENT_HEADER - BATCH_HEADER).min(BATCH_MOST)
+    }
+
+    /// Whether the last checkpoint found no room, and what would help.
+    pub fn too_small(&self) -> Option<TooSmall> {
+        self.too_small
     }
 
     /// The pair of clock readings that the next segment's header gets.
@@ -184,11 +182,6 @@ impl Journal {
     /// Whether records reach the disk.
     pub fn state(&self) -> &State {
         &self.state
-    }
-
-    /// Segments begun so far. When it changes, what a later segment must tell again is due.
-    pub fn segments(&self) -> u64 {
-        self.next_index
     }
 
     /// Records that a stopped journal did not take.
@@ -221,80 +214,105 @@ impl Journal {
         };
     }
 
-    /// Writes records; `next` and the segment tell how far it came.
-    fn write(&mut self, records: &[u8], ring_position: u64) -> Result<(), JournalError> {
-        let mut rest = records;
-        let mut fresh = false;
-        while !rest.is_empty() {
-            let room = self.segment.as_ref().map_or(0, Segment::room);
-            let room = room.saturating_sub(BATCH_HEADER).min(BATCH_MOST);
-            let part = if rest.len() <= room {
-                rest
-            } else if !fresh && rest.len() <= self.fresh_room() {
-                &[]
-            } else {
-                leading(rest, room)
-            };
-            if part.is_empty() {
-                if fresh {
-                    // `set_preamble` leaves room for the longest record, so this cannot be.
-                    return Err(JournalError::PreambleTooLong {
-                        bytes: self.preamble.len() as u64,
-                        most: 0,
-                    });
-                }
-                self.rotate(first_time(rest))?;
-                fresh = true;
-                continue;
-            }
-            fresh = false;
-            let tally = tally(part)?;
-            rest = rest.get(part.len()..).unwrap_or_default();
-            let position = if rest.is_empty() {
-                ring_position
-            } else {
-                self.ring_position
-            };
-            self.write_batch(part, tally.count, position)?;
-            self.next += tally.numbered;
-        }
-        Ok(())
-    }
-
-    /// Bytes of records that fit into the first batch behind a new segment's preamble.
-    fn fresh_room(&self) -> usize {
-        let besides = (SEGMENT_HEADER + 2 * BATCH_HEADER + self.preamble.len()) as u64;
-        let room = self.config.segment_bytes.saturating_sub(besides);
-        usize::try_from(room).map_or(BATCH_MOST, |room| room.min(BATCH_MOST))
-    }
-
-    fn write_batch(
+    /// Writes one batch, at the beginning of a new segment if the one at hand has no room.
+    fn write(
         &mut self,
         records: &[u8],
-        count: u32,
-        position: u64,
+        tally: &Tally,
+        ring_position: u64,
+        state: Option<Folded<'_>>,
     ) -> Result<(), JournalError> {
-        let header = BatchHeader {
-            // At most `BATCH_MOST`.
-            len: records.len() as u32,
-            count,
-            first_sequence: self.next,
-            ring_position: position,
+        let packed = pack(records);
+        let (stored, packing) = match &packed {
+            Some(packed) => (packed.as_slice(), Packing::Packed),
+            None => (records, Packing::Plain),
         };
-        self.buffer.clear();
-        header.encode(records, &mut self.buffer);
-        match &mut self.segment {
-            Some(segment) => segment.write(&self.buffer),
+        let filled = stored.len().next_multiple_of(ALIGN);
+        let header = BatchHeader {
+            header_len: BATCH_HEADER,
+            // Both at most `BATCH_MOST`.
+            stored: filled as u32,
+            len: records.len() as u32,
+            count: tally.count,
+            first_sequence: self.next,
+            ring_position,
+            packing,
+        };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let mut stored = stored.to_vec();
+        stored.resize(filled, 0);
+        header.encode(&stored, &mut buffer);
+        let room = self.segment.as_ref().map_or(0, Segment::room);
+        let written = if buffer.len() > room {
+            self.rotate(first_time(records), buffer.len() as u64, state)
+        } else {
+            Ok(())
+        };
+        let written = written.and_then(|()| match &mut self.segment {
+            Some(segment) => segment.write(&buffer),
             None => Ok(()),
-        }
+        });
+        self.buffer = buffer;
+        written
     }
 
-    /// Ends the current segment and begins the next.
-    fn rotate(&mut self, first_boot_ns: u64) -> Result<(), JournalError> {
+    /// Ends the current segment and begins the next, with room for so many bytes at least.
+    fn rotate(
+        &mut self,
+        first_boot_ns: u64,
+        needed: u64,
+        state: Option<Folded<'_>>,
+    ) -> Result<(), JournalError> {
         if let Some(segment) = self.segment.take() {
             segment.finish();
         }
-        let size = self.config.segment_bytes;
+        let mut segment =
+            Segment::begin(&self.epoch_dir, self.next_index, self.config.segment_bytes)?;
+        let opened = self.fill(&mut segment, first_boot_ns, needed, state);
+        if let Err(error) = opened {
+            // The error that counts is the first one.
+            segment.discard();
+            return Err(error);
+        }
+        self.segment = Some(segment);
+        self.next_index += 1;
+        Ok(())
+    }
+
+    /// Writes what a segment begins with.
+    fn fill(
+        &mut self,
+        segment: &mut Segment,
+        first_boot_ns: u64,
+        needed: u64,
+        state: Option<Folded<'_>>,
+    ) -> Result<(), JournalError> {
+        let mut checkpoint_bytes = 0;
+        // The first segment begins with nothing.
+        if let Some(state) = state.filter(|_| self.next_index > 0) {
+            checkpoint_bytes = segment.checkpoint(|out| checkpoint::write(state, out))?;
+            let twice = checkpoint_bytes.saturating_mul(2);
+            let half = self.config.total_bytes / 2;
+            let smallest = SEGMENT_HEADER as u64 + checkpoint_bytes + self.config.segment_bytes;
+            self.too_small = (smallest > half).then(|| TooSmall {
+                checkpoint_bytes,
+                // Four segments of which a third is checkpoint.
+                needed_bytes: (checkpoint_bytes + twice.max(self.config.segment_bytes)) * 4,
+            });
+            if self.too_small.is_some() {
+                segment.without_checkpoint()?;
+                checkpoint_bytes = 0;
+            }
+        }
+        let besides = SEGMENT_HEADER as u64 + checkpoint_bytes;
+        let most = (self.config.total_bytes / 4).saturating_sub(besides);
+        let records = checkpoint_bytes
+            .saturating_mul(2)
+            .min(most)
+            .max(self.config.segment_bytes - SEGMENT_HEADER as u64)
+            .max(needed);
+        let size = besides + records;
         retain::make_room(&self.dir, &self.epoch_dir, size, self.config.total_bytes)?;
         let header = SegmentHeader {
             format_version: FORMAT_VERSION,
@@ -307,21 +325,9 @@ impl Journal {
             first_boot_ns,
             clock: self.clock,
             segment_bytes: size,
+            checkpoint_bytes,
         };
-        self.segment = Some(Segment::create(
-            &self.epoch_dir,
-            &header,
-            self.space.as_ref(),
-        )?);
-        self.next_index += 1;
-        // The first segment holds the originals.
-        if header.index > 0 && !self.preamble.is_empty() {
-            let preamble = std::mem::take(&mut self.preamble);
-            let written = self.write_batch(&preamble, self.preamble_count, self.ring_position);
-            self.preamble = preamble;
-            written?;
-        }
-        Ok(())
+        segment.open(&header, self.space.as_ref())
     }
 }
 

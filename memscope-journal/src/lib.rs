@@ -10,13 +10,15 @@
 //! <state-dir>/journal/lock
 //! <state-dir>/journal/<epoch>/000000.msj      segments of a fixed size, oldest first
 //!                             000001.msj
-//! segment = header (128 bytes) + batches + zeros
-//! batch   = header (32 bytes: mark, length, crc, count, first number, ring position) + records
+//! segment    = header (128 bytes) + checkpoint + batches + zeros
+//! checkpoint = batches that hold the state (see `checkpoint`); the first segment has none
+//! batch      = header (40 bytes: mark, length, crc, count, first number, ring position, …) + packed records
 //! ```
 //!
 //! A single-file recording is segments one behind the other, without the zeros. Everything is a
 //! multiple of 8 bytes long. Integers have the byte order of the machine that wrote them; the
-//! header says which, and a reader of another order or architecture refuses the file.
+//! header says which, and a reader of another order or architecture refuses the file. How records are packed is
+//! described in `pack`.
 //!
 //! # Writing: `pwrite` into allocated space, not a mapping
 //!
@@ -30,15 +32,20 @@
 //!
 //! # Reading alone
 //!
-//! Old segments are removed, so each new one begins with a *preamble*: copies of the records without
-//! which the rest cannot be understood (sites, attached processes), marked
-//! [`memscope_decode::REPEATED`]. They have no number; a decoder ignores them where it knows better.
+//! Old segments are removed, so each new one begins with a checkpoint: the state that all records before it have come to.
+//! A reader begins with any segment and gets the same state as one that has read all of them. Behind a damaged part, too,
+//! it goes on from the next checkpoint.
+//!
+//! Journals of format 1 have no checkpoints. Their segments begin with copies of the records without which the rest cannot be
+//! understood, marked [`memscope_decode::REPEATED`]; a decoder ignores them where it knows better.
 
 mod batches;
+mod checkpoint;
 mod config;
 mod error;
 mod format;
 mod journal;
+mod pack;
 mod recording;
 mod retain;
 mod segment;
@@ -49,10 +56,12 @@ mod window;
 #[cfg(test)]
 mod full_disk;
 
+pub use checkpoint::{CheckpointPlace, Folded, Restored};
 pub use config::Config;
 pub use error::{JournalError, RecordingError};
 pub use format::{ClockPair, FORMAT_VERSION, SegmentHeader, boot_id};
-pub use journal::{Journal, State};
-pub use recording::{Entry, Exported, Recording, Records};
+pub use journal::{Journal, State, TooSmall};
+pub use recording::{Entry, Exported, Piece, Recording, Records, SegmentPlace};
 pub use retain::epochs;
+pub use tally::leading;
 pub use warning::Warning;

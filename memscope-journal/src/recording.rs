@@ -1,14 +1,18 @@
 //! A recording being read: a segment file, an epoch's directory, or an exported file.
 
 use crate::batches::{Batches, Item};
+use crate::checkpoint::{self, CheckpointPlace, Restored};
 use crate::error::RecordingError;
-use crate::format::{BATCH_HEADER, FORMAT_VERSION, HeaderFault, SEGMENT_HEADER, SegmentHeader};
+use crate::format::{
+    BatchHeader, FORMAT_VERSION, HeaderFault, SEGMENT_HEADER, SEGMENT_MARK, SegmentHeader,
+};
 use crate::retain;
 use crate::warning::Warning;
+use crate::window::Window;
 use memscope_common::RECORD_VERSION;
 use memscope_decode::{RecordReader, is_repeated};
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,8 +22,34 @@ use std::sync::Arc;
 pub struct Recording {
     path: PathBuf,
     files: Arc<[PathBuf]>,
+    /// The segments; never empty.
+    segments: Vec<SegmentPlace>,
     header: SegmentHeader,
     warnings: Vec<Warning>,
+}
+
+/// A segment of a recording.
+#[derive(Clone, Debug)]
+pub struct SegmentPlace {
+    /// What it says of itself.
+    pub header: SegmentHeader,
+    file: usize,
+    at: u64,
+}
+
+impl SegmentPlace {
+    /// Whether it can be read without those before it.
+    pub fn stands_alone(&self) -> bool {
+        self.header.checkpoint_bytes > 0 || self.header.first_sequence <= 1
+    }
+
+    /// Boot time of its first record as nanoseconds since 1970, by the clocks at its beginning.
+    pub fn first_unix_ns(&self) -> u64 {
+        let header = &self.header;
+        let unix = i128::from(header.clock.unix_ns) + i128::from(header.first_boot_ns)
+            - i128::from(header.clock.boot_ns);
+        u64::try_from(unix).unwrap_or(0)
+    }
 }
 
 impl Recording {
@@ -36,11 +66,37 @@ impl Recording {
                 looks: "is neither a file nor a directory",
             });
         }
+        let header = read_header(path)?;
+        let segments = segments_of(path, &header)?;
+        Self::begin(path, [path.to_path_buf()].into(), segments, Vec::new())
+    }
+
+    /// Leaves out what comes before the first segment that can be read alone.
+    fn begin(
+        path: &Path,
+        files: Arc<[PathBuf]>,
+        mut segments: Vec<SegmentPlace>,
+        warnings: Vec<Warning>,
+    ) -> Result<Self, RecordingError> {
+        // Format 1 has no checkpoints: what is left of it is read as far as it goes, and says that it begins late.
+        let begins = |place: &SegmentPlace| place.stands_alone() || place.header.format_version < 2;
+        let first =
+            segments
+                .iter()
+                .position(begins)
+                .ok_or_else(|| RecordingError::NoBeginning {
+                    path: path.to_owned(),
+                })?;
+        segments.drain(..first);
+        let header = segments.first().map(|place| place.header.clone());
         Ok(Self {
             path: path.to_path_buf(),
-            files: [path.to_path_buf()].into(),
-            header: read_header(path)?,
-            warnings: Vec::new(),
+            files,
+            header: header.ok_or_else(|| RecordingError::NoBeginning {
+                path: path.to_owned(),
+            })?,
+            segments,
+            warnings,
         })
     }
 
@@ -48,13 +104,17 @@ impl Recording {
         let found =
             retain::segments(path).map_err(|error| RecordingError::of("read", path, error))?;
         let mut files = Vec::new();
-        let mut first = None;
+        let mut segments = Vec::new();
         let mut warnings = Vec::new();
         let mut failure = None;
         for segment in found {
             match read_header(&segment.path) {
                 Ok(header) => {
-                    first.get_or_insert(header);
+                    segments.push(SegmentPlace {
+                        header,
+                        file: files.len(),
+                        at: 0,
+                    });
                     files.push(segment.path);
                 }
                 // One bad segment does not spoil the others.
@@ -74,15 +134,10 @@ impl Recording {
                 Err(error) => return Err(error),
             }
         }
-        match (first, failure) {
-            (Some(header), _) => Ok(Self {
-                path: path.to_path_buf(),
-                files: files.into(),
-                header,
-                warnings,
-            }),
-            (None, Some(failure)) => Err(failure),
-            (None, None) => Err(RecordingError::NoSegments {
+        match (segments.is_empty(), failure) {
+            (false, _) => Self::begin(path, files.into(), segments, warnings),
+            (true, Some(failure)) => Err(failure),
+            (true, None) => Err(RecordingError::NoSegments {
                 path: path.to_path_buf(),
                 hint: hint(path),
             }),
@@ -99,10 +154,31 @@ impl Recording {
         &self.path
     }
 
+    /// Its segments, from the first that can be read alone.
+    pub fn segments(&self) -> &[SegmentPlace] {
+        &self.segments
+    }
+
+    /// The last segment that can be read alone of those that begin before a moment; the first one if none does.
+    pub fn segment_before(&self, is_before: impl Fn(&SegmentPlace) -> bool) -> &SegmentPlace {
+        let mut found = &self.segments[0];
+        for place in &self.segments {
+            if place.stands_alone() && is_before(place) {
+                found = place;
+            }
+        }
+        found
+    }
+
     /// Reads from the start.
     pub fn records(&self) -> Records {
+        self.records_from(&self.segments[0])
+    }
+
+    /// Reads from the start of a segment.
+    pub fn records_from(&self, place: &SegmentPlace) -> Records {
         Records {
-            batches: self.batches(),
+            batches: self.batches(place),
             batch: Vec::new(),
             at: 0,
             sequence: 0,
@@ -110,12 +186,18 @@ impl Recording {
         }
     }
 
-    fn batches(&self) -> Batches {
+    fn batches(&self, place: &SegmentPlace) -> Batches {
         Batches::new(
             Arc::clone(&self.files),
+            (place.file, place.at),
             self.header.epoch,
             self.warnings.clone(),
         )
+    }
+
+    /// Reads a checkpoint.
+    pub fn restore(&self, place: &CheckpointPlace) -> Result<Restored, RecordingError> {
+        checkpoint::read(place)
     }
 
     /// Writes the recording as a single file. Nothing is overwritten; a file that cannot be written
@@ -152,18 +234,25 @@ impl Recording {
             path: to.to_path_buf(),
             source: error,
         };
-        let mut batches = self.batches();
+        let mut batches = self.batches(&self.segments[0]);
         let mut exported = Exported::default();
         while let Some(item) = batches.next()? {
-            let bytes = match item {
-                Item::Segment(bytes) => bytes,
-                Item::Batch(header, bytes) => {
-                    exported.records += u64::from(header.count);
-                    bytes
+            let (bytes, checkpoint) = match item {
+                Item::Segment(bytes, checkpoint) => (bytes, checkpoint),
+                Item::Batch(batch) => {
+                    exported.records += u64::from(batch.header.count);
+                    (batch.stored, None)
                 }
             };
             out.write_all(&bytes).map_err(failed)?;
             exported.bytes += bytes.len() as u64;
+            if let Some(place) = checkpoint {
+                let read = |error| RecordingError::of("read", &place.path, error);
+                let mut file = File::open(&place.path).map_err(read)?;
+                file.seek(SeekFrom::Start(place.at)).map_err(read)?;
+                let mut checkpoint = file.take(place.bytes);
+                exported.bytes += std::io::copy(&mut checkpoint, out).map_err(failed)?;
+            }
         }
         out.flush().map_err(failed)?;
         exported.warnings = batches.warnings().to_vec();
@@ -196,6 +285,22 @@ pub struct Entry<'a> {
     pub record: &'a [u8],
 }
 
+/// What comes next in a recording.
+#[derive(Debug)]
+pub enum Piece<'a> {
+    /// A segment begins, with the state that all records before it have come to.
+    Segment(Option<CheckpointPlace>),
+    /// A record.
+    Record(Entry<'a>),
+}
+
+/// What was read from the file.
+enum ReadOn {
+    Segment(Option<CheckpointPlace>),
+    Batch,
+    End,
+}
+
 /// The records of a recording, in order.
 #[derive(Debug)]
 pub struct Records {
@@ -210,34 +315,59 @@ impl Records {
     /// The next record; `None` at the end. What cannot be read is left out and stands in
     /// [`Records::warnings`]; an error is one of the system, or another recording's segment.
     pub fn next_record(&mut self) -> Result<Option<Entry<'_>>, RecordingError> {
-        while self.at >= self.batch.len() {
-            match self.batches.next()? {
-                Some(Item::Segment(_)) => {}
-                Some(Item::Batch(header, bytes)) => {
-                    self.batch = bytes;
-                    self.at = BATCH_HEADER;
-                    self.sequence = header.first_sequence;
-                    self.ring_position = header.ring_position;
-                }
-                None => return Ok(None),
+        loop {
+            if self.at < self.batch.len() {
+                return Ok(self.entry());
+            }
+            if let ReadOn::End = self.read_on()? {
+                return Ok(None);
             }
         }
+    }
+
+    /// The next record, or the beginning of the next segment.
+    pub fn next_piece(&mut self) -> Result<Option<Piece<'_>>, RecordingError> {
+        while self.at >= self.batch.len() {
+            match self.read_on()? {
+                ReadOn::Segment(checkpoint) => return Ok(Some(Piece::Segment(checkpoint))),
+                ReadOn::Batch => {}
+                ReadOn::End => return Ok(None),
+            }
+        }
+        Ok(self.entry().map(Piece::Record))
+    }
+
+    fn read_on(&mut self) -> Result<ReadOn, RecordingError> {
+        Ok(match self.batches.next()? {
+            Some(Item::Segment(_, checkpoint)) => ReadOn::Segment(checkpoint),
+            Some(Item::Batch(batch)) => {
+                self.batch = batch.records;
+                self.at = 0;
+                self.sequence = batch.header.first_sequence;
+                self.ring_position = batch.header.ring_position;
+                ReadOn::Batch
+            }
+            None => ReadOn::End,
+        })
+    }
+
+    fn entry(&mut self) -> Option<Entry<'_>> {
         let rest = self.batch.get(self.at..).unwrap_or_default();
         // A batch is given out only if its bytes are whole records.
         let Some(Ok(record)) = RecordReader::new(rest).next() else {
             self.at = self.batch.len();
-            return Ok(None);
+            return None;
         };
         self.at += record.len();
         let repeated = is_repeated(record);
         let sequence = self.sequence;
         self.sequence = self.sequence.saturating_add(u64::from(!repeated));
-        Ok(Some(Entry {
+        Some(Entry {
             sequence,
             repeated,
             ring_position: self.ring_position,
             record,
-        }))
+        })
     }
 
     /// What was missing or could not be read so far.
@@ -292,6 +422,44 @@ fn read_header(path: &Path) -> Result<SegmentHeader, RecordingError> {
             here: std::env::consts::ARCH,
         },
     })
+}
+
+/// The segments of a single file: goes from header to header.
+fn segments_of(path: &Path, first: &SegmentHeader) -> Result<Vec<SegmentPlace>, RecordingError> {
+    let failed = |error| RecordingError::of("read", path, error);
+    let mut window = Window::new(File::open(path).map_err(failed)?);
+    let mut segments = Vec::new();
+    let mut at = 0;
+    loop {
+        let head = window.get(at, SEGMENT_HEADER).map_err(failed)?;
+        if head.starts_with(&SEGMENT_MARK) {
+            let Ok(header) = SegmentHeader::decode(head) else {
+                break;
+            };
+            let bytes = header.checkpoint_bytes;
+            segments.push(SegmentPlace {
+                header,
+                file: 0,
+                at,
+            });
+            at = at
+                .saturating_add(SEGMENT_HEADER as u64)
+                .saturating_add(bytes);
+        } else if let Some((batch, _)) = BatchHeader::decode(head) {
+            at += batch.header_len as u64 + u64::from(batch.stored);
+        } else {
+            // The end, or damage: what is behind it is found when the records are read.
+            break;
+        }
+    }
+    if segments.is_empty() {
+        segments.push(SegmentPlace {
+            header: first.clone(),
+            file: 0,
+            at: 0,
+        });
+    }
+    Ok(segments)
 }
 
 /// What a file that is no recording looks like.

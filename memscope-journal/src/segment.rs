@@ -3,7 +3,7 @@
 use crate::error::JournalError;
 use crate::format::{SEGMENT_HEADER, SegmentHeader};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -36,49 +36,82 @@ impl Space for Disk {
 pub(crate) struct Segment {
     file: File,
     path: PathBuf,
+    /// Its name until it is complete.
+    new: PathBuf,
     at: u64,
     size: u64,
 }
 
 impl Segment {
-    /// Makes the file: allocated, with its header, and only then under its name.
-    pub(crate) fn create(
-        dir: &Path,
-        header: &SegmentHeader,
-        space: &dyn Space,
-    ) -> Result<Self, JournalError> {
-        let size = header.segment_bytes;
-        let new = dir.join(format!("{:06}.{UNFINISHED}", header.index));
-        let path = dir.join(format!("{:06}.{ENDING}", header.index));
+    /// Makes the file under a name that says that it is unfinished.
+    pub(crate) fn begin(dir: &Path, index: u64, size: u64) -> Result<Self, JournalError> {
+        let path = dir.join(format!("{index:06}.{ENDING}"));
+        let new = dir.join(format!("{index:06}.{UNFINISHED}"));
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(&new)
-            .map_err(|error| JournalError::of("create", &new, size, error))?;
-        let made = space
-            .allocate(&file, size)
-            .map_err(|error| JournalError::of("allocate", &path, size, error))
-            .and_then(|()| {
-                file.write_all_at(&header.encode(), 0)
-                    .map_err(|error| JournalError::of("write", &path, size, error))
-            })
-            .and_then(|()| {
-                std::fs::rename(&new, &path)
-                    .map_err(|error| JournalError::of("rename", &new, size, error))
-            });
-        if let Err(error) = made {
-            // The error that counts is the first one; what is left of the file is cleared at the
-            // next start as well.
-            let _ = std::fs::remove_file(&new);
-            return Err(error);
-        }
+            .map_err(|error| JournalError::of("create", &path, size, error))?;
         Ok(Self {
             file,
             path,
+            new,
             at: SEGMENT_HEADER as u64,
             size,
         })
+    }
+
+    /// Writes what stands before the first batch; gives the bytes that it took.
+    pub(crate) fn checkpoint(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> Result<u64, JournalError>,
+    ) -> Result<u64, JournalError> {
+        let mut out = BufWriter::new(&self.file);
+        out.seek(SeekFrom::Start(self.at))
+            .map_err(|error| JournalError::of("write", &self.path, 0, error))?;
+        let path = self.path.clone();
+        let bytes = write(&mut out).map_err(|error| match error {
+            // The disk is what fails, if anything does.
+            JournalError::Checkpoint { source } => JournalError::of("write", &path, 0, source),
+            other => other,
+        })?;
+        out.flush()
+            .map_err(|error| JournalError::of("write", &self.path, bytes, error))?;
+        self.at += bytes;
+        Ok(bytes)
+    }
+
+    /// Takes the checkpoint away again.
+    pub(crate) fn without_checkpoint(&mut self) -> Result<(), JournalError> {
+        self.at = SEGMENT_HEADER as u64;
+        self.file
+            .set_len(self.at)
+            .map_err(|error| JournalError::of("write", &self.path, 0, error))
+    }
+
+    /// Allocates the space for `header.segment_bytes`, writes the header, and gives the file its name.
+    pub(crate) fn open(
+        &mut self,
+        header: &SegmentHeader,
+        space: &dyn Space,
+    ) -> Result<(), JournalError> {
+        let size = header.segment_bytes;
+        self.size = size;
+        let path = &self.path;
+        space
+            .allocate(&self.file, size)
+            .map_err(|error| JournalError::of("allocate", path, size, error))?;
+        self.file
+            .write_all_at(&header.encode(), 0)
+            .map_err(|error| JournalError::of("write", path, size, error))?;
+        std::fs::rename(&self.new, path)
+            .map_err(|error| JournalError::of("rename", &self.new, size, error))
+    }
+
+    /// Removes a file that could not be opened; what is left is cleared at the next start as well.
+    pub(crate) fn discard(self) {
+        let _ = std::fs::remove_file(&self.new);
     }
 
     /// Bytes left.

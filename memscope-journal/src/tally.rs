@@ -29,8 +29,8 @@ pub(crate) fn tally(records: &[u8]) -> Result<Tally, JournalError> {
     Ok(tally)
 }
 
-/// The first records that together have at most `most` bytes.
-pub(crate) fn leading(records: &[u8], most: usize) -> &[u8] {
+/// The first records that together have at most `most` bytes. For a writer that has more than fits at once.
+pub fn leading(records: &[u8], most: usize) -> &[u8] {
     let mut reader = RecordReader::new(records);
     let mut end = 0;
     while let Some(Ok(_)) = reader.next() {

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{config, read, record, site};
-use memscope_journal::{Config, Journal, JournalError, Warning, boot_id, epochs};
+use common::{Writer, attached, config, read, record};
+use memscope_journal::{Config, Journal, JournalError, RecordingError, boot_id, epochs};
 use std::fs;
 use std::path::Path;
 
@@ -32,20 +32,17 @@ fn the_oldest_goes_first() {
         total_bytes: 1 << 20,
         ..config(epoch)
     };
-    let mut first = Journal::create(dir.path(), bounded(900)).unwrap();
+    let mut first = Writer::create(dir.path(), bounded(900)).unwrap();
     for n in 1..=100 {
         first.append(&record(n, 20_000), 0).unwrap();
         assert!(segment_bytes(dir.path()) <= 1 << 20);
     }
-    let first_dir = first.epoch_dir().to_path_buf();
+    let first_dir = first.journal.epoch_dir().to_path_buf();
     let (numbers, _, warnings) = read(&first_dir).unwrap();
     assert_eq!(numbers.last(), Some(&100));
-    assert_eq!(
-        warnings,
-        [Warning::BeginsLate {
-            first_sequence: numbers[0]
-        }]
-    );
+    // What is left begins with a checkpoint.
+    assert!(numbers[0] > 1);
+    assert_eq!(warnings, []);
     drop(first);
     fs::write(first_dir.join("notes.txt"), "mine").unwrap();
     fs::write(first_dir.join("000099.msj.new"), "left by a kill").unwrap();
@@ -53,11 +50,11 @@ fn the_oldest_goes_first() {
     fs::write(dir.path().join("not-an-epoch/000000.msj"), "mine").unwrap();
 
     // A smaller number, as after a reboot: the epoch written last is the newer one all the same.
-    let mut second = Journal::create(dir.path(), bounded(100)).unwrap();
+    let mut second = Writer::create(dir.path(), bounded(100)).unwrap();
     assert!(!first_dir.join("000099.msj.new").exists());
     assert_eq!(
         epochs(dir.path()).unwrap(),
-        [first_dir.clone(), second.epoch_dir().to_path_buf()]
+        [first_dir.clone(), second.journal.epoch_dir().to_path_buf()]
     );
     let kept = |dir: &Path| read(dir).map_or(0, |(numbers, _, _)| numbers.len());
     let mut before = kept(&first_dir);
@@ -68,7 +65,7 @@ fn the_oldest_goes_first() {
         assert!(now <= before);
         if now > 0 {
             assert_eq!(
-                kept(second.epoch_dir()),
+                kept(second.journal.epoch_dir()),
                 n as usize,
                 "the current epoch was cut first"
             );
@@ -76,7 +73,7 @@ fn the_oldest_goes_first() {
         before = now;
     }
     assert_eq!(before, 0);
-    assert!(kept(second.epoch_dir()) > 0);
+    assert!(kept(second.journal.epoch_dir()) > 0);
     assert_eq!(fs::read(first_dir.join("notes.txt")).unwrap(), b"mine");
     assert!(dir.path().join("not-an-epoch/000000.msj").exists());
 }
@@ -94,7 +91,7 @@ fn emptied_epochs_are_removed() {
     std::mem::forget(first);
     // The lock belongs to the open file, which lives on here; a kill would have closed it.
     fs::remove_file(dir.path().join("lock")).unwrap();
-    let mut second = Journal::create(dir.path(), bounded(2)).unwrap();
+    let mut second = Writer::create(dir.path(), bounded(2)).unwrap();
     assert!(first_dir.exists());
     for n in 1..=20 {
         second.append(&record(n, 20_000), 0).unwrap();
@@ -117,20 +114,30 @@ fn settings_that_cannot_be() {
         .unwrap_err();
         assert!(matches!(error, JournalError::Config { .. }), "{error}");
     }
-    let mut journal = Journal::create(dir.path(), config(1)).unwrap();
+}
+
+#[test]
+fn a_journal_that_is_too_small_for_its_checkpoints_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Writer::create(
+        dir.path(),
+        Config {
+            total_bytes: 512 << 10,
+            ..config(1)
+        },
+    )
+    .unwrap();
+    // The attach and its notes are the state; each note has a text of its own.
+    journal.append(&attached(), 0).unwrap();
+    for n in 2..=100 {
+        journal.append(&record(n, 20_000), 0).unwrap();
+        assert!(segment_bytes(dir.path()) <= 512 << 10);
+    }
+    let said = journal.journal.too_small().unwrap();
+    assert!(said.checkpoint_bytes > 256 << 10 && said.needed_bytes > 1 << 20);
     assert!(matches!(
-        journal.set_preamble((0..2000).map(site)),
-        Err(JournalError::PreambleTooLong { .. })
-    ));
-    assert!(matches!(
-        journal.set_preamble([&site(1)[..48]]),
-        Err(JournalError::NotRecords { .. })
-    ));
-    let mut kernel = site(1);
-    kernel[2..4].copy_from_slice(&1u16.to_ne_bytes());
-    assert!(matches!(
-        journal.set_preamble([kernel]),
-        Err(JournalError::NotRepeatable { kind: 1 })
+        read(journal.journal.epoch_dir()),
+        Err(RecordingError::NoBeginning { .. })
     ));
 }
 

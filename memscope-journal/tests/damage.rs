@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{config, read, record, small};
-use memscope_journal::{Journal, Recording, RecordingError, Warning};
+use common::{Writer, config, read, record, small};
+use memscope_journal::{Journal, Piece, Recording, RecordingError, Warning};
 use std::fs;
 
 #[test]
@@ -54,7 +54,7 @@ fn killed_at_every_byte() {
 
 /// Whether a batch ends here.
 fn is_end(whole: &[u8], len: usize) -> bool {
-    whole[len..].starts_with(b"MSJB")
+    whole[len..].starts_with(b"MSJ2")
 }
 
 #[test]
@@ -81,12 +81,15 @@ fn reading_goes_on_behind_damage() {
     let dir = tempfile::tempdir().unwrap();
     let file = small(&dir.path().join("journal"), 4);
     let mut bytes = fs::read(&file).unwrap();
-    let second = 128 + 32 + record(1, 3).len();
-    bytes[second + 40] ^= 1;
+    let batches: Vec<usize> = (0..bytes.len() - 4)
+        .filter(|at| bytes[*at..].starts_with(b"MSJ2"))
+        .collect();
+    let second = batches[1];
+    bytes[second + 50] ^= 1;
     fs::write(&file, &bytes).unwrap();
     let (numbers, _, warnings) = read(&file).unwrap();
     assert_eq!(numbers, [1, 4, 5, 6, 7, 8, 9, 10]);
-    let lost = (32 + 2 * record(2, 3).len()) as u64;
+    let lost = (batches[2] - second) as u64;
     assert_eq!(
         warnings,
         [
@@ -112,11 +115,11 @@ fn reading_goes_on_behind_damage() {
 #[test]
 fn a_segment_that_is_gone_is_a_gap() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Journal::create(dir.path(), config(5)).unwrap();
+    let mut journal = Writer::create(dir.path(), config(5)).unwrap();
     for n in 1..=40 {
         journal.append(&record(n, 20_000), 0).unwrap();
     }
-    let epoch_dir = journal.epoch_dir().to_path_buf();
+    let epoch_dir = journal.journal.epoch_dir().to_path_buf();
     drop(journal);
     let third = Recording::open(&epoch_dir.join("000002.msj"))
         .unwrap()
@@ -132,6 +135,18 @@ fn a_segment_that_is_gone_is_a_gap() {
         from_sequence: second,
         records: third - second,
     };
+    // The next segment's checkpoint has what the missing records came to.
+    let mut records = Recording::open(&epoch_dir).unwrap().records();
+    let mut checkpoints = Vec::new();
+    while let Some(piece) = records.next_piece().unwrap() {
+        if let Piece::Segment(checkpoint) = piece {
+            checkpoints.push((checkpoint, records.warnings().len()));
+        }
+    }
+    assert!(matches!(&checkpoints[..2], [(None, 0), (Some(_), 1)]));
+    let place = checkpoints.swap_remove(1).0.unwrap();
+    let restored = recording.restore(&place).unwrap();
+    assert_eq!(restored.decoder.next_sequence(), third);
     assert_eq!(read(&epoch_dir).unwrap().2, std::slice::from_ref(&missing));
     // Gone after the opening, as happens with a living journal.
     let mut records = recording.records();
@@ -190,12 +205,16 @@ fn a_file_full_of_would_be_batches_is_read_in_time() {
     let file = small(&dir.path().join("journal"), 1);
     let mut bytes = fs::read(&file).unwrap();
     bytes.extend_from_slice(&[1; 8]);
-    let mut fake = b"MSJB".to_vec();
-    fake.extend_from_slice(&(4u32 << 20).to_ne_bytes());
-    bytes.extend(fake.repeat(1 << 20));
-    fs::write(&file, &bytes).unwrap();
-    let started = std::time::Instant::now();
-    let (numbers, _, warnings) = read(&file).unwrap();
-    assert_eq!((numbers.len(), warnings.len()), (1, 1));
-    assert!(started.elapsed().as_secs() < 20);
+    let whole = bytes.len();
+    for mark in [b"MSJB", b"MSJ2"] {
+        bytes.truncate(whole);
+        let mut fake = mark.to_vec();
+        fake.extend_from_slice(&(4u32 << 20).to_ne_bytes());
+        bytes.extend(fake.repeat(1 << 20));
+        fs::write(&file, &bytes).unwrap();
+        let started = std::time::Instant::now();
+        let (numbers, _, warnings) = read(&file).unwrap();
+        assert_eq!((numbers.len(), warnings.len()), (1, 1));
+        assert!(started.elapsed().as_secs() < 20);
+    }
 }

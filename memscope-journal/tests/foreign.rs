@@ -45,13 +45,13 @@ fn headers_of_others() {
     assert!(error.to_string().contains("was written on riscv64"));
 
     let mut newer = ours.clone();
-    newer[12..14].copy_from_slice(&2u16.to_ne_bytes());
+    newer[12..14].copy_from_slice(&3u16.to_ne_bytes());
     assert!(matches!(
         refused(&path, &newer),
         RecordingError::Newer {
             what: "format",
-            found: 2,
-            known: 1,
+            found: 3,
+            known: 2,
             ..
         }
     ));

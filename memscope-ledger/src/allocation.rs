@@ -10,9 +10,10 @@ use crate::group::{GroupKey, Membership};
 use crate::report::{DriverBytes, Holder, Space};
 use crate::scene::Scene;
 use crate::stacks::StackIndex;
+use serde::{Deserialize, Serialize};
 
 /// What kind of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Plain,
     Async,
@@ -21,7 +22,7 @@ pub(crate) enum Kind {
 }
 
 /// One live allocation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Allocation {
     pub(crate) kind: Kind,
     pub(crate) size: u64,

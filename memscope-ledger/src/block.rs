@@ -6,9 +6,10 @@ use crate::fast_hash::FastMap;
 use crate::group::Membership;
 use crate::stacks::StackIndex;
 use crate::totals::Sized;
+use serde::{Deserialize, Serialize};
 
 /// How we came to know a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Origin {
     /// It was seen to come, or to go.
     Seen,
@@ -19,7 +20,7 @@ pub(crate) enum Origin {
 }
 
 /// What a block of a reading is now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HeldState {
     Active,
     /// Freed by the program, still in use by a stream.
@@ -28,7 +29,7 @@ pub(crate) enum HeldState {
 }
 
 /// One block. Device addresses are unique in a process, so the address alone is the key.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Block {
     pub(crate) device: i32,
     /// Freed by the program, still in use by a stream.
@@ -59,7 +60,7 @@ impl Block {
 }
 
 /// What a thread's last pool event was: the next one may be the other half of the same call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Half {
     /// A trace entry for the block with this serial.
     Alloc { addr: u64, serial: u64 },
@@ -78,7 +79,7 @@ pub(crate) enum Half {
 }
 
 /// How sure the size of a freed block was when its trace entry came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FreedSize {
     /// Of a block that we knew, or told by the entry itself.
     Counted,

@@ -2,13 +2,14 @@
 //!
 //! Owns: the pairs of clock readings that came as events. Refuses: to read a clock.
 
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Pairs kept; the daemon reads a pair about once a minute, and old ones serve old trace entries.
 const KEPT: usize = 1024;
 
 /// Pairs of (boot, real) readings in the order they came.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Clock {
     pairs: VecDeque<(u64, u64)>,
 }

@@ -4,6 +4,7 @@
 
 use crate::event::{HalFacts, HalPage};
 use crate::report::{Component, DriverBytes, Holder};
+use serde::{Deserialize, Serialize};
 
 /// Who holds what the driver was told this about.
 pub(crate) fn told(hal: Option<HalFacts>) -> Option<(Holder, HalPage)> {
@@ -11,7 +12,7 @@ pub(crate) fn told(hal: Option<HalFacts>) -> Option<(Holder, HalPage)> {
 }
 
 /// Sums by component. There are a handful in a process, so a walk finds them faster than a map.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Components {
     rows: Vec<(Holder, HalPage, DriverBytes)>,
 }

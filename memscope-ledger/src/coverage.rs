@@ -8,12 +8,13 @@ use crate::event::{CoverageNote, Level};
 use crate::process::Process;
 use crate::report::{RegionPool, Source};
 use crate::words;
+use serde::{Deserialize, Serialize};
 
 /// Notes kept per process; codes are words of the daemon's, so this is never reached in earnest.
 const KEPT: usize = 256;
 
 /// Notes that came as events, in the order in which their codes came first.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Notes {
     notes: Vec<CoverageNote>,
 }

@@ -4,6 +4,7 @@
 //! recognised that calls nothing with a name (inference). Refuses: time.
 
 use crate::fast_hash::FastMap;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// How often a cycle must have been seen, the last one perhaps in part.
@@ -53,7 +54,7 @@ pub(crate) fn period<T: PartialEq>(sequence: &[T], quarters: usize) -> Option<us
 pub(crate) type Token = u64;
 
 /// The allocation that each cycle has once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Anchor {
     token: Token,
     /// Allocations in a cycle.
@@ -61,7 +62,7 @@ struct Anchor {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pattern {
     recent: VecDeque<Token>,
     /// The last two.

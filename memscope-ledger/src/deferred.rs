@@ -5,6 +5,7 @@
 
 use crate::event::{PoolReport, PoolTrace, TraceAction};
 use crate::fast_hash::FastMap;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Entries held for one allocator object.
@@ -13,7 +14,7 @@ const HELD: usize = 4096;
 const OBJECTS: usize = 256;
 
 /// One entry with its header.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Held {
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
@@ -21,7 +22,7 @@ pub(crate) struct Held {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Deferred {
     devices: FastMap<u64, i32>,
     held: FastMap<u64, VecDeque<Held>>,

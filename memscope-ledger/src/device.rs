@@ -15,9 +15,10 @@ use crate::series::Series;
 use crate::step_levels::StepLevels;
 use crate::totals::Totals;
 use crate::trace_ring::TraceRing;
+use serde::{Deserialize, Serialize};
 
 /// Counters of the framework's pool.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PoolDevice {
     /// Any pool event named this device.
     pub(crate) seen: bool,
@@ -49,7 +50,7 @@ pub(crate) struct PoolDevice {
 }
 
 /// What is kept of the readings of a device's pool.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Read {
     /// Readings taken over.
     pub(crate) count: u64,
@@ -70,7 +71,7 @@ pub(crate) struct Read {
 }
 
 /// Why a reading was not taken over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refusal {
     /// What happened since is not known without a hole.
     TooOld,
@@ -135,7 +136,7 @@ impl PoolDevice {
 }
 
 /// Counters of runtime and driver allocations.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DriverDevice {
     pub(crate) plain: DriverBytes,
     pub(crate) async_pool: DriverBytes,
@@ -196,7 +197,7 @@ impl DriverDevice {
 }
 
 /// One device.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Device {
     pub(crate) ordinal: Option<i32>,
     pub(crate) pool: PoolDevice,
@@ -210,7 +211,7 @@ pub(crate) struct Device {
 }
 
 /// All devices of a process. Few, so a walk finds them faster than a map.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Devices {
     rows: Vec<Device>,
     trace_entries: usize,

@@ -4,17 +4,19 @@
 
 use crate::report::Distribution;
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 /// Values above 2^50 (a pebibyte, 13 days in nanoseconds) are counted as that for the quantiles.
 const HIGHEST: u64 = 1 << 50;
 
 /// Counts values: exact minimum, maximum, mean and powers of two, quantiles within 1 %.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Recorder {
     inner: Option<Box<Inner>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Stored", into = "Stored")]
 struct Inner {
     count: u64,
     sum: u128,
@@ -36,6 +38,55 @@ impl Default for Inner {
             powers: [0; 65],
             quantiles: Histogram::new_with_bounds(1, HIGHEST, 2).ok(),
         }
+    }
+}
+
+/// An [`Inner`] as a checkpoint has it: the histogram as its values and their counts.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    count: u64,
+    /// The upper and the lower half of the sum.
+    sum: (u64, u64),
+    min: u64,
+    max: u64,
+    powers: Vec<u64>,
+    quantiles: Vec<(u64, u64)>,
+}
+
+impl From<Inner> for Stored {
+    fn from(inner: Inner) -> Stored {
+        let quantiles = inner.quantiles.iter().flat_map(Histogram::iter_recorded);
+        Stored {
+            count: inner.count,
+            sum: ((inner.sum >> 64) as u64, inner.sum as u64),
+            min: inner.min,
+            max: inner.max,
+            powers: inner.powers.to_vec(),
+            quantiles: quantiles
+                .map(|seen| (seen.value_iterated_to(), seen.count_at_value()))
+                .collect(),
+        }
+    }
+}
+
+impl From<Stored> for Inner {
+    fn from(stored: Stored) -> Inner {
+        let mut inner = Inner {
+            count: stored.count,
+            sum: u128::from(stored.sum.0) << 64 | u128::from(stored.sum.1),
+            min: stored.min,
+            max: stored.max,
+            ..Inner::default()
+        };
+        for (slot, count) in inner.powers.iter_mut().zip(stored.powers) {
+            *slot = count;
+        }
+        if let Some(histogram) = &mut inner.quantiles {
+            for (value, count) in stored.quantiles {
+                histogram.saturating_record_n(value.clamp(1, HIGHEST), count);
+            }
+        }
+        inner
     }
 }
 

@@ -10,6 +10,7 @@ use crate::host::Host;
 use crate::report::Failure;
 use crate::scene::Scene;
 use crate::vmm::Vmm;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ const FAILURE_KINDS: usize = 1024;
 const OVERTAKEN: usize = 4096;
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Driver {
     live: BTreeMap<u64, Allocation>,
     /// Those that the pool is not known to use. While there are none, no pool block has to look

@@ -563,7 +563,7 @@ pub enum TraceAction {
 }
 
 /// One entry of PyTorch's allocator trace (`DeviceCachingAllocator::record_trace`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolTrace {
     /// Action.
     pub action: TraceAction,

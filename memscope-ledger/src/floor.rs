@@ -6,13 +6,15 @@
 //! time. Where the clock counts steps, "time" is their number, and a nanosecond is one of them. Refuses: to judge; see
 //! `verdict` and `trend`.
 
+use serde::{Deserialize, Serialize};
+
 /// Windows of time in use at most.
 const WINDOWS: u64 = 64;
 /// Windows of steps in use at most: a growth that began a tenth of the way back is seen.
 const STEP_WINDOWS: u64 = 128;
 
 /// Which window a moment is in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct WindowClock {
     start_ns: u64,
     width_ns: u64,
@@ -90,7 +92,7 @@ impl WindowClock {
 }
 
 /// One group's minima.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Floor {
     live: u32,
     /// Lowest count in the current window.

@@ -9,9 +9,10 @@ use crate::fast_hash::FastMap;
 use crate::floor::{Floor, WindowClock};
 use crate::report::Space;
 use crate::stacks::StackIndex;
+use serde::{Deserialize, Serialize};
 
 /// What the blocks of a group share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct GroupKey {
     pub(crate) device: Option<i32>,
     /// What kind of memory.
@@ -23,7 +24,7 @@ pub(crate) struct GroupKey {
 }
 
 /// What the blocks of a class share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct ClassKey {
     pub(crate) device: Option<i32>,
     pub(crate) space: Space,
@@ -32,7 +33,7 @@ pub(crate) struct ClassKey {
 }
 
 /// What the blocks of a stack share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct StackKey {
     pub(crate) device: Option<i32>,
     pub(crate) space: Space,
@@ -43,7 +44,7 @@ pub(crate) struct StackKey {
 pub(crate) const UNIT: u64 = 512;
 
 /// All that one stack allocated, whatever the sizes: what is allocated anew and a little larger each time grows in bytes only.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct OfStack {
     pub(crate) key: StackKey,
     pub(crate) floor: Floor,
@@ -52,7 +53,7 @@ pub(crate) struct OfStack {
 }
 
 /// A block's place; given back when the block goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Membership {
     /// `NONE` when there was no room for another group.
     exact: u32,
@@ -92,7 +93,7 @@ impl Membership {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Group {
     pub(crate) key: GroupKey,
     pub(crate) class: u32,
@@ -104,7 +105,7 @@ pub(crate) struct Group {
     touched_ns: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Class {
     pub(crate) key: ClassKey,
     pub(crate) floor: Floor,
@@ -113,7 +114,7 @@ pub(crate) struct Class {
 }
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Groups {
     clock: WindowClock,
     /// Counts the ends of steps.

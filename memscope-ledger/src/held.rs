@@ -7,9 +7,10 @@ use crate::block::HeldState;
 use crate::event::TraceAction;
 use crate::reading::Reading;
 use crate::trace_ring::Entry;
+use serde::{Deserialize, Serialize};
 
 /// One block of a reading.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct HeldBlock {
     pub(crate) addr: u64,
     pub(crate) rounded: u64,

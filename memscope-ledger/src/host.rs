@@ -10,9 +10,10 @@ use crate::group::{GroupKey, Membership};
 use crate::report::{Component, DriverBytes, Space};
 use crate::scene::Scene;
 use crate::stacks::StackIndex;
+use serde::{Deserialize, Serialize};
 
 /// One allocation of the runtime.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Pinned {
     pub(crate) size: u64,
     /// What Ascend's driver was told about it.
@@ -22,7 +23,7 @@ pub(crate) struct Pinned {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Host {
     allocated: FastMap<u64, Pinned>,
     registered: FastMap<u64, u64>,

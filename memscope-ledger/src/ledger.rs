@@ -4,9 +4,7 @@
 //! to answer for a process that it was never told of.
 
 use crate::clock::Clock;
-use crate::event::{
-    Body, CodeName, Event, Level, NativeName, ProcessFacts, ProcessHandle, StackRef,
-};
+use crate::event::{Body, CodeName, Event, Level, ProcessFacts, ProcessHandle, StackRef};
 use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
@@ -14,9 +12,10 @@ use crate::report::{
     ProcessState, ProcessSummary, SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
 };
 use crate::{fluctuation, gauge, leaks, snapshot, stack_report, stats, step_report};
+use serde::{Deserialize, Serialize};
 
 /// How much is kept.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LedgerConfig {
     /// Entries of the allocator trace kept per device.
     pub trace_entries: usize,
@@ -54,12 +53,18 @@ pub struct Kept {
     pub allocations: usize,
     /// Groups watched.
     pub groups: usize,
+    /// Identities of stacks, of which each stack may have several.
+    pub identities: usize,
     /// Entries of allocator traces that are shown (at least 65,536 a device are kept, for readings).
     pub trace_entries: usize,
 }
 
 /// All state of all traced processes. See the crate's documentation.
-#[derive(Clone, Debug)]
+///
+/// It can be written with `serde` and read again ([`Ledger::restored`]): what is read answers and goes on exactly as what was
+/// written. That is a checkpoint of the journal. A field that is added to any state must have `#[serde(default)]` if
+/// checkpoints without it are to be read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ledger {
     config: LedgerConfig,
     processes: FastMap<ProcessHandle, Process>,
@@ -67,6 +72,8 @@ pub struct Ledger {
     order: Vec<ProcessHandle>,
     clock: Clock,
     ignored: u64,
+    /// Time of the newest event.
+    last_ns: u64,
 }
 
 impl Ledger {
@@ -78,11 +85,35 @@ impl Ledger {
             order: Vec::new(),
             clock: Clock::default(),
             ignored: 0,
+            last_ns: 0,
+        }
+    }
+
+    /// Makes a ledger that was read from a checkpoint complete: what follows from the rest is not stored.
+    pub fn restored(mut self) -> Ledger {
+        for process in self.processes.values_mut() {
+            process.stacks.index_contents();
+        }
+        self
+    }
+
+    /// Now and then writes the state and goes on with what is read again.
+    #[cfg(feature = "checkpoint-between-events")]
+    fn pass_through_checkpoint(&mut self) {
+        let events: u64 = self.processes.values().map(|process| process.events).sum();
+        if events < 64 || events.is_multiple_of(509) {
+            let written = rmp_serde::to_vec_named(self).unwrap_or_default();
+            let read: Result<Ledger, _> = rmp_serde::from_slice(&written);
+            assert!(read.is_ok(), "a checkpoint cannot be read: {read:?}");
+            *self = read.map_or_else(|_| self.clone(), Ledger::restored);
         }
     }
 
     /// Takes one event. Events of unknown or ended processes change nothing and are counted.
     pub fn apply(&mut self, event: &Event) {
+        #[cfg(feature = "checkpoint-between-events")]
+        self.pass_through_checkpoint();
+        self.last_ns = self.last_ns.max(event.time_ns);
         if let Body::Clock { unix_ns } = event.body {
             self.clock.note(event.time_ns, unix_ns);
             if event.process == ProcessHandle(0) {
@@ -173,11 +204,6 @@ impl Ledger {
         self.processes.get(&p)?.stacks.name_at(code)
     }
 
-    /// What was told of an address of compiled code.
-    pub fn native_name(&self, p: ProcessHandle, address: u64) -> Option<&NativeName> {
-        self.processes.get(&p)?.stacks.native_at(address)
-    }
-
     /// Which code object an address names now, if it is in a stack.
     pub fn code_sighting(&self, p: ProcessHandle, code: u64) -> Option<u32> {
         self.processes.get(&p)?.stacks.sighting_at(code)
@@ -262,6 +288,11 @@ impl Ledger {
         gone
     }
 
+    /// Boot time of the newest event, nanoseconds.
+    pub fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
     /// Nanoseconds since 1970 at a boot time, by the clock pairs seen; 0 before the first.
     pub fn unix_ns(&self, boot_ns: u64) -> u64 {
         self.clock.unix_ns(boot_ns)
@@ -277,6 +308,7 @@ impl Ledger {
             rooms: process.devices.iter().map(|row| row.pool.rooms.len()).sum(),
             allocations: process.driver.kept() + process.regions.kept(),
             groups: process.groups.len(),
+            identities: process.stacks.identities(),
             trace_entries: process.devices.iter().map(|row| row.pool.ring.len()).sum(),
         })
     }

@@ -4,13 +4,14 @@
 //! guess what was in them.
 
 use crate::report::Gap;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Gaps kept.
 const KEPT: usize = 64;
 
 /// Loss of one process.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Loss {
     /// Highest count heard of.
     told: u64,

@@ -22,12 +22,13 @@ use crate::stacks::StackIndex;
 use crate::suspects::Suspects;
 use crate::totals::{Sized, least_rounded};
 use crate::trace_ring::Entry;
+use serde::{Deserialize, Serialize};
 
 /// Threads whose last event is remembered. With more of them than this, a pair may be missed.
 const THREADS: usize = 16_384;
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pool {
     pub(crate) blocks: Blocks,
     pub(crate) halves: FastMap<u32, Half>,

@@ -21,12 +21,13 @@ use crate::report::{AsOf, ProcessState, ProcessSummary, RegionPool, Source};
 use crate::scene::Scene;
 use crate::stacks::Stacks;
 use crate::steps::{Steps, Turn};
+use serde::{Deserialize, Serialize};
 
 /// Children remembered by pid, for the coverage note.
 const CHILDREN: usize = 16;
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) handle: ProcessHandle,
     pub(crate) facts: ProcessFacts,

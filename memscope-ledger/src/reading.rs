@@ -4,6 +4,7 @@
 //! and readings too large to be of this world: such a reading is dropped whole, and counted.
 
 use crate::event::{HeldPart, HeldSegment};
+use serde::{Deserialize, Serialize};
 
 /// Readings under way at one time: one per device.
 const DEVICES: usize = 64;
@@ -11,7 +12,7 @@ const DEVICES: usize = 64;
 const MOST: usize = 1 << 21;
 
 /// A whole reading.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reading {
     pub(crate) at_ns: u64,
     pub(crate) device: i32,
@@ -30,7 +31,7 @@ pub(crate) struct Taken {
     pub(crate) complete: Option<Reading>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Begun {
     next: u32,
     parts: u32,
@@ -40,7 +41,7 @@ struct Begun {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Readings {
     begun: Vec<Begun>,
     /// The last reading that was dropped, so that its other parts do not count again.

@@ -6,6 +6,7 @@
 use crate::event::{Domain, Region, RegionChange};
 use crate::fast_hash::FastMap;
 use crate::report::{RegionPool, RegionsOnDevice};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ const AT_ONE: usize = 64;
 const GLOBAL: &str = "global";
 
 /// What the name of a domain says about how its pool speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Speaker {
     /// torch_npu's caching allocator.
     Caching,
@@ -54,7 +55,7 @@ impl Speaker {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Live {
     ptr: u64,
     size: u64,
@@ -63,7 +64,7 @@ struct Live {
     heap: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Heap {
     ptr: u64,
     size: u64,
@@ -71,7 +72,7 @@ struct Heap {
 }
 
 /// One domain.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Pool {
     last: u64,
     live: FastMap<u64, Live>,
@@ -106,7 +107,7 @@ pub struct RegionStep {
 pub type Told<'a> = dyn FnMut(RegionStep) + 'a;
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RegionBook {
     names: FastMap<u64, Arc<str>>,
     /// Names of domains that were made without a handle.

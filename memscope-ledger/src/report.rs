@@ -8,6 +8,7 @@ mod steps;
 
 pub use component::{Component, Holder};
 pub use region::{RegionPool, RegionsOnDevice};
+use serde::{Deserialize, Serialize};
 pub use steps::*;
 
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub struct AsOf {
 }
 
 /// Where a process stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProcessState {
     /// Probes are live.
     Attached,
@@ -51,7 +52,7 @@ pub enum Source {
 }
 
 /// What kind of memory a group of blocks is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Space {
     /// Blocks of the framework's pool.
     Pool,
@@ -109,7 +110,7 @@ pub enum Baseline {
 }
 
 /// An interval in which records were lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     /// Time of the last record before it.
     pub from_ns: u64,
@@ -154,7 +155,7 @@ pub struct Failure {
 }
 
 /// Counts of one kind of driver-level memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverBytes {
     /// Live allocations.
     pub count: u64,
@@ -551,7 +552,7 @@ pub struct Stack {
 }
 
 /// Blocks and their bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// How many.
     pub count: u64,

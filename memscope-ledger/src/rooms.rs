@@ -14,17 +14,18 @@ use crate::fast_hash::FastMap;
 use crate::segment::Segments;
 use crate::totals::least_rounded;
 use crate::trace_ring::Entry;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Free room from here, and the bytes asked for at its last use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Room {
     start: u64,
     requested: u64,
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Rooms {
     /// By their ends, as blocks are handed out from the beginning; apart from one another.
     free: BTreeMap<u64, Room>,

@@ -5,13 +5,14 @@
 
 use crate::event::TraceAction;
 use crate::trace_ring::Entry;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What a pool of small blocks maps at a time (`kSmallBuffer`).
 const SMALL_CHUNK: u64 = 2 << 20;
 
 /// One contiguous range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Segment {
     pub(crate) addr: u64,
     pub(crate) size: u64,
@@ -32,7 +33,7 @@ impl Segment {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Segments {
     ranges: BTreeMap<u64, Segment>,
 }

@@ -4,13 +4,14 @@
 //! covers twice the time. Refuses: single events.
 
 use crate::report::Interval;
+use serde::{Deserialize, Serialize};
 
 /// Buckets kept.
 const BUCKETS: usize = 512;
 /// Width of the first buckets.
 const FIRST_WIDTH_NS: u64 = 1_000_000;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Bucket {
     min_allocated: u64,
     max_allocated: u64,
@@ -52,7 +53,7 @@ impl Bucket {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Series {
     start_ns: u64,
     width_ns: u64,

@@ -8,6 +8,7 @@
 use crate::event::{Body, CodeName, NativeName, StackRef, StackSeen};
 use crate::fast_hash::FastMap;
 use crate::report::{Frame, FrameKind, Stack, Tally};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -61,23 +62,37 @@ fn weight(index: StackIndex, bytes: u64) -> Option<Tally> {
 const MOST: usize = 1 << 18;
 /// Most code objects.
 const MOST_CODES: usize = 1 << 20;
+/// Deaths of code objects for which an identity is still known: an event whose stack was walked before a death may come behind it.
+const DEATHS_REMEMBERED: u64 = 64;
+/// Identities that are kept in any case before old ones are looked for.
+const FEW_IDENTITIES: usize = 1 << 12;
 /// Most of them that have died and wait for their names.
 const MOST_DEAD: usize = 1 << 16;
 
 /// A code object from its first sight in a stack to its death.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Code {
     name: Option<CodeName>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Held {
     content: Arc<Content>,
     truncated: bool,
+    /// Another sight of the same content is this stack: it is found by its content.
+    shared: bool,
+}
+
+/// What an identity of the programs' stands for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Identity {
+    index: StackIndex,
+    /// Code objects that had died when it was seen. With each death the programs give all stacks other identities.
+    deaths: u64,
 }
 
 /// What makes two stacks the same.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Content {
     /// Sighting and instruction of each frame of Python code, innermost first.
     frames: Vec<(u32, u64)>,
@@ -88,7 +103,7 @@ struct Content {
 }
 
 /// What one stack allocated on one device.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Sums {
     pub(crate) live: Tally,
     pub(crate) allocated: Tally,
@@ -98,14 +113,14 @@ pub(crate) struct Sums {
     peak: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Peak {
     bytes: u64,
     number: u64,
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Stacks {
     codes: Vec<Code>,
     /// The sighting that an address names now.
@@ -113,10 +128,14 @@ pub(crate) struct Stacks {
     /// Sightings that have died, by the number of that event, until their name is told.
     dead: FastMap<u64, u32>,
     held: Vec<Held>,
+    /// Follows from `held`: a checkpoint does not have it.
+    #[serde(skip)]
     by_content: HashMap<Arc<Content>, StackIndex>,
     /// Names of compiled code by address.
     natives: FastMap<u64, Arc<NativeName>>,
-    by_identity: FastMap<u64, StackIndex>,
+    by_identity: FastMap<u64, Identity>,
+    /// How many identities were left when old ones were last forgotten.
+    identities_left: usize,
     sums: FastMap<(Option<i32>, StackIndex), Sums>,
     peaks: FastMap<Option<i32>, Peak>,
     /// Events whose stack never came, or found no room.
@@ -149,6 +168,7 @@ impl Stacks {
                 self.held.push(Held {
                     content: Arc::clone(&content),
                     truncated: seen.truncated,
+                    shared: !seen.unfinished,
                 });
                 if !seen.unfinished {
                     self.by_content.insert(content, index);
@@ -156,7 +176,33 @@ impl Stacks {
                 index
             }
         };
-        self.by_identity.insert(seen.id, index);
+        let deaths = self.deaths;
+        self.by_identity.insert(seen.id, Identity { index, deaths });
+    }
+
+    /// Finds stacks by their content again after a checkpoint was read.
+    pub(crate) fn index_contents(&mut self) {
+        self.by_content = (KINDS..)
+            .zip(&self.held)
+            .filter(|(_, held)| held.shared)
+            .map(|(index, held)| (Arc::clone(&held.content), index))
+            .collect();
+    }
+
+    /// Forgets identities that the programs gave up many deaths ago, once there are twice as many as were left the last time.
+    fn forget_identities(&mut self) {
+        if self.by_identity.len() < FEW_IDENTITIES.max(self.identities_left * 2) {
+            return;
+        }
+        let deaths = self.deaths;
+        self.by_identity
+            .retain(|_, identity| deaths - identity.deaths <= DEATHS_REMEMBERED);
+        self.identities_left = self.by_identity.len();
+    }
+
+    /// How many identities are known.
+    pub(crate) fn identities(&self) -> usize {
+        self.by_identity.len()
     }
 
     /// Whether this tells the outer frames of compiled code of a stack that is there. Its Python frames stay: code
@@ -165,9 +211,9 @@ impl Stacks {
         if !seen.completes {
             return false;
         }
-        let index = self.by_identity.get(&seen.id);
-        if let Some(held) = index
-            .and_then(|index| index.checked_sub(KINDS))
+        let identity = self.by_identity.get(&seen.id);
+        if let Some(held) = identity
+            .and_then(|identity| identity.index.checked_sub(KINDS))
             .and_then(|place| self.held.get_mut(place as usize))
         {
             held.content = Arc::new(Content {
@@ -184,11 +230,6 @@ impl Stacks {
         if self.natives.len() < MOST_CODES || self.natives.contains_key(&name.address) {
             self.natives.insert(name.address, Arc::new(name.clone()));
         }
-    }
-
-    /// What was told of an address of compiled code.
-    pub(crate) fn native_at(&self, address: u64) -> Option<&NativeName> {
-        self.natives.get(&address).map(Arc::as_ref)
     }
 
     fn sighting(&mut self, address: u64) -> u32 {
@@ -260,6 +301,7 @@ impl Stacks {
     /// A code object died, by this event: its address may come to name another one.
     pub(crate) fn died(&mut self, address: u64, event: u64) {
         self.deaths += 1;
+        self.forget_identities();
         if let Some(sighting) = self.current.remove(&address)
             && self.dead.len() < MOST_DEAD
         {
@@ -276,7 +318,7 @@ impl Stacks {
             StackRef::Busy => BUSY,
             StackRef::NotSampled => return NOT_SAMPLED,
             StackRef::Id(id) => match self.by_identity.get(&id) {
-                Some(index) => *index,
+                Some(identity) => identity.index,
                 None => {
                     self.lost += 1;
                     LOST
@@ -391,7 +433,7 @@ impl Stacks {
         };
         self.by_identity
             .get(&id)
-            .map(|index| self.frames_of(*index))
+            .map(|identity| self.frames_of(identity.index))
             .unwrap_or_default()
     }
 

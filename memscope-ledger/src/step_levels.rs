@@ -3,8 +3,10 @@
 //! Owns: the levels between two ends of steps. Only the levels after events count, as in msMemScope's gap analysis: a step
 //! in which nothing happens has none. Refuses: to know which step it is.
 
+use serde::{Deserialize, Serialize};
+
 /// See the module.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StepLevels {
     /// Events that named a level.
     events: u64,

@@ -13,6 +13,7 @@ use crate::report::StepSource;
 use crate::stacks::{StackIndex, Stacks};
 use crate::step_levels::StepLevels;
 use crate::survivors::Survivors;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ const KEYS: usize = 64;
 const STEP_RANGE: &str = "step start";
 
 /// One line that tells of steps.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Key {
     pub(crate) name: Arc<str>,
     pub(crate) stack: StackIndex,
@@ -35,7 +36,7 @@ pub(crate) struct Key {
 }
 
 /// The levels of one step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     /// The step's number, from 1.
     pub(crate) step: u64,
@@ -48,7 +49,7 @@ pub(crate) struct Row {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Steps {
     pub(crate) source: StepSource,
     pub(crate) keys: Vec<Key>,

@@ -5,6 +5,7 @@
 //! and S - A is at least 1. Once found it stays in the list, even if it goes later. Refuses: a verdict; see `trend`.
 
 use crate::block::Blocks;
+use serde::{Deserialize, Serialize};
 
 /// Survivors kept one by one; further ones are counted.
 const MOST: usize = 100_000;
@@ -13,7 +14,7 @@ const MOST: usize = 100_000;
 const WAITING: usize = 1 << 20;
 
 /// A block that waits for the end of a later step than its own.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Came {
     step: u64,
     addr: u64,
@@ -22,7 +23,7 @@ struct Came {
 }
 
 /// A block that was still there at the end of a later step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survivor {
     /// Ordinal of its device.
     pub device: i32,
@@ -37,7 +38,7 @@ pub struct Survivor {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Survivors {
     /// In the order in which they came.
     waiting: Vec<Came>,

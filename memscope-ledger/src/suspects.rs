@@ -4,10 +4,11 @@
 //! them proves that it is gone. Without this, every loss would leave blocks that live for ever in
 //! our books and look like a leak. Refuses: to judge without such proof.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Suspects {
     /// Whether anything was ever lost; before that nothing is kept.
     armed: bool,

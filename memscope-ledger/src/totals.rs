@@ -8,6 +8,8 @@
 //! rest. `base` is signed: after a loss, `known` may still hold blocks that went unseen, and then
 //! the difference is negative until they are found. What readers see of it is never below zero.
 
+use serde::{Deserialize, Serialize};
+
 /// A rounded size that differs from the request by more than this is no rounding: the large pool
 /// keeps remainders of up to 1 MiB, power-of-two divisions can add as much as the request itself.
 const LARGEST_ROUNDING: u64 = 2 << 20;
@@ -26,7 +28,7 @@ pub(crate) struct Settled {
 }
 
 /// Whether a block's rounded size is known, or in which round its stand-in was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sized(u32);
 
 impl Sized {
@@ -35,7 +37,7 @@ impl Sized {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Totals {
     /// Total minus known blocks; `None` until a total was seen (or nothing was missed).
     base: Option<i64>,

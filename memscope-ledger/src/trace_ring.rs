@@ -7,13 +7,14 @@
 
 use crate::event::TraceAction;
 use crate::stacks::StackIndex;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Entries kept at least, for readings that come late.
 const RECENT: usize = 65_536;
 
 /// One entry as kept. The device is the ring's, the pool an index into the ring's table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Kept {
     addr: u64,
     size: u64,
@@ -46,7 +47,7 @@ pub(crate) struct Entry {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TraceRing {
     limit: usize,
     entries: VecDeque<Kept>,

@@ -12,15 +12,16 @@ use crate::event::HalFacts;
 use crate::fast_hash::FastMap;
 use crate::report::DriverBytes;
 use crate::scene::Scene;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Memory {
     Own(Allocation),
     Imported { device: Option<i32>, size: u64 },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Physical {
     memory: Memory,
     references: u32,
@@ -28,7 +29,7 @@ struct Physical {
 }
 
 /// One mapped range.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Mapping {
     size: u64,
     /// `None`: of memory from before the attach.
@@ -36,7 +37,7 @@ struct Mapping {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Vmm {
     physicals: FastMap<u64, Physical>,
     last_number: u64,
@@ -52,7 +53,7 @@ pub(crate) struct Vmm {
 }
 
 /// A mapped range of known memory, for the snapshot.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct MappedRange {
     pub(crate) addr: u64,
     pub(crate) size: u64,

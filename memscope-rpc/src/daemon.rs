@@ -359,6 +359,8 @@ pub struct JournalStatus {
     pub refused_records: u64,
     /// What is wrong with it.
     pub problem: Option<String>,
+    /// The first moment that can be asked for, nanoseconds since 1970.
+    pub known_from_unix_ns: Option<u64>,
 }
 
 /// What the journal does.

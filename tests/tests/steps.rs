@@ -345,29 +345,26 @@ fn a_recording_answers_as_the_daemon_did() {
     }
 }
 
-/// Of each batch of a recording where it ends and the number of its last record: 128 bytes of
-/// header for a segment; 32 for a batch, with its length at 4, its records' count at 12 and the
-/// first one's number at 16. A segment begins with a batch of repeated records, which have none.
+/// Of each batch of a recording where it ends and the number of its last record: a segment has 128 bytes of header, with the length
+/// of its checkpoint at 112; a batch has 40, with the length of what is stored at 4, its records' count at 12 and the
+/// first one's number at 16.
 fn batches(file: &[u8]) -> Vec<(usize, u64)> {
     let mut found: Vec<(usize, u64)> = Vec::new();
     let mut at = 0;
     while at < file.len() {
-        if &file[at..at + 8] == b"memscope" {
-            at += 128;
-            continue;
-        }
-        assert_eq!(&file[at..at + 4], b"MSJB", "at {at}");
         let field = |from: usize, to: usize| {
             let mut bytes = [0; 8];
             bytes[..to - from].copy_from_slice(&file[at + from..at + to]);
             u64::from_le_bytes(bytes)
         };
-        let first = field(16, 24);
-        if let Some(before) = found.last_mut() {
-            before.1 = first - 1;
+        if &file[at..at + 8] == b"memscope" {
+            at += 128 + field(112, 120) as usize;
+            continue;
         }
+        assert_eq!(&file[at..at + 4], b"MSJ2", "at {at}");
+        let first = field(16, 24);
         let count = field(12, 16);
-        at += 32 + field(4, 8) as usize;
+        at += 40 + field(4, 8) as usize;
         found.push((at, first + count - 1));
     }
     found

@@ -45,6 +45,9 @@ pub(crate) fn status(answer: &v1::StatusResponse) -> String {
                 plain(&journal.path)
             ),
         ));
+        if let Some(from) = journal.known_from_unix_ns {
+            rows.push(("moments", format!("from {} on", moment(from))));
+        }
         if journal.refused_records > 0 {
             rows.push((
                 "not kept",

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use memscope_common::KIND_STACK_COPY;
 use memscope_decode::{Outcome, RecordReader};
+use memscope_journal::{Folded, Journal, leading};
 use memscope_ledger::event::{Body, Event};
 use memscope_rpc::EventItem;
 
@@ -47,16 +48,39 @@ impl Keeper {
         drained
     }
 
-    /// Journals whole records and applies them.
-    pub(super) fn take(&mut self, records: &[u8]) {
+    /// Journals whole records and applies them, a piece at a time: a segment of the journal begins with the state that all
+    /// records before it have come to.
+    pub(super) fn take(&mut self, mut records: &[u8]) {
+        let most = self
+            .journal
+            .as_ref()
+            .map_or(usize::MAX, Journal::most_bytes);
+        while !records.is_empty() {
+            let piece = if records.len() <= most {
+                records
+            } else {
+                leading(records, most)
+            };
+            // Bytes that are no record are counted below.
+            let piece = if piece.is_empty() { records } else { piece };
+            records = records.get(piece.len()..).unwrap_or_default();
+            self.take_piece(piece);
+        }
+    }
+
+    fn take_piece(&mut self, records: &[u8]) {
         let position = self.ring.as_ref().map_or(0, Ring::consumer_position);
-        if let Some(journal) = &mut self.journal
-            && let Err(error) = journal.append(records, position)
-        {
-            let text = crate::error_chain(&error);
-            tracing::error!(error = %text, "the journal has stopped; tracing goes on without it");
-            self.journal_full = matches!(error, memscope_journal::JournalError::NoSpace { .. });
-            self.journal_problem = Some(text);
+        if let Some(journal) = &mut self.journal {
+            let state = Folded {
+                decoder: &self.decoder,
+                ledger: &self.ledger,
+            };
+            if let Err(error) = journal.append(records, position, Some(state)) {
+                let text = crate::error_chain(&error);
+                tracing::error!(error = %text, "the journal has stopped; tracing goes on without it");
+                self.journal_full = matches!(error, memscope_journal::JournalError::NoSpace { .. });
+                self.journal_problem = Some(text);
+            }
         }
         for record in RecordReader::new(records) {
             match record {
@@ -130,6 +154,17 @@ impl Keeper {
         }
     }
 
+    /// Says so if the journal has no room for a checkpoint.
+    fn too_small(&self) -> Option<String> {
+        let too_small = self.journal.as_ref()?.too_small()?;
+        Some(format!(
+            "the journal is too small for what the traced processes hold (a checkpoint takes {} MiB): moments that have passed \
+             cannot be asked for; --journal-mib {} of memscoped is enough",
+            too_small.checkpoint_bytes.div_ceil(1 << 20),
+            too_small.needed_bytes.div_ceil(1 << 20),
+        ))
+    }
+
     pub(super) fn status(&self) -> KeeperStatus {
         let mut drops: Vec<(String, u64)> = self
             .skipped
@@ -153,7 +188,7 @@ impl Keeper {
             journal_dir: dir,
             journal_dropped: dropped,
             journal_sequence: sequence,
-            journal_problem: self.journal_problem.clone(),
+            journal_problem: self.journal_problem.clone().or_else(|| self.too_small()),
             journal_full: self.journal_full,
             epoch: self.epoch,
             ring_bytes: self.ring.as_ref().map(Ring::capacity),

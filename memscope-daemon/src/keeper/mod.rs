@@ -79,8 +79,6 @@ pub struct Keeper {
     naming: naming::Naming,
     native: native::Natives,
     findings: findings::Findings,
-    /// Site definitions and facts that a new journal segment repeats.
-    preamble: Vec<(ProcessHandle, Vec<u8>)>,
     /// Records read, and those of no use by cause.
     records: u64,
     skipped: HashMap<&'static str, u64>,
@@ -126,7 +124,6 @@ impl Keeper {
             naming: naming::Naming::default(),
             native: native::Natives::default(),
             findings: findings::Findings::default(),
-            preamble: Vec::new(),
             records: 0,
             skipped: HashMap::new(),
             batch: Vec::new(),
@@ -218,22 +215,11 @@ impl Keeper {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Append { process, record } => {
-                self.append(process, &record);
-                if !matches!(
-                    record,
-                    DaemonRecord::Held(_)
-                        | DaemonRecord::DeviceTotal(_)
-                        | DaemonRecord::ReadingCost(_)
-                ) {
-                    self.set_preamble();
-                }
-            }
+            Command::Append { process, record } => self.append(process, &record),
             Command::Define { records, done } => {
                 for record in records {
                     self.append(ProcessHandle(0), &record);
                 }
-                self.set_preamble();
                 // Nobody waiting any more is no fault.
                 let _ = done.send(());
             }
@@ -285,7 +271,6 @@ impl Keeper {
                 self.calibrating.remove(&process);
                 self.native.forget(process);
                 self.findings.forget(process);
-                self.preamble.retain(|(owner, _)| *owner != process);
                 // Nobody waiting any more is no fault.
                 let _ = done.send(());
             }
@@ -366,10 +351,10 @@ impl Keeper {
         let (boot_ns, unix_ns) = clock::pair();
         let record = DaemonRecord::Clock { unix_ns };
         self.write(ProcessHandle(0), boot_ns, &record);
-        for process in self.ledger.expire(now) {
-            self.preamble.retain(|(owner, _)| *owner != process);
+        self.ledger.expire(now);
+        if let Some(journal) = &mut self.journal {
+            journal.set_clock(memscope_journal::ClockPair { boot_ns, unix_ns });
         }
-        self.set_preamble();
         self.end_triggers();
     }
 
@@ -402,58 +387,7 @@ impl Keeper {
                 return;
             }
         };
-        self.remember(process, record, &bytes);
         self.take(&bytes);
-    }
-
-    /// Keeps what a new segment of the journal must repeat to be read alone.
-    fn remember(&mut self, process: ProcessHandle, record: &DaemonRecord, bytes: &[u8]) {
-        match record {
-            DaemonRecord::SiteDefined(_)
-            | DaemonRecord::Attached(_)
-            | DaemonRecord::Placed(_)
-            | DaemonRecord::Backend(_)
-            | DaemonRecord::Coverage(_) => {
-                self.preamble.push((process, bytes.to_vec()));
-            }
-            DaemonRecord::Allocator(_) => {
-                // The newest one stands for all.
-                self.preamble.retain(|(owner, b)| {
-                    *owner != process || !is_kind(b, memscope_decode::KIND_ALLOCATOR)
-                });
-                self.preamble.push((process, bytes.to_vec()));
-            }
-            DaemonRecord::Clock { .. } => {
-                self.preamble
-                    .retain(|(_, b)| !is_kind(b, memscope_decode::KIND_CLOCK));
-                self.preamble.push((process, bytes.to_vec()));
-            }
-            DaemonRecord::Exited | DaemonRecord::Replaced | DaemonRecord::Detached => {
-                self.preamble.retain(|(owner, _)| *owner != process);
-            }
-            // A reading is too large to be repeated: a journal whose beginning is gone says so.
-            DaemonRecord::Held(_)
-            | DaemonRecord::DeviceTotal(_)
-            | DaemonRecord::ReadingCost(_)
-            | DaemonRecord::Lost
-            | DaemonRecord::Mark(_)
-            | DaemonRecord::Finding(_)
-            | DaemonRecord::Launches { .. }
-            | DaemonRecord::Code(_)
-            | DaemonRecord::Stack(_)
-            | DaemonRecord::Native(_) => {}
-        }
-    }
-
-    fn set_preamble(&mut self) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        let (boot_ns, unix_ns) = clock::pair();
-        journal.set_clock(memscope_journal::ClockPair { boot_ns, unix_ns });
-        if let Err(error) = journal.set_preamble(self.preamble.iter().map(|(_, b)| b)) {
-            tracing::warn!(%error, "later journal segments will not stand alone");
-        }
     }
 }
 

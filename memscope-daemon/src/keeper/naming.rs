@@ -3,14 +3,10 @@
 //! A code object may be freed and another one made in its place at any time. So one is read at once when
 //! it is first seen, and the reading counts only if no record of its death came before the reading
 //! was over; if one did, what the programs kept of it at its death is its name.
-//!
-//! A segment of the journal must be readable without those before it: when one begins, every stack is
-//! sent again at its next sight, and every name is told again with it.
 
 use std::collections::HashSet;
 
 use memscope_decode::{DaemonRecord, dying_code};
-use memscope_journal::Journal;
 use memscope_ledger::event::{CodeName, Event, ProcessHandle, StackSeen};
 
 use super::Keeper;
@@ -22,10 +18,6 @@ pub(super) struct Naming {
     dying: Vec<(ProcessHandle, CodeName)>,
     /// Names are being appended: what that turns up waits for the next round.
     busy: bool,
-    /// Code objects that the journal's segment at hand has named.
-    told: HashSet<(ProcessHandle, u32)>,
-    /// Segments when that was begun.
-    segments: u64,
 }
 
 /// Rounds in which naming turns up more to name; the rest waits for the next records.
@@ -59,28 +51,11 @@ impl Keeper {
         }
     }
 
-    /// Has everything told again that a new segment of the journal needs.
-    fn begin_segment(&mut self) {
-        let segments = self.journal.as_ref().map_or(0, Journal::segments);
-        if segments == self.naming.segments {
-            return;
-        }
-        self.naming.segments = segments;
-        self.naming.told.clear();
-        self.native.begin_segment();
-        for watched in self.watched.values() {
-            if watched.names.is_some() || watched.native.is_some() {
-                watched.slot.resend_stacks();
-            }
-        }
-    }
-
     /// Names what has come to be named.
     pub(super) fn name_code(&mut self) {
         if self.naming.busy {
             return;
         }
-        self.begin_segment();
         self.naming.busy = true;
         for _ in 0..ROUNDS {
             let dying = std::mem::take(&mut self.naming.dying);
@@ -92,27 +67,28 @@ impl Keeper {
                 self.append(process, &DaemonRecord::Code(name));
             }
             let mut found: Vec<(ProcessHandle, u32, CodeName)> = Vec::new();
+            let mut looked_at = HashSet::new();
             for (process, seen) in stacks {
-                self.read_names(process, &seen, &mut found);
+                self.read_names(process, &seen, &mut looked_at, &mut found);
             }
             // A death that came before the readings were over is in the ring by now.
             self.read_everything();
             for (process, sighting, name) in found {
                 if self.ledger.code_sighting(process, name.code) == Some(sighting) {
                     self.append(process, &DaemonRecord::Code(name));
-                } else {
-                    self.naming.told.remove(&(process, sighting));
                 }
             }
         }
-        self.tell_natives_again();
         self.naming.busy = false;
     }
 
+    /// Reads the names of the code objects in a stack that have none yet. What cannot be read is told by its death, or read at
+    /// its next sight.
     fn read_names(
-        &mut self,
+        &self,
         process: ProcessHandle,
         seen: &StackSeen,
+        looked_at: &mut HashSet<(ProcessHandle, u32)>,
         found: &mut Vec<(ProcessHandle, u32, CodeName)>,
     ) {
         let Some(names) = self.watched.get(&process).and_then(|w| w.names.as_ref()) else {
@@ -122,19 +98,12 @@ impl Keeper {
             let Some(sighting) = self.ledger.code_sighting(process, *code) else {
                 continue;
             };
-            if !self.naming.told.insert((process, sighting)) {
-                continue;
-            }
-            let name = match self.ledger.code_name(process, *code) {
-                Some(known) => Some(known.clone()),
-                None => names.read(*code),
-            };
-            match name {
-                Some(name) => found.push((process, sighting, name)),
-                None => {
-                    // Its death may tell, or its next sight.
-                    self.naming.told.remove(&(process, sighting));
-                }
+            let known = self.ledger.code_name(process, *code).is_some();
+            if !known
+                && looked_at.insert((process, sighting))
+                && let Some(name) = names.read(*code)
+            {
+                found.push((process, sighting, name));
             }
         }
     }

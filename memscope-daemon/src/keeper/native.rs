@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use memscope_decode::{DaemonRecord, stack_copy};
-use memscope_ledger::event::{NativeName, ProcessHandle, StackSeen};
+use memscope_ledger::event::{ProcessHandle, StackSeen};
 
 use super::Keeper;
 use crate::native::{Job, hand};
@@ -14,24 +14,15 @@ const MOST_WAITING: usize = 1 << 16;
 /// What is under way.
 #[derive(Default)]
 pub(super) struct Natives {
-    /// Addresses that were named, or are being named, since the journal's segment began.
+    /// Addresses that were named, or are being named.
     told: HashSet<(ProcessHandle, u64)>,
     /// Stacks that wait for their outer frames: the inner ones.
     waiting: HashMap<(ProcessHandle, u64), Vec<u64>>,
     /// The same in the order in which they came: one whose piece was never handed over goes with its time.
     waited: VecDeque<(ProcessHandle, u64)>,
-    /// Names that were told before the journal's segment began.
-    again: Vec<(ProcessHandle, NativeName)>,
-    /// Where other code lies now than was named.
-    moved: Vec<(ProcessHandle, u64, u64)>,
 }
 
 impl Natives {
-    /// A segment of the journal is readable without those before it: all is told again.
-    pub(super) fn begin_segment(&mut self) {
-        self.told.clear();
-    }
-
     fn wait(&mut self, process: ProcessHandle, seen: &StackSeen) {
         let key = (process, seen.id);
         self.waiting.insert(key, seen.natives.clone());
@@ -47,13 +38,6 @@ impl Natives {
         self.told.retain(|(owner, _)| *owner != process);
         self.waiting.retain(|(owner, _), _| *owner != process);
         self.waited.retain(|(owner, _)| *owner != process);
-        self.moved.retain(|(owner, _, _)| *owner != process);
-    }
-
-    fn is_moved(&self, process: ProcessHandle, address: u64) -> bool {
-        let call = address.wrapping_sub(1);
-        let mut moved = self.moved.iter();
-        moved.any(|(owner, from, to)| *owner == process && (*from..*to).contains(&call))
     }
 }
 
@@ -81,20 +65,12 @@ impl Keeper {
         if seen.unfinished {
             self.native.wait(process, seen);
         }
-        let mut known = Vec::new();
         let mut unknown = Vec::new();
         for address in &seen.natives {
-            if !self.native.told.insert((process, *address)) {
-                continue;
-            }
-            match self.ledger.native_name(process, *address) {
-                Some(name) if !self.native.is_moved(process, *address) => {
-                    known.push((process, name.clone()));
-                }
-                _ => unknown.push(*address),
+            if self.native.told.insert((process, *address)) {
+                unknown.push(*address);
             }
         }
-        self.native.again.extend(known);
         if unknown.is_empty() {
             return;
         }
@@ -139,24 +115,13 @@ impl Keeper {
         self.append(process, &DaemonRecord::Stack(Box::new(seen)));
     }
 
-    /// Tells again what the journal's new segment needs.
-    pub(super) fn tell_natives_again(&mut self) {
-        for (process, name) in std::mem::take(&mut self.native.again) {
-            self.append(process, &DaemonRecord::Native(name));
-        }
-    }
-
     /// Code went, or came elsewhere: what was named there is named again at its next sight.
     pub(super) fn moved(&mut self, process: ProcessHandle, ranges: &[(u64, u64)]) {
-        for (from, to) in ranges {
-            let range = (process, *from, *to);
-            if !self.native.moved.contains(&range) {
-                self.native.moved.push(range);
-            }
-        }
-        let mut told = std::mem::take(&mut self.native.told);
-        told.retain(|(owner, address)| !self.native.is_moved(*owner, *address));
-        self.native.told = told;
+        self.native.told.retain(|(owner, address)| {
+            // What is meant is the call, which lies before the address.
+            let call = address.wrapping_sub(1);
+            *owner != process || !ranges.iter().any(|(from, to)| (*from..*to).contains(&call))
+        });
         if let Some(watched) = self.watched.get(&process) {
             watched.slot.resend_stacks();
         }

@@ -1,9 +1,12 @@
 //! Journals and records to test with.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)] // each test program uses a part of it
 
-use memscope_decode::{DaemonRecord, SiteDefined, Stamp};
-use memscope_journal::{ClockPair, Config, Journal, Recording, RecordingError, Warning};
+use memscope_decode::{DaemonRecord, Decoder, Outcome, RecordReader, SiteDefined, Stamp};
+use memscope_journal::{
+    ClockPair, Config, Folded, Journal, JournalError, Recording, RecordingError, Warning,
+};
 use memscope_ledger::event::{CoverageNote, ProcessHandle};
+use memscope_ledger::{Ledger, LedgerConfig};
 use std::path::Path;
 
 /// The smallest segments, eight of them.
@@ -31,14 +34,68 @@ pub fn stamp(time_ns: u64) -> Stamp {
     }
 }
 
+/// A journal, and the fold of what was appended, as in the daemon.
+pub struct Writer {
+    pub journal: Journal,
+    pub decoder: Decoder,
+    pub ledger: Ledger,
+}
+
+impl Writer {
+    pub fn create(dir: &Path, config: Config) -> Result<Writer, JournalError> {
+        let decoder = Decoder::new(config.epoch);
+        Journal::create(dir, config).map(|journal| Writer {
+            journal,
+            decoder,
+            ledger: Ledger::new(LedgerConfig::default()),
+        })
+    }
+
+    pub fn append(&mut self, records: &[u8], position: u64) -> Result<u64, JournalError> {
+        let state = Folded {
+            decoder: &self.decoder,
+            ledger: &self.ledger,
+        };
+        let first = self.journal.append(records, position, Some(state));
+        for record in RecordReader::new(records)
+            .flatten()
+            .filter(|_| first.is_ok())
+        {
+            if let Outcome::Decoded(event) = self.decoder.decode(record) {
+                self.ledger.apply(&event);
+            }
+        }
+        first
+    }
+}
+
+/// So many characters that no packing makes much smaller.
+fn noise(number: u64, bytes: usize) -> String {
+    let mut state = number;
+    let letter = |_| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        char::from(b'0' + (mixed >> 58) as u8)
+    };
+    (0..bytes).map(letter).filter(|c| *c != '\\').collect()
+}
+
 /// A record that says its number, with so many bytes besides.
 pub fn record(number: u64, bytes: usize) -> Vec<u8> {
     DaemonRecord::Coverage(CoverageNote {
         code: number.to_string(),
-        text: "x".repeat(bytes),
+        text: noise(number, bytes),
     })
     .encode(stamp(number))
     .unwrap()
+}
+
+/// Process 1 is attached.
+pub fn attached() -> Vec<u8> {
+    DaemonRecord::Attached(Box::default())
+        .encode(stamp(7))
+        .unwrap()
 }
 
 /// The number in it.
@@ -65,14 +122,14 @@ pub fn site(site: u32) -> Vec<u8> {
 
 /// A small recording: one segment with batches of 1, 2, 3, … records. Gives its file.
 pub fn small(dir: &Path, batches: u64) -> std::path::PathBuf {
-    let mut journal = Journal::create(dir, config(5)).unwrap();
+    let mut journal = Writer::create(dir, config(5)).unwrap();
     let mut next = 1;
     for batch in 1..=batches {
         let records: Vec<u8> = (next..next + batch).flat_map(|n| record(n, 3)).collect();
         assert_eq!(journal.append(&records, next * 100).unwrap(), next);
         next += batch;
     }
-    journal.epoch_dir().join("000000.msj")
+    journal.journal.epoch_dir().join("000000.msj")
 }
 
 /// Sequence numbers of the numbered records, each checked against what the record says; how

@@ -29,7 +29,7 @@ impl Vendor {
 }
 
 /// Whose memory it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HalSpace {
     /// The device's, with an address that the host shares.
     #[default]
@@ -58,7 +58,9 @@ impl HalSpace {
 }
 
 /// How large its pages are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 pub enum HalPage {
     /// 4 KiB, or what the system has.
     #[default]
@@ -88,7 +90,9 @@ impl HalPage {
 }
 
 /// The component of CANN that asked for memory: a number of the driver's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 pub struct HalModule(pub u8);
 
 impl HalModule {
@@ -200,7 +204,7 @@ const NAMES: [&str; 77] = [
 ];
 
 /// What the driver was told about an allocation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HalFacts {
     /// The driver's number of the device, which `ASCEND_RT_VISIBLE_DEVICES` may make another than the program's.
     pub device: u16,

@@ -1,9 +1,10 @@
 //! Who holds memory that is no framework's, on Ascend.
 
 use crate::event::HalModule;
+use serde::{Deserialize, Serialize};
 
 /// Who holds memory outside a framework's pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Holder {
     /// A component of CANN.
     Module(HalModule),

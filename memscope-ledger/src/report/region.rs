@@ -1,9 +1,10 @@
 //! Pools that tell of themselves through mstx.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What such a pool has on one device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionsOnDevice {
     /// Ordinal within the process; `None`: not told.
     pub device: Option<i32>,

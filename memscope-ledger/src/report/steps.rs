@@ -2,9 +2,12 @@
 
 use super::{AsOf, Frame, ProcessSummary, Source};
 use crate::event::CoverageNote;
+use serde::{Deserialize, Serialize};
 
 /// What tells where a step ends, from the weakest to the best.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub enum StepSource {
     /// Nothing does.
     #[default]

@@ -97,6 +97,7 @@ fn journal(journal: JournalStatus) -> v1::Journal {
         limit_bytes: journal.limit_bytes,
         refused_records: journal.refused_records,
         problem: journal.problem,
+        known_from_unix_ns: journal.known_from_unix_ns,
     }
 }
 

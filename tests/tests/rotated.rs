@@ -1,0 +1,161 @@
+//! A journal whose older part is gone: a moment is as it was, or it is refused; a recording answers as the daemon did.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_tests::{
+    Asking, Daemon, Said, Torch, Value, assert_totals, coverage, number, scratch,
+};
+
+/// A journal that rotates after some ten thousand events, and a ring that holds all that comes between two questions: no
+/// record is lost however busy the machine is.
+const SMALL: [&str; 6] = [
+    "--journal-mib",
+    "2",
+    "--trace-entries",
+    "2000",
+    "--ring-mib",
+    "64",
+];
+
+/// What a moment was like.
+struct Moment {
+    event: u64,
+    unix_ns: u64,
+    then: Value,
+}
+
+/// Segments with their blocks, and the trace.
+fn picture(snapshot: &Value) -> (&Value, &Value) {
+    (&snapshot["segments"], &snapshot["trace"])
+}
+
+fn snapshot_at(pid: &str, at: &str, ask: &dyn Fn(&[&str]) -> Said) -> Said {
+    ask(&["snapshot", "--pid", pid, "--format", "json", "--at", at])
+}
+
+/// Each moment is as it was, or refused; the refused ones are the oldest. Gives how many there were of each.
+fn look_back(pid: &str, moments: &[Moment], ask: &dyn Fn(&[&str]) -> Said) -> (usize, usize) {
+    let mut refused = 0;
+    let mut equal = 0;
+    for moment in moments {
+        for at in [
+            format!("event:{}", moment.event),
+            moment.unix_ns.to_string(),
+        ] {
+            let said = snapshot_at(pid, &at, ask);
+            if said.code == 0 {
+                let again = said.document();
+                assert_eq!(picture(&again), picture(&moment.then), "at {at}");
+                assert!(!coverage(&again["header"]).contains(&"journal_begins_late"));
+                assert!(!coverage(&again["header"]).contains(&"recording_damaged"));
+                equal += 1;
+            } else {
+                said.refused(2, &["no longer in the journal", "known from"]);
+                assert_eq!(equal, 0, "an older moment was answered: {said}");
+                refused += 1;
+            }
+        }
+    }
+    (refused, equal)
+}
+
+fn run(late: bool) {
+    let mut daemon = Daemon::with(&SMALL);
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid_text();
+    // What is held all the time: a fold that does not begin at the beginning does not know it.
+    torch.ask("allocs held 300 70000");
+    if late {
+        torch.ask("train");
+        daemon.attach(torch.pid(), "trace");
+    } else {
+        daemon.attach(torch.pid(), "trace");
+        torch.ask("train");
+    }
+    let mut moments = Vec::new();
+    for round in 0..14 {
+        torch.ask(&format!("allocs round{round} {} 3000", round + 5));
+        let told = torch.ask("churn 30000");
+        let stats = daemon.stats(torch.pid());
+        assert!(!coverage(&stats).contains(&"records_lost"), "{stats}");
+        assert_totals(&stats, &told);
+        let words = ["snapshot", "--pid", &pid, "--format", "json"];
+        let then = daemon.ctl(&words).document();
+        moments.push(Moment {
+            event: number(&then["header"]["as_of_event"]["sequence"]),
+            unix_ns: number(&then["header"]["as_of"]),
+            then,
+        });
+    }
+    let (refused, equal) = look_back(&pid, &moments, &|words| daemon.ctl(words));
+    println!("live: {equal} moments equal, {refused} refused");
+    assert!(
+        refused >= 4 && equal >= 4,
+        "{refused} refused, {equal} equal"
+    );
+    for words in [["diff", "--from", "-1h"], ["pool", "--from", "-1h"]] {
+        let mut words = words.to_vec();
+        words.extend(["--pid", &pid]);
+        let said = daemon.ctl(&words);
+        said.refused(2, &["known from"]);
+    }
+
+    // The same from a recording, and from what the daemon leaves behind.
+    let questions: [&[&str]; 5] = [
+        &["stats"],
+        &["leaks", "--all-groups", "--limit", "0"],
+        &["steps", "--last", "0"],
+        &["top", "--limit", "50"],
+        &["snapshot", "--format", "json"],
+    ];
+    let mut answers = Vec::new();
+    for question in questions {
+        let mut words = vec!["--json"];
+        words.extend(question);
+        words.extend(["--pid", &pid]);
+        let said = daemon.ctl(&words);
+        let text = said.text().to_owned();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        answers.push((words.join(" "), text, document));
+    }
+    let folder = scratch();
+    let file = folder.path().join("run.mscope");
+    let path = file.to_str().unwrap();
+    daemon.ctl(&["record", "-o", path]).text();
+    torch.finish();
+    daemon.stop();
+    for recording in [path, daemon.recording().to_str().unwrap()] {
+        let ask =
+            |words: &[&str]| Asking::new(["--recording", recording].iter().chain(words)).ask();
+        let (refused, equal) = look_back(&pid, &moments, &ask);
+        println!("recorded: {equal} moments equal, {refused} refused");
+        assert!(
+            refused >= 4 && equal >= 4,
+            "{refused} refused, {equal} equal"
+        );
+    }
+    for (words, text, document) in &answers {
+        let header = document.get("header").unwrap_or(document);
+        let as_of = format!(
+            "{}@{}",
+            header["as_of_event"]["sequence"], header["as_of_boot_ns"]
+        );
+        let mut asked = vec!["--recording", path, "--as-of", &as_of];
+        asked.extend(words.split(' '));
+        assert_eq!(Asking::new(&asked).ask().text(), text, "{words}");
+    }
+    // A moment that the recording no longer has is refused here as well.
+    let first = format!("1@{}", number(&moments[0].then["header"]["as_of_boot_ns"]));
+    Asking::new(["--recording", path, "--as-of", &first, "stats"])
+        .ask()
+        .refused(1, &["can be asked from"]);
+}
+
+#[test]
+fn attached_early() {
+    run(false);
+}
+
+#[test]
+fn attached_late() {
+    run(true);
+}

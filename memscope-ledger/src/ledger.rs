@@ -101,7 +101,9 @@ impl Ledger {
     #[cfg(feature = "checkpoint-between-events")]
     fn pass_through_checkpoint(&mut self) {
         let events: u64 = self.processes.values().map(|process| process.events).sum();
-        if events < 64 || events.is_multiple_of(509) {
+        // At each of the first, and then some thirty times until there are twice as many.
+        let pace = (events.next_power_of_two() / 64).max(1);
+        if events.is_multiple_of(pace) {
             let written = rmp_serde::to_vec_named(self).unwrap_or_default();
             let read: Result<Ledger, _> = rmp_serde::from_slice(&written);
             assert!(read.is_ok(), "a checkpoint cannot be read: {read:?}");

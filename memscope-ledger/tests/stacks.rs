@@ -452,3 +452,25 @@ fn sampled_stacks_are_estimates() {
     assert_eq!(live, Tally::default(), "all that came went");
     assert_eq!(after.bytes, allocated.bytes + (9 << 20));
 }
+
+#[test]
+fn identities_that_were_given_up_are_forgotten() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let stacks = 200u64;
+    for death in 0..2_000 {
+        // Each death of a code object gives every stack another identity.
+        for stack in 0..stacks {
+            let id = 1_000_000 + death * stacks + stack;
+            say(&mut ledger, seen(id, &[(7, stack)]));
+        }
+        say(&mut ledger, Body::CodeDied { code: 900 + death });
+    }
+    let kept = ledger.kept(P).unwrap().identities;
+    assert!(kept < 40_000, "{kept} of {}", 2_000 * stacks);
+    // The newest are known, and those of a walk that began before the last deaths.
+    for death in [1_999, 1_950] {
+        let frames = ledger.frames(P, StackRef::Id(1_000_000 + death * stacks));
+        assert_eq!(frames.len(), 1);
+    }
+    assert_eq!(ledger.frames(P, StackRef::Id(1_000_000)), []);
+}

@@ -86,6 +86,8 @@ fn run(late: bool) {
             then,
         });
     }
+    // A recording ends with its last record: this one lies behind all moments.
+    daemon.ctl(&["mark", "--pid", &pid, "asked"]).text();
     let (refused, equal) = look_back(&pid, &moments, &|words| daemon.ctl(words));
     println!("live: {equal} moments equal, {refused} refused");
     assert!(

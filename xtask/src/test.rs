@@ -86,6 +86,26 @@ pub fn run(options: &Options) -> Result<()> {
             )
         });
     }
+    if options.only.is_none() {
+        step(
+            &mut tally,
+            "the ledger's tests with checkpoints between the events",
+            |tally| {
+                tests(
+                    tally,
+                    &[
+                        "-p",
+                        "memscope-ledger",
+                        "--features",
+                        "checkpoint-between-events",
+                        "--locked",
+                        "--no-fail-fast",
+                    ],
+                    &[],
+                )
+            },
+        );
+    }
     let mut left_out = None;
     if options.unprivileged {
         left_out = Some("asked to leave out what needs privilege");

@@ -13,6 +13,7 @@ use crate::event::{
 use crate::group::Groups;
 use crate::ledger::LedgerConfig;
 use crate::loss::Loss;
+use crate::marks::Marks;
 use crate::pool::Pool;
 use crate::pool_read::Watch;
 use crate::reading::Readings;
@@ -53,6 +54,7 @@ pub(crate) struct Process {
     pub(crate) regions: RegionBook,
     pub(crate) stacks: Stacks,
     pub(crate) steps: Steps,
+    pub(crate) marks: Marks,
     pub(crate) readings: Readings,
     /// What the last reading took.
     pub(crate) reading_cost: Option<ReadingCost>,
@@ -86,6 +88,7 @@ impl Process {
             regions: RegionBook::default(),
             stacks: Stacks::default(),
             steps: Steps::new(event.time_ns),
+            marks: Marks::default(),
             readings: Readings::default(),
             reading_cost: None,
         }
@@ -174,6 +177,7 @@ impl Process {
             Body::CodeDied { code } => self.stacks.died(*code, event.id.sequence),
             Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
             Body::Mark(mark) => {
+                self.marks.take(mark, event);
                 let wanted = self.facts.step_name.as_deref();
                 let turn = scene
                     .steps

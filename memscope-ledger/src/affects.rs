@@ -98,6 +98,7 @@ pub fn effect(code: &str) -> Effect {
         | "both_ways"
         | "forked"
         | "import_microseconds"
+        | "import_shadow"
         | "ipc_import"
         | "level_reduced"
         | "library_replaced" => Effect::NOTHING,
@@ -121,13 +122,14 @@ pub fn effect(code: &str) -> Effect {
 
         // An older reading stands where a newer one was to be.
         "reading_failed" | "reading_too_old" | "reading_contradicted" | "reading_incomplete" => {
-            Effect::either_way(&[Totals, Blocks, Growth])
+            Effect::either_way(&[Blocks, Growth])
         }
+        "totals_old" => Effect::either_way(&[Totals]),
         "pool_not_readable" => Effect::at_least(&[Totals, Blocks, History, Growth]),
 
         // The level does not see it.
         "level_read" => Effect::at_least(&[History, Driver]),
-        "level_segments" => Effect::at_least(&[Totals, Blocks, History, Growth]),
+        "level_segments" => Effect::at_least(&[Blocks, History, Growth]),
         "level_blocks" => Effect::either_way(&[Layout]),
         "not_probed" => Effect::at_least(&[Driver, History]),
 
@@ -140,6 +142,13 @@ pub fn effect(code: &str) -> Effect {
         "device_unknown" => Effect::at_least(&[Driver]),
         "array_alloc" => Effect::at_least(&[Driver]),
         "vmm_unknown" => Effect::either_way(&[Driver]),
+
+        // A dump of another tool's has in it what that tool collected.
+        "imported" | "import_rows_left_out" | "import_sizes_unknown" => {
+            Effect::at_least(&Affects::ALL)
+        }
+        "import_totals_added_up" => Effect::at_least(&[Totals]),
+        "import_times_moved" => Effect::either_way(&[History]),
 
         // Who allocated it.
         "no_python_stacks" | "no_native_stacks" | "stacks_sampled" | "stacks_reduced"

@@ -260,6 +260,14 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
 
 /// Readings that were not taken over, until one is.
 fn from_readings(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let refused = |row: &crate::device::Device| row.pool.read.refusal.is_some();
+    let is_old = process.notes.has("reading_failed") || process.devices.iter().any(refused);
+    if process.facts.level == Some(Level::Read) && is_old {
+        say(
+            "totals_old",
+            "what is handed out and reserved was so at the last reading that succeeded".to_owned(),
+        );
+    }
     for (refusal, code, why) in [
         (
             Refusal::TooOld,

@@ -11,7 +11,8 @@ use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
     AsOf, Baseline, FluctuationQuery, FluctuationReport, Frame, Gauge, LeakQuery, LeakReport,
-    MarksReport, ProcessState, ProcessSummary, SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
+    MarksReport, ProcessState, ProcessSummary, SnapshotReport, StackReport, StatsReport, StepQuery,
+    StepsReport,
 };
 use crate::{fluctuation, gauge, leaks, mark_report, snapshot, stack_report, stats, step_report};
 

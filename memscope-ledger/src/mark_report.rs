@@ -5,9 +5,7 @@
 use crate::clock::Clock;
 use crate::coverage;
 use crate::process::Process;
-use crate::report::{
-    AsOf, KeptMark, MarkOrigin, MarkRow, MarksReport,
-};
+use crate::report::{AsOf, KeptMark, MarkOrigin, MarkRow, MarksReport};
 use crate::step_report;
 use crate::steps::Row;
 

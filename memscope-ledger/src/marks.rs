@@ -121,10 +121,9 @@ fn origin(source: MarkSource, name: &str) -> MarkOrigin {
         MarkSource::RecordFunction if OF_PYTORCH.iter().any(|own| name.starts_with(own)) => {
             MarkOrigin::Framework
         }
-        MarkSource::Memscope
-        | MarkSource::Mstx
-        | MarkSource::Nvtx
-        | MarkSource::RecordFunction => MarkOrigin::Program,
+        MarkSource::Memscope | MarkSource::Mstx | MarkSource::Nvtx | MarkSource::RecordFunction => {
+            MarkOrigin::Program
+        }
     }
 }
 

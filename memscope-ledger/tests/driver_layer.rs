@@ -83,7 +83,10 @@ fn an_address_given_twice_was_freed_unseen() {
             bytes: 0x6000
         }
     );
-    assert!(has_note(&stats(&c.ledger).coverage, "totals_inexact_after_loss"));
+    assert!(has_note(
+        &stats(&c.ledger).coverage,
+        "totals_inexact_after_loss"
+    ));
 }
 
 /// B frees what A allocated; while B's free returns, C is given the same address and is told of first.

@@ -43,9 +43,7 @@ impl Told {
     }
 
     fn report(&self) -> MarksReport {
-        self.ledger
-            .marks(P, as_of((self.number + 1) * MS))
-            .unwrap()
+        self.ledger.marks(P, as_of((self.number + 1) * MS)).unwrap()
     }
 
     fn names(&self, name: &str) -> Result<u64, String> {

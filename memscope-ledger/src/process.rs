@@ -321,6 +321,7 @@ impl Process {
             rows.iter()
                 .try_fold(0u64, |sum, row| Some(sum.saturating_add(bytes(row)?)))
                 .filter(|_| !rows.is_empty() || self.is_sum_of_nothing_zero())
+                .filter(|_| self.proves_totals())
         };
         ProcessSummary {
             handle: self.handle,
@@ -333,6 +334,13 @@ impl Process {
             lost_records: self.loss.records(),
             events: self.events,
         }
+    }
+
+    /// A sum has no room for a note: where it is one of calls that were seen, none may have been missed.
+    fn proves_totals(&self) -> bool {
+        let missed =
+            !self.facts.from_start || self.loss.records() > 0 || self.driver.found_gone() > 0;
+        self.source() == Source::Pool || !missed
     }
 
     /// Without any device: zero only where nothing can have been missed.

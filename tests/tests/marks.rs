@@ -55,7 +55,7 @@ fn a_name_is_a_moment_in_every_command() {
         .collect();
     assert_eq!(distinct.len(), 4, "the moments differ");
 
-    let ask = |words: &[&str]| daemon.ctl(&[&["--json"], words, &["--pid", &pid][..]].concat());
+    let ask = |words: &[&str]| daemon.ctl(&[&["--json"][..], words, &["--pid", &pid][..]].concat());
     let diff = ask(&[
         "diff",
         "--from",
@@ -95,7 +95,7 @@ fn a_name_is_a_moment_in_every_command() {
     let path = file.to_str().unwrap();
     daemon.ctl(&["record", "-o", path]).text();
     let recorded = |words: &[&str]| -> Said {
-        Asking::new([&["--recording", path], words, &["--pid", &pid][..]].concat()).ask()
+        Asking::new([&["--recording", path][..], words, &["--pid", &pid][..]].concat()).ask()
     };
     assert_eq!(
         recorded(&["marks", "--json"]).json()["marks"],

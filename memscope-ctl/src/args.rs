@@ -23,6 +23,7 @@ Examples:
   memscope-ctl flamegraph --pid 4242 -o x.svg   the same, drawn
   memscope-ctl snapshot --pid 4242 -o s.pickle  for https://pytorch.org/memory_viz
   memscope-ctl --recording run.mscope stats     ask a recording instead of a daemon
+  memscope-ctl --strict stats --pid 4242        exact numbers, or exit code 11
 
 Durations are written 500ms, 5s, 2m, 1h; a bare number means seconds.
 
@@ -31,14 +32,15 @@ are those of memscope.v1, integers are numbers, unknown is null. An error is the
 {\"error\": {\"code\", \"message\", \"hint\"}}; it is also told on standard error.
 
 Exit codes:
-   0  done
+   0  done; nothing that was looked for was found
    1  the daemon refused or failed, or the answer could not be written
    2  the command line makes no sense
    3  no daemon can be reached
    4  there is no such process, or it is not traced
    5  not permitted
    6  no answer within --timeout
-  10  leaks --exit-code: something grows";
+  10  found: something grows (leaks --exit-code)
+  11  cannot tell: with --strict, the answer is not exact; the message says what of it is not";
 
 /// Follows the GPU and NPU memory of running processes, without restarting them.
 ///
@@ -77,6 +79,14 @@ pub(crate) struct Args {
     /// Takes as_of_event.sequence and as_of_boot_ns of an answer, and gives that answer again, byte for byte.
     #[arg(long, global = true, value_name = "MOMENT", requires = "recording")]
     pub(crate) as_of: Option<String>,
+
+    /// Take only exact answers: refuse one whose totals, counts or levels are not all proven (exit code 11).
+    ///
+    /// What limits an answer is beneath it, and `affects` in JSON says which of its numbers; this makes an error of it.
+    /// Answers that have no such numbers (ps, status, marks, events) are not affected, and what is not known of stacks or
+    /// steps is a reason only for answers that consist of them.
+    #[arg(long, global = true)]
+    pub(crate) strict: bool,
 
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -168,6 +178,16 @@ pub(crate) enum Command {
   memscope-ctl mark --pid 4242 'before the evaluation'
   memscope-ctl mark --pid 4242 --step          a step ends here, and the next one begins")]
     Mark(Mark),
+    /// List the moments of a process that have a name: each is a moment wherever one is asked for.
+    ///
+    /// Marks are made with mark, by the program (memscope's library, NVTX, mstx, record_function) or, with --all, by PyTorch
+    /// itself. Of each name the last 64 are kept, at most 1,024 of each origin; beneath the list stands how many there were.
+    /// mark:NAME is right after the last mark of that name, mark:NAME#2 after the second one.
+    #[command(after_help = "Examples:
+  memscope-ctl marks --pid 4242
+  memscope-ctl diff --pid 4242 --from 'mark:new data set'
+  memscope-ctl pool --pid 4242 --from 'mark:epoch#1' --at 'mark:epoch#2'")]
+    Marks(Marks),
     /// Show how the pool is filled: sizes, ages, private pools, fragmentation.
     ///
     /// A size class holds the blocks up to its size and above the half of it. Fragmentation is given as
@@ -422,6 +442,18 @@ pub(crate) struct Mark {
 }
 
 #[derive(Debug, ClapArgs)]
+pub(crate) struct Marks {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// Also those that PyTorch makes by itself: steps of optimizers, backward passes.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Show so many of the last ones, 0 for all that are kept.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub(crate) last: u32,
+}
+
+#[derive(Debug, ClapArgs)]
 pub(crate) struct Fluctuation {
     #[command(flatten)]
     pub(crate) process: Process,
@@ -438,7 +470,7 @@ pub(crate) struct Pool {
     #[command(flatten)]
     pub(crate) process: Process,
     /// Compare with this earlier moment, from the journal: an age (-5m), a time
-    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER, or step:NUMBER.
+    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER, step:NUMBER, or mark:NAME.
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
     pub(crate) from: Option<Moment>,
     /// Describe this moment; now, if it is not given.
@@ -454,7 +486,8 @@ pub(crate) struct Snapshot {
     #[arg(long, value_enum, default_value_t = Format::MemoryViz)]
     pub(crate) format: Format,
     /// An earlier moment, from the journal: an age (-5m, -30s), a time (2026-11-20T08:30:00Z, or
-    /// nanoseconds since 1970 as in `as_of`), or event:NUMBER for right after that event.
+    /// nanoseconds since 1970 as in `as_of`), event:NUMBER for right after that event, step:NUMBER for the end of
+    /// that step, or mark:NAME for the last mark with that name (mark:NAME#2: the second; see marks).
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
     pub(crate) at: Option<Moment>,
     /// The file; written whole or not at all. Without it, standard output.
@@ -485,7 +518,7 @@ pub(crate) struct Diff {
     #[command(flatten)]
     pub(crate) process: Process,
     /// The first moment, from the journal: an age (-5m), a time (2026-11-20T08:30:00Z, or nanoseconds
-    /// since 1970), event:NUMBER, or step:NUMBER.
+    /// since 1970), event:NUMBER, step:NUMBER, or mark:NAME.
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true, required_unless_present = "files")]
     pub(crate) from: Option<Moment>,
     /// The second; now, if it is not given.

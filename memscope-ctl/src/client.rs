@@ -29,6 +29,7 @@ pub(crate) struct Client {
     triggers: Triggers,
     socket: PathBuf,
     timeout: Duration,
+    strict: bool,
 }
 
 impl Client {
@@ -69,12 +70,27 @@ impl Client {
             rpc: MemscopeClient::new(channel).max_decoding_message_size(LARGEST),
             socket: socket.to_owned(),
             timeout,
+            strict: false,
         })
     }
 
     /// The same connection with another patience.
     pub(crate) fn with_timeout(self, timeout: Duration) -> Client {
         Client { timeout, ..self }
+    }
+
+    /// The same connection; with `strict`, answers that are not exact are refused.
+    pub(crate) fn strict(self, strict: bool) -> Client {
+        Client { strict, ..self }
+    }
+
+    fn request<Q>(&self, question: Q) -> Request<Q> {
+        let mut request = Request::new(question);
+        if self.strict {
+            let yes = tonic::metadata::MetadataValue::from_static("1");
+            request.metadata_mut().insert(memscope_proto::STRICT, yes);
+        }
+        request
     }
 
     fn late(&self) -> Failure {
@@ -91,7 +107,7 @@ impl Client {
         F: FnOnce(Rpc, Request<Q>) -> R,
         R: Future<Output = Result<Response<A>, Status>>,
     {
-        self.answer(call(self.rpc.clone(), Request::new(question)))
+        self.answer(call(self.rpc.clone(), self.request(question)))
             .await
     }
 
@@ -101,7 +117,7 @@ impl Client {
         F: FnOnce(Triggers, Request<Q>) -> R,
         R: Future<Output = Result<Response<A>, Status>>,
     {
-        self.answer(call(self.triggers.clone(), Request::new(question)))
+        self.answer(call(self.triggers.clone(), self.request(question)))
             .await
     }
 

@@ -1,6 +1,7 @@
 //! What went wrong, as the user is told, and the exit code for it.
 
 use crate::files::FileError;
+use memscope_proto::v1::CoverageNote;
 use memscope_proto::{ERROR_CODE, split_message};
 use std::error::Error;
 use std::io;
@@ -20,6 +21,7 @@ pub(crate) enum Exit {
     NotPermitted = 5,
     Timeout = 6,
     Growing = 10,
+    CannotTell = 11,
 }
 
 impl From<Exit> for ExitCode {
@@ -90,6 +92,7 @@ impl Failure {
             };
         }
         let exit = match (word.as_deref(), status.code()) {
+            (Some("not_exact"), _) => Exit::CannotTell,
             (Some("died_during_attach"), _) | (_, Code::NotFound) => Exit::NoProcess,
             (_, Code::PermissionDenied | Code::Unauthenticated) => Exit::NotPermitted,
             (_, Code::DeadlineExceeded) => Exit::Timeout,
@@ -210,6 +213,28 @@ impl Failure {
     }
 }
 
+/// Refuses numbers of these kinds where a note says that they are not exact. Of files, which no daemon has judged.
+pub(crate) fn not_exact(notes: &[CoverageNote], kinds: &[&str]) -> Result<(), Failure> {
+    let spoils = |note: &&CoverageNote| {
+        let mut affects = note.affects.iter();
+        affects.any(|kind| kinds.contains(&kind.as_str()))
+    };
+    let why: Vec<String> = notes
+        .iter()
+        .filter(spoils)
+        .map(|note| format!("{}: {}", note.code, note.text))
+        .collect();
+    if why.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Refused {
+        exit: Exit::CannotTell,
+        code: "not_exact".to_owned(),
+        what: format!("the answer is not exact: {}", why.join("; ")),
+        hint: Some("without --strict it is shown, with what limits it".to_owned()),
+    })
+}
+
 fn code_word(code: Code) -> &'static str {
     match code {
         Code::NotFound => "not_found",
@@ -246,6 +271,10 @@ mod tests {
         assert_eq!(
             exit(Code::PermissionDenied, Some("not_permitted")),
             Exit::NotPermitted
+        );
+        assert_eq!(
+            exit(Code::FailedPrecondition, Some("not_exact")),
+            Exit::CannotTell
         );
         assert_eq!(exit(Code::DeadlineExceeded, None), Exit::Timeout);
         assert_eq!(exit(Code::InvalidArgument, Some("invalid")), Exit::Usage);

@@ -1,8 +1,9 @@
-//! Moments as users write them: ages, times, events, steps.
+//! Moments as users write them: ages, times, events, steps, marks.
 
 use memscope_proto::v1::{self, moment::Moment as Wire};
 
-/// Reads `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, `event:NUMBER`, or `step:NUMBER`.
+/// Reads `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, `event:NUMBER`, `step:NUMBER`, or `mark:NAME`. Which mark a
+/// name means is for the daemon to say: names may have any character in them.
 pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
     let moment = if let Some(age) = text.strip_prefix('-') {
         let age = crate::units::parse_duration(age)?;
@@ -19,11 +20,16 @@ pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
                 .parse()
                 .map_err(|e| format!("{e}; write step:120, with a number as steps shows it"))?,
         )
+    } else if let Some(name) = text.strip_prefix("mark:") {
+        if name.is_empty() {
+            return Err("write mark:NAME, with a name as marks shows it".to_owned());
+        }
+        Wire::Mark(name.to_owned())
     } else if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
         Wire::UnixNs(text.parse().map_err(|e| format!("{e}"))?)
     } else {
         let time: jiff::Timestamp = text.parse().map_err(|e| {
-            format!("{e}; write -5m, 2026-11-20T08:30:00Z, event:NUMBER, or step:NUMBER")
+            format!("{e}; write -5m, 2026-11-20T08:30:00Z, event:NUMBER, step:NUMBER, or mark:NAME")
         })?;
         let ns = u64::try_from(time.as_nanosecond())
             .map_err(|_| "a time before 1970 is in no journal".to_owned())?;
@@ -59,6 +65,13 @@ mod tests {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
         assert_eq!(wire("step:120"), Some(Wire::Step(120)));
+        for name in ["new data set", "new data set#2", "step:7", "-"] {
+            assert_eq!(
+                wire(&format!("mark:{name}")),
+                Some(Wire::Mark(name.to_owned()))
+            );
+        }
+        assert!(parse("mark:").is_err());
         assert!(parse("step:x").is_err_and(|e| e.contains("step:120")));
     }
 }

@@ -7,7 +7,7 @@ use memscope_proto::v1::{self, Moment};
 use std::path::{Path, PathBuf};
 
 /// What is shown of the stacks.
-#[derive(Clone, Copy, Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct View {
     /// What to count; live unless --from is given, then growth.
     #[arg(long, value_enum)]
@@ -19,7 +19,7 @@ pub(crate) struct View {
     #[arg(long, value_name = "ORDINAL", value_parser = clap::value_parser!(i32).range(0..))]
     device: Option<i32>,
     /// Compare with this earlier moment, from the journal: an age (-5m), a time
-    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER, or step:NUMBER.
+    /// (2026-11-20T08:30:00Z, or nanoseconds since 1970), event:NUMBER, step:NUMBER, or mark:NAME.
     #[arg(
         long,
         value_name = "MOMENT",
@@ -36,7 +36,7 @@ pub(crate) struct View {
 impl View {
     /// On the wire.
     pub(crate) fn wire(&self) -> v1::StackView {
-        let metric = match (self.metric, self.from) {
+        let metric = match (self.metric, &self.from) {
             (Some(Metric::Live), _) | (None, None) => v1::StackMetric::Live,
             (Some(Metric::Peak), _) => v1::StackMetric::Peak,
             (Some(Metric::Allocated), _) => v1::StackMetric::Allocated,

@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod config;
 pub mod dump;
+mod ended;
 pub mod import;
 pub mod ingest;
 pub mod keeper;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use memscope_decode::DaemonRecord;
 use memscope_journal::Recording;
-use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle};
+use memscope_ledger::event::{EventId, Level, Mark, MarkSource, ProcessHandle};
 use memscope_ledger::report::{
-    AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary,
+    AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, MarksReport, ProcessSummary,
     SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
 };
 use memscope_ledger::{Ledger, LedgerConfig};
@@ -20,6 +20,7 @@ use memscope_rpc::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
+use crate::ended::still_there;
 use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus};
 use crate::messages::Messages;
 use crate::replay::{ReplayError, Until, replay_until, time_of_day};
@@ -236,12 +237,32 @@ impl Daemon for Serving {
             return Err(Refusal::Replaying);
         }
         // What was made before the question comes before the mark.
-        let process = self.about(pid, |_, process, _| Some(process)).await?;
+        let found = |ledger: &Ledger, process, _| {
+            let summary = ledger.summary(process)?;
+            let ended_ns = summary.ended_ns.map(|ended| ledger.unix_ns(ended));
+            Some((process, summary, ended_ns))
+        };
+        let (process, summary, ended_ns) = self.about(pid, found).await?;
+        still_there(&summary, ended_ns)?;
+        let name = mark.name.clone();
         let record = DaemonRecord::Mark(mark);
         self.keeper
             .try_send(Command::Append { process, record })
             .map_err(|gone| RefusalOf::from(gone).0)?;
-        self.about(pid, |_, _, as_of| Some(as_of.event)).await
+        // Events may have come behind it since.
+        let made = move |ledger: &Ledger, process, as_of: AsOf| {
+            let marks = ledger.marks(process, as_of)?.marks;
+            let mut named = marks.iter().rev().filter(|row| {
+                row.mark.source == MarkSource::Outside && *row.mark.name == *name.trim_matches('"')
+            });
+            Some(named.next().map_or(as_of.event, |row| row.mark.event))
+        };
+        self.about(pid, made).await
+    }
+
+    async fn marks(&self, pid: u32) -> Result<MarksReport, Refusal> {
+        self.about(pid, |ledger, process, as_of| ledger.marks(process, as_of))
+            .await
     }
 
     async fn fluctuation(

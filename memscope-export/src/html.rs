@@ -8,11 +8,13 @@
 //! The largest [`MOST_BLOCKS`] blocks are drawn over time, the rest is the difference to the
 //! allocated bytes and drawn as one band. Levels keep every change up to [`MOST_POINTS`]; above that,
 //! lowest and highest of each interval (peaks are exact). Segments are written largest first
-//! until [`MOST_MAPPED`] blocks; those beyond are summed up. The page says each number left out.
+//! up to [`MOST_MAPPED`] blocks. The page says how many of how many are drawn. Totals have no bound: they are
+//! computed here over every segment and every block, whatever is drawn of them.
 
 use crate::history::{End, History, Life};
 use crate::json::Json;
 use crate::levels::Levels;
+use crate::pool::{DevicePool, pool};
 use crate::sink::Sink;
 use memscope_ledger::report::{BlockState, SnapshotReport, SnapshotSegment};
 use std::cmp::Reverse;
@@ -27,8 +29,9 @@ const MOST_GROUPS: usize = 1000;
 
 const PAGE: &str = include_str!("viewer/page.html");
 const STYLE: &str = include_str!("viewer/viewer.css");
-const SCRIPTS: [&str; 3] = [
+const SCRIPTS: [&str; 4] = [
     include_str!("viewer/words.js"),
+    include_str!("viewer/numbers.js"),
     include_str!("viewer/draw.js"),
     include_str!("viewer/viewer.js"),
 ];
@@ -84,13 +87,16 @@ fn data(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
     let mut mapped: Vec<&SnapshotSegment> = report.segments.iter().collect();
     mapped.sort_by_key(|segment| Reverse(segment.size));
     let mut room = MOST_MAPPED;
-    let fit = mapped.iter().take_while(|segment| {
-        let fits = segment.blocks.len() <= room;
-        room = room.saturating_sub(segment.blocks.len());
-        fits
+    // One with more blocks than there is room for does not keep the smaller ones out.
+    mapped.retain(|segment| {
+        let left = room.checked_sub(segment.blocks.len());
+        room = left.unwrap_or(room);
+        left.is_some()
     });
-    let fit = fit.count();
-    let (mapped, unmapped) = mapped.split_at(fit);
+    let totals: HashMap<i32, DevicePool> = pool(report, None)
+        .into_iter()
+        .map(|one| (one.device, one))
+        .collect();
 
     let zero = history.from_ns.values().min().copied().unwrap_or(0);
     let births = history.lives.iter().map(|life| life.born_ns);
@@ -148,7 +154,9 @@ fn data(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
         addresses(out, here.iter().map(|life| life.addr))?;
         out.key("streams")?;
         addresses(out, here.iter().map(|life| life.stream))?;
-        segments(out, mapped, unmapped, *device, zero)?;
+        out.key("totals")?;
+        sums(out, totals.get(device).unwrap_or(&DevicePool::default()))?;
+        segments(out, &mapped, *device, zero)?;
         groups(out, report, *device, zero)?;
         out.end_dict()?;
     }
@@ -206,10 +214,30 @@ fn thinned(points: &[Point]) -> Vec<Point> {
     kept
 }
 
+/// What a device holds, over all of its segments.
+fn sums(out: &mut impl Sink, of: &DevicePool) -> io::Result<()> {
+    let segments = of.pools.iter().map(|share| share.segments.count).sum();
+    let blocks = of.allocated.count + of.pending.count + of.free.count;
+    out.begin_dict()?;
+    for (key, value) in [
+        ("reserved", of.reserved_bytes),
+        ("allocated", of.allocated.bytes),
+        ("pending", of.pending.bytes),
+        ("free", of.free.bytes),
+        ("idle", of.idle_segments.bytes),
+        ("largest_free", of.largest_free_bytes),
+        ("segments", segments),
+        ("blocks", blocks),
+    ] {
+        number(out, key, value)?;
+    }
+    out.end_dict()
+}
+
+/// The segments that are drawn.
 fn segments(
     out: &mut impl Sink,
     mapped: &[&SnapshotSegment],
-    unmapped: &[&SnapshotSegment],
     device: i32,
     zero: u64,
 ) -> io::Result<()> {
@@ -254,14 +282,7 @@ fn segments(
         })?;
         out.end_dict()?;
     }
-    out.end_list()?;
-    let beyond = unmapped.iter().filter(|s| s.device == device);
-    number(out, "segments_left_out", beyond.clone().count() as u64)?;
-    number(
-        out,
-        "segment_bytes_left_out",
-        beyond.map(|s| s.size).fold(0, u64::saturating_add),
-    )
+    out.end_list()
 }
 
 /// Live blocks by size and stream, the most bytes first.

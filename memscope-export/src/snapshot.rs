@@ -290,6 +290,13 @@ fn origin(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportErro
         out.text(&note.code)?;
         out.key("text")?;
         out.text(&note.text)?;
+        out.key("affects")?;
+        out.begin_list()?;
+        for kind in memscope_ledger::effect(&note.code).affects {
+            out.item()?;
+            out.word(kind.word())?;
+        }
+        out.end_list()?;
         out.end_dict()?;
     }
     out.end_list()?;

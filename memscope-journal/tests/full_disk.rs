@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Writer, config, read, record};
-use memscope_journal::{Journal, JournalError, State};
+use memscope_journal::{JournalError, State};
 use std::path::Path;
 use std::process::Command;
 

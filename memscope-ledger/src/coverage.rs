@@ -1,7 +1,7 @@
 //! What limits the numbers.
 //!
 //! Owns: the notes that came as events, and those that follow from the state. Refuses: numbers that
-//! reports already carry, except in words.
+//! reports already carry, except in words; and what a note makes inexact, which `affects` says.
 
 use crate::device::Refusal;
 use crate::event::{CoverageNote, Level};
@@ -187,6 +187,13 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
                 .to_owned(),
         );
     }
+    if any_unknown || !process.pool.seen() {
+        say(
+            "totals_unknown",
+            "how much is handed out is not known on every device until the pool's next event"
+                .to_owned(),
+        );
+    }
 }
 
 fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
@@ -216,7 +223,7 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
     if lost > 0 || driver_gone > 0 {
         // The pool's own numbers do not depend on these.
         let code = match process.source() {
-            Source::Driver => "inexact_after_loss",
+            Source::Driver => "totals_inexact_after_loss",
             Source::Pool => "driver_inexact_after_loss",
         };
         say(
@@ -254,6 +261,14 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
 
 /// Readings that were not taken over, until one is.
 fn from_readings(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let refused = |row: &crate::device::Device| row.pool.read.refusal.is_some();
+    let is_old = process.notes.has("reading_failed") || process.devices.iter().any(refused);
+    if process.facts.level == Some(Level::Read) && is_old {
+        say(
+            "totals_old",
+            "what is handed out and reserved was so at the last reading that succeeded".to_owned(),
+        );
+    }
     for (refusal, code, why) in [
         (
             Refusal::TooOld,

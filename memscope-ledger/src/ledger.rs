@@ -9,9 +9,10 @@ use crate::fast_hash::FastMap;
 use crate::process::Process;
 use crate::report::{
     AsOf, Baseline, FluctuationQuery, FluctuationReport, Frame, Gauge, LeakQuery, LeakReport,
-    ProcessState, ProcessSummary, SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
+    MarksReport, ProcessState, ProcessSummary, SnapshotReport, StackReport, StatsReport, StepQuery,
+    StepsReport,
 };
-use crate::{fluctuation, gauge, leaks, snapshot, stack_report, stats, step_report};
+use crate::{fluctuation, gauge, leaks, mark_report, snapshot, stack_report, stats, step_report};
 use serde::{Deserialize, Serialize};
 
 /// How much is kept.
@@ -237,6 +238,12 @@ impl Ledger {
         Some(step_report::report(self.processes.get(&p)?, as_of, q))
     }
 
+    /// Which moments of a process have a name.
+    pub fn marks(&self, p: ProcessHandle, as_of: AsOf) -> Option<MarksReport> {
+        let process = self.processes.get(&p)?;
+        Some(mark_report::report(process, as_of, &self.clock))
+    }
+
     /// How the memory went over time.
     pub fn fluctuation(
         &self,
@@ -306,7 +313,7 @@ impl Ledger {
         let (blocks, loose) = process.pool.kept();
         Some(Kept {
             blocks,
-            loose: loose + process.readings.kept(),
+            loose: loose + process.readings.kept() + process.marks.kept(),
             rooms: process.devices.iter().map(|row| row.pool.rooms.len()).sum(),
             allocations: process.driver.kept() + process.regions.kept(),
             groups: process.groups.len(),

@@ -7,11 +7,12 @@
 //! process' events; `pool` follows a framework allocator's blocks and `totals` its sums; `reading`, `held`
 //! and `pool_read` take over what was read of a pool in the process' memory; `driver`,
 //! `vmm` and `host` follow runtime and driver allocations; `regions` follows pools that tell of themselves; `group`, `floor`, `verdict` and `trend` watch
-//! groups of blocks for growth; `steps`, `cycle` and `survivors` know where steps end and what outlives them; one file per question builds its report.
+//! groups of blocks for growth; `marks` keeps the moments that have a name; `steps`, `cycle` and `survivors` know where steps end and what outlives them; `coverage` says what limits the numbers, and `affects` which of them; one file per question builds its report.
 
 pub mod event;
 pub mod report;
 
+mod affects;
 mod allocation;
 mod block;
 mod clock;
@@ -33,6 +34,8 @@ mod leak_judge;
 mod leaks;
 mod ledger;
 mod loss;
+mod mark_report;
+mod marks;
 mod pool;
 mod pool_read;
 mod pool_trace;
@@ -60,5 +63,6 @@ mod verdict;
 mod vmm;
 mod words;
 
+pub use affects::{Affects, Answer, Effect, effect, inexact};
 pub use ledger::{Kept, Ledger, LedgerConfig};
 pub use regions::{RegionBook, RegionStep, Told};

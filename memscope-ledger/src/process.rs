@@ -13,6 +13,7 @@ use crate::event::{
 use crate::group::Groups;
 use crate::ledger::LedgerConfig;
 use crate::loss::Loss;
+use crate::marks::Marks;
 use crate::pool::Pool;
 use crate::pool_read::Watch;
 use crate::reading::Readings;
@@ -54,6 +55,7 @@ pub(crate) struct Process {
     pub(crate) regions: RegionBook,
     pub(crate) stacks: Stacks,
     pub(crate) steps: Steps,
+    pub(crate) marks: Marks,
     pub(crate) readings: Readings,
     /// What the last reading took.
     pub(crate) reading_cost: Option<ReadingCost>,
@@ -87,6 +89,7 @@ impl Process {
             regions: RegionBook::default(),
             stacks: Stacks::default(),
             steps: Steps::new(event.time_ns),
+            marks: Marks::default(),
             readings: Readings::default(),
             reading_cost: None,
         }
@@ -175,6 +178,7 @@ impl Process {
             Body::CodeDied { code } => self.stacks.died(*code, event.id.sequence),
             Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
             Body::Mark(mark) => {
+                self.marks.take(mark, event);
                 let wanted = self.facts.step_name.as_deref();
                 let turn = scene
                     .steps
@@ -318,6 +322,7 @@ impl Process {
             rows.iter()
                 .try_fold(0u64, |sum, row| Some(sum.saturating_add(bytes(row)?)))
                 .filter(|_| !rows.is_empty() || self.is_sum_of_nothing_zero())
+                .filter(|_| self.proves_totals())
         };
         ProcessSummary {
             handle: self.handle,
@@ -330,6 +335,13 @@ impl Process {
             lost_records: self.loss.records(),
             events: self.events,
         }
+    }
+
+    /// A sum has no room for a note: where it is one of calls that were seen, none may have been missed.
+    fn proves_totals(&self) -> bool {
+        let missed =
+            !self.facts.from_start || self.loss.records() > 0 || self.driver.found_gone() > 0;
+        self.source() == Source::Pool || !missed
     }
 
     /// Without any device: zero only where nothing can have been missed.

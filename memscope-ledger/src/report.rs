@@ -3,10 +3,12 @@
 //! Units are suffixes: `_bytes`, `_ns` (boot time unless `_unix_ns`).
 
 mod component;
+mod marks;
 mod region;
 mod steps;
 
 pub use component::{Component, Holder};
+pub use marks::{KeptMark, MarkOrigin, MarkRow, MarksReport, OriginMarks};
 pub use region::{RegionPool, RegionsOnDevice};
 use serde::{Deserialize, Serialize};
 pub use steps::*;

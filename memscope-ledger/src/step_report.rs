@@ -129,7 +129,7 @@ fn by_line(steps: &Steps, lines: &[usize]) -> BTreeMap<usize, u64> {
 }
 
 /// Rows of whole steps: ticks between two ends of the leading line are one.
-fn whole_steps(process: &Process) -> Vec<Row> {
+pub(crate) fn whole_steps(process: &Process) -> Vec<Row> {
     let steps = &process.steps;
     let passes = match steps.source {
         StepSource::Backward => steps.passes(),

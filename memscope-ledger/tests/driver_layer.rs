@@ -83,7 +83,10 @@ fn an_address_given_twice_was_freed_unseen() {
             bytes: 0x6000
         }
     );
-    assert!(has_note(&stats(&c.ledger).coverage, "inexact_after_loss"));
+    assert!(has_note(
+        &stats(&c.ledger).coverage,
+        "totals_inexact_after_loss"
+    ));
 }
 
 /// B frees what A allocated; while B's free returns, C is given the same address and is told of first.
@@ -109,7 +112,7 @@ fn a_free_that_is_told_of_late_does_not_take_the_next_owners_block() {
         !report
             .coverage
             .iter()
-            .any(|note| note.code == "inexact_after_loss"),
+            .any(|note| note.code == "totals_inexact_after_loss"),
         "{:?}",
         report.coverage
     );

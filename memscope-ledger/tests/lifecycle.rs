@@ -346,3 +346,26 @@ fn fluctuation_over_time() {
         d.overall
     );
 }
+
+/// Among all processes there is no note beneath a number: a sum of calls that may not be all of them is not told.
+#[test]
+fn a_sum_in_the_list_is_proven_or_unknown() {
+    for (from_start, lost_before, known) in [(true, 0, true), (false, 0, false), (true, 3, false)] {
+        let mut ledger = attached_as(Level::Segments, from_start, 0, Backend::Uncached);
+        let taken = call("cudaMalloc", CallOp::Alloc, 0x1000, 4096);
+        let mut event = event(P, MS, taken);
+        event.lost_before = lost_before;
+        ledger.apply(&event);
+        let listed = ledger.summary(P).unwrap();
+        assert_eq!(
+            listed.allocated_bytes.is_some(),
+            known,
+            "{from_start} {lost_before}"
+        );
+        assert_eq!(
+            listed.reserved_bytes.is_some(),
+            known,
+            "{from_start} {lost_before}"
+        );
+    }
+}

@@ -120,19 +120,28 @@ pub(crate) fn detach_scope(
     }
 }
 
-pub(crate) fn moment(at: Option<v1::Moment>) -> Result<Option<Moment>, Refusal> {
+/// Which moment is asked for.
+pub(crate) enum Asked {
+    Now,
+    At(Moment),
+    /// That of the mark with this name.
+    Mark(String),
+}
+
+pub(crate) fn asked(at: Option<v1::Moment>) -> Result<Asked, Refusal> {
     use v1::moment::Moment as Wire;
     let Some(at) = at else {
-        return Ok(None);
+        return Ok(Asked::Now);
     };
     match at.moment {
-        Some(Wire::UnixNs(ns)) => Ok(Some(Moment::Unix(ns))),
-        Some(Wire::AgoNs(ns)) => Ok(Some(Moment::Ago(ns))),
-        Some(Wire::Event(number)) => Ok(Some(Moment::Event(number))),
-        Some(Wire::Step(number)) => Ok(Some(Moment::Step(number))),
+        Some(Wire::UnixNs(ns)) => Ok(Asked::At(Moment::Unix(ns))),
+        Some(Wire::AgoNs(ns)) => Ok(Asked::At(Moment::Ago(ns))),
+        Some(Wire::Event(number)) => Ok(Asked::At(Moment::Event(number))),
+        Some(Wire::Step(number)) => Ok(Asked::At(Moment::Step(number))),
+        Some(Wire::Mark(name)) => Ok(Asked::Mark(name)),
         None => Err(invalid(
             "the request names no moment",
-            "give a time, an age or an event, or leave it out for now",
+            "give a time, an age, an event, a step or a mark, or leave it out for now",
         )),
     }
 }

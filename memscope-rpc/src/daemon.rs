@@ -3,8 +3,8 @@
 use crate::{Caller, Refusal, Triggers, kinds};
 use memscope_ledger::event::{CoverageNote, Event, EventId, Level, Mark, ReadingCost};
 use memscope_ledger::report::{
-    FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, ProcessSummary, SnapshotReport,
-    StackReport, StatsReport, StepQuery, StepsReport,
+    FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, MarksReport, ProcessSummary,
+    SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,6 +44,9 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
 
     /// Names the present moment of a process; gives the event.
     async fn mark(&self, pid: u32, mark: Mark) -> Result<EventId, Refusal>;
+
+    /// Which moments of a process have a name. Drains the ring first.
+    async fn marks(&self, pid: u32) -> Result<MarksReport, Refusal>;
 
     /// All that the journal has up to now, as one file.
     async fn recording(&self) -> Result<RecordingWriter, Refusal>;

@@ -113,6 +113,22 @@ pub enum Refusal {
         /// Why.
         source: std::io::Error,
     },
+    /// The process is no longer there or no longer traced: it has no present moment.
+    #[error("process {pid} {how} at {at}: it has no present moment")]
+    Ended {
+        /// The pid.
+        pid: u32,
+        /// What happened: `has ended`, `was detached`.
+        how: &'static str,
+        /// When, in words.
+        at: String,
+    },
+    /// An exact answer was wanted, and this one is not.
+    #[error("the answer is not exact: {why}")]
+    NotExact {
+        /// What is not, and why.
+        why: String,
+    },
     /// The kernel cannot do it.
     #[error("this kernel cannot do it: {what}")]
     KernelLacks {
@@ -201,6 +217,8 @@ impl Refusal {
             Refusal::AlreadyAttached { .. } => "already_attached",
             Refusal::NeedsLevel { .. } => "needs_level",
             Refusal::Unreadable { .. } => "unreadable",
+            Refusal::Ended { .. } => "ended",
+            Refusal::NotExact { .. } => "not_exact",
             Refusal::KernelLacks { .. } => "kernel_lacks",
             Refusal::DaemonLacks { .. } => "daemon_lacks",
             Refusal::JournalFull { .. } => "journal_full",
@@ -221,6 +239,7 @@ impl Refusal {
             | Refusal::NotTraced { .. }
             | Refusal::NoSuchRule { .. }
             | Refusal::NoSuchTrigger { .. }
+            | Refusal::Ended { .. }
             | Refusal::NoSuchSnapshot { .. } => Code::NotFound,
             Refusal::NotPermitted { .. } => Code::PermissionDenied,
             Refusal::NothingToProbe { .. }
@@ -228,6 +247,7 @@ impl Refusal {
             | Refusal::StrippedLibrary { .. }
             | Refusal::NeedsLevel { .. }
             | Refusal::Unreadable { .. }
+            | Refusal::NotExact { .. }
             | Refusal::KernelLacks { .. }
             | Refusal::DaemonLacks { .. }
             | Refusal::NoTriggers { .. }
@@ -293,6 +313,13 @@ impl Refusal {
             Refusal::Unreadable { .. } => {
                 "the daemon needs CAP_SYS_PTRACE and the host's /proc; `memscope-ctl doctor` checks \
                  both"
+                    .into()
+            }
+            Refusal::Ended { pid, .. } => format!(
+                "`memscope-ctl marks --pid {pid}` lists the marks that it has; a moment of its past is named by its time"
+            ),
+            Refusal::NotExact { .. } => {
+                "without --strict it is shown, with what limits it; `memscope-ctl stats` has all notes"
                     .into()
             }
             Refusal::KernelLacks { .. } => {

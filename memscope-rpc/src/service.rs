@@ -2,14 +2,16 @@
 
 use crate::access::Access;
 use crate::asked::{
-    attach_scope, depth, detach_scope, level, moment, read_every, sampling, stacks as kinds,
+    attach_scope, depth, detach_scope, level, read_every, sampling, stacks as kinds,
 };
 use crate::caller::{Caller, identify};
-use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter};
+use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter, Moment};
+use crate::exact::Strict;
 use crate::export::ChunkStream;
 use crate::serve::ServeOptions;
 use crate::stacks::{self, Question};
-use crate::{Refusal, StackKinds, convert, export, kinds};
+use crate::{Refusal, StackKinds, convert, export, kinds, named};
+use memscope_ledger::Answer;
 use memscope_ledger::event::{Mark, MarkKind, MarkSource};
 use memscope_ledger::report::{FluctuationQuery, LeakQuery, SnapshotReport, StepQuery};
 use memscope_proto::v1::{self, memscope_server::Memscope};
@@ -70,18 +72,31 @@ impl Service {
         Ok(caller)
     }
 
+    /// The moment that is asked for, also by the name of a mark.
+    async fn moment(
+        &self,
+        caller: Caller,
+        pid: u32,
+        at: Option<v1::Moment>,
+    ) -> Result<Option<Moment>, Refusal> {
+        let access = self.access();
+        let may_see = |process: &_| access.check_answer(caller, pid, process);
+        named::moment(self.daemon.as_ref(), pid, at, may_see).await
+    }
+
     async fn take_snapshot(
         &self,
         caller: Caller,
         pid: u32,
         at: Option<v1::Moment>,
     ) -> Result<Arc<SnapshotReport>, Status> {
+        let at = self.moment(caller, pid, at).await?;
         let _turn = self
             .snapshots
             .acquire()
             .await
             .map_err(|_| Refusal::ShuttingDown)?;
-        let report = self.daemon.snapshot(pid, moment(at)?).await?;
+        let report = self.daemon.snapshot(pid, at).await?;
         self.access().check_answer(caller, pid, &report.process)?;
         Ok(report)
     }
@@ -92,6 +107,7 @@ impl Service {
         caller: Caller,
         pid: u32,
         question: Question,
+        strict: Strict,
     ) -> Result<stacks::Answer, Status> {
         let _turn = self
             .snapshots
@@ -100,7 +116,9 @@ impl Service {
             .map_err(|_| Refusal::ShuttingDown)?;
         let access = self.access();
         let may_see = |process: &_| access.check_answer(caller, pid, process);
-        Ok(question.ask(self.daemon.as_ref(), pid, may_see).await?)
+        let answer = question.ask(self.daemon.as_ref(), pid, may_see).await?;
+        strict.check(question.kind(), &answer.notes())?;
+        Ok(answer)
     }
 }
 
@@ -115,6 +133,14 @@ pub(crate) async fn to_the_end<T: Send + 'static>(
             what: format!("{what} failed"),
             source: Box::new(error),
         }),
+    }
+}
+
+/// What a picture of now, or of an earlier moment, consists of.
+fn picture(earlier: bool) -> Answer {
+    match earlier {
+        true => Answer::EarlierPicture,
+        false => Answer::Picture,
     }
 }
 
@@ -195,8 +221,10 @@ impl Memscope for Service {
     ) -> Result<Response<v1::StatsResponse>, Status> {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
+        let strict = Strict::of(&request);
         let report = self.daemon.stats(pid).await?;
         self.access().check_answer(caller, pid, &report.process)?;
+        strict.check(Answer::Stats, &report.coverage)?;
         Ok(Response::new(convert::stats(report)))
     }
 
@@ -215,6 +243,7 @@ impl Memscope for Service {
         let report = self.daemon.leaks(question.pid, query).await?;
         self.access()
             .check_answer(caller, question.pid, &report.process)?;
+        Strict::of(&request).check(Answer::Leaks, &report.coverage)?;
         Ok(Response::new(convert::leaks(report, MAX_GROUPS)))
     }
 
@@ -240,6 +269,9 @@ impl Memscope for Service {
             .await?;
         self.access()
             .check_answer(caller, question.pid, &report.process)?;
+        let strict = Strict::of(&request);
+        strict.check(Answer::Steps, &report.coverage)?;
+        strict.known(report.summary.count, &report.summary.evidence)?;
         let survivors = (question.survivors as usize).min(MAX_SURVIVORS);
         Ok(Response::new(convert::steps::steps(report, survivors)))
     }
@@ -277,6 +309,19 @@ impl Memscope for Service {
         }))
     }
 
+    async fn marks(
+        &self,
+        request: Request<v1::MarksRequest>,
+    ) -> Result<Response<v1::MarksResponse>, Status> {
+        let question = *request.get_ref();
+        let caller = self.asker(&request, question.pid).await?;
+        let report = self.daemon.marks(question.pid).await?;
+        self.access()
+            .check_answer(caller, question.pid, &report.process)?;
+        let (limit, framework) = (question.limit as usize, question.include_framework);
+        Ok(Response::new(convert::marks(report, limit, framework)))
+    }
+
     async fn fluctuation(
         &self,
         request: Request<v1::FluctuationRequest>,
@@ -297,6 +342,7 @@ impl Memscope for Service {
         let report = self.daemon.fluctuation(question.pid, query).await?;
         self.access()
             .check_answer(caller, question.pid, &report.process)?;
+        Strict::of(&request).check(Answer::Fluctuation, &report.coverage)?;
         Ok(Response::new(convert::fluctuation(report)))
     }
 
@@ -308,8 +354,11 @@ impl Memscope for Service {
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
+        let strict = Strict::of(&request);
         let at = request.into_inner().at;
+        let kind = picture(at.is_some());
         let report = self.take_snapshot(caller, pid, at).await?;
+        strict.check(kind, &report.coverage)?;
         // Each part is made when the client has room for it.
         let parts = tokio_stream::iter(convert::SnapshotParts::new(report)).map(Ok);
         Ok(Response::new(Box::pin(parts)))
@@ -321,6 +370,7 @@ impl Memscope for Service {
     ) -> Result<Response<v1::DiffResponse>, Status> {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
+        let strict = Strict::of(&request);
         let question = request.into_inner();
         let Some(from) = question.from else {
             return Err(invalid(
@@ -339,6 +389,7 @@ impl Memscope for Service {
                 .filter(|note| !from.coverage.contains(note))
                 .cloned(),
         );
+        strict.check(Answer::EarlierPicture, &notes)?;
         let work = move || convert::diff(memscope_export::diff(&from, &to), notes);
         let answer = tokio::task::spawn_blocking(work)
             .await
@@ -352,10 +403,17 @@ impl Memscope for Service {
     ) -> Result<Response<v1::PoolResponse>, Status> {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
+        let strict = Strict::of(&request);
         let question = request.into_inner();
+        let kind = picture(question.at.is_some());
         let now = self.take_snapshot(caller, pid, question.at).await?;
+        strict.check(kind, &now.coverage)?;
         let before = match question.from {
-            Some(from) => Some(self.take_snapshot(caller, pid, Some(from)).await?),
+            Some(from) => {
+                let before = self.take_snapshot(caller, pid, Some(from)).await?;
+                strict.check(Answer::EarlierPicture, &before.coverage)?;
+                Some(before)
+            }
             None => None,
         };
         let work = move || convert::pool(&now, before.as_deref());
@@ -369,11 +427,16 @@ impl Memscope for Service {
         &self,
         request: Request<v1::StacksRequest>,
     ) -> Result<Response<v1::StacksResponse>, Status> {
-        let question = *request.get_ref();
-        let asked = Question::new(question.view, question.at, question.from)?;
+        let strict = Strict::of(&request);
+        let question = request.get_ref().clone();
         let by = convert::grouping(question.by)?;
         let caller = self.asker(&request, question.pid).await?;
-        let answer = self.take_stacks(caller, question.pid, asked).await?;
+        let at = self.moment(caller, question.pid, question.at).await?;
+        let from = self.moment(caller, question.pid, question.from).await?;
+        let asked = Question::new(question.view, at, from)?;
+        let answer = self
+            .take_stacks(caller, question.pid, asked, strict)
+            .await?;
         let work = move || {
             let limit = question.limit as usize;
             let report = answer.report();
@@ -391,12 +454,20 @@ impl Memscope for Service {
         &self,
         request: Request<v1::ExportRequest>,
     ) -> Result<Response<Self::ExportStream>, Status> {
-        let question = *request.get_ref();
+        let strict = Strict::of(&request);
+        let question = request.get_ref().clone();
+        let caller = self.asker(&request, question.pid).await?;
         let format =
             v1::ExportFormat::try_from(question.format).unwrap_or(v1::ExportFormat::Unspecified);
-        if let Some((writer, asked)) = stacks::export(format, &question)? {
-            let caller = self.asker(&request, question.pid).await?;
-            let answer = self.take_stacks(caller, question.pid, asked).await?;
+        if let Some(writer) = stacks::writer(format) {
+            let at = question.at.clone();
+            let at = self.moment(caller, question.pid, at).await?;
+            let from = question.from.clone();
+            let from = self.moment(caller, question.pid, from).await?;
+            let asked = stacks::exported(format, &question, (at, from))?;
+            let answer = self
+                .take_stacks(caller, question.pid, asked, strict)
+                .await?;
             let stream = export::stream(move |out, _| {
                 let report = answer.report();
                 stacks::written(writer(&report, asked.view, question.differential, out))
@@ -415,10 +486,14 @@ impl Memscope for Service {
                 "ask for memory-viz, or update the daemon",
             )
         })?;
-        let caller = self.asker(&request, question.pid).await?;
+        let kind = match format {
+            v1::ExportFormat::MemoryViz => picture(question.at.is_some()),
+            _ => Answer::Course,
+        };
         let report = self
             .take_snapshot(caller, question.pid, question.at)
             .await?;
+        strict.check(kind, &report.coverage)?;
         let stream = export::stream(move |out, tell| exporter(&report, out, tell));
         Ok(Response::new(stream))
     }

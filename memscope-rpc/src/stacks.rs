@@ -1,11 +1,11 @@
 //! Questions about stacks: what is asked, whether it makes sense, and the comparison of two moments.
 
-use crate::asked::moment;
 use crate::daemon::Moment;
 use crate::service::invalid;
 use crate::{Daemon, Refusal};
 use memscope_export::ExportError;
 use memscope_export::stacks::{self, Metric, Unit, View};
+use memscope_ledger::event::CoverageNote;
 use memscope_ledger::report::{ProcessSummary, StackReport};
 use memscope_proto::v1;
 use std::io::{self, Write};
@@ -22,11 +22,10 @@ pub(crate) struct Question {
 impl Question {
     pub(crate) fn new(
         view: Option<v1::StackView>,
-        at: Option<v1::Moment>,
-        from: Option<v1::Moment>,
+        at: Option<Moment>,
+        from: Option<Moment>,
     ) -> Result<Question, Refusal> {
         let wire = view.unwrap_or_default();
-        let (at, from) = (moment(at)?, moment(from)?);
         let view = View {
             metric: metric(wire.metric)?,
             unit: unit(wire.unit)?,
@@ -40,6 +39,14 @@ impl Question {
             at,
             from,
         })
+    }
+
+    /// What the answer consists of.
+    pub(crate) fn kind(self) -> memscope_ledger::Answer {
+        match self.view.metric {
+            Metric::Peak | Metric::Allocated => memscope_ledger::Answer::StacksOverTime,
+            Metric::Live | Metric::Growth => memscope_ledger::Answer::Stacks,
+        }
     }
 
     /// What lives, and what changed: the metric is not used.
@@ -85,6 +92,12 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// Everything that limits it.
+    pub(crate) fn notes(&self) -> Vec<CoverageNote> {
+        let earlier = self.earlier.iter().flat_map(|report| &report.coverage);
+        self.later.coverage.iter().chain(earlier).cloned().collect()
+    }
+
     /// One report of one or both moments, each stack once. Takes time where there are many stacks.
     pub(crate) fn report(mut self) -> StackReport {
         if let Some(device) = self.device {
@@ -128,12 +141,9 @@ fn in_order(later: &StackReport, earlier: &StackReport) -> Result<(), Refusal> {
 pub(crate) type StackExporter =
     fn(&StackReport, View, bool, &mut dyn Write) -> Result<(), ExportError>;
 
-/// The writer of a format and what it is asked for; `None` where the format is not one of stacks.
-pub(crate) fn export(
-    format: v1::ExportFormat,
-    request: &v1::ExportRequest,
-) -> Result<Option<(StackExporter, Question)>, Refusal> {
-    let writer: StackExporter = match format {
+/// The writer of a format; `None` where the format is not one of stacks.
+pub(crate) fn writer(format: v1::ExportFormat) -> Option<StackExporter> {
+    Some(match format {
         v1::ExportFormat::Flamegraph => |report, view, differential, out| match differential {
             true => stacks::flamegraph_diff(report, view.unit, out),
             false => stacks::flamegraph(report, view, out),
@@ -146,11 +156,19 @@ pub(crate) fn export(
         v1::ExportFormat::Speedscope => {
             |report, view, _, out| stacks::speedscope(report, view, out)
         }
-        _ => return Ok(None),
-    };
-    let question = Question::new(request.view, request.at, request.from)?;
+        _ => return None,
+    })
+}
+
+/// What an export of stacks asks for.
+pub(crate) fn exported(
+    format: v1::ExportFormat,
+    request: &v1::ExportRequest,
+    (at, from): (Option<Moment>, Option<Moment>),
+) -> Result<Question, Refusal> {
+    let question = Question::new(request.view, at, from)?;
     if !request.differential {
-        return Ok(Some((writer, question)));
+        return Ok(question);
     }
     if let v1::ExportFormat::Pprof | v1::ExportFormat::Speedscope = format {
         return Err(invalid(
@@ -158,7 +176,7 @@ pub(crate) fn export(
             "ask for growth, or for a flame graph or folded text",
         ));
     }
-    Ok(Some((writer, question.differential()?)))
+    question.differential()
 }
 
 /// What an export says when it cannot be written.

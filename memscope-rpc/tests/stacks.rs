@@ -129,7 +129,7 @@ async fn every_stack_arrives_and_names_travel_once() {
     assert_eq!(answer.devices[0].device, Some(0));
     assert_eq!(live(&answer.devices[0].missing), 10 << 20);
     assert_eq!(live(&answer.devices[1].truncated), 5 << 20);
-    assert_eq!(answer.coverage[0].code, "stacks_truncated");
+    assert_eq!(answer.coverage[0].code, "stacks_reduced");
 }
 
 #[tokio::test]

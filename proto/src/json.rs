@@ -55,6 +55,7 @@ words! {
     MarkKind "MARK_KIND_",
     RegionChange "REGION_CHANGE_",
     MarkSource "MARK_SOURCE_",
+    MarkOrigin "MARK_ORIGIN_",
     StepSource "STEP_SOURCE_",
     StackMetric "STACK_METRIC_",
     StackUnit "STACK_UNIT_",

@@ -18,6 +18,9 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 /// Metadata entry of an error: its stable word.
 pub const ERROR_CODE: &str = "memscope-error";
 
+/// Metadata entry of a request: `1` where an answer that is not exact is to be refused.
+pub const STRICT: &str = "memscope-strict";
+
 /// Stands between what happened and what to do in the message of an error.
 pub const HINT_SEPARATOR: &str = " — ";
 

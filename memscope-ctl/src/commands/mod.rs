@@ -61,6 +61,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     match &args.recording {
         None => {
             let client = Client::connect(&args.socket, args.timeout).await?;
+            let client = client.strict(args.strict);
             ask(&client, &args).await
         }
         Some(recording) => {
@@ -94,6 +95,7 @@ async fn ask_recording(recording: &std::path::Path, args: &Args) -> Result<Exit,
     }
     let (replayer, client) =
         Replayer::start(recording, args.as_of.as_deref(), args.timeout).await?;
+    let client = client.strict(args.strict);
     let result = ask(&client, args).await;
     drop(client);
     replayer.stop().await;
@@ -129,6 +131,7 @@ async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
         Command::Leaks(request) => query::leaks(client, request, args.json).await,
         Command::Steps(request) => query::steps(client, request, args.json).await,
         Command::Record(request) => snapshot::record(client, request, args.json).await,
+        Command::Marks(request) => query::marks(client, request, args.json).await,
         Command::Mark(request) => query::mark(client, request, args.json).await,
         Command::Fluctuation(request) => query::fluctuation(client, request, args.json).await,
         Command::Snapshot(request) => snapshot::snapshot(client, request, args.json).await,

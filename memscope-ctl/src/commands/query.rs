@@ -48,8 +48,8 @@ pub(super) async fn ps(client: &Client, live: bool, json: bool) -> Result<Exit, 
 pub(super) async fn pool(client: &Client, pool: &args::Pool, json: bool) -> Result<Exit, Failure> {
     let question = v1::PoolRequest {
         pid: client.choose(pool.process.pid).await?,
-        at: pool.at,
-        from: pool.from,
+        at: pool.at.clone(),
+        from: pool.from.clone(),
     };
     let answer = client
         .ask(question, async |mut rpc, request| rpc.pool(request).await)
@@ -68,8 +68,8 @@ pub(super) async fn diff(client: &Client, diff: &args::Diff, json: bool) -> Resu
     }
     let question = v1::DiffRequest {
         pid: client.choose(diff.process.pid).await?,
-        from: diff.from,
-        to: diff.to,
+        from: diff.from.clone(),
+        to: diff.to.clone(),
     };
     let answer = client
         .ask(question, async |mut rpc, request| rpc.diff(request).await)
@@ -127,6 +127,9 @@ pub(super) async fn diff_files(
         .iter()
         .filter(|note| !before.coverage.contains(note));
     coverage.extend(new.cloned());
+    if args.strict {
+        crate::failure::not_exact(&coverage, &["totals", "blocks"])?;
+    }
     if args.json {
         output::json(&FilesDiff {
             from: FileFacts::of(&before),
@@ -237,6 +240,27 @@ pub(super) async fn mark(client: &Client, mark: &args::Mark, json: bool) -> Resu
     } else {
         let event = answer.event.unwrap_or_default().sequence;
         output::text(&format!("Marked process {pid} at event {event}.\n"))?;
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) async fn marks(
+    client: &Client,
+    marks: &args::Marks,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let question = v1::MarksRequest {
+        pid: client.choose(marks.process.pid).await?,
+        limit: marks.last,
+        include_framework: marks.all,
+    };
+    let answer = client
+        .ask(question, async |mut rpc, request| rpc.marks(request).await)
+        .await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        output::text(&render::marks::marks(&answer, marks.all))?;
     }
     Ok(Exit::Done)
 }

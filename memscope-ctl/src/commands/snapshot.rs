@@ -45,12 +45,12 @@ pub(super) async fn snapshot(
             let question = v1::ExportRequest {
                 pid,
                 format: format.into(),
-                at: snapshot.at,
+                at: snapshot.at.clone(),
                 ..v1::ExportRequest::default()
             };
             export(client, question, &mut target).await?;
         }
-        None => as_json(client, pid, snapshot.at, &mut target).await?,
+        None => as_json(client, pid, snapshot.at.clone(), &mut target).await?,
     }
     if told(target, pid, json)?.is_some() && !json {
         match snapshot.format {

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 pub(super) async fn top(client: &Client, top: &Top, json: bool) -> Result<Exit, Failure> {
     let question = v1::StacksRequest {
         pid: client.choose(top.process.pid).await?,
-        at: top.view.at,
-        from: top.view.from,
+        at: top.view.at.clone(),
+        from: top.view.from.clone(),
         view: Some(top.view.wire()),
         by: top.by.wire().into(),
         cumulative: top.cumulative,
@@ -38,8 +38,8 @@ pub(super) async fn grown(
 ) -> Result<Exit, Failure> {
     let question = v1::StacksRequest {
         pid: client.choose(diff.process.pid).await?,
-        at: diff.to,
-        from: diff.from,
+        at: diff.to.clone(),
+        from: diff.from.clone(),
         view: Some(v1::StackView {
             metric: v1::StackMetric::Growth.into(),
             unit: v1::StackUnit::Bytes.into(),
@@ -114,11 +114,12 @@ pub(super) async fn flamegraph(
     json: bool,
 ) -> Result<Exit, Failure> {
     let format = request.format();
+    let pid = client.choose(request.process.pid).await?;
     let question = v1::ExportRequest {
-        pid: client.choose(request.process.pid).await?,
+        pid,
         format: format.wire().into(),
-        at: request.view.at,
-        from: request.view.from,
+        at: request.view.at.clone(),
+        from: request.view.from.clone(),
         view: Some(v1::StackView {
             // What changed is drawn over what lives.
             metric: match request.diff {
@@ -131,7 +132,7 @@ pub(super) async fn flamegraph(
     };
     let mut target = Target::open(request.output.as_deref())?;
     export(client, question, &mut target).await?;
-    let Some(path) = told(target, question.pid, json)? else {
+    let Some(path) = told(target, pid, json)? else {
         return Ok(Exit::Done);
     };
     if !json {

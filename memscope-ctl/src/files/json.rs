@@ -1,7 +1,7 @@
 //! Reads snapshots as JSON: `memscope-ctl snapshot --format json`, and PyTorch's dictionary or list of segments,
 //! which memscope's triggers (`--snapshot-format json`) and `json.dump` write.
 
-use super::{Births, Block, FileError, Image, Kept, Segment, Stacks, State, line_of};
+use super::{Births, Block, FileError, Image, Kept, Segment, Stacks, State, line_of, not_judged};
 use memscope_proto::v1;
 use serde::Deserialize;
 use std::io::Read;
@@ -57,6 +57,9 @@ struct Origin {
 struct Note {
     code: String,
     text: String,
+    affects: Option<Vec<String>>,
+    #[serde(default)]
+    lower_bound: bool,
 }
 
 #[derive(Deserialize)]
@@ -151,7 +154,12 @@ pub(super) fn document(path: &Path, from: impl Read) -> Result<Kept, FileError> 
         kept.as_of_ns = as_of.or(kept.as_of_ns);
         kept.image = process.map(|process| process.image());
         let notes = coverage.into_iter();
-        let note = |Note { code, text }| v1::CoverageNote { code, text };
+        let note = |note: Note| v1::CoverageNote {
+            code: note.code,
+            text: note.text,
+            affects: note.affects.unwrap_or_else(not_judged),
+            lower_bound: note.lower_bound,
+        };
         kept.coverage.extend(notes.map(note));
     }
     Ok(kept)

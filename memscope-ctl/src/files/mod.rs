@@ -364,11 +364,28 @@ fn of_pickle(path: &Path, pickle: &Pickle) -> Result<Kept, FileError> {
                 kept.coverage.push(v1::CoverageNote {
                     code: code.to_owned(),
                     text: said.to_owned(),
+                    affects: affects(pickle, *note).unwrap_or_else(not_judged),
+                    lower_bound: false,
                 });
             }
         }
     }
     Ok(kept)
+}
+
+/// What a note in a file affects; `None` where the file does not say.
+fn affects(pickle: &Pickle, note: pickle::Value) -> Option<Vec<String>> {
+    let kinds = pickle.list(pickle.get(note, "affects")?)?;
+    let words = kinds
+        .iter()
+        .take(MOST_NOTES)
+        .filter_map(|kind| pickle.text(*kind));
+    Some(words.map(str::to_owned).collect())
+}
+
+/// What a note of an older version's file affects, which does not say it: whatever a file tells of.
+fn not_judged() -> Vec<String> {
+    ["totals", "blocks"].map(str::to_owned).to_vec()
 }
 
 fn of_segment(

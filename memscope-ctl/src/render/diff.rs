@@ -1,7 +1,7 @@
 //! `diff`.
 
-use super::coverage;
 use super::table::{Column, table};
+use super::{Known, coverage};
 use crate::args::DiffBy;
 use crate::files::{Compared, Kept, MatchedBy, StackDiff};
 
@@ -17,7 +17,7 @@ pub(crate) fn diff(answer: &v1::DiffResponse, limit: usize) -> String {
         moment(answer.from_unix_ns),
         moment(answer.to_unix_ns)
     );
-    text.push_str(&devices(&answer.devices));
+    text.push_str(&devices(&answer.devices, &answer.coverage));
     text.push_str(&groups(&answer.groups, limit, answer.omitted_groups));
     text.push_str(&coverage(&answer.coverage));
     text
@@ -50,7 +50,7 @@ pub(crate) fn files(
              process (--same-process does).\n"
         }
     });
-    text.push_str(&devices(&compared.devices));
+    text.push_str(&devices(&compared.devices, notes));
     match by {
         DiffBy::Size => text.push_str(&groups(&compared.groups, limit, 0)),
         DiffBy::Stack => text.push_str(&stacks(&compared.stacks, limit)),
@@ -59,28 +59,34 @@ pub(crate) fn files(
     text
 }
 
-fn devices(devices: &[v1::DeviceDiff]) -> String {
+fn devices(devices: &[v1::DeviceDiff], notes: &[v1::CoverageNote]) -> String {
+    let known = Known::of(notes, &["totals", "blocks"]);
+    let reserved = Known::of(notes, &["totals"]);
     let mut text = String::new();
     if devices.is_empty() {
-        text.push_str("Nothing was held on any device at either moment.\n");
+        text.push_str(match known {
+            Known::Exactly => "Nothing was held on any device at either moment.\n",
+            _ => "What was held at either moment is not known: the notes below say why.\n",
+        });
     }
+    let amount_of =
+        |one: v1::Amount| known.say(format!("{} in {}", bytes(one.bytes), grouped(one.count)));
     for one in devices {
         let (came, went, stayed) = (amount(one.came), amount(one.went), amount(one.stayed));
         text.push_str(&format!(
-            "\nDevice {}: allocated {} to {}, reserved {} to {}\n  came {} in {}, went {} in {}, \
-             stayed {} in {}\n",
+            "\nDevice {}: allocated {} to {}, reserved {} to {}\n  came {}, went {}, stayed {}\n",
             one.device,
-            bytes(one.allocated_before_bytes),
-            bytes(one.allocated_after_bytes),
-            bytes(one.reserved_before_bytes),
-            bytes(one.reserved_after_bytes),
-            bytes(came.bytes),
-            grouped(came.count),
-            bytes(went.bytes),
-            grouped(went.count),
-            bytes(stayed.bytes),
-            grouped(stayed.count),
+            known.say(bytes(one.allocated_before_bytes)),
+            known.say(bytes(one.allocated_after_bytes)),
+            reserved.say(bytes(one.reserved_before_bytes)),
+            reserved.say(bytes(one.reserved_after_bytes)),
+            amount_of(came),
+            amount_of(went),
+            amount_of(stayed),
         ));
+    }
+    if known != Known::Exactly && !devices.is_empty() {
+        text.push_str("\nOf the blocks that are known:\n");
     }
     text
 }

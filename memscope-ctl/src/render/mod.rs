@@ -5,6 +5,7 @@ pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod leaks;
+pub(crate) mod marks;
 pub(crate) mod pool;
 pub(crate) mod processes;
 pub(crate) mod stacks;
@@ -16,6 +17,44 @@ pub(crate) mod trigger;
 
 use crate::units::{self, plain};
 use memscope_proto::v1;
+
+/// How far numbers of one kind are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// They are what they say.
+    Exactly,
+    /// Something is missing in them.
+    AtLeast,
+    /// They may be too large as well as too small.
+    Not,
+}
+
+impl Known {
+    /// What the notes say of numbers of these kinds.
+    pub(crate) fn of(notes: &[v1::CoverageNote], kinds: &[&str]) -> Known {
+        let affects = |note: &&v1::CoverageNote| {
+            let mut affects = note.affects.iter();
+            affects.any(|kind| kinds.contains(&kind.as_str()))
+        };
+        let mut spoilt = notes.iter().filter(affects).peekable();
+        if spoilt.peek().is_none() {
+            Known::Exactly
+        } else if spoilt.all(|note| note.lower_bound) {
+            Known::AtLeast
+        } else {
+            Known::Not
+        }
+    }
+
+    /// A number as far as it is known; one that is unknown stays so.
+    pub(crate) fn say(self, number: String) -> String {
+        match self {
+            Known::Not => units::unknown(),
+            Known::AtLeast if number != units::unknown() => format!("at least {number}"),
+            Known::Exactly | Known::AtLeast => number,
+        }
+    }
+}
 
 /// What an answer does not show, beneath every table.
 pub(crate) fn coverage(notes: &[v1::CoverageNote]) -> String {

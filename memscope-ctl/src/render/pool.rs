@@ -1,7 +1,7 @@
 //! `pool`.
 
 use super::table::{Column, pairs, table};
-use super::{coverage, name};
+use super::{Known, coverage, name};
 use crate::units::{bytes, exact_bytes, grouped, moment};
 use memscope_proto::v1;
 
@@ -21,9 +21,12 @@ pub(crate) fn pool(answer: &v1::PoolResponse) -> String {
     }
     for device in &answer.devices {
         text.push_str(&format!("\nDevice {}\n", device.device));
-        text.push_str(&sums(device));
+        text.push_str(&sums(device, &answer.coverage));
         if !device.classes.is_empty() {
             text.push('\n');
+            if Known::of(&answer.coverage, &["totals", "blocks"]) != Known::Exactly {
+                text.push_str("Of the blocks that are known:\n");
+            }
             text.push_str(&classes(answer, device));
         }
         if device.pools.len() > 1 {
@@ -48,34 +51,45 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-fn sums(device: &v1::DevicePool) -> String {
+fn sums(device: &v1::DevicePool, notes: &[v1::CoverageNote]) -> String {
+    let totals = Known::of(notes, &["totals"]);
+    // The picture is put together of blocks: what is missing of them is missing in its sums.
+    let blocks = Known::of(notes, &["totals", "blocks"]);
+    // Of a part, nothing can be said of a share.
+    let share = |text: String| match blocks {
+        Known::Exactly => text,
+        _ => crate::units::unknown(),
+    };
     let allocated = amount(device.allocated).bytes;
     let rounding = device
         .requested_bytes
         .map(|requested| allocated.saturating_sub(requested));
     let mut rows = vec![
-        ("reserved", exact_bytes(Some(device.reserved_bytes))),
-        ("allocated", of(device.allocated)),
-        ("  of it rounding", exact_bytes(rounding)),
-        ("pending free", of(device.pending)),
-        ("free in segments", of(device.free)),
+        (
+            "reserved",
+            totals.say(exact_bytes(Some(device.reserved_bytes))),
+        ),
+        ("allocated", blocks.say(of(device.allocated))),
+        ("  of it rounding", share(exact_bytes(rounding))),
+        ("pending free", blocks.say(of(device.pending))),
+        ("free in segments", share(of(device.free))),
         (
             "  largest piece",
-            exact_bytes(Some(device.largest_free_bytes)),
+            share(exact_bytes(Some(device.largest_free_bytes))),
         ),
-        ("idle segments", of(device.idle_segments)),
+        ("idle segments", share(of(device.idle_segments))),
     ];
     rows.push((
         "unused: 1 - allocated/reserved",
-        percent(device.unused_share),
+        share(percent(device.unused_share)),
     ));
     rows.push((
         "fragmentation: 1 - largest/free",
-        percent(device.fragmentation_of_free),
+        share(percent(device.fragmentation_of_free)),
     ));
     rows.push((
         "fragmentation, PyTorch's viewer",
-        format!("{:.4}", device.fragmentation_viewer),
+        share(format!("{:.4}", device.fragmentation_viewer)),
     ));
     pairs(rows)
 }

@@ -1,7 +1,7 @@
 //! `top`.
 
 use super::table::{Column, table};
-use super::{coverage, device, heading};
+use super::{Known, coverage, device, heading};
 use crate::units::{self, bytes, grouped, moment, plain};
 use memscope_proto::v1;
 use std::time::Duration;
@@ -83,12 +83,14 @@ fn is_long(cells: &[String]) -> bool {
 fn summary(answer: &v1::StacksResponse, one: &v1::StackDevice) -> String {
     let amounts = one.amounts.unwrap_or_default();
     let of = |amount: Option<v1::Amount>| bytes(amount.unwrap_or_default().bytes);
+    let blocks = Known::of(&answer.coverage, &["blocks"]);
+    let history = Known::of(&answer.coverage, &["blocks", "history"]);
     let mut text = format!(
         "Device {}: live {}, at the peak {}, allocated since the attach {}; {} stack{}\n",
         device(one.device),
-        of(amounts.live),
-        of(amounts.peak),
-        of(amounts.allocated),
+        blocks.say(of(amounts.live)),
+        history.say(of(amounts.peak)),
+        history.say(of(amounts.allocated)),
         grouped(one.stacks),
         if one.stacks == 1 { "" } else { "s" },
     );

@@ -1,7 +1,7 @@
 //! `stats` and `watch`.
 
 use super::table::{Column, table};
-use super::{coverage, device_of_kind, heading, list};
+use super::{Known, coverage, device_of_kind, heading, list};
 use crate::units::{self, exact_bytes, grouped, maybe_bytes, nanoseconds, plain};
 use memscope_proto::v1;
 
@@ -19,11 +19,14 @@ pub(crate) fn stats(answer: &v1::StatsResponse) -> String {
     );
     text.push_str(&ways(answer));
     if answer.devices.is_empty() {
-        text.push_str("\nNothing was seen on any device yet.\n");
+        text.push_str(match Known::of(&answer.coverage, &["totals", "blocks"]) {
+            Known::Exactly => "\nNothing was seen on any device yet.\n",
+            _ => "\nWhat it holds is not known: the notes below say why.\n",
+        });
     }
     for devices in answer.devices.chunks(ABREAST) {
         text.push('\n');
-        text.push_str(&columns(devices));
+        text.push_str(&columns(devices, &answer.coverage));
     }
     text.push_str(&components(answer));
     text.push_str(&region_pools(answer));
@@ -49,13 +52,44 @@ fn ways(answer: &v1::StatsResponse) -> String {
         None => ("none".to_owned(), 0),
     };
     format!(
-        "level {}, allocator {allocator}, {sites} sites, ways in: {ways}\n",
-        answer.level()
+        "level {}, allocator {allocator}, {sites} sites, ways in: {ways}\n{}",
+        answer.level(),
+        since(answer)
     )
 }
 
-fn columns(devices: &[v1::DeviceStats]) -> String {
+/// Since when is counted, where that is not the beginning of the process.
+fn since(answer: &v1::StatsResponse) -> String {
+    let Some(process) = &answer.process else {
+        return String::new();
+    };
+    let from_start = process.facts.as_ref().is_some_and(|facts| facts.from_start);
+    if from_start {
+        return String::new();
+    }
+    let ago = answer
+        .as_of_boot_ns
+        .saturating_sub(process.attached_boot_ns);
+    format!(
+        "counts and peaks since {}, when it was attached\n",
+        units::moment(answer.as_of.saturating_sub(ago))
+    )
+}
+
+/// Where the driver's allocations are the totals, what spoils the one spoils the other.
+fn totals_of(device: &v1::DeviceStats, notes: &[v1::CoverageNote]) -> Known {
+    match device.source() {
+        v1::Source::Driver => Known::of(notes, &["totals", "driver"]),
+        _ => Known::of(notes, &["totals"]),
+    }
+}
+
+fn columns(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> String {
     let count = |value: u64| grouped(value);
+    let blocks = Known::of(notes, &["blocks"]);
+    let history = Known::of(notes, &["history"]);
+    let driver = Known::of(notes, &["driver"]);
+    let totals = |device: &v1::DeviceStats| totals_of(device, notes);
     let of = |bytes: &Option<v1::DriverBytes>| match bytes {
         Some(bytes) => format!("{} in {}", units::bytes(bytes.bytes), grouped(bytes.count)),
         None => units::unknown(),
@@ -72,27 +106,35 @@ fn columns(devices: &[v1::DeviceStats]) -> String {
         ("device", &|d| {
             device_of_kind(d.device, d.device_kind.as_deref())
         }),
-        ("allocated", &|d| exact_bytes(d.allocated_bytes)),
+        ("allocated", &|d| {
+            totals(d).say(exact_bytes(d.allocated_bytes))
+        }),
         ("  of it baseline", &|d| exact_bytes(d.baseline_bytes)),
-        ("reserved", &|d| exact_bytes(d.reserved_bytes)),
-        ("peak allocated", &|d| exact_bytes(d.peak_allocated_bytes)),
-        ("peak reserved", &|d| exact_bytes(d.peak_reserved_bytes)),
-        ("requested", &|d| exact_bytes(d.requested_bytes)),
+        ("reserved", &|d| {
+            totals(d).say(exact_bytes(d.reserved_bytes))
+        }),
+        ("peak allocated", &|d| {
+            history.say(exact_bytes(d.peak_allocated_bytes))
+        }),
+        ("peak reserved", &|d| {
+            history.say(exact_bytes(d.peak_reserved_bytes))
+        }),
+        ("requested", &|d| blocks.say(exact_bytes(d.requested_bytes))),
         ("pending free", &|d| exact_bytes(d.pending_free_bytes)),
         ("device total", &|d| exact_bytes(d.total_bytes)),
         ("device free (last seen)", &|d| exact_bytes(d.free_bytes)),
         ("numbers from", &|d| d.source().to_string()),
-        ("live blocks", &|d| count(d.live_blocks)),
-        ("allocations", &|d| count(d.alloc_count)),
-        ("frees", &|d| count(d.free_count)),
+        ("live blocks", &|d| blocks.say(count(d.live_blocks))),
+        ("allocations", &|d| history.say(count(d.alloc_count))),
+        ("frees", &|d| history.say(count(d.free_count))),
         ("frees of unknown blocks", &|d| count(d.orphan_free_count)),
-        ("out of memory", &|d| count(d.oom_count)),
+        ("out of memory", &|d| history.say(count(d.oom_count))),
         ("totals taken over", &|d| count(d.resync_count)),
         ("segments", &|d| {
             d.segments.map_or_else(units::unknown, grouped)
         }),
-        ("from the driver", &|d| of(&d.driver)),
-        ("  not for the pool", &|d| of(&d.direct)),
+        ("from the driver", &|d| driver.say(of(&d.driver))),
+        ("  not for the pool", &|d| driver.say(of(&d.direct))),
         ("  stream-ordered", &|d| of(&d.async_pool)),
         ("  managed", &|d| of(&d.managed)),
         ("  physical", &|d| of(&d.physical)),
@@ -327,7 +369,10 @@ pub(crate) fn watch(answer: &v1::StatsResponse, before: Option<&v1::StatsRespons
         Column::Right("ALLOCS/S"),
         Column::Right("FREES/S"),
     ];
+    let notes = &answer.coverage;
+    let history = Known::of(notes, &["history"]);
     let rows = answer.devices.iter().map(|now| {
+        let totals = totals_of(now, notes);
         let seconds = before.map_or(0.0, |before| {
             answer.as_of_boot_ns.saturating_sub(before.as_of_boot_ns) as f64 / 1e9
         });
@@ -341,16 +386,16 @@ pub(crate) fn watch(answer: &v1::StatsResponse, before: Option<&v1::StatsRespons
         };
         vec![
             device_of_kind(now.device, now.device_kind.as_deref()),
-            maybe_bytes(now.allocated_bytes),
+            totals.say(maybe_bytes(now.allocated_bytes)),
             change(
                 then.and_then(|then| then.allocated_bytes),
                 now.allocated_bytes,
             ),
-            maybe_bytes(now.reserved_bytes),
-            maybe_bytes(now.peak_allocated_bytes),
+            totals.say(maybe_bytes(now.reserved_bytes)),
+            history.say(maybe_bytes(now.peak_allocated_bytes)),
             maybe_bytes(now.baseline_bytes),
             maybe_bytes(now.total_bytes),
-            grouped(now.live_blocks),
+            Known::of(notes, &["blocks"]).say(grouped(now.live_blocks)),
             per_second(|d| d.alloc_count),
             per_second(|d| d.free_count),
         ]

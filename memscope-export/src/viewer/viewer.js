@@ -40,43 +40,19 @@ function header() {
 }
 
 function numbers(device) {
-  const sums = [0, 0, 0];
-  let reserved = device.segment_bytes_left_out;
-  let empty = 0;
-  let largest = 0;
-  for (const segment of device.segments) {
-    reserved += segment.size;
-    const [, sizes, states] = segment.blocks;
-    sizes.forEach((size, at) => {
-      sums[states[at]] += size;
-      if (states[at] === 0) largest = Math.max(largest, size);
-    });
-    if (states.every((one) => one === 0)) empty += segment.size;
-  }
-  const peak = device.levels[1].reduce((a, b) => Math.max(a, b), 0);
-  const rows = [
-    ["Handed out (rounded)", bytesText(sums[1])],
-    ["Reserved in segments", bytesText(reserved)],
-    ["Freed, still in use", bytesText(sums[2])],
-    ["Free room in segments", bytesText(sums[0])],
-    ["of it whole segments", bytesText(empty)],
-    ["Largest free block", bytesText(largest)],
-    ["Fragmentation", sums[0] ? `${((1 - largest / sums[0]) * 100).toFixed(1)} %` : "none"],
-    ["Peak in the trace (requested)", device.from < data.as_of ? bytesText(peak) : "not known"],
-  ];
+  const { rows, peak, reserved, drawn } = tiles(device, data.as_of);
   by("numbers").replaceChildren();
   for (const [term, value] of rows) {
     const box = element("div", undefined, by("numbers"));
     element("dt", term, box);
     element("dd", value, box);
   }
-  by("segments").setAttribute("aria-label", `Map of ${countText(device.segments.length, "segment", "segments")}: ${rows.map((row) => row.join(" ")).join(", ")}`);
+  by("segments").setAttribute("aria-label", `Map of segments. ${drawn} ${rows.map((row) => row.join(" ")).join(", ")}`);
   by("levels").setAttribute("aria-label", `Allocated bytes over time, at most ${bytesText(peak)} requested; reserved at the end ${bytesText(reserved)}`);
-  const left = device.segments_left_out;
-  by("segments-how").textContent = `In order of address, wrapped like text. Fragmentation is the part of the free room that is not in the largest free block.${left ? ` ${countText(left, "smaller segment", "smaller segments")} (${bytesText(device.segment_bytes_left_out)}) are not drawn and not in the numbers about blocks.` : ""}`;
+  by("segments-how").textContent = `In order of address, wrapped like text. Fragmentation is the part of the free room that is not in the largest free block. ${drawn}`;
   const shown = device.addresses.length;
   const hidden = device.blocks_seen - shown;
-  by("blocks-how").textContent = `${countText(shown, "block", "blocks")}, stacked by age, coloured by size${hidden ? `; the other ${hidden.toLocaleString("en")}, none of them larger, are the grey band on top` : ""}. Up and Down go through the blocks in the middle.${device.from < data.as_of ? "" : whole(device).from < data.as_of ? " There is no trace: only blocks that still live are seen." : " There is no trace: these are the blocks at the moment of the snapshot."}`;
+  by("blocks-how").textContent = `${hidden ? `${shown.toLocaleString("en")} of ${countText(device.blocks_seen, "block", "blocks")}` : countText(shown, "block", "blocks")}, stacked by age, coloured by size${hidden ? `; the other ${hidden.toLocaleString("en")}, none of them larger, are the grey band on top` : ""}. Up and Down go through the blocks in the middle.${device.from < data.as_of ? "" : whole(device).from < data.as_of ? " There is no trace: only blocks that still live are seen." : " There is no trace: these are the blocks at the moment of the snapshot."}`;
   by("blocks").setAttribute("aria-label", `${countText(shown, "block", "blocks")} over time, stacked; the table below has the live ones by size`);
 }
 

@@ -188,7 +188,7 @@ fn region(region: &Region) -> v1::Region {
     wire
 }
 
-fn mark_kind(kind: MarkKind) -> v1::MarkKind {
+pub(super) fn mark_kind(kind: MarkKind) -> v1::MarkKind {
     match kind {
         MarkKind::Instant => v1::MarkKind::Instant,
         MarkKind::Begin => v1::MarkKind::Begin,
@@ -197,7 +197,7 @@ fn mark_kind(kind: MarkKind) -> v1::MarkKind {
     }
 }
 
-fn mark_source(source: MarkSource) -> v1::MarkSource {
+pub(super) fn mark_source(source: MarkSource) -> v1::MarkSource {
     match source {
         MarkSource::Memscope => v1::MarkSource::Memscope,
         MarkSource::Mstx => v1::MarkSource::Mstx,

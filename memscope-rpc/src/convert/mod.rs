@@ -3,6 +3,7 @@
 mod diff;
 mod event;
 mod leaks;
+mod marks;
 mod pool;
 mod process;
 mod snapshot;
@@ -14,6 +15,7 @@ pub(crate) mod steps;
 pub(crate) use diff::diff;
 pub(crate) use event::event;
 pub(crate) use leaks::{fluctuation, leaks};
+pub(crate) use marks::marks;
 pub(crate) use pool::pool;
 pub(crate) use process::process_in_brief;
 pub(crate) use snapshot::SnapshotParts;
@@ -55,7 +57,14 @@ fn coverage(notes: Vec<CoverageNote>) -> Vec<v1::CoverageNote> {
 }
 
 fn note(note: CoverageNote) -> v1::CoverageNote {
+    let effect = memscope_ledger::effect(&note.code);
     v1::CoverageNote {
+        affects: effect
+            .affects
+            .iter()
+            .map(|kind| kind.word().to_owned())
+            .collect(),
+        lower_bound: effect.lower_bound,
         code: note.code,
         text: note.text,
     }

@@ -1,9 +1,11 @@
 //! The answer to `stats`.
 
 use super::{backend, bytes, coverage, event_id, level, placement, source};
+use memscope_ledger::event::CoverageNote;
 use memscope_ledger::report::{
     Component, DeviceStats, Distribution, RegionPool, RegionsOnDevice, StatsReport,
 };
+use memscope_ledger::{Affects, effect};
 use memscope_proto::v1;
 
 pub(crate) fn stats(report: StatsReport) -> v1::StatsResponse {
@@ -13,7 +15,11 @@ pub(crate) fn stats(report: StatsReport) -> v1::StatsResponse {
         as_of_boot_ns: report.as_of.boot_ns,
         as_of_event: event_id(report.as_of),
         lost_records: report.process.lost_records,
-        devices: report.devices.into_iter().map(device).collect(),
+        devices: report
+            .devices
+            .into_iter()
+            .map(|one| proven(device(one), &report.coverage))
+            .collect(),
         level: report
             .process
             .facts
@@ -51,6 +57,27 @@ pub(crate) fn stats(report: StatsReport) -> v1::StatsResponse {
         reading: report.reading.map(super::reading_cost),
         coverage: coverage(report.coverage),
     }
+}
+
+/// Without the totals that may be too large as well as too small: those are not known. What can only be too small stays, and
+/// the note says so.
+fn proven(mut device: v1::DeviceStats, notes: &[CoverageNote]) -> v1::DeviceStats {
+    let doubtful = |kind: Affects| {
+        notes.iter().any(|note| {
+            let effect = effect(&note.code);
+            !effect.lower_bound && effect.affects.contains(&kind)
+        })
+    };
+    if doubtful(Affects::Totals) {
+        device.allocated_bytes = None;
+        device.reserved_bytes = None;
+        device.baseline_bytes = None;
+    }
+    if doubtful(Affects::History) {
+        device.peak_allocated_bytes = None;
+        device.peak_reserved_bytes = None;
+    }
+    device
 }
 
 fn device(device: DeviceStats) -> v1::DeviceStats {

@@ -3,14 +3,15 @@
 use super::FakeProcess;
 use crate::EventItem;
 use memscope_ledger::event::{
-    Backend, Body, CoverageNote, Event, EventId, Level, Placement, ProcessFacts, ProcessHandle,
-    TraceAction, Vendor,
+    Backend, Body, CoverageNote, Event, EventId, Level, MarkKind, MarkSource, Placement,
+    ProcessFacts, ProcessHandle, TraceAction, Vendor,
 };
 use memscope_ledger::report::{
-    AsOf, BlockState, DeviceStats, Distribution, DriverBytes, Frame, FrameKind, LeakGroup,
-    ProcessState, ProcessSummary, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace,
-    Source, Space, StatsReport, StepDevice, StepGap, StepLine, StepRow, StepSource, StepSummary,
-    StepsReport, Survivor, Verdict,
+    AsOf, BlockState, DeviceStats, Distribution, DriverBytes, Frame, FrameKind, KeptMark,
+    LeakGroup, MarkOrigin, MarkRow, MarksReport, OriginMarks, ProcessState, ProcessSummary,
+    SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source, Space, StatsReport,
+    StepDevice, StepGap, StepLine, StepRow, StepSource, StepSummary, StepsReport, Survivor,
+    Verdict,
 };
 use std::sync::Arc;
 
@@ -169,6 +170,47 @@ fn line() -> Frame {
         name: "train".into(),
         file: "/home/me/train.py".into(),
         line: 42,
+    }
+}
+
+/// The answer to `marks`: two of one name by people, a range of the program's, an optimizer's step.
+pub(super) fn marks(process: ProcessSummary, coverage: Vec<CoverageNote>) -> MarksReport {
+    let row = |sequence: u64, name: &str, nth: u64, kind: MarkKind, source: MarkSource| MarkRow {
+        mark: KeptMark {
+            event: EventId { epoch: 1, sequence },
+            time_ns: sequence * 1_000_000_000,
+            tid: if source == MarkSource::Outside { 0 } else { 77 },
+            kind,
+            source,
+            name: name.into(),
+            cut: false,
+            nth: Some(nth),
+        },
+        step: (sequence > 20).then_some(3),
+        unix_ns: AS_OF.unix_ns - (90 - sequence) * 1_000_000_000,
+    };
+    use MarkKind::{Begin, Instant};
+    use MarkSource::{Memscope, Outside, RecordFunction};
+    let origin = |origin, count, kept| OriginMarks {
+        origin,
+        count,
+        kept,
+    };
+    MarksReport {
+        process,
+        as_of: AS_OF,
+        marks: vec![
+            row(17, "new data set", 1, Instant, Outside),
+            row(20, "evaluation", 1, Begin, Memscope),
+            row(25, "Optimizer.step#Adam.step", 4711, Begin, RecordFunction),
+            row(40, "new data set", 2, Instant, Outside),
+        ],
+        origins: vec![
+            origin(MarkOrigin::People, 2, 2),
+            origin(MarkOrigin::Program, 300, 1),
+            origin(MarkOrigin::Framework, 4711, 1),
+        ],
+        coverage,
     }
 }
 

@@ -13,12 +13,12 @@ use crate::{
     DetachOutcome, DetachScope, EventFilter, EventHub, EventItem, JournalState, JournalStatus,
     LibraryStatus, Refusal,
 };
-use answers::{AS_OF, steps};
+use answers::{AS_OF, marks, steps};
 use memscope_ledger::event::{EventId, Mark};
 use memscope_ledger::report::{
     DeviceFluctuation, FluctuationQuery, FluctuationReport, Interval, LeakGroup, LeakQuery,
-    LeakReport, ProcessSummary, SnapshotReport, Source, StackReport, StatsReport, StepQuery,
-    StepSummary, StepsReport, Verdict,
+    LeakReport, MarksReport, ProcessSummary, SnapshotReport, Source, StackReport, StatsReport,
+    StepQuery, StepSummary, StepsReport, Verdict,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +49,8 @@ pub struct FakeDaemon {
     pub hangs: bool,
     /// Its readers of events.
     pub hub: EventHub,
+    /// The moments that snapshots and stacks were asked for, in order.
+    pub asked: Mutex<Vec<Option<crate::Moment>>>,
     /// Its triggers.
     pub triggers: Mutex<FakeTriggers>,
 }
@@ -203,6 +205,11 @@ impl Daemon for FakeDaemon {
         Ok(AS_OF.event)
     }
 
+    async fn marks(&self, pid: u32) -> Result<MarksReport, Refusal> {
+        let process = self.find(pid).await?;
+        Ok(marks(process.stats.process, process.stats.coverage))
+    }
+
     async fn fluctuation(
         &self,
         pid: u32,
@@ -237,18 +244,21 @@ impl Daemon for FakeDaemon {
     async fn snapshot(
         &self,
         pid: u32,
-        _at: Option<crate::Moment>,
+        at: Option<crate::Moment>,
     ) -> Result<Arc<SnapshotReport>, Refusal> {
         let process = self.find(pid).await?;
+        lock(&self.asked).push(at);
         let (segments, blocks, entries) = process.snapshot;
         Ok(Arc::new(SnapshotReport {
             process: process.stats.process,
+            coverage: process.stats.coverage,
             ..snapshot(pid, segments, blocks, entries)
         }))
     }
 
     async fn stacks(&self, pid: u32, at: Option<crate::Moment>) -> Result<StackReport, Refusal> {
         let process = self.find(pid).await?;
+        lock(&self.asked).push(at);
         Ok(StackReport {
             process: process.stats.process,
             ..stacks(pid, 0, process.stacks, at.is_some())

@@ -118,7 +118,7 @@ pub fn stacks(pid: u32, uid: u32, plain: usize, earlier: bool) -> StackReport {
         from: None,
         rows,
         coverage: vec![CoverageNote {
-            code: "stacks_truncated".into(),
+            code: "stacks_reduced".into(),
             text: "Some stacks are deeper than what is taken of them.".into(),
         }],
     }

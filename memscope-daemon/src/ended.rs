@@ -1,0 +1,86 @@
+//! Whether a process still has a present moment.
+//!
+//! Owns: the look at `/proc`, because the word of an end may still be on its way. Refuses: to end anything.
+
+use memscope_ledger::event::ProcessFacts;
+use memscope_ledger::report::{ProcessState, ProcessSummary};
+use memscope_rpc::Refusal;
+use memscope_site::process::parse_stat;
+
+use crate::clock;
+
+/// Refuses to name the present moment of a process that has none. `ended_ns`: when it ended, nanoseconds since 1970.
+pub(crate) fn still_there(process: &ProcessSummary, ended_ns: Option<u64>) -> Result<(), Refusal> {
+    let how = match process.state {
+        ProcessState::Attached if lives(&process.facts) => return Ok(()),
+        ProcessState::Attached | ProcessState::Exited => "has ended",
+        ProcessState::Detached => "was detached",
+        ProcessState::Replaced => "has executed another program",
+    };
+    Err(Refusal::Ended {
+        pid: process.facts.pid,
+        how,
+        at: in_words(ended_ns.unwrap_or_else(|| clock::pair().1)),
+    })
+}
+
+/// Whether the process of these facts lives: none that started later under the same number, and none that only waits to be
+/// asked how it ended.
+fn lives(facts: &ProcessFacts) -> bool {
+    let stat = std::fs::read(format!("/proc/{}/stat", facts.pid)).ok();
+    stat.and_then(|stat| parse_stat(&stat)).is_some_and(|stat| {
+        stat.start_ticks == facts.start_ticks && !matches!(stat.state, b'Z' | b'X')
+    })
+}
+
+/// `2026-11-22 08:12:31 UTC`.
+fn in_words(unix_ns: u64) -> String {
+    let seconds = i64::try_from(unix_ns / 1_000_000_000).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or_else(
+        |_| "a time that is not known".to_owned(),
+        |time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
+    )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn of(state: ProcessState, start_ticks: u64) -> ProcessSummary {
+        ProcessSummary {
+            handle: memscope_ledger::event::ProcessHandle(1),
+            facts: ProcessFacts {
+                pid: std::process::id(),
+                start_ticks,
+                ..ProcessFacts::default()
+            },
+            state,
+            attached_ns: 0,
+            ended_ns: None,
+            allocated_bytes: None,
+            reserved_bytes: None,
+            lost_records: 0,
+            events: 0,
+        }
+    }
+
+    #[test]
+    fn only_a_process_that_lives_has_a_present_moment() {
+        let stat = std::fs::read("/proc/self/stat").unwrap();
+        let ours = parse_stat(&stat).unwrap().start_ticks;
+        assert!(still_there(&of(ProcessState::Attached, ours), None).is_ok());
+        // The number was given to another process, and nobody has told of the end yet.
+        let other = still_there(&of(ProcessState::Attached, ours + 1), None);
+        assert_eq!(other.unwrap_err().word(), "ended");
+        let ended = still_there(
+            &of(ProcessState::Exited, ours),
+            Some(1_750_000_000_000_000_000),
+        );
+        let said = ended.unwrap_err().to_string();
+        assert!(
+            said.contains("has ended at 2025-06-15 15:06:40 UTC"),
+            "{said}"
+        );
+    }
+}

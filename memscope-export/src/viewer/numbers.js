@@ -1,0 +1,23 @@
+// What the tiles say of a device. Totals come from the snapshot as a whole: what is drawn is bounded, they are not.
+
+function tiles(device, asOf) {
+  const { reserved, allocated, pending, free, idle, largest_free: largest, segments, blocks } = device.totals;
+  const peak = device.levels[1].reduce((a, b) => Math.max(a, b), 0);
+  const rows = [
+    ["Handed out (rounded)", bytesText(allocated)],
+    ["Reserved in segments", bytesText(reserved)],
+    ["Freed, still in use", bytesText(pending)],
+    ["Free room in segments", bytesText(free)],
+    ["of it whole segments", bytesText(idle)],
+    ["Largest free block", bytesText(largest)],
+    ["Fragmentation", free ? `${((1 - largest / free) * 100).toFixed(1)} %` : "none"],
+    ["Peak in the trace (requested)", device.from < asOf ? bytesText(peak) : "not known"],
+  ];
+  const shown = device.segments.reduce((sum, segment) => sum + segment.blocks[0].length, 0);
+  const bytes = device.segments.reduce((sum, segment) => sum + segment.size, 0);
+  const whole = device.segments.length === segments;
+  const drawn = whole
+    ? segments === 1 ? "The one segment is drawn." : `All ${segments.toLocaleString("en")} segments are drawn.`
+    : `Drawn are ${device.segments.length.toLocaleString("en")} of ${countText(segments, "segment", "segments")}: ${bytesText(bytes)} of ${bytesText(reserved)}, ${shown.toLocaleString("en")} of ${countText(blocks, "piece", "pieces")}. The numbers above are of all.`;
+  return { rows, peak, reserved, drawn };
+}

@@ -192,6 +192,7 @@ impl Tracer {
                     stack_ns: 0,
                     launches: 0,
                     launches_told: 0,
+                    full: 0,
                 },
             )
             .map_err(internal(
@@ -245,6 +246,7 @@ impl Tracer {
                 next_read: Instant::now() + cause.read_every.unwrap_or_default(),
                 rule: cause.rule,
                 children: cause.children,
+                full: 0,
                 notes: BTreeMap::new(),
                 libraries: BTreeMap::new(),
             },

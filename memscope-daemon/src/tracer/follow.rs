@@ -103,6 +103,7 @@ impl Tracer {
         let Some(old) = self.end(tgid, DaemonRecord::Replaced) else {
             return;
         };
+        self.forget_ended();
         let cause = Cause {
             level: old.wanted,
             read_every: old.read_every,

@@ -6,6 +6,7 @@
 mod attach;
 mod budget;
 mod follow;
+mod full;
 pub mod nvml;
 mod place;
 mod python;
@@ -198,6 +199,7 @@ impl Tracer {
                     let _ = reply.send(self.detach(caller, scope));
                 }
                 Ok(Order::Refresh { pid, read, reply }) => {
+                    self.say_full();
                     self.refresh(pid, read, reply);
                 }
                 Ok(Order::Status(reply)) => {
@@ -235,6 +237,7 @@ impl Tracer {
     /// What is done between orders, each at its own pace.
     fn look_around(&mut self) {
         self.notice_exits();
+        self.say_full();
         self.read_what_is_due();
         self.answer_waiting();
         self.keep_to_budget();
@@ -341,13 +344,18 @@ impl Tracer {
             })
             .map(|t| t.pid)
             .collect();
+        if ended.is_empty() {
+            return;
+        }
         for pid in ended {
             self.end(pid, DaemonRecord::Exited);
         }
+        self.forget_ended();
     }
 
     /// Stops tracing a process and says why.
     fn end(&mut self, pid: u32, why: DaemonRecord) -> Option<Traced> {
+        self.say_full();
         let mut traced = self.traced.remove(&pid)?;
         traced.slot.set_flags(0);
         crate::probe::links::detach_all(std::mem::take(&mut traced.links));
@@ -413,6 +421,7 @@ impl Tracer {
                 outcome.pids.push(pid);
             }
         }
+        self.forget_ended();
         Ok(outcome)
     }
 

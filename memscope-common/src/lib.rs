@@ -14,7 +14,11 @@ mod region;
 pub use cookie::{
     Cookie, MarkAbi, MarkForm, MarkSource, NO_ARG, Op, PtrMode, SizeMode, Told, TorchAbi,
 };
-pub use map::{CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING, NOWHERE, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS, STACK_TIMED, WATCH_ALL, name, process_of_thread, thread_key};
+pub use map::{
+    CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING,
+    NOWHERE, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS, STACK_TIMED,
+    WATCH_ALL, name, process_of_thread, thread_key,
+};
 pub use native::*;
 pub use python::*;
 pub use record::{

@@ -81,7 +81,9 @@ const INFO: libc::c_long = 15;
 /// How many entries the map with this name has that a process holds open. Programs may change it meanwhile.
 #[track_caller]
 pub fn entries(pid: u32, name: &str) -> usize {
-    let maps = Kind::held_by(pid).into_iter().filter(|(kind, _)| *kind == Kind::Map);
+    let maps = Kind::held_by(pid)
+        .into_iter()
+        .filter(|(kind, _)| *kind == Kind::Map);
     for (kind, id) in maps {
         let attributes: [u32; 32] = std::array::from_fn(|at| if at == 0 { id } else { 0 });
         // SAFETY: as in `exists`.
@@ -94,7 +96,10 @@ pub fn entries(pid: u32, name: &str) -> usize {
         let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         let info = info_of(&fd);
         let text = &info[24..40];
-        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+        let end = text
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(text.len());
         if text[..end] == *name.as_bytes() {
             return count(&fd, u32::from_ne_bytes(info[8..12].try_into().unwrap()));
         }

@@ -57,7 +57,9 @@ fn the_device_of_the_first_time_is_not_believed() {
         daemon.process(pid).is_some_and(|p| p["state"] == "exited")
     });
     eventually("its entries are gone", || {
-        BY_THREAD.iter().all(|table| bpf_entries(daemon.pid(), table) == 0)
+        BY_THREAD
+            .iter()
+            .all(|table| bpf_entries(daemon.pid(), table) == 0)
     });
 }
 

@@ -78,7 +78,7 @@ fn a_detach_in_the_middle_of_a_call() {
 
     // Its frame lay above this one's: it would be inside that call.
     daemon.attach(pid, "segments");
-    calls.call("cudaSetDevice 0");
+    calls.call("deep cudaSetDevice 0");
     calls.call("deep cudaMalloc second 5000");
     calls.call("deep cudaMalloc third 7000");
     let stats = daemon.stats(pid);

@@ -199,6 +199,7 @@ impl Daemon for Serving {
     }
 
     async fn stats(&self, pid: u32) -> Result<StatsReport, Refusal> {
+        crate::panics::if_a_test_wants_it(crate::panics::ANSWERS);
         let read = self.is_only_read(pid).await;
         self.refresh(pid, read).await;
         self.about(pid, |ledger, process, as_of| ledger.stats(process, as_of))

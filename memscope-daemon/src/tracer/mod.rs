@@ -179,6 +179,7 @@ impl Tracer {
 
     fn run(&mut self, orders: &Receiver<Order>) {
         loop {
+            crate::panics::if_a_test_wants_it("tracer");
             match orders.recv_timeout(self.pause()) {
                 Ok(Order::Attach {
                     caller,

@@ -26,6 +26,8 @@ pub(crate) struct PoolDevice {
     pub(crate) totals: Totals,
     pub(crate) reserved: Option<u64>,
     pub(crate) peak_reserved: Option<u64>,
+    /// When it last gave memory back of which only the driver's calls told; 0: never.
+    pub(crate) gave_back_ns: u64,
     pub(crate) live_blocks: u64,
     pub(crate) requested_bytes: u64,
     pub(crate) pending_bytes: u64,
@@ -125,6 +127,13 @@ impl PoolDevice {
     pub(crate) fn unknown_bytes(&self) -> u64 {
         let known = self.segments.bytes();
         self.reserved.map_or(0, |reserved| reserved.abs_diff(known))
+    }
+
+    /// The pool gave this much back to the driver, and did not say so itself.
+    pub(crate) fn gave_back(&mut self, bytes: u64, time_ns: u64) {
+        self.reserved = self.reserved.map(|held| held.saturating_sub(bytes));
+        self.gave_back_ns = time_ns;
+        self.note_level(time_ns, 0, 0);
     }
 
     /// The allocator's reserved total.

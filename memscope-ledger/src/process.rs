@@ -10,6 +10,7 @@ use crate::event::{
     AllocatorFacts, Backend, Body, Call, CallOp, Event, Level, Placement, ProcessFacts,
     ProcessHandle, ReadingCost, Vendor,
 };
+use crate::given_back;
 use crate::group::Groups;
 use crate::ledger::LedgerConfig;
 use crate::loss::Loss;
@@ -124,11 +125,14 @@ impl Process {
             }
             Body::Call(call) => {
                 self.vendor = Some(call.vendor);
+                let before = given_back::before(scene.devices, &self.driver, call);
                 let taken = self.driver.call(&mut scene, call);
                 if let Some((addr, end)) = taken {
                     self.pool.clear_range(&mut scene, addr, end);
                 }
                 untold_segments(scene.devices, call, taken);
+                let from_start = self.facts.from_start;
+                given_back::after(scene.devices, before, call, from_start, event.time_ns);
             }
             Body::Attached(facts) => self.facts = (**facts).clone(),
             Body::Placed(placement) => {

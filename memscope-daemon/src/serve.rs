@@ -207,7 +207,9 @@ impl Daemon for Serving {
     }
 
     async fn leaks(&self, pid: u32, query: LeakQuery) -> Result<LeakReport, Refusal> {
-        self.refresh_if_read(pid).await;
+        // Also for what is free on the devices.
+        let read = self.is_only_read(pid).await;
+        self.refresh(pid, read).await;
         self.about(pid, move |ledger, process, as_of| {
             ledger.leaks(process, as_of, &query)
         })

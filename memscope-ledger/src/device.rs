@@ -214,8 +214,19 @@ pub(crate) struct Device {
     pub(crate) total_bytes: Option<u64>,
     /// From NVML.
     pub(crate) nvml_total_bytes: Option<u64>,
-    /// From cudaMemGetInfo, and when.
+    /// From cudaMemGetInfo or NVML, and when.
     pub(crate) free_bytes: Option<(u64, u64)>,
+}
+
+/// What was free longer ago says nothing of how long it lasts.
+const FREE_HOLDS_NS: u64 = 15_000_000_000;
+
+impl Device {
+    /// Bytes that are free on the device, whoever uses the rest, if that was seen a moment ago.
+    pub(crate) fn free_at(&self, now_ns: u64) -> Option<u64> {
+        let (bytes, seen_ns) = self.free_bytes?;
+        (now_ns.saturating_sub(seen_ns) <= FREE_HOLDS_NS).then_some(bytes)
+    }
 }
 
 /// All devices of a process. Few, so a walk finds them faster than a map.

@@ -160,7 +160,14 @@ impl Process {
             Body::DeviceTotal {
                 device,
                 total_bytes,
-            } => self.devices.at(Some(*device)).nvml_total_bytes = Some(*total_bytes),
+                free_bytes,
+            } => {
+                let row = self.devices.at(Some(*device));
+                row.nvml_total_bytes = Some(*total_bytes);
+                if let Some(free) = free_bytes {
+                    row.free_bytes = Some((*free, event.time_ns));
+                }
+            }
             Body::Held(part) => {
                 // It may tell of a moment that has long passed, but it changes the books now.
                 scene.time_ns = self.last_ns;

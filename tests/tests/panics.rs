@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    BpfKind, Calls, Daemon, TempDir, bpf_exists, changed_bytes, device, eventually, number, scratch,
-    text_of,
+    BpfKind, Calls, Daemon, TempDir, bpf_exists, changed_bytes, device, eventually, number,
+    scratch, text_of,
 };
 
 fn daemon() -> (TempDir, Daemon) {
@@ -23,7 +23,10 @@ fn ends_with(thread: &str) {
     daemon.attach(pid, "segments");
     calls.call("cudaMalloc before 1000");
     let held = BpfKind::held_by(daemon.pid());
-    assert!(held.iter().any(|(kind, _)| *kind == BpfKind::Link), "{held:?}");
+    assert!(
+        held.iter().any(|(kind, _)| *kind == BpfKind::Link),
+        "{held:?}"
+    );
     let texts = text_of(pid, &["libcudart.so", "libcuda.so"]);
     assert!(!changed_bytes(pid, &texts).is_empty(), "probes stand");
 

@@ -247,6 +247,7 @@ impl Tracer {
                 rule: cause.rule,
                 children: cause.children,
                 full: 0,
+                memory: Vec::new(),
                 notes: BTreeMap::new(),
                 libraries: BTreeMap::new(),
             },
@@ -270,6 +271,7 @@ impl Tracer {
         self.start_native(pid);
         self.say_sampled(pid);
         self.read_backend(pid);
+        self.say_memory(pid, false);
         self.start_reading(pid);
         self.notice_exits();
         let Some(traced) = self.traced.get(&pid) else {

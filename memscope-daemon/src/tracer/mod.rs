@@ -131,7 +131,7 @@ pub struct Tracer {
     wake_bytes: u32,
     last_rule_search: Instant,
     last_rescan: Instant,
-    nvml: nvml::Totals,
+    nvml: nvml::Machine,
     /// Answers that wait for readings.
     attaching: Vec<waiting::Attaching>,
     refreshing: Vec<waiting::Refreshing>,
@@ -169,7 +169,7 @@ impl Tracer {
                     wake_bytes,
                     last_rule_search: now,
                     last_rescan: now,
-                    nvml: nvml::Totals::default(),
+                    nvml: nvml::Machine::default(),
                     attaching: Vec::new(),
                     refreshing: Vec::new(),
                 }
@@ -201,6 +201,7 @@ impl Tracer {
                 }
                 Ok(Order::Refresh { pid, read, reply }) => {
                     self.say_full();
+                    self.say_memory(pid, true);
                     self.refresh(pid, read, reply);
                 }
                 Ok(Order::Status(reply)) => {
@@ -254,6 +255,7 @@ impl Tracer {
                     self.place_again(pid);
                 }
                 self.read_backend(pid);
+                self.say_memory(pid, false);
             }
         }
     }

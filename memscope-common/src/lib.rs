@@ -17,7 +17,7 @@ pub use cookie::{
 pub use map::{
     CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING,
     NOWHERE, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS, STACK_TIMED,
-    WATCH_ALL, name,
+    WATCH_ALL, name, process_of_thread, thread_key,
 };
 pub use native::*;
 pub use python::*;

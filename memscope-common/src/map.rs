@@ -9,23 +9,23 @@ pub mod name {
     /// [`super::SLOTS`] times [`super::ProcessEntry`], mapped into the daemon's memory as well: it
     /// changes single fields while programs count in others.
     pub const SLOTS: &str = "SLOTS";
-    /// tid → [`super::InflightThread`].
+    /// [`super::thread_key`] → [`super::InflightThread`].
     pub const INFLIGHT: &str = "INFLIGHT";
-    /// tid → device and context of the thread.
+    /// [`super::thread_key`] → device and context of the thread.
     pub const THREAD_DEVICE: &str = "THREAD_DEVICE";
-    /// context pointer → device ordinal, per tgid.
+    /// (context pointer, process handle) → device ordinal.
     pub const CONTEXTS: &str = "CONTEXTS";
     /// Counters by [`super::DropReason`].
     pub const DROPS: &str = "DROPS";
     /// [`crate::PYTHONS`] times [`crate::PythonEntry`].
     pub const PYTHON: &str = "PYTHON";
-    /// Code objects that were seen in stacks: (process, address).
+    /// Code objects that were seen in stacks: (process handle, address).
     pub const CODES: &str = "CODES";
     /// Identities of stacks that were sent, by their low bits.
     pub const SEEN: &str = "SEEN";
     /// Buffers of the walks, a few for each processor.
     pub const SCRATCH: &str = "SCRATCH";
-    /// tid → [`crate::RegionCall`].
+    /// [`super::thread_key`] → [`crate::RegionCall`].
     pub const REGION_CALLS: &str = "REGION_CALLS";
     /// Rules of unwinding by [`crate::rule_key`], each a [`crate::Rule`].
     pub const RULES: &str = "RULES";
@@ -104,6 +104,19 @@ pub struct ProcessEntry {
     pub launches: u64,
     /// As many were told of.
     pub launches_told: u64,
+    /// Which losses befell this process, a bit for each [`DropReason`] (its number): tables that had no room for it.
+    pub full: u64,
+}
+
+/// A thread of a traced process as the tables name it. A handle names one attach, so that what one attach left behind is
+/// never taken for what another saw: the kernel gives thread numbers again, and a thread goes on while nobody looks.
+pub const fn thread_key(process: u32, tid: u32) -> u64 {
+    (process as u64) << 32 | tid as u64
+}
+
+/// The process handle in a [`thread_key`].
+pub const fn process_of_thread(key: u64) -> u32 {
+    (key >> 32) as u32
 }
 
 /// One stack in so many is timed.
@@ -163,7 +176,7 @@ pub struct InflightThread {
 pub enum DropReason {
     /// The ring was full.
     RingFull = 0,
-    /// The table of calls in flight was full.
+    /// A table of calls in flight (the allocator's, or those of mstx) was full.
     InflightFull = 1,
     /// Calls nested deeper than [`MAX_NESTING`].
     TooDeep = 2,
@@ -171,7 +184,7 @@ pub enum DropReason {
     ReturnWithoutEntry = 3,
     /// A result could not be read from the process's memory.
     ResultUnreadable = 4,
-    /// The table of threads' devices was full.
+    /// The table of threads' devices or of contexts was full.
     DeviceTableFull = 5,
     /// A stack that was new found no room in the ring; it is sent at its next sight.
     StackUnsent = 6,
@@ -215,7 +228,7 @@ impl DropReason {
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<ProcessEntry>() == 112);
+    assert!(core::mem::size_of::<ProcessEntry>() == 120);
     assert!(core::mem::size_of::<GlobalConfig>() == 8);
     assert!(core::mem::size_of::<InflightCall>() == 80);
     assert!(core::mem::size_of::<InflightThread>() == 32 + 80 * MAX_NESTING);

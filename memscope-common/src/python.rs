@@ -105,7 +105,8 @@ pub const STACK_BROKEN: u8 = 2;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonFrame {
-    /// Address of the code object, and [`FRAME_ENTRY`].
+    /// Address of the code object, and [`FRAME_ENTRY`]. Address 0: the table of code objects was full, so nobody will tell
+    /// of this one's death, and what lies at its address may not be named.
     pub code: u64,
     /// Address of the instruction; frame objects: the index of the last instruction.
     pub instruction: u64,

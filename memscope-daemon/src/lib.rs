@@ -10,6 +10,7 @@ pub mod ingest;
 pub mod keeper;
 pub mod messages;
 pub mod native;
+pub mod panics;
 pub mod probe;
 pub mod python;
 pub mod replay;

@@ -14,7 +14,7 @@ use memscope_daemon::serve::Serving;
 use memscope_daemon::snapshots::{self, Limits};
 use memscope_daemon::tracer::{Order, Tracer, told_channel};
 use memscope_daemon::triggers::Triggers;
-use memscope_daemon::{clock, dump, import, replay};
+use memscope_daemon::{clock, dump, import, panics, replay};
 use memscope_journal::{ClockPair, Journal};
 use memscope_ledger::LedgerConfig;
 use memscope_rpc::{
@@ -24,6 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> std::process::ExitCode {
     let config = Config::parse();
+    panics::end_with_any_thread();
     tracing_subscriber::fmt()
         .with_env_filter(log_filter(&config.log))
         .with_writer(std::io::stderr)
@@ -79,6 +80,7 @@ fn run(config: &Config) -> Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .thread_name(panics::ANSWERS)
         .enable_all()
         .build()
         .context("the runtime could not be started")?;

@@ -172,6 +172,7 @@ struct Worker {
 impl Worker {
     fn run(mut self, queue: &Receiver<Job>) {
         for job in queue {
+            crate::panics::if_a_test_wants_it("unwinder");
             match job {
                 Job::Watch {
                     process,

@@ -200,6 +200,7 @@ impl Daemon for Serving {
     }
 
     async fn stats(&self, pid: u32) -> Result<StatsReport, Refusal> {
+        crate::panics::if_a_test_wants_it(crate::panics::ANSWERS);
         let read = self.is_only_read(pid).await;
         self.refresh(pid, read).await;
         self.about(pid, |ledger, process, as_of| ledger.stats(process, as_of))
@@ -207,7 +208,9 @@ impl Daemon for Serving {
     }
 
     async fn leaks(&self, pid: u32, query: LeakQuery) -> Result<LeakReport, Refusal> {
-        self.refresh_if_read(pid).await;
+        // Also for what is free on the devices.
+        let read = self.is_only_read(pid).await;
+        self.refresh(pid, read).await;
         self.about(pid, move |ledger, process, as_of| {
             ledger.leaks(process, as_of, &query)
         })

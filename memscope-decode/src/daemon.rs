@@ -85,13 +85,16 @@ pub struct SiteDefined {
     pub offset: u64,
 }
 
-/// Total memory of a device.
+/// Memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceTotal {
     /// Ordinal within the process.
     pub device: i32,
     /// Bytes.
     pub total_bytes: u64,
+    /// Bytes that nobody uses, where it is certain which device of the machine this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -133,7 +136,7 @@ pub enum DaemonRecord {
         /// Nanoseconds since 1970.
         unix_ns: u64,
     },
-    /// Total memory of a device.
+    /// Memory of a device.
     DeviceTotal(DeviceTotal),
     /// A part of what a device's pool held at one moment. See [`crate::held_parts`].
     Held(HeldPart),

@@ -162,6 +162,7 @@ impl Decoder {
             DaemonRecord::DeviceTotal(total) => Body::DeviceTotal {
                 device: total.device,
                 total_bytes: total.total_bytes,
+                free_bytes: total.free_bytes,
             },
             DaemonRecord::Held(part) => Body::Held(Box::new(part)),
             DaemonRecord::ReadingCost(cost) => Body::ReadingCost(cost),

@@ -44,9 +44,11 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
         Body::DeviceTotal {
             device,
             total_bytes,
+            free_bytes,
         } => DaemonRecord::DeviceTotal(DeviceTotal {
             device: *device,
             total_bytes: *total_bytes,
+            free_bytes: *free_bytes,
         }),
         Body::ReadingCost(cost) => DaemonRecord::ReadingCost(*cost),
         Body::Lost => DaemonRecord::Lost,

@@ -64,6 +64,7 @@ fn records() -> Vec<DaemonRecord> {
         DaemonRecord::DeviceTotal(DeviceTotal {
             device: 7,
             total_bytes: 1 << 40,
+            free_bytes: Some(3),
         }),
         DaemonRecord::ReadingCost(ReadingCost {
             at_ns: 7,

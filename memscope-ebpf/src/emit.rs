@@ -48,6 +48,30 @@ pub fn count_drops(reason: DropReason, count: u64) {
     }
 }
 
+/// Counts a table that had no room for something of this process, and remembers in the process's slot that it was so.
+#[inline(always)]
+pub fn count_full(process: *mut ProcessEntry, reason: DropReason) {
+    count_drop(reason);
+    note_full(process, reason);
+}
+
+/// Remembers it in the process's slot.
+#[inline(always)]
+pub fn note_full(process: *mut ProcessEntry, reason: DropReason) {
+    // SAFETY: a map value. Two processors may each set a bit and one be lost: it is set again with the next loss.
+    unsafe {
+        let full = core::ptr::read_volatile(&raw const (*process).full);
+        core::ptr::write_volatile(&raw mut (*process).full, full | 1 << reason as u32);
+    }
+}
+
+/// The current thread as the tables name it.
+#[inline(always)]
+pub fn thread_of(process: *mut ProcessEntry, tid: u32) -> u64 {
+    // SAFETY: a map value.
+    memscope_common::thread_key(unsafe { (*process).handle }, tid)
+}
+
 /// Counts allocator calls that went unsent because they were made inside another.
 #[inline(always)]
 pub fn count_nested(process: *mut ProcessEntry) {

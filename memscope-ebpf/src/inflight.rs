@@ -1,4 +1,7 @@
-//! Pairs the entry of a call with its return, by thread and stack pointer.
+//! Pairs the entry of a call with its return, by process handle, thread and stack pointer.
+//!
+//! A handle is new at each attach: a call that was entered during an earlier one is not what a later one's calls are
+//! inside of. What a process leaves in the table is removed by the daemon when it is no longer traced.
 //!
 //! A frame that was left without returning (longjmp, an exception through it) is recognised by its
 //! stack pointer: a live caller's frame lies above the callee's.
@@ -6,29 +9,29 @@
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{HashMap, PerCpuArray};
 use core::ptr::{read_volatile, write_volatile};
-use memscope_common::{Cookie, DropReason, InflightCall, InflightThread, MAX_NESTING, Op};
+use memscope_common::{Cookie, DropReason, InflightCall, InflightThread, MAX_NESTING, Op, ProcessEntry};
 
-use crate::emit::count_drop;
+use crate::emit::{count_drop, count_full};
 
 #[map]
-static INFLIGHT: HashMap<u32, InflightThread> = HashMap::with_max_entries(32768, 0);
+static INFLIGHT: HashMap<u64, InflightThread> = HashMap::with_max_entries(32768, 0);
 /// A zeroed value to insert: it is too large for the stack.
 #[map]
 static EMPTY: PerCpuArray<InflightThread> = PerCpuArray::with_max_entries(1, 0);
 
 /// Remembers a call; how many calls it is inside of, or `None` when it could not be kept.
 #[inline(always)]
-pub fn enter(tid: u32, call: &InflightCall) -> Option<u32> {
-    let thread = match INFLIGHT.get_ptr_mut(&tid) {
-        Some(thread) => thread,
+pub fn enter(process: *mut ProcessEntry, thread: u64, call: &InflightCall) -> Option<u32> {
+    let thread = match INFLIGHT.get_ptr_mut(&thread) {
+        Some(found) => found,
         None => {
             let empty = EMPTY.get_ptr(0)?;
             // SAFETY: a map value that nobody writes to.
-            if INFLIGHT.insert(&tid, unsafe { &*empty }, 0).is_err() {
-                count_drop(DropReason::InflightFull);
+            if INFLIGHT.insert(&thread, unsafe { &*empty }, 0).is_err() {
+                count_full(process, DropReason::InflightFull);
                 return None;
             }
-            INFLIGHT.get_ptr_mut(&tid)?
+            INFLIGHT.get_ptr_mut(&thread)?
         }
     };
     // SAFETY: a map value; only this thread writes to its entry, and a thread is in one probe at a time.
@@ -68,8 +71,8 @@ pub fn enter(tid: u32, call: &InflightCall) -> Option<u32> {
 /// Finds the call whose entry had this stack pointer, and forgets it and all inside it.
 /// Returns the call, how many calls it was inside of, and the count of calls seen inside it.
 #[inline(always)]
-pub fn leave(tid: u32, sp: u64) -> Option<(InflightCall, u32, u32)> {
-    let thread = INFLIGHT.get_ptr_mut(&tid)?;
+pub fn leave(thread: u64, sp: u64) -> Option<(InflightCall, u32, u32)> {
+    let thread = INFLIGHT.get_ptr_mut(&thread)?;
     // SAFETY: as in `enter`.
     unsafe {
         let mut depth = (*thread).depth as usize;
@@ -96,8 +99,8 @@ pub fn leave(tid: u32, sp: u64) -> Option<(InflightCall, u32, u32)> {
 
 /// Notes that a call inside the outermost one was seen.
 #[inline(always)]
-pub fn note_nested(tid: u32) {
-    if let Some(thread) = INFLIGHT.get_ptr_mut(&tid) {
+pub fn note_nested(thread: u64) {
+    if let Some(thread) = INFLIGHT.get_ptr_mut(&thread) {
         // SAFETY: as in `enter`.
         unsafe { (*thread).nested += 1 }
     }
@@ -106,8 +109,8 @@ pub fn note_nested(tid: u32) {
 /// Whether the calls that the thread is still inside of only select a device, or reset one: none of them allocates, so
 /// that what is allocated inside is a call of its own.
 #[inline(always)]
-pub fn is_outermost_allocation(tid: u32, depth: u32) -> bool {
-    let Some(thread) = INFLIGHT.get_ptr(&tid) else {
+pub fn is_outermost_allocation(thread: u64, depth: u32) -> bool {
+    let Some(thread) = INFLIGHT.get_ptr(&thread) else {
         return true;
     };
     let mut allocates = false;
@@ -123,8 +126,8 @@ pub fn is_outermost_allocation(tid: u32, depth: u32) -> bool {
 
 /// Keeps what the driver was told inside the outermost call, and what it gave.
 #[inline(always)]
-pub fn tell(tid: u32, told: u64, of: u64, size: u64) {
-    if let Some(thread) = INFLIGHT.get_ptr_mut(&tid) {
+pub fn tell(thread: u64, told: u64, of: u64, size: u64) {
+    if let Some(thread) = INFLIGHT.get_ptr_mut(&thread) {
         // SAFETY: as in `enter`.
         unsafe {
             (*thread).told = told;
@@ -137,8 +140,8 @@ pub fn tell(tid: u32, told: u64, of: u64, size: u64) {
 /// What the driver was told of this pointer or handle inside the call that has just ended, and how much of it there is;
 /// 0: nothing.
 #[inline(always)]
-pub fn told(tid: u32, of: u64) -> (u64, u64) {
-    match INFLIGHT.get_ptr(&tid) {
+pub fn told(thread: u64, of: u64) -> (u64, u64) {
+    match INFLIGHT.get_ptr(&thread) {
         // SAFETY: as in `enter`.
         Some(thread) if unsafe { (*thread).told_of } == of => unsafe {
             ((*thread).told, (*thread).told_size)
@@ -149,6 +152,6 @@ pub fn told(tid: u32, of: u64) -> (u64, u64) {
 
 /// Forgets a thread that ended.
 #[inline(always)]
-pub fn forget(tid: u32) {
-    let _ = INFLIGHT.remove(&tid);
+pub fn forget(thread: u64) {
+    let _ = INFLIGHT.remove(&thread);
 }

@@ -21,7 +21,7 @@ use memscope_common::{
     STACK_NONE, STACK_UNREADABLE, THREAD_STATE_BYTES, WINDOW,
 };
 
-use crate::emit::{RING, count_drop, live_process};
+use crate::emit::{RING, count_drop, live_process, note_full};
 use crate::probes::ids;
 use crate::read;
 use crate::stack::{Scratch, claim, mix, release};
@@ -74,6 +74,8 @@ pub struct Walk {
     pub count: u64,
     /// One could not be read.
     pub broken: u64,
+    /// The table of code objects had no room for one.
+    full: u64,
     kind: u32,
     frame_bytes: u32,
     frame_code: u32,
@@ -236,7 +238,7 @@ fn keep(scratch: *mut Scratch, code: u64, instruction: u64, entry: bool) {
     }
     walk.count += 1;
     let key = [walk.handle, code];
-    // SAFETY: key and value live on the stack; the map is ours.
+    // SAFETY: key and value live on the stack; the map is ours, and so is the frame above.
     unsafe {
         let codes = &raw const CODES as *mut c_void;
         let key = &raw const key as *const c_void;
@@ -244,6 +246,10 @@ fn keep(scratch: *mut Scratch, code: u64, instruction: u64, entry: bool) {
             let one = 1u64;
             if bpf_map_update_elem(codes, key, &raw const one as *const c_void, 0) != 0 {
                 count_drop(DropReason::CodeTableFull);
+                // Nobody would tell of its death, and then it would be the name of whatever comes to lie there.
+                let frame = (&raw mut (*scratch).stack.frames as *mut PythonFrame).add(at);
+                write_volatile(&raw mut (*frame).code, if entry { FRAME_ENTRY } else { 0 });
+                walk.full = 1;
             }
         }
     }
@@ -377,7 +383,7 @@ pub fn hash(scratch: *mut Scratch, hash: u64) -> u64 {
 
 /// Puts all frames into the record of the buffers.
 #[inline(always)]
-pub fn keep_all(scratch: *mut Scratch) {
+pub fn keep_all(process: *mut ProcessEntry, scratch: *mut Scratch) {
     let mut context = Context { scratch };
     // SAFETY: as above.
     unsafe {
@@ -387,12 +393,16 @@ pub fn keep_all(scratch: *mut Scratch) {
         walk.base = walk.first.wrapping_add(1);
         walk.reach = 0;
         walk.broken = 0;
+        walk.full = 0;
         bpf_loop(
             STEPS,
             step_keep as *const c_void as *mut c_void,
             &raw mut context as *mut c_void,
             0,
         );
+        if read_volatile(&raw const (*scratch).walk.full) != 0 {
+            note_full(process, DropReason::CodeTableFull);
+        }
     }
 }
 

@@ -224,7 +224,7 @@ fn take(
     if unsafe { read_volatile(seen) } == id {
         return id;
     }
-    python::keep_all(scratch);
+    python::keep_all(process, scratch);
     if send_stack(process, tid, id, scratch, natives) {
         // SAFETY: a map value.
         unsafe { write_volatile(seen, id) };

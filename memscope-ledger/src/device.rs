@@ -27,6 +27,8 @@ pub(crate) struct PoolDevice {
     pub(crate) totals: Totals,
     pub(crate) reserved: Option<u64>,
     pub(crate) peak_reserved: Option<u64>,
+    /// When it last gave memory back of which only the driver's calls told; 0: never.
+    pub(crate) gave_back_ns: u64,
     pub(crate) live_blocks: u64,
     pub(crate) requested_bytes: u64,
     pub(crate) pending_bytes: u64,
@@ -128,6 +130,13 @@ impl PoolDevice {
         self.reserved.map_or(0, |reserved| reserved.abs_diff(known))
     }
 
+    /// The pool gave this much back to the driver, and did not say so itself.
+    pub(crate) fn gave_back(&mut self, bytes: u64, time_ns: u64) {
+        self.reserved = self.reserved.map(|held| held.saturating_sub(bytes));
+        self.gave_back_ns = time_ns;
+        self.note_level(time_ns, 0, 0);
+    }
+
     /// The allocator's reserved total.
     pub(crate) fn set_reserved(&mut self, reserved: u64) {
         self.reserved = Some(reserved);
@@ -206,8 +215,19 @@ pub(crate) struct Device {
     pub(crate) total_bytes: Option<u64>,
     /// From NVML.
     pub(crate) nvml_total_bytes: Option<u64>,
-    /// From cudaMemGetInfo, and when.
+    /// From cudaMemGetInfo or NVML, and when.
     pub(crate) free_bytes: Option<(u64, u64)>,
+}
+
+/// What was free longer ago says nothing of how long it lasts.
+const FREE_HOLDS_NS: u64 = 15_000_000_000;
+
+impl Device {
+    /// Bytes that are free on the device, whoever uses the rest, if that was seen a moment ago.
+    pub(crate) fn free_at(&self, now_ns: u64) -> Option<u64> {
+        let (bytes, seen_ns) = self.free_bytes?;
+        (now_ns.saturating_sub(seen_ns) <= FREE_HOLDS_NS).then_some(bytes)
+    }
 }
 
 /// All devices of a process. Few, so a walk finds them faster than a map.

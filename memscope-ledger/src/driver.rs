@@ -67,6 +67,17 @@ impl Driver {
         taken
     }
 
+    /// Of what a call unmaps, the bytes that are known as a pool's.
+    pub(crate) fn pooled_within(&self, call: &Call) -> u64 {
+        let end = call.ptr.saturating_add(self.unmapped_bytes(call));
+        let ranges = self.vmm.mapped().filter(|range| {
+            range.allocation.pooled
+                && range.addr >= call.ptr
+                && range.addr.saturating_add(range.size) <= end
+        });
+        ranges.map(|range| range.size).sum()
+    }
+
     /// How much a call unmaps. Ascend's name an address only, and mean the mapping that begins there.
     fn unmapped_bytes(&self, call: &Call) -> u64 {
         match call.size {

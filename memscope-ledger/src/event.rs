@@ -95,12 +95,14 @@ pub enum Body {
         /// `CLOCK_REALTIME` at `time_ns`, nanoseconds since 1970.
         unix_ns: u64,
     },
-    /// Total memory of a device from NVML.
+    /// Memory of a device from NVML.
     DeviceTotal {
         /// Ordinal within the process.
         device: i32,
-        /// Bytes.
+        /// All of it, bytes.
         total_bytes: u64,
+        /// What nobody uses, bytes; `None` where it is not certain which device of the machine this is.
+        free_bytes: Option<u64>,
     },
     /// What a device's pool held at one moment, read from the allocator's own structures; one part of it.
     Held(Box<HeldPart>),

@@ -175,8 +175,8 @@ impl Judge<'_> {
         let rows = self.process.devices.iter();
         let mut free = rows
             .filter(|row| row.ordinal == device)
-            .filter_map(|row| row.free_bytes);
+            .filter_map(|row| row.free_at(self.now));
         let growth = bytes_per_step * steps as f64;
-        growth > 0.0 && free.any(|(free, _)| (free as f64) < growth)
+        growth > 0.0 && free.any(|free| (free as f64) < growth)
     }
 }

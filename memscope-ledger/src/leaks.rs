@@ -94,7 +94,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
         .fold(0u64, |sum, shown| {
             sum.saturating_add(shown.group.growth_bytes)
         });
-    let seconds_to_full = seconds_to_full(process, &groups);
+    let seconds_to_full = seconds_to_full(process, &groups, now);
     groups.retain(|shown| match shown.group.verdict {
         Verdict::Growing => true,
         Verdict::Undecided => q.include_steady || shown.group.growth_count > 0,
@@ -505,8 +505,11 @@ impl View<'_> {
     }
 }
 
-/// The device that is full first at this growth.
-fn seconds_to_full(process: &Process, groups: &[Shown]) -> Option<f64> {
+/// The device that is full first at this growth. Of a process that is no longer traced nothing is known of its growth.
+fn seconds_to_full(process: &Process, groups: &[Shown], now: u64) -> Option<f64> {
+    if process.ended_ns.is_some() {
+        return None;
+    }
     let mut rates: FastMap<Option<i32>, f64> = FastMap::default();
     for shown in groups {
         let group = &shown.group;
@@ -523,8 +526,7 @@ fn seconds_to_full(process: &Process, groups: &[Shown]) -> Option<f64> {
                 .get(&row.ordinal)
                 .copied()
                 .filter(|rate| *rate > 0.0)?;
-            let (free, _) = row.free_bytes?;
-            Some(free as f64 / rate)
+            Some(row.free_at(now)? as f64 / rate)
         })
         .min_by(f64::total_cmp)
 }

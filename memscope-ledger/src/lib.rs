@@ -27,6 +27,7 @@ mod fast_hash;
 mod floor;
 mod fluctuation;
 mod gauge;
+mod given_back;
 mod group;
 mod held;
 mod host;

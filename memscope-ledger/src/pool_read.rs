@@ -403,7 +403,8 @@ fn replace_segments(scene: &mut Scene<'_>, driver: &mut Driver, reading: &Readin
         segments, rooms, ..
     } = replay;
     // Where segments are not traced, the reports' own total knows better.
-    if row.traced || quiet || row.reserved.is_none() {
+    let newer = row.gave_back_ns > reading.at_ns;
+    if row.traced || quiet && !newer || row.reserved.is_none() {
         row.set_reserved(segments.bytes());
     }
     row.segments = segments.clone();

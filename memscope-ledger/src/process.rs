@@ -10,6 +10,7 @@ use crate::event::{
     AllocatorFacts, Backend, Body, Call, CallOp, Event, Level, Placement, ProcessFacts,
     ProcessHandle, ReadingCost, Vendor,
 };
+use crate::given_back;
 use crate::group::Groups;
 use crate::ledger::LedgerConfig;
 use crate::loss::Loss;
@@ -128,11 +129,14 @@ impl Process {
             }
             Body::Call(call) => {
                 self.vendor = Some(call.vendor);
+                let before = given_back::before(scene.devices, &self.driver, call);
                 let taken = self.driver.call(&mut scene, call);
                 if let Some((addr, end)) = taken {
                     self.pool.clear_range(&mut scene, addr, end);
                 }
                 untold_segments(scene.devices, call, taken);
+                let from_start = self.facts.from_start;
+                given_back::after(scene.devices, before, call, from_start, event.time_ns);
             }
             Body::Attached(facts) => self.facts = (**facts).clone(),
             Body::Placed(placement) => {
@@ -160,7 +164,14 @@ impl Process {
             Body::DeviceTotal {
                 device,
                 total_bytes,
-            } => self.devices.at(Some(*device)).nvml_total_bytes = Some(*total_bytes),
+                free_bytes,
+            } => {
+                let row = self.devices.at(Some(*device));
+                row.nvml_total_bytes = Some(*total_bytes);
+                if let Some(free) = free_bytes {
+                    row.free_bytes = Some((*free, event.time_ns));
+                }
+            }
             Body::Held(part) => {
                 // It may tell of a moment that has long passed, but it changes the books now.
                 scene.time_ns = self.last_ns;

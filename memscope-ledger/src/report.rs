@@ -192,7 +192,7 @@ pub struct DeviceStats {
     pub live_blocks: u64,
     /// Device memory, from cudaMemGetInfo calls seen or NVML.
     pub total_bytes: Option<u64>,
-    /// Free bytes at the last cudaMemGetInfo seen, and when.
+    /// Free bytes of the device, from cudaMemGetInfo calls seen or NVML, and when.
     pub free_bytes: Option<(u64, u64)>,
     /// Allocations from runtime and driver that we saw and that live.
     pub driver: DriverBytes,

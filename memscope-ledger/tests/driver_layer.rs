@@ -253,6 +253,7 @@ fn memory_info_nested_and_totals() {
         Body::DeviceTotal {
             device: 0,
             total_bytes: 80,
+            free_bytes: None,
         },
     ));
     assert_eq!(c.device().total_bytes, Some(80));
@@ -274,6 +275,7 @@ fn memory_info_nested_and_totals() {
         Body::DeviceTotal {
             device: 5,
             total_bytes: 80,
+            free_bytes: Some(40),
         },
     ));
     assert_eq!(stats(&c.ledger).devices.len(), 1);

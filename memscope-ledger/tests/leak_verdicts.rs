@@ -457,6 +457,16 @@ fn counts_are_accurate() {
     );
     let full = report.seconds_to_full.unwrap();
     assert!((full / ((1u64 << 30) as f64 / rate) - 1.0).abs() < 0.06);
+    // What was free a while ago says nothing, and of a process that has ended there is nothing to say.
+    let later = as_of(program.sim.time + 60 * SECOND);
+    let stale = ledger.leaks(P, later, &LeakQuery::default()).unwrap();
+    assert_eq!(stale.seconds_to_full, None);
+    let mut ended = ledger.clone();
+    ended.apply(&event(P, program.sim.time, Body::Exited));
+    let dead = ended.leaks(P, as_of(program.sim.time), &LeakQuery::default());
+    let dead = dead.unwrap();
+    assert_eq!(dead.groups[0].verdict, Verdict::Growing);
+    assert_eq!(dead.seconds_to_full, None);
     // Only old ones.
     let half = LeakQuery {
         min_age_ns: report.watched_ns / 2,

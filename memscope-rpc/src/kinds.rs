@@ -102,6 +102,7 @@ mod tests {
             Body::DeviceTotal {
                 device: 0,
                 total_bytes: 1,
+                free_bytes: Some(1),
             },
             Body::Finding(Box::<Finding>::default()),
         ] {

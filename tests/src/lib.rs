@@ -26,7 +26,7 @@ mod simlog;
 mod torch;
 mod wait;
 
-pub use bpf::{Kind as BpfKind, Objects, exists as bpf_exists};
+pub use bpf::{Kind as BpfKind, Objects, entries as bpf_entries, exists as bpf_exists};
 pub use build::{Library, executable, library, strip};
 pub use calllog::CallLog;
 pub use calls::Calls;

@@ -7,7 +7,9 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 typedef unsigned long long u64;
@@ -180,6 +182,40 @@ static void make_child(void) {
     printf("{\"child\":%d}\n", (int)child);
 }
 
+/* Where a call that is to block in its middle writes its result: a page that cannot be written before a line comes. */
+enum { PAGE = 4096 };
+static void **barred;
+
+static void stand_still(int signal) {
+    char one;
+    (void)signal;
+    if (write(1, "{\"blocked\":true}\n", 17) != 17) _exit(4);
+    while (read(0, &one, 1) == 1 && one != '\n') {}
+    if (mprotect(barred, PAGE, PROT_READ | PROT_WRITE) != 0) _exit(4);
+}
+
+/* blocked NAME SIZE: a cudaMalloc that says when it is in its middle, and goes on with the next line. */
+static void blocked(void) {
+    struct sigaction action = {.sa_handler = stand_still};
+    barred = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (barred == MAP_FAILED || sigaction(SIGSEGV, &action, NULL) != 0) fail("nothing to block with");
+    int result = cudaMalloc(barred, number(2));
+    signal(SIGSEGV, SIG_DFL);
+    gave(result, (u64)*barred, number(2));
+    munmap(barred, PAGE);
+}
+
+static void obey(void);
+
+/* deep COMMAND …: the same from a frame that lies deeper than that of any other command's call. */
+static __attribute__((noinline)) void deep(void) {
+    volatile char room[4 * PAGE];
+    room[0] = room[sizeof room - 1] = 0;
+    memmove(words, words + 1, sizeof words - sizeof *words);
+    obey();
+    room[0] = 1;
+}
+
 static void obey(void) {
     void *pointer = NULL;
     u64 address = 0;
@@ -295,7 +331,9 @@ static void obey(void) {
             usleep((useconds_t)number(3) * 1000);
         }
         took(bad, NULL);
-    } else if (is("threads")) threads();
+    } else if (is("blocked")) blocked();
+    else if (is("deep")) deep();
+    else if (is("threads")) threads();
     else if (is("fork")) make_child();
     else if (is("child")) {
         /* The child answers. */

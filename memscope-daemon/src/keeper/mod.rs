@@ -151,6 +151,7 @@ impl Keeper {
     fn run(&mut self) {
         self.housekeeping(clock::boot_ns());
         loop {
+            crate::panics::if_a_test_wants_it("keeper");
             if !self.is_behind() {
                 self.wait();
             }

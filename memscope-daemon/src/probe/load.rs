@@ -1,7 +1,7 @@
 //! Loads the BPF object: maps, tracepoints, and the uprobe programs in the form that the kernel's
 //! links want.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use aya::programs::{RawTracePoint, UProbe};
 use memscope_common::{DropReason, GlobalConfig, ProcessEntry, PythonEntry, Rule, name, rule_key};
 
 use super::slot::{Slot, Slots, map_slots};
+use super::tables::Tables;
 use super::{ProbeError, kernel, multi};
 use crate::ingest::ring::Ring;
 
@@ -138,8 +139,9 @@ pub struct Kernel {
     drops: Array<MapData, u64>,
     config: Array<MapData, ConfigValue>,
     python: Array<MapData, PythonValue>,
-    /// Layouts of interpreters that the programs know, by index.
-    pythons: Vec<PythonEntry>,
+    /// Layouts of interpreters that the programs know, by index, and the processes that use each.
+    pythons: Vec<(PythonEntry, BTreeSet<u32>)>,
+    tables: Tables,
     rules: Option<Rules>,
 }
 
@@ -161,7 +163,7 @@ impl Rules {
     }
 }
 
-fn map_error(
+pub(super) fn map_error(
     map: &'static str,
     action: &'static str,
 ) -> impl Fn(aya::maps::MapError) -> ProbeError {
@@ -243,6 +245,7 @@ impl Kernel {
             })?;
         let ring = Ring::open(ring_fd, ring_bytes)?;
         let slots = Arc::new(map_slots(&bpf)?);
+        let tables = Tables::open(&mut bpf)?;
         let mut take = |map: &str| {
             bpf.take_map(map)
                 .ok_or_else(|| ProbeError::Missing(map.to_owned()))
@@ -269,6 +272,7 @@ impl Kernel {
             config,
             python,
             pythons: Vec::new(),
+            tables,
             rules: Some(Rules(rules)),
         };
         kernel.configure(0, ring_bytes / 4)?;
@@ -292,23 +296,39 @@ impl Kernel {
             .map_err(map_error(name::CONFIG, "set"))
     }
 
-    /// The number by which a process's slot names an interpreter's layout. Layouts are few (one for each
-    /// build of an interpreter) and are never taken back.
-    pub fn python(&mut self, entry: &PythonEntry) -> Result<u32, ProbeError> {
-        if let Some(at) = self.pythons.iter().position(|known| known == entry) {
-            return Ok(at as u32 + 1);
+    /// The number by which a process's slot names an interpreter's layout. Layouts are few (one for each build of an
+    /// interpreter); one that no process uses any more makes room.
+    pub fn python(&mut self, tgid: u32, entry: &PythonEntry) -> Result<u32, ProbeError> {
+        let at = match place_of(&self.pythons, entry) {
+            Some(at) => at,
+            None => {
+                return Err(ProbeError::Full {
+                    what: "the layout of another interpreter",
+                    most: memscope_common::PYTHONS,
+                });
+            }
+        };
+        match self.pythons.get_mut(at) {
+            Some((known, users)) if known == entry => {
+                users.insert(tgid);
+            }
+            other => {
+                self.python
+                    .set(at as u32, PythonValue(*entry), 0)
+                    .map_err(map_error(name::PYTHON, "set"))?;
+                let new = (*entry, BTreeSet::from([tgid]));
+                match other {
+                    Some(unused) => *unused = new,
+                    None => self.pythons.push(new),
+                }
+            }
         }
-        let at = self.pythons.len() as u32;
-        if at >= memscope_common::PYTHONS {
-            return Err(ProbeError::Missing(format!(
-                "room for the layout of another interpreter: {at} are known already"
-            )));
-        }
-        self.python
-            .set(at, PythonValue(*entry), 0)
-            .map_err(map_error(name::PYTHON, "set"))?;
-        self.pythons.push(*entry);
-        Ok(at + 1)
+        Ok(at as u32 + 1)
+    }
+
+    /// Removes what the programs remember of processes other than these (by handle); whether code objects were among it.
+    pub fn keep_only(&mut self, processes: &BTreeSet<u32>) -> Result<bool, ProbeError> {
+        self.tables.keep_only(processes)
     }
 
     /// Counts of losses by cause.
@@ -323,11 +343,9 @@ impl Kernel {
     pub fn add_process(&mut self, tgid: u32, entry: ProcessEntry) -> Result<Slot, ProbeError> {
         let index = match self.taken.get(&tgid) {
             Some(index) => *index,
-            None => self.free_slots.pop_front().ok_or_else(|| {
-                ProbeError::Missing(format!(
-                    "room for another process: {} are traced already",
-                    memscope_common::SLOTS
-                ))
+            None => self.free_slots.pop_front().ok_or(ProbeError::Full {
+                what: "another process",
+                most: memscope_common::SLOTS,
             })?,
         };
         let slot = Slot::new(Arc::clone(&self.slots), index);
@@ -351,6 +369,9 @@ impl Kernel {
             tracing::debug!(%error, tgid, "was not in the table of processes");
         }
         self.free_slots.push_back(index);
+        for (_, users) in &mut self.pythons {
+            users.remove(&tgid);
+        }
     }
 
     /// Descriptor of a program for multi-uprobe links.
@@ -362,6 +383,14 @@ impl Kernel {
     pub(super) fn perf_program(&mut self, program: Program) -> Result<&mut UProbe, ProbeError> {
         uprobe(&mut self.bpf, program)
     }
+}
+
+/// Where a layout is, or can be put: at its place, at that of one without users, or behind all.
+fn place_of(known: &[(PythonEntry, BTreeSet<u32>)], entry: &PythonEntry) -> Option<usize> {
+    let same = known.iter().position(|(known, _)| known == entry);
+    let room = (known.len() < memscope_common::PYTHONS as usize).then_some(known.len());
+    same.or(room)
+        .or_else(|| known.iter().position(|(_, users)| users.is_empty()))
 }
 
 fn uprobe(bpf: &mut Ebpf, program: Program) -> Result<&mut UProbe, ProbeError> {
@@ -462,5 +491,29 @@ fn multi_works(programs: &BTreeMap<Program, OwnedFd>) -> bool {
             error.raw_os_error(),
             Some(libc::ENOENT | libc::EBADF | libc::ENOTDIR)
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_that_nobody_uses_makes_room() {
+        let layout = |tls: i64| PythonEntry {
+            tls_offsets: [tls, 0, 0],
+            ..PythonEntry::default()
+        };
+        let mut known = Vec::new();
+        for n in 0..memscope_common::PYTHONS {
+            let entry = layout(i64::from(n));
+            assert_eq!(place_of(&known, &entry), Some(n as usize));
+            known.push((entry, BTreeSet::from([n + 1])));
+        }
+        assert_eq!(place_of(&known, &layout(5)), Some(5), "known");
+        assert_eq!(place_of(&known, &layout(-1)), None, "all are in use");
+        known[7].1.clear();
+        assert_eq!(place_of(&known, &layout(-1)), Some(7));
+        assert_eq!(place_of(&known, &layout(7)), Some(7), "it is still there");
     }
 }

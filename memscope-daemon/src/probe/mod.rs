@@ -7,6 +7,7 @@ pub mod links;
 pub mod load;
 pub mod multi;
 pub mod slot;
+mod tables;
 
 /// Why probing failed.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +52,14 @@ pub enum ProbeError {
     /// The object lacks a piece that this daemon expects.
     #[error("the BPF object has no {0}; the daemon and its object do not belong together")]
     Missing(String),
+    /// A table of the daemon's and the programs' has no room.
+    #[error("there is no room for {what}: {most} are known already")]
+    Full {
+        /// What.
+        what: &'static str,
+        /// How many there is room for.
+        most: u32,
+    },
     /// A map operation failed.
     #[error("the BPF map {map} could not be {action}")]
     Map {

@@ -139,6 +139,12 @@ impl Slot {
         std::time::Duration::from_nanos(nanoseconds.load(Ordering::Acquire))
     }
 
+    /// Which tables had no room for something of this process, a bit for each [`memscope_common::DropReason`].
+    pub fn full(&self) -> u64 {
+        // SAFETY: an aligned u64 in the shared mapping.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).full) }.load(Ordering::Acquire)
+    }
+
     /// What the programs counted.
     pub fn counters(&self) -> Counters {
         let at = self.entry();

@@ -192,6 +192,7 @@ impl Tracer {
                     stack_ns: 0,
                     launches: 0,
                     launches_told: 0,
+                    full: 0,
                 },
             )
             .map_err(internal(
@@ -245,6 +246,8 @@ impl Tracer {
                 next_read: Instant::now() + cause.read_every.unwrap_or_default(),
                 rule: cause.rule,
                 children: cause.children,
+                full: 0,
+                memory: Vec::new(),
                 notes: BTreeMap::new(),
                 libraries: BTreeMap::new(),
             },
@@ -268,6 +271,7 @@ impl Tracer {
         self.start_native(pid);
         self.say_sampled(pid);
         self.read_backend(pid);
+        self.say_memory(pid, false);
         self.start_reading(pid);
         self.notice_exits();
         let Some(traced) = self.traced.get(&pid) else {

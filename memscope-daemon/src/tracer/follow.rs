@@ -103,6 +103,7 @@ impl Tracer {
         let Some(old) = self.end(tgid, DaemonRecord::Replaced) else {
             return;
         };
+        self.forget_ended();
         let cause = Cause {
             level: old.wanted,
             read_every: old.read_every,
@@ -288,23 +289,22 @@ impl Tracer {
                 self.say_unreadable(pid);
             }
         }
-        self.say_totals(pid);
     }
 
-    /// Total memory of the process's devices, where NVML tells.
-    fn say_totals(&mut self, pid: u32) {
-        let Some(traced) = self.traced.get(&pid) else {
+    /// Memory of the process's devices, where NVML tells. For a question it is told even if it is what was told before:
+    /// what is free holds for a moment only.
+    pub(super) fn say_memory(&mut self, pid: u32, question: bool) {
+        let Some(traced) = self.traced.get_mut(&pid) else {
             return;
         };
         let handle = traced.handle;
-        for (device, total_bytes) in self.nvml.of_process(pid, &traced.facts) {
-            self.append(
-                handle,
-                DaemonRecord::DeviceTotal(memscope_decode::DeviceTotal {
-                    device,
-                    total_bytes,
-                }),
-            );
+        let memory = self.nvml.of_process(&traced.facts);
+        if memory == traced.memory && !(question && memory.iter().any(|m| m.free_bytes.is_some())) {
+            return;
+        }
+        traced.memory.clone_from(&memory);
+        for device in memory {
+            self.append(handle, DaemonRecord::DeviceTotal(device));
         }
     }
 }

@@ -6,6 +6,7 @@
 mod attach;
 mod budget;
 mod follow;
+mod full;
 pub mod nvml;
 mod place;
 mod python;
@@ -130,7 +131,7 @@ pub struct Tracer {
     wake_bytes: u32,
     last_rule_search: Instant,
     last_rescan: Instant,
-    nvml: nvml::Totals,
+    nvml: nvml::Machine,
     /// Answers that wait for readings.
     attaching: Vec<waiting::Attaching>,
     refreshing: Vec<waiting::Refreshing>,
@@ -168,7 +169,7 @@ impl Tracer {
                     wake_bytes,
                     last_rule_search: now,
                     last_rescan: now,
-                    nvml: nvml::Totals::default(),
+                    nvml: nvml::Machine::default(),
                     attaching: Vec::new(),
                     refreshing: Vec::new(),
                 }
@@ -178,6 +179,7 @@ impl Tracer {
 
     fn run(&mut self, orders: &Receiver<Order>) {
         loop {
+            crate::panics::if_a_test_wants_it("tracer");
             match orders.recv_timeout(self.pause()) {
                 Ok(Order::Attach {
                     caller,
@@ -198,6 +200,8 @@ impl Tracer {
                     let _ = reply.send(self.detach(caller, scope));
                 }
                 Ok(Order::Refresh { pid, read, reply }) => {
+                    self.say_full();
+                    self.say_memory(pid, true);
                     self.refresh(pid, read, reply);
                 }
                 Ok(Order::Status(reply)) => {
@@ -235,6 +239,7 @@ impl Tracer {
     /// What is done between orders, each at its own pace.
     fn look_around(&mut self) {
         self.notice_exits();
+        self.say_full();
         self.read_what_is_due();
         self.answer_waiting();
         self.keep_to_budget();
@@ -250,6 +255,7 @@ impl Tracer {
                     self.place_again(pid);
                 }
                 self.read_backend(pid);
+                self.say_memory(pid, false);
             }
         }
     }
@@ -341,13 +347,18 @@ impl Tracer {
             })
             .map(|t| t.pid)
             .collect();
+        if ended.is_empty() {
+            return;
+        }
         for pid in ended {
             self.end(pid, DaemonRecord::Exited);
         }
+        self.forget_ended();
     }
 
     /// Stops tracing a process and says why.
     fn end(&mut self, pid: u32, why: DaemonRecord) -> Option<Traced> {
+        self.say_full();
         let mut traced = self.traced.remove(&pid)?;
         traced.slot.set_flags(0);
         crate::probe::links::detach_all(std::mem::take(&mut traced.links));
@@ -413,6 +424,7 @@ impl Tracer {
                 outcome.pids.push(pid);
             }
         }
+        self.forget_ended();
         Ok(outcome)
     }
 

@@ -1,24 +1,35 @@
-//! Total memory of devices, from NVML where it is installed. Loaded at run time, never required.
+//! Memory of devices, from NVML where it is installed. Loaded at run time, never required.
+//!
+//! A process numbers its devices its own way: `CUDA_VISIBLE_DEVICES` chooses among them, and CUDA puts the fastest first
+//! unless `CUDA_DEVICE_ORDER` says otherwise. Which device of the machine is meant is certain where there is one only, where
+//! the order is that of the bus and the process was not given a part of the machine, or where devices are named by their UUIDs. Else nothing is said of what is free, and their
+//! size only if all have the same.
 
-use std::collections::HashSet;
-
+use memscope_decode::DeviceTotal;
 use memscope_ledger::event::ProcessFacts;
 use nvml_wrapper::Nvml;
 
 /// NVML, tried once.
 #[derive(Default)]
-pub struct Totals {
+pub struct Machine {
     nvml: Option<Option<Nvml>>,
-    said: HashSet<(u32, u64)>,
 }
 
-impl Totals {
+/// A device of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Device {
+    uuid: String,
+    total: u64,
+    free: u64,
+}
+
+impl Machine {
     fn loaded(&mut self) -> Option<&Nvml> {
         self.nvml
             .get_or_insert_with(|| match Nvml::init() {
                 Ok(nvml) => Some(nvml),
                 Err(error) => {
-                    tracing::debug!(%error, "NVML is not there; totals come from the calls seen");
+                    tracing::debug!(%error, "NVML is not there; what is free comes from the calls seen");
                     None
                 }
             })
@@ -30,51 +41,134 @@ impl Totals {
         Some(self.loaded()?.device_count().ok()? as usize)
     }
 
-    /// (ordinal in the process, bytes) of each device that the process can see; empty when it was
-    /// said before, when NVML is not there, or when the environment names devices in a way that
-    /// cannot be translated.
-    pub fn of_process(&mut self, pid: u32, facts: &ProcessFacts) -> Vec<(i32, u64)> {
-        if !self.said.insert((pid, facts.start_ticks)) {
-            return Vec::new();
-        }
-        let Some(nvml) = self.loaded() else {
+    /// The memory of each device that the process can see, as far as it is certain which one it is.
+    pub fn of_process(&mut self, facts: &ProcessFacts) -> Vec<DeviceTotal> {
+        let Some(devices) = self.loaded().and_then(by_bus) else {
             return Vec::new();
         };
-        let visible = facts
+        let value = |wanted: &str| {
+            let found = facts.environment.iter().find(|(name, _)| name == wanted);
+            found.map(|(_, value)| value.as_str())
+        };
+        // What a container or a job may use has numbers of its own.
+        let given = value("NVIDIA_VISIBLE_DEVICES").is_some_and(|given| given != "all");
+        let in_job = facts
             .environment
             .iter()
-            .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")
-            .map(|(_, value)| value.as_str());
-        totals(nvml, visible).unwrap_or_default()
+            .any(|(name, _)| name.starts_with("SLURM_"));
+        let in_order = value("CUDA_DEVICE_ORDER") == Some("PCI_BUS_ID") && !given && !in_job;
+        of_devices(&devices, value("CUDA_VISIBLE_DEVICES"), in_order)
     }
 }
 
-/// CUDA numbers devices by speed unless CUDA_DEVICE_ORDER says otherwise, NVML by bus: where the
-/// totals differ among devices and only numbers are given, nothing is said.
-fn totals(nvml: &Nvml, visible: Option<&str>) -> Option<Vec<(i32, u64)>> {
-    let count = nvml.device_count().ok()?;
-    let mut by_index = Vec::new();
-    for index in 0..count {
-        by_index.push(nvml.device_by_index(index).ok()?.memory_info().ok()?.total);
+/// The machine's devices in the order of the bus; `None` if one of them cannot be read.
+fn by_bus(nvml: &Nvml) -> Option<Vec<Device>> {
+    let mut devices = Vec::new();
+    for index in 0..nvml.device_count().ok()? {
+        let device = nvml.device_by_index(index).ok()?;
+        let at = device.pci_info().ok()?;
+        let memory = device.memory_info().ok()?;
+        let found = Device {
+            uuid: device.uuid().ok()?,
+            total: memory.total,
+            free: memory.free,
+        };
+        devices.push(((at.domain, at.bus, at.device), found));
     }
-    let same = by_index.windows(2).all(|pair| pair[0] == pair[1]);
-    match visible {
-        None if same => Some((0i32..).zip(by_index).collect()),
-        None => None,
-        Some(list) => (0i32..)
-            .zip(list.split(',').map(str::trim))
-            .map(|(ordinal, name)| {
-                let total = match name.parse::<u32>() {
-                    Ok(index) if same => by_index.get(index as usize).copied(),
-                    Ok(_) => None,
-                    Err(_) => nvml
-                        .device_by_uuid(name)
-                        .ok()
-                        .and_then(|d| d.memory_info().ok())
-                        .map(|m| m.total),
-                }?;
-                Some((ordinal, total))
-            })
-            .collect(),
+    devices.sort_by_key(|(at, _)| *at);
+    Some(devices.into_iter().map(|(_, device)| device).collect())
+}
+
+fn of_devices(devices: &[Device], visible: Option<&str>, in_order: bool) -> Vec<DeviceTotal> {
+    let certain = in_order || devices.len() == 1;
+    let same = devices.windows(2).all(|two| two[0].total == two[1].total);
+    let told = |ordinal: usize, device: &Device, certain: bool| {
+        (certain || same).then(|| DeviceTotal {
+            device: ordinal as i32,
+            total_bytes: device.total,
+            free_bytes: certain.then_some(device.free),
+        })
+    };
+    let Some(list) = visible else {
+        let each = devices.iter().enumerate();
+        return each
+            .filter_map(|(ordinal, device)| told(ordinal, device, certain))
+            .collect();
+    };
+    let mut found = Vec::new();
+    // CUDA ends the list where it comes to a name that it does not know.
+    for (ordinal, name) in list.split(',').map(str::trim).enumerate() {
+        let next = match name.parse::<usize>() {
+            Ok(index) => devices.get(index).map(|device| (device, certain)),
+            Err(_) => by_uuid(devices, name).map(|device| (device, true)),
+        };
+        let Some((device, certain)) = next else {
+            break;
+        };
+        found.extend(told(ordinal, device, certain));
+    }
+    found
+}
+
+/// CUDA takes the beginning of a UUID as well, where one device's only begins so.
+fn by_uuid<'a>(devices: &'a [Device], name: &str) -> Option<&'a Device> {
+    if !name.starts_with("GPU-") {
+        return None;
+    }
+    let mut found = devices.iter().filter(|d| d.uuid.starts_with(name));
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(uuid: &str, total: u64, free: u64) -> Device {
+        Device {
+            uuid: uuid.to_owned(),
+            total,
+            free,
+        }
+    }
+
+    fn seen(
+        devices: &[Device],
+        visible: Option<&str>,
+        in_order: bool,
+    ) -> Vec<(i32, u64, Option<u64>)> {
+        of_devices(devices, visible, in_order)
+            .into_iter()
+            .map(|d| (d.device, d.total_bytes, d.free_bytes))
+            .collect()
+    }
+
+    #[test]
+    fn which_device_is_meant() {
+        let one = [device("GPU-aa11", 80, 30)];
+        assert_eq!(seen(&one, None, false), [(0, 80, Some(30))]);
+        assert_eq!(seen(&one, Some("0"), false), [(0, 80, Some(30))]);
+        assert_eq!(seen(&one, Some(""), false), []);
+        assert_eq!(seen(&one, Some("1"), false), []);
+        assert_eq!(seen(&one, Some("MIG-aa11"), false), []);
+
+        let alike = [device("GPU-aa11", 80, 30), device("GPU-aa22", 80, 50)];
+        let sizes = [(0, 80, None), (1, 80, None)];
+        assert_eq!(seen(&alike, None, false), sizes, "which is which?");
+        assert_eq!(seen(&alike, Some("1"), false), [(0, 80, None)]);
+        assert_eq!(seen(&alike, Some("1"), true), [(0, 80, Some(50))]);
+        assert_eq!(
+            seen(&alike, Some("GPU-aa22, GPU-aa1"), false),
+            [(0, 80, Some(50)), (1, 80, Some(30))]
+        );
+        assert_eq!(seen(&alike, Some("GPU-aa"), false), [], "either of them");
+        assert_eq!(seen(&alike, Some("1,7,0"), true), [(0, 80, Some(50))]);
+
+        let other = [device("GPU-aa11", 80, 30), device("GPU-aa22", 40, 20)];
+        assert_eq!(seen(&other, None, false), []);
+        assert_eq!(
+            seen(&other, None, true),
+            [(0, 80, Some(30)), (1, 40, Some(20))]
+        );
     }
 }

@@ -80,7 +80,7 @@ impl Tracer {
         let layout = entry(&interpreter).map_err(|error| error.to_string())?;
         let number = self
             .kernel
-            .python(&layout)
+            .python(pid, &layout)
             .map_err(|error| crate::error_chain(&error))?;
         let version = interpreter.version;
         let dealloc = interpreter.code_dealloc.clone();

@@ -99,6 +99,10 @@ pub struct Traced {
     pub rule: Option<u64>,
     /// Also attach its children.
     pub children: bool,
+    /// Tables that had no room for something of it, as far as said: a bit for each [`memscope_common::DropReason`].
+    pub full: u64,
+    /// Memory of its devices, as told last.
+    pub memory: Vec<memscope_decode::DeviceTotal>,
     /// Coverage notes said so far.
     pub notes: BTreeMap<String, String>,
     /// Libraries with sites, by path.

@@ -11,7 +11,7 @@ use memscope_common::{
 };
 
 use super::{device, ids};
-use crate::emit::{count_drop, count_nested, emit, live_process, tell_launches};
+use crate::emit::{count_drop, count_nested, emit, live_process, tell_launches, thread_of};
 use crate::{inflight, native, read, stack};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, from the driver API's header.
@@ -21,9 +21,9 @@ const LOCATION_DEVICE: u32 = 1;
 #[uprobe]
 pub fn call_entry(ctx: ProbeContext) -> u32 {
     let (tgid, tid) = ids();
-    if live_process(tgid).is_none() {
+    let Some(process) = live_process(tgid) else {
         return 0;
-    }
+    };
     let cookie = read::cookie(&ctx);
     let args = read::args(&ctx);
     let mut aside = 0;
@@ -42,7 +42,7 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
         args,
         aside,
     };
-    inflight::enter(tid, &call);
+    inflight::enter(process, thread_of(process, tid), &call);
     0
 }
 
@@ -89,7 +89,8 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
     let Some(process) = live_process(tgid) else {
         return 0;
     };
-    let Some((call, depth, nested)) = inflight::leave(tid, read::entry_sp(&ctx)) else {
+    let thread = thread_of(process, tid);
+    let Some((call, depth, nested)) = inflight::leave(thread, read::entry_sp(&ctx)) else {
         count_drop(DropReason::ReturnWithoutEntry);
         return 0;
     };
@@ -98,11 +99,11 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
     let op = cookie.op();
     if op >= Op::SetDevice as u16 && op <= Op::PrimaryContext as u16 {
         if status == 0 {
-            follow_device(tgid, tid, op, cookie, &call);
+            follow_device(process, thread, op, cookie, &call);
         }
         return 0;
     }
-    if depth > 0 && !(cookie.apart() && inflight::is_outermost_allocation(tid, depth)) {
+    if depth > 0 && !(cookie.apart() && inflight::is_outermost_allocation(thread, depth)) {
         let told = cookie.told();
         if status == 0 && (told == Told::Flags as u8 || told == Told::Properties as u8) {
             // What only the driver knows goes with the call around it.
@@ -111,9 +112,9 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
             } else {
                 out(&call, cookie.handle())
             };
-            inflight::tell(tid, word(cookie, &call), of, arg(&call, cookie.size()));
+            inflight::tell(thread, word(cookie, &call), of, arg(&call, cookie.size()));
         }
-        inflight::note_nested(tid);
+        inflight::note_nested(thread);
         count_nested(process);
         return 0;
     }
@@ -122,7 +123,10 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
         tell_launches(process, tid);
     }
     let place = native::at_return(&ctx);
-    send(process, tgid, tid, cookie, &call, status, nested, place);
+    send(process, tid, cookie, &call, status, nested, place);
+    if op == Op::Reset as u16 && status == 0 && cookie.handle() != NO_ARG {
+        device::forget_context(process, arg(&call, cookie.handle()));
+    }
     0
 }
 
@@ -153,43 +157,49 @@ fn out(call: &InflightCall, position: u8) -> u64 {
 }
 
 #[inline(always)]
-fn follow_device(tgid: u32, tid: u32, op: u16, cookie: Cookie, call: &InflightCall) {
+fn follow_device(
+    process: *mut ProcessEntry,
+    thread: u64,
+    op: u16,
+    cookie: Cookie,
+    call: &InflightCall,
+) {
     if op == Op::SetDevice as u16 {
-        device::select(tid, call.args[0] as i32);
+        device::select(process, thread, call.args[0] as i32);
     } else if op == Op::PopContext as u16 {
-        device::pop(tid);
+        device::pop(thread);
     } else if op == Op::PrimaryContext as u16 {
         let context = out(call, cookie.handle());
-        device::learn_context(tgid, context, arg(call, cookie.size()) as i32);
+        device::learn_context(process, context, arg(call, cookie.size()) as i32);
     } else if cookie.handle_is_result() {
         // The new context is current as well: cuCtxCreate puts it over the old one, aclrtCreateContext in its place.
         let of = arg(call, cookie.size()) as i32;
-        device::learn_context(tgid, out(call, cookie.handle()), of);
+        device::learn_context(process, out(call, cookie.handle()), of);
         if op == Op::PushContext as u16 {
-            device::push(tid, of);
+            device::push(process, thread, of);
         } else {
-            device::select(tid, of);
+            device::select(process, thread, of);
         }
     } else {
-        let of = device::of_context(tgid, arg(call, cookie.handle()));
+        let of = device::of_context(process, arg(call, cookie.handle()));
         if op == Op::PushContext as u16 {
-            device::push(tid, of);
+            device::push(process, thread, of);
         } else {
-            device::select(tid, of);
+            device::select(process, thread, of);
         }
     }
 }
 
 /// The device that a reset names: by ordinal (cuDevicePrimaryCtxReset) or by context (cuCtxDestroy).
 #[inline(always)]
-fn reset_device(tgid: u32, cookie: Cookie, call: &InflightCall) -> Option<i32> {
+fn reset_device(process: *mut ProcessEntry, cookie: Cookie, call: &InflightCall) -> Option<i32> {
     if cookie.op() != Op::Reset as u16 {
         return None;
     }
     let device = if cookie.size() != NO_ARG {
         arg(call, cookie.size()) as i32
     } else if cookie.handle() != NO_ARG {
-        device::of_context(tgid, arg(call, cookie.handle()))
+        device::of_context(process, arg(call, cookie.handle()))
     } else {
         DEVICE_UNKNOWN
     };
@@ -204,7 +214,6 @@ fn reset_device(tgid: u32, cookie: Cookie, call: &InflightCall) -> Option<i32> {
 #[inline(always)]
 fn send(
     process: *mut ProcessEntry,
-    tgid: u32,
     tid: u32,
     cookie: Cookie,
     call: &InflightCall,
@@ -263,7 +272,7 @@ fn send(
         if cookie.told() == Told::Flags as u8 || cookie.told() == Told::Properties as u8 {
             (word(cookie, call), size)
         } else if cookie.apart() && nested > 0 && done {
-            inflight::told(tid, if ptr != 0 { ptr } else { handle })
+            inflight::told(thread_of(process, tid), if ptr != 0 { ptr } else { handle })
         } else {
             (0, 0)
         };
@@ -283,14 +292,15 @@ fn send(
             call.aside as i32 - 1,
             CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT,
         )
-    } else if let Some(device) = reset_device(tgid, cookie, call) {
+    } else if let Some(device) = reset_device(process, cookie, call) {
         (device, CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT)
-    } else if let Some(device) = device::current(tid) {
+    } else if let Some(device) = device::current(thread_of(process, tid)) {
         (device, CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD)
     } else {
         // SAFETY: a map value.
-        let device = unsafe { (*process).default_device };
-        if device == DEVICE_UNKNOWN {
+        let (device, full) = unsafe { ((*process).default_device, (*process).full) };
+        // Where the table had no room for a thread's device, no thread is known to have chosen none.
+        if device == DEVICE_UNKNOWN || full & (1 << DropReason::DeviceTableFull as u32) != 0 {
             (DEVICE_UNKNOWN, 0)
         } else {
             (device, CALL_DEVICE_KNOWN)

@@ -2,9 +2,9 @@
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::HashMap;
-use memscope_common::{DEVICE_UNKNOWN, DropReason};
+use memscope_common::{DEVICE_UNKNOWN, DropReason, ProcessEntry};
 
-use crate::emit::count_drop;
+use crate::emit::count_full;
 
 /// How many pushed contexts are followed per thread.
 const STACK: usize = 4;
@@ -23,18 +23,19 @@ pub struct ThreadDevice {
 #[derive(Clone, Copy)]
 pub struct ContextKey {
     context: u64,
-    tgid: u64,
+    /// Its handle: contexts of an earlier attach are none of a later one's.
+    process: u64,
 }
 
 #[map]
-static THREAD_DEVICE: HashMap<u32, ThreadDevice> = HashMap::with_max_entries(65536, 0);
+static THREAD_DEVICE: HashMap<u64, ThreadDevice> = HashMap::with_max_entries(65536, 0);
 #[map]
 static CONTEXTS: HashMap<ContextKey, i32> = HashMap::with_max_entries(16384, 0);
 
 /// The device that the thread chose in a call that we saw.
 #[inline(always)]
-pub fn current(tid: u32) -> Option<i32> {
-    let thread = THREAD_DEVICE.get_ptr(&tid)?;
+pub fn current(thread: u64) -> Option<i32> {
+    let thread = THREAD_DEVICE.get_ptr(&thread)?;
     // SAFETY: a map value that only this thread writes.
     let device = unsafe { (*thread).devices[(*thread).depth as usize & (STACK - 1)] };
     if device == DEVICE_UNKNOWN {
@@ -46,8 +47,8 @@ pub fn current(tid: u32) -> Option<i32> {
 
 /// The thread selected a device.
 #[inline(always)]
-pub fn select(tid: u32, device: i32) {
-    if let Some(thread) = THREAD_DEVICE.get_ptr_mut(&tid) {
+pub fn select(process: *mut ProcessEntry, key: u64, device: i32) {
+    if let Some(thread) = THREAD_DEVICE.get_ptr_mut(&key) {
         // SAFETY: as above.
         unsafe { (*thread).devices[(*thread).depth as usize & (STACK - 1)] = device };
         return;
@@ -58,18 +59,18 @@ pub fn select(tid: u32, device: i32) {
         devices: [DEVICE_UNKNOWN; STACK],
     };
     thread.devices[0] = device;
-    if THREAD_DEVICE.insert(&tid, &thread, 0).is_err() {
-        count_drop(DropReason::DeviceTableFull);
+    if THREAD_DEVICE.insert(&key, &thread, 0).is_err() {
+        count_full(process, DropReason::DeviceTableFull);
     }
 }
 
 /// The thread pushed a context (of this device) over the current one.
 #[inline(always)]
-pub fn push(tid: u32, device: i32) {
-    if THREAD_DEVICE.get_ptr_mut(&tid).is_none() {
-        select(tid, DEVICE_UNKNOWN);
+pub fn push(process: *mut ProcessEntry, key: u64, device: i32) {
+    if THREAD_DEVICE.get_ptr_mut(&key).is_none() {
+        select(process, key, DEVICE_UNKNOWN);
     }
-    if let Some(thread) = THREAD_DEVICE.get_ptr_mut(&tid) {
+    if let Some(thread) = THREAD_DEVICE.get_ptr_mut(&key) {
         // SAFETY: as above.
         unsafe {
             (*thread).depth = ((*thread).depth + 1) & (STACK as u32 - 1);
@@ -80,8 +81,8 @@ pub fn push(tid: u32, device: i32) {
 
 /// The thread popped its current context.
 #[inline(always)]
-pub fn pop(tid: u32) {
-    if let Some(thread) = THREAD_DEVICE.get_ptr_mut(&tid) {
+pub fn pop(key: u64) {
+    if let Some(thread) = THREAD_DEVICE.get_ptr_mut(&key) {
         // SAFETY: as above.
         unsafe {
             if (*thread).depth == 0 {
@@ -95,23 +96,17 @@ pub fn pop(tid: u32) {
 
 /// A context turned out to be of a device.
 #[inline(always)]
-pub fn learn_context(tgid: u32, context: u64, device: i32) {
-    let key = ContextKey {
-        context,
-        tgid: tgid as u64,
-    };
+pub fn learn_context(process: *mut ProcessEntry, context: u64, device: i32) {
+    let key = key_of(process, context);
     if CONTEXTS.insert(&key, &device, 0).is_err() {
-        count_drop(DropReason::DeviceTableFull);
+        count_full(process, DropReason::DeviceTableFull);
     }
 }
 
 /// The device of a context, where it was learnt.
 #[inline(always)]
-pub fn of_context(tgid: u32, context: u64) -> i32 {
-    let key = ContextKey {
-        context,
-        tgid: tgid as u64,
-    };
+pub fn of_context(process: *mut ProcessEntry, context: u64) -> i32 {
+    let key = key_of(process, context);
     match CONTEXTS.get_ptr(&key) {
         // SAFETY: a map value.
         Some(device) => unsafe { *device },
@@ -121,6 +116,21 @@ pub fn of_context(tgid: u32, context: u64) -> i32 {
 
 /// Forgets a thread that ended.
 #[inline(always)]
-pub fn forget(tid: u32) {
-    let _ = THREAD_DEVICE.remove(&tid);
+pub fn forget(thread: u64) {
+    let _ = THREAD_DEVICE.remove(&thread);
+}
+
+#[inline(always)]
+fn key_of(process: *mut ProcessEntry, context: u64) -> ContextKey {
+    ContextKey {
+        context,
+        // SAFETY: a map value.
+        process: unsafe { (*process).handle } as u64,
+    }
+}
+
+/// A context was destroyed: another one may come to lie at its address.
+#[inline(always)]
+pub fn forget_context(process: *mut ProcessEntry, context: u64) {
+    let _ = CONTEXTS.remove(&key_of(process, context));
 }

@@ -11,8 +11,8 @@ use memscope_common::{
     PROCESS_FORK, PROCESS_LIVE, ProcessRecord, WATCH_ALL,
 };
 
-use super::{device, ids};
-use crate::emit::{CONFIG, emit_unowned, emit_urgent, known_process, live_process};
+use super::{device, ids, region};
+use crate::emit::{CONFIG, emit_unowned, emit_urgent, known_process, live_process, thread_of};
 use crate::inflight;
 
 /// Offset of `tgid` in `struct task_struct`, from the kernel's BTF, set before the load.
@@ -87,8 +87,10 @@ pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
             });
             // SAFETY: a map value.
             unsafe { (*process).flags &= !PROCESS_LIVE };
-            inflight::forget(tid);
-            device::forget(tid);
+            let thread = thread_of(process, tid);
+            inflight::forget(thread);
+            device::forget(thread);
+            region::forget(thread);
         }
         None => {
             if watch_all() {
@@ -108,8 +110,10 @@ pub fn process_exit(_ctx: RawTracePointContext) -> i32 {
     let Some(process) = known_process(tgid) else {
         return 0;
     };
-    inflight::forget(tid);
-    device::forget(tid);
+    let thread = thread_of(process, tid);
+    inflight::forget(thread);
+    device::forget(thread);
+    region::forget(thread);
     if tgid == tid {
         emit_urgent::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
             write(r, PROCESS_EXIT, tgid, 0)

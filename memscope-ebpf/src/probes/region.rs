@@ -7,7 +7,7 @@
 use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::generated::bpf_probe_read_user_str;
 use aya_ebpf::macros::{map, uprobe, uretprobe};
-use aya_ebpf::maps::LruHashMap;
+use aya_ebpf::maps::HashMap;
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use core::ffi::c_void;
 use memscope_common::{
@@ -17,12 +17,14 @@ use memscope_common::{
 };
 
 use super::ids;
-use crate::emit::{count_drop, count_drops, emit, live_process, tell_launches};
+use crate::emit::{
+    count_drop, count_drops, count_full, emit, live_process, tell_launches, thread_of,
+};
 use crate::read;
 
-/// Least recently used: a call that was left by a jump is forgotten without more.
+/// One call for each thread. One that was left by a jump stays until the thread's next call, or its end.
 #[map]
-static REGION_CALLS: LruHashMap<u32, RegionCall> = LruHashMap::with_max_entries(4096, 0);
+static REGION_CALLS: HashMap<u64, RegionCall> = HashMap::with_max_entries(32768, 0);
 
 /// `MSTX_MEM_REGION_REF_TYPE_HANDLE`.
 const BY_HANDLE: u32 = 1;
@@ -55,7 +57,8 @@ pub fn region_entry(ctx: ProbeContext) -> u32 {
         sp: read::sp(&ctx),
         args: [args[0], args[1]],
     };
-    if let Some(outer) = REGION_CALLS.get_ptr(&tid) {
+    let thread = thread_of(process, tid);
+    if let Some(outer) = REGION_CALLS.get_ptr(&thread) {
         // SAFETY: a map value; only this thread writes to its entry.
         let outer = unsafe { &*outer };
         // Deeper, or in the same frame where the function has jumped.
@@ -64,7 +67,9 @@ pub fn region_entry(ctx: ProbeContext) -> u32 {
             return 0;
         }
     }
-    let _ = REGION_CALLS.insert(&tid, &call, 0);
+    if REGION_CALLS.insert(&thread, &call, 0).is_err() {
+        count_full(process, DropReason::InflightFull);
+    }
     if op == RegionOp::HeapUnregister as u64 {
         let told = Told {
             handle: call.args[1],
@@ -85,13 +90,14 @@ pub fn region_return(ctx: RetProbeContext) -> u32 {
     let Some(process) = live_process(tgid) else {
         return 0;
     };
-    let Some(call) = REGION_CALLS.get_ptr(&tid) else {
+    let thread = thread_of(process, tid);
+    let Some(call) = REGION_CALLS.get_ptr(&thread) else {
         // The outer one of two, or it was entered before the probes stood.
         return 0;
     };
     // SAFETY: as above.
     let call = unsafe { *call };
-    let _ = REGION_CALLS.remove(&tid);
+    let _ = REGION_CALLS.remove(&thread);
     // One that was left without returning is of another function or lies deeper.
     if call.op != read::cookie(&ctx).op() as u64 || read::entry_sp(&ctx) > call.sp {
         return 0;
@@ -256,4 +262,10 @@ fn send(process: *mut ProcessEntry, tid: u32, domain: u64, told: &Told) {
             (*record).reserved_too = 0;
         }
     });
+}
+
+/// Forgets a thread that ended.
+#[inline(always)]
+pub fn forget(thread: u64) {
+    let _ = REGION_CALLS.remove(&thread);
 }

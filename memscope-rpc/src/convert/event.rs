@@ -55,9 +55,11 @@ fn body(body: &Body) -> Wire {
         Body::DeviceTotal {
             device,
             total_bytes,
+            free_bytes,
         } => Wire::DeviceTotal(v1::DeviceTotal {
             device: *device,
             total_bytes: *total_bytes,
+            free_bytes: *free_bytes,
         }),
         Body::Held(held) => Wire::Held(v1::HeldPart {
             device: held.device,

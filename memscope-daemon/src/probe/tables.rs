@@ -1,0 +1,89 @@
+//! What the programs remember of traced processes, by handle: calls in flight, devices of threads, contexts, code objects.
+//!
+//! The programs remove what ends while they look. What is left when a process is no longer traced is removed here: else
+//! the tables only fill, and nobody has room any more in the end.
+
+use std::collections::BTreeSet;
+
+use aya::Ebpf;
+use aya::maps::{HashMap as BpfHashMap, MapData};
+use memscope_common::{InflightThread, RegionCall, name, process_of_thread};
+
+use super::ProbeError;
+use super::load::map_error;
+
+/// By thread: [`memscope_common::thread_key`].
+type ByThread<const VALUE: usize> = BpfHashMap<MapData, u64, [u8; VALUE]>;
+
+/// The size of a thread's devices: how many are pushed, and those.
+const THREAD_DEVICE: usize = 24;
+
+/// The tables.
+pub(super) struct Tables {
+    inflight: ByThread<{ size_of::<InflightThread>() }>,
+    devices: ByThread<THREAD_DEVICE>,
+    regions: ByThread<{ size_of::<RegionCall>() }>,
+    /// By context and process.
+    contexts: BpfHashMap<MapData, [u64; 2], i32>,
+    /// By process and code object.
+    codes: BpfHashMap<MapData, [u64; 2], u64>,
+}
+
+fn open<K: aya::Pod, V: aya::Pod>(
+    bpf: &mut Ebpf,
+    table: &'static str,
+) -> Result<BpfHashMap<MapData, K, V>, ProbeError> {
+    let map = bpf
+        .take_map(table)
+        .ok_or_else(|| ProbeError::Missing(table.to_owned()))?;
+    BpfHashMap::try_from(map).map_err(map_error(table, "opened"))
+}
+
+impl Tables {
+    pub(super) fn open(bpf: &mut Ebpf) -> Result<Tables, ProbeError> {
+        Ok(Tables {
+            inflight: open(bpf, name::INFLIGHT)?,
+            devices: open(bpf, name::THREAD_DEVICE)?,
+            regions: open(bpf, name::REGION_CALLS)?,
+            contexts: open(bpf, name::CONTEXTS)?,
+            codes: open(bpf, name::CODES)?,
+        })
+    }
+
+    /// Removes what is of none of these processes; whether code objects were among it.
+    pub(super) fn keep_only(&mut self, processes: &BTreeSet<u32>) -> Result<bool, ProbeError> {
+        let thread = |key: &u64| process_of_thread(*key);
+        keep(&mut self.inflight, name::INFLIGHT, processes, thread)?;
+        keep(&mut self.devices, name::THREAD_DEVICE, processes, thread)?;
+        keep(&mut self.regions, name::REGION_CALLS, processes, thread)?;
+        keep(&mut self.contexts, name::CONTEXTS, processes, |key| {
+            key[1] as u32
+        })?;
+        let removed = keep(&mut self.codes, name::CODES, processes, |key| key[0] as u32)?;
+        Ok(removed > 0)
+    }
+}
+
+/// Keys that are looked at, at most: where programs remove some meanwhile, the kernel begins from the first one again. The
+/// largest table has half as many.
+const MOST_KEYS: usize = 1 << 17;
+
+fn keep<K: aya::Pod, V: aya::Pod>(
+    map: &mut BpfHashMap<MapData, K, V>,
+    table: &'static str,
+    processes: &BTreeSet<u32>,
+    process: impl Fn(&K) -> u32,
+) -> Result<usize, ProbeError> {
+    let mut gone = Vec::new();
+    for key in map.keys().take(MOST_KEYS) {
+        let key = key.map_err(map_error(table, "read"))?;
+        if !processes.contains(&process(&key)) {
+            gone.push(key);
+        }
+    }
+    for key in &gone {
+        // A program may have removed it meanwhile.
+        let _ = map.remove(key);
+    }
+    Ok(gone.len())
+}

@@ -1,0 +1,68 @@
+//! Memory that a pool gives back between reports: the reserved total follows the driver's calls, or is unknown.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::calls::Calls;
+use common::*;
+use memscope_ledger::event::*;
+
+const MIB: u64 = 1 << 20;
+
+fn calls(from_start: bool) -> Calls {
+    Calls {
+        ledger: attached_as(Level::Blocks, from_start, SECOND, Backend::Native),
+        time: SECOND,
+    }
+}
+
+/// A block of a segment, with the allocator's totals.
+fn report(calls: &mut Calls, ptr: u64, size: i64, allocated: u64, reserved: u64) {
+    calls.time += 1000;
+    let report = PoolReport {
+        device: 0,
+        ptr,
+        size,
+        total_allocated: allocated,
+        total_reserved: reserved,
+    };
+    let body = Body::Report(report);
+    calls.ledger.apply(&event(P, calls.time, body));
+}
+
+#[test]
+fn a_segment_of_the_pool_goes_by_a_call() {
+    let mut c = calls(true);
+    c.at(CallOp::Alloc, 0x1000_0000, 20 * MIB);
+    report(&mut c, 0x1000_0000, 4 * MIB as i64, 4 * MIB, 20 * MIB);
+    c.at(CallOp::Alloc, 0x2000_0000, 2 * MIB);
+    report(&mut c, 0x2000_0000, 512, 4 * MIB + 512, 22 * MIB);
+    report(&mut c, 0x1000_0000, -4 * MIB as i64, 512, 22 * MIB);
+    assert_eq!(c.device().reserved_bytes, Some(22 * MIB));
+    // A call that fails gives nothing back, and what is not the pool's was none of its own.
+    c.send(CallOp::Free, |call| {
+        call.ptr = 0x1000_0000;
+        call.status = 1;
+    });
+    c.at(CallOp::Alloc, 0x4000_0000, 8 * MIB);
+    c.at(CallOp::Free, 0x4000_0000, 0);
+    assert_eq!(c.device().reserved_bytes, Some(22 * MIB));
+    c.at(CallOp::Free, 0x1000_0000, 0);
+    assert_eq!(c.device().reserved_bytes, Some(2 * MIB));
+    assert_eq!(c.device().allocated_bytes, Some(512));
+    assert_eq!(c.device().peak_reserved_bytes, Some(22 * MIB));
+}
+
+#[test]
+fn what_nobody_knows_leaves_the_total_unknown() {
+    let mut c = calls(false);
+    c.at(CallOp::Alloc, 0x2000_0000, 2 * MIB);
+    report(&mut c, 0x2000_0000, 512, 4 * MIB + 512, 22 * MIB);
+    assert_eq!(c.device().reserved_bytes, Some(22 * MIB));
+    // It may be a segment from before the attach, and how large it was no call tells.
+    c.at(CallOp::Free, 0x1000_0000, 0);
+    assert_eq!(c.device().reserved_bytes, None);
+    assert_eq!(c.ledger.summary(P).unwrap().reserved_bytes, None);
+    report(&mut c, 0x2000_0000, -512, 4 * MIB, 2 * MIB);
+    assert_eq!(c.device().reserved_bytes, Some(2 * MIB));
+}

@@ -1,0 +1,101 @@
+//! A process that is attached a second time: nothing that the programs kept of the first time is believed, and nothing of
+//! it is left in their tables.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_tests::{
+    Calls, Daemon, Value, bpf_entries, coverage, device, eventually, find, number,
+};
+
+/// What a device holds from the driver: count and bytes. `None`: those of which nobody knows the device.
+fn held(stats: &Value, ordinal: Option<i64>) -> Option<(u64, u64)> {
+    let found = find(&stats["devices"], "device", ordinal)?;
+    let driver = &found["driver"];
+    Some((number(&driver["count"]), number(&driver["bytes"])))
+}
+
+/// Tables of threads and contexts, which a detach empties.
+const BY_THREAD: [&str; 4] = ["INFLIGHT", "THREAD_DEVICE", "CONTEXTS", "REGION_CALLS"];
+
+#[track_caller]
+fn assert_empty(daemon: &Daemon) {
+    for table in BY_THREAD {
+        assert_eq!(bpf_entries(daemon.pid(), table), 0, "{table}");
+    }
+}
+
+#[test]
+fn the_device_of_the_first_time_is_not_believed() {
+    let daemon = Daemon::start();
+    let mut calls = Calls::start(&[("SIMCUDA_DEVICES", "2")]);
+    let pid = calls.pid();
+    daemon.attach(pid, "segments");
+    calls.call("cudaSetDevice 1");
+    calls.call("cudaMalloc first 1000");
+    assert_eq!(held(&daemon.stats(pid), Some(1)), Some((1, 1000)));
+    assert_eq!(bpf_entries(daemon.pid(), "THREAD_DEVICE"), 1);
+    daemon.detach(pid);
+    assert_empty(&daemon);
+
+    // Nobody sees this one.
+    calls.call("cudaSetDevice 0");
+    daemon.attach(pid, "segments");
+    calls.call("cudaMalloc second 5000");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats, Some(1)), None, "{stats:#}");
+    assert_eq!(held(&stats, None), Some((1, 5000)), "{stats:#}");
+    assert!(coverage(&stats).contains(&"device_unknown"), "{stats:#}");
+    // From here on it is known.
+    calls.call("cudaSetDevice 1");
+    calls.call("cudaMalloc third 7000");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats, Some(1)), Some((1, 7000)), "{stats:#}");
+
+    // A process that ends leaves as little.
+    calls.finish();
+    eventually("the process's end is noticed", || {
+        daemon.process(pid).is_some_and(|p| p["state"] == "exited")
+    });
+    eventually("its entries are gone", || {
+        BY_THREAD
+            .iter()
+            .all(|table| bpf_entries(daemon.pid(), table) == 0)
+    });
+}
+
+#[test]
+fn a_detach_in_the_middle_of_a_call() {
+    let daemon = Daemon::start();
+    let mut calls = Calls::start(&[]);
+    let pid = calls.pid();
+    calls.call("cudaSetDevice 0");
+    daemon.attach(pid, "segments");
+    assert_eq!(calls.ask("blocked first 1000")["blocked"], true);
+    assert_eq!(bpf_entries(daemon.pid(), "INFLIGHT"), 1);
+    daemon.detach(pid);
+    assert_empty(&daemon);
+    assert_eq!(calls.ask("")["result"], 0, "it ends while nobody looks");
+
+    // Its frame lay above this one's: it would be inside that call.
+    daemon.attach(pid, "segments");
+    calls.call("deep cudaSetDevice 0");
+    calls.call("deep cudaMalloc second 5000");
+    calls.call("deep cudaMalloc third 7000");
+    let stats = daemon.stats(pid);
+    assert_eq!(number(&device(&stats, 0)["alloc_count"]), 2, "{stats:#}");
+    assert_eq!(held(&stats, Some(0)), Some((2, 12000)), "{stats:#}");
+
+    // This one begins under one attach and ends under the next.
+    assert_eq!(calls.ask("blocked fourth 9000")["blocked"], true);
+    daemon.detach(pid);
+    daemon.attach(pid, "segments");
+    assert_eq!(calls.ask("")["result"], 0);
+    calls.call("cudaSetDevice 0");
+    calls.call("deep cudaMalloc fifth 11000");
+    calls.call("cudaMalloc sixth 13000");
+    let stats = daemon.stats(pid);
+    assert_eq!(held(&stats, Some(0)), Some((2, 24000)), "{stats:#}");
+    daemon.detach(pid);
+    assert_empty(&daemon);
+    calls.finish();
+}

@@ -1,0 +1,140 @@
+//! How long a device lasts at a leak's pace: what is free on the device, whoever uses the rest, over the growth. Asked of NVML,
+//! for which the simulated one stands in.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::Path;
+
+use memscope_tests::{
+    Calls, Daemon, LONG, TempDir, Value, coverage, device, number, scratch, sim, until,
+};
+
+const GIB: u64 = 1 << 30;
+const SIZE: u64 = 16 * GIB;
+
+/// A daemon that finds its libraries in this folder, on a machine with so many devices, each used as the file says.
+fn daemon(libraries: &Path, devices: u32, used: &Path) -> Daemon {
+    let settings = [
+        "env".to_owned(),
+        format!("LD_LIBRARY_PATH={}", libraries.display()),
+        format!("SIMCUDA_DEVICES={devices}"),
+        format!("SIMCUDA_DEVICE_SIZE={SIZE}"),
+        format!("SIMCUDA_NVML_USED={}", used.display()),
+    ];
+    Daemon::wrapped(&settings.each_ref().map(String::as_str), &[])
+}
+
+fn with_nvml(devices: u32, used: &[u64]) -> (TempDir, Daemon) {
+    let folder = scratch();
+    let file = folder.path().join("used");
+    write(&file, used);
+    let nvml = sim().library("libnvidia-ml.so.");
+    let daemon = daemon(nvml.parent().unwrap(), devices, &file);
+    (folder, daemon)
+}
+
+fn write(file: &Path, used: &[u64]) {
+    let lines: Vec<String> = used.iter().map(u64::to_string).collect();
+    std::fs::write(file, lines.join("\n")).unwrap();
+}
+
+/// A process whose memory grows, which goes on to live.
+fn leaky(daemon: &Daemon) -> Calls {
+    let mut calls = Calls::start(&[("SIMCUDA_DEVICE_SIZE", &SIZE.to_string())]);
+    daemon.attach(calls.pid(), "segments");
+    calls.call("cudaSetDevice 0");
+    calls.tell("leak 200 1500000 20 0");
+    assert_eq!(calls.hear()["result"], 0);
+    calls
+}
+
+fn leaks(daemon: &Daemon, pid: u32) -> Value {
+    daemon.json(&["leaks", "--pid", &pid.to_string()])
+}
+
+/// It is what is free over the growth that the same answer tells of.
+#[track_caller]
+fn assert_lasts(answer: &Value, free: u64) {
+    let groups = answer["groups"].as_array().unwrap().iter();
+    let growing = groups.filter(|group| group["verdict"] == "growing");
+    let rate: f64 = growing
+        .map(|group| group["growth_bytes_per_s"].as_f64().unwrap())
+        .sum();
+    assert!(rate > 0.0, "{answer:#}");
+    let told = answer["seconds_to_full"].as_f64();
+    let told = told.unwrap_or_else(|| panic!("it is not told: {answer:#}"));
+    let expected = free as f64 / rate;
+    assert!(
+        (told / expected - 1.0).abs() < 1e-9,
+        "{told}, not {expected}"
+    );
+}
+
+#[test]
+fn of_the_living_and_not_of_the_dead() {
+    let (folder, daemon) = with_nvml(1, &[10 * GIB]);
+    let mut calls = leaky(&daemon);
+    let pid = calls.pid();
+    assert_lasts(&leaks(&daemon, pid), 6 * GIB);
+    let zero = device(&daemon.stats(pid), 0).clone();
+    assert_eq!(
+        (&zero["total_bytes"], &zero["free_bytes"]),
+        (&Value::from(SIZE), &Value::from(6 * GIB))
+    );
+    // Another process takes most of the rest.
+    write(&folder.path().join("used"), &[15 * GIB]);
+    assert_lasts(&leaks(&daemon, pid), GIB);
+    let text = daemon.ctl(&["leaks", "--pid", &calls.pid_text()]);
+    assert!(text.text().contains("the device is full in"), "{text}");
+
+    calls.finish();
+    until(LONG, "the end is noticed", || {
+        (daemon.process(pid)?["state"] == "exited").then_some(())
+    });
+    let answer = leaks(&daemon, pid);
+    assert_eq!(answer["groups"][0]["verdict"], "growing", "{answer:#}");
+    assert_eq!(answer["seconds_to_full"], Value::Null, "{answer:#}");
+}
+
+#[test]
+fn without_nvml() {
+    let folder = scratch();
+    // Also where this machine has one.
+    std::fs::write(folder.path().join("libnvidia-ml.so.1"), "none").unwrap();
+    let daemon = daemon(folder.path(), 1, folder.path());
+    let mut calls = leaky(&daemon);
+    let pid = calls.pid();
+    let answer = leaks(&daemon, pid);
+    assert_eq!(answer["groups"][0]["verdict"], "growing", "{answer:#}");
+    assert_eq!(answer["seconds_to_full"], Value::Null, "nobody knows");
+    // The process asks.
+    let told = calls.call("cudaMemGetInfo");
+    assert_lasts(&leaks(&daemon, pid), number(&told["free"]));
+    calls.finish();
+}
+
+#[test]
+fn the_device_that_the_process_means() {
+    let (_folder, daemon) = with_nvml(2, &[GIB, 2 * GIB]);
+    let size = SIZE.to_string();
+    let known = |variables: &[(&str, &str)]| {
+        let machine = [("SIMCUDA_DEVICES", "2"), ("SIMCUDA_DEVICE_SIZE", &size)];
+        let mut calls = Calls::start(&[&machine, variables].concat());
+        let pid = calls.pid();
+        daemon.attach(pid, "segments");
+        calls.call("cudaSetDevice 0");
+        calls.call("cudaMalloc one 1000");
+        let stats = daemon.stats(pid);
+        assert!(!coverage(&stats).contains(&"device_unknown"), "{stats:#}");
+        let zero = device(&stats, 0).clone();
+        calls.finish();
+        assert_eq!(zero["total_bytes"], SIZE);
+        zero["free_bytes"].as_u64()
+    };
+    let second = ("CUDA_VISIBLE_DEVICES", "1");
+    let by_bus = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    assert_eq!(known(&[by_bus]), Some(15 * GIB));
+    assert_eq!(known(&[second, by_bus]), Some(14 * GIB));
+    assert_eq!(known(&[second]), None, "by whose count?");
+    assert_eq!(known(&[]), None);
+}

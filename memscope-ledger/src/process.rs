@@ -22,6 +22,8 @@ use crate::scene::Scene;
 use crate::stacks::Stacks;
 use crate::steps::{Steps, Turn};
 
+/// The note that says that less than all stacks is recorded, for a time.
+const REDUCED: &str = "stacks_reduced";
 /// Children remembered by pid, for the coverage note.
 const CHILDREN: usize = 16;
 
@@ -150,7 +152,12 @@ impl Process {
                     self.children.0.push(*child);
                 }
             }
-            Body::Coverage(note) => self.note(note),
+            Body::Coverage(note) => {
+                if note.code == REDUCED {
+                    self.groups.reduce(event.time_ns, !note.text.is_empty());
+                }
+                self.note(note);
+            }
             Body::Backend(backend) => self.backend = backend.clone(),
             Body::Allocator(facts) => self.allocator = (**facts).clone(),
             Body::DeviceTotal {

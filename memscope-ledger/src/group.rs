@@ -315,11 +315,6 @@ impl Groups {
         self.of_stacks.iter().enumerate()
     }
 
-    /// All that was allocated with this key.
-    pub(crate) fn find_stack(&self, key: &StackKey) -> Option<&OfStack> {
-        self.of_stacks.get(*self.by_stack.get(key)? as usize)
-    }
-
     fn class_of(&mut self, key: &GroupKey) -> u32 {
         let key = ClassKey {
             device: key.device,

@@ -101,9 +101,8 @@ impl View<'_> {
             for member in members.iter().filter(|member| !member.unrecorded) {
                 let judged = self.recorded(member, members);
                 if judged.verdict == Verdict::Growing {
-                    let first = grows_since.map_or(judged.first_window, |known| {
-                        known.min(judged.first_window)
-                    });
+                    let first = grows_since
+                        .map_or(judged.first_window, |known| known.min(judged.first_window));
                     grows_since = Some(first);
                 }
                 if let Some(tally) = tallies.get(&member.place) {

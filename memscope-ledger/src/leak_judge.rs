@@ -78,7 +78,7 @@ pub(crate) fn step_axis(
     step_ns: Option<u64>,
 ) -> Option<StepAxis> {
     let steps = &process.steps;
-    let (_, ticks_per_step) = steps.count(&process.stacks)?;
+    let (_, ticks_per_step) = steps.count()?;
     let stale = STALE_NS.max(step_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
     let sure_after = match q.sure_after_steps {
         0 => SURE_AFTER,
@@ -91,7 +91,7 @@ pub(crate) fn step_axis(
             .pattern
             .cycles()
             .is_none_or(|(cycles, period)| cycles < sure_after || period < ENOUGH_IN_A_PATTERN);
-    if short || steps.ticks < ENOUGH_TICKS || now.saturating_sub(steps.last_ns) > stale {
+    if short || steps.windows() < ENOUGH_TICKS || now.saturating_sub(steps.last_ns) > stale {
         return None;
     }
     Some(StepAxis {
@@ -155,10 +155,23 @@ impl<'a> Judge<'a> {
                 .collect(),
             now: row.now,
         };
-        (windows.len() >= trend::ENOUGH_WINDOWS)
-            .then(|| self.judge_windows(what, &cut, row.over.len(), &|place| {
-                windows.get(place).copied().unwrap_or(place)
-            }))
+        if windows.len() < trend::ENOUGH_WINDOWS {
+            return None;
+        }
+        let place = |place: usize| windows.get(place).copied().unwrap_or(place);
+        let judged = self.judge_windows(what, &cut, row.over.len(), &place);
+        // What is known to be its own counts, whenever it came.
+        let lasting = row.lasting();
+        let before = judged.first_window.checked_sub(1);
+        let before = before.and_then(|before| lasting.get(before)).copied();
+        let grown = lasting.last().copied().unwrap_or(0);
+        Some(Judgement {
+            growth: match judged.growth {
+                0 => 0,
+                growth => growth.max(grown.saturating_sub(before.unwrap_or(0))),
+            },
+            ..judged
+        })
     }
 
     /// Judges a row.
@@ -218,7 +231,11 @@ impl<'a> Judge<'a> {
                 Amount::Units => 12,
             },
         };
-        let mut judged = trend::judge(row, scale);
+        let follows = |window: usize| {
+            let before = window.checked_sub(1).map(place);
+            before.is_some_and(|before| place(window) == before + 1)
+        };
+        let mut judged = trend::judge(row, &follows, scale);
         let per_step = judged.slope.map(|slope| slope / steps);
         let [_, middle, _] = per_step;
         if judged.verdict == Verdict::Undecided
@@ -226,6 +243,7 @@ impl<'a> Judge<'a> {
         {
             judged = trend::judge(
                 row,
+                &follows,
                 Scale {
                     urgent: true,
                     ..scale

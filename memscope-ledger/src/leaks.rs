@@ -8,14 +8,12 @@
 use crate::coverage;
 use crate::distribution::class_bound;
 use crate::fast_hash::FastMap;
-use crate::group::{Group, StackKey, UNIT};
+use crate::group::{Group, OfStack, StackKey, UNIT};
 use crate::leak_items::{Item, Tally, items};
 use crate::leak_judge::{Amount, Judge, Judgement, What, Young, step_axis};
 use crate::leak_returned;
 use crate::process::Process;
-use crate::report::{
-    AsOf, Frame, LeakGroup, LeakQuery, LeakReport, Space, Verdict, YoungGrowth,
-};
+use crate::report::{AsOf, Frame, LeakGroup, LeakQuery, LeakReport, Space, Verdict, YoungGrowth};
 use crate::stacks::{BEFORE_ATTACH, StackIndex};
 use crate::step_report;
 use crate::words;
@@ -145,18 +143,20 @@ impl View<'_> {
                 .is_reduced()
                 .then(|| self.judge.judge_recorded(&what, &rest))
                 .flatten();
+            let is_cut = recorded.is_some();
             let mut judged = recorded.unwrap_or_else(|| self.judge.judge(&what, &rest));
-            let before = StackKey {
-                stack: BEFORE_ATTACH,
-                ..all.key
-            };
-            if judged.verdict == Verdict::Growing
-                && let Some(before) = self.judge.process.groups.find_stack(&before)
-            {
-                let mut sum = rest;
-                sum.add(&self.judge.row(&before.floor, &before.steps));
+            if judged.verdict != Verdict::Growing {
+                continue;
+            }
+            // What took its blocks' place may be of those without a stack, and the other way round.
+            let mut sum = rest;
+            let mut others = self.beside_stack(&all.key).peekable();
+            if others.peek().is_some() {
+                for other in others {
+                    sum.add(&self.judge.row(&other.floor, &other.steps));
+                }
                 let together = self.judge.judge(&what, &sum);
-                if together.verdict != Verdict::Growing || !self.judge.is_reduced() {
+                if together.verdict != Verdict::Growing || !is_cut {
                     judged = together;
                 }
             }
@@ -194,6 +194,22 @@ impl View<'_> {
             });
         }
         found
+    }
+
+    /// What was there before the attach, and where less than all stacks was recorded for a time, all whose stack was not.
+    fn beside_stack(&self, key: &StackKey) -> impl Iterator<Item = &OfStack> {
+        let process = self.judge.process;
+        let (key, reduced) = (*key, self.judge.is_reduced());
+        process
+            .groups
+            .of_stacks()
+            .map(|(_, of)| of)
+            .filter(move |of| {
+                let stack = of.key.stack;
+                (of.key.device, of.key.space) == (key.device, key.space)
+                    && stack != key.stack
+                    && (stack == BEFORE_ATTACH || reduced && process.stacks.is_missing(stack))
+            })
     }
 
     /// Size classes that grow beyond what their exact sizes explain.
@@ -314,7 +330,13 @@ impl View<'_> {
         (frames, line)
     }
 
-    pub(crate) fn group(&self, tally: &Tally, judged: &Judgement, growth_bytes: u64, bytes: f64) -> LeakGroup {
+    pub(crate) fn group(
+        &self,
+        tally: &Tally,
+        judged: &Judgement,
+        growth_bytes: u64,
+        bytes: f64,
+    ) -> LeakGroup {
         let per_step = judged.per_step.map(|slopes| slopes.map(|s| s * bytes));
         let step_ns = self.judge.steps.as_ref().and_then(|axis| axis.step_ns);
         let seconds = self.judge.now.saturating_sub(judged.since_ns) as f64 / 1e9;

@@ -182,9 +182,14 @@ impl Process {
             Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
             Body::Mark(mark) => {
                 let wanted = self.facts.step_name.as_deref();
-                let turn = scene
-                    .steps
-                    .mark(mark, wanted, scene.stack, event.tid, event.time_ns);
+                let turn = scene.steps.mark(
+                    mark,
+                    wanted,
+                    scene.stacks,
+                    scene.stack,
+                    event.tid,
+                    event.time_ns,
+                );
                 match turn {
                     Turn::None => {}
                     Turn::Begin => scene.steps.begin(scene.devices, event.time_ns),

@@ -8,8 +8,8 @@
 //! slow down, was not given back, and is long enough: a cache that fills looks the same until it is full.
 
 use crate::floor::Row;
+use crate::rate;
 use crate::report::Verdict;
-use crate::slope::{median, slopes};
 use crate::verdict::largest_fall;
 
 /// Windows that a growth must span.
@@ -31,7 +31,7 @@ pub(crate) struct Trend {
     pub(crate) first_window: usize,
     /// Windows of the growth.
     pub(crate) windows: usize,
-    /// Blocks per window: the median of the slopes between all pairs of floors, and its interval of 95 %.
+    /// Blocks per window, and its interval of 95 %.
     pub(crate) slope: [f64; 3],
     /// 0 to 1, where something grows.
     pub(crate) confidence: Option<f64>,
@@ -64,8 +64,9 @@ pub(crate) fn blocks(count: u32) -> String {
     format!("{count} {}", if count == 1 { "block" } else { "blocks" })
 }
 
-/// Judges a row. What was given back since its last window counts as given back.
-pub(crate) fn judge(row: &Row, scale: Scale) -> Trend {
+/// Judges a row. What was given back since its last window counts as given back. `follows` says whether a window begins
+/// where the one before it ends: the rate is that within those.
+pub(crate) fn judge(row: &Row, follows: &dyn Fn(usize) -> bool, scale: Scale) -> Trend {
     let floors = &row.over;
     let lasting = row.lasting();
     let rises: Vec<usize> = (1..lasting.len())
@@ -153,6 +154,8 @@ pub(crate) fn judge(row: &Row, scale: Scale) -> Trend {
     } else {
         (Verdict::Growing, format!("{rose}, and keeps rising"))
     };
+    // A rise is a block at least; of several in each step, all of them may be missing in one.
+    let usual = (f64::from(growth) / steps.max(1.0)).max(1.0);
     let chance = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let kept = 1.0 - f64::from(fall) / f64::from(growth.max(1));
     let growing = !matches!(verdict, Verdict::Steady);
@@ -161,13 +164,24 @@ pub(crate) fn judge(row: &Row, scale: Scale) -> Trend {
         growth,
         first_window: first,
         windows,
-        slope: slope(grown),
+        slope: rate::of_rises(&rises_of(floors, first, follows), usual),
         confidence: growing
             .then(|| ((1.0 - chance) * kept * steps / (steps + HALF_LIFE)).clamp(0.0, 1.0)),
         young,
         in_every_window: count == windows,
         reason,
     }
+}
+
+/// What the floor rose by in each window after the first one of a growth: that it rose in that is why it is the first.
+fn rises_of(floors: &[u32], first: usize, follows: &dyn Fn(usize) -> bool) -> Vec<f64> {
+    (first + 1..floors.len())
+        .filter(|place| follows(*place))
+        .filter_map(|place| {
+            let (before, after) = (floors.get(place - 1)?, floors.get(place)?);
+            Some(f64::from(*after) - f64::from(*before))
+        })
+        .collect()
 }
 
 /// The rises that belong together, from the last one back: the first of them, and how many.
@@ -202,34 +216,13 @@ fn slows_down(lasting: &[u32], first: usize, before: u32) -> bool {
     late.saturating_mul(2) < early
 }
 
-/// Theil–Sen: the median of the slopes between all pairs, with the interval of 95 % that Sen (1968) gives by the normal
-/// approximation of Kendall's statistic. Lower end, median, upper end.
-pub(crate) fn slope(row: &[u32]) -> [f64; 3] {
-    let points: Vec<(f64, f64)> = row
-        .iter()
-        .enumerate()
-        .map(|(place, floor)| (place as f64, f64::from(*floor)))
-        .collect();
-    let slopes = slopes(&points);
-    if slopes.is_empty() {
-        return [0.0; 3];
-    }
-    let (pairs, n) = (slopes.len() as f64, row.len() as f64);
-    let spread = 1.96 * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
-    let at = |place: f64| {
-        let place = place.clamp(0.0, pairs - 1.0) as usize;
-        slopes.get(place).copied().unwrap_or_default()
-    };
-    [
-        at(((pairs - spread) / 2.0).floor()),
-        median(&slopes),
-        at(((pairs + spread) / 2.0).ceil()),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn judge(row: &Row, scale: Scale) -> Trend {
+        super::judge(row, &|_| true, scale)
+    }
 
     const ONE: Scale = Scale {
         steps: 1.0,
@@ -346,13 +339,7 @@ mod tests {
         assert_eq!((judged.first_window, judged.growth), (101, 19));
         // A warm-up, then one each third step.
         let floors = row((0..128u32).map(|i| (i * 10).min(90) + i.saturating_sub(30) / 3));
-        let judged = judge(
-            &floors,
-            Scale {
-                steps: 2.0,
-                ..ONE
-            },
-        );
+        let judged = judge(&floors, Scale { steps: 2.0, ..ONE });
         assert_eq!(judged.verdict, Verdict::Growing);
         assert!((20..40).contains(&judged.first_window), "{judged:?}");
     }
@@ -366,19 +353,6 @@ mod tests {
             ..ONE
         };
         assert_eq!(judge(&floors, urgent).verdict, Verdict::Growing);
-    }
-
-    #[test]
-    fn slopes_have_intervals() {
-        let row: Vec<u32> = (0..60).map(|i| i * 3 + (i * 7) % 4).collect();
-        let [low, middle, high] = slope(&row);
-        assert!(low <= middle && middle <= high);
-        assert!(
-            (middle - 3.0).abs() < 0.1 && high - low < 0.5,
-            "{low} {middle} {high}"
-        );
-        assert_eq!(slope(&[]), [0.0; 3]);
-        assert_eq!(slope(&[4]), [0.0; 3]);
     }
 
     #[test]
@@ -400,9 +374,7 @@ mod tests {
 
     #[test]
     fn confidence_comes_with_time() {
-        let at = |n: u32| {
-            judge(&row(0..n), ONE).confidence.unwrap_or(0.0)
-        };
+        let at = |n: u32| judge(&row(0..n), ONE).confidence.unwrap_or(0.0);
         assert!(at(20) < at(50) && at(50) < at(120) && at(120) < 1.0);
         assert!(at(120) > 0.8);
     }

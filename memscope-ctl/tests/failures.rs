@@ -106,7 +106,8 @@ fn help_documents_the_exit_codes() {
     assert_eq!(answer.code, 0);
     for line in [
         "   6  no answer within --timeout",
-        "  10  leaks --exit-code: something grows",
+        "  10  found: something grows (leaks --exit-code)",
+        "  11  cannot tell: ",
     ] {
         assert!(answer.out.contains(line), "{}", answer.out);
     }

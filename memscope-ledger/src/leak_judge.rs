@@ -262,7 +262,7 @@ impl<'a> Judge<'a> {
             reason: judged.reason,
             since_ns: self.now.saturating_sub(back as u64),
             confidence: judged.confidence.filter(|_| grown),
-            per_step: grown.then_some(per_step),
+            per_step: (grown && judged.verdict != Verdict::Steady).then_some(per_step),
             first_step: grown.then_some(first_step),
             first_window,
             young: judged.young.then_some(Young {

@@ -31,7 +31,7 @@ pub(crate) struct Trend {
     pub(crate) first_window: usize,
     /// Windows of the growth.
     pub(crate) windows: usize,
-    /// Blocks per window, and its interval of 95 %.
+    /// Blocks per window, and its interval of 95 %, unless it is steady.
     pub(crate) slope: [f64; 3],
     /// 0 to 1, where something grows.
     pub(crate) confidence: Option<f64>,
@@ -164,7 +164,12 @@ pub(crate) fn judge(row: &Row, follows: &dyn Fn(usize) -> bool, scale: Scale) ->
         growth,
         first_window: first,
         windows,
-        slope: rate::of_rises(&rises_of(floors, first, follows), usual),
+        // Of most groups nobody asks how fast they do not grow.
+        slope: if growing {
+            rate::of_rises(&rises_of(floors, first, follows), usual)
+        } else {
+            [0.0; 3]
+        },
         confidence: growing
             .then(|| ((1.0 - chance) * kept * steps / (steps + HALF_LIFE)).clamp(0.0, 1.0)),
         young,

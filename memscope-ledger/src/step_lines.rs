@@ -148,7 +148,7 @@ impl StepLines {
     /// The most often that another line came since this one came last; `None`: it never did, as far as is remembered.
     fn since(&self, line: usize) -> Option<u64> {
         let at = self.recent.iter().rposition(|known| *known == line)?;
-        let mut counts = vec![0u64; 0];
+        let mut counts: Vec<u64> = Vec::new();
         for known in self.recent.iter().skip(at + 1) {
             if counts.len() <= *known {
                 counts.resize(known + 1, 0);

@@ -40,7 +40,8 @@ Exit codes:
    5  not permitted
    6  no answer within --timeout
   10  found: something grows (leaks --exit-code)
-  11  cannot tell: with --strict, the answer is not exact; the message says what of it is not";
+  11  cannot tell: something rises and is too young to be judged (leaks --exit-code); with
+      --strict, the answer is not exact, and the message says what of it is not";
 
 /// Follows the GPU and NPU memory of running processes, without restarting them.
 ///
@@ -133,6 +134,10 @@ pub(crate) enum Command {
     /// grows when that keeps rising for long enough (--sure-after), does not slow down and is not given back: so neither
     /// warm-up, optimizer state, caches that fill, evaluations nor saw-teeth count. Without steps, time is the measure.
     /// Confidence is the share of such growths that go on, if half of the caches that fill are full after 25 steps.
+    ///
+    /// What rises and has not been watched for so long is no growth yet, and no reason to say that there is none: the headline then
+    /// says that it is too early to tell. What grew until it was given back is listed beneath, with what the pool still reserves.
+    /// The headline's sums are those of all groups, however many are shown.
     #[command(after_help = "Examples:
   memscope-ctl leaks --pid 4242 --min-age 30s
   memscope-ctl leaks --pid 4242 --exit-code || echo it leaks")]
@@ -381,7 +386,7 @@ pub(crate) struct Leaks {
     /// A cache that fills looks the same until it is full. If the device will be full earlier, it is said earlier.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) sure_after: u32,
-    /// Exit with 10 when something grows.
+    /// Exit with 10 when something grows, with 11 when it is too early to tell.
     #[arg(long)]
     pub(crate) exit_code: bool,
 }

@@ -13,14 +13,23 @@ use tonic::{Code, Status};
 /// Exit codes. They are documented in `--help` and never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
+    /// Done; nothing that was looked for was found.
     Done = 0,
+    /// The daemon refused or failed, or the answer could not be written.
     Failed = 1,
+    /// The command line makes no sense.
     Usage = 2,
+    /// No daemon can be reached.
     Unreachable = 3,
+    /// There is no such process, or it is not traced.
     NoProcess = 4,
+    /// Not permitted.
     NotPermitted = 5,
+    /// No answer in time.
     Timeout = 6,
+    /// Found: something grows.
     Growing = 10,
+    /// It cannot be told yet, or not exactly.
     CannotTell = 11,
 }
 

@@ -94,6 +94,64 @@ fn leaks_tells_what_grows() {
     let old = server.ctl(&["leaks", "--min-age", "2m", "--exit-code"]);
     assert_eq!(old.code, 0);
     assert_has(&old.out, &["Nothing grows, watched for 1 m."]);
+    // Sums are those of all groups, not of those that are shown.
+    let mut process = fake::process(4242, 0);
+    process.groups = vec![fake::group(); 20];
+    let server = Server::start(FakeDaemon::with([process]));
+    let one = server.ctl(&["leaks", "--limit", "1"]);
+    assert_has(
+        &one.out,
+        &[
+            "20 groups grow: 760.00 MiB in 1 m.",
+            " and 19 smaller groups left out",
+        ],
+    );
+}
+
+#[test]
+fn leaks_that_are_too_young_are_no_all_clear() {
+    let mut process = fake::process(4242, 0);
+    process.groups.clear();
+    process.young = Some(fake::young());
+    let server = Server::start(FakeDaemon::with([process.clone()]));
+    let answer = server.ctl(&["leaks", "--exit-code"]);
+    assert_eq!(answer.code, 11);
+    assert_has(
+        &answer.out,
+        &["Too early to tell: 20 groups rose in every step, 89 of 100 steps seen."],
+    );
+    assert!(!answer.out.contains("Nothing grows"), "{}", answer.out);
+    assert_eq!(server.ctl(&["leaks"]).code, 0);
+    let json = server.ctl(&["leaks", "--json"]).out;
+    assert!(json.contains("\"needed_steps\":100"), "{json}");
+    // What grows is found, whatever else is too young.
+    process.groups = vec![fake::group()];
+    let server = Server::start(FakeDaemon::with([process]));
+    let both = server.ctl(&["leaks", "--exit-code"]);
+    assert_eq!(both.code, 10);
+    assert_has(
+        &both.out,
+        &["Too early to tell of others: 20 groups rose in every step, 89 of 100 steps seen."],
+    );
+}
+
+#[test]
+fn leaks_tells_what_was_given_back() {
+    let mut process = fake::process(4242, 0);
+    process.groups.clear();
+    process.given_back = vec![fake::given_back()];
+    let server = Server::start(FakeDaemon::with([process]));
+    let answer = server.ctl(&["leaks", "--exit-code"]);
+    assert_eq!(answer.code, 0);
+    assert_has(
+        &answer.out,
+        &[
+            "Nothing grows, watched for 1 m.",
+            "Given back",
+            "  9.00 MiB in blocks of 1.00 MiB, had grown since step 12: the last went 5 s ago in step 310; the pool still reserves 18.00 MiB that nothing uses",
+            "    /home/me/train.py:42 (train)",
+        ],
+    );
 }
 
 #[test]

@@ -91,6 +91,44 @@ impl WindowClock {
     }
 }
 
+/// The floors of a group, as they are judged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// Of the windows that are over.
+    pub(crate) over: Vec<u32>,
+    /// The lowest count since: what was given back after the last window is not there any more.
+    pub(crate) now: u32,
+}
+
+impl Row {
+    /// Of several groups together: no more than what lived in sum.
+    pub(crate) fn add(&mut self, other: &Row) {
+        for (sum, part) in self.over.iter_mut().zip(&other.over) {
+            *sum = sum.saturating_add(*part);
+        }
+        self.now = self.now.saturating_add(other.now);
+    }
+
+    /// Without another group, of whose blocks each counts as so many here.
+    pub(crate) fn without(&mut self, other: &Row, each: u32) {
+        for (rest, part) in self.over.iter_mut().zip(&other.over) {
+            *rest = rest.saturating_sub(part.saturating_mul(each));
+        }
+        self.now = self.now.saturating_sub(other.now.saturating_mul(each));
+    }
+
+    /// The count below which it never fell again, window by window.
+    pub(crate) fn lasting(&self) -> Vec<u32> {
+        let mut lasting = self.over.clone();
+        let mut lowest = self.now;
+        for floor in lasting.iter_mut().rev() {
+            lowest = lowest.min(*floor);
+            *floor = lowest;
+        }
+        lasting
+    }
+}
+
 /// One group's minima.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Floor {
@@ -204,13 +242,16 @@ impl Floor {
         self.generation += 1;
     }
 
-    /// The floors of all windows that are over at the clock's time.
-    pub(crate) fn floors(&self, clock: &WindowClock) -> Vec<u32> {
+    /// The floors of all windows that are over at the clock's time, and of the one that is open.
+    pub(crate) fn row(&self, clock: &WindowClock) -> Row {
         let mut copy = self.clone();
         copy.catch_up(clock);
-        let mut all = vec![0; copy.first as usize];
-        all.extend(copy.floors);
-        all
+        let mut over = vec![0; copy.first as usize];
+        over.extend(copy.floors);
+        Row {
+            over,
+            now: copy.lowest,
+        }
     }
 }
 
@@ -251,10 +292,12 @@ mod tests {
         clock.advance(45);
         floor.was_there(&clock, 1);
         clock.advance(55);
-        assert_eq!(floor.floors(&clock), [1, 1, 1, 2, 2]);
+        assert_eq!(floor.row(&clock).over, [1, 1, 1, 2, 2]);
         floor.went(&clock, 1);
+        let row = floor.row(&clock);
+        assert_eq!((row.now, row.lasting()), (1, vec![1; 5]));
         clock.advance(1000);
-        assert!(floor.floors(&clock).iter().all(|floor| *floor == 1));
+        assert!(floor.row(&clock).over.iter().all(|floor| *floor == 1));
     }
 
     proptest! {
@@ -276,7 +319,7 @@ mod tests {
             }
             clock.advance(time + tail);
             prop_assert!(clock.complete() < WINDOWS as usize);
-            prop_assert_eq!(floor.floors(&clock), naive(&steps, start, &clock));
+            prop_assert_eq!(floor.row(&clock).over, naive(&steps, start, &clock));
         }
     }
 }

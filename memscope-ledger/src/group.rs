@@ -6,9 +6,9 @@
 
 use crate::distribution::power_class;
 use crate::fast_hash::FastMap;
-use crate::floor::{Floor, WindowClock};
+use crate::floor::{Floor, Row, WindowClock};
 use crate::report::Space;
-use crate::stacks::StackIndex;
+use crate::stacks::{self, StackIndex};
 use serde::{Deserialize, Serialize};
 
 /// What the blocks of a group share.
@@ -19,7 +19,7 @@ pub(crate) struct GroupKey {
     pub(crate) space: Space,
     pub(crate) stream: Option<u64>,
     pub(crate) size: u64,
-    /// Who allocated it.
+    /// Who allocated it, however many blocks this one stands for: the interval of sampling may change at any time.
     pub(crate) stack: StackIndex,
 }
 
@@ -50,6 +50,14 @@ pub(crate) struct OfStack {
     pub(crate) floor: Floor,
     /// The floor over steps.
     pub(crate) steps: Floor,
+    pub(crate) left: Option<Left>,
+}
+
+/// When a block of a group went last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Left {
+    pub(crate) time_ns: u64,
+    pub(crate) tick: u64,
 }
 
 /// A block's place; given back when the block goes.
@@ -102,6 +110,7 @@ pub(crate) struct Group {
     pub(crate) steps: Floor,
     /// Blocks of it that went, and the most ticks that one of them had lived.
     pub(crate) freed: (u64, u32),
+    pub(crate) left: Option<Left>,
     touched_ns: u64,
 }
 
@@ -128,6 +137,9 @@ pub(crate) struct Groups {
     by_class: FastMap<ClassKey, u32>,
     of_stacks: Vec<OfStack>,
     by_stack: FastMap<StackKey, u32>,
+    /// Whether less than all stacks is recorded, for a time: 0 while that is so, else 1. Its floors tell in which windows.
+    recorded: Floor,
+    recorded_steps: Floor,
     /// Blocks that found no room in a group of their own.
     refused: u64,
     /// How many more to refuse before it is worth looking for empty groups again.
@@ -137,9 +149,20 @@ pub(crate) struct Groups {
 impl Groups {
     /// No groups; watched from `start_ns`.
     pub(crate) fn new(start_ns: u64, window_ns: u64, limit: usize) -> Groups {
+        let (clock, ticks) = (
+            WindowClock::new(start_ns, window_ns),
+            WindowClock::of_steps(0),
+        );
+        let recorded = |clock: &WindowClock| {
+            let mut floor = Floor::new(clock);
+            floor.was_there(clock, 1);
+            floor
+        };
         Groups {
-            clock: WindowClock::new(start_ns, window_ns),
-            ticks: WindowClock::of_steps(0),
+            clock,
+            ticks,
+            recorded: recorded(&clock),
+            recorded_steps: recorded(&ticks),
             tick: 0,
             limit: limit.min(NONE as usize - 1),
             groups: Vec::new(),
@@ -163,6 +186,26 @@ impl Groups {
         self.ticks.advance(ticks);
     }
 
+    /// From now on less than all stacks is recorded, or all again.
+    pub(crate) fn reduce(&mut self, time_ns: u64, reduced: bool) {
+        self.clock.advance(time_ns);
+        let was = self.recorded.live() == 0;
+        if was == reduced {
+            return;
+        }
+        let change = if reduced { Floor::went } else { Floor::came };
+        change(&mut self.recorded, &self.clock, 1);
+        change(&mut self.recorded_steps, &self.ticks, 1);
+    }
+
+    /// Whether all stacks were recorded, window by window, and since; for steps or for time.
+    pub(crate) fn recorded(&self, ticks: Option<&WindowClock>, time: &WindowClock) -> Row {
+        match ticks {
+            Some(ticks) => self.recorded_steps.row(ticks),
+            None => self.recorded.row(time),
+        }
+    }
+
     /// The windows of steps.
     pub(crate) fn ticks(&self) -> WindowClock {
         self.ticks
@@ -181,10 +224,11 @@ impl Groups {
     fn enter(
         &mut self,
         time_ns: u64,
-        key: GroupKey,
+        mut key: GroupKey,
         count: impl Fn(&mut Floor, &WindowClock, u32),
     ) -> Membership {
         self.clock.advance(time_ns);
+        key.stack = stacks::place(key.stack);
         let exact = match self.by_key.get(&key) {
             Some(&found) => found,
             None => self.open(time_ns, key),
@@ -220,6 +264,10 @@ impl Groups {
     /// A block went.
     pub(crate) fn leave(&mut self, time_ns: u64, place: Membership) {
         self.clock.advance(time_ns);
+        let left = Some(Left {
+            time_ns,
+            tick: self.tick,
+        });
         if let Some(group) = self.groups.get_mut(place.exact as usize) {
             group.floor.went(&self.clock, 1);
             group.steps.went(&self.ticks, 1);
@@ -227,6 +275,7 @@ impl Groups {
             let lived = (self.tick as u32).saturating_sub(place.tick);
             group.freed.1 = group.freed.1.max(lived);
             group.touched_ns = time_ns;
+            group.left = left;
         }
         if let Some(class) = self.classes.get_mut(place.class as usize) {
             class.floor.went(&self.clock, 1);
@@ -235,6 +284,7 @@ impl Groups {
         if let Some(all) = self.of_stacks.get_mut(place.of_stack as usize) {
             all.floor.went(&self.clock, place.units);
             all.steps.went(&self.ticks, place.units);
+            all.left = left;
         }
     }
 
@@ -255,6 +305,7 @@ impl Groups {
             key,
             floor: Floor::new(&self.clock),
             steps: Floor::new(&self.ticks),
+            left: None,
         });
         self.by_stack.insert(key, place);
         place
@@ -263,11 +314,6 @@ impl Groups {
     /// All stacks that allocated anything.
     pub(crate) fn of_stacks(&self) -> impl Iterator<Item = (usize, &OfStack)> {
         self.of_stacks.iter().enumerate()
-    }
-
-    /// All that was allocated with this key.
-    pub(crate) fn find_stack(&self, key: &StackKey) -> Option<&OfStack> {
-        self.of_stacks.get(*self.by_stack.get(key)? as usize)
     }
 
     fn class_of(&mut self, key: &GroupKey) -> u32 {
@@ -306,6 +352,7 @@ impl Groups {
             floor: Floor::new(&self.clock),
             steps: Floor::new(&self.ticks),
             freed: (0, 0),
+            left: None,
             touched_ns: time_ns,
         };
         let place = match self.vacant.pop() {

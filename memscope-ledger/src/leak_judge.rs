@@ -2,7 +2,7 @@
 //!
 //! Owns: which of the two it is, and what is told in either case. Refuses: groups; `leaks` has them.
 
-use crate::floor::WindowClock;
+use crate::floor::{Floor, Row, WindowClock};
 use crate::group::UNIT;
 use crate::process::Process;
 use crate::report::{LeakQuery, StepSource, Verdict};
@@ -24,7 +24,7 @@ const ENOUGH_TICKS: u64 = 4;
 pub(crate) struct StepAxis {
     pub(crate) clock: WindowClock,
     pub(crate) ticks_per_step: f64,
-    sure_after: u64,
+    pub(crate) sure_after: u64,
     pub(crate) step_ns: Option<u64>,
 }
 
@@ -35,6 +35,14 @@ pub(crate) enum Amount {
     Blocks,
     /// Units of bytes.
     Units,
+}
+
+/// Whose row it is.
+pub(crate) struct What {
+    pub(crate) device: Option<i32>,
+    /// Bytes of one of its blocks or units.
+    pub(crate) bytes: f64,
+    pub(crate) amount: Amount,
 }
 
 /// What a row of floors says.
@@ -48,6 +56,18 @@ pub(crate) struct Judgement {
     /// Blocks per step.
     pub(crate) per_step: Option<[f64; 3]>,
     pub(crate) first_step: Option<u64>,
+    /// The window in which the growth began.
+    pub(crate) first_window: usize,
+    pub(crate) young: Option<Young>,
+}
+
+/// What rises and was not watched for long enough to tell what that is.
+#[derive(Clone, Copy)]
+pub(crate) struct Young {
+    /// Steps that it was watched for; 0 where steps are not known.
+    pub(crate) steps: u64,
+    /// It rose in each of them.
+    pub(crate) in_every_step: bool,
 }
 
 /// Whether steps are there to judge by.
@@ -58,7 +78,7 @@ pub(crate) fn step_axis(
     step_ns: Option<u64>,
 ) -> Option<StepAxis> {
     let steps = &process.steps;
-    let (_, ticks_per_step) = steps.count(&process.stacks)?;
+    let (_, ticks_per_step) = steps.count()?;
     let stale = STALE_NS.max(step_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
     let sure_after = match q.sure_after_steps {
         0 => SURE_AFTER,
@@ -71,7 +91,7 @@ pub(crate) fn step_axis(
             .pattern
             .cycles()
             .is_none_or(|(cycles, period)| cycles < sure_after || period < ENOUGH_IN_A_PATTERN);
-    if short || steps.ticks < ENOUGH_TICKS || now.saturating_sub(steps.last_ns) > stale {
+    if short || steps.windows() < ENOUGH_TICKS || now.saturating_sub(steps.last_ns) > stale {
         return None;
     }
     Some(StepAxis {
@@ -89,23 +109,92 @@ pub(crate) struct Judge<'a> {
     /// Windows of time.
     pub(crate) clock: WindowClock,
     pub(crate) steps: Option<StepAxis>,
+    /// In which windows all stacks were recorded: 1, else 0.
+    pub(crate) recorded: Row,
 }
 
-impl Judge<'_> {
-    /// By steps where they are known, else by time. `floors` gives the row for a clock of steps, or for time.
-    pub(crate) fn judge(
+impl<'a> Judge<'a> {
+    /// By steps where they are known, else by time.
+    pub(crate) fn new(process: &'a Process, now: u64, steps: Option<StepAxis>) -> Judge<'a> {
+        let clock = process.groups.clock_at(now);
+        let recorded = process
+            .groups
+            .recorded(steps.as_ref().map(|axis| &axis.clock), &clock);
+        Judge {
+            process,
+            now,
+            clock,
+            steps,
+            recorded,
+        }
+    }
+
+    /// The row of a group, of its floors over time and over steps.
+    pub(crate) fn row(&self, time: &Floor, steps: &Floor) -> Row {
+        match &self.steps {
+            Some(axis) => steps.row(&axis.clock),
+            None => time.row(&self.clock),
+        }
+    }
+
+    /// Whether less than all stacks was recorded for a part of the watch: a stack's row then rests in those windows,
+    /// whatever the program does.
+    pub(crate) fn is_reduced(&self) -> bool {
+        self.recorded.now == 0 || self.recorded.over.contains(&0)
+    }
+
+    /// Judges a stack's row by those windows alone in which all stacks were recorded; `None`: they are too few.
+    pub(crate) fn judge_recorded(&self, what: &What, row: &Row) -> Option<Judgement> {
+        let windows: Vec<usize> = (0..row.over.len())
+            .filter(|place| self.recorded.over.get(*place) == Some(&1))
+            .collect();
+        let cut = Row {
+            over: windows
+                .iter()
+                .filter_map(|place| row.over.get(*place).copied())
+                .collect(),
+            now: row.now,
+        };
+        if windows.len() < trend::ENOUGH_WINDOWS {
+            return None;
+        }
+        let place = |place: usize| windows.get(place).copied().unwrap_or(place);
+        let judged = self.judge_windows(what, &cut, row.over.len(), &place);
+        // What is known to be its own counts, whenever it came.
+        let lasting = row.lasting();
+        let before = judged.first_window.checked_sub(1);
+        let before = before.and_then(|before| lasting.get(before)).copied();
+        let grown = lasting.last().copied().unwrap_or(0);
+        Some(Judgement {
+            growth: match judged.growth {
+                0 => 0,
+                growth => growth.max(grown.saturating_sub(before.unwrap_or(0))),
+            },
+            ..judged
+        })
+    }
+
+    /// Judges a row.
+    pub(crate) fn judge(&self, what: &What, row: &Row) -> Judgement {
+        self.judge_windows(what, row, row.over.len(), &|place| place)
+    }
+
+    /// `all` windows, of which the row has some; `place` says which.
+    fn judge_windows(
         &self,
-        device: Option<i32>,
-        bytes: f64,
-        amount: Amount,
-        floors: impl Fn(Option<&WindowClock>) -> Vec<u32>,
+        what: &What,
+        row: &Row,
+        all: usize,
+        place: &dyn Fn(usize) -> usize,
     ) -> Judgement {
+        let amount = match what.amount {
+            Amount::Blocks => trend::blocks,
+            Amount::Units => |units| words::bytes(u64::from(units) * UNIT),
+        };
         let Some(axis) = &self.steps else {
-            let judged = verdict::judge(&floors(None));
-            let windows = self
-                .clock
-                .width_ns()
-                .saturating_mul(judged.from_window as u64);
+            let judged = verdict::judge(row, amount);
+            let first_window = place(judged.from_window);
+            let windows = self.clock.width_ns().saturating_mul(first_window as u64);
             return Judgement {
                 verdict: judged.verdict,
                 growth: judged.growth,
@@ -118,56 +207,81 @@ impl Judge<'_> {
                 confidence: None,
                 per_step: None,
                 first_step: None,
+                first_window,
+                young: judged.young.then_some(Young {
+                    steps: 0,
+                    in_every_step: false,
+                }),
             };
         };
-        let row = floors(Some(&axis.clock));
         let steps = axis.clock.width_ns() as f64 / axis.ticks_per_step;
         let scale = Scale {
             steps,
             sure_after: axis.sure_after,
             urgent: false,
-            amount: match amount {
-                Amount::Blocks => trend::blocks,
-                Amount::Units => |units| words::bytes(u64::from(units) * UNIT),
-            },
-            above_falls: match amount {
+            amount,
+            above_falls: match what.amount {
                 Amount::Blocks => 2,
                 // Sums of random sizes wander.
                 Amount::Units => 4,
             },
-            rises: match amount {
+            rises: match what.amount {
                 Amount::Blocks => 4,
                 // One block that is made anew and larger now and then may be a batch that is to grow.
                 Amount::Units => 12,
             },
         };
-        let mut judged = trend::judge(&row, scale);
+        let follows = |window: usize| {
+            let before = window.checked_sub(1).map(place);
+            before.is_some_and(|before| place(window) == before + 1)
+        };
+        let mut judged = trend::judge(row, &follows, scale);
         let per_step = judged.slope.map(|slope| slope / steps);
         let [_, middle, _] = per_step;
         if judged.verdict == Verdict::Undecided
-            && self.is_full_within(device, middle * bytes, axis.sure_after)
+            && self.is_full_within(what.device, middle * what.bytes, axis.sure_after)
         {
             judged = trend::judge(
-                &row,
+                row,
+                &follows,
                 Scale {
                     urgent: true,
                     ..scale
                 },
             );
         }
-        let first_tick = (judged.first_window as u64).saturating_mul(axis.clock.width_ns());
-        let first_step = (first_tick as f64 / axis.ticks_per_step).floor() as u64 + 1;
+        let first_window = place(judged.first_window);
+        // A block raises the floor of the window after the one that it came in.
+        let first_step = Self::step_of(axis, place(judged.first_window.saturating_sub(1)));
         let grown = judged.growth > 0;
-        let back = judged.windows as f64 * steps * axis.step_ns.unwrap_or(0) as f64;
+        let windows = all.saturating_sub(first_window);
+        let back = windows as f64 * steps * axis.step_ns.unwrap_or(0) as f64;
         Judgement {
             verdict: judged.verdict,
             growth: judged.growth,
             reason: judged.reason,
             since_ns: self.now.saturating_sub(back as u64),
             confidence: judged.confidence.filter(|_| grown),
-            per_step: grown.then_some(per_step),
+            per_step: (grown && judged.verdict != Verdict::Steady).then_some(per_step),
             first_step: grown.then_some(first_step),
+            first_window,
+            young: judged.young.then_some(Young {
+                steps: (judged.windows as f64 * steps) as u64,
+                in_every_step: judged.in_every_window,
+            }),
         }
+    }
+
+    /// The step that a window begins with.
+    fn step_of(axis: &StepAxis, window: usize) -> u64 {
+        let tick = (window as u64).saturating_mul(axis.clock.width_ns());
+        (tick as f64 / axis.ticks_per_step).floor() as u64 + 1
+    }
+
+    /// The step after so many ticks.
+    pub(crate) fn step_after(&self, tick: u64) -> Option<u64> {
+        let axis = self.steps.as_ref()?;
+        Some((tick as f64 / axis.ticks_per_step).floor() as u64 + 1)
     }
 
     /// Whether so much growth fills the device before it would be called one.

@@ -2,86 +2,36 @@
 //!
 //! Owns: which groups of live blocks are shown, and how. A group is judged by its exact size and stack; a size
 //! class is shown only for growth that its exact sizes and stacks do not explain, as when every leaked block
-//! has another size. Where steps are known, it is judged from step to step (`trend`), else by time (`verdict`). Refuses: to
-//! keep anything; see `group` and `floor`.
+//! has another size. Where steps are known, it is judged from step to step (`trend`), else by time (`verdict`). Sums are those of
+//! all groups, however many are shown. Refuses: to keep anything; see `group` and `floor`.
 
-use crate::allocation::Allocation;
 use crate::coverage;
 use crate::distribution::class_bound;
 use crate::fast_hash::FastMap;
-use crate::floor::WindowClock;
-use crate::group::{Group, GroupKey, Membership, OfStack, StackKey, UNIT};
-use crate::leak_judge::{Amount, Judge, Judgement, step_axis};
+use crate::group::{Group, OfStack, StackKey, UNIT};
+use crate::leak_items::{Item, Tally, items};
+use crate::leak_judge::{Amount, Judge, Judgement, What, Young, step_axis};
+use crate::leak_returned;
 use crate::process::Process;
-use crate::report::{AsOf, Frame, LeakGroup, LeakQuery, LeakReport, Source, Space, Verdict};
+use crate::report::{AsOf, Frame, LeakGroup, LeakQuery, LeakReport, Space, Verdict, YoungGrowth};
 use crate::stacks::{BEFORE_ATTACH, StackIndex};
 use crate::step_report;
 use crate::words;
 
-/// Addresses shown of a group.
-const EXAMPLES: usize = 5;
-/// One live block or allocation.
-struct Item {
-    addr: Option<u64>,
-    size: u64,
-    born_ns: u64,
-    place: Membership,
-    stack: Option<StackIndex>,
-}
-
-/// Live blocks of one group, counted.
-#[derive(Default)]
-struct Tally {
-    count: u64,
-    bytes: u64,
-    oldest_ns: u64,
-    newest_ns: u64,
-    /// (birth, address), oldest first.
-    examples: Vec<(u64, u64)>,
-}
-
-impl Tally {
-    fn add(&mut self, item: &Item) {
-        if self.count == 0 {
-            self.oldest_ns = item.born_ns;
-            self.newest_ns = item.born_ns;
-        }
-        self.count += 1;
-        self.bytes = self.bytes.saturating_add(item.size);
-        self.oldest_ns = self.oldest_ns.min(item.born_ns);
-        self.newest_ns = self.newest_ns.max(item.born_ns);
-        if let Some(addr) = item.addr {
-            let place = self
-                .examples
-                .partition_point(|e| *e <= (item.born_ns, addr));
-            if place < EXAMPLES {
-                self.examples.insert(place, (item.born_ns, addr));
-                self.examples.truncate(EXAMPLES);
-            }
-        }
-    }
-}
-
 /// Everything that the groups are shown by.
-struct View<'a> {
-    judge: Judge<'a>,
-    items: Vec<Item>,
+pub(crate) struct View<'a> {
+    pub(crate) judge: Judge<'a>,
+    pub(crate) items: Vec<Item>,
 }
 
 /// Builds the report.
 pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakReport {
     let now = process.moment(as_of);
-    let clock = process.groups.clock_at(now);
     let mut items = items(process);
     items.retain(|item| now.saturating_sub(item.born_ns) >= q.min_age_ns);
     let steps = step_report::summary(process);
     let view = View {
-        judge: Judge {
-            process,
-            now,
-            clock,
-            steps: step_axis(process, now, q, steps.median_ns),
-        },
+        judge: Judge::new(process, now, step_axis(process, now, q, steps.median_ns)),
         items,
     };
     let mut groups = view.exact_groups();
@@ -94,10 +44,13 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
         .fold(0u64, |sum, shown| {
             sum.saturating_add(shown.group.growth_bytes)
         });
+    let growing_groups = groups.iter().filter(|shown| growing(&shown.group)).count() as u64;
+    let young = young(&view, &groups);
+    let given_back = leak_returned::given_back(&view);
     let seconds_to_full = seconds_to_full(process, &groups, now);
     groups.retain(|shown| match shown.group.verdict {
         Verdict::Growing => true,
-        Verdict::Undecided => q.include_steady || shown.group.growth_count > 0,
+        Verdict::Undecided => q.include_steady || shown.group.growth_bytes > 0,
         Verdict::Steady => q.include_steady,
     });
     groups.sort_by_key(|shown| {
@@ -115,9 +68,11 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
             group.size_bytes,
         )
     });
+    let all = groups.len();
     if q.limit > 0 {
         groups.truncate(q.limit);
     }
+    let omitted_groups = (all - groups.len()) as u64;
     let groups = groups
         .into_iter()
         .map(|mut shown| {
@@ -132,132 +87,27 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
         as_of,
         steps,
         groups,
+        omitted_groups,
+        growing_groups,
         growing_bytes,
-        watched_ns: now.saturating_sub(clock.start_ns()),
+        young,
+        given_back,
+        watched_ns: now.saturating_sub(view.judge.clock.start_ns()),
         seconds_to_full,
         coverage: coverage::notes(process),
     }
 }
 
-/// Every live block that belongs to a group.
-fn items(process: &Process) -> Vec<Item> {
-    let mut items = Vec::new();
-    if process.source() == Source::Pool {
-        for (addr, block) in process.pool.blocks().filter(|(_, b)| !b.pending) {
-            items.push(Item {
-                addr: Some(addr),
-                size: block.requested.unwrap_or(block.rounded),
-                born_ns: block.born_ns,
-                place: block.place,
-                stack: Some(block.stack),
-            });
-        }
-    }
-    for (addr, pinned) in process.driver.host.allocated() {
-        items.push(Item {
-            addr: Some(addr),
-            size: pinned.size,
-            born_ns: pinned.born_ns,
-            place: pinned.place,
-            stack: None,
-        });
-    }
-    let mut direct = |addr: Option<u64>, allocation: &Allocation| {
-        if !allocation.pooled {
-            items.push(Item {
-                addr,
-                size: allocation.size,
-                born_ns: allocation.born_ns,
-                place: allocation.place,
-                stack: Some(allocation.stack),
-            });
-        }
-    };
-    for (addr, allocation) in process.driver.live() {
-        direct(Some(addr), allocation);
-    }
-    for allocation in process.driver.vmm.allocations() {
-        direct(None, allocation);
-    }
-    items
-}
-
 /// A group, and its number if it is one of an exact size.
-struct Shown {
-    group: LeakGroup,
-    exact: Option<usize>,
-    class: usize,
-    stack: Option<StackIndex>,
+pub(crate) struct Shown {
+    pub(crate) group: LeakGroup,
+    pub(crate) exact: Option<usize>,
+    pub(crate) class: usize,
+    pub(crate) stack: Option<StackIndex>,
+    pub(crate) young: Option<Young>,
 }
 
 impl View<'_> {
-    fn exact_groups(&self) -> Vec<Shown> {
-        let mut tallies: FastMap<usize, Tally> = FastMap::default();
-        for item in &self.items {
-            if let Some(place) = item.place.exact() {
-                tallies.entry(place).or_default().add(item);
-            }
-        }
-        self.judge
-            .process
-            .groups
-            .groups()
-            .filter_map(|(place, group)| {
-                let tally = tallies.get(&place)?;
-                let size = group.key.size as f64;
-                let row = |group: &Group, clock: Option<&WindowClock>| match clock {
-                    None => group.floor.floors(&self.judge.clock),
-                    Some(clock) => group.steps.floors(clock),
-                };
-                let mut judged =
-                    self.judge
-                        .judge(group.key.device, size, Amount::Blocks, |clock| {
-                            row(group, clock)
-                        });
-                // Blocks from before the attach have no stack: who replaces them one by one does not grow.
-                let before = GroupKey {
-                    stack: BEFORE_ATTACH,
-                    ..group.key
-                };
-                if judged.verdict != Verdict::Steady
-                    && group.key.stack != BEFORE_ATTACH
-                    && let Some(before) = self.judge.process.groups.find(&before)
-                {
-                    let together =
-                        self.judge
-                            .judge(group.key.device, size, Amount::Blocks, |clock| {
-                                let mut sum = row(group, clock);
-                                for (sum, part) in sum.iter_mut().zip(row(before, clock)) {
-                                    *sum = sum.saturating_add(part);
-                                }
-                                sum
-                            });
-                    if together.verdict != Verdict::Growing {
-                        judged = together;
-                    }
-                }
-                let growth_bytes = u64::from(judged.growth).saturating_mul(group.key.size);
-                let mut shown = LeakGroup {
-                    device: group.key.device,
-                    space: group.key.space,
-                    stream: group.key.stream,
-                    size_bytes: group.key.size,
-                    ..self.group(tally, &judged, growth_bytes, group.key.size as f64)
-                };
-                if let Some(axis) = &self.judge.steps {
-                    let lived = f64::from(group.freed.1) / axis.ticks_per_step;
-                    shown.freed = (group.freed.0, lived.ceil() as u64);
-                }
-                Some(Shown {
-                    group: shown,
-                    exact: Some(place),
-                    class: group.class as usize,
-                    stack: Some(group.key.stack),
-                })
-            })
-            .collect()
-    }
-
     /// Stacks whose bytes grow beyond what their exact sizes explain.
     fn stacks(&self, exact: &[Shown]) -> Vec<Shown> {
         let mut explained: FastMap<StackIndex, Vec<usize>> = FastMap::default();
@@ -275,43 +125,40 @@ impl View<'_> {
                 continue;
             }
             let parts = explained.get(&all.key.stack).map_or(&[][..], Vec::as_slice);
-            let row = |all: &OfStack, clock: Option<&WindowClock>| match clock {
-                None => all.floor.floors(&self.judge.clock),
-                Some(clock) => all.steps.floors(clock),
-            };
-            let rest = |clock: Option<&WindowClock>| {
-                let mut floors = row(all, clock);
+            let rest = {
+                let mut row = self.judge.row(&all.floor, &all.steps);
                 for group in parts.iter().filter_map(|part| by_number.get(part)) {
                     let units = u32::try_from(group.key.size.div_ceil(UNIT)).unwrap_or(u32::MAX);
-                    let part = match clock {
-                        None => group.floor.floors(&self.judge.clock),
-                        Some(clock) => group.steps.floors(clock),
-                    };
-                    for (rest, part) in floors.iter_mut().zip(part) {
-                        *rest = rest.saturating_sub(part.saturating_mul(units));
-                    }
+                    row.without(&self.judge.row(&group.floor, &group.steps), units);
                 }
-                floors
+                row
             };
-            let mut judged = self
+            let what = What {
+                device: all.key.device,
+                bytes: UNIT as f64,
+                amount: Amount::Units,
+            };
+            let recorded = self
                 .judge
-                .judge(all.key.device, UNIT as f64, Amount::Units, rest);
-            let before = StackKey {
-                stack: BEFORE_ATTACH,
-                ..all.key
-            };
-            if judged.verdict == Verdict::Growing
-                && let Some(before) = self.judge.process.groups.find_stack(&before)
-            {
-                judged = self
-                    .judge
-                    .judge(all.key.device, UNIT as f64, Amount::Units, |clock| {
-                        let mut sum = rest(clock);
-                        for (sum, part) in sum.iter_mut().zip(row(before, clock)) {
-                            *sum = sum.saturating_add(part);
-                        }
-                        sum
-                    });
+                .is_reduced()
+                .then(|| self.judge.judge_recorded(&what, &rest))
+                .flatten();
+            let is_cut = recorded.is_some();
+            let mut judged = recorded.unwrap_or_else(|| self.judge.judge(&what, &rest));
+            if judged.verdict != Verdict::Growing {
+                continue;
+            }
+            // What took its blocks' place may be of those without a stack, and the other way round.
+            let mut sum = rest;
+            let mut others = self.beside_stack(&all.key).peekable();
+            if others.peek().is_some() {
+                for other in others {
+                    sum.add(&self.judge.row(&other.floor, &other.steps));
+                }
+                let together = self.judge.judge(&what, &sum);
+                if together.verdict != Verdict::Growing || !is_cut {
+                    judged = together;
+                }
             }
             if judged.verdict != Verdict::Growing {
                 continue;
@@ -327,7 +174,9 @@ impl View<'_> {
             if tally.count == 0 {
                 continue;
             }
-            let growth_bytes = u64::from(judged.growth).saturating_mul(UNIT);
+            let growth_bytes = u64::from(judged.growth)
+                .saturating_mul(UNIT)
+                .min(tally.bytes);
             let mut group = LeakGroup {
                 device: all.key.device,
                 space: all.key.space,
@@ -341,9 +190,26 @@ impl View<'_> {
                 exact: None,
                 class: usize::MAX,
                 stack: Some(all.key.stack),
+                young: None,
             });
         }
         found
+    }
+
+    /// What was there before the attach, and where less than all stacks was recorded for a time, all whose stack was not.
+    fn beside_stack(&self, key: &StackKey) -> impl Iterator<Item = &OfStack> {
+        let process = self.judge.process;
+        let (key, reduced) = (*key, self.judge.is_reduced());
+        process
+            .groups
+            .of_stacks()
+            .map(|(_, of)| of)
+            .filter(move |of| {
+                let stack = of.key.stack;
+                (of.key.device, of.key.space) == (key.device, key.space)
+                    && stack != key.stack
+                    && (stack == BEFORE_ATTACH || reduced && process.stacks.is_missing(stack))
+            })
     }
 
     /// Size classes that grow beyond what their exact sizes explain.
@@ -361,24 +227,16 @@ impl View<'_> {
         for (number, class) in self.judge.process.groups.classes() {
             let parts = explained.remove(&number).unwrap_or_default();
             let bound = class_bound(class.key.power);
-            let judged =
-                self.judge
-                    .judge(class.key.device, bound as f64, Amount::Blocks, |clock| {
-                        let mut floors = match clock {
-                            None => class.floor.floors(&self.judge.clock),
-                            Some(clock) => class.steps.floors(clock),
-                        };
-                        for group in parts.iter().filter_map(|part| by_number.get(part)) {
-                            let part = match clock {
-                                None => group.floor.floors(&self.judge.clock),
-                                Some(clock) => group.steps.floors(clock),
-                            };
-                            for (rest, part) in floors.iter_mut().zip(part) {
-                                *rest = rest.saturating_sub(part);
-                            }
-                        }
-                        floors
-                    });
+            let mut rest = self.judge.row(&class.floor, &class.steps);
+            for group in parts.iter().filter_map(|part| by_number.get(part)) {
+                rest.without(&self.judge.row(&group.floor, &group.steps), 1);
+            }
+            let what = What {
+                device: class.key.device,
+                bytes: bound as f64,
+                amount: Amount::Blocks,
+            };
+            let judged = self.judge.judge(&what, &rest);
             if judged.verdict != Verdict::Growing {
                 continue;
             }
@@ -399,7 +257,7 @@ impl View<'_> {
             }
             let sample = if recent.count > 0 { &recent } else { &tally };
             let mean = sample.bytes as f64 / sample.count as f64;
-            let growth_bytes = (mean * f64::from(judged.growth)) as u64;
+            let growth_bytes = ((mean * f64::from(judged.growth)) as u64).min(tally.bytes);
             let mut group = LeakGroup {
                 device: class.key.device,
                 space: class.key.space,
@@ -427,6 +285,7 @@ impl View<'_> {
                 exact: None,
                 class: number,
                 stack,
+                young: None,
             });
         }
         found
@@ -465,13 +324,19 @@ impl View<'_> {
         (most * 2 > all).then_some(stack)
     }
 
-    fn frames(&self, stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {
+    pub(crate) fn frames(&self, stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {
         let frames = self.judge.process.stacks.frames_of(stack);
         let line = step_report::own_line(&frames).cloned();
         (frames, line)
     }
 
-    fn group(&self, tally: &Tally, judged: &Judgement, growth_bytes: u64, bytes: f64) -> LeakGroup {
+    pub(crate) fn group(
+        &self,
+        tally: &Tally,
+        judged: &Judgement,
+        growth_bytes: u64,
+        bytes: f64,
+    ) -> LeakGroup {
         let per_step = judged.per_step.map(|slopes| slopes.map(|s| s * bytes));
         let step_ns = self.judge.steps.as_ref().and_then(|axis| axis.step_ns);
         let seconds = self.judge.now.saturating_sub(judged.since_ns) as f64 / 1e9;
@@ -487,7 +352,7 @@ impl View<'_> {
             size_bytes: 0,
             live_count: tally.count,
             live_bytes: tally.bytes,
-            growth_count: u64::from(judged.growth),
+            growth_count: u64::from(judged.growth).min(tally.count),
             growth_bytes,
             growth_bytes_per_s,
             oldest_age_ns: self.judge.now.saturating_sub(tally.oldest_ns),
@@ -497,12 +362,31 @@ impl View<'_> {
             growth_bytes_per_step: per_step,
             first_step: judged.first_step,
             freed: (0, 0),
+            beside: false,
             frames: Vec::new(),
             line: None,
             reason: judged.reason.clone(),
             examples: tally.examples.iter().map(|(_, addr)| *addr).collect(),
         }
     }
+}
+
+/// What rises and is too young to be judged, if anything.
+fn young(view: &View<'_>, groups: &[Shown]) -> Option<YoungGrowth> {
+    let mut found: Option<YoungGrowth> = None;
+    let needed = view.judge.steps.as_ref().map(|axis| axis.sure_after);
+    for young in groups.iter().filter_map(|shown| shown.young) {
+        let all = found.get_or_insert(YoungGrowth {
+            groups: 0,
+            in_every_step: true,
+            steps: needed.map(|_| 0),
+            needed_steps: needed,
+        });
+        all.groups += 1;
+        all.in_every_step &= young.in_every_step;
+        all.steps = all.steps.map(|steps| steps.max(young.steps));
+    }
+    found
 }
 
 /// The device that is full first at this growth. Of a process that is no longer traced nothing is known of its growth.

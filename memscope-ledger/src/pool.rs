@@ -311,7 +311,8 @@ impl Pool {
         let step = scene.steps.current();
         scene.steps.end(scene.devices, scene.time_ns);
         scene.steps.survivors.end(step, &self.blocks);
-        scene.groups.tick(scene.steps.ticks, scene.steps.generation);
+        let windows = scene.steps.windows();
+        scene.groups.tick(windows, scene.steps.generation);
     }
 
     /// A live block went in sight. It stays in the map; the caller takes it out or makes it

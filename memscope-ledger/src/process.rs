@@ -25,6 +25,8 @@ use crate::stacks::Stacks;
 use crate::steps::{Steps, Turn};
 use serde::{Deserialize, Serialize};
 
+/// The note that says that less than all stacks is recorded, for a time.
+const REDUCED: &str = "stacks_reduced";
 /// Children remembered by pid, for the coverage note.
 const CHILDREN: usize = 16;
 
@@ -158,7 +160,12 @@ impl Process {
                     self.children.0.push(*child);
                 }
             }
-            Body::Coverage(note) => self.note(note),
+            Body::Coverage(note) => {
+                if note.code == REDUCED {
+                    self.groups.reduce(event.time_ns, !note.text.is_empty());
+                }
+                self.note(note);
+            }
             Body::Backend(backend) => self.backend = backend.clone(),
             Body::Allocator(facts) => self.allocator = (**facts).clone(),
             Body::DeviceTotal {
@@ -191,9 +198,14 @@ impl Process {
             Body::Mark(mark) => {
                 self.marks.take(mark, event);
                 let wanted = self.facts.step_name.as_deref();
-                let turn = scene
-                    .steps
-                    .mark(mark, wanted, scene.stack, event.tid, event.time_ns);
+                let turn = scene.steps.mark(
+                    mark,
+                    wanted,
+                    scene.stacks,
+                    scene.stack,
+                    event.tid,
+                    event.time_ns,
+                );
                 match turn {
                     Turn::None => {}
                     Turn::Begin => scene.steps.begin(scene.devices, event.time_ns),

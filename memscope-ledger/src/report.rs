@@ -3,11 +3,13 @@
 //! Units are suffixes: `_bytes`, `_ns` (boot time unless `_unix_ns`).
 
 mod component;
+mod leaks;
 mod marks;
 mod region;
 mod steps;
 
 pub use component::{Component, Holder};
+pub use leaks::*;
 pub use marks::{KeptMark, MarkOrigin, MarkRow, MarksReport, OriginMarks};
 pub use region::{RegionPool, RegionsOnDevice};
 use serde::{Deserialize, Serialize};
@@ -278,87 +280,6 @@ pub enum Verdict {
     Undecided,
     /// Not growing.
     Steady,
-}
-
-/// Live blocks that share device, stream and size.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LeakGroup {
-    /// Device.
-    pub device: Option<i32>,
-    /// What kind of memory.
-    pub space: Space,
-    /// Stream of the blocks, where known.
-    pub stream: Option<u64>,
-    /// Size of each block in bytes (requested at level `trace`, else rounded).
-    pub size_bytes: u64,
-    /// Live now.
-    pub live_count: u64,
-    /// Live now.
-    pub live_bytes: u64,
-    /// Blocks by which the floor rose while it was watched.
-    pub growth_count: u64,
-    /// Bytes by which the floor rose.
-    pub growth_bytes: u64,
-    /// Floor growth per second over the watched window.
-    pub growth_bytes_per_s: f64,
-    /// Birth of the oldest live block, nanoseconds before `as_of`.
-    pub oldest_age_ns: u64,
-    /// Birth of the newest.
-    pub newest_age_ns: u64,
-    /// Verdict.
-    pub verdict: Verdict,
-    /// How sure that is, 0 to 1, where it grows and steps are known: the share of growths of this length and
-    /// regularity that go on, if half of the caches that fill are full after 25 steps.
-    pub confidence: Option<f64>,
-    /// Growth per step, where steps are known: the median of the slopes between all pairs of floors, and the ends of its
-    /// interval of 95 %.
-    pub growth_bytes_per_step: Option<[f64; 3]>,
-    /// The step in which the growth began, as exactly as windows of several steps tell.
-    pub first_step: Option<u64>,
-    /// Blocks of the group that went, and the most steps that one of them had lived.
-    pub freed: (u64, u64),
-    /// Who allocated it, innermost first; empty: not known, or several.
-    pub frames: Vec<Frame>,
-    /// The innermost of the program's own lines among them.
-    pub line: Option<Frame>,
-    /// Why, in a sentence.
-    pub reason: String,
-    /// Some live addresses, oldest first (at most 5).
-    pub examples: Vec<u64>,
-}
-
-/// What to ask of `leaks`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct LeakQuery {
-    /// Only blocks at least this old.
-    pub min_age_ns: u64,
-    /// Also groups that do not grow.
-    pub include_steady: bool,
-    /// At most so many groups, largest growth first (0: all).
-    pub limit: usize,
-    /// Steps that a growth must have lasted before it is called one (0: 100).
-    pub sure_after_steps: u64,
-}
-
-/// The answer to `leaks`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LeakReport {
-    /// Whose.
-    pub process: ProcessSummary,
-    /// When.
-    pub as_of: AsOf,
-    /// What tells of steps, and how many there were.
-    pub steps: StepSummary,
-    /// Groups: growing ones first, by growth, then the rest by live bytes.
-    pub groups: Vec<LeakGroup>,
-    /// Growing groups' growth together.
-    pub growing_bytes: u64,
-    /// How long we have watched, nanoseconds.
-    pub watched_ns: u64,
-    /// Time until the device is full at this growth, where its free bytes are known.
-    pub seconds_to_full: Option<f64>,
-    /// What limits this answer.
-    pub coverage: Vec<CoverageNote>,
 }
 
 /// What to ask of `fluctuation`.

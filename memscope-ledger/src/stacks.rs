@@ -37,8 +37,8 @@ const NOT_SAMPLED: StackIndex = 6;
 /// An index has the sampling above these bits: a block stands for as much when it goes as when it came.
 const INDEX_BITS: u32 = 26;
 
-/// The index without it.
-fn place(index: StackIndex) -> StackIndex {
+/// The index without it: the stack, however many blocks this one stands for.
+pub(crate) fn place(index: StackIndex) -> StackIndex {
     index & ((1 << INDEX_BITS) - 1)
 }
 

@@ -34,24 +34,29 @@ pub(crate) fn own_line(frames: &[Frame]) -> Option<&Frame> {
 /// What is known of steps.
 pub(crate) fn summary(process: &Process) -> StepSummary {
     let steps = &process.steps;
-    let count = steps.count(&process.stacks);
-    let mut times: Vec<u64> = steps
-        .rows
-        .iter()
-        .rev()
-        .take(101)
-        .map(|row| row.to_ns.saturating_sub(row.from_ns))
-        .collect();
-    times.sort_unstable();
-    let tick = times.get(times.len() / 2).copied();
+    let count = steps.count();
     StepSummary {
         source: steps.source,
         count: count.map(|(count, _)| count),
-        median_ns: tick
-            .zip(count)
-            .map(|(tick, (_, ticks))| (tick as f64 * ticks) as u64),
+        median_ns: count.and_then(|_| median_ns(steps)),
         evidence: evidence(process, steps),
     }
+}
+
+/// The median time of the last hundred steps.
+fn median_ns(steps: &Steps) -> Option<u64> {
+    let mut times: Vec<u64> = Vec::new();
+    let mut from: Option<u64> = None;
+    for (row, ends) in steps.rows.iter().zip(steps.ends()) {
+        let began = *from.get_or_insert(row.from_ns);
+        if ends {
+            times.push(row.to_ns.saturating_sub(began));
+            from = None;
+        }
+    }
+    let mut times = times.split_off(times.len().saturating_sub(101));
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
 }
 
 fn evidence(process: &Process, steps: &Steps) -> String {
@@ -91,24 +96,34 @@ fn evidence(process: &Process, steps: &Steps) -> String {
         }
         _ if steps.ranges => format!("{} of the program", many(steps.ticks, "range “step start”", "ranges “step start”")),
         _ => {
-            let Some(leading) = steps.leading(&process.stacks) else {
+            let lines = steps.lines(&process.stacks);
+            let counts = by_line(steps, &lines);
+            let named = |place: usize| {
+                let name = steps.keys.get(place).map(|key| key.name.as_ref());
+                let name = name.filter(|name| !name.is_empty()).unwrap_or("a mark");
+                format!("{name}{}", line(place))
+            };
+            let mut led: Vec<usize> = steps
+                .told
+                .loops()
+                .map(|led| lines.get(led.line).copied().unwrap_or(led.line))
+                .collect();
+            led.sort_unstable();
+            led.dedup();
+            let told = |place: &usize| counts.get(place).copied().unwrap_or_default();
+            led.sort_by_key(|place| std::cmp::Reverse(told(place)));
+            let Some((first, more)) = led.split_first() else {
                 return String::new();
             };
-            let named = |line: usize| {
-                let name = steps.keys.get(line).map(|key| key.name.as_ref());
-                name.filter(|name| !name.is_empty()).unwrap_or("a mark")
-            };
-            let mut text = format!(
-                "{} of {}{}",
-                many(leading.count, "call", "calls"),
-                named(leading.line),
-                line(leading.line)
-            );
-            let others: Vec<String> = by_line(steps, &leading.lines)
-                .into_iter()
-                .filter(|(place, _)| *place != leading.line)
+            let mut text = format!("{} of {}", many(told(first), "call", "calls"), named(*first));
+            for place in more.iter().take(3) {
+                text.push_str(&format!(", {} of {}", told(place), named(*place)));
+            }
+            let others: Vec<String> = counts
+                .iter()
+                .filter(|(place, _)| !led.contains(place))
                 .take(3)
-                .map(|(place, count)| format!("{count} of {}{}", named(place), line(place)))
+                .map(|(place, count)| format!("{count} of {}", named(*place)))
                 .collect();
             if !others.is_empty() {
                 text.push_str("; beside it ");
@@ -128,29 +143,16 @@ fn by_line(steps: &Steps, lines: &[usize]) -> BTreeMap<usize, u64> {
     counts
 }
 
-/// Rows of whole steps: ticks between two ends of the leading line are one.
+/// Rows of whole steps: ticks between two ends of steps are one.
 pub(crate) fn whole_steps(process: &Process) -> Vec<Row> {
     let steps = &process.steps;
-    let passes = match steps.source {
-        StepSource::Backward => steps.passes(),
-        _ => 1,
-    };
-    let leading = steps.leading(&process.stacks);
-    let leads = |row: &Row| {
-        leading
-            .as_ref()
-            .is_some_and(|leading| leading.lines.get(row.key) == Some(&leading.line))
-    };
+    let passes = steps.passes();
+    let ends = steps.ends();
+    let mut behind = ends.iter().filter(|ends| **ends).count() as u64;
+    let count = steps.count().map_or(0, |(count, _)| count);
     let mut whole: Vec<Row> = Vec::new();
     let mut open: Option<Row> = None;
-    let mut number: Option<u64> = None;
-    for row in &steps.rows {
-        let ends = match steps.source {
-            StepSource::Backward => row.step % passes == 0,
-            StepSource::Pattern => true,
-            _ if steps.ranges => true,
-            _ => leads(row),
-        };
+    for (row, ends) in steps.rows.iter().zip(ends) {
         let mut merged = match open.take() {
             Some(before) => merge(before, row),
             None => row.clone(),
@@ -159,30 +161,13 @@ pub(crate) fn whole_steps(process: &Process) -> Vec<Row> {
             open = Some(merged);
             continue;
         }
+        behind -= 1;
         // Numbered as the loop counts them: the last one is the number of all.
-        let this = number.map_or_else(
-            || {
-                if passes > 1 {
-                    row.step / passes
-                } else {
-                    let behind = steps
-                        .rows
-                        .iter()
-                        .filter(|later| later.step > row.step && leads(later))
-                        .count() as u64;
-                    match steps.source {
-                        StepSource::Pattern => row.step,
-                        _ if steps.ranges => row.step,
-                        _ => leading
-                            .as_ref()
-                            .map_or(row.step, |leading| leading.count.saturating_sub(behind)),
-                    }
-                }
-            },
-            |last| last + 1,
-        );
-        number = Some(this);
-        merged.step = this;
+        merged.step = match steps.source {
+            StepSource::Backward => row.step / passes,
+            _ if steps.has_lines() && !steps.ranges => count.saturating_sub(behind),
+            _ => row.step,
+        };
         whole.push(merged);
     }
     whole

@@ -9,9 +9,11 @@
 use crate::cycle::{Pattern, Token, period};
 use crate::device::Devices;
 use crate::event::{Mark, MarkKind, MarkSource};
+use crate::fast_hash::FastMap;
 use crate::report::StepSource;
-use crate::stacks::{StackIndex, Stacks};
+use crate::stacks::{self, NOT_TAKEN, StackIndex, Stacks};
 use crate::step_levels::StepLevels;
+use crate::step_lines::{Led, Seen, StepLines};
 use crate::survivors::Survivors;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 
 /// Steps whose levels are kept.
 const ROWS: usize = 4096;
-/// Different lines that may tell of steps.
+/// Different lines that may tell of steps; all further ones are one.
 const KEYS: usize = 64;
 /// The name of msMemScope's ranges.
 const STEP_RANGE: &str = "step start";
@@ -31,8 +33,10 @@ pub(crate) struct Key {
     pub(crate) stack: StackIndex,
     pub(crate) tid: u32,
     pub(crate) count: u64,
-    /// The tick at which it told of one first.
-    pub(crate) first: u64,
+    /// The first key of this line, as far as names have told.
+    line: usize,
+    /// Its names are known: the line will not change any more.
+    settled: bool,
 }
 
 /// The levels of one step.
@@ -42,6 +46,8 @@ pub(crate) struct Row {
     pub(crate) step: u64,
     /// Which line ended it.
     pub(crate) key: usize,
+    /// In which loop of the program.
+    pub(crate) lap: u32,
     pub(crate) from_ns: u64,
     pub(crate) to_ns: u64,
     /// By device: pool, driver.
@@ -68,16 +74,10 @@ pub(crate) struct Steps {
     pub(crate) pattern: Pattern,
     /// The line that told of the last one.
     last_key: usize,
+    /// Which lines' moments are steps.
+    pub(crate) told: StepLines,
     /// How often what tells of steps has changed.
     pub(crate) generation: u32,
-}
-
-/// See [`Steps::leading`].
-pub(crate) struct Leading {
-    pub(crate) line: usize,
-    pub(crate) count: u64,
-    /// Line of each key.
-    pub(crate) lines: Vec<usize>,
 }
 
 /// What a moment means for steps.
@@ -116,6 +116,7 @@ impl Steps {
         &mut self,
         mark: &Mark,
         wanted: Option<&str>,
+        stacks: &Stacks,
         stack: StackIndex,
         tid: u32,
         time_ns: u64,
@@ -172,7 +173,7 @@ impl Steps {
             (StepSource::Named, Some(wanted)) => wanted,
             _ => name,
         };
-        self.tell(name, stack, tid);
+        self.tell(name, stacks, stacks::place(stack), tid);
         if is_range {
             self.open = Some((mark.range, tid));
             return Turn::Begin;
@@ -202,30 +203,75 @@ impl Steps {
         begins
     }
 
-    fn tell(&mut self, name: &str, stack: StackIndex, tid: u32) {
-        let ticks = self.ticks;
+    fn tell(&mut self, name: &str, stacks: &Stacks, stack: StackIndex, tid: u32) {
         let known = self
             .keys
             .iter()
             .position(|key| key.stack == stack && *key.name == *name);
-        match known {
-            Some(place) => {
-                self.last_key = place;
-                if let Some(key) = self.keys.get_mut(place) {
-                    key.count += 1;
-                }
-            }
-            None if self.keys.len() < KEYS => {
-                self.last_key = self.keys.len();
+        let place = match known {
+            Some(place) => place,
+            None if self.keys.len() <= KEYS => {
+                let is_last = self.keys.len() == KEYS;
                 self.keys.push(Key {
-                    name: name.into(),
-                    stack,
+                    name: if is_last { "" } else { name }.into(),
+                    stack: if is_last { NOT_TAKEN } else { stack },
                     tid,
-                    count: 1,
-                    first: ticks,
+                    count: 0,
+                    line: self.keys.len(),
+                    settled: is_last || stacks.is_missing(stack),
                 });
+                self.keys.len() - 1
             }
-            None => self.last_key = KEYS,
+            None => KEYS,
+        };
+        self.last_key = place;
+        let Some(key) = self.keys.get_mut(place) else {
+            return;
+        };
+        key.count += 1;
+        // Names come a little later than the first moment, or never.
+        if !key.settled && (key.count <= 16 || key.count.is_power_of_two()) {
+            self.settle(place, stacks);
+        }
+        let keys = &self.keys;
+        let seen = |line: usize| {
+            let key = keys.get(line);
+            Seen {
+                name: key
+                    .and_then(|key| keys.iter().position(|other| other.name == key.name))
+                    .unwrap_or(line),
+                has_stack: key.is_some_and(|key| !stacks.is_missing(key.stack)),
+            }
+        };
+        let line = keys.get(place).map_or(place, |key| key.line);
+        let moved = self.told.tell(line, seen);
+        // The row of this moment is yet to come.
+        for row in self.rows.iter_mut().rev().take(moved.saturating_sub(1)) {
+            row.lap = self.told.lap();
+        }
+    }
+
+    /// Finds out whether a key is another one's line, once its names are known.
+    fn settle(&mut self, place: usize, stacks: &Stacks) {
+        let Some(key) = self.keys.get(place) else {
+            return;
+        };
+        let frames = stacks.frames_of(key.stack);
+        if frames.is_empty() || frames.iter().any(|frame| frame.line == 0) {
+            return;
+        }
+        let same = self.keys.iter().position(|other| {
+            other.settled && other.name == key.name && stacks.frames_of(other.stack) == frames
+        });
+        let line = same
+            .and_then(|same| self.keys.get(same))
+            .map(|same| same.line);
+        if let Some(key) = self.keys.get_mut(place) {
+            key.settled = true;
+            if let Some(line) = line {
+                key.line = line;
+                self.told.join(place, line);
+            }
         }
     }
 
@@ -256,6 +302,7 @@ impl Steps {
         self.rows.push_back(Row {
             step,
             key: self.last_key,
+            lap: self.told.lap(),
             from_ns: self.from_ns,
             to_ns: time_ns,
             devices: close(devices),
@@ -297,29 +344,44 @@ impl Steps {
             .collect()
     }
 
-    /// The line whose moments are the loop's steps, of several the one that tells most often, and of those that do so
-    /// equally often the last one: an iteration may step two optimizers. Gives the first of its keys, the keys' lines, and
-    /// how often it told.
-    pub(crate) fn leading(&self, stacks: &Stacks) -> Option<Leading> {
-        let lines = self.lines(stacks);
-        let mut counts = vec![0u64; lines.len()];
-        for (key, line) in self.keys.iter().zip(&lines) {
-            if let Some(count) = counts.get_mut(*line) {
-                *count += key.count;
-            }
+    /// Whether each row ends a step: the moments of the line that leads its loop do.
+    pub(crate) fn ends(&self) -> Vec<bool> {
+        if self.ranges || !self.has_lines() {
+            let passes = self.passes();
+            return self.rows.iter().map(|row| row.step % passes == 0).collect();
         }
-        let most = counts.iter().copied().max()?;
-        let (line, count) = counts
+        let leds: FastMap<u32, Led> = self.told.loops().map(|led| (led.lap, led)).collect();
+        let mut moments: FastMap<u32, u64> = FastMap::default();
+        self.rows
             .iter()
-            .copied()
-            .enumerate()
-            .filter(|(_, count)| *count > 0 && count + 1 >= most)
-            .max_by_key(|(line, _)| self.keys.get(*line).map(|key| key.first))?;
-        Some(Leading { line, count, lines })
+            .map(|row| {
+                let line = self.keys.get(row.key).map(|key| key.line);
+                let Some(led) = leds.get(&row.lap).filter(|led| Some(led.line) == line) else {
+                    return false;
+                };
+                let moment = moments.entry(row.lap).or_default();
+                *moment += 1;
+                *moment % led.each == 0
+            })
+            .collect()
     }
 
-    /// Steps that are over, and how many ticks one has. `None`: there is nothing to tell them by.
-    pub(crate) fn count(&self, stacks: &Stacks) -> Option<(u64, f64)> {
+    /// Whether lines of the program tell of steps, each moment of one of them.
+    pub(crate) fn has_lines(&self) -> bool {
+        self.source > StepSource::Backward
+    }
+
+    /// What windows of steps are counted in: steps where each moment of a line is one, else ticks.
+    pub(crate) fn windows(&self) -> u64 {
+        if self.ranges || !self.has_lines() {
+            self.ticks
+        } else {
+            self.told.count()
+        }
+    }
+
+    /// Steps that are over, and how many windows (see [`Steps::windows`]) one has. `None`: there is nothing to tell them by.
+    pub(crate) fn count(&self) -> Option<(u64, f64)> {
         match self.source {
             StepSource::Unknown => None,
             // Of each pass the beginning is seen.
@@ -329,16 +391,16 @@ impl Steps {
                 Some((self.ticks / passes, passes as f64))
             }
             _ if self.ranges => Some((self.ticks - u64::from(self.open.is_some()), 1.0)),
-            _ => {
-                let count = self.leading(stacks)?.count;
-                Some((count, self.ticks as f64 / count.max(1) as f64))
-            }
+            _ => Some((self.told.count(), 1.0)),
         }
     }
 
     /// Backward passes in a step: where gradients are accumulated, passes differ in what is allocated between them, and
     /// repeat themselves from step to step.
     pub(crate) fn passes(&self) -> u64 {
+        if self.source != StepSource::Backward {
+            return 1;
+        }
         let signs: Vec<Vec<(u64, u64)>> = self
             .rows
             .iter()

@@ -7,12 +7,13 @@
 //! is the growth, so that a warm-up before it, or a quiet year, changes nothing. It is a leak if it goes on, does not
 //! slow down, was not given back, and is long enough: a cache that fills looks the same until it is full.
 
+use crate::floor::Row;
+use crate::rate;
 use crate::report::Verdict;
-use crate::slope::{median, slopes};
 use crate::verdict::largest_fall;
 
 /// Windows that a growth must span.
-const ENOUGH_WINDOWS: usize = 12;
+pub(crate) const ENOUGH_WINDOWS: usize = 12;
 /// Blocks in it.
 const ENOUGH_BLOCKS: u32 = 3;
 /// So many mean gaps between rises without one, and at least so many windows, and the growth is over.
@@ -30,10 +31,14 @@ pub(crate) struct Trend {
     pub(crate) first_window: usize,
     /// Windows of the growth.
     pub(crate) windows: usize,
-    /// Blocks per window: the median of the slopes between all pairs of floors, and its interval of 95 %.
+    /// Blocks per window, and its interval of 95 %, unless it is steady.
     pub(crate) slope: [f64; 3],
     /// 0 to 1, where something grows.
     pub(crate) confidence: Option<f64>,
+    /// It rises, and was not watched for long enough to tell what that is.
+    pub(crate) young: bool,
+    /// The floor rose in each of its windows.
+    pub(crate) in_every_window: bool,
     pub(crate) reason: String,
 }
 
@@ -56,15 +61,14 @@ pub(crate) struct Scale {
 
 /// Amounts that are blocks.
 pub(crate) fn blocks(count: u32) -> String {
-    format!("{count} blocks")
+    format!("{count} {}", if count == 1 { "block" } else { "blocks" })
 }
 
-/// Judges the floors of the windows that are over.
-pub(crate) fn judge(floors: &[u32], scale: Scale) -> Trend {
-    let mut lasting = floors.to_vec();
-    for i in (1..lasting.len()).rev() {
-        lasting[i - 1] = lasting[i - 1].min(lasting[i]);
-    }
+/// Judges a row. What was given back since its last window counts as given back. `follows` says whether a window begins
+/// where the one before it ends: the rate is that within those.
+pub(crate) fn judge(row: &Row, follows: &dyn Fn(usize) -> bool, scale: Scale) -> Trend {
+    let floors = &row.over;
+    let lasting = row.lasting();
     let rises: Vec<usize> = (1..lasting.len())
         .filter(|&i| lasting[i] > lasting[i - 1])
         .collect();
@@ -75,6 +79,8 @@ pub(crate) fn judge(floors: &[u32], scale: Scale) -> Trend {
         windows: 0,
         slope: [0.0; 3],
         confidence: None,
+        young: false,
+        in_every_window: false,
         reason: reason.to_owned(),
     };
     let (Some(&last), Some(&end)) = (rises.last(), lasting.last()) else {
@@ -97,14 +103,18 @@ pub(crate) fn judge(floors: &[u32], scale: Scale) -> Trend {
         .unwrap_or(0);
     let growth = end.saturating_sub(before);
     let windows = lasting.len() - first;
-    let row = floors.get(first.saturating_sub(1)..).unwrap_or_default();
-    let fall = largest_fall(row);
+    let grown = floors.get(first.saturating_sub(1)..).unwrap_or_default();
+    let fall = largest_fall(grown, row.now);
     let steps = windows as f64 * scale.steps;
     let words = |windows: usize| (windows as f64 * scale.steps).round().max(1.0);
     let rose = format!(
-        "the floor rose by {growth} blocks in {count} rises over {} steps",
+        "the floor rose by {} in {count} rises over {} steps",
+        (scale.amount)(growth),
         words(windows)
     );
+    let short = steps < scale.sure_after as f64;
+    let watched = floors.len() as f64 * scale.steps;
+    let mut young = false;
     let (verdict, reason) = if quiet > PATIENCE && quiet as f64 > gap * PATIENCE as f64 {
         let reason = format!("the floor has not risen for {} steps", words(quiet));
         if quiet * 2 >= lasting.len() {
@@ -127,13 +137,15 @@ pub(crate) fn judge(floors: &[u32], scale: Scale) -> Trend {
             format!("{rose}, but {} were given back", (scale.amount)(fall)),
         )
     } else if growth < ENOUGH_BLOCKS || count < scale.rises || windows < ENOUGH_WINDOWS {
+        young = watched < scale.sure_after as f64;
         (Verdict::Undecided, format!("{rose}, too few to tell"))
     } else if slows_down(&lasting, first, before) {
         (
             Verdict::Undecided,
             format!("{rose}, and slows down, as a cache does that fills"),
         )
-    } else if steps < scale.sure_after as f64 && !scale.urgent {
+    } else if short && !scale.urgent {
+        young = true;
         let more = (scale.sure_after as f64 - steps).ceil();
         (
             Verdict::Undecided,
@@ -142,6 +154,8 @@ pub(crate) fn judge(floors: &[u32], scale: Scale) -> Trend {
     } else {
         (Verdict::Growing, format!("{rose}, and keeps rising"))
     };
+    // A rise is a block at least; of several in each step, all of them may be missing in one.
+    let usual = (f64::from(growth) / steps.max(1.0)).max(1.0);
     let chance = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let kept = 1.0 - f64::from(fall) / f64::from(growth.max(1));
     let growing = !matches!(verdict, Verdict::Steady);
@@ -150,11 +164,29 @@ pub(crate) fn judge(floors: &[u32], scale: Scale) -> Trend {
         growth,
         first_window: first,
         windows,
-        slope: slope(row),
+        // Of most groups nobody asks how fast they do not grow.
+        slope: if growing {
+            rate::of_rises(&rises_of(floors, first, follows), usual)
+        } else {
+            [0.0; 3]
+        },
         confidence: growing
             .then(|| ((1.0 - chance) * kept * steps / (steps + HALF_LIFE)).clamp(0.0, 1.0)),
+        young,
+        in_every_window: count == windows,
         reason,
     }
+}
+
+/// What the floor rose by in each window after the first one of a growth: that it rose in that is why it is the first.
+fn rises_of(floors: &[u32], first: usize, follows: &dyn Fn(usize) -> bool) -> Vec<f64> {
+    (first + 1..floors.len())
+        .filter(|place| follows(*place))
+        .filter_map(|place| {
+            let (before, after) = (floors.get(place - 1)?, floors.get(place)?);
+            Some(f64::from(*after) - f64::from(*before))
+        })
+        .collect()
 }
 
 /// The rises that belong together, from the last one back: the first of them, and how many.
@@ -189,34 +221,13 @@ fn slows_down(lasting: &[u32], first: usize, before: u32) -> bool {
     late.saturating_mul(2) < early
 }
 
-/// Theil–Sen: the median of the slopes between all pairs, with the interval of 95 % that Sen (1968) gives by the normal
-/// approximation of Kendall's statistic. Lower end, median, upper end.
-pub(crate) fn slope(row: &[u32]) -> [f64; 3] {
-    let points: Vec<(f64, f64)> = row
-        .iter()
-        .enumerate()
-        .map(|(place, floor)| (place as f64, f64::from(*floor)))
-        .collect();
-    let slopes = slopes(&points);
-    if slopes.is_empty() {
-        return [0.0; 3];
-    }
-    let (pairs, n) = (slopes.len() as f64, row.len() as f64);
-    let spread = 1.96 * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
-    let at = |place: f64| {
-        let place = place.clamp(0.0, pairs - 1.0) as usize;
-        slopes.get(place).copied().unwrap_or_default()
-    };
-    [
-        at(((pairs - spread) / 2.0).floor()),
-        median(&slopes),
-        at(((pairs + spread) / 2.0).ceil()),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn judge(row: &Row, scale: Scale) -> Trend {
+        super::judge(row, &|_| true, scale)
+    }
 
     const ONE: Scale = Scale {
         steps: 1.0,
@@ -227,8 +238,54 @@ mod tests {
         rises: 4,
     };
 
-    fn verdict(row: impl IntoIterator<Item = u32>, steps: f64) -> Verdict {
-        judge(&row.into_iter().collect::<Vec<_>>(), Scale { steps, ..ONE }).verdict
+    /// Windows of which nothing was given back since.
+    fn row(floors: impl IntoIterator<Item = u32>) -> Row {
+        Row {
+            over: floors.into_iter().collect(),
+            now: u32::MAX,
+        }
+    }
+
+    fn verdict(floors: impl IntoIterator<Item = u32>, steps: f64) -> Verdict {
+        judge(&row(floors), Scale { steps, ..ONE }).verdict
+    }
+
+    #[test]
+    fn what_was_given_back_after_the_last_step_is_not_there() {
+        let mut grown = row(0..120);
+        assert_eq!(judge(&grown, ONE).growth, 119);
+        grown.now = 60;
+        let half = judge(&grown, ONE);
+        assert_eq!((half.verdict, half.growth), (Verdict::Undecided, 60));
+        grown.now = 0;
+        let none = judge(&grown, ONE);
+        assert_eq!((none.verdict, none.growth), (Verdict::Steady, 0));
+    }
+
+    #[test]
+    fn amounts_are_said_in_what_they_are() {
+        let scale = Scale {
+            amount: |units| format!("{} KiB", units / 2),
+            ..ONE
+        };
+        let judged = judge(&row((0..120).map(|i| i * 8)), scale);
+        assert!(
+            judged.reason.starts_with("the floor rose by 476 KiB in "),
+            "{}",
+            judged.reason
+        );
+    }
+
+    #[test]
+    fn what_is_too_young_to_tell() {
+        let young = |floors: std::ops::Range<u32>| {
+            let judged = judge(&row(floors), ONE);
+            (judged.young, judged.in_every_window)
+        };
+        assert_eq!(young(0..3), (true, true));
+        assert_eq!(young(0..90), (true, true));
+        assert_eq!(young(0..120), (false, true));
+        assert!(!judge(&row([7; 40]), ONE).young);
     }
 
     #[test]
@@ -275,9 +332,9 @@ mod tests {
     #[test]
     fn what_was_before_changes_nothing() {
         // Half a million quiet steps, then a leak.
-        let row: Vec<u32> = (0..120u32).map(|i| 40 + i.saturating_sub(100)).collect();
+        let floors = row((0..120u32).map(|i| 40 + i.saturating_sub(100)));
         let judged = judge(
-            &row,
+            &floors,
             Scale {
                 steps: 4000.0,
                 ..ONE
@@ -286,36 +343,21 @@ mod tests {
         assert_eq!(judged.verdict, Verdict::Growing);
         assert_eq!((judged.first_window, judged.growth), (101, 19));
         // A warm-up, then one each third step.
-        let row: Vec<u32> = (0..128u32)
-            .map(|i| (i * 10).min(90) + i.saturating_sub(30) / 3)
-            .collect();
-        let judged = judge(&row, Scale { steps: 2.0, ..ONE });
+        let floors = row((0..128u32).map(|i| (i * 10).min(90) + i.saturating_sub(30) / 3));
+        let judged = judge(&floors, Scale { steps: 2.0, ..ONE });
         assert_eq!(judged.verdict, Verdict::Growing);
         assert!((20..40).contains(&judged.first_window), "{judged:?}");
     }
 
     #[test]
     fn what_is_urgent_is_said_at_once() {
-        let row: Vec<u32> = (0..20).collect();
-        assert_eq!(judge(&row, ONE).verdict, Verdict::Undecided);
+        let floors = row(0..20);
+        assert_eq!(judge(&floors, ONE).verdict, Verdict::Undecided);
         let urgent = Scale {
             urgent: true,
             ..ONE
         };
-        assert_eq!(judge(&row, urgent).verdict, Verdict::Growing);
-    }
-
-    #[test]
-    fn slopes_have_intervals() {
-        let row: Vec<u32> = (0..60).map(|i| i * 3 + (i * 7) % 4).collect();
-        let [low, middle, high] = slope(&row);
-        assert!(low <= middle && middle <= high);
-        assert!(
-            (middle - 3.0).abs() < 0.1 && high - low < 0.5,
-            "{low} {middle} {high}"
-        );
-        assert_eq!(slope(&[]), [0.0; 3]);
-        assert_eq!(slope(&[4]), [0.0; 3]);
+        assert_eq!(judge(&floors, urgent).verdict, Verdict::Growing);
     }
 
     #[test]
@@ -323,26 +365,21 @@ mod tests {
         let mut state = 7u64;
         let mut growing = 0;
         for _ in 0..2000 {
-            let row: Vec<u32> = (0..128)
-                .map(|_| {
-                    state = state
-                        .wrapping_mul(6364136223846793005)
-                        .wrapping_add(1442695040888963407);
-                    ((state >> 40) % 20) as u32
-                })
-                .collect();
-            growing +=
-                usize::from(judge(&row, Scale { steps: 10.0, ..ONE }).verdict == Verdict::Growing);
+            let floors = row((0..128).map(|_| {
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                ((state >> 40) % 20) as u32
+            }));
+            let scale = Scale { steps: 10.0, ..ONE };
+            growing += usize::from(judge(&floors, scale).verdict == Verdict::Growing);
         }
         assert_eq!(growing, 0);
     }
 
     #[test]
     fn confidence_comes_with_time() {
-        let at = |n: u32| {
-            let row: Vec<u32> = (0..n).collect();
-            judge(&row, ONE).confidence.unwrap_or(0.0)
-        };
+        let at = |n: u32| judge(&row(0..n), ONE).confidence.unwrap_or(0.0);
         assert!(at(20) < at(50) && at(50) < at(120) && at(120) < 1.0);
         assert!(at(120) > 0.8);
     }

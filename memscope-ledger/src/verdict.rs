@@ -7,6 +7,7 @@
 //! and nothing lowers it. The first quarter is warm-up and is not read. The row must also have
 //! grown by twice of what it ever gave back since, so that noise and slow waves do not pass.
 
+use crate::floor::Row;
 use crate::report::Verdict;
 
 /// Windows needed before anything is said.
@@ -24,22 +25,24 @@ pub(crate) struct Judgement {
     pub(crate) growth: u32,
     /// First window that was read.
     pub(crate) from_window: usize,
+    /// It rises, and was not watched for long enough to tell what that is.
+    pub(crate) young: bool,
     pub(crate) reason: String,
 }
 
-/// Judges the floors of the windows that are over.
-pub(crate) fn judge(floors: &[u32]) -> Judgement {
+/// Judges a row. What was given back since its last window counts as given back. `amount` says how an amount is told.
+pub(crate) fn judge(row: &Row, amount: fn(u32) -> String) -> Judgement {
+    let floors = &row.over;
     let from_window = floors.len() / 4;
     let later = floors.get(from_window..).unwrap_or_default();
-    let mut lasting = later.to_vec();
-    for i in (1..lasting.len()).rev() {
-        lasting[i - 1] = lasting[i - 1].min(lasting[i]);
-    }
+    let mut lasting = row.lasting();
+    lasting.drain(..from_window);
     let (Some(&start), Some(&end)) = (lasting.first(), lasting.last()) else {
         return Judgement {
             verdict: Verdict::Undecided,
             growth: 0,
             from_window,
+            young: false,
             reason: "watched too short".to_owned(),
         };
     };
@@ -48,7 +51,8 @@ pub(crate) fn judge(floors: &[u32]) -> Judgement {
         .filter(|&i| lasting[i] > lasting[i - 1])
         .collect();
     let middle = lasting.get(lasting.len() / 2).copied().unwrap_or(end);
-    let fall = largest_fall(later);
+    let fall = largest_fall(later, row.now);
+    let young = floors.len() < ENOUGH_WINDOWS && growth > 0;
     let (verdict, reason) = if floors.len() < ENOUGH_WINDOWS {
         (Verdict::Undecided, "watched too short".to_owned())
     } else if growth == 0 {
@@ -62,32 +66,40 @@ pub(crate) fn judge(floors: &[u32]) -> Judgement {
         (
             Verdict::Steady,
             format!(
-                "it goes up and down: {fall} blocks were given back, the floor rose by {growth}"
+                "it goes up and down: {} were given back, the floor rose by {}",
+                amount(fall),
+                amount(growth)
             ),
         )
     } else if growth < ENOUGH_BLOCKS || rises.len() < ENOUGH_RISES {
         (
             Verdict::Undecided,
             format!(
-                "the floor rose by {growth} in {} rises, too few to tell",
+                "the floor rose by {} in {} rises, too few to tell",
+                amount(growth),
                 rises.len()
             ),
         )
     } else if !is_spread(&rises, lasting.len()) {
         (
             Verdict::Undecided,
-            format!("the floor rose by {growth}, but not throughout"),
+            format!("the floor rose by {}, but not throughout", amount(growth)),
         )
     } else if growth < fall.saturating_mul(2) {
         (
             Verdict::Undecided,
-            format!("the floor rose by {growth}, but {fall} blocks were given back"),
+            format!(
+                "the floor rose by {}, but {} were given back",
+                amount(growth),
+                amount(fall)
+            ),
         )
     } else {
         (
             Verdict::Growing,
             format!(
-                "the floor rose by {growth} blocks in {} rises after the warm-up and keeps rising",
+                "the floor rose by {} in {} rises after the warm-up and keeps rising",
+                amount(growth),
                 rises.len()
             ),
         )
@@ -96,15 +108,16 @@ pub(crate) fn judge(floors: &[u32]) -> Judgement {
         verdict,
         growth,
         from_window,
+        young,
         reason,
     }
 }
 
-/// The most that the row ever gave back.
-pub(crate) fn largest_fall(row: &[u32]) -> u32 {
+/// The most that the row ever gave back, up to now.
+pub(crate) fn largest_fall(row: &[u32], now: u32) -> u32 {
     let mut highest = 0;
     let mut fall = 0;
-    for &value in row {
+    for &value in row.iter().chain([&now]) {
         highest = highest.max(value);
         fall = fall.max(highest - value);
     }
@@ -130,8 +143,26 @@ fn is_spread(rises: &[usize], len: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn verdict(row: impl IntoIterator<Item = u32>) -> Verdict {
-        judge(&row.into_iter().collect::<Vec<_>>()).verdict
+    fn judged(floors: impl IntoIterator<Item = u32>) -> Judgement {
+        let row = Row {
+            over: floors.into_iter().collect(),
+            now: u32::MAX,
+        };
+        judge(&row, crate::trend::blocks)
+    }
+
+    fn verdict(floors: impl IntoIterator<Item = u32>) -> Verdict {
+        judged(floors).verdict
+    }
+
+    #[test]
+    fn what_was_given_back_since_is_not_there() {
+        let grown = |now| {
+            let over = (0..48).collect();
+            judge(&Row { over, now }, crate::trend::blocks)
+        };
+        assert_eq!(grown(60).growth, 35);
+        assert_eq!((grown(2).verdict, grown(2).growth), (Verdict::Steady, 0));
     }
 
     #[test]
@@ -169,14 +200,14 @@ mod tests {
                     ((state >> 40) % 20) as u32
                 })
                 .collect();
-            growing += usize::from(judge(&row).verdict == Verdict::Growing);
+            growing += usize::from(verdict(row) == Verdict::Growing);
         }
         assert_eq!(growing, 0);
     }
 
     #[test]
     fn growth_is_after_the_warm_up() {
-        let judged = judge(&(0..40).collect::<Vec<_>>());
+        let judged = judged(0..40);
         assert_eq!((judged.from_window, judged.growth), (10, 29));
     }
 }

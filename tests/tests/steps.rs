@@ -86,6 +86,39 @@ fn of_two_optimizers() {
 }
 
 #[test]
+fn of_two_loops() {
+    is_counted("two_loops", "optimizer");
+}
+
+/// Steps are the program's, whichever line makes them, and so is what is leaked in each.
+#[test]
+fn rates_of_two_loops() {
+    let daemon = Daemon::start();
+    let mut torch = start("two_loops");
+    daemon.attach(torch.pid(), "trace");
+    let pid = torch.pid_text();
+    torch.ask("40");
+    for so_far in [60, 100, 150, 300] {
+        let (_, count, answer) = steps(&daemon, &torch);
+        let more = so_far - count.unwrap();
+        torch.ask(&more.to_string());
+        let (_, count, _) = steps(&daemon, &torch);
+        assert_eq!(count, Some(so_far), "{answer}");
+    }
+    let answer = daemon.json(&["leaks", "--pid", &pid]);
+    let group = &answer["groups"][0];
+    assert_eq!(group["verdict"], "growing", "{answer}");
+    assert_eq!(group["line"]["line"], workload_line("loops.py", "# MAIN"));
+    assert_eq!(group["growth_bytes_per_step"], 12000.0, "{group}");
+    let end = |name: &str| group[format!("growth_bytes_per_step_{name}")].as_f64();
+    assert!(
+        end("low") < Some(12000.0) && end("high") > Some(12000.0),
+        "{group}"
+    );
+    torch.finish();
+}
+
+#[test]
 fn of_inference() {
     is_counted("inference", "pattern");
 }
@@ -251,6 +284,59 @@ fn a_finding_is_said_once_and_withdrawn() {
     };
     assert_eq!(said("memory keeps growing"), 1, "{log}");
     assert_eq!(said("no longer grows"), 1, "{log}");
+}
+
+/// Where no step comes any more, what is given back is known all the same, and said.
+#[test]
+fn a_leak_that_was_given_back_is_none() {
+    let daemon = Daemon::start();
+    let mut torch = start("given_back");
+    daemon.attach(torch.pid(), "trace");
+    let pid = torch.pid_text();
+    let leaks = |code: i32| {
+        let said = daemon.ctl(&["--json", "leaks", "--pid", &pid, "--exit-code"]);
+        assert_eq!(said.code, code, "{said}");
+        said.document()
+    };
+    torch.ask("60");
+    let young = leaks(11);
+    assert_eq!(number(&young["young"]["needed_steps"]), 100, "{young}");
+    torch.ask("90");
+    let grown = leaks(10);
+    assert!(
+        grown["given_back"].as_array().unwrap().is_empty(),
+        "{grown}"
+    );
+    until(LONG, "the finding is in the log", || {
+        daemon.log().contains("memory keeps growing").then_some(())
+    });
+    torch.ask("1");
+    let answer = leaks(0);
+    for group in answer["groups"].as_array().unwrap() {
+        assert!(
+            number(&group["growth_bytes"]) <= number(&group["live_bytes"]),
+            "{group}"
+        );
+    }
+    let back = &answer["given_back"][0];
+    assert_eq!(
+        back["line"]["line"],
+        workload_line("loops.py", "# KEPT"),
+        "{answer}"
+    );
+    assert!(number(&back["bytes"]) >= 140 * 120_000, "{answer}");
+    assert!(
+        number(&back["reserved_unused_bytes"]) >= 140 * 120_000,
+        "{answer}"
+    );
+    until(LONG, "the finding is withdrawn", || {
+        let log = daemon.log();
+        let mut lines = log.lines().filter(|line| line.contains("no longer grows"));
+        lines
+            .any(|line| line.contains("were given back"))
+            .then_some(())
+    });
+    torch.finish();
 }
 
 /// The number of the line with these words.

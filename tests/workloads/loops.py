@@ -142,6 +142,43 @@ def leak():
 
 
 @kind
+def two_loops():
+    """A warm-up, then the main loop: each steps the optimizer in a line of its own, and leaks as much."""
+    net = model()
+    sgd = torch.optim.SGD(net.parameters(), 0.1)
+    kept = []
+    for _ in range(40):
+        loss(net).backward()
+        sgd.step()
+        sgd.zero_grad()
+        kept.append(torch.ones(3000, device=DEVICE))  # WARM-UP
+        yield
+    while True:
+        loss(net).backward()
+        sgd.step()
+        sgd.zero_grad()
+        kept.append(torch.ones(3000, device=DEVICE))  # MAIN
+        yield
+
+
+@kind
+def given_back():
+    """Leaks for 150 steps, gives all of it back, and steps no more."""
+    net = model()
+    sgd = torch.optim.SGD(net.parameters(), 0.1)
+    kept = []
+    for _ in range(150):
+        loss(net).backward()
+        sgd.step()
+        sgd.zero_grad()
+        kept.append(torch.ones(30000, device=DEVICE))  # KEPT
+        yield
+    kept.clear()
+    while True:
+        yield
+
+
+@kind
 def marked():
     """NVTX ranges and a profiler's names around an optimizer that steps twice."""
     net = model()

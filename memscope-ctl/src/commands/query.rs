@@ -197,10 +197,12 @@ pub(super) async fn leaks(
     } else {
         output::text(&render::leaks::leaks(&answer))?;
     }
-    if leaks.exit_code && render::leaks::growing(&answer) > 0 {
-        return Ok(Exit::Growing);
-    }
-    Ok(Exit::Done)
+    Ok(match (answer.growing_groups, &answer.young) {
+        _ if !leaks.exit_code => Exit::Done,
+        (0, None) => Exit::Done,
+        (0, Some(_)) => Exit::CannotTell,
+        _ => Exit::Growing,
+    })
 }
 
 pub(super) async fn steps(

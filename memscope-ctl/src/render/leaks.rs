@@ -18,19 +18,7 @@ pub(crate) fn leaks(answer: &v1::LeaksResponse) -> String {
     {
         text.push_str(&super::steps::summary(steps));
     }
-    let growing = growing(answer);
-    let watched = nanoseconds(answer.watched_ns);
-    text.push_str(&match growing {
-        0 => format!("Nothing grows, watched for {watched}.\n"),
-        1 => format!(
-            "1 group grows: {} in {watched}.\n",
-            bytes(answer.growing_bytes)
-        ),
-        count => format!(
-            "{count} groups grow: {} in {watched}.\n",
-            bytes(answer.growing_bytes)
-        ),
-    });
+    text.push_str(&headline(answer));
     if let Some(left) = answer.seconds_to_full
         && let Ok(left) = Duration::try_from_secs_f64(left)
     {
@@ -45,6 +33,7 @@ pub(crate) fn leaks(answer: &v1::LeaksResponse) -> String {
         let omitted = grouped(answer.omitted_groups);
         text.push_str(&format!(" and {omitted} smaller groups left out\n"));
     }
+    text.push_str(&given_back(answer));
     let mut reasons = answer
         .groups
         .iter()
@@ -97,12 +86,88 @@ fn beside(group: &v1::LeakGroup) -> String {
     format!("; {}", parts.join(", "))
 }
 
-/// How many groups grow.
-pub(crate) fn growing(answer: &v1::LeaksResponse) -> usize {
-    let groups = answer.groups.iter();
-    groups
-        .filter(|group| group.verdict() == v1::Verdict::Growing)
-        .count()
+/// What all groups together say, in a sentence or two.
+fn headline(answer: &v1::LeaksResponse) -> String {
+    let watched = nanoseconds(answer.watched_ns);
+    let mut text = match (answer.growing_groups, &answer.young) {
+        (0, None) => format!("Nothing grows, watched for {watched}.\n"),
+        (0, Some(young)) => return format!("Too early to tell: {}.\n", rising(young, &watched)),
+        (1, _) => format!(
+            "1 group grows: {} in {watched}.\n",
+            bytes(answer.growing_bytes)
+        ),
+        (count, _) => format!(
+            "{} groups grow: {} in {watched}.\n",
+            grouped(count),
+            bytes(answer.growing_bytes)
+        ),
+    };
+    if let Some(young) = &answer.young {
+        text.push_str(&format!(
+            "Too early to tell of others: {}.\n",
+            rising(young, &watched)
+        ));
+    }
+    text
+}
+
+/// `20 groups rose in every step, 89 of 100 steps seen`.
+fn rising(young: &v1::YoungGrowth, watched: &str) -> String {
+    let groups = match young.groups {
+        1 => "1 group".to_owned(),
+        count => format!("{} groups", grouped(count)),
+    };
+    match (young.steps, young.needed_steps) {
+        (Some(steps), Some(needed)) => {
+            let rose = if young.in_every_step {
+                "rose in every step"
+            } else {
+                "rose"
+            };
+            let (steps, needed) = (grouped(steps), grouped(needed));
+            format!("{groups} {rose}, {steps} of {needed} steps seen")
+        }
+        _ => format!("{groups} rose, watched for {watched}"),
+    }
+}
+
+/// What grew and does no longer hold what it held.
+fn given_back(answer: &v1::LeaksResponse) -> String {
+    if answer.given_back.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("\nGiven back\n");
+    for back in &answer.given_back {
+        let of = back.size_bytes.map_or_else(
+            || " of one stack".to_owned(),
+            |size| format!(" in blocks of {}", bytes(size)),
+        );
+        let ago = nanoseconds(answer.as_of_boot_ns.saturating_sub(back.last_boot_ns));
+        let grew = back
+            .first_step
+            .map(|step| format!(", had grown since step {}", grouped(step)))
+            .unwrap_or_default();
+        let step = back
+            .step
+            .map(|step| format!(" in step {}", grouped(step)))
+            .unwrap_or_default();
+        let reserved = match back.reserved_unused_bytes {
+            Some(0) => "; the pool has returned it".to_owned(),
+            Some(unused) => format!(
+                "; the pool still reserves {} that nothing uses",
+                bytes(unused)
+            ),
+            None => String::new(),
+        };
+        text.push_str(&format!(
+            "  {}{of}{grew}: the last went {ago} ago{step}{reserved}\n",
+            bytes(back.bytes)
+        ));
+        if let Some(line) = &back.line {
+            text.push_str(&format!("    {}\n", super::steps::line(line)));
+        }
+    }
+    text
 }
 
 fn groups(groups: &[v1::LeakGroup]) -> String {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use memscope_decode::DaemonRecord;
 use memscope_ledger::event::{Finding, ProcessHandle};
-use memscope_ledger::report::{AsOf, LeakGroup, LeakQuery, Space, Verdict};
+use memscope_ledger::report::{AsOf, GivenBack, LeakGroup, LeakQuery, Space, Verdict};
 
 use super::Keeper;
 
@@ -51,10 +51,17 @@ impl Findings {
     }
 
     /// What has to be said of a process now.
-    fn news(&mut self, process: ProcessHandle, groups: &[LeakGroup]) -> Vec<Finding> {
+    fn news(
+        &mut self,
+        process: ProcessHandle,
+        groups: &[LeakGroup],
+        given_back: &[GivenBack],
+    ) -> Vec<Finding> {
         let (numbers, said) = self.said.entry(process).or_default();
         let mut found: Vec<(Key, Finding)> = Vec::new();
-        for group in groups.iter().filter(|g| g.verdict == Verdict::Growing) {
+        // What stands beside others is a part of what is told of them.
+        let growing = |group: &&LeakGroup| group.verdict == Verdict::Growing && !group.beside;
+        for group in groups.iter().filter(growing) {
             let key = key(group);
             match found.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, finding)) => join(finding, group),
@@ -65,13 +72,22 @@ impl Findings {
         for one in said.iter_mut() {
             let still = found.iter().any(|(key, _)| *key == one.key);
             one.missing = if still { 0 } else { one.missing + 1 };
-            if one.missing == PATIENCE {
-                news.push(Finding {
-                    withdrawn: true,
-                    reason: "it has not grown any more".to_owned(),
-                    ..one.finding.clone()
-                });
-            }
+            let back = given_back.iter().find(|back| key_of(back) == one.key);
+            let reason = match back {
+                _ if still => continue,
+                // That is no pause.
+                Some(back) => {
+                    one.missing = PATIENCE;
+                    healed(back)
+                }
+                None if one.missing >= PATIENCE => "it has not grown any more".to_owned(),
+                None => continue,
+            };
+            news.push(Finding {
+                withdrawn: true,
+                reason,
+                ..one.finding.clone()
+            });
         }
         said.retain(|one| one.missing < PATIENCE);
         for (key, mut finding) in found {
@@ -99,6 +115,32 @@ fn key(group: &LeakGroup) -> Key {
         line: line.map(|frame| (frame.file.to_string(), frame.line)),
         size: if line.is_some() { 0 } else { group.size_bytes },
     }
+}
+
+fn key_of(back: &GivenBack) -> Key {
+    let line = back.line.as_ref();
+    Key {
+        device: back.device,
+        space: back.space,
+        line: line.map(|frame| (frame.file.to_string(), frame.line)),
+        size: if line.is_some() { 0 } else { back.size_bytes },
+    }
+}
+
+/// Why a finding is withdrawn of which most was given back.
+fn healed(back: &GivenBack) -> String {
+    let mut text = format!("{} bytes were given back", back.bytes);
+    if let Some(step) = back.step {
+        text.push_str(&format!(" up to step {step}"));
+    }
+    match back.reserved_unused_bytes {
+        Some(0) => text.push_str(", and the pool has returned them"),
+        Some(unused) => text.push_str(&format!(
+            "; the pool still reserves {unused} bytes that nothing uses"
+        )),
+        None => {}
+    }
+    text
 }
 
 fn finding(group: &LeakGroup) -> Finding {
@@ -149,10 +191,8 @@ impl Keeper {
         if now < self.findings.next_ns || self.watched.is_empty() {
             return;
         }
-        let query = LeakQuery {
-            limit: MOST,
-            ..LeakQuery::default()
-        };
+        // All of them: what is not among the largest any more has not stopped.
+        let query = LeakQuery::default();
         let as_of = AsOf {
             boot_ns: now,
             ..AsOf::default()
@@ -166,9 +206,19 @@ impl Keeper {
             let Some(report) = self.ledger.leaks(process, as_of, &query) else {
                 continue;
             };
-            for finding in self.findings.news(process, &report.groups) {
+            for finding in self
+                .findings
+                .news(process, &report.groups, &report.given_back)
+            {
                 if finding.withdrawn {
-                    tracing::info!(pid, number = finding.number, file = %finding.file, line = finding.line, "no longer grows");
+                    tracing::info!(
+                        pid,
+                        number = finding.number,
+                        file = %finding.file,
+                        line = finding.line,
+                        reason = %finding.reason,
+                        "no longer grows",
+                    );
                 } else {
                     tracing::warn!(
                         pid,
@@ -215,6 +265,7 @@ mod tests {
             growth_bytes_per_step: Some([1.0, 2.0, 3.0]),
             first_step: Some(7),
             freed: (0, 0),
+            beside: false,
             frames: Vec::new(),
             line: (line > 0).then(|| Frame {
                 kind: FrameKind::Python,
@@ -235,7 +286,7 @@ mod tests {
             group(3, 1024, Verdict::Growing),
             group(4, 512, Verdict::Undecided),
         ];
-        let news = findings.news(P, &growing);
+        let news = findings.news(P, &growing, &[]);
         assert_eq!(news.len(), 1);
         assert_eq!(
             (news[0].number, news[0].line, news[0].live_bytes),
@@ -243,18 +294,20 @@ mod tests {
         );
         assert_eq!(news[0].growth_bytes_per_step, Some(4.0));
         for _ in 0..10 {
-            assert!(findings.news(P, &growing).is_empty());
+            assert!(findings.news(P, &growing, &[]).is_empty());
         }
         // A look without it is no healing.
-        assert!(findings.news(P, &[]).is_empty());
-        assert!(findings.news(P, &growing).is_empty());
-        let quiet: Vec<Finding> = (0..PATIENCE).flat_map(|_| findings.news(P, &[])).collect();
+        assert!(findings.news(P, &[], &[]).is_empty());
+        assert!(findings.news(P, &growing, &[]).is_empty());
+        let quiet: Vec<Finding> = (0..PATIENCE)
+            .flat_map(|_| findings.news(P, &[], &[]))
+            .collect();
         assert_eq!(quiet.len(), 1);
         assert!(quiet[0].withdrawn && quiet[0].number == 1);
         // Again: another one.
-        assert_eq!(findings.news(P, &growing)[0].number, 2);
+        assert_eq!(findings.news(P, &growing, &[])[0].number, 2);
         findings.forget(P);
-        assert_eq!(findings.news(P, &growing)[0].number, 1);
+        assert_eq!(findings.news(P, &growing, &[])[0].number, 1);
     }
 
     #[test]
@@ -263,7 +316,53 @@ mod tests {
         let groups: Vec<LeakGroup> = (1..100)
             .map(|n| group(0, n * 512, Verdict::Growing))
             .collect();
-        assert_eq!(findings.news(P, &groups).len(), MOST);
-        assert!(findings.news(P, &groups).is_empty());
+        assert_eq!(findings.news(P, &groups, &[]).len(), MOST);
+        assert!(findings.news(P, &groups, &[]).is_empty());
+    }
+
+    fn given_back(line: u32) -> GivenBack {
+        GivenBack {
+            device: Some(0),
+            space: Space::Pool,
+            size_bytes: 512,
+            bytes: 51_200,
+            last_ns: 77,
+            step: Some(210),
+            first_step: Some(7),
+            reserved_unused_bytes: Some(2_097_152),
+            line: group(line, 512, Verdict::Steady).line,
+        }
+    }
+
+    #[test]
+    fn what_was_given_back_is_withdrawn_at_once_and_says_so() {
+        let mut findings = Findings::default();
+        let growing = [group(3, 512, Verdict::Growing)];
+        assert_eq!(findings.news(P, &growing, &[given_back(3)]).len(), 1);
+        assert!(
+            findings.news(P, &growing, &[given_back(3)]).is_empty(),
+            "it grows again"
+        );
+        assert!(findings.news(P, &[], &[given_back(4)]).is_empty());
+        let news = findings.news(P, &[], &[given_back(3)]);
+        assert_eq!(news.len(), 1);
+        assert!(news[0].withdrawn);
+        assert_eq!(
+            news[0].reason,
+            "51200 bytes were given back up to step 210; the pool still reserves 2097152 bytes that nothing uses"
+        );
+        assert!(findings.news(P, &[], &[given_back(3)]).is_empty(), "once");
+    }
+
+    #[test]
+    fn what_stands_beside_another_is_no_finding() {
+        let mut findings = Findings::default();
+        let beside = LeakGroup {
+            beside: true,
+            ..group(0, 512, Verdict::Growing)
+        };
+        let news = findings.news(P, &[group(3, 512, Verdict::Growing), beside], &[]);
+        assert_eq!(news.len(), 1);
+        assert_eq!(news[0].line, 3);
     }
 }

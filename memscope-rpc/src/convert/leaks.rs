@@ -2,13 +2,14 @@
 
 use super::{coverage, event_id, source};
 use memscope_ledger::report::{
-    DeviceFluctuation, FluctuationReport, Interval, LeakGroup, LeakReport, Space, Verdict,
+    DeviceFluctuation, FluctuationReport, GivenBack, Interval, LeakGroup, LeakReport, Space,
+    Verdict,
 };
 use memscope_proto::v1;
 
 /// At most `most` groups; how many were left out is said.
 pub(crate) fn leaks(mut report: LeakReport, most: usize) -> v1::LeaksResponse {
-    let omitted = report.groups.len().saturating_sub(most);
+    let omitted = report.groups.len().saturating_sub(most) as u64;
     report.groups.truncate(most);
     v1::LeaksResponse {
         pid: report.process.facts.pid,
@@ -17,8 +18,16 @@ pub(crate) fn leaks(mut report: LeakReport, most: usize) -> v1::LeaksResponse {
         as_of_event: event_id(report.as_of),
         lost_records: report.process.lost_records,
         groups: report.groups.into_iter().map(group).collect(),
-        omitted_groups: omitted as u64,
+        omitted_groups: report.omitted_groups + omitted,
+        growing_groups: report.growing_groups,
         growing_bytes: report.growing_bytes,
+        young: report.young.map(|young| v1::YoungGrowth {
+            groups: young.groups,
+            in_every_step: young.in_every_step,
+            steps: young.steps,
+            needed_steps: young.needed_steps,
+        }),
+        given_back: report.given_back.into_iter().map(given_back).collect(),
         watched_ns: report.watched_ns,
         seconds_to_full: report.seconds_to_full,
         process: Some(super::process::process(report.process)),
@@ -38,12 +47,8 @@ fn group(group: LeakGroup) -> v1::LeakGroup {
     };
     v1::LeakGroup {
         device: group.device,
-        source: match group.space {
-            Space::Pool => v1::Source::Pool,
-            Space::Driver => v1::Source::Driver,
-            Space::Host => v1::Source::Host,
-        }
-        .into(),
+        source: space(group.space).into(),
+        beside: group.beside,
         stream: group.stream,
         size_bytes: group.size_bytes,
         live_count: group.live_count,
@@ -70,6 +75,28 @@ fn group(group: LeakGroup) -> v1::LeakGroup {
             .take(FRAMES)
             .map(super::steps::line)
             .collect(),
+    }
+}
+
+fn space(space: Space) -> v1::Source {
+    match space {
+        Space::Pool => v1::Source::Pool,
+        Space::Driver => v1::Source::Driver,
+        Space::Host => v1::Source::Host,
+    }
+}
+
+fn given_back(back: GivenBack) -> v1::GivenBack {
+    v1::GivenBack {
+        device: back.device,
+        source: space(back.space).into(),
+        size_bytes: (back.size_bytes > 0).then_some(back.size_bytes),
+        bytes: back.bytes,
+        last_boot_ns: back.last_ns,
+        step: back.step,
+        first_step: back.first_step,
+        reserved_unused_bytes: back.reserved_unused_bytes,
+        line: back.line.as_ref().map(super::steps::line),
     }
 }
 

@@ -7,11 +7,11 @@ use memscope_ledger::event::{
     ProcessFacts, ProcessHandle, TraceAction, Vendor,
 };
 use memscope_ledger::report::{
-    AsOf, BlockState, DeviceStats, Distribution, DriverBytes, Frame, FrameKind, KeptMark,
-    LeakGroup, MarkOrigin, MarkRow, MarksReport, OriginMarks, ProcessState, ProcessSummary,
-    SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source, Space, StatsReport,
-    StepDevice, StepGap, StepLine, StepRow, StepSource, StepSummary, StepsReport, Survivor,
-    Verdict,
+    AsOf, BlockState, DeviceStats, Distribution, DriverBytes, Frame, FrameKind, GivenBack,
+    KeptMark, LeakGroup, MarkOrigin, MarkRow, MarksReport, OriginMarks, ProcessState,
+    ProcessSummary, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source, Space,
+    StatsReport, StepDevice, StepGap, StepLine, StepRow, StepSource, StepSummary, StepsReport,
+    Survivor, Verdict, YoungGrowth,
 };
 use std::sync::Arc;
 
@@ -21,6 +21,8 @@ pub fn process(pid: u32, uid: u32) -> FakeProcess {
     FakeProcess {
         stats: stats(pid, uid),
         groups: vec![group()],
+        young: None,
+        given_back: Vec::new(),
         snapshot: (2, 3, 5),
         stacks: 30,
     }
@@ -156,10 +158,38 @@ pub fn group() -> LeakGroup {
         growth_bytes_per_step: Some([900_000.0, 1_048_576.0, 1_100_000.0]),
         first_step: Some(7),
         freed: (3, 2),
+        beside: false,
         frames: vec![line()],
         line: Some(line()),
         reason: "The floor rose in 38 of 40 intervals.".into(),
         examples: vec![0x7f00_0000_0000],
+    }
+}
+
+/// Twenty groups that rise and are too young to be judged.
+#[must_use]
+pub fn young() -> YoungGrowth {
+    YoungGrowth {
+        groups: 20,
+        in_every_step: true,
+        steps: Some(89),
+        needed_steps: Some(100),
+    }
+}
+
+/// What was given back five seconds ago.
+#[must_use]
+pub fn given_back() -> GivenBack {
+    GivenBack {
+        device: Some(0),
+        space: Space::Pool,
+        size_bytes: 1 << 20,
+        bytes: 9 << 20,
+        last_ns: AS_OF.boot_ns - 5_000_000_000,
+        step: Some(310),
+        first_step: Some(12),
+        reserved_unused_bytes: Some(18 << 20),
+        line: Some(line()),
     }
 }
 

@@ -4,7 +4,7 @@ mod answers;
 mod stacks;
 mod triggers;
 
-pub use answers::{device, event, group, process, snapshot, stats, summary};
+pub use answers::{device, event, given_back, group, process, snapshot, stats, summary, young};
 pub use stacks::{hard, native, python, stack_row, stacks};
 pub use triggers::{FakeTriggers, kept, trigger};
 
@@ -16,9 +16,9 @@ use crate::{
 use answers::{AS_OF, marks, steps};
 use memscope_ledger::event::{EventId, Mark};
 use memscope_ledger::report::{
-    DeviceFluctuation, FluctuationQuery, FluctuationReport, Interval, LeakGroup, LeakQuery,
-    LeakReport, MarksReport, ProcessSummary, SnapshotReport, Source, StackReport, StatsReport,
-    StepQuery, StepSummary, StepsReport, Verdict,
+    DeviceFluctuation, FluctuationQuery, FluctuationReport, GivenBack, Interval, LeakGroup,
+    LeakQuery, LeakReport, MarksReport, ProcessSummary, SnapshotReport, Source, StackReport,
+    StatsReport, StepQuery, StepSummary, StepsReport, Verdict, YoungGrowth,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +32,10 @@ pub struct FakeProcess {
     pub stats: StatsReport,
     /// Answer to `leaks`.
     pub groups: Vec<LeakGroup>,
+    /// What it says is too young.
+    pub young: Option<YoungGrowth>,
+    /// What it says was given back.
+    pub given_back: Vec<GivenBack>,
     /// Size of the snapshot: segments, blocks in each, trace entries.
     pub snapshot: (usize, usize, usize),
     /// Number of plain stacks in the answer to `stacks`, which has others besides.
@@ -176,6 +180,13 @@ impl Daemon for FakeDaemon {
             group.oldest_age_ns >= query.min_age_ns
                 && (query.include_steady || group.verdict != Verdict::Steady)
         });
+        let growing = groups
+            .iter()
+            .filter(|group| group.verdict == Verdict::Growing);
+        let (growing_groups, growing_bytes) = growing.fold((0, 0), |(count, bytes), group| {
+            (count + 1, bytes + group.growth_bytes)
+        });
+        let all = groups.len();
         if query.limit > 0 {
             groups.truncate(query.limit);
         }
@@ -183,7 +194,11 @@ impl Daemon for FakeDaemon {
             process: process.stats.process,
             as_of: AS_OF,
             steps: StepSummary::default(),
-            growing_bytes: groups.iter().map(|group| group.growth_bytes).sum(),
+            growing_groups,
+            growing_bytes,
+            omitted_groups: (all - groups.len()) as u64,
+            young: process.young,
+            given_back: process.given_back,
             groups,
             watched_ns: 60_000_000_000,
             seconds_to_full: None,

@@ -1,0 +1,262 @@
+//! Groups of one size and one stack, as the answer to `leaks` has them.
+//!
+//! Owns: their judgement, also where for a time less than all stacks was recorded. What came in that time belongs to other groups (of
+//! blocks without a stack, or with less of it), so that a stack's row stands still there whatever the program does: it is judged by the other
+//! windows, and together with those groups. It grows if both say so, by what is known to be its own; what came in that time is shown
+//! beside it. Refuses: sizes that differ; see `leaks`.
+
+use crate::fast_hash::FastMap;
+use crate::floor::Row;
+use crate::group::{Group, GroupKey};
+use crate::leak_items::Tally;
+use crate::leak_judge::{Amount, Judgement, What};
+use crate::leaks::{Shown, View};
+use crate::report::{LeakGroup, Verdict};
+use crate::stacks::{BEFORE_ATTACH, StackIndex};
+
+/// Blocks of one size and place, whoever allocated them.
+type Family = GroupKey;
+
+fn family(key: &GroupKey) -> Family {
+    GroupKey {
+        stack: StackIndex::MAX,
+        ..*key
+    }
+}
+
+/// One group of a family.
+struct Member<'a> {
+    place: usize,
+    group: &'a Group,
+    row: Row,
+    /// Most of it came while less than all stacks was recorded.
+    unrecorded: bool,
+}
+
+impl View<'_> {
+    /// All groups of one size and stack that have live blocks.
+    pub(crate) fn exact_groups(&self) -> Vec<Shown> {
+        let mut tallies: FastMap<usize, Tally> = FastMap::default();
+        for item in &self.items {
+            if let Some(place) = item.place.exact() {
+                tallies.entry(place).or_default().add(item);
+            }
+        }
+        if self.judge.is_reduced() {
+            return self.reduced_groups(&tallies);
+        }
+        self.judge
+            .process
+            .groups
+            .groups()
+            .filter_map(|(place, group)| {
+                let tally = tallies.get(&place)?;
+                let row = self.judge.row(&group.floor, &group.steps);
+                let mut judged = self.judge.judge(&what(group), &row);
+                // Blocks from before the attach have no stack: who replaces them one by one does not grow.
+                if judged.verdict != Verdict::Steady
+                    && let Some(before) = self.before(group)
+                {
+                    let mut sum = row;
+                    sum.add(&self.judge.row(&before.floor, &before.steps));
+                    let together = self.judge.judge(&what(group), &sum);
+                    if together.verdict != Verdict::Growing {
+                        judged = together;
+                    }
+                }
+                Some(self.exact(place, group, tally, &judged))
+            })
+            .collect()
+    }
+
+    /// What was there of this size before the attach; none for those blocks themselves.
+    fn before(&self, group: &Group) -> Option<&Group> {
+        let key = GroupKey {
+            stack: BEFORE_ATTACH,
+            ..group.key
+        };
+        (group.key.stack != BEFORE_ATTACH)
+            .then(|| self.judge.process.groups.find(&key))
+            .flatten()
+    }
+
+    /// The same where less than all stacks was recorded for a time.
+    fn reduced_groups(&self, tallies: &FastMap<usize, Tally>) -> Vec<Shown> {
+        let mut families: FastMap<Family, Vec<Member<'_>>> = FastMap::default();
+        for (place, group) in self.judge.process.groups.groups() {
+            let row = self.judge.row(&group.floor, &group.steps);
+            families
+                .entry(family(&group.key))
+                .or_default()
+                .push(Member {
+                    place,
+                    group,
+                    unrecorded: group.key.stack != BEFORE_ATTACH && self.is_unrecorded(&row),
+                    row,
+                });
+        }
+        let mut found = Vec::new();
+        for members in families.values() {
+            let mut grows_since: Option<usize> = None;
+            for member in members.iter().filter(|member| !member.unrecorded) {
+                let judged = self.recorded(member, members);
+                if judged.verdict == Verdict::Growing {
+                    let first = grows_since
+                        .map_or(judged.first_window, |known| known.min(judged.first_window));
+                    grows_since = Some(first);
+                }
+                if let Some(tally) = tallies.get(&member.place) {
+                    found.push(self.exact(member.place, member.group, tally, &judged));
+                }
+            }
+            for member in members.iter().filter(|member| member.unrecorded) {
+                if let Some(tally) = tallies.get(&member.place) {
+                    found.push(self.unrecorded(member, members, tally, grows_since));
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether most of what a row rose by came while less than all stacks was recorded. A floor rises in the window after.
+    fn is_unrecorded(&self, row: &Row) -> bool {
+        let lasting = row.lasting();
+        let (mut all, mut then) = (0u64, 0u64);
+        let recorded = &self.judge.recorded.over;
+        for (pair, recorded) in lasting.windows(2).zip(recorded) {
+            let &[before, after] = pair else { continue };
+            let rise = u64::from(after.saturating_sub(before));
+            all += rise;
+            if *recorded == 0 {
+                then += rise;
+            }
+        }
+        then * 2 > all
+    }
+
+    /// The judgement of a group whose blocks came while all stacks were recorded.
+    fn recorded(&self, member: &Member<'_>, members: &[Member<'_>]) -> Judgement {
+        let what = what(member.group);
+        let mut sum = member.row.clone();
+        let others = members.iter().filter(|other| {
+            other.place != member.place
+                && (other.unrecorded || other.group.key.stack == BEFORE_ATTACH)
+        });
+        for other in others {
+            sum.add(&other.row);
+        }
+        let together = self.judge.judge(&what, &sum);
+        let Some(own) = self.judge.judge_recorded(&what, &member.row) else {
+            // There is nothing but the whole to judge it by.
+            let own = self.judge.judge(&what, &member.row);
+            return if own.growth == 0 {
+                own
+            } else {
+                Judgement {
+                    growth: own.growth.min(together.growth),
+                    per_step: None,
+                    ..together
+                }
+            };
+        };
+        match (own.verdict, together.verdict) {
+            (Verdict::Growing, Verdict::Growing) => own,
+            (Verdict::Growing, _) => Judgement {
+                growth: own.growth.min(together.growth),
+                ..together
+            },
+            // It rose in all that was seen of it, and the whole went on while less was.
+            (Verdict::Undecided, Verdict::Growing) if own.young.is_some() => Judgement {
+                verdict: Verdict::Growing,
+                reason: together.reason,
+                confidence: together.confidence,
+                young: None,
+                ..own
+            },
+            _ => own,
+        }
+    }
+
+    /// A group whose blocks came while less than all stacks was recorded: it grows where others of its size do, and then by
+    /// what it rose by since; else the whole of that size says whether it does.
+    fn unrecorded(
+        &self,
+        member: &Member<'_>,
+        members: &[Member<'_>],
+        tally: &Tally,
+        grows_since: Option<usize>,
+    ) -> Shown {
+        let what = what(member.group);
+        let own = self.judge.judge(&what, &member.row);
+        let Some(since) = grows_since else {
+            let mut sum = member.row.clone();
+            for other in members.iter().filter(|other| other.place != member.place) {
+                sum.add(&other.row);
+            }
+            let whole = self.judge.judge(&what, &sum);
+            let judged = if own.verdict == Verdict::Growing && whole.verdict != Verdict::Growing {
+                whole
+            } else {
+                own
+            };
+            return self.exact(member.place, member.group, tally, &judged);
+        };
+        let lasting = member.row.lasting();
+        let at = |window: Option<usize>| {
+            let floor = window.and_then(|window| lasting.get(window));
+            floor.copied().unwrap_or_default()
+        };
+        let growth = at(lasting.len().checked_sub(1)).saturating_sub(at(since.checked_sub(1)));
+        let judged = Judgement {
+            verdict: Verdict::Growing,
+            growth,
+            reason: "they came while less than all stacks was recorded, and blocks of this size keep growing; whose \
+                     they are is not known"
+                .to_owned(),
+            confidence: None,
+            per_step: None,
+            young: None,
+            ..own
+        };
+        let mut shown = self.exact(member.place, member.group, tally, &judged);
+        // The rate is that of the groups it stands beside.
+        shown.group.growth_bytes_per_s = 0.0;
+        shown.group.beside = true;
+        shown
+    }
+
+    fn exact(&self, place: usize, group: &Group, tally: &Tally, judged: &Judgement) -> Shown {
+        let growth_bytes = u64::from(judged.growth).saturating_mul(group.key.size);
+        let mut shown = LeakGroup {
+            device: group.key.device,
+            space: group.key.space,
+            stream: group.key.stream,
+            size_bytes: group.key.size,
+            ..self.group(
+                tally,
+                judged,
+                growth_bytes.min(tally.bytes),
+                group.key.size as f64,
+            )
+        };
+        if let Some(axis) = &self.judge.steps {
+            let lived = f64::from(group.freed.1) / axis.ticks_per_step;
+            shown.freed = (group.freed.0, lived.ceil() as u64);
+        }
+        Shown {
+            group: shown,
+            exact: Some(place),
+            class: group.class as usize,
+            stack: Some(group.key.stack),
+            young: judged.young,
+        }
+    }
+}
+
+fn what(group: &Group) -> What {
+    What {
+        device: group.key.device,
+        bytes: group.key.size as f64,
+        amount: Amount::Blocks,
+    }
+}

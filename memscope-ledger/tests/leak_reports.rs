@@ -1,0 +1,425 @@
+//! What `leaks` says beside the verdict: sums of all groups, what is too young, what was given back; and that it stays true while less
+//! than all stacks is recorded.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::*;
+use memscope_ledger::Ledger;
+use memscope_ledger::event::*;
+use memscope_ledger::report::*;
+
+/// Stacks, each with one line of its own.
+const LEAK: u64 = 51;
+const OTHER: u64 = 52;
+const STEP: u64 = 60;
+const OTHER_STEP: u64 = 61;
+
+/// A training loop whose optimizer tells of steps.
+struct Training {
+    sim: Sim,
+    ledger: Ledger,
+    /// What the kernel's programs record of a stack.
+    recorded: fn(u64) -> (StackRef, u8),
+}
+
+impl Training {
+    fn new() -> Training {
+        let mut sim = Sim::new(Mode::Calibrated);
+        let mut ledger = attached(Level::Trace, true, sim.time);
+        for (place, id) in [LEAK, OTHER, STEP, OTHER_STEP].into_iter().enumerate() {
+            let code = 0x1000 * (place as u64 + 1);
+            sim.emit(Body::Stack(Box::new(StackSeen {
+                id,
+                frames: vec![(code, code + 100)],
+                ..StackSeen::default()
+            })));
+            sim.emit(Body::Code(Box::new(CodeName {
+                code,
+                died: None,
+                name: "f".into(),
+                file: "train.py".into(),
+                first_line: id as u32,
+                origin: code + 100,
+                unit: 1,
+                entered_at: 0,
+                lines: vec![(0, id as u32)],
+                lines_cut: false,
+            })));
+        }
+        sim.feed(&mut ledger);
+        Training {
+            sim,
+            ledger,
+            recorded: |id| (StackRef::Id(id), 0),
+        }
+    }
+
+    fn alloc(&mut self, stack: u64, size: u64) -> u64 {
+        (self.sim.stack, self.sim.sampling) = (self.recorded)(stack);
+        self.sim.time += MS / 10;
+        let addr = self.sim.alloc(0, 0, size);
+        self.sim.feed(&mut self.ledger);
+        addr
+    }
+
+    fn free(&mut self, addr: u64) {
+        self.sim.time += MS / 10;
+        self.sim.free(addr, false);
+        self.sim.feed(&mut self.ledger);
+    }
+
+    fn say(&mut self, body: Body) {
+        self.sim.emit(body);
+        self.sim.feed(&mut self.ledger);
+    }
+
+    /// Activations come and go, then the optimizer steps.
+    fn step(&mut self) {
+        self.step_at(STEP);
+    }
+
+    fn step_at(&mut self, line: u64) {
+        let blocks: Vec<u64> = (0..4).map(|n| self.alloc(OTHER, MIB + n * 4096)).collect();
+        for addr in blocks {
+            self.free(addr);
+        }
+        self.sim.time += 10 * MS;
+        (self.sim.stack, self.sim.sampling) = (self.recorded)(line);
+        self.say(Body::Mark(Box::new(Mark {
+            kind: MarkKind::Begin,
+            source: MarkSource::RecordFunction,
+            name: "Optimizer.step#SGD.step".into(),
+            ..Mark::default()
+        })));
+    }
+
+    fn steps(&self) -> StepsReport {
+        let query = StepQuery::default();
+        self.ledger.steps(P, as_of(self.sim.time), &query).unwrap()
+    }
+
+    /// Less is recorded of stacks from now on, or all again.
+    fn record(&mut self, reduced: bool, recorded: fn(u64) -> (StackRef, u8)) {
+        self.recorded = recorded;
+        self.say(Body::Coverage(CoverageNote {
+            code: "stacks_reduced".to_owned(),
+            text: if reduced { "fewer" } else { "" }.to_owned(),
+        }));
+    }
+
+    fn ask(&self, query: &LeakQuery) -> LeakReport {
+        self.ledger.leaks(P, as_of(self.sim.time), query).unwrap()
+    }
+
+    fn leaks(&self) -> LeakReport {
+        let report = self.ask(&LeakQuery::default());
+        for group in &report.groups {
+            assert!(group.growth_bytes <= group.live_bytes, "{group:#?}");
+            assert!(group.growth_count <= group.live_count, "{group:#?}");
+        }
+        report
+    }
+}
+
+fn line(group: &LeakGroup) -> Option<u32> {
+    group.line.as_ref().map(|frame| frame.line)
+}
+
+#[test]
+fn what_is_given_back_after_the_last_step_is_told_at_once() {
+    let mut training = Training::new();
+    let mut kept = Vec::new();
+    for _ in 0..150 {
+        kept.push(training.alloc(LEAK, 64 << 10));
+        training.step();
+    }
+    let grown = training.leaks();
+    assert_eq!(grown.growing_groups, 1);
+    assert!(grown.given_back.is_empty());
+    // No step comes any more; half of it goes, then the rest but for a few.
+    for addr in kept.drain(75..) {
+        training.free(addr);
+    }
+    let half = training.leaks();
+    assert_eq!(
+        (half.growing_groups, half.growing_bytes),
+        (0, 0),
+        "{half:#?}"
+    );
+    for addr in kept.drain(10..) {
+        training.free(addr);
+    }
+    let last = training.sim.time;
+    training.sim.time += 5 * SECOND;
+    let report = training.leaks();
+    assert_eq!(report.growing_groups, 0, "{report:#?}");
+    assert_eq!(report.given_back.len(), 1, "{report:#?}");
+    let back = &report.given_back[0];
+    // The last ones came after the last floor.
+    assert!(
+        (138..=140).contains(&(back.bytes / (64 << 10))),
+        "{back:#?}"
+    );
+    assert_eq!((back.size_bytes, back.last_ns), (64 << 10, last));
+    assert_eq!((back.first_step, back.step), (Some(1), Some(151)));
+    assert_eq!(
+        back.line.as_ref().map(|frame| frame.line),
+        Some(LEAK as u32)
+    );
+    let unused = training.sim.reserved(0) - training.sim.allocated(0);
+    assert_eq!(back.reserved_unused_bytes, Some(unused));
+    assert!(unused >= back.bytes);
+    // What came and went all the time was never a leak.
+    for addr in kept {
+        training.free(addr);
+    }
+    assert_eq!(training.leaks().given_back.len(), 1);
+}
+
+#[test]
+fn what_is_given_back_is_told_without_steps() {
+    let mut training = Training::new();
+    let mut kept = Vec::new();
+    for _ in 0..300 {
+        kept.push(training.alloc(LEAK, 64 << 10));
+        training.sim.time += 20 * MS;
+    }
+    assert_eq!(training.leaks().growing_groups, 1);
+    for addr in kept {
+        training.free(addr);
+    }
+    let report = training.leaks();
+    assert_eq!(report.growing_groups, 0, "{report:#?}");
+    assert_eq!(report.given_back.len(), 1, "{report:#?}");
+    assert_eq!(report.given_back[0].step, None);
+}
+
+#[test]
+fn sums_are_those_of_all_groups() {
+    let mut training = Training::new();
+    for _ in 0..150 {
+        for size in 1..=20u64 {
+            training.alloc(LEAK, size * 10_000);
+        }
+        training.step();
+    }
+    let all = training.leaks();
+    assert_eq!((all.growing_groups, all.omitted_groups), (20, 0));
+    let one = training.ask(&LeakQuery {
+        limit: 1,
+        ..LeakQuery::default()
+    });
+    assert_eq!(one.groups.len(), 1);
+    assert_eq!((one.growing_groups, one.omitted_groups), (20, 19));
+    assert_eq!(one.growing_bytes, all.growing_bytes);
+}
+
+#[test]
+fn what_is_too_young_is_told() {
+    let mut training = Training::new();
+    for step in 0..150 {
+        for size in 1..=20u64 {
+            training.alloc(LEAK, size * 10_000);
+        }
+        training.step();
+        let report = training.leaks();
+        if step == 90 {
+            let young = YoungGrowth {
+                groups: 20,
+                in_every_step: true,
+                steps: Some(89),
+                needed_steps: Some(100),
+            };
+            assert_eq!((report.young, report.growing_groups), (Some(young), 0));
+        }
+    }
+    let report = training.leaks();
+    assert_eq!((report.young, report.growing_groups), (None, 20));
+    // Who leaks nothing hears nothing of it.
+    let mut clean = Training::new();
+    for _ in 0..60 {
+        clean.step();
+    }
+    assert_eq!(clean.leaks().young, None);
+}
+
+#[test]
+fn bytes_of_a_stack_are_not_called_blocks() {
+    let mut training = Training::new();
+    let mut size = 4096;
+    let mut kept = training.alloc(LEAK, size);
+    for _ in 0..300 {
+        size += 4096;
+        let larger = training.alloc(LEAK, size);
+        training.free(kept);
+        kept = larger;
+        training.step();
+    }
+    let report = training.leaks();
+    assert_eq!(report.growing_groups, 1, "{report:#?}");
+    let reason = &report.groups[0].reason;
+    assert!(reason.contains("the floor rose by 1.2 MiB in "), "{reason}");
+    assert!(!reason.contains("blocks in"), "{reason}");
+}
+
+/// Half of the run with all stacks, then less for a time, then all again, of a leak that never pauses.
+fn reduced(recorded: fn(u64) -> (StackRef, u8), before: u64, during: u64, after: u64) {
+    const SIZE: u64 = 5 << 20;
+    let mut training = Training::new();
+    let mut live = 0;
+    let mut said = false;
+    for step in 0..before + during + after {
+        if step == before {
+            training.record(true, recorded);
+        }
+        if step == before + during {
+            training.record(false, |id| (StackRef::Id(id), 0));
+        }
+        training.alloc(LEAK, SIZE);
+        live += SIZE;
+        training.step();
+        let report = training.leaks();
+        let growing: Vec<&LeakGroup> = report
+            .groups
+            .iter()
+            .filter(|group| group.verdict == Verdict::Growing)
+            .collect();
+        let own = growing
+            .iter()
+            .find(|group| line(group) == Some(LEAK as u32));
+        if let Some(own) = own {
+            said = true;
+            assert!(own.first_step.unwrap() <= 2, "{step}: {own:#?}");
+            let rate = own.growth_bytes_per_step;
+            if let Some([low, middle, high]) = rate {
+                assert!(
+                    low <= SIZE as f64 && SIZE as f64 <= high,
+                    "{step}: {own:#?}"
+                );
+                assert!(
+                    (middle - SIZE as f64).abs() < 1.0,
+                    "{step}: {rate:?} {own:#?}"
+                );
+            }
+            // All of it but for what came in the last windows, whosever it is.
+            assert!(report.growing_bytes <= live, "{step}");
+            let missing = (live - report.growing_bytes) / SIZE;
+            assert!(missing <= 12, "{missing} at {step}: {growing:#?}");
+        }
+        assert!(
+            !said || own.is_some(),
+            "withdrawn at {step}: {:#?}",
+            report.groups
+        );
+        assert!(
+            step < 105 || said,
+            "not found at {step}: {:#?}",
+            report.groups
+        );
+        assert_eq!(
+            growing.iter().filter(|group| !group.beside).count(),
+            usize::from(said),
+            "{step}: {growing:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_leak_goes_on_while_no_stacks_are_taken() {
+    reduced(|_| (StackRef::NotTaken, 0), 150, 60, 200);
+}
+
+#[test]
+fn a_leak_goes_on_while_stacks_are_sampled() {
+    // Smaller than what one is taken for: none is; larger: each.
+    reduced(|_| (StackRef::NotSampled, 26), 150, 60, 200);
+    reduced(|id| (StackRef::Id(id), 20), 150, 60, 200);
+}
+
+#[test]
+fn a_young_leak_grows_up_while_no_stacks_are_taken() {
+    reduced(|_| (StackRef::NotTaken, 0), 90, 60, 100);
+}
+
+#[test]
+fn blocks_that_are_replaced_do_not_grow_while_no_stacks_are_taken() {
+    let mut training = Training::new();
+    let mut buffers: Vec<u64> = (0..200).map(|_| training.alloc(LEAK, 5 << 20)).collect();
+    for step in 0..500usize {
+        match step {
+            120 => training.record(true, |_| (StackRef::NotTaken, 0)),
+            200 => training.record(false, |id| (StackRef::Id(id), 0)),
+            _ => {}
+        }
+        let at = step % buffers.len();
+        let new = training.alloc(LEAK, 5 << 20);
+        training.free(std::mem::replace(&mut buffers[at], new));
+        training.step();
+        let report = training.leaks();
+        assert_eq!(report.growing_groups, 0, "{step}: {:#?}", report.groups);
+    }
+}
+
+#[test]
+fn a_leak_that_ends_while_no_stacks_are_taken_ends() {
+    let mut training = Training::new();
+    for step in 0..400 {
+        if step == 150 {
+            training.record(true, |_| (StackRef::NotTaken, 0));
+        }
+        if step < 170 {
+            training.alloc(LEAK, 5 << 20);
+        }
+        training.step();
+    }
+    let report = training.leaks();
+    assert_eq!(report.growing_groups, 0, "{:#?}", report.groups);
+}
+
+/// A warm-up and a main loop, each with an optimizer's line of its own: steps are the program's, and so is the rate.
+#[test]
+fn steps_of_two_loops_are_all_counted() {
+    const SIZE: u64 = 512 << 10;
+    let mut training = Training::new();
+    for step in 1..=530u64 {
+        training.alloc(LEAK, SIZE);
+        training.step_at(if step <= 127 { STEP } else { OTHER_STEP });
+        let count = training.steps().summary.count.unwrap();
+        // One step of two lines may have two optimizers: that there are none is known with the next.
+        assert!((step - 1..=step).contains(&count), "{count} of {step}");
+        assert!(count == step || step == 128, "{count} of {step}");
+        let report = training.leaks();
+        let own = report.groups.iter().find(|g| line(g) == Some(LEAK as u32));
+        if let Some([low, middle, high]) = own.and_then(|own| own.growth_bytes_per_step) {
+            assert!((middle - SIZE as f64).abs() < 1.0, "{middle} at {step}");
+            assert!(low <= SIZE as f64 && SIZE as f64 <= high, "{low} {high}");
+        }
+    }
+    let report = training.steps();
+    assert_eq!(
+        report.summary.evidence,
+        "403 calls of Optimizer.step#SGD.step at train.py:61, 127 of Optimizer.step#SGD.step at train.py:60"
+    );
+    let numbers: Vec<u64> = report.rows.iter().map(|row| row.step).collect();
+    assert_eq!(numbers, (1..=530).collect::<Vec<u64>>());
+    let own = &training.leaks().groups[0];
+    assert_eq!(own.first_step, Some(1).or(own.first_step));
+}
+
+/// Two optimizers in one step, and no stacks for a time to tell their lines apart.
+#[test]
+fn steps_are_counted_while_no_stacks_are_taken() {
+    let mut training = Training::new();
+    for step in 1..=300u64 {
+        match step {
+            101 => training.record(true, |_| (StackRef::NotTaken, 0)),
+            201 => training.record(false, |id| (StackRef::Id(id), 0)),
+            _ => {}
+        }
+        training.step_at(STEP);
+        training.step_at(OTHER_STEP);
+        let count = training.steps().summary.count.unwrap();
+        assert!(count.abs_diff(step) <= 2, "{count} of {step}");
+    }
+}

@@ -1,0 +1,248 @@
+"""Compares what memscope says of a moment with what PyTorch said of itself then. `xtask/conformance/compare.py` compares
+segments, blocks, entries of the trace and frames; here is said which of them a level promises, and the statistics are compared.
+
+    judge.py        each line on standard input is a JSON object, answered with one line of JSON
+    judge.py --self-test
+                    shows that it finds what it is to find
+
+A question has
+    own         the file that `player.py` wrote
+    exported    the file of `memscope-ctl snapshot --format memory-viz`
+    level       trace, blocks, segments, read
+    moment      live, past, recorded
+    stacks      whether Python's frames are promised
+    lossy       whether records may have been lost, so that the answer may say that it does not know
+    stats       the answer of `memscope-ctl --json stats`, where it was asked
+    told        PyTorch's statistics at that moment (`devices` of `player.py`)
+    plant       whether a number of what memscope says is changed first: a judgement that is worth something finds it
+
+and the answer has counts of what was compared, `differing` by key, the first `differences` in full, `coverage`, and
+`verdict`: equal, differs, or unknown, where memscope says itself that it does not know.
+"""
+
+import copy
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "conformance"))
+
+import compare  # noqa: E402: beside us in another folder
+
+# Codes that take back that every block is known.
+NOT_KNOWN = {
+    "attached_late", "baseline_not_read", "inexact_after_loss", "reading_contradicted", "reading_failed",
+    "reading_incomplete", "reading_too_old", "rounded_size_unknown",
+}
+# Codes that say that the trace begins later than the attach.
+TRACE_BEGINS_LATE = {"journal_begins_late", "trace_begins_late"}
+# Of the statistics, what is compared at which level. At level read nothing is seen between two readings, so the largest
+# values are not known; at level blocks requested sizes are not.
+STATISTICS = {
+    "trace": ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "requested_bytes", "live_blocks", "segments"),
+    "blocks": ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "live_blocks"),
+    "read": ("allocated_bytes", "reserved_bytes", "requested_bytes", "live_blocks", "segments"),
+    "segments": (),
+}
+
+
+class Scoped(compare.Comparison):
+    """A comparison of what a level promises."""
+
+    def __init__(self, question):
+        super().__init__()
+        self.level = question["level"]
+        self.moment = question["moment"]
+        self.lossy = question["lossy"]
+        self.wants_stacks = question["stacks"]
+        self.counts["statistics"] = 0
+
+    def snapshots(self, own, exported, marks):
+        about = exported.get("memscope", {})
+        lost = bool(about.get("lost_records"))
+        codes = set(compare.coverage(exported))
+        self.stacks = self.wants_stacks and compare.NO_STACKS not in codes
+        for device, trace in enumerate(own["device_traces"]):
+            mark = marks[device] if device < len(marks) else 0
+            self.since[device] = {entry["addr"] for entry in trace[mark:] if entry["action"] == "alloc"}
+        if lost:
+            # Whose stack was lost has none.
+            self.stacks = False
+            if not self.lossy:
+                self.differs("memscope", "lost_records", 0, about["lost_records"])
+        if self.level == "segments":
+            return
+        if self.level == "blocks" and self.moment != "live":
+            self.handed_out(own["segments"], exported.get("segments", []))
+            return
+        self.record("allocator_settings", "allocator_settings", own["allocator_settings"],
+                    exported.get("allocator_settings", {}))
+        self.segments(own["segments"], exported.get("segments", []))
+        if self.level != "read" and not lost:
+            late = bool(about.get("trace_dropped")) or bool(codes & TRACE_BEGINS_LATE)
+            self.traces(own["device_traces"], exported.get("device_traces", []), marks, late)
+
+    def traces(self, own, exported, marks, late):
+        pairs = self.lists("snapshot", "device_traces", own, exported)
+        for device, (ours, theirs) in enumerate(pairs):
+            ours = ours[marks[device] if device < len(marks) else 0:]
+            if late and len(theirs) < len(ours):
+                # It says that its beginning is gone: what is left must be the end of PyTorch's.
+                ours = ours[len(ours) - len(theirs):]
+            (self.outline if self.level == "blocks" else self.trace)(device, ours, theirs)
+        for offset in (min(self.offsets, default=0), max(self.offsets, default=0)):
+            if abs(offset) > compare.MOST_OFFSET_US:
+                self.differs("trace", "offset of time_us", f"within {compare.MOST_OFFSET_US} µs", offset)
+
+    def handed_out(self, own, exported):
+        """Which blocks the program holds, with their rounded sizes: of an earlier moment level blocks knows no more."""
+        def held(segments):
+            return {
+                (segment["device"], block["address"]): block["size"]
+                for segment in segments for block in segment["blocks"] if block["state"] == "active_allocated"
+            }
+
+        ours, theirs = held(own), held(exported)
+        for place in sorted(ours.keys() | theirs.keys()):
+            self.counts["blocks"] += 1
+            self.value(f"device {place[0]}, block at {place[1]:#x}", "block held", ours.get(place), theirs.get(place))
+
+    def statistics(self, told, stats):
+        found = {device.get("device"): device for device in stats.get("devices", [])}
+        for own in told:
+            device = own["device"]
+            if device not in found and own["reserved_bytes"] == 0:
+                continue
+            for key in STATISTICS[self.level]:
+                self.counts["statistics"] += 1
+                theirs = found.get(device, {}).get(key)
+                if theirs is None and key not in ("allocated_bytes", "reserved_bytes"):
+                    continue
+                self.value(f"statistics of device {device}", f"statistics {key}", own[key], theirs)
+
+
+def codes_of(stats):
+    return [note["code"] for note in stats.get("coverage", [])]
+
+
+def plant(exported):
+    """Another size of what it says last."""
+    for segment in exported["segments"][-1:]:
+        segment["blocks"][-1]["size"] += 512
+
+
+def judge(question, own, exported):
+    if question.get("plant"):
+        plant(exported)
+    scoped = Scoped(question)
+    if exported is not None:
+        scoped.snapshots(own["snapshot"], exported, own["marks"])
+    codes = set(compare.coverage(exported or {}))
+    stats = question.get("stats")
+    if stats:
+        codes |= set(codes_of(stats))
+        scoped.statistics(question["told"], stats)
+    verdict = "equal" if not scoped.differing else "differs"
+    if scoped.lossy and scoped.differing and codes & NOT_KNOWN:
+        verdict = "unknown"
+    return {
+        **scoped.counts, "differing": scoped.differing, "differences": scoped.told, "coverage": sorted(codes),
+        "verdict": verdict,
+    }
+
+
+def self_test():
+    frames = [{"filename": "a.py", "line": 3, "name": "f"}]
+    entry = {"action": "alloc", "addr": 4096, "size": 100, "stream": 0, "time_us": 7, "pool_id": (0, 0), "frames": frames}
+    block = {"address": 4096, "size": 512, "requested_size": 100, "state": "active_allocated", "frames": frames}
+    segment = {
+        "device": 0, "address": 4096, "total_size": 2 << 20, "allocated_size": 512, "active_size": 512,
+        "requested_size": 100, "stream": 0, "segment_type": "small", "segment_pool_id": (0, 0), "is_expandable": False,
+        "frames": [], "blocks": [block],
+    }
+    before = {**entry, "addr": 8192}
+    own = {"marks": [1], "snapshot": {
+        "segments": [segment], "device_traces": [[before, entry, {**entry, "action": "free_requested", "addr": 12288}]],
+        "allocator_settings": {"max_split_size": -1},
+    }}
+    about = {"lost_records": 0, "trace_dropped": 0, "coverage": []}
+    good = copy.deepcopy({**own["snapshot"], "memscope": about})
+    del good["device_traces"][0][0]
+    plain = {"level": "trace", "moment": "live", "stacks": True, "lossy": False}
+
+    def verdict(change=lambda exported: None, **more):
+        exported = copy.deepcopy(good)
+        change(exported)
+        return judge({**plain, **more}, own, exported)
+
+    def size(exported):
+        exported["segments"][0]["blocks"][0]["size"] = 1024
+
+    def requested(exported):
+        exported["segments"][0]["blocks"][0]["requested_size"] = 512
+
+    def shorter(exported):
+        del exported["device_traces"][0][0]
+
+    def late(exported):
+        shorter(exported)
+        exported["memscope"]["coverage"] = [{"code": "journal_begins_late"}]
+
+    def lost(exported):
+        shorter(exported)
+        exported["memscope"]["lost_records"] = 3
+
+    def lost_and_wrong(exported):
+        lost(exported)
+        size(exported)
+
+    def lost_and_said(exported):
+        lost_and_wrong(exported)
+        exported["memscope"]["coverage"] = [{"code": "inexact_after_loss"}]
+
+    def frame(exported):
+        exported["device_traces"][0][0]["frames"][0]["line"] = 4
+
+    equal = verdict()
+    assert equal["verdict"] == "equal" and (equal["blocks"], equal["entries"], equal["stacks"]) == (1, 2, 2), equal
+    for change in (size, requested, shorter, lost, frame):
+        assert verdict(change)["verdict"] == "differs", change
+    for level in ("read", "trace"):
+        assert verdict(size, level=level, moment="past")["differing"], level
+    assert not verdict(frame, stacks=False)["differing"]
+    assert not verdict(shorter, level="read")["differing"]
+    assert not verdict(requested, level="blocks", moment="past")["differing"]
+    assert verdict(size, level="blocks", moment="past")["differing"] == {"block held": 1}
+    assert verdict(lambda exported: exported["segments"].clear(), level="blocks", moment="past")["differing"]
+    # A trace that says that its beginning is gone is compared as far as it goes.
+    assert not verdict(late)["differing"] and verdict(late)["entries"] == 1
+    # After a loss the state must be right, or be said not to be.
+    assert not verdict(lost, lossy=True)["differing"]
+    assert verdict(lost_and_wrong, lossy=True)["verdict"] == "differs"
+    assert verdict(lost_and_said, lossy=True)["verdict"] == "unknown"
+    assert verdict(lost_and_said)["verdict"] == "differs"
+    assert verdict(plant=True)["differing"]
+    told = [{"device": 0, **{key: 5 for key in STATISTICS["trace"]}}, {"device": 1, "reserved_bytes": 0}]
+    stats = {"devices": [{"device": 0, **{key: 5 for key in STATISTICS["trace"]}}]}
+    assert verdict(told=told, stats=stats)["statistics"] == len(STATISTICS["trace"])
+    for key in STATISTICS["trace"]:
+        wrong = copy.deepcopy(stats)
+        wrong["devices"][0][key] = 6
+        assert verdict(told=told, stats=wrong)["differing"] == {f"statistics {key}": 1}
+    assert verdict(told=told, stats={"devices": []})["verdict"] == "differs"
+    print("judge.py: ok")
+
+
+def main():
+    for line in sys.stdin:
+        question = json.loads(line)
+        exported = question.get("exported")
+        answer = judge(question, compare.load(question["own"]), exported and compare.load(exported))
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--self-test"]:
+        self_test()
+    else:
+        main()

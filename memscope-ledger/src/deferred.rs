@@ -5,6 +5,7 @@
 
 use crate::event::{PoolReport, PoolTrace, TraceAction};
 use crate::fast_hash::FastMap;
+use crate::stacks::StackIndex;
 use std::collections::VecDeque;
 
 /// Entries held for one allocator object.
@@ -17,6 +18,7 @@ const OBJECTS: usize = 256;
 pub(crate) struct Held {
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
+    pub(crate) stack: StackIndex,
     pub(crate) trace: PoolTrace,
 }
 

@@ -56,6 +56,9 @@ class Scoped(compare.Comparison):
         self.lossy = question["lossy"]
         self.wants_stacks = question["stacks"]
         self.counts["statistics"] = 0
+        # By device, what was asked for by those that the program holds.
+        self.requested = {}
+        self.listed = {}
 
     def snapshots(self, own, exported, marks):
         about = exported.get("memscope", {})
@@ -65,11 +68,23 @@ class Scoped(compare.Comparison):
         for device, trace in enumerate(own["device_traces"]):
             mark = marks[device] if device < len(marks) else 0
             self.since[device] = {entry["addr"] for entry in trace[mark:] if entry["action"] == "alloc"}
+        if self.level == "blocks":
+            # Their free looked done: that they are still there is read, and a reading has no stacks.
+            for segment in own["segments"]:
+                pending = {b["address"] for b in segment["blocks"] if b["state"] == "active_awaiting_free"}
+                self.since[segment["device"]] = self.since.get(segment["device"], set()) - pending
         if lost:
             # Whose stack was lost has none.
             self.stacks = False
             if not self.lossy:
                 self.differs("memscope", "lost_records", 0, about["lost_records"])
+        for segment in own["segments"]:
+            # PyTorch's own counter has what is freed and pending as well.
+            held = [block["requested_size"] for block in segment["blocks"] if block["state"] == "active_allocated"]
+            device = segment["device"]
+            self.requested[device] = self.requested.get(device, 0) + sum(held)
+            # Nor does its own number of segments count those that expand as its snapshot lists them.
+            self.listed[device] = self.listed.get(device, 0) + 1
         if self.level == "segments":
             return
         if self.level == "blocks" and self.moment != "live":
@@ -109,11 +124,19 @@ class Scoped(compare.Comparison):
 
     def statistics(self, told, stats):
         found = {device.get("device"): device for device in stats.get("devices", [])}
+        # What it says itself not to know: of the segments it gives those that it knows, and of a loss what went by in it.
+        codes = codes_of(stats)
+        left_out = {"segments"} if "segments_unknown" in codes else set()
+        if self.lossy and "records_lost" in codes:
+            left_out |= {"peak_allocated_bytes", "peak_reserved_bytes"}
         for own in told:
             device = own["device"]
+            own = {**own, "requested_bytes": self.requested.get(device, 0), "segments": self.listed.get(device, 0)}
             if device not in found and own["reserved_bytes"] == 0:
                 continue
             for key in STATISTICS[self.level]:
+                if key in left_out:
+                    continue
                 self.counts["statistics"] += 1
                 theirs = found.get(device, {}).get(key)
                 if theirs is None and key not in ("allocated_bytes", "reserved_bytes"):
@@ -216,14 +239,25 @@ def self_test():
     assert verdict(lambda exported: exported["segments"].clear(), level="blocks", moment="past")["differing"]
     # A trace that says that its beginning is gone is compared as far as it goes.
     assert not verdict(late)["differing"] and verdict(late)["entries"] == 1
+    # At level blocks a pending free has lost its stack.
+    def pending(exported):
+        exported["segments"][0]["blocks"][0]["frames"] = []
+
+    assert verdict(pending, level="blocks")["differing"] == {"block frames": 1}
+    own["snapshot"]["segments"][0]["blocks"][0]["state"] = "active_awaiting_free"
+    good["segments"][0]["blocks"][0]["state"] = "active_awaiting_free"
+    assert not verdict(pending, level="blocks")["differing"] and verdict(pending)["differing"]
+    own["snapshot"]["segments"][0]["blocks"][0]["state"] = "active_allocated"
+    good["segments"][0]["blocks"][0]["state"] = "active_allocated"
     # After a loss the state must be right, or be said not to be.
     assert not verdict(lost, lossy=True)["differing"]
     assert verdict(lost_and_wrong, lossy=True)["verdict"] == "differs"
     assert verdict(lost_and_said, lossy=True)["verdict"] == "unknown"
     assert verdict(lost_and_said)["verdict"] == "differs"
     assert verdict(plant=True)["differing"]
-    told = [{"device": 0, **{key: 5 for key in STATISTICS["trace"]}}, {"device": 1, "reserved_bytes": 0}]
-    stats = {"devices": [{"device": 0, **{key: 5 for key in STATISTICS["trace"]}}]}
+    numbers = {**{key: 5 for key in STATISTICS["trace"]}, "requested_bytes": 100, "segments": 1}
+    told = [{"device": 0, **numbers}, {"device": 1, "reserved_bytes": 0}]
+    stats = {"devices": [{"device": 0, **numbers}]}
     assert verdict(told=told, stats=stats)["statistics"] == len(STATISTICS["trace"])
     for key in STATISTICS["trace"]:
         wrong = copy.deepcopy(stats)

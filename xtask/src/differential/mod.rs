@@ -220,7 +220,10 @@ impl Run<'_> {
     fn kept(&self, program: &Program, judgement: &Judgement) -> String {
         let mut bench = None;
         let mut last = judgement.clone();
-        let mut fails = |candidate: &Program| {
+        let mut fails = |candidate: &Program, fresh: bool| {
+            if fresh {
+                bench = None;
+            }
             let found = alone(&self.setting, &mut bench, candidate);
             let same = found.fails_as(judgement);
             if same {
@@ -230,8 +233,12 @@ impl Run<'_> {
         };
         let (smallest, how) = if self.options.tries == 0 {
             (program.clone(), "as it was made".to_owned())
-        } else if fails(program) {
-            let smallest = shrink::shrink(program, self.options.tries, &mut fails);
+        } else if fails(program, true) {
+            // Some fail only as the first one of a process: then each try has one of its own.
+            let fresh = !fails(program, false);
+            let smallest = shrink::shrink(program, self.options.tries, |candidate| {
+                fails(candidate, fresh)
+            });
             let how = format!(
                 "{} of {} elements are left",
                 smallest.elements.len(),
@@ -239,10 +246,8 @@ impl Run<'_> {
             );
             (smallest, how)
         } else {
-            (
-                program.clone(),
-                "by itself it passes: it fails after those before it, or sometimes".to_owned(),
-            )
+            let how = "by itself it passes: it fails after those before it, or sometimes";
+            (program.clone(), how.to_owned())
         };
         let file = self
             .keep

@@ -139,7 +139,8 @@ class Scoped(compare.Comparison):
                     continue
                 self.counts["statistics"] += 1
                 theirs = found.get(device, {}).get(key)
-                if theirs is None and key not in ("allocated_bytes", "reserved_bytes"):
+                # Of an allocator that holds nothing there may be nothing to read.
+                if theirs is None and (key not in ("allocated_bytes", "reserved_bytes") or own["reserved_bytes"] == 0):
                     continue
                 self.value(f"statistics of device {device}", f"statistics {key}", own[key], theirs)
 

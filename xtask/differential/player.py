@@ -99,8 +99,9 @@ class Worker:
 
 
 def out_of_memory(error):
+    """Also what becomes of a request that no address space has room for, with segments that expand."""
     said = str(error)
-    return "out of memory" in said or "Allocation on device" in said
+    return any(words in said for words in ("out of memory", "Allocation on device", "invalid argument"))
 
 
 def take(size, device):

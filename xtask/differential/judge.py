@@ -46,6 +46,27 @@ STATISTICS = {
 }
 
 
+# Chunks of segments that expand are mapped in multiples of this.
+PAGE = 2 << 20
+
+
+def taken(trace):
+    """Bytes that PyTorch took from the driver in this part of its trace and has not given back."""
+    segments, pages = {}, set()
+    for entry in trace:
+        address, size = entry.get("addr", 0), entry["size"]
+        covered = range(address // PAGE, (address + size) // PAGE)
+        if entry["action"] == "segment_alloc":
+            segments[address] = size
+        elif entry["action"] == "segment_free":
+            segments.pop(address, None)
+        elif entry["action"] == "segment_map":
+            pages.update(covered)
+        elif entry["action"] == "segment_unmap":
+            pages.difference_update(covered)
+    return sum(segments.values()) + len(pages) * PAGE
+
+
 class Scoped(compare.Comparison):
     """A comparison of what a level promises."""
 
@@ -59,6 +80,8 @@ class Scoped(compare.Comparison):
         # By device, what was asked for by those that the program holds.
         self.requested = {}
         self.listed = {}
+        # By device, what was taken from the driver since the attach and is still there.
+        self.taken = {}
 
     def snapshots(self, own, exported, marks):
         about = exported.get("memscope", {})
@@ -86,6 +109,8 @@ class Scoped(compare.Comparison):
             # Nor does its own number of segments count those that expand as its snapshot lists them.
             self.listed[device] = self.listed.get(device, 0) + 1
         if self.level == "segments":
+            for device, trace in enumerate(own["device_traces"]):
+                self.taken[device] = taken(trace[marks[device] if device < len(marks) else 0:])
             return
         if self.level == "blocks" and self.moment != "live":
             self.handed_out(own["segments"], exported.get("segments", []))
@@ -143,6 +168,10 @@ class Scoped(compare.Comparison):
                 if theirs is None and (key not in ("allocated_bytes", "reserved_bytes") or own["reserved_bytes"] == 0):
                     continue
                 self.value(f"statistics of device {device}", f"statistics {key}", own[key], theirs)
+            if self.level == "segments" and not (self.lossy and "records_lost" in codes):
+                self.counts["statistics"] += 1
+                driver = found.get(device, {}).get("driver", {}).get("bytes", 0)
+                self.value(f"statistics of device {device}", "statistics driver bytes", self.taken.get(device, 0), driver)
 
 
 def codes_of(stats):
@@ -264,6 +293,12 @@ def self_test():
         wrong = copy.deepcopy(stats)
         wrong["devices"][0][key] = 6
         assert verdict(told=told, stats=wrong)["differing"] == {f"statistics {key}": 1}
+    steps = [("segment_alloc", 5, 100), ("segment_alloc", 9, 50), ("segment_free", 5, 100), ("segment_free", 7, 30),
+             ("segment_map", 10 * PAGE, 4 * PAGE), ("segment_unmap", 11 * PAGE, PAGE), ("segment_unmap", 20 * PAGE, PAGE)]
+    assert taken([{"action": action, "addr": at, "size": size} for action, at, size in steps]) == 50 + 3 * PAGE
+    for driver, wrong in ((0, False), (7, True)):
+        seen = {"devices": [{"device": 0, "driver": {"bytes": driver}}]}
+        assert bool(verdict(level="segments", told=told, stats=seen)["differing"]) == wrong
     assert verdict(told=told, stats={"devices": []})["verdict"] == "differs"
     print("judge.py: ok")
 

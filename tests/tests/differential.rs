@@ -32,14 +32,14 @@ fn some_seeds_are_equal() {
     let (output, said, errors) = xtask(&[
         "differential",
         "--seeds",
-        "2..6",
+        "2..4",
         "--seeds",
-        "12..14",
+        "52..55",
         "--tries",
         "0",
     ]);
     assert!(output.status.success(), "{said}\n{errors}");
-    assert!(said.ends_with("\n8 passed, 0 failed\n"), "{said}");
+    assert!(said.ends_with("\n7 passed, 0 failed\n"), "{said}");
     assert!(said.contains("keys that differ: none"), "{said}");
     let sums = sums(&said);
     for (name, least) in [

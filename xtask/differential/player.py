@@ -7,8 +7,8 @@ Each line on standard input is a JSON object with an `order`; each is answered w
 
     begin    forgets PyTorch's recorded history and begins a new one.
     mark     an observer is attached: what the recorder writes from here on, the observer sees as well. Peaks begin anew.
-    play     `elements`, one after the other. Gives `refused`: how many allocations ran out of memory, and `lacking`: what
-             this PyTorch does not have, so that those elements did nothing.
+    play     `elements`, one after the other. Gives `refused`: how many allocations ran out of memory, `lacking`: what
+             this PyTorch does not have, so that those elements did nothing, and `reserved_bytes`: what it holds then.
     moment   writes PyTorch's own snapshot to `file`; gives `unix_ns`, a time at which the process was as the file says,
              and `devices`, PyTorch's own statistics.
     end      gives up all that the program made.
@@ -379,7 +379,8 @@ def play_all(elements, **_):
     before = state.refused
     for what in elements:
         play(what)
-    return {"refused": state.refused - before, "lacking": sorted(state.lacking)}
+    reserved = sum(torch.cuda.memory_reserved(device) for device in range(torch.cuda.device_count()))
+    return {"refused": state.refused - before, "lacking": sorted(state.lacking), "reserved_bytes": reserved}
 
 
 def moment(file, **_):

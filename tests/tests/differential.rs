@@ -43,8 +43,8 @@ fn some_seeds_are_equal() {
     assert!(said.contains("keys that differ: none"), "{said}");
     let sums = sums(&said);
     for (name, least) in [
-        ("live", 10),
-        ("past", 10),
+        ("live", 8),
+        ("past", 8),
         ("recorded", 8),
         ("segments", 50),
         ("blocks", 200),

@@ -73,10 +73,7 @@ mod tests {
                 needs(candidate, &wanted)
             });
             assert!(needs(&smallest, &wanted));
-            let names = smallest
-                .elements
-                .iter()
-                .map(|element| Program::does(element));
+            let names = smallest.elements.iter().map(Program::does);
             assert_eq!(names.filter(|does| *does == "attach").count(), 1);
             let different: std::collections::BTreeSet<String> =
                 wanted.iter().map(ToString::to_string).collect();

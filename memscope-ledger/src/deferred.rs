@@ -5,6 +5,7 @@
 
 use crate::event::{PoolReport, PoolTrace, TraceAction};
 use crate::fast_hash::FastMap;
+use crate::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -18,6 +19,7 @@ const OBJECTS: usize = 256;
 pub(crate) struct Held {
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
+    pub(crate) stack: StackIndex,
     pub(crate) trace: PoolTrace,
 }
 

@@ -34,6 +34,7 @@ impl Pool {
         self.deferred.hold(Held {
             time_ns: scene.time_ns,
             tid: scene.tid,
+            stack: scene.stack,
             trace: *trace,
         });
         let of_segment = matches!(
@@ -53,14 +54,16 @@ impl Pool {
         allocator: u64,
         device: i32,
     ) {
-        let (time_ns, tid) = (scene.time_ns, scene.tid);
+        let (time_ns, tid, stack) = (scene.time_ns, scene.tid, scene.stack);
         for held in self.deferred.learn(allocator, device) {
             scene.time_ns = held.time_ns;
             scene.tid = held.tid;
+            scene.stack = held.stack;
             self.trace_on(scene, driver, device, &held.trace);
         }
         scene.time_ns = time_ns;
         scene.tid = tid;
+        scene.stack = stack;
     }
 
     fn trace_on(

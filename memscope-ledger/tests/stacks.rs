@@ -474,3 +474,46 @@ fn identities_that_were_given_up_are_forgotten() {
     }
     assert_eq!(ledger.frames(P, StackRef::Id(1_000_000)), []);
 }
+
+/// PyTorch 2.1 does not tell the device of an entry, and no version tells it of a snapshot's: they wait until another entry
+/// tells whose allocator it is. They keep the stack that they came with.
+#[test]
+fn what_waits_for_its_device_keeps_its_own_stack() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    for (id, code, name) in [(1, 0x1000, "first"), (2, 0x2000, "second")] {
+        say(&mut ledger, seen(id, &[(code, code + 100)]));
+        say(&mut ledger, named(code, name, None));
+    }
+    let mut trace = |stack, action, device, addr| {
+        let body = Body::Trace(PoolTrace {
+            action,
+            allocator: 0x7000,
+            device,
+            addr,
+            size: 512,
+            stream: 0,
+            block_size: Some(512),
+            total_allocated: None,
+            total_reserved: None,
+            pool: Some((0, 0)),
+        });
+        ledger.apply(&Event {
+            stack,
+            ..event(P, SECOND, body)
+        });
+    };
+    trace(StackRef::NotTaken, TraceAction::Snapshot, Some(0), 0);
+    trace(StackRef::Id(1), TraceAction::Alloc, None, 0x10_0000);
+    trace(StackRef::Id(2), TraceAction::Alloc, Some(0), 0x20_0000);
+    let report = ledger.snapshot(P, as_of(SECOND)).unwrap();
+    let titles: Vec<String> = report
+        .trace
+        .iter()
+        .map(|entry| title(&report.stacks[entry.stack as usize]))
+        .collect();
+    assert_eq!(titles, ["[not_taken]", "first:10", "second:10"]);
+    let sums = reported(&ledger);
+    let live = |name: &str| sums.get(&(0, name.to_owned())).map(|sums| sums[0]);
+    assert_eq!(live("first:10"), Some((1, 512)), "{sums:?}");
+    assert_eq!(live("second:10"), Some((1, 512)), "{sums:?}");
+}

@@ -25,6 +25,7 @@ mod sim;
 mod simlog;
 mod torch;
 mod wait;
+mod xtask;
 
 pub use bpf::{Kind as BpfKind, Objects, entries as bpf_entries, exists as bpf_exists};
 pub use build::{Library, executable, library, strip};
@@ -42,6 +43,7 @@ pub use sim::{Device, Sim, sim, sim_of};
 pub use simlog::{Held, SimLog};
 pub use torch::{Torch, assert_totals, claims_to_know, compared};
 pub use wait::{LONG, SHORT, eventually, until};
+pub use xtask::xtask;
 
 pub use serde_json::{Value, json};
 pub use tempfile::TempDir;

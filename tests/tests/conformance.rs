@@ -5,29 +5,11 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use memscope_tests::{need_root, scratch, sim, tool};
+use memscope_tests::{need_root, scratch, sim, xtask};
 
-/// Runs the task with the programs that these tests use.
+/// Runs the task.
 fn conformance(words: &[&str]) -> (Output, String, String) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let programs = tool("memscoped");
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command
-        .current_dir(root)
-        .args(["xtask", "conformance"])
-        .args(words)
-        .env("MEMSCOPE_BIN_DIR", programs.parent().unwrap());
-    // Those of this test's own build would make cargo build again.
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG") || text.starts_with("CARGO_MANIFEST") {
-            command.env_remove(&name);
-        }
-    }
-    let output = command.output().expect("cargo starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (said, errors) = (text(&output.stdout), text(&output.stderr));
-    (output, said, errors)
+    xtask(&[&["conformance"], words].concat())
 }
 
 /// It passes with exactly so many comparisons, none of them empty.

@@ -105,14 +105,9 @@ impl Daemon {
             .arg(&socket)
             .arg("--state-dir")
             .arg(folder.join("state"))
-            .args([
-                "--journal-mib",
-                "64",
-                "--log",
-                "warn",
-                "--stack-budget",
-                "off",
-            ])
+            .args(["--log", "warn", "--stack-budget", "off"])
+            // What is said twice is refused.
+            .args((!arguments.contains(&"--journal-mib")).then_some("--journal-mib=64"))
             .args(arguments)
             .stdin(Stdio::null())
             .spawn()
@@ -136,6 +131,15 @@ impl Daemon {
     /// Process id.
     pub fn pid(&self) -> u32 {
         self.running.0.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        // SAFETY: signals a child that has not been waited for, so its pid is still its own.
+        if unsafe { libc::kill(self.running.0.id() as i32, signal) } != 0 {
+            return Err(std::io::Error::last_os_error()).context("memscoped cannot be signalled");
+        }
+        Ok(())
     }
 
     /// The client, with the words of a question.
@@ -167,8 +171,10 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // SAFETY: signals a child that has not been waited for.
-        unsafe { libc::kill(self.running.0.id() as i32, libc::SIGTERM) };
+        for signal in [libc::SIGTERM, libc::SIGCONT] {
+            // SAFETY: signals a child that has not been waited for.
+            unsafe { libc::kill(self.running.0.id() as i32, signal) };
+        }
         let _ = self.running.0.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }

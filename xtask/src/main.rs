@@ -10,6 +10,7 @@ mod bench_read;
 mod bench_stacks;
 mod conformance;
 mod demo;
+mod differential;
 mod ebpf;
 mod elf;
 mod headers;
@@ -61,6 +62,8 @@ enum Task {
     Test(test::Options),
     /// Compare with PyTorch's own numbers, over versions of PyTorch
     Conformance(conformance::Options),
+    /// Compare with PyTorch's own numbers on random programs
+    Differential(differential::Options),
     /// Compare with what CPython of several releases says of itself
     Pythons(pythons::Options),
     /// Open exports in the viewers they are made for
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Conformance(options) => conformance::run(&options),
+        Task::Differential(options) => differential::run(&options),
         Task::Pythons(options) => pythons::run(&options),
         Task::Viewers(options) => viewers::run(&options),
         Task::Verdicts(options) => verdicts::run(&options),

@@ -8,7 +8,7 @@
 mod answer;
 mod driver;
 mod judge;
-mod seeds;
+pub mod seeds;
 mod session;
 mod table;
 mod truth;

@@ -37,6 +37,11 @@ impl FromStr for Seeds {
 }
 
 impl Seeds {
+    /// First and last.
+    pub fn ends(self) -> (u64, u64) {
+        (self.first, self.last)
+    }
+
     /// Writes the scripts into a folder and reads what they say of themselves.
     pub fn scripts(&self, installation: &Path, folder: &Path) -> Result<Vec<Workload>> {
         (self.first..=self.last)

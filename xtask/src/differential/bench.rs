@@ -1,0 +1,364 @@
+//! What programs are played with: a daemon, a process and a judge, for several programs one after the other.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::judgement::{Judgement, Moment, When};
+use super::partner::Partner;
+use super::program::Program;
+use crate::live::{Daemon, Ended, tied};
+use crate::process;
+
+/// How long what was there, or what a loss left open, may take to be read.
+const READING: Duration = Duration::from_secs(30);
+/// How long a replay may take to answer.
+const REPLAYING: Duration = Duration::from_secs(60);
+/// Time between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Exit code of memscope-ctl for a moment that cannot be asked.
+const REFUSED: i32 = 2;
+
+/// What all programs have in common.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The environment that has PyTorch.
+    pub installation: PathBuf,
+    /// The folder of memscope's programs.
+    pub programs: PathBuf,
+    /// Change a number in each export before it is compared: shows that it is found.
+    pub plant: bool,
+}
+
+/// See the module.
+pub struct Bench {
+    setting: Setting,
+    daemon: Daemon,
+    player: Partner,
+    judge: Partner,
+    /// What is said of moments, of all programs that were played.
+    moments: Vec<Moment>,
+    folder: TempDir,
+    settings: Option<String>,
+}
+
+/// What is asked: of a running daemon, or of one that replays.
+type Asking<'a> = &'a dyn Fn(&[&str]) -> Result<std::process::Output>;
+
+impl Bench {
+    /// Starts all three, as the program wants them.
+    pub fn start(setting: &Setting, program: &Program) -> Result<Bench> {
+        let folder = tempfile::Builder::new()
+            .prefix("memscope-differential-")
+            .tempdir()
+            .context("cannot make a temporary folder")?;
+        let arguments: Vec<&str> = program
+            .daemon
+            .arguments
+            .iter()
+            .map(String::as_str)
+            .collect();
+        let daemon = Daemon::launch(&setting.programs, &arguments)?;
+        let script = |name: &str| process::root().join("xtask/differential").join(name);
+        let python = setting.installation.join("bin/python");
+        let mut command = Command::new(&python);
+        command
+            .arg(script("player.py"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .envs(program.environment.variables(&setting.installation)?);
+        let player = Partner::start("player", &mut command, folder.path())?;
+        let mut command = Command::new(&python);
+        command.arg("-B").arg(script("judge.py"));
+        let judge = Partner::start("judge", &mut command, folder.path())?;
+        player.hear()?;
+        Ok(Bench {
+            setting: setting.clone(),
+            daemon,
+            player,
+            judge,
+            moments: Vec::new(),
+            folder,
+            settings: program.environment.settings.clone(),
+        })
+    }
+
+    /// Plays a program and compares live and past. What was found is said; an error means that it could not be played.
+    pub fn play(&mut self, program: &Program) -> Result<Judgement> {
+        let first = self.moments.len();
+        let played = self.play_elements(program);
+        // Whatever happened, the next program begins with a daemon that runs.
+        self.daemon.signal(libc::SIGCONT)?;
+        let mut judgement = played?;
+        for at in first..self.moments.len() {
+            let daemon = &self.daemon;
+            let compared = compare_moment(
+                &self.moments[at],
+                When::Past,
+                &mut self.judge,
+                self.folder.path(),
+                self.setting.plant,
+                &|words| daemon.ask(words),
+            )?;
+            judgement.add(compared);
+        }
+        self.ask(&["detach", "--pid", &self.player.pid().to_string()])?;
+        self.player
+            .ask(&json!({"order": "end", "settings": self.settings}))?;
+        Ok(judgement)
+    }
+
+    fn play_elements(&mut self, program: &Program) -> Result<Judgement> {
+        self.player.ask(&json!({"order": "begin"}))?;
+        let mut judgement = Judgement::default();
+        let mut portion = Vec::new();
+        let mut attached = false;
+        for element in &program.elements {
+            let does = Program::does(element);
+            if !matches!(does, "attach" | "check" | "stop" | "go_on") {
+                portion.push(element.clone());
+                continue;
+            }
+            self.play_portion(&mut portion)?;
+            match does {
+                "attach" => {
+                    self.attach(program)?;
+                    attached = true;
+                }
+                // A program that is shrunk may ask for what cannot be.
+                _ if !attached => {}
+                "stop" => self.daemon.signal(libc::SIGSTOP)?,
+                "go_on" => self.daemon.signal(libc::SIGCONT)?,
+                _ => judgement.add(self.check(program)?),
+            }
+        }
+        self.play_portion(&mut portion)?;
+        if attached {
+            judgement.add(self.check(program)?);
+        }
+        Ok(judgement)
+    }
+
+    fn play_portion(&mut self, portion: &mut Vec<Value>) -> Result<()> {
+        if !portion.is_empty() {
+            let elements = std::mem::take(portion);
+            self.player
+                .ask(&json!({"order": "play", "elements": elements}))?;
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, program: &Program) -> Result<()> {
+        let pid = self.player.pid().to_string();
+        let mut words = vec!["attach", "--pid", &pid, "--level", &program.level];
+        match program.level.as_str() {
+            "read" => words.extend(["--every", "0s"]),
+            "segments" => {}
+            _ => words.extend(["--stacks", &program.stacks]),
+        }
+        let said = self.ask(&words)?;
+        let level = &said["processes"][0]["level"];
+        if level != program.level.as_str() {
+            bail!("level {} was to be reached, and {level} was", program.level);
+        }
+        if program.level != "segments" {
+            self.wait_until_known(&pid)?;
+        }
+        self.player.ask(&json!({"order": "mark"}))?;
+        Ok(())
+    }
+
+    /// Waits until the state is known, or for so long as that may take; gives the last answer to `stats`.
+    fn wait_until_known(&mut self, pid: &str) -> Result<Value> {
+        let deadline = Instant::now() + READING;
+        let played = self.player.ask(&json!({"order": "play", "elements": []}))?;
+        // Where nothing is held there is nothing to read, and that stays unknown.
+        let holds = played["reserved_bytes"].as_u64() != Some(0);
+        loop {
+            let stats = self.ask(&["stats", "--pid", pid])?;
+            if !holds || Judgement::knows(&stats) || Instant::now() > deadline {
+                return Ok(stats);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Asks memscope and PyTorch of this moment, and keeps it to be asked of again.
+    fn check(&mut self, program: &Program) -> Result<Judgement> {
+        self.daemon.signal(libc::SIGCONT)?;
+        let pid = self.player.pid().to_string();
+        let stats = if program.daemon.loses() && program.level != "segments" {
+            self.wait_until_known(&pid)?
+        } else {
+            self.ask(&["stats", "--pid", &pid])?
+        };
+        let number = self.moments.len();
+        let exported = self.folder.path().join("live.pickle");
+        export(&|words| self.daemon.ask(words), &pid, None, &exported)?;
+        let own = self.folder.path().join(format!("own-{number}.pickle"));
+        let told = self
+            .player
+            .ask(&json!({"order": "moment", "file": own.to_string_lossy()}))?;
+        let moment = Moment {
+            seed: program.seed,
+            number,
+            pid,
+            own,
+            unix_ns: told["unix_ns"]
+                .as_u64()
+                .context("a moment without a time")?,
+            level: program.level.clone(),
+            stacks: program.stacks == "python",
+            lossy: program.daemon.loses(),
+            rotates: program.daemon.rotates(),
+        };
+        let mut question = moment.question(When::Live, &exported, self.setting.plant);
+        question["stats"] = stats;
+        question["told"] = told["devices"].clone();
+        let answer = self.judge.ask(&question)?;
+        let judgement = Judgement::of(&moment, When::Live, &answer)?;
+        self.moments.push(moment);
+        Ok(judgement)
+    }
+
+    /// Asks a recording of all that was played of the first and last moment of each program.
+    pub fn recorded(&mut self) -> Result<Vec<(u64, Judgement)>> {
+        if self.moments.is_empty() {
+            return Ok(Vec::new());
+        }
+        let file = self.folder.path().join("all.mscope");
+        let said = self
+            .daemon
+            .ask(&["record", "-o", &file.to_string_lossy()])?;
+        if !said.status.success() {
+            bail!("record: {}", String::from_utf8_lossy(&said.stderr));
+        }
+        let replay = Replay::start(&self.setting.programs, &file, self.folder.path())?;
+        let mut found = Vec::new();
+        for (at, moment) in self.moments.iter().enumerate() {
+            let first = at == 0 || self.moments[at - 1].seed != moment.seed;
+            let last = self
+                .moments
+                .get(at + 1)
+                .is_none_or(|next| next.seed != moment.seed);
+            if !first && !last {
+                continue;
+            }
+            let compared = compare_moment(
+                moment,
+                When::Recorded,
+                &mut self.judge,
+                self.folder.path(),
+                self.setting.plant,
+                &|words| replay.ask(words),
+            )?;
+            found.push((moment.seed, compared));
+        }
+        self.moments.clear();
+        Ok(found)
+    }
+
+    fn ask(&self, words: &[&str]) -> Result<Value> {
+        let said = self.daemon.ask(&[&["--json"], words].concat())?;
+        if !said.status.success() {
+            bail!(
+                "memscope-ctl {}: {}",
+                words.join(" "),
+                String::from_utf8_lossy(&said.stderr)
+            );
+        }
+        serde_json::from_slice(&said.stdout).context("memscope-ctl's answer is not understood")
+    }
+}
+
+/// Asks of an earlier moment. A refusal is an answer where the moment may be gone.
+fn compare_moment(
+    moment: &Moment,
+    when: When,
+    judge: &mut Partner,
+    folder: &Path,
+    plant: bool,
+    ask: Asking,
+) -> Result<Judgement> {
+    let exported = folder.join("then.pickle");
+    if let Some(why) = export(ask, &moment.pid, Some(moment.unix_ns), &exported)? {
+        return Ok(Judgement::refused(moment, when, &why));
+    }
+    let answer = judge.ask(&moment.question(when, &exported, plant))?;
+    Judgement::of(moment, when, &answer)
+}
+
+/// Writes a snapshot to a file; gives why it was refused, if an earlier moment was.
+fn export(ask: Asking, pid: &str, at: Option<u64>, file: &Path) -> Result<Option<String>> {
+    let at = at.map(|ns| ns.to_string());
+    let file = file.to_string_lossy();
+    let mut words = vec![
+        "snapshot",
+        "--pid",
+        pid,
+        "--format",
+        "memory-viz",
+        "-o",
+        &file,
+    ];
+    if let Some(at) = &at {
+        words.extend(["--at", at]);
+    }
+    let said = ask(&words)?;
+    if said.status.success() {
+        return Ok(None);
+    }
+    let why = String::from_utf8_lossy(&said.stderr).into_owned();
+    if at.is_some() && said.status.code() == Some(REFUSED) {
+        return Ok(Some(why));
+    }
+    bail!("memscope-ctl {}: {why}", words.join(" "))
+}
+
+/// A daemon that replays a recording. Ends with this value.
+struct Replay {
+    _running: Ended,
+    programs: PathBuf,
+    socket: PathBuf,
+}
+
+impl Replay {
+    fn start(programs: &Path, recording: &Path, folder: &Path) -> Result<Replay> {
+        let socket = folder.join("replay.sock");
+        let child = tied(&mut Command::new(programs.join("memscoped")))
+            .arg("--replay")
+            .arg(recording)
+            .arg("--socket")
+            .arg(&socket)
+            .args(["--log", "warn", "--trace-entries", "5000000"])
+            .stdin(Stdio::null())
+            .spawn()
+            .context("memscoped could not be started")?;
+        let replay = Replay {
+            _running: Ended(child),
+            programs: programs.to_owned(),
+            socket,
+        };
+        let deadline = Instant::now() + REPLAYING;
+        while !replay.ask(&["status"])?.status.success() {
+            if Instant::now() > deadline {
+                bail!("memscoped does not answer for the recording");
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(replay)
+    }
+
+    fn ask(&self, words: &[&str]) -> Result<std::process::Output> {
+        Command::new(self.programs.join("memscope-ctl"))
+            .arg("--socket")
+            .arg(&self.socket)
+            .args(words)
+            .stdin(Stdio::null())
+            .output()
+            .context("memscope-ctl could not be started")
+    }
+}

@@ -361,7 +361,7 @@ impl Steps {
                 };
                 let moment = moments.entry(row.lap).or_default();
                 *moment += 1;
-                *moment % led.each == 0
+                (*moment).is_multiple_of(led.each)
             })
             .collect()
     }

@@ -9,7 +9,9 @@
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{HashMap, PerCpuArray};
 use core::ptr::{read_volatile, write_volatile};
-use memscope_common::{Cookie, DropReason, InflightCall, InflightThread, MAX_NESTING, Op, ProcessEntry};
+use memscope_common::{
+    Cookie, DropReason, InflightCall, InflightThread, MAX_NESTING, Op, ProcessEntry,
+};
 
 use crate::emit::{count_drop, count_full};
 

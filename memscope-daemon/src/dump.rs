@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use memscope_decode::{Decoder, Outcome};
 use memscope_dump::rows::Rows;
 use memscope_dump::{DumpError, Format, Row, Settings, Tree};
-use memscope_journal::{Recording, RecordingError};
-use memscope_ledger::event::{Body, Event, ProcessHandle, StackRef};
+use memscope_journal::{Piece, Recording, RecordingError};
+use memscope_ledger::event::{Body, Event, EventId, ProcessHandle, StackRef};
+use memscope_ledger::report::ProcessSummary;
 use memscope_ledger::{Ledger, LedgerConfig};
 use serde::Serialize;
 
@@ -22,6 +23,9 @@ pub struct Made {
     pub rows: u64,
     /// Events for which msMemScope's files have no row.
     pub events_left_out: u64,
+    /// Where the older part of the recording is gone: the moment from which rows are there, nanoseconds since 1970. Blocks
+    /// that came before it have no row of their coming.
+    pub known_from_unix_ns: Option<u64>,
 }
 
 /// Why nothing could be made.
@@ -63,7 +67,10 @@ pub fn dump(
         ..LedgerConfig::default()
     };
     let mut named = Ledger::new(config);
-    each(recording, |event| named.apply(event))?;
+    let known_from_unix_ns = each(recording, |heard| match heard {
+        Heard::State(state) => named = state,
+        Heard::Event(event) => named.apply(event),
+    })?;
     let text = |process: ProcessHandle, stack: StackRef| {
         let frames = named.frames(process, stack);
         let lines: Vec<String> = frames
@@ -82,6 +89,7 @@ pub fn dump(
         folders: Vec::new(),
         rows: 0,
         events_left_out: 0,
+        known_from_unix_ns,
     };
     let mut failed: Option<DumpError> = None;
     let mut write = |row: Row| {
@@ -109,7 +117,14 @@ pub fn dump(
         }
     };
     let mut rows = Rows::new();
-    each(recording, |event| rows.apply(event, &text, &mut write))?;
+    each(recording, |heard| match heard {
+        Heard::State(state) => {
+            for process in state.processes() {
+                rows.apply(&attached(&process), &text, &mut write);
+            }
+        }
+        Heard::Event(event) => rows.apply(event, &text, &mut write),
+    })?;
     made.events_left_out = rows.left_out();
     rows.finish(&mut write);
     let files = |source| DumpingError::Files { source };
@@ -125,32 +140,72 @@ pub fn dump(
     Ok(made)
 }
 
-/// Every event of a recording, in order.
-fn each(path: &Path, mut take: impl FnMut(&Event)) -> Result<(), RecordingError> {
-    let recording = Recording::open(path)?;
-    let header = recording.header();
-    let mut decoder = Decoder::new(header.epoch);
-    let mut records = recording.records();
-    take(&Event {
-        id: memscope_ledger::event::EventId {
-            epoch: header.epoch,
-            sequence: 0,
-        },
-        time_ns: header.clock.boot_ns,
+/// What a recording tells.
+enum Heard<'a> {
+    /// The state that its first segment begins with, where the segments before it are gone.
+    State(Ledger),
+    /// What came then.
+    Event(&'a Event),
+}
+
+/// The attach of a process that was attached before the recording begins.
+fn attached(process: &ProcessSummary) -> Event {
+    Event {
+        time_ns: process.attached_ns,
+        process: process.handle,
+        body: Body::Attached(Box::new(process.facts.clone())),
+        ..of_the_machine(0)
+    }
+}
+
+/// An event of no process; the caller says which.
+fn of_the_machine(epoch: u64) -> Event {
+    Event {
+        id: EventId { epoch, sequence: 0 },
+        time_ns: 0,
         process: ProcessHandle(0),
         tid: 0,
         lost_before: 0,
         stack: StackRef::NotTaken,
         sampling: 0,
+        body: Body::Lost,
+    }
+}
+
+/// Every event of a recording, in order. Gives the moment that it begins at, nanoseconds since 1970, where what was before it is gone.
+fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Option<u64>, RecordingError> {
+    let recording = Recording::open(path)?;
+    let header = recording.header();
+    let begins_late = header.first_sequence > 1;
+    let mut decoder = Decoder::new(header.epoch);
+    let mut records = recording.records();
+    take(Heard::Event(&Event {
+        time_ns: header.clock.boot_ns,
         body: Body::Clock {
             unix_ns: header.clock.unix_ns,
         },
-    });
-    while let Some(entry) = records.next_record()? {
-        decoder.seek(entry.sequence);
-        if let Outcome::Decoded(event) = decoder.decode(entry.record) {
-            take(&event);
+        ..of_the_machine(header.epoch)
+    }));
+    let mut began = false;
+    while let Some(piece) = records.next_piece()? {
+        match piece {
+            Piece::Segment(Some(checkpoint)) if !began => {
+                let restored = recording.restore(&checkpoint)?;
+                decoder = restored.decoder;
+                take(Heard::State(restored.ledger));
+            }
+            Piece::Segment(_) => {}
+            Piece::Record(entry) => {
+                decoder.seek(entry.sequence);
+                if let Outcome::Decoded(event) = decoder.decode(entry.record) {
+                    take(Heard::Event(&event));
+                }
+            }
         }
+        began = true;
     }
-    Ok(())
+    let place = recording.segments().first();
+    Ok(place
+        .filter(|_| begins_late)
+        .map(|place| place.first_unix_ns()))
 }

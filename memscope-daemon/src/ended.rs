@@ -20,7 +20,7 @@ pub(crate) fn still_there(process: &ProcessSummary, ended_ns: Option<u64>) -> Re
     Err(Refusal::Ended {
         pid: process.facts.pid,
         how,
-        at: in_words(ended_ns.unwrap_or_else(|| clock::pair().1)),
+        at: clock::in_words(ended_ns.unwrap_or_else(|| clock::pair().1)),
     })
 }
 
@@ -31,15 +31,6 @@ fn lives(facts: &ProcessFacts) -> bool {
     stat.and_then(|stat| parse_stat(&stat)).is_some_and(|stat| {
         stat.start_ticks == facts.start_ticks && !matches!(stat.state, b'Z' | b'X')
     })
-}
-
-/// `2026-11-22 08:12:31 UTC`.
-fn in_words(unix_ns: u64) -> String {
-    let seconds = i64::try_from(unix_ns / 1_000_000_000).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_second(seconds).map_or_else(
-        |_| "a time that is not known".to_owned(),
-        |time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
-    )
 }
 
 #[cfg(test)]
@@ -79,7 +70,7 @@ mod tests {
         );
         let said = ended.unwrap_err().to_string();
         assert!(
-            said.contains("has ended at 2025-06-15 15:06:40 UTC"),
+            said.contains("has ended at 2025-06-15T15:06:40.000Z"),
             "{said}"
         );
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::clock::in_words;
 use memscope_decode::{Decoder, Outcome};
 use memscope_journal::{
     Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
@@ -38,19 +39,11 @@ pub enum ReplayError {
     #[error(transparent)]
     Recording(#[from] RecordingError),
     /// The moment lies before what is left of it.
-    #[error("the older part of the recording is gone: it can be asked from {} on", time_of_day(*known_from_unix_ns))]
+    #[error("the older part of the recording is gone: it can be asked from {} on", in_words(*known_from_unix_ns))]
     TooEarly {
         /// The first moment that it knows, nanoseconds since 1970.
         known_from_unix_ns: u64,
     },
-}
-
-/// A moment as people read it.
-pub(crate) fn time_of_day(unix_ns: u64) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(unix_ns)).map_or_else(
-        |_| format!("{unix_ns} ns"),
-        |time| time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
-    )
 }
 
 /// Reads a recording to its end.

@@ -23,7 +23,7 @@ use crate::clock;
 use crate::ended::still_there;
 use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus};
 use crate::messages::Messages;
-use crate::replay::{ReplayError, Until, replay_until, time_of_day};
+use crate::replay::{ReplayError, Until, replay_until};
 use crate::snapshots::Shelf;
 use crate::tracer::{Order, QUESTION, TracerStatus};
 
@@ -372,7 +372,7 @@ impl Serving {
             .map_err(|error| match error {
                 ReplayError::TooEarly { known_from_unix_ns } => not_in_the_journal(&format!(
                     "is no longer in the journal, whose older part is gone: process {pid} is known from {} on",
-                    time_of_day(known_from_unix_ns)
+                    clock::in_words(known_from_unix_ns)
                 )),
                 other => unreadable(Box::new(other)),
             })?;

@@ -82,7 +82,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether the record stands in the preamble of a journal segment (see [`REPEATED`]).
+    /// Whether the record stands in the preamble of a segment of a journal of format 1 (see [`REPEATED`]).
     pub fn is_repeated(&self) -> bool {
         self.kind >= KIND_DAEMON_FIRST && self.flags & REPEATED != 0
     }

@@ -17,7 +17,7 @@
 //! Every whole record has the next number of its journal, decoded or not, so that the live daemon
 //! and a replay give the same [`memscope_ledger::event::EventId`] to the same record. Two things
 //! have no number: bytes that fail [`check`] (the journal cannot hold them), and repeated records
-//! ([`REPEATED`]), which a journal segment begins with so that it can be read alone.
+//! ([`REPEATED`]), with which a segment of a journal of format 1 begins so that it can be read alone.
 
 mod bytes;
 mod daemon;

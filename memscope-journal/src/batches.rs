@@ -113,7 +113,10 @@ impl Batches {
             match self.place(self.at, &path)? {
                 Place::Segment(header, bytes) => {
                     let checkpoint = checkpoint::place(&path, self.at, header.checkpoint_bytes);
-                    self.at += bytes.len() as u64 + header.checkpoint_bytes;
+                    self.at = self
+                        .at
+                        .saturating_add(bytes.len() as u64)
+                        .saturating_add(header.checkpoint_bytes);
                     self.begin(&header, &path)?;
                     return Ok(Some(Item::Segment(bytes, checkpoint)));
                 }

@@ -225,7 +225,7 @@ pub enum RecordingError {
     /// A checkpoint that cannot be read.
     #[error("the state that {} begins with cannot be read: it is damaged, or was written by another version of memscope", path.display())]
     Checkpoint {
-        /// The path.
+        /// The recording, or the segment file in it.
         path: PathBuf,
         /// What is wrong with it.
         #[source]
@@ -234,7 +234,7 @@ pub enum RecordingError {
     /// The beginning of the journal is gone, and nothing in what is left says what was before.
     #[error("{} has no checkpoint: its first part is gone, and what is left of it cannot be understood alone", path.display())]
     NoBeginning {
-        /// The path.
+        /// The recording, or the segment file in it.
         path: PathBuf,
     },
     /// Parts of two recordings in one.

@@ -4,8 +4,8 @@ use crate::checkpoint::{self, Folded};
 use crate::config::Config;
 use crate::error::JournalError;
 use crate::format::{
-    ALIGN, BATCH_HEADER, BATCH_MOST, BatchHeader, ClockPair, FORMAT_VERSION, Packing,
-    SEGMENT_HEADER, SegmentHeader,
+    BATCH_HEADER, BATCH_MOST, BatchHeader, ClockPair, FORMAT_VERSION, Packing, SEGMENT_HEADER,
+    SegmentHeader,
 };
 use crate::pack::pack;
 use crate::retain;
@@ -227,11 +227,10 @@ impl Journal {
             Some(packed) => (packed.as_slice(), Packing::Packed),
             None => (records, Packing::Plain),
         };
-        let filled = stored.len().next_multiple_of(ALIGN);
         let header = BatchHeader {
             header_len: BATCH_HEADER,
             // Both at most `BATCH_MOST`.
-            stored: filled as u32,
+            stored: stored.len() as u32,
             len: records.len() as u32,
             count: tally.count,
             first_sequence: self.next,
@@ -240,9 +239,7 @@ impl Journal {
         };
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        let mut stored = stored.to_vec();
-        stored.resize(filled, 0);
-        header.encode(&stored, &mut buffer);
+        header.encode(stored, &mut buffer);
         let room = self.segment.as_ref().map_or(0, Segment::room);
         let written = if buffer.len() > room {
             self.rotate(first_time(records), buffer.len() as u64, state)

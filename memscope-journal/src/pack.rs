@@ -12,6 +12,7 @@
 //! columns = for each (length, kind) in the order in which they came first: for each word: for each record: difference
 //! ```
 
+use crate::format::ALIGN;
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_decode::{Header, RecordReader};
 use std::collections::HashMap;
@@ -56,7 +57,7 @@ impl Shapes {
     }
 }
 
-/// Packs whole records. `None`: they are not smaller so, or not whole.
+/// Packs whole records, filled up to a multiple of 8 bytes. `None`: they are not smaller so, or not whole.
 pub(crate) fn pack(records: &[u8]) -> Option<Vec<u8>> {
     let mut all = Vec::new();
     let mut shapes = Shapes::default();
@@ -94,6 +95,7 @@ pub(crate) fn pack(records: &[u8]) -> Option<Vec<u8>> {
     let compressed = zstd::bulk::compress(&plain, LEVEL).ok()?;
     let mut packed = u32::try_from(compressed.len()).ok()?.to_ne_bytes().to_vec();
     packed.extend_from_slice(&compressed);
+    packed.resize(packed.len().next_multiple_of(ALIGN), 0);
     (packed.len() < records.len()).then_some(packed)
 }
 
@@ -214,8 +216,8 @@ mod tests {
                 .iter()
                 .flat_map(|(kind, words, seed)| record(*kind, *words, *seed))
                 .collect();
-            if let Some(mut packed) = pack(&records) {
-                packed.resize(packed.len().next_multiple_of(8), 0);
+            if let Some(packed) = pack(&records) {
+                prop_assert!(packed.len().is_multiple_of(ALIGN));
                 prop_assert_eq!(unpack(&packed, records.len()), Ok(records));
             }
         }

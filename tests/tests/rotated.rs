@@ -145,6 +145,16 @@ fn run(late: bool) {
         asked.extend(words.split(' '));
         assert_eq!(Asking::new(&asked).ask().text(), text, "{words}");
     }
+    // msMemScope's files of it: what is left, and from when on.
+    let output = folder.path().join("dumps");
+    let words = ["export", "-o", output.to_str().unwrap()];
+    let made = Asking::new(["--recording", path, "--json"].iter().chain(&words)).ask();
+    let made = made.document();
+    assert!(
+        number(&made["known_from_unix_ns"]) > moments[0].unix_ns,
+        "{made}"
+    );
+    assert!(number(&made["rows"]) > 10_000, "{made}");
     // A moment that the recording no longer has is refused here as well.
     let first = format!("1@{}", number(&moments[0].then["header"]["as_of_boot_ns"]));
     Asking::new(["--recording", path, "--as-of", &first, "stats"])

@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::recording::made_by_memscoped;
-use crate::units::grouped;
+use crate::units::{grouped, moment};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,6 +18,7 @@ struct Made {
     folders: Vec<String>,
     rows: u64,
     events_left_out: u64,
+    known_from_unix_ns: Option<u64>,
 }
 
 pub(super) async fn run(export: &Export, args: &Args) -> Result<Exit, Failure> {
@@ -72,6 +73,13 @@ async fn dump(recording: &Path, export: &Export, json: bool) -> Result<Exit, Fai
             grouped(made.rows),
             grouped(made.events_left_out)
         ));
+        if let Some(from) = made.known_from_unix_ns {
+            text.push_str(&format!(
+                "The older part of the recording is gone: the rows begin at {}, and blocks that came before it have no row \
+                 of their coming.\n",
+                moment(from)
+            ));
+        }
         output::text(&text)?;
     }
     Ok(Exit::Done)

@@ -18,7 +18,7 @@ type ByThread<const VALUE: usize> = BpfHashMap<MapData, u64, [u8; VALUE]>;
 /// The size of a thread's devices: how many are pushed, and those.
 const THREAD_DEVICE: usize = 24;
 
-/// The tables.
+/// The tables of the BPF programs that have entries of single processes: what a process leaves in them goes at its end.
 pub(super) struct Tables {
     inflight: ByThread<{ size_of::<InflightThread>() }>,
     devices: ByThread<THREAD_DEVICE>,

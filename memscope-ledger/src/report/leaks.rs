@@ -6,7 +6,7 @@ use crate::event::CoverageNote;
 /// Live blocks that share device, stream and size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakGroup {
-    /// Device.
+    /// Ordinal of the device in the process; none where it is not known.
     pub device: Option<i32>,
     /// What kind of memory.
     pub space: Space,
@@ -14,9 +14,9 @@ pub struct LeakGroup {
     pub stream: Option<u64>,
     /// Size of each block in bytes (requested at level `trace`, else rounded).
     pub size_bytes: u64,
-    /// Live now.
+    /// How many of its blocks live.
     pub live_count: u64,
-    /// Live now.
+    /// Bytes of its blocks that live.
     pub live_bytes: u64,
     /// Blocks by which the floor rose while it was watched.
     pub growth_count: u64,
@@ -69,7 +69,7 @@ pub struct LeakQuery {
 /// The answer to `leaks`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakReport {
-    /// Whose.
+    /// The process that was asked about.
     pub process: ProcessSummary,
     /// When.
     pub as_of: AsOf,
@@ -111,7 +111,7 @@ pub struct YoungGrowth {
 /// A growth that is over: at least half of what lived of it was given back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GivenBack {
-    /// Device.
+    /// Ordinal of the device in the process; none where it is not known.
     pub device: Option<i32>,
     /// What kind of memory.
     pub space: Space,

@@ -51,7 +51,7 @@ pub struct MarkRow {
 /// How many marks of one origin there were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OriginMarks {
-    /// Whose.
+    /// Who named the moments.
     pub origin: MarkOrigin,
     /// How many there were since the attach.
     pub count: u64,
@@ -62,7 +62,7 @@ pub struct OriginMarks {
 /// The moments of a process that have a name.
 #[derive(Clone, Debug)]
 pub struct MarksReport {
-    /// The process.
+    /// The process that was asked about.
     pub process: ProcessSummary,
     /// The moment of this answer.
     pub as_of: AsOf,

@@ -48,7 +48,7 @@ pub struct Moment {
     pub seed: u64,
     /// The how manieth.
     pub number: usize,
-    /// The process.
+    /// Process id of the program, as memscope-ctl takes it.
     pub pid: String,
     /// PyTorch's own snapshot.
     pub own: PathBuf,

@@ -147,7 +147,13 @@ fn run(late: bool) {
     }
     // msMemScope's files of it: what is left, and from when on.
     let output = folder.path().join("dumps");
-    let words = ["export", "-o", output.to_str().unwrap()];
+    let words = [
+        "export",
+        "--format",
+        "msmemscope-csv",
+        "-o",
+        output.to_str().unwrap(),
+    ];
     let made = Asking::new(["--recording", path, "--json"].iter().chain(&words)).ask();
     let made = made.document();
     assert!(

@@ -5,20 +5,11 @@
 mod common;
 
 use common::{Answer, Server, one_process};
-use memscope_ledger::event::CoverageNote;
 use memscope_rpc::Moment;
 use memscope_rpc::fake::{self, FakeDaemon};
 
 fn noted(codes: &[&str]) -> Server {
-    let mut process = fake::process(4242, 0);
-    process.stats.coverage = codes
-        .iter()
-        .map(|code| CoverageNote {
-            code: (*code).to_owned(),
-            text: format!("it is {code}"),
-        })
-        .collect();
-    Server::start(FakeDaemon::with([process]))
+    Server::start(FakeDaemon::with([fake::noted(4242, 0, codes)]))
 }
 
 #[track_caller]

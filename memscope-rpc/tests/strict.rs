@@ -5,22 +5,13 @@
 mod common;
 
 use common::{ADA, Server, as_user};
-use memscope_ledger::event::CoverageNote;
 use memscope_proto::v1;
 use memscope_rpc::fake::{self, FakeDaemon};
 use tonic::{Code, Request, Status};
 
 /// A daemon whose answers about process 11 have these notes.
 fn noted(codes: &[&str]) -> FakeDaemon {
-    let mut process = fake::process(11, ADA);
-    process.stats.coverage = codes
-        .iter()
-        .map(|code| CoverageNote {
-            code: (*code).to_owned(),
-            text: format!("it is {code}"),
-        })
-        .collect();
-    FakeDaemon::with([process])
+    FakeDaemon::with([fake::noted(11, ADA, codes)])
 }
 
 fn strict<T>(question: T) -> Request<T> {

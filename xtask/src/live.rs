@@ -160,6 +160,19 @@ impl Daemon {
             .context("memscope-ctl could not be started")
     }
 
+    /// Asks for a JSON document; an error if it is refused.
+    pub fn json(&self, words: &[&str]) -> Result<serde_json::Value> {
+        let said = self.ask(&[&["--json"], words].concat())?;
+        if !said.status.success() {
+            bail!(
+                "memscope-ctl {}: {}",
+                words.join(" "),
+                String::from_utf8_lossy(&said.stderr)
+            );
+        }
+        serde_json::from_slice(&said.stdout).context("memscope-ctl's answer is not understood")
+    }
+
     /// Asks as a user would, and shows question and answer.
     pub fn show(&self, words: &[&str]) -> Result<std::process::ExitStatus> {
         println!("\n$ memscope-ctl {}", words.join(" "));

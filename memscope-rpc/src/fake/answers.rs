@@ -15,6 +15,19 @@ use memscope_ledger::report::{
 };
 use std::sync::Arc;
 
+/// The process of [`process`], whose answers have coverage notes with these codes.
+pub fn noted(pid: u32, uid: u32, codes: &[&str]) -> FakeProcess {
+    let mut process = process(pid, uid);
+    process.stats.coverage = codes
+        .iter()
+        .map(|code| CoverageNote {
+            code: (*code).to_owned(),
+            text: format!("it is {code}"),
+        })
+        .collect();
+    process
+}
+
 /// A process with one device, of the user `uid`.
 #[must_use]
 pub fn process(pid: u32, uid: u32) -> FakeProcess {

@@ -4,7 +4,9 @@ mod answers;
 mod stacks;
 mod triggers;
 
-pub use answers::{device, event, given_back, group, process, snapshot, stats, summary, young};
+pub use answers::{
+    device, event, given_back, group, noted, process, snapshot, stats, summary, young,
+};
 pub use stacks::{hard, native, python, stack_row, stacks};
 pub use triggers::{FakeTriggers, kept, trigger};
 

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::script::{Script, Step};
 use super::workload::Workload;
@@ -91,7 +90,7 @@ pub fn compare(
         other => bail!("the script is at {other:?} where it was to begin"),
     };
     let pid = script.pid();
-    let attached = json(&daemon, &["attach", "--pid", &pid, "--level", "trace"])?;
+    let attached = daemon.json(&["attach", "--pid", &pid, "--level", "trace"])?;
     if mode == Mode::Late && active > 0 {
         wait_for_reading(&daemon, &pid)?;
     }
@@ -147,23 +146,11 @@ fn expect(script: &Script, wanted: impl Fn(&Step) -> bool) -> Result<()> {
     Ok(())
 }
 
-fn json(daemon: &Daemon, words: &[&str]) -> Result<Value> {
-    let said = daemon.ask(&[&["--json"], words].concat())?;
-    if !said.status.success() {
-        bail!(
-            "memscope-ctl {}: {}",
-            words.join(" "),
-            String::from_utf8_lossy(&said.stderr)
-        );
-    }
-    serde_json::from_slice(&said.stdout).context("memscope-ctl's answer is not understood")
-}
-
 /// What was there before the attach is read in the background.
 fn wait_for_reading(daemon: &Daemon, pid: &str) -> Result<()> {
     let deadline = Instant::now() + READING;
     loop {
-        let stats = json(daemon, &["stats", "--pid", pid])?;
+        let stats = daemon.json(&["stats", "--pid", pid])?;
         let codes: Vec<&str> = stats["coverage"]
             .as_array()
             .into_iter()

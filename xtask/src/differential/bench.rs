@@ -105,7 +105,8 @@ impl Bench {
             )?;
             judgement.add(compared);
         }
-        self.ask(&["detach", "--pid", &self.player.pid().to_string()])?;
+        self.daemon
+            .json(&["detach", "--pid", &self.player.pid().to_string()])?;
         self.player
             .ask(&json!({"order": "end", "settings": self.settings}))?;
         Ok(judgement)
@@ -159,7 +160,7 @@ impl Bench {
             "segments" => {}
             _ => words.extend(["--stacks", &program.stacks]),
         }
-        let said = self.ask(&words)?;
+        let said = self.daemon.json(&words)?;
         let level = &said["processes"][0]["level"];
         if level != program.level.as_str() {
             bail!("level {} was to be reached, and {level} was", program.level);
@@ -178,7 +179,7 @@ impl Bench {
         // Where nothing is held there is nothing to read, and that stays unknown.
         let holds = played["reserved_bytes"].as_u64() != Some(0);
         loop {
-            let stats = self.ask(&["stats", "--pid", pid])?;
+            let stats = self.daemon.json(&["stats", "--pid", pid])?;
             if !holds || Judgement::knows(&stats) || Instant::now() > deadline {
                 return Ok(stats);
             }
@@ -193,7 +194,7 @@ impl Bench {
         let stats = if program.daemon.loses() && program.level != "segments" {
             self.wait_until_known(&pid)?
         } else {
-            self.ask(&["stats", "--pid", &pid])?
+            self.daemon.json(&["stats", "--pid", &pid])?
         };
         let number = self.moments.len();
         let exported = self.folder.path().join("live.pickle");
@@ -259,18 +260,6 @@ impl Bench {
         }
         self.moments.clear();
         Ok(found)
-    }
-
-    fn ask(&self, words: &[&str]) -> Result<Value> {
-        let said = self.daemon.ask(&[&["--json"], words].concat())?;
-        if !said.status.success() {
-            bail!(
-                "memscope-ctl {}: {}",
-                words.join(" "),
-                String::from_utf8_lossy(&said.stderr)
-            );
-        }
-        serde_json::from_slice(&said.stdout).context("memscope-ctl's answer is not understood")
     }
 }
 

@@ -16,13 +16,15 @@ use std::process::Command;
 pub enum BuildError {
     /// No compiler with its library sources.
     #[error(
-        "no Rust compiler with library sources was found, which BPF programs need\n  \
+        "no Rust compiler of version {oldest} or newer with library sources was found, which BPF programs need\n  \
          either: cargo xtask setup\n  \
          or:     rustup toolchain install nightly --component rust-src\n  \
-         or:     apt-get install rustc-web rust-web-src   (Debian)\n  \
+         or:     apt-get update && apt-get install rustc-web rust-web-src   (Debian)\n  \
          looked at: {looked}"
     )]
     NoCompiler {
+        /// The oldest version that will do.
+        oldest: &'static str,
         /// What was tried, with the reason for each refusal.
         looked: String,
     },

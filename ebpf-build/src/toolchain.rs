@@ -30,54 +30,72 @@ fn has_sources(sysroot: &str) -> bool {
         .exists()
 }
 
-/// A nightly of rustup first (the usual way), then compilers of the distribution.
+/// The oldest compiler that the programs build with: the one that the whole project asks for.
+const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
+
+/// A nightly of rustup first (the usual way), then compilers of the distribution. A compiler without its
+/// library's sources, or one that is too old, is passed over; the error says which were.
 pub fn find_toolchain() -> Result<Toolchain, BuildError> {
     let mut looked = Vec::new();
-    let sysroot = output_of(
+    let nightly = output_of(
         Command::new("rustup")
             .args(["run", "nightly", "rustc", "--print", "sysroot"])
             .env("RUSTUP_AUTO_INSTALL", "0"),
     );
-    match sysroot {
-        Some(sysroot) if has_sources(&sysroot) => {
-            let rustc = Path::new(&sysroot).join("bin/rustc");
-            let version = output_of(Command::new(&rustc).arg("--version")).unwrap_or_default();
-            return Ok(Toolchain {
-                rustc,
-                rustup: Some("nightly".to_owned()),
-                version,
-            });
-        }
-        Some(sysroot) => looked.push(format!("nightly at {sysroot} (no rust-src)")),
+    match nightly {
         None => looked.push("rustup's nightly (not installed)".to_owned()),
+        Some(sysroot) => {
+            let rustc = Path::new(&sysroot).join("bin/rustc");
+            match usable(&rustc, Some("nightly"), &sysroot) {
+                Ok(toolchain) => return Ok(toolchain),
+                Err(why) => looked.push(why),
+            }
+        }
     }
-    let mut candidates: Vec<PathBuf> = vec!["/usr/bin/rustc".into(), "/usr/local/bin/rustc".into()];
-    candidates.push("rustc".into());
-    for rustc in candidates {
-        let Some(sysroot) = output_of(
+    for rustc in ["/usr/bin/rustc", "/usr/local/bin/rustc", "rustc"].map(PathBuf::from) {
+        let sysroot = output_of(
             Command::new(&rustc)
                 .args(["--print", "sysroot"])
                 .env_remove("RUSTUP_TOOLCHAIN"),
-        ) else {
+        );
+        let Some(sysroot) = sysroot else {
             looked.push(format!("{} (not there)", rustc.display()));
             continue;
         };
-        if has_sources(&sysroot) {
-            let version = output_of(Command::new(&rustc).arg("--version")).unwrap_or_default();
-            return Ok(Toolchain {
-                rustc,
-                rustup: None,
-                version,
-            });
+        match usable(&rustc, None, &sysroot) {
+            Ok(toolchain) => return Ok(toolchain),
+            Err(why) => looked.push(why),
         }
-        looked.push(format!(
-            "{} (no library sources in {sysroot})",
-            rustc.display()
-        ));
     }
     Err(BuildError::NoCompiler {
+        oldest: OLDEST,
         looked: looked.join("; "),
     })
+}
+
+/// The compiler, or why it will not do.
+fn usable(rustc: &Path, rustup: Option<&str>, sysroot: &str) -> Result<Toolchain, String> {
+    let name = rustc.display();
+    if !has_sources(sysroot) {
+        return Err(format!("{name} (no library sources in {sysroot})"));
+    }
+    let mut asked = Command::new(rustc);
+    let version = output_of(asked.arg("--version").env_remove("RUSTUP_TOOLCHAIN"));
+    let version = version.ok_or_else(|| format!("{name} (does not say its version)"))?;
+    if number(version.split_whitespace().nth(1).unwrap_or_default()) < number(OLDEST) {
+        return Err(format!("{name} (too old: {version})"));
+    }
+    Ok(Toolchain {
+        rustc: rustc.to_owned(),
+        rustup: rustup.map(str::to_owned),
+        version,
+    })
+}
+
+/// Major and minor of a version such as `1.97.0-nightly`; `None`, which is less than all, if there are none.
+fn number(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
 /// The project's own `bpf-linker`, else the one on PATH.
@@ -94,4 +112,18 @@ pub fn find_linker(tools: &Path) -> Result<PathBuf, BuildError> {
         .ok_or_else(|| BuildError::NoLinker {
             tools: tools.to_owned(),
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(number("1.85.0") < number("1.95"));
+        assert!(number("1.100.0-nightly") > number("1.95"));
+        assert!(number("2.0.0") > number("1.95"));
+        assert_eq!(number("1.95.0"), number("1.95"));
+        assert!(number("(unknown)") < number("1.0"));
+    }
 }

@@ -386,7 +386,7 @@ pub(crate) struct Leaks {
     /// A cache that fills looks the same until it is full. If the device will be full earlier, it is said earlier.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) sure_after: u32,
-    /// Exit with 10 when something grows, with 11 when it is too early to tell.
+    /// Exit with 10 when something grows, with 11 when it cannot be told: too early, or nothing was read yet.
     #[arg(long)]
     pub(crate) exit_code: bool,
 }

@@ -83,6 +83,11 @@ fn every_answer_has_its_shape() {
     let ps = server.ctl(&["ps", "--json"]).json();
     assert_eq!(keys(&ps), ["processes"]);
     assert_eq!(ps["processes"][0]["state"], "exited");
+    let attached = ps["processes"][0]["attached_boot_ns"].as_u64().unwrap();
+    assert_eq!(
+        ps["processes"][0]["known_from_unix_ns"],
+        attached + 1_000_000_000
+    );
     let status = server.ctl(&["status", "--json"]).json();
     assert_eq!(status["journal"]["state"], "writing");
     assert_eq!(status.get("replay"), Some(&Value::Null));

@@ -139,6 +139,21 @@ fn leaks_that_are_too_young_are_no_all_clear() {
     );
 }
 
+/// At level read, before anything was read, nothing can be said to grow or not to.
+#[test]
+fn what_was_never_read_is_no_all_clear() {
+    let mut process = fake::noted(4242, 0, &["level_read", "totals_unknown"]);
+    process.groups.clear();
+    let server = Server::start(FakeDaemon::with([process]));
+    let answer = server.ctl(&["leaks", "--exit-code"]);
+    assert_eq!(answer.code, 11);
+    assert_has(
+        &answer.out,
+        &["Cannot tell: nothing has been read of this process yet."],
+    );
+    assert!(!answer.out.contains("Nothing grows"), "{}", answer.out);
+}
+
 #[test]
 fn leaks_tells_what_was_given_back() {
     let mut process = fake::process(4242, 0);
@@ -164,6 +179,10 @@ fn the_other_tables() {
     let ps = server.ctl(&["ps"]).out;
     assert!(ps.contains("  PID  STATE   LEVEL"), "{ps}");
     assert!(ps.contains(" 4242  exited  trace"), "{ps}");
+    assert!(
+        ps.contains("  SINCE  KNOWN FROM") && ps.contains("  1970-01-01 00:0"),
+        "{ps}"
+    );
     assert!(
         ps.contains("1.23 GiB  2.00 GiB   4,711     0  3     python train.py"),
         "{ps}"

@@ -40,7 +40,8 @@ pub struct Config {
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = ring_size)]
     pub ring_mib: u32,
 
-    /// Seconds for which ended processes can still be asked about.
+    /// Seconds for which ended processes can still be asked about; those that ended first are forgotten earlier where all of
+    /// them take more than some 160 MiB.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub retention: u64,
 

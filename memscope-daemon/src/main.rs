@@ -61,7 +61,18 @@ fn log_filter(words: &str) -> tracing_subscriber::EnvFilter {
     EnvFilter::try_new(words).unwrap_or_else(|_| EnvFilter::new("info"))
 }
 
+/// Has the C library keep two heaps. It would make one for each thread that answers, and what a large answer leaves in one of them
+/// serves no other thread (docs/evidence/soak.md).
+fn keep_few_heaps() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a number of the C library's, before there are other threads.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
 fn run(config: &Config) -> Result<()> {
+    keep_few_heaps();
     if let (Some(file), Some(output)) = (&config.import, &config.output) {
         let made = import::import(file, output)?;
         println!("{}", serde_json::to_string(&made)?);

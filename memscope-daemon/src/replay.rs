@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use crate::clock::in_words;
-use memscope_decode::{Decoder, Outcome};
+use memscope_common::KIND_DAEMON_FIRST;
+use memscope_decode::{Decoder, Header, Outcome};
 use memscope_journal::{
     Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
 };
@@ -17,6 +18,9 @@ const NAMED_WITHIN_NS: u64 = 5_000_000_000;
 const CLOCK_STEP_NS: u64 = 60_000_000_000;
 /// Records between two looks at whether a name is missing still.
 const RECORDS_PER_LOOK: u32 = 1000;
+/// How much later than the records behind it a record of the daemon's own may say that it is: while it was written, others came
+/// from the kernel.
+const OWN_RECORDS_AHEAD_NS: u64 = 10_000_000_000;
 
 /// What a recording told.
 pub struct Replayed {
@@ -91,6 +95,21 @@ impl Until {
             Until::Boot(ns) => event.time_ns > ns,
             Until::Unix(ns) => ledger.unix_ns(event.time_ns) > ns,
             Until::Event(number) => event.id.sequence > number,
+        }
+    }
+
+    /// Whether an event lies so far behind the moment that none of before it comes any more. The kernel's records come in the
+    /// order of their times; a record of the daemon's own has the time at which it was written, and what the kernel
+    /// sent just before may stand behind it.
+    fn is_past(self, ledger: &Ledger, event: &Event, record: &[u8]) -> bool {
+        let is_own = Header::read(record).is_ok_and(|header| header.kind >= KIND_DAEMON_FIRST);
+        match self {
+            Until::Event(_) => true,
+            _ if !is_own => true,
+            Until::Boot(ns) => event.time_ns > ns.saturating_add(OWN_RECORDS_AHEAD_NS),
+            Until::Unix(ns) => {
+                ledger.unix_ns(event.time_ns) > ns.saturating_add(OWN_RECORDS_AHEAD_NS)
+            }
         }
     }
 
@@ -219,8 +238,12 @@ fn fold(path: &Path, config: LedgerConfig, until: Option<Until>) -> Result<Repla
         fold.decoder.seek(entry.sequence);
         count += 1;
         if let Outcome::Decoded(event) = fold.decoder.decode(entry.record) {
-            if !entry.repeated && until.is_some_and(|until| until.is_over(&fold.ledger, &event)) {
+            let is_over = |until: &Until| !entry.repeated && until.is_over(&fold.ledger, &event);
+            if let Some(until) = until.filter(is_over) {
                 fold.ledger.learn(&event);
+                if !until.is_past(&fold.ledger, &event, entry.record) {
+                    continue;
+                }
                 let until = event.time_ns.saturating_add(NAMED_WITHIN_NS);
                 read_names(&mut records, &mut fold.decoder, &mut fold.ledger, until)?;
                 break;

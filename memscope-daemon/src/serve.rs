@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use memscope_decode::DaemonRecord;
-use memscope_journal::Recording;
+use memscope_journal::{Recording, RecordingError};
 use memscope_ledger::event::{EventId, Level, Mark, MarkSource, ProcessHandle};
 use memscope_ledger::report::{
     AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, MarksReport, ProcessSummary,
@@ -199,6 +199,22 @@ impl Daemon for Serving {
             .map_err(|gone| RefusalOf::from(gone).0)
     }
 
+    async fn known_from(&self) -> Result<Vec<(ProcessHandle, u64)>, Refusal> {
+        let Some((first, _)) = self.first_moment().await? else {
+            return Ok(Vec::new());
+        };
+        self.keeper
+            .ask(move |ledger, _| {
+                let known = |process: ProcessSummary| {
+                    let from = ledger.unix_ns(process.attached_ns.max(first));
+                    (process.handle, from)
+                };
+                ledger.processes().into_iter().map(known).collect()
+            })
+            .await
+            .map_err(|gone| RefusalOf::from(gone).0)
+    }
+
     async fn stats(&self, pid: u32) -> Result<StatsReport, Refusal> {
         crate::panics::if_a_test_wants_it(crate::panics::ANSWERS);
         let read = self.is_only_read(pid).await;
@@ -327,16 +343,46 @@ impl Daemon for Serving {
             Some(_) => Some(self.order(Order::Status).await?),
             None => None,
         };
-        let known_from = match &self.replay {
-            Some((path, _)) => known_from(path.clone()).await,
-            None if keeper.journal.is_some() => known_from(keeper.journal_dir.clone()).await,
-            None => None,
-        };
+        let known_from = self.first_moment().await?.map(|(_, unix_ns)| unix_ns);
         Ok(self.put_together(keeper, tracer, known_from))
     }
 }
 
 impl Serving {
+    /// The first moment that can be asked for: boot time, and nanoseconds since 1970. None where nothing is kept.
+    async fn first_moment(&self) -> Result<Option<(u64, u64)>, Refusal> {
+        let path = match &self.replay {
+            Some((path, _)) => path.clone(),
+            None => {
+                let gone = |gone| RefusalOf::from(gone).0;
+                let keeper = self.keeper.status().await.map_err(gone)?;
+                if keeper.journal.is_none() {
+                    return Ok(None);
+                }
+                keeper.journal_dir
+            }
+        };
+        let read = move || {
+            let recording = Recording::open(&path).ok()?;
+            let first = recording.segments().first()?;
+            Some((first.header.first_boot_ns, first.first_unix_ns()))
+        };
+        // What cannot be read cannot be asked.
+        Ok(tokio::task::spawn_blocking(read).await.ok().flatten())
+    }
+
+    /// From when on a process can be asked about its past.
+    async fn known_from_of(&self, pid: u32) -> Result<Option<u64>, Refusal> {
+        let find = move |ledger: &mut Ledger, _| ledger.find(pid);
+        let process = self.keeper.ask(find).await;
+        let process = process.map_err(|gone| RefusalOf::from(gone).0)?;
+        let known = self.known_from().await?;
+        let mut known = known.into_iter();
+        Ok(known
+            .find(|(of, _)| Some(*of) == process)
+            .map(|(_, from)| from))
+    }
+
     /// Asks about an earlier moment: the journal, folded again up to there.
     async fn earlier<T>(
         &self,
@@ -368,14 +414,24 @@ impl Serving {
         };
         let folded = tokio::task::spawn_blocking(move || replay_until(&path, config, until))
             .await
-            .map_err(|source| unreadable(Box::new(source)))?
-            .map_err(|error| match error {
-                ReplayError::TooEarly { known_from_unix_ns } => not_in_the_journal(&format!(
+            .map_err(|source| unreadable(Box::new(source)))?;
+        let folded = match folded {
+            Ok(folded) => folded,
+            Err(ReplayError::TooEarly { known_from_unix_ns }) => {
+                let own = self.known_from_of(pid).await?;
+                return Err(not_in_the_journal(&format!(
                     "is no longer in the journal, whose older part is gone: process {pid} is known from {} on",
-                    clock::in_words(known_from_unix_ns)
-                )),
-                other => unreadable(Box::new(other)),
-            })?;
+                    clock::in_words(own.unwrap_or(known_from_unix_ns))
+                )));
+            }
+            Err(ReplayError::Recording(RecordingError::NoBeginning { .. })) => {
+                return Err(not_in_the_journal(
+                    "is no longer in the journal, which is too small for what is known of the processes: \
+                     `memscope-ctl status` says how large it should be",
+                ));
+            }
+            Err(other) => return Err(unreadable(Box::new(other))),
+        };
         let as_of = folded.end;
         folded
             .ledger
@@ -448,17 +504,6 @@ impl Serving {
         status.drops = drops;
         status
     }
-}
-
-/// The first moment that a recording can be asked for; none if it cannot be read.
-async fn known_from(path: std::path::PathBuf) -> Option<u64> {
-    tokio::task::spawn_blocking(move || {
-        let recording = Recording::open(&path).ok()?;
-        Some(recording.segments().first()?.first_unix_ns())
-    })
-    .await
-    .ok()
-    .flatten()
 }
 
 fn not_in_the_journal(why: &str) -> Refusal {

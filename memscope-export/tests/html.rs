@@ -166,7 +166,7 @@ fn tiles(data: &serde_json::Value, script: &str, device: usize) -> serde_json::V
     let pure = script.split("// The page: one device").next().unwrap();
     let ask = format!(
         "{pure}\nconst data = JSON.parse(require('fs').readFileSync(0, 'utf8'));\n\
-         const {{ rows, drawn }} = tiles(data.devices[{device}], data.as_of);\n\
+         const {{ rows, drawn }} = tiles(data.devices[{device}], data);\n\
          console.log(JSON.stringify({{ drawn, ...Object.fromEntries(rows) }}));"
     );
     let mut node = Command::new("node")
@@ -221,6 +221,21 @@ fn totals_are_of_all_and_not_of_what_is_drawn() {
     let (data, script) = read(&common::report());
     let says = tiles(&data, &script, 0);
     assert_eq!(says["drawn"], "The one segment is drawn.");
+}
+
+/// A course with holes has no highest point: a lost free makes it too high, a lost allocation too low.
+#[test]
+fn a_peak_is_told_where_no_record_is_missing() {
+    let mut report = common::report();
+    let peak = |report: &SnapshotReport| {
+        let (data, script) = read(report);
+        tiles(&data, &script, 0)["Peak in the trace (requested)"].clone()
+    };
+    report.process.lost_records = 0;
+    let known = peak(&report);
+    assert!(known.as_str().unwrap().ends_with('B'), "{known}");
+    report.process.lost_records = 1;
+    assert_eq!(peak(&report), "not known: records were lost");
 }
 
 #[test]

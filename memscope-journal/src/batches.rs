@@ -1,6 +1,6 @@
 //! The segments and batches of a recording, in order, with what is wrong in between.
 
-use crate::checkpoint::{self, CheckpointPlace};
+use crate::checkpoint::{self, CheckpointPlace, SegmentFile};
 use crate::error::RecordingError;
 use crate::format::{
     ALIGN, BATCH_HEADER, BATCH_MARK, BatchHeader, PLAIN_BATCH_MARK, Packing, SEGMENT_HEADER,
@@ -10,7 +10,6 @@ use crate::pack::unpack;
 use crate::tally::{Tally, tally};
 use crate::warning::Warning;
 use crate::window::Window;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,7 +22,7 @@ const SEARCH_BUDGET: u64 = 64 << 20;
 /// Goes through the files of a recording.
 #[derive(Debug)]
 pub(crate) struct Batches {
-    files: Arc<[PathBuf]>,
+    files: Arc<[SegmentFile]>,
     file: usize,
     open: Option<Window>,
     at: u64,
@@ -35,8 +34,8 @@ pub(crate) struct Batches {
 
 /// What comes next.
 pub(crate) enum Item {
-    /// A segment begins: its header's bytes as they are, and where its checkpoint stands.
-    Segment(Vec<u8>, Option<CheckpointPlace>),
+    /// A segment begins: its header, and where its checkpoint stands.
+    Segment(SegmentHeader, Option<CheckpointPlace>),
     /// A batch.
     Batch(Batch),
 }
@@ -52,7 +51,7 @@ pub(crate) struct Batch {
 
 /// What stands at a place.
 enum Place {
-    Segment(SegmentHeader, Vec<u8>),
+    Segment(SegmentHeader),
     Batch(Batch, Tally),
     Nothing,
 }
@@ -69,7 +68,7 @@ enum Search {
 impl Batches {
     /// Begins at a place of one of the files.
     pub(crate) fn new(
-        files: Arc<[PathBuf]>,
+        files: Arc<[SegmentFile]>,
         (file, at): (usize, u64),
         epoch: u64,
         warnings: Vec<Warning>,
@@ -92,33 +91,22 @@ impl Batches {
     /// The next segment or batch; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Item>, RecordingError> {
         loop {
-            let Some(path) = self.files.get(self.file).cloned() else {
+            let Some(segment) = self.files.get(self.file).cloned() else {
                 return Ok(None);
             };
             if self.open.is_none() {
-                match File::open(&path) {
-                    Ok(file) => self.open = Some(Window::new(file)),
-                    // The bound of a living journal took it away.
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                        self.warnings.push(Warning::SegmentUnreadable {
-                            path,
-                            reason: "it has been removed meanwhile".to_owned(),
-                        });
-                        self.next_file();
-                        continue;
-                    }
-                    Err(error) => return Err(RecordingError::of("open", &path, error)),
-                }
+                self.open = Some(Window::new(Arc::clone(&segment.file)));
             }
+            let path = segment.path.clone();
             match self.place(self.at, &path)? {
-                Place::Segment(header, bytes) => {
-                    let checkpoint = checkpoint::place(&path, self.at, header.checkpoint_bytes);
+                Place::Segment(header) => {
+                    let checkpoint = checkpoint::place(&segment, self.at, &header);
                     self.at = self
                         .at
-                        .saturating_add(bytes.len() as u64)
+                        .saturating_add(SEGMENT_HEADER as u64)
                         .saturating_add(header.checkpoint_bytes);
-                    self.begin(&header, &path)?;
-                    return Ok(Some(Item::Segment(bytes, checkpoint)));
+                    self.begin(&header, checkpoint.is_some(), &path)?;
+                    return Ok(Some(Item::Segment(header, checkpoint)));
                 }
                 Place::Batch(batch, tally) => {
                     let at = self.at;
@@ -132,7 +120,12 @@ impl Batches {
         }
     }
 
-    fn begin(&mut self, header: &SegmentHeader, path: &Path) -> Result<(), RecordingError> {
+    fn begin(
+        &mut self,
+        header: &SegmentHeader,
+        has_state: bool,
+        path: &Path,
+    ) -> Result<(), RecordingError> {
         if header.epoch != self.epoch {
             return Err(RecordingError::MixedEpochs {
                 path: path.to_path_buf(),
@@ -142,7 +135,7 @@ impl Batches {
         }
         match self.expected {
             None => {
-                if header.first_sequence > 1 && header.checkpoint_bytes == 0 {
+                if header.first_sequence > 1 && !has_state {
                     self.warnings.push(Warning::BeginsLate {
                         first_sequence: header.first_sequence,
                     });
@@ -187,7 +180,7 @@ impl Batches {
         let head = window.get(at, SEGMENT_HEADER).map_err(failed)?;
         if head.starts_with(&SEGMENT_MARK) {
             return Ok(match SegmentHeader::decode(head) {
-                Ok(header) => Place::Segment(header, head.to_vec()),
+                Ok(header) => Place::Segment(header),
                 Err(_) => Place::Nothing,
             });
         }

@@ -5,16 +5,23 @@
 //!
 //! A checkpoint is the decoder and the ledger in MessagePack, with the names of their fields, compressed by zstd, in pieces that
 //! are batches of their own. A field that a newer memscope has added reads as its default where its type says so.
+//!
+//! It takes seconds to write the state of a process that holds a million blocks. So a copy of the state is made, which takes a
+//! hundredth of that, and another thread writes it, into a file beside the segment.
 
 use crate::error::{JournalError, RecordingError};
-use crate::format::{ALIGN, BATCH_HEADER, BatchHeader, Packing, SEGMENT_HEADER};
+use crate::format::{ALIGN, BATCH_HEADER, BatchHeader, Packing, SEGMENT_HEADER, SegmentHeader};
+use crate::segment::CHECKPOINT;
 use crate::window::Window;
 use memscope_decode::Decoder;
 use memscope_ledger::Ledger;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 /// Bytes of a checkpoint in one batch.
 const PIECE: usize = 1 << 20;
@@ -42,12 +49,38 @@ pub struct Restored {
     pub ledger: Ledger,
 }
 
-/// Where a checkpoint stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where a checkpoint stands. The file stays open: a journal that is being written may remove it meanwhile.
+#[derive(Clone, Debug)]
 pub struct CheckpointPlace {
     pub(crate) path: PathBuf,
+    pub(crate) file: Arc<File>,
     pub(crate) at: u64,
     pub(crate) bytes: u64,
+}
+
+impl CheckpointPlace {
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Writes it as it is; gives its bytes.
+    pub(crate) fn copy_to(&self, out: &mut dyn Write) -> Result<u64, RecordingError> {
+        let failed = |error| RecordingError::of("copy", &self.path, error);
+        let mut window = Window::new(Arc::clone(&self.file));
+        let mut at = self.at;
+        let end = self.at.saturating_add(self.bytes);
+        while at < end {
+            let wanted = (end - at).min(PIECE as u64);
+            let bytes = window.get(at, wanted as usize).map_err(failed)?;
+            if bytes.is_empty() {
+                return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+            }
+            out.write_all(bytes).map_err(failed)?;
+            at += bytes.len() as u64;
+        }
+        Ok(self.bytes)
+    }
 }
 
 /// Writes the state; gives the bytes that it took.
@@ -64,14 +97,12 @@ pub(crate) fn write(state: Folded<'_>, out: impl Write) -> Result<u64, JournalEr
 
 /// Reads the state.
 pub(crate) fn read(place: &CheckpointPlace) -> Result<Restored, RecordingError> {
-    let failed = |error| RecordingError::of("read", &place.path, error);
     let bad = |error| RecordingError::Checkpoint {
         path: place.path.clone(),
         source: error,
     };
-    let file = File::open(&place.path).map_err(failed)?;
     let stored = Stored {
-        window: Window::new(file),
+        window: Window::new(Arc::clone(&place.file)),
         at: place.at,
         end: place.at.saturating_add(place.bytes),
         piece: Vec::new(),
@@ -90,13 +121,117 @@ pub(crate) fn read(place: &CheckpointPlace) -> Result<Restored, RecordingError> 
     })
 }
 
-/// Where the checkpoint of a segment stands whose header stands at `at`.
-pub(crate) fn place(path: &Path, at: u64, bytes: u64) -> Option<CheckpointPlace> {
-    (bytes > 0).then(|| CheckpointPlace {
-        path: path.to_owned(),
+/// A checkpoint that another thread writes.
+pub(crate) struct Writing {
+    /// Number of its segment.
+    pub(crate) index: u64,
+    /// Its file, under the name that says that it is not whole yet.
+    pub(crate) new: PathBuf,
+    thread: JoinHandle<Result<u64, JournalError>>,
+}
+
+impl Writing {
+    /// Begins to write a copy of the state.
+    pub(crate) fn begin(
+        state: Folded<'_>,
+        index: u64,
+        new: PathBuf,
+    ) -> Result<Writing, JournalError> {
+        let (decoder, ledger) = (state.decoder.clone(), state.ledger.clone());
+        let path = new.clone();
+        let write_all = move || {
+            let failed = |error| JournalError::of("write", &path, 0, error);
+            let file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)
+                .map_err(failed)?;
+            let mut out = BufWriter::new(&file);
+            let state = Folded {
+                decoder: &decoder,
+                ledger: &ledger,
+            };
+            let bytes = write(state, &mut out).map_err(|error| match error {
+                // The disk is what fails, if anything does.
+                JournalError::Checkpoint { source } => failed(source),
+                other => other,
+            })?;
+            out.flush().map_err(failed)?;
+            Ok(bytes)
+        };
+        let thread = std::thread::Builder::new()
+            .name("checkpoint".to_owned())
+            .spawn(write_all)
+            .map_err(JournalError::checkpoint)?;
+        Ok(Writing { index, new, thread })
+    }
+
+    /// Whether [`Writing::finish`] does not wait.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for it; gives its bytes. The file is removed if it is not whole.
+    pub(crate) fn finish(self) -> Result<u64, JournalError> {
+        let panicked = || JournalError::checkpoint(io::Error::other("the thread panicked"));
+        let written = self.thread.join().unwrap_or_else(|_| Err(panicked()));
+        if written.is_err() {
+            // The error that counts is the first one.
+            let _ = std::fs::remove_file(&self.new);
+        }
+        written
+    }
+}
+
+/// Where the checkpoint of a segment stands: behind its header, or in a file beside it.
+pub(crate) fn place(
+    segment: &SegmentFile,
+    at: u64,
+    header: &SegmentHeader,
+) -> Option<CheckpointPlace> {
+    let inside = CheckpointPlace {
+        path: segment.path.clone(),
+        file: Arc::clone(&segment.file),
         at: at + SEGMENT_HEADER as u64,
-        bytes,
-    })
+        bytes: header.checkpoint_bytes,
+    };
+    match &segment.beside {
+        _ if header.checkpoint_bytes > 0 => Some(inside),
+        Some((file, bytes)) if at == 0 => Some(CheckpointPlace {
+            path: segment.path.with_extension(CHECKPOINT),
+            file: Arc::clone(file),
+            at: 0,
+            bytes: *bytes,
+        }),
+        _ => None,
+    }
+}
+
+/// A file of a recording, opened.
+#[derive(Clone, Debug)]
+pub(crate) struct SegmentFile {
+    pub(crate) path: PathBuf,
+    pub(crate) file: Arc<File>,
+    /// The checkpoint beside it, and its bytes.
+    beside: Option<(Arc<File>, u64)>,
+}
+
+impl SegmentFile {
+    pub(crate) fn open(path: &Path) -> io::Result<SegmentFile> {
+        let file = Arc::new(File::open(path)?);
+        let beside = File::open(path.with_extension(CHECKPOINT))
+            .and_then(|file| Ok((file.metadata()?.len(), file)));
+        Ok(SegmentFile {
+            path: path.to_owned(),
+            file,
+            beside: match beside {
+                Ok((bytes, file)) => Some((Arc::new(file), bytes)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            },
+        })
+    }
 }
 
 /// Cuts what is written into batches.

@@ -61,7 +61,7 @@ pub struct SegmentHeader {
     pub clock: ClockPair,
     /// Bytes allocated for the segment.
     pub segment_bytes: u64,
-    /// Bytes of the checkpoint that stands before the first batch; 0: there is none.
+    /// Bytes of the checkpoint that stands before the first batch; 0: it is in a file beside the segment, or there is none.
     pub checkpoint_bytes: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The journal being written.
 
-use crate::checkpoint::{self, Folded};
+use crate::checkpoint::{Folded, Writing};
 use crate::config::Config;
 use crate::error::JournalError;
 use crate::format::{
@@ -9,7 +9,7 @@ use crate::format::{
 };
 use crate::pack::pack;
 use crate::retain;
-use crate::segment::{Disk, Segment, Space};
+use crate::segment::{CHECKPOINT, Disk, Segment, Space, UNFINISHED};
 use crate::tally::{Tally, tally};
 use memscope_common::RECORD_VERSION;
 use memscope_decode::Header;
@@ -52,6 +52,10 @@ pub struct Journal {
     state: State,
     segment: Option<Segment>,
     next_index: u64,
+    /// The checkpoint that is being written.
+    writing: Option<Writing>,
+    /// Bytes of the last one.
+    checkpoint_bytes: u64,
     /// Number of the next record.
     next: u64,
     clock: ClockPair,
@@ -108,6 +112,8 @@ impl Journal {
             state: State::Running,
             segment: None,
             next_index: 0,
+            writing: None,
+            checkpoint_bytes: 0,
             next: 1,
             clock: config.clock,
             too_small: None,
@@ -124,8 +130,8 @@ impl Journal {
     }
 
     /// Appends whole records, one behind the other, at most [`Self::most_bytes`], and gives the number of the first.
-    /// `ring_position` is where the ring's reader stands after them. `state` is what all records before them have come to: a new
-    /// segment, if one begins here, has it as its checkpoint. Without it only the whole journal can be read.
+    /// `ring_position` is where the ring's reader stands after them. `state` is what all records before them have come to: if a new
+    /// segment begins here, a copy of it becomes its checkpoint a little later. Without it only the whole journal can be read.
     ///
     /// On an error from the disk the journal stops: the error is returned once, later calls count
     /// what they drop and succeed. Bytes that are not whole records ([`JournalError::NotRecords`])
@@ -150,8 +156,10 @@ impl Journal {
             return Ok(first);
         }
         let written = match records {
-            [] => Ok(()),
-            records => self.write(records, &tally, ring_position, state),
+            [] => self.take_checkpoint(false),
+            records => self
+                .take_checkpoint(false)
+                .and_then(|()| self.write(records, &tally, ring_position, state)),
         };
         if let Err(error) = written {
             self.dropped += tally.numbered;
@@ -161,6 +169,18 @@ impl Journal {
         }
         self.next += tally.numbered;
         Ok(first)
+    }
+
+    /// Waits until the checkpoint that is being written, if one is, can be read.
+    ///
+    /// # Errors
+    /// Those of [`Self::append`], after which the journal has stopped.
+    pub fn settle(&mut self) -> Result<(), JournalError> {
+        let taken = self.take_checkpoint(true);
+        if let Err(error) = &taken {
+            self.stop(error);
+        }
+        taken
     }
 
     /// Most bytes of records that can be appended at once: any so many fit into a segment.
@@ -261,56 +281,82 @@ impl Journal {
         needed: u64,
         state: Option<Folded<'_>>,
     ) -> Result<(), JournalError> {
+        // Only the newest segment is without a checkpoint: what cannot be read alone is of no use when those before it are gone.
+        self.take_checkpoint(true)?;
         if let Some(segment) = self.segment.take() {
             segment.finish();
         }
         let mut segment =
             Segment::begin(&self.epoch_dir, self.next_index, self.config.segment_bytes)?;
-        let opened = self.fill(&mut segment, first_boot_ns, needed, state);
+        let opened = self.open(&mut segment, first_boot_ns, needed);
         if let Err(error) = opened {
             // The error that counts is the first one.
             segment.discard();
             return Err(error);
         }
         self.segment = Some(segment);
+        // The first segment begins with nothing.
+        if let Some(state) = state.filter(|_| self.next_index > 0) {
+            let new = self.checkpoint_path().with_added_extension(UNFINISHED);
+            self.writing = Some(Writing::begin(state, self.next_index, new)?);
+        }
         self.next_index += 1;
         Ok(())
     }
 
-    /// Writes what a segment begins with.
-    fn fill(
+    /// Where the checkpoint of the next segment belongs.
+    fn checkpoint_path(&self) -> PathBuf {
+        let name = format!("{:06}.{CHECKPOINT}", self.next_index);
+        self.epoch_dir.join(name)
+    }
+
+    /// Puts a checkpoint that has been written into its place, and waits for that if it must.
+    fn take_checkpoint(&mut self, wait: bool) -> Result<(), JournalError> {
+        let is_due = |writing: &mut Writing| wait || writing.is_finished();
+        let Some(writing) = self.writing.take_if(is_due) else {
+            return Ok(());
+        };
+        let (index, new) = (writing.index, writing.new.clone());
+        let bytes = writing.finish()?;
+        self.checkpoint_bytes = bytes;
+        let most = self.config.total_bytes;
+        let smallest = SEGMENT_HEADER as u64 + bytes + self.config.segment_bytes;
+        self.too_small = (smallest > most / 2).then(|| TooSmall {
+            checkpoint_bytes: bytes,
+            // Four segments of which a third is checkpoint.
+            needed_bytes: (bytes + bytes.saturating_mul(2).max(self.config.segment_bytes)) * 4,
+        });
+        if self.too_small.is_some() {
+            return std::fs::remove_file(&new)
+                .map_err(|error| JournalError::of("remove", &new, 0, error));
+        }
+        // Without the last ending. From now on nobody needs the segments before it.
+        std::fs::rename(&new, new.with_extension(""))
+            .map_err(|error| JournalError::of("rename", &new, bytes, error))?;
+        retain::make_room(&self.dir, (&self.epoch_dir, index), 0, most)
+    }
+
+    /// Makes room for a segment, and gives it its header and its name.
+    fn open(
         &mut self,
         segment: &mut Segment,
         first_boot_ns: u64,
         needed: u64,
-        state: Option<Folded<'_>>,
     ) -> Result<(), JournalError> {
-        let mut checkpoint_bytes = 0;
-        // The first segment begins with nothing.
-        if let Some(state) = state.filter(|_| self.next_index > 0) {
-            checkpoint_bytes = segment.checkpoint(|out| checkpoint::write(state, out))?;
-            let twice = checkpoint_bytes.saturating_mul(2);
-            let half = self.config.total_bytes / 2;
-            let smallest = SEGMENT_HEADER as u64 + checkpoint_bytes + self.config.segment_bytes;
-            self.too_small = (smallest > half).then(|| TooSmall {
-                checkpoint_bytes,
-                // Four segments of which a third is checkpoint.
-                needed_bytes: (checkpoint_bytes + twice.max(self.config.segment_bytes)) * 4,
-            });
-            if self.too_small.is_some() {
-                segment.without_checkpoint()?;
-                checkpoint_bytes = 0;
-            }
-        }
-        let besides = SEGMENT_HEADER as u64 + checkpoint_bytes;
+        let header_bytes = SEGMENT_HEADER as u64;
+        // The next checkpoint will be about as large as the last one.
+        let besides = header_bytes + self.checkpoint_bytes;
         let most = (self.config.total_bytes / 4).saturating_sub(besides);
-        let records = checkpoint_bytes
+        let records = self
+            .checkpoint_bytes
             .saturating_mul(2)
             .min(most)
-            .max(self.config.segment_bytes - SEGMENT_HEADER as u64)
+            .max(self.config.segment_bytes - header_bytes)
             .max(needed);
-        let size = besides + records;
-        retain::make_room(&self.dir, &self.epoch_dir, size, self.config.total_bytes)?;
+        let size = header_bytes + records;
+        // Until there is a checkpoint, whoever reads this segment begins with the one before it.
+        let open = (self.epoch_dir.as_path(), self.next_index.saturating_sub(1));
+        retain::make_room(&self.dir, open, besides + records, self.config.total_bytes)?;
         let header = SegmentHeader {
             format_version: FORMAT_VERSION,
             record_version: RECORD_VERSION,
@@ -322,7 +368,8 @@ impl Journal {
             first_boot_ns,
             clock: self.clock,
             segment_bytes: size,
-            checkpoint_bytes,
+            // It comes beside.
+            checkpoint_bytes: 0,
         };
         segment.open(&header, self.space.as_ref())
     }
@@ -330,6 +377,8 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
+        // What cannot be written now cannot be told either.
+        let _ = self.take_checkpoint(true);
         if let Some(segment) = &self.segment {
             segment.finish();
         }

@@ -10,12 +10,13 @@
 //! <state-dir>/journal/lock
 //! <state-dir>/journal/<epoch>/000000.msj      segments of a fixed size, oldest first
 //!                             000001.msj
-//! segment    = header (128 bytes) + checkpoint + batches + zeros
+//!                             000001.msc      the state that its segment begins with
+//! segment    = header (128 bytes) + batches + zeros
 //! checkpoint = batches that hold the state (see `checkpoint`); the first segment has none
 //! batch      = header (40 bytes: mark, length, crc, count, first number, ring position, …) + packed records
 //! ```
 //!
-//! A single-file recording is segments one behind the other, without the zeros. Everything is a
+//! A single-file recording is segments one behind the other, without the zeros, each with its checkpoint behind its header. Everything is a
 //! multiple of 8 bytes long. Integers have the byte order of the machine that wrote them; the
 //! header says which, and a reader of another order or architecture refuses the file. How records are packed is
 //! described in `pack`.
@@ -33,7 +34,8 @@
 //! # Reading alone
 //!
 //! Old segments are removed, so each new one begins with a checkpoint: the state that all records before it have come to.
-//! A reader begins with any segment and gets the same state as one that has read all of them. Behind a damaged part, too,
+//! The checkpoint of the newest segment comes a little later than its first records (see `checkpoint`); until then a reader begins with the
+//! segment before it, which is kept for so long. A reader begins with any segment and gets the same state as one that has read all of them. Behind a damaged part, too,
 //! it goes on from the next checkpoint.
 //!
 //! Journals of format 1 have no checkpoints. Their segments begin with copies of the records without which the rest cannot be

@@ -15,12 +15,13 @@
 use crate::format::ALIGN;
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_decode::{Header, RecordReader};
-use std::collections::HashMap;
 
 /// Longest records that are stored as columns; longer ones are rare.
 const COLUMNS_MOST: usize = 256;
 /// Fast: a record must cost next to nothing, and slower levels save a tenth.
 const LEVEL: i32 = 1;
+/// So many lengths such records can have: multiples of 8.
+const LENGTHS: usize = COLUMNS_MOST / ALIGN + 1;
 /// Most bytes that a word takes as a difference.
 const DIFFERENCE_MOST: usize = 10;
 /// Bytes of a record in the list of records.
@@ -38,20 +39,39 @@ fn is_columns((len, kind): Shape) -> bool {
 }
 
 /// Shapes in the order in which they came first, each with the numbers of its records.
-#[derive(Default)]
+///
+/// There are a few: one for each kind, but for the kinds whose records have several lengths. So they are kept in a table by
+/// kind and length, which a record of any shape has one place in.
 struct Shapes {
     order: Vec<(Shape, Vec<u32>)>,
-    places: HashMap<Shape, usize>,
+    /// Place in `order`, plus one; 0: this shape has not come yet.
+    places: Vec<u32>,
+}
+
+impl Default for Shapes {
+    fn default() -> Shapes {
+        Shapes {
+            order: Vec::new(),
+            places: vec![0; usize::from(KIND_DAEMON_FIRST) * LENGTHS],
+        }
+    }
 }
 
 impl Shapes {
+    /// Only shapes of which [`is_columns`] holds are added.
     fn add(&mut self, shape: Shape, record: u32) {
-        let order = &mut self.order;
-        let place = *self.places.entry(shape).or_insert_with(|| {
-            order.push((shape, Vec::new()));
-            order.len() - 1
-        });
-        if let Some((_, records)) = order.get_mut(place) {
+        let (len, kind) = shape;
+        let Some(place) = self
+            .places
+            .get_mut(usize::from(kind) * LENGTHS + usize::from(len) / ALIGN)
+        else {
+            return;
+        };
+        if *place == 0 {
+            self.order.push((shape, Vec::new()));
+            *place = self.order.len() as u32;
+        }
+        if let Some((_, records)) = self.order.get_mut(*place as usize - 1) {
             records.push(record);
         }
     }

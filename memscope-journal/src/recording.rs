@@ -1,7 +1,7 @@
 //! A recording being read: a segment file, an epoch's directory, or an exported file.
 
 use crate::batches::{Batches, Item};
-use crate::checkpoint::{self, CheckpointPlace, Restored};
+use crate::checkpoint::{self, CheckpointPlace, Restored, SegmentFile};
 use crate::error::RecordingError;
 use crate::format::{
     BatchHeader, FORMAT_VERSION, HeaderFault, SEGMENT_HEADER, SEGMENT_MARK, SegmentHeader,
@@ -11,8 +11,8 @@ use crate::warning::Warning;
 use crate::window::Window;
 use memscope_common::RECORD_VERSION;
 use memscope_decode::{RecordReader, is_repeated};
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Recording {
     path: PathBuf,
-    files: Arc<[PathBuf]>,
+    files: Arc<[SegmentFile]>,
     /// The segments; never empty.
     segments: Vec<SegmentPlace>,
     header: SegmentHeader,
@@ -33,6 +33,8 @@ pub struct Recording {
 pub struct SegmentPlace {
     /// What it says of itself.
     pub header: SegmentHeader,
+    /// The state that it begins with.
+    checkpoint: Option<CheckpointPlace>,
     file: usize,
     at: u64,
 }
@@ -40,7 +42,12 @@ pub struct SegmentPlace {
 impl SegmentPlace {
     /// Whether it can be read without those before it.
     pub fn stands_alone(&self) -> bool {
-        self.header.checkpoint_bytes > 0 || self.header.first_sequence <= 1
+        self.checkpoint.is_some() || self.header.first_sequence <= 1
+    }
+
+    /// Where the state stands that it begins with.
+    pub fn checkpoint(&self) -> Option<&CheckpointPlace> {
+        self.checkpoint.as_ref()
     }
 
     /// Boot time of its first record as nanoseconds since 1970, by the clocks at its beginning.
@@ -66,15 +73,15 @@ impl Recording {
                 looks: "is neither a file nor a directory",
             });
         }
-        let header = read_header(path)?;
-        let segments = segments_of(path, &header)?;
-        Self::begin(path, [path.to_path_buf()].into(), segments, Vec::new())
+        let (file, header) = read_header(path)?;
+        let segments = segments_of(&file, &header)?;
+        Self::begin(path, [file].into(), segments, Vec::new())
     }
 
     /// Leaves out what comes before the first segment that can be read alone.
     fn begin(
         path: &Path,
-        files: Arc<[PathBuf]>,
+        files: Arc<[SegmentFile]>,
         mut segments: Vec<SegmentPlace>,
         warnings: Vec<Warning>,
     ) -> Result<Self, RecordingError> {
@@ -109,21 +116,23 @@ impl Recording {
         let mut failure = None;
         for segment in found {
             match read_header(&segment.path) {
-                Ok(header) => {
+                Ok((file, header)) => {
                     segments.push(SegmentPlace {
+                        checkpoint: checkpoint::place(&file, 0, &header),
                         header,
                         file: files.len(),
                         at: 0,
                     });
-                    files.push(segment.path);
+                    files.push(file);
                 }
+                // The bound of a living journal took it away just now; a gap would be noticed by the numbers.
+                Err(RecordingError::NotFound { .. }) => {}
                 // One bad segment does not spoil the others.
                 Err(
                     error @ (RecordingError::Empty { .. }
                     | RecordingError::ShortHeader { .. }
                     | RecordingError::DamagedHeader { .. }
-                    | RecordingError::NotARecording { .. }
-                    | RecordingError::NotFound { .. }),
+                    | RecordingError::NotARecording { .. }),
                 ) => {
                     warnings.push(Warning::SegmentUnreadable {
                         path: segment.path,
@@ -238,7 +247,10 @@ impl Recording {
         let mut exported = Exported::default();
         while let Some(item) = batches.next()? {
             let (bytes, checkpoint) = match item {
-                Item::Segment(bytes, checkpoint) => (bytes, checkpoint),
+                Item::Segment(mut header, checkpoint) => {
+                    header.checkpoint_bytes = checkpoint.as_ref().map_or(0, |place| place.bytes);
+                    (header.encode(), checkpoint)
+                }
                 Item::Batch(batch) => {
                     exported.records += u64::from(batch.header.count);
                     (batch.stored, None)
@@ -247,11 +259,7 @@ impl Recording {
             out.write_all(&bytes).map_err(failed)?;
             exported.bytes += bytes.len() as u64;
             if let Some(place) = checkpoint {
-                let read = |error| RecordingError::of("read", &place.path, error);
-                let mut file = File::open(&place.path).map_err(read)?;
-                file.seek(SeekFrom::Start(place.at)).map_err(read)?;
-                let mut checkpoint = file.take(place.bytes);
-                exported.bytes += std::io::copy(&mut checkpoint, out).map_err(failed)?;
+                exported.bytes += place.copy_to(out)?;
             }
         }
         out.flush().map_err(failed)?;
@@ -376,22 +384,19 @@ impl Records {
     }
 }
 
-fn read_header(path: &Path) -> Result<SegmentHeader, RecordingError> {
+fn read_header(path: &Path) -> Result<(SegmentFile, SegmentHeader), RecordingError> {
     let failed = |error| RecordingError::of("read", path, error);
-    let mut bytes = Vec::with_capacity(SEGMENT_HEADER);
-    File::open(path)
-        .map_err(failed)?
-        .take(SEGMENT_HEADER as u64)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
+    let segment = SegmentFile::open(path).map_err(failed)?;
+    let mut window = Window::new(Arc::clone(&segment.file));
+    let bytes = window.get(0, SEGMENT_HEADER).map_err(failed)?;
     let path = path.to_path_buf();
     if bytes.is_empty() {
         return Err(RecordingError::Empty { path });
     }
-    SegmentHeader::decode(&bytes).map_err(|fault| match fault {
+    let header = SegmentHeader::decode(bytes).map_err(|fault| match fault {
         HeaderFault::NotOurs => RecordingError::NotARecording {
             path,
-            looks: looks(&bytes),
+            looks: looks(bytes),
         },
         HeaderFault::Short => RecordingError::ShortHeader {
             path,
@@ -421,13 +426,17 @@ fn read_header(path: &Path) -> Result<SegmentHeader, RecordingError> {
             found,
             here: std::env::consts::ARCH,
         },
-    })
+    })?;
+    Ok((segment, header))
 }
 
 /// The segments of a single file: goes from header to header.
-fn segments_of(path: &Path, first: &SegmentHeader) -> Result<Vec<SegmentPlace>, RecordingError> {
-    let failed = |error| RecordingError::of("read", path, error);
-    let mut window = Window::new(File::open(path).map_err(failed)?);
+fn segments_of(
+    segment: &SegmentFile,
+    first: &SegmentHeader,
+) -> Result<Vec<SegmentPlace>, RecordingError> {
+    let failed = |error| RecordingError::of("read", &segment.path, error);
+    let mut window = Window::new(Arc::clone(&segment.file));
     let mut segments = Vec::new();
     let mut at = 0;
     loop {
@@ -438,6 +447,7 @@ fn segments_of(path: &Path, first: &SegmentHeader) -> Result<Vec<SegmentPlace>, 
             };
             let bytes = header.checkpoint_bytes;
             segments.push(SegmentPlace {
+                checkpoint: checkpoint::place(segment, at, &header),
                 header,
                 file: 0,
                 at,
@@ -454,6 +464,7 @@ fn segments_of(path: &Path, first: &SegmentHeader) -> Result<Vec<SegmentPlace>, 
     }
     if segments.is_empty() {
         segments.push(SegmentPlace {
+            checkpoint: checkpoint::place(segment, 0, first),
             header: first.clone(),
             file: 0,
             at: 0,

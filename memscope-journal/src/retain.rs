@@ -1,7 +1,7 @@
 //! The bound: which segments there are, and which go first.
 
 use crate::error::JournalError;
-use crate::segment::{ENDING, UNFINISHED};
+use crate::segment::{CHECKPOINT, ENDING, UNFINISHED};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,19 @@ use std::time::SystemTime;
 pub(crate) struct Found {
     pub(crate) index: u64,
     pub(crate) path: PathBuf,
+    /// Of the segment and of its checkpoint.
     pub(crate) bytes: u64,
+}
+
+impl Found {
+    /// Removes the segment, and its checkpoint if it has one.
+    fn remove(&self) -> io::Result<()> {
+        fs::remove_file(&self.path)?;
+        match fs::remove_file(self.path.with_extension(CHECKPOINT)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -49,12 +61,17 @@ fn scan_epoch(dir: &Path) -> io::Result<Epoch> {
             epoch.segments.push(Found {
                 index,
                 path: entry.path(),
-                bytes: facts.len(),
+                bytes: facts.len() + checkpoint_bytes(&entry.path()),
             });
         }
     }
     epoch.segments.sort_by_key(|segment| segment.index);
     Ok(epoch)
+}
+
+/// Bytes of the checkpoint beside a segment; 0 where there is none.
+fn checkpoint_bytes(segment: &Path) -> u64 {
+    fs::metadata(segment.with_extension(CHECKPOINT)).map_or(0, |facts| facts.len())
 }
 
 /// The number in a file name of digits and this ending.
@@ -95,11 +112,11 @@ pub fn epochs(journal: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Removes the oldest segments until `needed` bytes fit under `most`: first those of other epochs,
-/// the one written longest ago first, then those of the current epoch. No segment may be open for
-/// writing, and only the holder of the lock may call this.
+/// the one written longest ago first, then those of the current epoch before the one with the number `kept`. Only the
+/// holder of the lock may call this.
 pub(crate) fn make_room(
     journal: &Path,
-    current: &Path,
+    (current, kept): (&Path, u64),
     needed: u64,
     most: u64,
 ) -> Result<(), JournalError> {
@@ -113,10 +130,12 @@ pub(crate) fn make_room(
         .sum();
     for epoch in epochs {
         for segment in &epoch.segments {
-            if total.saturating_add(needed) <= most {
+            let is_kept = epoch.path == current && segment.index >= kept;
+            if is_kept || total.saturating_add(needed) <= most {
                 return Ok(());
             }
-            fs::remove_file(&segment.path)
+            segment
+                .remove()
                 .map_err(|error| JournalError::of("remove", &segment.path, needed, error))?;
             total -= segment.bytes;
         }
@@ -128,13 +147,17 @@ pub(crate) fn make_room(
     Ok(())
 }
 
-/// Removes segments that a killed daemon had begun to make.
+/// Removes segments and checkpoints that a killed daemon had begun to make.
 pub(crate) fn clear_unfinished(journal: &Path) -> Result<(), JournalError> {
     let fail = |error| JournalError::of("read", journal, 0, error);
     for epoch in scan(journal).map_err(fail)? {
         for entry in fs::read_dir(&epoch.path).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
-            if numbered(&path, UNFINISHED).is_some() {
+            let whole = path.with_extension("");
+            let is_ours = [ENDING, CHECKPOINT]
+                .iter()
+                .any(|ending| numbered(&whole, ending).is_some());
+            if is_ours && path.extension().is_some_and(|ending| ending == UNFINISHED) {
                 fs::remove_file(&path)
                     .map_err(|error| JournalError::of("remove", &path, 0, error))?;
             }

@@ -3,14 +3,16 @@
 use crate::error::JournalError;
 use crate::format::{SEGMENT_HEADER, SegmentHeader};
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Ending of segment files.
 pub(crate) const ENDING: &str = "msj";
-/// Ending of a segment whose header is not written yet.
-pub(crate) const UNFINISHED: &str = "msj.new";
+/// Ending of the checkpoint of the segment with the same number.
+pub(crate) const CHECKPOINT: &str = "msc";
+/// What the name of a file ends with that is not whole yet.
+pub(crate) const UNFINISHED: &str = "new";
 
 /// How space is allocated; tests put a full disk in here.
 pub(crate) trait Space: Send {
@@ -46,7 +48,7 @@ impl Segment {
     /// Makes the file under a name that says that it is unfinished.
     pub(crate) fn begin(dir: &Path, index: u64, size: u64) -> Result<Self, JournalError> {
         let path = dir.join(format!("{index:06}.{ENDING}"));
-        let new = dir.join(format!("{index:06}.{UNFINISHED}"));
+        let new = dir.join(format!("{index:06}.{ENDING}.{UNFINISHED}"));
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -60,34 +62,6 @@ impl Segment {
             at: SEGMENT_HEADER as u64,
             size,
         })
-    }
-
-    /// Writes what stands before the first batch; gives the bytes that it took.
-    pub(crate) fn checkpoint(
-        &mut self,
-        write: impl FnOnce(&mut dyn Write) -> Result<u64, JournalError>,
-    ) -> Result<u64, JournalError> {
-        let mut out = BufWriter::new(&self.file);
-        out.seek(SeekFrom::Start(self.at))
-            .map_err(|error| JournalError::of("write", &self.path, 0, error))?;
-        let path = self.path.clone();
-        let bytes = write(&mut out).map_err(|error| match error {
-            // The disk is what fails, if anything does.
-            JournalError::Checkpoint { source } => JournalError::of("write", &path, 0, source),
-            other => other,
-        })?;
-        out.flush()
-            .map_err(|error| JournalError::of("write", &self.path, bytes, error))?;
-        self.at += bytes;
-        Ok(bytes)
-    }
-
-    /// Takes the checkpoint away again.
-    pub(crate) fn without_checkpoint(&mut self) -> Result<(), JournalError> {
-        self.at = SEGMENT_HEADER as u64;
-        self.file
-            .set_len(self.at)
-            .map_err(|error| JournalError::of("write", &self.path, 0, error))
     }
 
     /// Allocates the space for `header.segment_bytes`, writes the header, and gives the file its name.

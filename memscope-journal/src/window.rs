@@ -3,19 +3,20 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 const AHEAD: usize = 64 << 10;
 
 /// A window on a file that moves forward.
 #[derive(Debug)]
 pub(crate) struct Window {
-    file: File,
+    file: Arc<File>,
     buffer: Vec<u8>,
     start: u64,
 }
 
 impl Window {
-    pub(crate) fn new(file: File) -> Self {
+    pub(crate) fn new(file: Arc<File>) -> Self {
         Self {
             file,
             buffer: Vec::new(),

@@ -17,7 +17,7 @@ fn segment_bytes(dir: &Path) -> u64 {
         } else if entry
             .path()
             .extension()
-            .is_some_and(|ending| ending == "msj")
+            .is_some_and(|ending| ending == "msj" || ending == "msc")
         {
             total += entry.metadata().unwrap().len();
         }
@@ -45,13 +45,16 @@ fn the_oldest_goes_first() {
     assert_eq!(warnings, []);
     drop(first);
     fs::write(first_dir.join("notes.txt"), "mine").unwrap();
-    fs::write(first_dir.join("000099.msj.new"), "left by a kill").unwrap();
+    let unfinished = ["000099.msj.new", "000099.msc.new"].map(|name| first_dir.join(name));
+    for path in &unfinished {
+        fs::write(path, "left by a kill").unwrap();
+    }
     fs::create_dir(dir.path().join("not-an-epoch")).unwrap();
     fs::write(dir.path().join("not-an-epoch/000000.msj"), "mine").unwrap();
 
     // A smaller number, as after a reboot: the epoch written last is the newer one all the same.
     let mut second = Writer::create(dir.path(), bounded(100)).unwrap();
-    assert!(!first_dir.join("000099.msj.new").exists());
+    assert!(!unfinished.iter().any(|path| path.exists()));
     assert_eq!(
         epochs(dir.path()).unwrap(),
         [first_dir.clone(), second.journal.epoch_dir().to_path_buf()]

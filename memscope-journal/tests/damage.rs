@@ -148,13 +148,13 @@ fn a_segment_that_is_gone_is_a_gap() {
     let restored = recording.restore(&place).unwrap();
     assert_eq!(restored.decoder.next_sequence(), third);
     assert_eq!(read(&epoch_dir).unwrap().2, std::slice::from_ref(&missing));
-    // Gone after the opening, as happens with a living journal.
+    // Gone after the opening, as happens with a living journal: whoever has opened it reads all of it.
     let mut records = recording.records();
-    while records.next_record().unwrap().is_some() {}
-    assert!(matches!(
-        records.warnings(),
-        [Warning::SegmentUnreadable { .. }, last] if *last == missing
-    ));
+    let mut count = 0;
+    while records.next_record().unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!((count, records.warnings()), (40, &[][..]));
     // Damaged headers: the segment is left out; if it is the only one, that is the error.
     fs::write(epoch_dir.join("000002.msj"), vec![0; 4096]).unwrap();
     let (_, _, warnings) = read(&epoch_dir).unwrap();

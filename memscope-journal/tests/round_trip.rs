@@ -6,7 +6,7 @@ mod common;
 use common::{Writer, attached, config, read, record, site, small};
 use memscope_decode::{Decoder, Outcome};
 use memscope_journal::{
-    ClockPair, Journal, JournalError, Piece, Recording, RecordingError, leading,
+    ClockPair, Journal, JournalError, Piece, Recording, RecordingError, SegmentPlace, leading,
 };
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
@@ -165,6 +165,52 @@ fn every_segment_can_be_read_alone() {
         recording.export(&again),
         Err(RecordingError::ExportExists { .. })
     ));
+}
+
+#[test]
+fn a_journal_can_be_read_while_a_checkpoint_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Writer::create(dir.path(), config(5)).unwrap();
+    journal.append(&attached(), 0).unwrap();
+    for n in 2..=70 {
+        journal.append_only(&record(n, 15_000), n).unwrap();
+        let recording = Recording::open(journal.journal.epoch_dir()).unwrap();
+        // The state before the newest record can be had, from whichever segment.
+        let place = recording.segment_before(|_| true);
+        let mut records = recording.records_from(place);
+        let mut next = 1;
+        while let Some(piece) = records.next_piece().unwrap() {
+            match piece {
+                Piece::Segment(Some(checkpoint)) if next == 1 => {
+                    let restored = recording.restore(&checkpoint).unwrap();
+                    next = restored.decoder.next_sequence();
+                }
+                Piece::Segment(_) => {}
+                Piece::Record(entry) => {
+                    assert_eq!(entry.sequence, next);
+                    next += 1;
+                }
+            }
+        }
+        assert_eq!(next, n + 1);
+    }
+    // Closed, every segment but the first has its checkpoint.
+    let epoch_dir = journal.journal.epoch_dir().to_path_buf();
+    drop(journal);
+    let recording = Recording::open(&epoch_dir).unwrap();
+    assert!(recording.segments().len() > 2);
+    assert!(recording.segments().iter().all(SegmentPlace::stands_alone));
+    // Killed while one was written: the segment before it is where a reader begins.
+    let last = recording.segments().len() - 1;
+    let newest = &recording.segments()[last];
+    let name = format!("{:06}.msc", newest.header.index);
+    let whole = fs::read(epoch_dir.join(&name)).unwrap();
+    fs::remove_file(epoch_dir.join(&name)).unwrap();
+    fs::write(epoch_dir.join(name + ".new"), &whole[..whole.len() / 2]).unwrap();
+    let left = Recording::open(&epoch_dir).unwrap();
+    assert_eq!(left.segments().len(), last + 1);
+    let begins = left.segment_before(|_| true).header.index;
+    assert_eq!(begins, newest.header.index - 1);
 }
 
 #[test]

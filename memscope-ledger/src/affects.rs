@@ -15,6 +15,8 @@ pub enum Affects {
     Blocks,
     /// How segments are divided, and streams, where an earlier moment is asked for. Of now, it is read.
     Layout,
+    /// How segments are divided now: their streams and private pools, and what was asked for.
+    Segments,
     /// What happened over time: counts of allocations and frees, peaks, the trace, courses.
     History,
     /// Who allocated a block.
@@ -31,10 +33,11 @@ pub enum Affects {
 
 impl Affects {
     /// Every kind.
-    pub const ALL: [Affects; 9] = [
+    pub const ALL: [Affects; 10] = [
         Affects::Totals,
         Affects::Blocks,
         Affects::Layout,
+        Affects::Segments,
         Affects::History,
         Affects::Stacks,
         Affects::Steps,
@@ -49,6 +52,7 @@ impl Affects {
             Affects::Totals => "totals",
             Affects::Blocks => "blocks",
             Affects::Layout => "layout",
+            Affects::Segments => "segments",
             Affects::History => "history",
             Affects::Stacks => "stacks",
             Affects::Steps => "steps",
@@ -91,7 +95,7 @@ impl Effect {
 
 /// What a coverage note does to the numbers, by its code.
 pub fn effect(code: &str) -> Effect {
-    use Affects::{Blocks, Driver, Growth, History, Layout, Regions, Stacks, Totals};
+    use Affects::{Blocks, Driver, Growth, History, Layout, Regions, Segments, Stacks, Totals};
     match code {
         // These explain, and the numbers are what they are said to be.
         "baseline_read"
@@ -135,9 +139,11 @@ pub fn effect(code: &str) -> Effect {
 
         // Single numbers of the pool and of the driver.
         "rounded_size_unknown" => Effect::at_least(&[Blocks]),
-        "pool_ids_unknown" => Effect::either_way(&[Layout]),
-        "segments_unknown" => Effect::at_least(&[Layout]),
+        "sizes_untold" => Effect::at_least(&[History]),
+        "layout_not_read" | "pool_ids_unknown" => Effect::either_way(&[Layout, Segments]),
+        "segments_unknown" => Effect::at_least(&[Layout, Segments]),
         "pool_device_unknown" => Effect::either_way(&[Totals, Blocks, History, Growth]),
+        "snapshot_device_unknown" => Effect::at_least(&[History]),
         "leak_groups_full" => Effect::either_way(&[Growth]),
         "device_unknown" => Effect::at_least(&[Driver]),
         "array_alloc" => Effect::at_least(&[Driver]),
@@ -186,13 +192,15 @@ pub enum Answer {
 impl Answer {
     /// The kinds of numbers that it consists of.
     pub fn depends_on(self) -> &'static [Affects] {
-        use Affects::{Blocks, Driver, Growth, History, Layout, Regions, Stacks, Steps, Totals};
+        use Affects::{
+            Blocks, Driver, Growth, History, Layout, Regions, Segments, Stacks, Steps, Totals,
+        };
         match self {
             Answer::Stats => &[Totals, Blocks, History, Driver, Regions],
             Answer::Leaks => &[Blocks, Growth, Stacks, Steps],
             Answer::Fluctuation => &[Totals, History],
             Answer::Steps => &[Totals, History, Steps],
-            Answer::Picture => &[Totals, Blocks],
+            Answer::Picture => &[Totals, Blocks, Segments],
             Answer::EarlierPicture => &[Totals, Blocks, Layout],
             Answer::Course => &[Totals, Blocks, Layout, History],
             Answer::Stacks => &[Blocks, Stacks],

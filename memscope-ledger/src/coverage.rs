@@ -76,6 +76,28 @@ pub(crate) fn notes(process: &Process) -> Vec<CoverageNote> {
     all.notes
 }
 
+/// The same for a picture of memory: also how far it is put together from what was seen.
+pub(crate) fn of_picture(process: &Process) -> Vec<CoverageNote> {
+    let mut all = notes(process);
+    let unread: Vec<String> = process
+        .devices
+        .iter()
+        .filter(|row| row.pool.seen && !row.pool.is_read(process.facts.level))
+        .map(|row| words::device(row.ordinal))
+        .collect();
+    if process.source() == Source::Pool && !process.is_pool_hidden() && !unread.is_empty() {
+        all.push(CoverageNote {
+            code: "layout_not_read".to_owned(),
+            text: format!(
+                "the allocator's structures were not read since the last event on {}: segments, their streams and \
+                 pools, and requested sizes are put together from what was seen",
+                unread.join(", ")
+            ),
+        });
+    }
+    all
+}
+
 fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {
     let pools = process.region_pools();
     let titles = |pools: &[&RegionPool]| {
@@ -311,6 +333,14 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
                        not hold are not in these numbers; the age of a block is known to within the \
                        time between readings";
         say("level_read", between.to_owned());
+        if process.source() == Source::Pool
+            && !process.devices.iter().any(|row| row.pool.read.count > 0)
+        {
+            say(
+                "totals_unknown",
+                "nothing has been read yet: what the process holds is not known".to_owned(),
+            );
+        }
     }
     if process.is_pool_hidden() {
         say(
@@ -333,6 +363,19 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
         );
     }
     let traced = || process.devices.iter().filter(|row| row.pool.traced);
+    let untold: u64 = process
+        .devices
+        .iter()
+        .map(|row| row.pool.unsized_count)
+        .sum();
+    if untold > 0 {
+        say(
+            "sizes_untold",
+            format!(
+                "the rounded sizes of blocks were not told {untold} times: peaks may have been higher"
+            ),
+        );
+    }
     let untold: usize = traced().map(|row| row.pool.untold_segments()).sum();
     if untold > 0 {
         say(
@@ -353,12 +396,21 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
             ),
         );
     }
-    if process.pool.unplaced() > 0 {
+    let (unplaced, asked) = process.pool.unplaced();
+    if unplaced > 0 {
         say(
             "pool_device_unknown",
             format!(
-                "{} entries of the allocator's trace name no device and are not in these numbers",
-                process.pool.unplaced()
+                "{unplaced} entries of the allocator's trace name no device and are not in these numbers"
+            ),
+        );
+    }
+    if asked > 0 {
+        say(
+            "snapshot_device_unknown",
+            format!(
+                "{asked} entries of the allocator's trace say that the program took a snapshot, and not of which \
+                 device; they are missing in the trace"
             ),
         );
     }

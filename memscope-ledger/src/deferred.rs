@@ -78,18 +78,26 @@ impl Deferred {
         })
     }
 
+    /// What waits for an allocator object's device; `None` if some of all that waits was given up.
+    pub(crate) fn waiting(&self, allocator: u64) -> Option<impl Iterator<Item = &Held>> {
+        let waiting = self.held.get(&allocator).into_iter().flatten();
+        (self.dropped == 0).then_some(waiting)
+    }
+
     /// Entries kept.
     pub(crate) fn kept(&self) -> usize {
         self.held.values().map(VecDeque::len).sum()
     }
 
-    /// Entries that wait or were given up.
+    /// Entries that wait or were given up and tell of memory.
     pub(crate) fn unplaced(&self) -> u64 {
-        self.dropped
-            + self
-                .held
-                .values()
-                .map(|queue| queue.len() as u64)
-                .sum::<u64>()
+        self.dropped + self.kept() as u64 - self.asked()
+    }
+
+    /// Entries that wait and only tell that somebody took a snapshot.
+    pub(crate) fn asked(&self) -> u64 {
+        let all = self.held.values().flatten();
+        all.filter(|held| held.trace.action == TraceAction::Snapshot)
+            .count() as u64
     }
 }

@@ -12,6 +12,7 @@ use crate::report::DriverBytes;
 use crate::rooms::Rooms;
 use crate::segment::Segments;
 use crate::series::Series;
+use crate::stacks::StackIndex;
 use crate::step_levels::StepLevels;
 use crate::totals::Totals;
 use crate::trace_ring::TraceRing;
@@ -40,6 +41,10 @@ pub(crate) struct PoolDevice {
     pub(crate) resync_count: u64,
     /// Blocks that turned out to have gone unseen.
     pub(crate) found_gone: u64,
+    /// Times at which blocks came whose rounded sizes no event told: how much was handed out then is not known, nor
+    /// which rooms were taken.
+    #[serde(default)]
+    pub(crate) unsized_count: u64,
     pub(crate) sizes: Recorder,
     pub(crate) lifetimes: Recorder,
     pub(crate) segments: Segments,
@@ -66,10 +71,13 @@ pub(crate) struct Read {
     pub(crate) baseline_blocks: u64,
     pub(crate) baseline_bytes: u64,
     /// Where events do not tell of them: blocks of the newest reading that a stream still used, until
-    /// something happens.
-    pub(crate) pending: Vec<HeldBlock>,
+    /// something happens; and the stacks that they came with.
+    pub(crate) pending: Vec<(HeldBlock, StackIndex)>,
     /// `resync_count` and `found_gone` as of the last reading: it has settled them.
     pub(crate) settled: (u64, u64),
+    /// `unsized_count` as of the last reading.
+    #[serde(default)]
+    pub(crate) sized: u64,
 }
 
 /// Why a reading was not taken over.
@@ -103,6 +111,13 @@ impl PoolDevice {
     pub(crate) fn is_traced(&self, level: Option<Level>) -> bool {
         // Where nothing but readings tells of blocks, they tell it all.
         level == Some(Level::Read) || self.traced || !self.moved() && level != Some(Level::Blocks)
+    }
+
+    /// Whether all that happened is in a reading, or was told with all that a reading tells.
+    pub(crate) fn is_read(&self, level: Option<Level>) -> bool {
+        let newest_ns = self.ring.newest_ns().max(self.gave_back_ns);
+        self.read.count > 0 && newest_ns < self.read.until_ns
+            || self.is_traced(level) && self.unsized_count == self.read.sized
     }
 
     /// Bytes from before the attach: blocks that a reading told of, and the rest that nothing did.

@@ -318,8 +318,8 @@ pub struct HeldSegment {
     pub pool: (u64, u64),
     /// Made of mapped chunks.
     pub expandable: bool,
-    /// Blocks in use by address: (address, rounded bytes, requested bytes, freed but still used by a
-    /// stream). What lies between them is free.
+    /// Blocks in use by address: (address, rounded bytes, requested bytes or 0 where they are not known, freed but
+    /// still used by a stream). What lies between them is free.
     pub blocks: Vec<(u64, u64, u64, bool)>,
     /// Where the address space begins that it is mapped in, where it is expandable; 0: not told.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -5,10 +5,11 @@
 
 use crate::device::{Device, Devices};
 use crate::driver::Driver;
-use crate::event::{Call, CallOp};
+use crate::event::{Call, CallOp, Level};
 
 /// How things stood before the call.
 pub(crate) struct Before {
+    level: Option<Level>,
     /// For each device, in the order of their rows: bytes of the driver's that are the pool's, and of segments that a
     /// reading told of.
     rows: Vec<(u64, u64)>,
@@ -28,16 +29,16 @@ fn gives_back(op: CallOp) -> bool {
 }
 
 /// Whether only reports and readings tell of this pool.
-fn is_reported(row: &Device) -> bool {
-    row.pool.reserved.is_some() && !row.pool.traced
+fn is_reported(row: &Device, level: Option<Level>) -> bool {
+    row.pool.reserved.is_some() && !row.pool.is_traced(level)
 }
 
 fn orphans(devices: &Devices) -> u64 {
     devices.iter().map(|row| row.driver.orphan_free_count).sum()
 }
 
-fn stand(row: &Device) -> (u64, u64) {
-    if is_reported(row) {
+fn stand(row: &Device, level: Option<Level>) -> (u64, u64) {
+    if is_reported(row, level) {
         (row.driver.pooled.bytes, row.pool.segments.bytes())
     } else {
         (0, 0)
@@ -45,12 +46,19 @@ fn stand(row: &Device) -> (u64, u64) {
 }
 
 /// To be asked before the call takes effect; `None` where it changes no pool.
-pub(crate) fn before(devices: &Devices, driver: &Driver, call: &Call) -> Option<Before> {
-    if call.status != 0 || !gives_back(call.op) || !devices.iter().any(is_reported) {
+pub(crate) fn before(
+    devices: &Devices,
+    driver: &Driver,
+    call: &Call,
+    level: Option<Level>,
+) -> Option<Before> {
+    let reported = || devices.iter().any(|row| is_reported(row, level));
+    if call.status != 0 || !gives_back(call.op) || !reported() {
         return None;
     }
     Some(Before {
-        rows: devices.iter().map(stand).collect(),
+        level,
+        rows: devices.iter().map(|row| stand(row, level)).collect(),
         unmapped: match call.op {
             CallOp::Unmap => driver.pooled_within(call),
             _ => 0,
@@ -78,7 +86,7 @@ pub(crate) fn after(
         let Some((pooled, in_segments)) = stood.next() else {
             return;
         };
-        if !is_reported(row) {
+        if !is_reported(row, before.level) {
             continue;
         }
         let by_driver = pooled.saturating_sub(row.driver.pooled.bytes);

@@ -14,12 +14,17 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct HeldBlock {
     pub(crate) addr: u64,
     pub(crate) rounded: u64,
-    pub(crate) requested: u64,
+    requested: u64,
     pub(crate) stream: u64,
     pub(crate) state: HeldState,
 }
 
 impl HeldBlock {
+    /// The bytes that were asked for, where the reading knows them: no block is asked for with 0.
+    pub(crate) fn requested(&self) -> Option<u64> {
+        (self.requested != 0).then_some(self.requested)
+    }
+
     fn end(&self) -> u64 {
         self.addr.saturating_add(self.rounded)
     }
@@ -157,6 +162,7 @@ mod tests {
             tid: 1,
             stack: 0,
             orphan,
+            reported: false,
             rounded: 0,
         }
     }

@@ -3,6 +3,7 @@
 //! Owns: the processes by handle, the clock pairs, and the forgetting of ended processes. Refuses:
 //! to answer for a process that it was never told of.
 
+use crate::changes::{self, PoolChange};
 use crate::clock::Clock;
 use crate::event::{Body, CodeName, Event, Level, ProcessFacts, ProcessHandle, StackRef};
 use crate::fast_hash::FastMap;
@@ -22,6 +23,10 @@ pub struct LedgerConfig {
     pub trace_entries: usize,
     /// How long an ended process can be asked for, nanoseconds.
     pub retention_ns: u64,
+    /// Most bytes that all ended processes together may take, by estimate: beyond that, those that ended first are forgotten
+    /// before their time. The one that ended last stays in any case.
+    #[serde(default = "ended_bytes")]
+    pub ended_bytes: u64,
     /// Groups of blocks watched per process.
     pub leak_groups: usize,
     /// Width of the first windows in which groups are watched, nanoseconds. A verdict needs twelve
@@ -29,11 +34,17 @@ pub struct LedgerConfig {
     pub leak_window_ns: u64,
 }
 
+/// Some ten processes with a full trace each.
+fn ended_bytes() -> u64 {
+    160 << 20
+}
+
 impl Default for LedgerConfig {
     fn default() -> LedgerConfig {
         LedgerConfig {
             trace_entries: 200_000,
             retention_ns: 15 * 60 * 1_000_000_000,
+            ended_bytes: ended_bytes(),
             leak_groups: 65_536,
             leak_window_ns: 250_000_000,
         }
@@ -58,6 +69,25 @@ pub struct Kept {
     pub identities: usize,
     /// Entries of allocator traces that are shown (at least 65,536 a device are kept, for readings).
     pub trace_entries: usize,
+}
+
+impl Kept {
+    /// Bytes that it takes, by what an entry of each kind takes with its place in a table.
+    fn bytes(&self) -> u64 {
+        let counts = [
+            (self.blocks, 250),
+            (self.loose, 100),
+            (self.rooms, 120),
+            (self.allocations, 200),
+            (self.groups, 600),
+            (self.identities, 150),
+            (self.trace_entries, 64),
+        ];
+        counts
+            .iter()
+            .map(|(count, each)| *count as u64 * each)
+            .sum()
+    }
 }
 
 /// All state of all traced processes. See the crate's documentation.
@@ -223,6 +253,19 @@ impl Ledger {
         self.processes.get(&p).is_some_and(Process::wants_reading)
     }
 
+    /// What happened to the pool of a process's device, whose allocator's object is at `allocator`, after `since_ns`, in the
+    /// order in which it was told. `None` if it is not known without a hole: records were lost, or it is too
+    /// long ago.
+    pub fn pool_changes(
+        &self,
+        p: ProcessHandle,
+        device: i32,
+        allocator: u64,
+        since_ns: u64,
+    ) -> Option<Vec<PoolChange>> {
+        changes::of(self.processes.get(&p)?, device, allocator, since_ns)
+    }
+
     /// What a process holds, by device.
     pub fn stats(&self, p: ProcessHandle, as_of: AsOf) -> Option<StatsReport> {
         Some(stats::report(self.processes.get(&p)?, as_of))
@@ -278,8 +321,28 @@ impl Ledger {
         self.processes.get(&p).map(gauge::baseline)
     }
 
-    /// Forgets processes that ended longer ago than the retention, and says which.
+    /// Forgets processes that ended longer ago than the retention, and those that there is no room for. Says which.
     pub fn expire(&mut self, now_ns: u64) -> Vec<ProcessHandle> {
+        let mut gone = self.expire_by_time(now_ns);
+        let ended = self.processes.values().filter_map(|process| {
+            let kept = self.kept(process.handle)?;
+            Some((process.ended_ns?, process.handle, kept.bytes()))
+        });
+        let mut ended: Vec<(u64, ProcessHandle, u64)> = ended.collect();
+        ended.sort_unstable();
+        let mut bytes = 0u64;
+        for (number, (_, handle, theirs)) in ended.iter().rev().enumerate() {
+            bytes = bytes.saturating_add(*theirs);
+            if number > 0 && bytes > self.config.ended_bytes {
+                self.processes.remove(handle);
+                self.order.retain(|other| other != handle);
+                gone.push(*handle);
+            }
+        }
+        gone
+    }
+
+    fn expire_by_time(&mut self, now_ns: u64) -> Vec<ProcessHandle> {
         let retention = self.config.retention_ns;
         let processes = &mut self.processes;
         let mut gone = Vec::new();

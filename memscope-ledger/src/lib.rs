@@ -15,6 +15,7 @@ pub mod report;
 mod affects;
 mod allocation;
 mod block;
+mod changes;
 mod clock;
 mod component;
 mod coverage;
@@ -70,5 +71,6 @@ mod vmm;
 mod words;
 
 pub use affects::{Affects, Answer, Effect, effect, inexact};
+pub use changes::PoolChange;
 pub use ledger::{Kept, Ledger, LedgerConfig};
 pub use regions::{RegionBook, RegionStep, Told};

@@ -331,6 +331,7 @@ impl Pool {
             .went(Some(block.device), block.stack, block.rounded, false);
         let row = scene.devices.pool(block.device);
         let open = row.totals.went(addr, block.rounded, block.size, told);
+        row.unsized_count += u64::from(open);
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.requested_bytes = row
             .requested_bytes
@@ -447,6 +448,8 @@ impl Pool {
         let row = scene.devices.pool(device);
         row.seen = true;
         row.traced |= traced;
+        let unread = !scene.nothing_missed && row.read.until_ns <= self.complete_since;
+        row.ring.hold(unread);
         let in_reading = scene.time_ns < row.read.until_ns;
         if !in_reading {
             row.read.pending.clear();
@@ -457,6 +460,7 @@ impl Pool {
     /// Takes the allocator's total over.
     pub(crate) fn settle(&mut self, scene: &mut Scene<'_>, device: i32, total: u64) {
         let row = scene.devices.pool(device);
+        row.unsized_count += u64::from(row.totals.has_unsized());
         let settled = row.totals.settle(total);
         row.resync_count += u64::from(settled.resynced);
         row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(settled.orphan_bytes);
@@ -521,9 +525,9 @@ impl Pool {
         )
     }
 
-    /// Trace entries whose device is not known.
-    pub(crate) fn unplaced(&self) -> u64 {
-        self.deferred.unplaced()
+    /// Trace entries whose device is not known: of memory, and of snapshots that somebody took.
+    pub(crate) fn unplaced(&self) -> (u64, u64) {
+        (self.deferred.unplaced(), self.deferred.asked())
     }
 }
 
@@ -547,6 +551,7 @@ pub(crate) fn push_entry(
         tid: scene.tid,
         stack: scene.stack,
         orphan,
+        reported: true,
         rounded: if action == TraceAction::Alloc {
             size
         } else {

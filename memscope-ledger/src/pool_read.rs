@@ -21,7 +21,7 @@ use crate::report::Space;
 use crate::rooms::Replay;
 use crate::scene::Scene;
 use crate::segment::{Segment, Segments};
-use crate::stacks::{BEFORE_ATTACH, StackIndex};
+use crate::stacks::{BEFORE_ATTACH, NOT_TAKEN, StackIndex};
 use crate::totals::Sized;
 
 /// How the process is watched.
@@ -129,12 +129,16 @@ impl Pool {
         row.seen = true;
         row.read.until_ns = row.read.until_ns.max(at_ns.saturating_add(1));
         row.read.settled = (row.resync_count, row.found_gone);
+        row.read.sized = row.unsized_count;
         row.read.pending.clear();
         if !unseen.traced && row.ring.after(at_ns).next().is_none() {
             let pending = held.blocks().iter();
-            row.read
-                .pending
-                .extend(pending.filter(|block| block.state == HeldState::Pending));
+            let pending = pending.filter(|block| block.state == HeldState::Pending);
+            // Their free looked done. Who came there in a loss is not known.
+            let sizes = pending.clone().map(|block| (block.addr, block.rounded));
+            let stacks = row.ring.last_births(sizes.collect(), self.lost_by);
+            let stack = |block: &HeldBlock| stacks.get(&block.addr).copied().unwrap_or(NOT_TAKEN);
+            row.read.pending = pending.map(|block| (*block, stack(block))).collect();
         }
         row.totals.raise_peak(reading.total_allocated);
         let mut moved = (0, 0);
@@ -224,7 +228,7 @@ impl Pool {
             }
             block.rounded = found.rounded;
             block.size = Sized::EXACT;
-            block.requested = Some(found.requested);
+            block.requested = found.requested().or(block.requested);
             block.stream = Some(found.stream);
         }
     }
@@ -237,7 +241,7 @@ impl Pool {
             stack: BEFORE_ATTACH,
             stream: unseen.traced.then_some(found.stream),
             size: if unseen.traced {
-                found.requested
+                found.requested().unwrap_or(found.rounded)
             } else {
                 found.rounded
             },
@@ -253,7 +257,7 @@ impl Pool {
             origin: unseen.origin,
             rounded: found.rounded,
             size: Sized::EXACT,
-            requested: Some(found.requested),
+            requested: found.requested(),
             stream: Some(found.stream),
             born_ns: unseen.born_ns,
             // Whatever comes over it later is newer.
@@ -373,7 +377,9 @@ impl Pool {
 /// lives.
 fn is_same(block: &Block, found: &HeldBlock) -> bool {
     found.state != HeldState::Gone
-        && block.requested.is_none_or(|bytes| bytes == found.requested)
+        && (found.requested().is_none()
+            || block.requested.is_none()
+            || found.requested() == block.requested)
         && (block.size != Sized::EXACT || block.pending || block.rounded == found.rounded)
 }
 

@@ -18,7 +18,8 @@ use crate::trace_ring::Entry;
 impl Pool {
     /// An entry of the allocator's trace.
     pub(crate) fn trace(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, trace: &PoolTrace) {
-        self.seen = true;
+        // That somebody took a snapshot tells of no memory.
+        self.seen |= trace.action != TraceAction::Snapshot;
         // PyTorch's snapshot entry says device 0 whatever the allocator's device is.
         let named = trace
             .device
@@ -85,6 +86,7 @@ impl Pool {
             tid: scene.tid,
             stack: scene.stack,
             orphan: false,
+            reported: false,
             rounded: match trace.action {
                 TraceAction::Alloc => trace.block_size.unwrap_or(0),
                 _ => 0,

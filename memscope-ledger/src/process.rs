@@ -131,12 +131,13 @@ impl Process {
             }
             Body::Call(call) => {
                 self.vendor = Some(call.vendor);
-                let before = given_back::before(scene.devices, &self.driver, call);
+                let before =
+                    given_back::before(scene.devices, &self.driver, call, self.facts.level);
                 let taken = self.driver.call(&mut scene, call);
                 if let Some((addr, end)) = taken {
                     self.pool.clear_range(&mut scene, addr, end);
                 }
-                untold_segments(scene.devices, call, taken);
+                untold_segments(scene.devices, call, taken, self.facts.level);
                 let from_start = self.facts.from_start;
                 given_back::after(scene.devices, before, call, from_start, event.time_ns);
             }
@@ -268,6 +269,7 @@ impl Process {
             let pool = &row.pool;
             pool.seen
                 && (!pool.is_traced(self.facts.level)
+                    || pool.unsized_count > pool.read.sized
                     || pool.untold_segments() > 0
                     || pool.unknown_bytes() > 0)
         };
@@ -390,13 +392,18 @@ fn vendor_of(libraries: &[String]) -> Option<Vendor> {
 }
 
 /// Without a trace nothing but the driver tells that a segment of a reading is gone.
-fn untold_segments(devices: &mut Devices, call: &Call, taken: Option<(u64, u64)>) {
+fn untold_segments(
+    devices: &mut Devices,
+    call: &Call,
+    taken: Option<(u64, u64)>,
+    level: Option<Level>,
+) {
     let is_free = matches!(call.op, CallOp::Free | CallOp::AsyncFree) && call.status == 0;
     if !is_free && taken.is_none() {
         return;
     }
     for row in devices.iter_mut() {
-        if row.pool.traced || row.pool.read.count == 0 {
+        if row.pool.is_traced(level) || row.pool.read.count == 0 {
             continue;
         }
         match taken {

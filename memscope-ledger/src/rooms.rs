@@ -258,6 +258,7 @@ mod tests {
             time_ns: 1,
             tid: 1,
             orphan: false,
+            reported: false,
             rounded: 0,
             stack: crate::stacks::NOT_TAKEN,
         }

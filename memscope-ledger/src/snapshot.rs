@@ -76,7 +76,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
             ..process.allocator.clone()
         },
         stacks,
-        coverage: coverage::notes(process),
+        coverage: coverage::of_picture(process),
     }
 }
 
@@ -250,14 +250,14 @@ fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
             serial: block.serial,
         })
         .collect();
-    blocks.extend(row.pool.read.pending.iter().map(|held| Placed {
+    blocks.extend(row.pool.read.pending.iter().map(|(held, stack)| Placed {
         block: SnapshotBlock {
             addr: held.addr,
             size: held.rounded,
-            requested: Some(held.requested),
+            requested: held.requested(),
             state: BlockState::PendingFree,
             since_ns: 0,
-            stack: NOT_TAKEN,
+            stack: *stack,
         },
         stream: Some(held.stream),
         serial: 0,

@@ -283,9 +283,14 @@ impl Totals {
         self.peak
     }
 
+    /// Whether blocks live that came since the last total, and nothing told their rounded size.
+    pub(crate) fn has_unsized(&self) -> bool {
+        !self.open.is_empty() || self.more_open > 0
+    }
+
     /// Whether blocks came or went since the last total whose rounded size is not known.
     pub(crate) fn is_open(&self) -> bool {
-        !self.open.is_empty() || self.more_open > 0 || self.unsized_orphans > 0
+        self.has_unsized() || self.unsized_orphans > 0
     }
 }
 

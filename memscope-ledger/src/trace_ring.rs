@@ -6,12 +6,17 @@
 //! the entries since. For that some are kept even where none are to be shown.
 
 use crate::event::TraceAction;
+use crate::fast_hash::FastMap;
 use crate::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Entries kept at least, for readings that come late.
 const RECENT: usize = 65_536;
+/// Entries kept while what was there before is not known: reading a large pool takes its time, and goes
+/// on from what happened meanwhile. Those of so many nanoseconds, and no more than so many.
+const HELD_NS: u64 = 20_000_000_000;
+const HELD: usize = 1 << 20;
 
 /// One entry as kept. The device is the ring's, the pool an index into the ring's table.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -25,6 +30,8 @@ struct Kept {
     stack: StackIndex,
     action: TraceAction,
     orphan: bool,
+    #[serde(default)]
+    reported: bool,
     /// Index into `pools` plus one; 0: not known.
     pool: u16,
 }
@@ -42,6 +49,8 @@ pub(crate) struct Entry {
     pub(crate) stack: StackIndex,
     /// A free of a block that was not known then.
     pub(crate) orphan: bool,
+    /// A report told it: of a block that came its size is the rounded one.
+    pub(crate) reported: bool,
     /// Of an `Alloc`, the rounded bytes; 0 where not known.
     pub(crate) rounded: u64,
 }
@@ -53,6 +62,9 @@ pub(crate) struct TraceRing {
     entries: VecDeque<Kept>,
     pools: Vec<(u64, u64)>,
     dropped: u64,
+    /// What was there before is not known yet.
+    #[serde(default)]
+    held: bool,
 }
 
 impl TraceRing {
@@ -66,7 +78,7 @@ impl TraceRing {
 
     /// Adds an entry; the oldest makes room.
     pub(crate) fn push(&mut self, entry: Entry) {
-        if self.entries.len() >= self.limit.max(RECENT) {
+        while self.entries.len() >= self.room(entry.time_ns) {
             self.entries.pop_front();
             self.dropped += 1;
         }
@@ -80,9 +92,33 @@ impl TraceRing {
             stack: entry.stack,
             action: entry.action,
             orphan: entry.orphan,
+            reported: entry.reported,
             rounded: entry.rounded,
             pool,
         });
+    }
+
+    /// Whether what was there before is still to be read.
+    pub(crate) fn hold(&mut self, held: bool) {
+        if self.held && !held {
+            let kept = self.limit.max(RECENT);
+            let surplus = self.entries.len().saturating_sub(kept);
+            self.entries.drain(..surplus);
+            self.dropped += surplus as u64;
+            self.entries.shrink_to(kept);
+        }
+        self.held = held;
+    }
+
+    /// How many entries there may be, at this time.
+    fn room(&self, now_ns: u64) -> usize {
+        let usual = self.limit.max(RECENT);
+        let oldest = self.entries.front().map_or(now_ns, |oldest| oldest.time_ns);
+        if self.held && now_ns.saturating_sub(oldest) < HELD_NS {
+            usual.max(HELD)
+        } else {
+            usual
+        }
     }
 
     /// The last entry turned out to be a free of an unknown block.
@@ -134,6 +170,29 @@ impl TraceRing {
             .map(|kept| self.entry(kept))
     }
 
+    /// The stacks with which the last blocks came to these addresses, of those that came after `time_ns`, are kept
+    /// and have these rounded sizes.
+    pub(crate) fn last_births(
+        &self,
+        mut wanted: FastMap<u64, u64>,
+        time_ns: u64,
+    ) -> FastMap<u64, StackIndex> {
+        let mut found = FastMap::default();
+        for kept in self.entries.iter().rev() {
+            if wanted.is_empty() {
+                break;
+            }
+            if kept.action == TraceAction::Alloc
+                && let Some(rounded) = wanted.remove(&kept.addr)
+                && kept.rounded == rounded
+                && kept.time_ns > time_ns
+            {
+                found.insert(kept.addr, kept.stack);
+            }
+        }
+        found
+    }
+
     fn entry(&self, kept: &Kept) -> Entry {
         Entry {
             action: kept.action,
@@ -147,12 +206,18 @@ impl TraceRing {
             tid: kept.tid,
             stack: kept.stack,
             orphan: kept.orphan,
+            reported: kept.reported,
             rounded: kept.rounded,
         }
     }
 
     fn hidden(&self) -> usize {
         self.entries.len().saturating_sub(self.limit)
+    }
+
+    /// When the last entry came; 0 where none has.
+    pub(crate) fn newest_ns(&self) -> u64 {
+        self.entries.back().map_or(0, |newest| newest.time_ns)
     }
 
     /// Entries to be shown.
@@ -193,6 +258,7 @@ mod tests {
                 tid: 1,
                 stack: 0,
                 orphan: false,
+                reported: false,
                 rounded: 0,
             });
         }
@@ -213,5 +279,36 @@ mod tests {
         }
         assert_eq!((ring.len(), ring.dropped()), (3, 70_000 - 3));
         assert_eq!(ring.forgotten_ns(), 70_000 - RECENT as u64);
+    }
+
+    #[test]
+    fn more_is_kept_until_what_was_there_before_is_known() {
+        let entry = |time_ns| Entry {
+            action: TraceAction::Alloc,
+            addr: 512,
+            size: 512,
+            stream: 0,
+            pool: None,
+            time_ns,
+            tid: 1,
+            stack: 0,
+            orphan: false,
+            reported: false,
+            rounded: 0,
+        };
+        let mut ring = TraceRing::new(3);
+        ring.hold(true);
+        let many = 3 * RECENT as u64;
+        (1..=many).for_each(|time_ns| ring.push(entry(time_ns)));
+        assert_eq!((ring.forgotten_ns(), ring.len()), (0, 3));
+        // For some seconds only: a process that cannot be read costs no more than others.
+        ring.push(entry(many + HELD_NS));
+        assert_eq!(ring.after(0).count(), RECENT);
+        let most = HELD as u64 + 5;
+        (1..=most).for_each(|more| ring.push(entry(many + HELD_NS + more)));
+        assert_eq!(ring.after(0).count(), HELD);
+        ring.hold(false);
+        assert_eq!(ring.after(0).count(), RECENT);
+        assert_eq!(ring.dropped() + 3, many + 1 + most);
     }
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use common::calls::Calls;
+use common::pictures::tell;
 use common::*;
 use memscope_ledger::event::*;
 
@@ -65,4 +66,31 @@ fn what_nobody_knows_leaves_the_total_unknown() {
     assert_eq!(c.ledger.summary(P).unwrap().reserved_bytes, None);
     report(&mut c, 0x2000_0000, -512, 4 * MIB, 2 * MIB);
     assert_eq!(c.device().reserved_bytes, Some(2 * MIB));
+}
+
+/// At level `trace` the pool itself says what it gives back, also where that is the first thing that it says.
+#[test]
+fn what_a_trace_tells_counts_once() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.expandable = true;
+    sim.driver_calls = true;
+    sim.attached = false;
+    let addr = sim.alloc(0, 0, 50 * MIB);
+    let kept = sim.alloc(0, 0x55, 30 * MIB);
+    sim.free(addr, false);
+    sim.attached = true;
+    let mut ledger = attached(Level::Trace, false, sim.time);
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 9));
+    let reserved = |ledger: &memscope_ledger::Ledger| stats(ledger).devices[0].reserved_bytes;
+    assert_eq!(reserved(&ledger), Some(sim.reserved(0)));
+    sim.time += MS;
+    sim.empty_cache(0);
+    sim.feed(&mut ledger);
+    assert!(sim.reserved(0) < 50 * MIB, "{}", sim.reserved(0));
+    assert_eq!(reserved(&ledger), Some(sim.reserved(0)));
+    sim.time += MS;
+    sim.free(kept, false);
+    sim.feed(&mut ledger);
+    assert_eq!(reserved(&ledger), Some(sim.reserved(0)));
 }

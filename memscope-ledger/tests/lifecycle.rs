@@ -102,6 +102,63 @@ fn the_last_state_stands_until_it_expires() {
 }
 
 #[test]
+fn ended_processes_are_forgotten_early_where_there_are_many() {
+    let mut ledger = Ledger::new(LedgerConfig {
+        ended_bytes: 200_000,
+        ..LedgerConfig::default()
+    });
+    // Each holds 300 blocks when it ends, but for one that holds none, and the last one, which lives.
+    for number in 1..=8u32 {
+        let process = ProcessHandle(number);
+        let time = u64::from(number) * SECOND;
+        ledger.apply(&event(
+            process,
+            time,
+            Body::Attached(facts(40 + number, Level::Blocks, true)),
+        ));
+        let blocks = if number == 3 { 0 } else { 300 };
+        for block in 1..=blocks {
+            let report = PoolReport {
+                device: 0,
+                ptr: block << 20,
+                size: 512,
+                total_allocated: block * 512,
+                total_reserved: 2 << 20,
+            };
+            ledger.apply(&event(process, time, Body::Report(report)));
+        }
+        if number < 8 {
+            ledger.apply(&event(process, time + 1, Body::Detached));
+        }
+    }
+    let mut gone = ledger.expire(9 * SECOND);
+    gone.sort_unstable();
+    let left: Vec<u32> = ledger
+        .processes()
+        .iter()
+        .map(|process| process.handle.0)
+        .collect();
+    assert!(left.ends_with(&[7, 8]) && left.len() < 6, "{left:?}");
+    let forgotten = 1..=8 - left.len() as u32;
+    assert_eq!(gone, forgotten.map(ProcessHandle).collect::<Vec<_>>());
+    // What is left fits, and nothing more goes.
+    assert_eq!(ledger.expire(9 * SECOND), vec![]);
+    assert!(ledger.stats(ProcessHandle(7), as_of(0)).is_some());
+    // The one that ended last stays, however large it is.
+    let mut one = Ledger::new(LedgerConfig {
+        ended_bytes: 0,
+        ..LedgerConfig::default()
+    });
+    one.apply(&event(
+        P,
+        SECOND,
+        Body::Attached(facts(42, Level::Blocks, true)),
+    ));
+    one.apply(&event(P, SECOND, Body::Exited));
+    assert_eq!(one.expire(2 * SECOND), vec![]);
+}
+
+#[test]
 fn gaps_have_a_place() {
     let mut ledger = attached(Level::Trace, true, 100);
     let mut lost_at = |time: u64, lost: u64| {

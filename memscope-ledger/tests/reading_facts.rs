@@ -33,7 +33,9 @@ fn a_reading_tells_whose_an_allocator_is() {
         event(P, time_ns, body)
     };
     ledger.apply(&asked(sim.time + 1, 1));
-    assert!(note(&ledger, "pool_device_unknown").is_some());
+    // It tells of no memory.
+    assert!(note(&ledger, "snapshot_device_unknown").is_some());
+    assert_eq!(note(&ledger, "pool_device_unknown"), None);
     sim.time += 2;
     for device in [0, 1] {
         let parts = match device {
@@ -49,7 +51,7 @@ fn a_reading_tells_whose_an_allocator_is() {
         tell(&mut ledger, sim.time, parts);
     }
     ledger.apply(&asked(sim.time + 1, 1));
-    assert_eq!(note(&ledger, "pool_device_unknown"), None);
+    assert_eq!(note(&ledger, "snapshot_device_unknown"), None);
     let trace = ledger.snapshot(P, as_of(0)).unwrap().trace;
     let on_it = trace.iter().filter(|entry| entry.device == 1);
     assert_eq!(on_it.count(), 2);
@@ -61,9 +63,11 @@ fn a_reading_tells_whose_an_allocator_is() {
 fn pending_blocks_of_a_reading_without_a_trace() {
     let mut sim = Sim::new(Mode::Reports);
     let mut ledger = attached(Level::Blocks, true, sim.time);
+    sim.stack = StackRef::NoPython;
     let a = sim.alloc(0, 0x55, 5000);
     let b = sim.alloc(0, 0x55, 700);
     sim.alloc(0, 0x55, 900);
+    sim.stack = StackRef::Busy;
     sim.free(a, true);
     sim.free(b, false);
     sim.feed(&mut ledger);
@@ -80,6 +84,7 @@ fn pending_blocks_of_a_reading_without_a_trace() {
     assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
     assert_eq!(snapshot.allocator.devices, 1, "as many as were read");
     assert_eq!(pending(&ledger), 1);
+    assert_eq!(missing(&ledger, a), Some("no_python"), "as it came");
     // From the next event on nobody knows.
     sim.time += MS;
     sim.complete(a);
@@ -89,6 +94,126 @@ fn pending_blocks_of_a_reading_without_a_trace() {
     tell(&mut ledger, sim.time, sim.reading(0, 9));
     let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
     assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
+}
+
+/// Why a block has no frames, which says from which event its stack is.
+fn missing(ledger: &Ledger, addr: u64) -> Option<&'static str> {
+    let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
+    let mut blocks = snapshot.segments.iter().flat_map(|s| &s.blocks);
+    let block = blocks.find(|block| block.addr == addr).unwrap();
+    snapshot.stacks[block.stack as usize].missing
+}
+
+/// Where records were lost since a block came, another one may have come to its place: nobody knows whose the
+/// one that waits is.
+#[test]
+fn a_loss_leaves_a_pending_block_without_a_stack() {
+    for (losses, wanted) in [(0, "no_python"), (2, "not_taken")] {
+        let mut sim = Sim::new(Mode::Reports);
+        let mut ledger = attached(Level::Blocks, true, sim.time);
+        sim.stack = StackRef::NoPython;
+        sim.alloc(0, 0x55, 900);
+        let a = sim.alloc(0, 0x55, 5000);
+        sim.feed(&mut ledger);
+        sim.time += MS;
+        // Perhaps both are lost, and then one that tells of it is not.
+        sim.lose = losses;
+        sim.free(a, false);
+        assert_eq!(sim.alloc(0, 0x55, 5000), a);
+        sim.alloc(0, 0x55, 100);
+        sim.free(a, true);
+        sim.feed(&mut ledger);
+        sim.time += MS;
+        tell(&mut ledger, sim.time, sim.reading(0, 9));
+        assert_eq!(missing(&ledger, a), Some(wanted), "{losses} lost");
+    }
+}
+
+fn picture_note(ledger: &Ledger, code: &str) -> bool {
+    let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
+    has_note(&snapshot.coverage, code)
+}
+
+/// At level `blocks` only a reading tells of segments, streams and requests. Where none came since the last event, that
+/// is said of the picture, and of no other answer.
+#[test]
+fn a_picture_that_was_not_read_says_so() {
+    let mut sim = Sim::new(Mode::Reports);
+    let mut ledger = attached(Level::Blocks, true, sim.time);
+    sim.alloc(0, 0x55, 5000);
+    sim.feed(&mut ledger);
+    assert!(picture_note(&ledger, "layout_not_read"));
+    assert_eq!(note(&ledger, "layout_not_read"), None);
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 9));
+    assert!(!picture_note(&ledger, "layout_not_read"));
+    sim.time += MS;
+    sim.alloc(0, 0x55, 700);
+    sim.feed(&mut ledger);
+    assert!(picture_note(&ledger, "layout_not_read"));
+}
+
+/// Entries without totals and without reports: blocks came of which nothing told how large they are. That is said of
+/// the peak from then on, and of the picture until it is read.
+#[test]
+fn sizes_that_nothing_told() {
+    let mut sim = Sim::new(Mode::Bare);
+    let mut ledger = attached(Level::Trace, true, sim.time);
+    let first = sim.alloc(0, 0, 3 * MIB + 1);
+    let second = sim.alloc(0, 0, 5 * MIB + 1);
+    sim.free(first, false);
+    sim.mode = Mode::Calibrated;
+    sim.alloc(0, 0, 600);
+    sim.free(second, false);
+    sim.feed(&mut ledger);
+    assert!(note(&ledger, "sizes_untold").is_some());
+    assert!(picture_note(&ledger, "layout_not_read"));
+    assert!(ledger.wants_reading(P));
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 9));
+    assert!(!picture_note(&ledger, "layout_not_read"));
+    assert!(!ledger.wants_reading(P));
+    let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
+    assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
+    // What was handed out meanwhile no reading tells.
+    assert!(note(&ledger, "sizes_untold").is_some());
+}
+
+/// Nothing came of it but an entry that tells of no memory: what was there before is not known.
+#[test]
+fn a_snapshot_entry_is_no_evidence_of_what_is_held() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    let mut ledger = attached(Level::Trace, false, sim.time);
+    sim.time += MS;
+    let body = Body::Trace(PoolTrace {
+        action: TraceAction::Snapshot,
+        allocator: 0x7000,
+        device: Some(0),
+        addr: 0,
+        size: 0,
+        stream: 0,
+        block_size: None,
+        total_allocated: None,
+        total_reserved: None,
+        pool: None,
+    });
+    ledger.apply(&event(P, sim.time, body));
+    for code in ["attached_late", "totals_unknown"] {
+        assert!(note(&ledger, code).is_some(), "{code}");
+    }
+}
+
+/// At level `read`, a process that could not be read yet holds nobody knows what.
+#[test]
+fn level_read_before_the_first_reading() {
+    let mut sim = Sim::new(Mode::Reports);
+    sim.attached = false;
+    sim.alloc(0, 0, 600);
+    let mut ledger = attached(Level::Read, false, sim.time);
+    assert!(note(&ledger, "totals_unknown").is_some());
+    sim.time += MS;
+    tell(&mut ledger, sim.time, sim.reading(0, 9));
+    assert_eq!(note(&ledger, "totals_unknown"), None);
 }
 
 /// Older versions of PyTorch do not tell in the trace whose a segment is. It is shown as the default pool's, that

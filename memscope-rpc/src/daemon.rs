@@ -1,7 +1,9 @@
 //! What a daemon must be able to do to be served, in plain types.
 
 use crate::{Caller, Refusal, Triggers, kinds};
-use memscope_ledger::event::{CoverageNote, Event, EventId, Level, Mark, ReadingCost};
+use memscope_ledger::event::{
+    CoverageNote, Event, EventId, Level, Mark, ProcessHandle, ReadingCost,
+};
 use memscope_ledger::report::{
     FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, MarksReport, ProcessSummary,
     SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
@@ -31,6 +33,10 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
 
     /// All processes, ended ones until their retention is over.
     async fn list(&self) -> Result<Vec<ProcessSummary>, Refusal>;
+
+    /// From when on each process can be asked about its past, nanoseconds since 1970. Processes of which no past is kept
+    /// are left out.
+    async fn known_from(&self) -> Result<Vec<(ProcessHandle, u64)>, Refusal>;
 
     /// What a process holds. Drains the ring first. Where several memory images had this pid, the
     /// newest.

@@ -13,7 +13,9 @@ use crate::stacks::{self, Question};
 use crate::{Refusal, StackKinds, convert, export, kinds, named};
 use memscope_ledger::Answer;
 use memscope_ledger::event::{Mark, MarkKind, MarkSource};
-use memscope_ledger::report::{FluctuationQuery, LeakQuery, SnapshotReport, StepQuery};
+use memscope_ledger::report::{
+    FluctuationQuery, LeakQuery, ProcessSummary, SnapshotReport, StepQuery,
+};
 use memscope_proto::v1::{self, memscope_server::Memscope};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -206,11 +208,19 @@ impl Memscope for Service {
     ) -> Result<Response<v1::ListResponse>, Status> {
         let caller = self.caller(&request)?;
         let processes = self.daemon.list().await?;
+        let known_from = self.daemon.known_from().await?;
+        let listed = |process: &ProcessSummary| {
+            let known = known_from.iter().find(|(of, _)| *of == process.handle);
+            v1::Process {
+                known_from_unix_ns: known.map(|(_, from)| *from),
+                ..convert::process_in_brief(process)
+            }
+        };
         Ok(Response::new(v1::ListResponse {
             processes: processes
                 .iter()
                 .filter(|process| self.access().shows(caller, process))
-                .map(convert::process_in_brief)
+                .map(listed)
                 .collect(),
         }))
     }

@@ -11,6 +11,7 @@ const SPAN: usize = 256;
 const LEAST: usize = 160;
 
 /// A block's bytes and where it was found.
+#[derive(PartialEq, Eq)]
 pub(crate) struct Seen {
     bytes: Vec<u8>,
     /// The pool whose tree it was in; `None`: active.
@@ -20,7 +21,8 @@ pub(crate) struct Seen {
 /// Blocks by address.
 pub(crate) type Sample = HashMap<u64, Seen>;
 
-/// Blocks of the table and the trees, so many of each at most; `None` if the table's entries do not lead to blocks of the pools.
+/// Blocks of the table and the trees, so many of each at most, that are the same in two looks one after the other: the process
+/// goes on. `None` if the table's entries do not lead to blocks of the pools.
 pub(crate) fn sample(
     memory: &impl Memory,
     table: &Table,
@@ -28,28 +30,46 @@ pub(crate) fn sample(
     pools: [u64; 2],
     most: usize,
 ) -> Option<Sample> {
+    let mut sample = collect(memory, table, trees, most)?;
+    let again = collect(memory, table, trees, most)?;
+    sample.retain(|address, seen| again.get(address) == Some(seen));
+    let points = |seen: &Seen| {
+        (0..seen.bytes.len())
+            .step_by(8)
+            .any(|at| pools.contains(&word(&seen.bytes, at)))
+    };
+    let mut active = sample.values().filter(|seen| seen.of.is_none());
+    if table.count > 0 && !active.any(points) {
+        return None;
+    }
+    (!sample.is_empty()).then_some(sample)
+}
+
+fn collect(
+    memory: &impl Memory,
+    table: &Table,
+    trees: &[(u64, Tree)],
+    most: usize,
+) -> Option<Sample> {
     let mut sample = Sample::new();
-    let mut entries = vec![0; usize::try_from(table.slots).ok()?.checked_mul(16)?];
+    // Half of the slots are in use at most, and an eighth at least.
+    let slots = usize::try_from(table.slots).ok()?;
+    let some = slots.min(most.checked_mul(16)?);
+    let mut entries = vec![0; some * 16];
     memory.read(table.entries, &mut entries).ok()?;
     let used: Vec<u64> = entries
         .chunks_exact(16)
         .filter(|entry| shape::in_use(entry))
         .map(|entry| word(entry, 8))
         .collect();
-    if used.len() as u64 != table.count {
+    if some == slots && used.len() as u64 != table.count {
         return None;
     }
     for address in used.iter().copied().take(most) {
-        let bytes = block(memory, address)?;
-        sample.insert(address, Seen { bytes, of: None });
-    }
-    let points = |seen: &Seen| {
-        (0..seen.bytes.len())
-            .step_by(8)
-            .any(|at| pools.contains(&word(&seen.bytes, at)))
-    };
-    if !used.is_empty() && !sample.values().any(points) {
-        return None;
+        // What is gone again has no part in it.
+        if let Some(bytes) = block(memory, address) {
+            sample.insert(address, Seen { bytes, of: None });
+        }
     }
     for (pool, tree) in trees {
         let mut open = vec![tree.root];
@@ -71,7 +91,7 @@ pub(crate) fn sample(
             }
         }
     }
-    (!sample.is_empty()).then_some(sample)
+    Some(sample)
 }
 
 fn block(memory: &impl Memory, address: u64) -> Option<Vec<u8>> {

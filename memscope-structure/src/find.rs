@@ -28,6 +28,11 @@ const TRIES: u32 = 400;
 const SAMPLES: [usize; 3] = [256, 4096, 1024];
 /// Pictures, in all tries together.
 const PICTURES: u32 = 4000;
+/// Of a process with so many blocks, so few: each takes its time, and something happens in all of them.
+const LARGE: u64 = 5000;
+const PICTURES_OF_LARGE: u32 = 3;
+/// Most words between the statistics of reserved and of active bytes.
+const MOST_WORDS: usize = 16;
 /// Empty allocators seen, standing still, until it is believed.
 const QUIET: u32 = 3;
 
@@ -208,9 +213,18 @@ fn try_device(
             block,
             stats: StatsLayout::default(),
         };
-        match prove(memory, device, layout, pictures) {
+        if table.count > LARGE {
+            *pictures = (*pictures).min(PICTURES_OF_LARGE);
+        }
+        match prove(memory, device, layout.clone(), pictures) {
             Ok(layout) => return Ok(layout),
             Err(other) => miss = other,
+        }
+        // Where it never stands still, its first reading will prove it.
+        if table.count > LARGE
+            && let Some(stats) = stats_by_shape(&bytes, pools.large, table.count)
+        {
+            return Ok(Layout { stats, ..layout });
         }
     }
     let busy = matches!(shape::mutex(&bytes), Some(Mutex::Held(_)));
@@ -337,6 +351,59 @@ fn stats_at_rest(bytes: &[u8], end: usize, sums: &Sums) -> Option<StatsLayout> {
         reserved_bytes: reserved,
         active_bytes,
         requested_bytes: requested,
+    })
+}
+
+/// The statistics, which PyTorch declares one after the other: numbers (blocks handed out, segments, active blocks, free rests
+/// of blocks that were split), then bytes (handed out, reserved, and, in newer versions behind some other words, active, free rests,
+/// asked for). As many blocks are active as the table has, and what is part of something else is not more than that.
+fn stats_by_shape(bytes: &[u8], end: usize, active: u64) -> Option<StatsLayout> {
+    let last = end.checked_sub(9 * STAT_ARRAY)?;
+    let within = |part: [u64; 3], whole: [u64; 3]| (0..3).all(|i| part[i] <= whole[i]);
+    let both =
+        |count: [u64; 3], bytes: [u64; 3]| (0..3).all(|i| (count[i] == 0) == (bytes[i] == 0));
+    // Something was there once: a peak.
+    let stat = |at: usize| shape::stat_array(bytes, at).filter(|_| word(bytes, at + 8) > 0);
+    (8..=last).step_by(8).find_map(|at| {
+        let place = |i: usize| at + i * STAT_ARRAY;
+        let blocks = stat(place(0))?;
+        let actives = stat(place(2)).filter(|actives| actives[0] == active)?;
+        // Expandable segments are not counted, and perhaps nothing was ever split.
+        let segments = shape::stat_array(bytes, place(1))?;
+        shape::stat_array(bytes, place(3))?;
+        let (allocated, reserved) = (stat(place(4))?, stat(place(5))?);
+        let fits = reserved[0] > 0
+            && within(blocks, actives)
+            && within(segments, reserved)
+            && within(allocated, reserved)
+            && both(blocks, allocated)
+            && [allocated, reserved]
+                .iter()
+                .all(|bytes| bytes[0].is_multiple_of(512));
+        let found = (0..=MOST_WORDS).filter(|_| fits).find_map(|words| {
+            let at = place(6) + 8 * words;
+            let active_bytes = stat(at)?;
+            shape::stat_array(bytes, at + STAT_ARRAY)?;
+            let requested = stat(at + 2 * STAT_ARRAY)?;
+            let fits = within(allocated, active_bytes)
+                && within(active_bytes, reserved)
+                && within(requested, active_bytes)
+                && both(actives, active_bytes)
+                && both(actives, requested)
+                && active_bytes[0].is_multiple_of(512);
+            fits.then_some(at)
+        })?;
+        let [allocation, segment, active, allocated_bytes, reserved_bytes] =
+            [0, 1, 2, 4, 5].map(|i| place(i) as u32);
+        Some(StatsLayout {
+            allocation,
+            segment,
+            active,
+            allocated_bytes,
+            reserved_bytes,
+            active_bytes: found as u32,
+            requested_bytes: (found + 2 * STAT_ARRAY) as u32,
+        })
     })
 }
 

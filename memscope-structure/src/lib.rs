@@ -12,23 +12,33 @@
 //!
 //! Otherwise it is taken again, within a bound, or there is an error that says why. It never guesses.
 //!
+//! A large process that goes on never stands still for as long as that takes. A [`Look`] reads everything while it changes, between
+//! two moments at which nobody was in the allocator; with what changed meanwhile, which probes tell,
+//! [`Reader::settle`] makes of it the state at the look's end. It is accepted only if blocks and free room tile the
+//! segments and add up to the same statistics.
+//!
 //! What it refuses: writing, symbols, debug information, version numbers, clocks (except for [`Reading::duration`]).
 //! It holds for little-endian 64-bit processes with libstdc++ and glibc, which is what PyTorch's wheels are.
 
 mod blocks;
 mod error;
+mod fetch;
 mod find;
 mod image;
 mod layout;
+mod look;
 mod memory;
 mod read;
 mod segments;
+mod settle;
 mod shape;
 mod walk;
 
 pub use error::StructureError;
 pub use find::{find_in_device, find_layout};
 pub use layout::{BlockLayout, Layout, StatsLayout};
+pub use look::Look;
 pub use memory::{Memory, Part, ProcessMemory};
 pub use read::{DeviceReading, Reader, Reading, read};
 pub use segments::{BlockReading, BlockState, SegmentReading};
+pub use settle::{Change, ChangeKind};

@@ -8,8 +8,10 @@ use serde::Serialize;
 use crate::error::StructureError;
 use crate::image::Image;
 use crate::layout::Layout;
+use crate::look::Look;
 use crate::memory::Memory;
 use crate::segments::{self, NAMES, SegmentReading, Sums};
+use crate::settle::{Change, settle};
 use crate::shape::{self, Mutex, word};
 use crate::walk::{State, Walk};
 
@@ -199,6 +201,46 @@ impl Reader {
             last = refused;
         }
         Err(StructureError::Raced { attempts, last })
+    }
+
+    /// Looks once at a device's allocator, whatever the process does meanwhile. `clock` gives the moments at which
+    /// the look begins and ends; with what changed between them, [`Reader::settle`] makes a reading of it.
+    pub fn look(
+        &mut self,
+        memory: &impl Memory,
+        object: u64,
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Result<Look, StructureError> {
+        self.attempts = self.attempts.saturating_add(1);
+        let look = Look::take(memory, &self.layout, object, clock)?;
+        self.bytes_read += look.bytes_read;
+        Ok(look)
+    }
+
+    /// The state of the device at the look's end. `changes` are all that happened on the device since the look
+    /// began; what is later than its end is passed over. They are not needed if the look [is
+    /// still](Look::is_still).
+    ///
+    /// Fails with [`StructureError::Raced`] where too much happened at places that were not seen in time: look
+    /// again; and with [`StructureError::Contradicted`] where nothing happened and it is wrong all the
+    /// same: the layout is not this process's.
+    pub fn settle(
+        &self,
+        look: &Look,
+        device: i32,
+        changes: &[Change],
+    ) -> Result<DeviceReading, StructureError> {
+        let segments = settle(&self.layout, look, changes).map_err(|what| {
+            if look.is_still() {
+                StructureError::Contradicted { what }
+            } else {
+                StructureError::Raced {
+                    attempts: 1,
+                    last: what,
+                }
+            }
+        })?;
+        Ok(self.reading(device, look.object, &look.ended.bytes, segments))
     }
 
     fn prove(&self, bytes: &[u8], state: &State) -> Result<Vec<SegmentReading>, String> {

@@ -25,7 +25,8 @@ pub struct BlockReading {
     pub addr: u64,
     /// Rounded bytes.
     pub size: u64,
-    /// Bytes that were asked for: of an inactive block, those of its last use, as PyTorch's snapshot also has it.
+    /// Bytes that were asked for: of an inactive block, those of its last use, as PyTorch's snapshot also has it. 0 where
+    /// a look could not see it: of room, and of blocks that reports alone told of, that changed meanwhile.
     pub requested: u64,
     /// State.
     pub state: BlockState,

@@ -5,17 +5,17 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::image::{Image, Place};
-use crate::layout::Layout;
+use crate::layout::{BlockLayout, Layout};
 use crate::shape::{self, NODE, Tree, byte, word};
 
 /// How much is read of what may be a private pool; its two pools of blocks lie within.
-const PRIVATE: usize = 640;
+pub(crate) const PRIVATE: usize = 640;
 /// An entry of the table of private pools: distance, two words of id, pointer.
-const PRIVATE_ENTRY: usize = 32;
+pub(crate) const PRIVATE_ENTRY: usize = 32;
 /// An entry of the table of active blocks: distance, pointer.
-const ACTIVE_ENTRY: usize = 16;
+pub(crate) const ACTIVE_ENTRY: usize = 16;
 /// Private pools are few; a table with more slots is something else.
-const MOST_PRIVATE: u64 = 1 << 14;
+pub(crate) const MOST_PRIVATE: u64 = 1 << 14;
 
 /// A block as it stands in memory.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +34,33 @@ pub(crate) struct RawBlock {
 }
 
 impl RawBlock {
+    /// The block at `bytes`; `None` if its flags are none.
+    pub fn at(layout: &BlockLayout, bytes: &[u8]) -> Option<RawBlock> {
+        let at = |offset: u32| word(bytes, offset as usize);
+        let flag = |offset: u32| match byte(bytes, offset as usize) {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        };
+        Some(RawBlock {
+            stream: at(layout.stream),
+            size: at(layout.size),
+            requested: at(layout.requested),
+            pool: at(layout.pool),
+            ptr: at(layout.ptr),
+            allocated: flag(layout.allocated)?,
+            mapped: flag(layout.mapped)?,
+            prev: at(layout.prev),
+            next: at(layout.next),
+            active: false,
+        })
+    }
+
+    /// Whether it has an address, a size and an end.
+    pub fn is_placed(&self) -> bool {
+        self.size > 0 && self.ptr > 0 && self.end().is_some()
+    }
+
     /// Where the next one begins.
     pub fn end(&self) -> Option<u64> {
         self.ptr.checked_add(self.size)
@@ -41,7 +68,7 @@ impl RawBlock {
 }
 
 /// A pool of blocks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawPool {
     pub small: bool,
     /// (0, 0): not private.
@@ -275,23 +302,13 @@ impl<'a> Walk<'a> {
         let Some(bytes) = self.get(address, layout.len as usize) else {
             return self.unread(address, "a block");
         };
-        let at = |offset: u32| word(bytes, offset as usize);
-        let flag = |offset: u32| byte(bytes, offset as usize);
-        let block = RawBlock {
-            stream: at(layout.stream),
-            size: at(layout.size),
-            requested: at(layout.requested),
-            pool: at(layout.pool),
-            ptr: at(layout.ptr),
-            allocated: flag(layout.allocated) == 1,
-            mapped: flag(layout.mapped) == 1,
-            prev: at(layout.prev),
-            next: at(layout.next),
-            active: of.is_none(),
+        let Some(block) = RawBlock::at(layout, bytes) else {
+            return self.flaw("a block's flag is no flag");
         };
-        if flag(layout.allocated) > 1 || flag(layout.mapped) > 1 {
-            self.flaw("a block's flag is no flag");
-        }
+        let block = RawBlock {
+            active: of.is_none(),
+            ..block
+        };
         match of {
             Some(pool) if pool != block.pool => self.flaw("a block is in another pool's tree"),
             Some(_) if block.allocated => self.flaw("an allocated block is in a tree"),

@@ -8,76 +8,7 @@ use memscope_structure::{
     BlockState, DeviceReading, Layout, StructureError, find_in_device, find_layout, read,
 };
 use proptest::prelude::*;
-use synthetic::{Kind, NEW, OLD, SLOT, Segment, Shape, Synthetic, process, sample};
-
-/// (address, size, stream, large, pool, expandable, blocks).
-type Row = (
-    u64,
-    u64,
-    u64,
-    bool,
-    (u64, u64),
-    bool,
-    Vec<(u64, u64, u64, BlockState)>,
-);
-
-fn expected(segments: &[Segment]) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for segment in segments {
-        let expandable = segment.blocks.iter().any(|block| block.2 == Kind::Unmapped);
-        let mut addr = segment.addr;
-        let mut blocks: Vec<(u64, u64, u64, BlockState)> = Vec::new();
-        let end = (0, 0, Kind::Unmapped);
-        for (size, requested, kind) in segment.blocks.iter().chain([&end]) {
-            let state = match kind {
-                Kind::Allocated => BlockState::Allocated,
-                Kind::Pending => BlockState::PendingFree,
-                Kind::Inactive => BlockState::Inactive,
-                Kind::Unmapped => {
-                    let some = std::mem::take(&mut blocks);
-                    if let Some((first, ..)) = some.first().copied() {
-                        let pool = (0, segment.pool.unwrap_or(0));
-                        let large = !segment.small;
-                        let row = (
-                            first,
-                            addr - first,
-                            segment.stream,
-                            large,
-                            pool,
-                            expandable,
-                            some,
-                        );
-                        rows.push(row);
-                    }
-                    addr += size;
-                    continue;
-                }
-            };
-            blocks.push((addr, *size, *requested, state));
-            addr += size;
-        }
-    }
-    rows.sort_by_key(|row| row.0);
-    rows
-}
-
-fn rows(reading: &DeviceReading) -> Vec<Row> {
-    let segments = reading.segments.iter().map(|segment| {
-        let blocks = segment.blocks.iter();
-        (
-            segment.addr,
-            segment.size,
-            segment.stream,
-            segment.large,
-            segment.pool,
-            segment.expandable,
-            blocks
-                .map(|b| (b.addr, b.size, b.requested, b.state))
-                .collect(),
-        )
-    });
-    segments.collect()
-}
+use synthetic::{Kind, NEW, OLD, SLOT, Segment, Shape, Synthetic, expected, process, rows, sample};
 
 /// What an accepted reading promises.
 fn check_sums(reading: &DeviceReading) {

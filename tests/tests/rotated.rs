@@ -177,3 +177,31 @@ fn attached_early() {
 fn attached_late() {
     run(true);
 }
+
+/// A state that is larger than half of the journal cannot be at the beginning of each segment: then only the whole
+/// journal can be read, and when its beginning is gone, nothing. That is a refusal with its reason, no fault.
+#[test]
+fn a_journal_that_is_too_small_for_the_state_refuses() {
+    let words = ["--journal-mib", "1", "--trace-entries", "1000000"];
+    let daemon = Daemon::with(&[&words[..], &["--ring-mib", "64"]].concat());
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid_text();
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("allocs held 300 70000");
+    let event = daemon.stats(torch.pid())["as_of_event"]["sequence"].clone();
+    let at = format!("event:{event}");
+    let ask = || daemon.ctl(&["pool", "--pid", &pid, "--at", &at]);
+    let mut said = ask();
+    assert_eq!(said.code, 0, "{said}");
+    for _ in 0..40 {
+        torch.ask("churn 30000");
+        said = ask();
+        if said.code != 0 {
+            break;
+        }
+    }
+    said.refused(2, &["too small", "--journal-mib"]);
+    let status = daemon.json(&["status"]).to_string();
+    assert!(status.contains("too small"), "{status}");
+    torch.finish();
+}

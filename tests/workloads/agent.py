@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import queue
+import random
 import sys
 import threading
 import time
@@ -546,6 +547,19 @@ def pluggable(path):
     """Exchanges the allocator, before it is used."""
     allocator = gpu.memory.CUDAPluggableAllocator(path, "give", "take_back")
     gpu.memory.change_current_allocator(allocator)
+
+
+@command
+def crowd(count):
+    """Holds so many small tensors, with free room between them."""
+    chance = random.Random(count)
+    made = [gpu_bytes(1 + chance.randrange(4096)) for _ in range(int(count) * 5 // 4)]
+    del made[::5]
+    KEPT["crowd"] = made
+
+
+def gpu_bytes(size):
+    return torch.empty(size, dtype=torch.uint8, device=DEVICE)
 
 
 @command

@@ -77,6 +77,8 @@ class Scoped(compare.Comparison):
         self.lossy = question["lossy"]
         self.wants_stacks = question["stacks"]
         self.counts["statistics"] = 0
+        # A snapshot of now that says that it was not read.
+        self.unread = False
         # By device, what was asked for by those that the program holds.
         self.requested = {}
         self.listed = {}
@@ -91,11 +93,6 @@ class Scoped(compare.Comparison):
         for device, trace in enumerate(own["device_traces"]):
             mark = marks[device] if device < len(marks) else 0
             self.since[device] = {entry["addr"] for entry in trace[mark:] if entry["action"] == "alloc"}
-        if self.level == "blocks":
-            # Their free looked done: that they are still there is read, and a reading has no stacks.
-            for segment in own["segments"]:
-                pending = {b["address"] for b in segment["blocks"] if b["state"] == "active_awaiting_free"}
-                self.since[segment["device"]] = self.since.get(segment["device"], set()) - pending
         if lost:
             # Whose stack was lost has none.
             self.stacks = False
@@ -112,7 +109,8 @@ class Scoped(compare.Comparison):
             for device, trace in enumerate(own["device_traces"]):
                 self.taken[device] = taken(trace[marks[device] if device < len(marks) else 0:])
             return
-        if self.level == "blocks" and self.moment != "live":
+        self.unread = self.level == "blocks" and self.moment == "live" and "layout_not_read" in codes
+        if self.level == "blocks" and (self.moment != "live" or self.unread):
             self.handed_out(own["segments"], exported.get("segments", []))
             return
         self.record("allocator_settings", "allocator_settings", own["allocator_settings"],
@@ -120,12 +118,16 @@ class Scoped(compare.Comparison):
         self.segments(own["segments"], exported.get("segments", []))
         if self.level != "read" and not lost:
             late = bool(about.get("trace_dropped")) or bool(codes & TRACE_BEGINS_LATE)
-            self.traces(own["device_traces"], exported.get("device_traces", []), marks, late)
+            # Entries of snapshots that were taken on nobody knows which device.
+            unplaced = "snapshot_device_unknown" in codes
+            self.traces(own["device_traces"], exported.get("device_traces", []), marks, late, unplaced)
 
-    def traces(self, own, exported, marks, late):
+    def traces(self, own, exported, marks, late, unplaced):
         pairs = self.lists("snapshot", "device_traces", own, exported)
         for device, (ours, theirs) in enumerate(pairs):
             ours = ours[marks[device] if device < len(marks) else 0:]
+            if unplaced:
+                ours, theirs = ([entry for entry in trace if entry["action"] != "snapshot"] for trace in (ours, theirs))
             if late and len(theirs) < len(ours):
                 # It says that its beginning is gone: what is left must be the end of PyTorch's.
                 ours = ours[len(ours) - len(theirs):]
@@ -152,8 +154,9 @@ class Scoped(compare.Comparison):
         # What it says itself not to know: of the segments it gives those that it knows, and of a loss what went by in it.
         codes = codes_of(stats)
         left_out = {"segments"} if "segments_unknown" in codes else set()
-        if self.lossy and "records_lost" in codes:
-            left_out |= {"peak_allocated_bytes", "peak_reserved_bytes"}
+        # What it says to be a lower bound must be one.
+        lost = self.lossy and "records_lost" in codes
+        at_least = {"peak_allocated_bytes", "peak_reserved_bytes"} if lost or "sizes_untold" in codes else set()
         for own in told:
             device = own["device"]
             own = {**own, "requested_bytes": self.requested.get(device, 0), "segments": self.listed.get(device, 0)}
@@ -164,14 +167,25 @@ class Scoped(compare.Comparison):
                     continue
                 self.counts["statistics"] += 1
                 theirs = found.get(device, {}).get(key)
+                if key in at_least and theirs is not None and theirs <= own[key]:
+                    continue
                 # Of an allocator that holds nothing there may be nothing to read.
                 if theirs is None and (key not in ("allocated_bytes", "reserved_bytes") or own["reserved_bytes"] == 0):
                     continue
                 self.value(f"statistics of device {device}", f"statistics {key}", own[key], theirs)
-            if self.level == "segments" and not (self.lossy and "records_lost" in codes):
-                self.counts["statistics"] += 1
-                driver = found.get(device, {}).get("driver", {}).get("bytes", 0)
-                self.value(f"statistics of device {device}", "statistics driver bytes", self.taken.get(device, 0), driver)
+        if self.level == "segments" and not (self.lossy and "records_lost" in codes):
+            self.driver(found, "device_unknown" in codes)
+
+    def driver(self, found, device_unknown):
+        """What was taken from the driver. Of a part it may be said that nobody knows on which device that is."""
+        seen = {device: row.get("driver", {}).get("bytes", 0) for device, row in found.items()}
+        for device in sorted(self.taken):
+            self.counts["statistics"] += 1
+            ours, theirs = self.taken[device], seen.get(device, 0)
+            if not device_unknown or theirs > ours:
+                self.value(f"statistics of device {device}", "statistics driver bytes", ours, theirs)
+        if device_unknown:
+            self.value("statistics", "statistics driver bytes of all devices", sum(self.taken.values()), sum(seen.values()))
 
 
 def codes_of(stats):
@@ -197,6 +211,13 @@ def judge(question, own, exported):
         scoped.statistics(question["told"], stats)
     verdict = "equal" if not scoped.differing else "differs"
     if scoped.lossy and scoped.differing and codes & NOT_KNOWN:
+        verdict = "unknown"
+    # Or that it knows nothing yet of what was there before.
+    if scoped.level != "segments" and scoped.differing and {"totals_unknown", "attached_late"} <= codes:
+        verdict = "unknown"
+    if scoped.level == "read" and scoped.differing and "totals_unknown" in codes:
+        verdict = "unknown"
+    if verdict == "equal" and scoped.unread:
         verdict = "unknown"
     return {
         **scoped.counts, "differing": scoped.differing, "differences": scoped.told, "coverage": sorted(codes),
@@ -267,18 +288,26 @@ def self_test():
     assert not verdict(requested, level="blocks", moment="past")["differing"]
     assert verdict(size, level="blocks", moment="past")["differing"] == {"block held": 1}
     assert verdict(lambda exported: exported["segments"].clear(), level="blocks", moment="past")["differing"]
+    def unread(exported):
+        requested(exported)
+        exported["memscope"]["coverage"] = [{"code": "layout_not_read"}]
+
+    assert verdict(requested, level="blocks")["verdict"] == "differs"
+    assert verdict(unread, level="blocks")["verdict"] == "unknown"
+    assert verdict(unread)["verdict"] == "differs"
+    def untold(*names):
+        def change(exported):
+            exported["segments"].clear()
+            exported["memscope"]["coverage"] = [{"code": name} for name in names]
+
+        return change
+
+    assert verdict(untold("totals_unknown", "attached_late"))["verdict"] == "unknown"
+    assert verdict(untold("totals_unknown"), level="read")["verdict"] == "unknown"
+    for names in (["totals_unknown"], ["attached_late"], ["level_read"]):
+        assert verdict(untold(*names))["verdict"] == "differs", names
     # A trace that says that its beginning is gone is compared as far as it goes.
     assert not verdict(late)["differing"] and verdict(late)["entries"] == 1
-    # At level blocks a pending free has lost its stack.
-    def pending(exported):
-        exported["segments"][0]["blocks"][0]["frames"] = []
-
-    assert verdict(pending, level="blocks")["differing"] == {"block frames": 1}
-    own["snapshot"]["segments"][0]["blocks"][0]["state"] = "active_awaiting_free"
-    good["segments"][0]["blocks"][0]["state"] = "active_awaiting_free"
-    assert not verdict(pending, level="blocks")["differing"] and verdict(pending)["differing"]
-    own["snapshot"]["segments"][0]["blocks"][0]["state"] = "active_allocated"
-    good["segments"][0]["blocks"][0]["state"] = "active_allocated"
     # After a loss the state must be right, or be said not to be.
     assert not verdict(lost, lossy=True)["differing"]
     assert verdict(lost_and_wrong, lossy=True)["verdict"] == "differs"
@@ -293,12 +322,25 @@ def self_test():
         wrong = copy.deepcopy(stats)
         wrong["devices"][0][key] = 6
         assert verdict(told=told, stats=wrong)["differing"] == {f"statistics {key}": 1}
+    # After a loss a peak is a lower bound.
+    for peak, wrong in ((4, False), (6, True)):
+        lower = {"devices": [{"device": 0, **numbers, "peak_allocated_bytes": peak}]}
+        assert verdict(told=told, stats=lower)["differing"], peak
+        lower["coverage"] = [{"code": "sizes_untold"}]
+        assert bool(verdict(told=told, stats=lower)["differing"]) == wrong, peak
     steps = [("segment_alloc", 5, 100), ("segment_alloc", 9, 50), ("segment_free", 5, 100), ("segment_free", 7, 30),
              ("segment_map", 10 * PAGE, 4 * PAGE), ("segment_unmap", 11 * PAGE, PAGE), ("segment_unmap", 20 * PAGE, PAGE)]
     assert taken([{"action": action, "addr": at, "size": size} for action, at, size in steps]) == 50 + 3 * PAGE
     for driver, wrong in ((0, False), (7, True)):
         seen = {"devices": [{"device": 0, "driver": {"bytes": driver}}]}
         assert bool(verdict(level="segments", told=told, stats=seen)["differing"]) == wrong
+    for seen, wrong in (((50 + PAGE, 3 * PAGE - PAGE), False), ((50 + PAGE, 7), True), ((51 + 3 * PAGE, -1), True)):
+        unknown = {"devices": [{"device": 0, "driver": {"bytes": seen[0]}}, {"driver": {"bytes": seen[1]}}]}
+        unknown["coverage"] = [{"code": "device_unknown"}]
+        own["snapshot"]["device_traces"] = [[before, *(
+            {"action": action, "addr": at, "size": size} for action, at, size in steps)]]
+        assert bool(verdict(level="segments", told=told, stats=unknown)["differing"]) == wrong, seen
+        assert verdict(level="segments", told=told, stats={**unknown, "coverage": []})["differing"], seen
     assert verdict(told=told, stats={"devices": []})["verdict"] == "differs"
     print("judge.py: ok")
 

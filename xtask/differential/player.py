@@ -61,6 +61,8 @@ streams = {}
 # By device: entries of PyTorch's trace that came before the observer.
 marks = []
 workers = {}
+# Graphs whose capture failed.
+broken = []
 
 
 def stream_of(device, number):
@@ -251,6 +253,8 @@ def graph(name, sizes, kept, device=0):
             del tensors
         state.graphs[name] = captured, results
     except RuntimeError as error:
+        # Its destructor can throw, and then PyTorch ends the process.
+        broken.append(captured)
         if not out_of_memory(error):
             raise
         state.refused += 1

@@ -208,8 +208,20 @@ impl Python {
         environment: &[(String, String)],
         stdin: Stdio,
     ) -> Result<Python> {
+        Python::start_with(python, script, &[], environment, stdin)
+    }
+
+    /// Starts it with arguments.
+    pub fn start_with(
+        python: &Path,
+        script: &Path,
+        arguments: &[String],
+        environment: &[(String, String)],
+        stdin: Stdio,
+    ) -> Result<Python> {
         let mut child = Command::new(python)
             .arg(script)
+            .args(arguments)
             .envs(environment.iter().map(|(k, v)| (k, v)))
             .stdin(stdin)
             .stdout(Stdio::piped())

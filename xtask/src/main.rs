@@ -24,6 +24,7 @@ mod sim;
 mod simbuild;
 mod simcann;
 mod simcc;
+mod soak;
 mod test;
 mod toolchain;
 mod venv;
@@ -70,6 +71,8 @@ enum Task {
     Viewers(viewers::Options),
     /// Try the verdicts on leaks with scripts of which it is known what leaks
     Verdicts(verdicts::Options),
+    /// Run for a long time: memory must be flat, and moments that have passed must be right
+    Soak(soak::Options),
     /// Measure what tracing costs, as ratios in one run
     Bench(bench::Options),
 }
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Task::Pythons(options) => pythons::run(&options),
         Task::Viewers(options) => viewers::run(&options),
         Task::Verdicts(options) => verdicts::run(&options),
+        Task::Soak(options) => soak::run(&options),
         Task::Bench(options) => bench::run(&options),
     };
     let Err(error) = result else {

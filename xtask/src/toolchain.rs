@@ -111,18 +111,23 @@ pub fn ensure_packages(
 }
 
 fn ensure_bpf_compiler(mode: Mode) -> Result<bool> {
+    let name = "Rust compiler with library sources";
     let why = "it compiles the BPF programs";
-    provide(
-        "Rust compiler with library sources",
-        why,
-        mode,
-        bpf_compiler,
-        || {
-            apt(&["rustc-web", "rust-web-src"]).context(
+    let find = || Some(memscope_ebpf_build::find_toolchain().ok()?.rustc);
+    let packages = ["rustc-web", "rust-web-src"];
+    provide(name, why, mode, find, || {
+        apt(&packages).context(
             "with rustup, this is the usual way: rustup toolchain install nightly --component rust-src",
-        )
-        },
-    )
+        )?;
+        if let Err(error) = memscope_ebpf_build::find_toolchain() {
+            // What lists that are out of date call the newest can be too old.
+            eprintln!("setup: {error}; trying again with fresh package lists");
+            process::run(&mut apt_get(&["update"]))?;
+            apt(&packages)?;
+            memscope_ebpf_build::find_toolchain()?;
+        }
+        Ok(())
+    })
 }
 
 fn ensure_bpf_linker(mode: Mode) -> Result<bool> {
@@ -153,30 +158,6 @@ fn provide(
         None => bail!("{name}: was installed but cannot be found"),
     }
     Ok(true)
-}
-
-/// A nightly toolchain of rustup with `rust-src`, else the distribution's compiler with its sources.
-fn bpf_compiler() -> Option<PathBuf> {
-    let mut nightly = Command::new("rustup");
-    nightly
-        .args(["run", "nightly", "rustc"])
-        .env("RUSTUP_AUTO_INSTALL", "0");
-    let candidates = [
-        nightly,
-        Command::new("/usr/bin/rustc"),
-        Command::new("/usr/local/bin/rustc"),
-        Command::new("rustc"),
-    ];
-    candidates.into_iter().find_map(|mut compiler| {
-        let output = compiler
-            .args(["--print", "sysroot"])
-            .env_remove("RUSTUP_TOOLCHAIN")
-            .output()
-            .ok()?;
-        let sysroot = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-        let sources = sysroot.join("lib/rustlib/src/rust/library/core/Cargo.toml");
-        (output.status.success() && sources.exists()).then(|| sysroot.join("bin/rustc"))
-    })
 }
 
 /// Our own first: its version is known.

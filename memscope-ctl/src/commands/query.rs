@@ -199,8 +199,8 @@ pub(super) async fn leaks(
     }
     Ok(match (answer.growing_groups, &answer.young) {
         _ if !leaks.exit_code => Exit::Done,
-        (0, None) => Exit::Done,
-        (0, Some(_)) => Exit::CannotTell,
+        (0, None) if !render::leaks::never_read(&answer) => Exit::Done,
+        (0, _) => Exit::CannotTell,
         _ => Exit::Growing,
     })
 }

@@ -86,10 +86,19 @@ fn beside(group: &v1::LeakGroup) -> String {
     format!("; {}", parts.join(", "))
 }
 
+/// Whether nothing is known that could grow: at level read, before the first reading.
+pub(crate) fn never_read(answer: &v1::LeaksResponse) -> bool {
+    let said = |code: &str| answer.coverage.iter().any(|note| note.code == code);
+    said("level_read") && said("totals_unknown")
+}
+
 /// What all groups together say, in a sentence or two.
 fn headline(answer: &v1::LeaksResponse) -> String {
     let watched = nanoseconds(answer.watched_ns);
     let mut text = match (answer.growing_groups, &answer.young) {
+        (0, _) if never_read(answer) => {
+            return "Cannot tell: nothing has been read of this process yet.\n".to_owned();
+        }
         (0, None) => format!("Nothing grows, watched for {watched}.\n"),
         (0, Some(young)) => return format!("Too early to tell: {}.\n", rising(young, &watched)),
         (1, _) => format!(

@@ -1,7 +1,7 @@
 //! `ps`.
 
 use super::table::{Column, table};
-use crate::units::{grouped, maybe_bytes, nanoseconds, plain};
+use crate::units::{grouped, maybe_bytes, moment, nanoseconds, plain};
 use memscope_proto::v1;
 
 /// Characters of a command line that are shown.
@@ -16,6 +16,7 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
         Column::Left("STATE"),
         Column::Left("LEVEL"),
         Column::Right("SINCE"),
+        Column::Left("KNOWN FROM"),
         Column::Right("ALLOCATED"),
         Column::Right("RESERVED"),
         Column::Right("EVENTS"),
@@ -33,6 +34,7 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
             until.map_or_else(String::new, |now| {
                 nanoseconds(now.saturating_sub(process.attached_boot_ns))
             }),
+            process.known_from_unix_ns.map(moment).unwrap_or_default(),
             maybe_bytes(process.allocated_bytes),
             maybe_bytes(process.reserved_bytes),
             grouped(process.events),

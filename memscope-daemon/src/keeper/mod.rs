@@ -347,9 +347,9 @@ impl Keeper {
 
     fn housekeeping(&mut self, now: u64) {
         self.last_housekeeping = now;
-        self.read_everything();
         // Its record has the very moment of the pair: by it the times of all others are told.
         let (boot_ns, unix_ns) = clock::pair();
+        self.read_everything();
         let record = DaemonRecord::Clock { unix_ns };
         self.write(ProcessHandle(0), boot_ns, &record);
         self.ledger.expire(now);
@@ -361,9 +361,10 @@ impl Keeper {
 
     /// Writes a record of our own at the current place of the log, and applies it.
     fn append(&mut self, process: ProcessHandle, record: &DaemonRecord) {
-        // What the kernel sent before belongs before it.
+        // What the kernel sent before belongs before it, and what it sends while that is read has a later time.
+        let now = clock::boot_ns();
         self.read_everything();
-        self.write(process, clock::boot_ns(), record);
+        self.write(process, now, record);
     }
 
     fn write(&mut self, process: ProcessHandle, time_ns: u64, record: &DaemonRecord) {

@@ -6,18 +6,26 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use memscope_decode::{DaemonRecord, held_parts};
-use memscope_ledger::event::{Backend, HeldPart, HeldSegment, Level, ProcessHandle, ReadingCost};
+use memscope_ledger::PoolChange;
+use memscope_ledger::event::{
+    Backend, HeldPart, HeldSegment, Level, ProcessHandle, ReadingCost, TraceAction,
+};
 use memscope_rpc::BaselineRead;
 use memscope_structure::{
-    BlockState, DeviceReading, Layout, ProcessMemory, Reader, SegmentReading, StructureError,
+    BlockState, Change, ChangeKind, DeviceReading, Layout, ProcessMemory, Reader, SegmentReading,
+    StructureError,
 };
 
 use super::{Order, Tracer};
 use crate::clock;
 use crate::keeper::{Command, KeeperHandle};
 
-/// Attempts to find a moment in which nothing changes, each a few milliseconds.
+/// Looks at a process that come to nothing, and how long it is looked at, until that is said. Another
+/// reading follows in any case.
 const ATTEMPTS: u32 = 400;
+const TIME: Duration = Duration::from_secs(20);
+/// A reading that takes longer than this will not find a process at work standing still.
+const SLOW: Duration = Duration::from_millis(20);
 /// Pause between attempts: the process is to get on.
 const PAUSE: Duration = Duration::from_millis(2);
 /// How often a reading is made again that the ledger did not take.
@@ -73,6 +81,7 @@ impl Tracer {
             pid,
             process: traced.handle,
             pointer,
+            told: traced.level != Level::Read,
             keeper: self.keeper.clone(),
             began: Instant::now(),
         };
@@ -254,6 +263,8 @@ struct Job {
     pid: u32,
     process: ProcessHandle,
     pointer: u64,
+    /// Probes tell what happens to blocks while they are read.
+    told: bool,
     keeper: KeeperHandle,
     began: Instant,
 }
@@ -285,7 +296,7 @@ impl Job {
                 let read = self.read_devices(&memory, &mut reader, &mut raced);
                 read.map_err(|error| {
                     // It may only have come at a bad moment.
-                    if remembered && !matches!(error, StructureError::Contradicted { .. }) {
+                    if !matches!(error, StructureError::Contradicted { .. }) {
                         known = Known::Layout(reader.layout().clone());
                     }
                     error
@@ -316,9 +327,9 @@ impl Job {
                 // A layout that was remembered is not this file's after all.
                 Err(StructureError::Contradicted { .. }) if remembered => {}
                 // A layout cannot be found while the process changes what it is looked for in.
-                Err(StructureError::Raced { .. } | StructureError::LayoutNotFound { .. })
-                    if raced < ATTEMPTS =>
-                {
+                Err(
+                    StructureError::LayoutNotFound { .. } | StructureError::Contradicted { .. },
+                ) if raced < ATTEMPTS && self.began.elapsed() < TIME => {
                     raced += 1;
                 }
                 Err(error) => return Outcome::Failed(crate::error_chain(&error)),
@@ -335,26 +346,80 @@ impl Job {
         raced: &mut u32,
     ) -> Result<BaselineRead, StructureError> {
         let mut found = BaselineRead::default();
+        let mut slow = false;
         let objects = reader.devices(memory, self.pointer)?;
         for (device, object) in (0i32..).zip(objects) {
             loop {
-                // Events from here on may or may not be in the reading: the ledger applies them to it,
-                // and knows those that are in it already.
-                let at_ns = clock::boot_ns();
-                match reader.read_device(memory, object, device, 1) {
-                    Ok(reading) => {
+                match self.read_device(memory, reader, object, device, &mut slow) {
+                    Ok((at_ns, reading)) => {
                         found.cost.at_ns = at_ns;
                         add(&mut found, &reading);
                         self.hold(at_ns, reading);
                         break;
                     }
-                    Err(StructureError::Raced { .. }) if *raced < ATTEMPTS => *raced += 1,
+                    Err(StructureError::Raced { last, .. })
+                        if *raced < ATTEMPTS && self.began.elapsed() < TIME =>
+                    {
+                        tracing::debug!(pid = self.pid, last, "a reading came to nothing");
+                        *raced += 1;
+                    }
                     Err(error) => return Err(error),
                 }
                 std::thread::sleep(PAUSE);
             }
         }
         Ok(found)
+    }
+
+    /// One attempt at a device's allocator. A small one is read in a moment at which nothing changes. A large one that goes on has no
+    /// such moment: it is looked at as it changes, and what happened since the look began makes the state of it.
+    fn read_device(
+        &self,
+        memory: &ProcessMemory,
+        reader: &mut Reader,
+        object: u64,
+        device: i32,
+        slow: &mut bool,
+    ) -> Result<(u64, DeviceReading), StructureError> {
+        if !(*slow && self.told) {
+            let began = Instant::now();
+            // Events from here on may or may not be in the reading: the ledger applies them to it, and knows
+            // those that are in it already.
+            let at_ns = clock::boot_ns();
+            let read = reader.read_device(memory, object, device, 1);
+            *slow = began.elapsed() > SLOW;
+            return Ok((at_ns, read?));
+        }
+        // The next attempt is at rest again: only one that is slow every time is of a large process.
+        *slow = false;
+        let look = reader.look(memory, object, &mut clock::boot_ns)?;
+        let changes = if look.is_still() {
+            Vec::new()
+        } else {
+            self.changes(device, object, look.began_ns())?
+        };
+        let reading = reader.settle(&look, device, &changes)?;
+        Ok((look.ended_ns(), reading))
+    }
+
+    fn changes(
+        &self,
+        device: i32,
+        object: u64,
+        since_ns: u64,
+    ) -> Result<Vec<Change>, StructureError> {
+        let not = |why: &str| StructureError::Raced {
+            attempts: 1,
+            last: why.to_owned(),
+        };
+        let process = self.process;
+        let asked = self
+            .keeper
+            .ask_blocking(move |ledger, _| ledger.pool_changes(process, device, object, since_ns));
+        let changes = asked
+            .flatten()
+            .ok_or_else(|| not("records were lost meanwhile"))?;
+        Ok(changes.into_iter().filter_map(change).collect())
     }
 
     fn hold(&self, at_ns: u64, device: DeviceReading) {
@@ -395,6 +460,27 @@ impl Job {
             })
             .unwrap_or(true)
     }
+}
+
+fn change(change: PoolChange) -> Option<Change> {
+    let kind = match change.action {
+        TraceAction::Alloc => ChangeKind::Alloc,
+        TraceAction::FreeRequested => ChangeKind::FreeRequested,
+        TraceAction::FreeCompleted => ChangeKind::FreeCompleted,
+        TraceAction::SegmentAlloc => ChangeKind::SegmentAlloc,
+        TraceAction::SegmentFree => ChangeKind::SegmentFree,
+        TraceAction::SegmentMap | TraceAction::SegmentUnmap => ChangeKind::SegmentMapped,
+        TraceAction::Snapshot | TraceAction::Oom => return None,
+    };
+    Some(Change {
+        at_ns: change.time_ns,
+        kind,
+        addr: change.addr,
+        bytes: change.bytes,
+        rounded: change.rounded,
+        stream: change.stream,
+        pool: change.pool,
+    })
 }
 
 fn add(found: &mut BaselineRead, reading: &DeviceReading) {

@@ -1,6 +1,6 @@
 // What the tiles say of a device. Totals come from the snapshot as a whole: what is drawn is bounded, they are not.
 
-function tiles(device, asOf) {
+function tiles(device, data) {
   const { reserved, allocated, pending, free, idle, largest_free: largest, segments, blocks } = device.totals;
   const peak = device.levels[1].reduce((a, b) => Math.max(a, b), 0);
   const rows = [
@@ -11,7 +11,7 @@ function tiles(device, asOf) {
     ["of it whole segments", bytesText(idle)],
     ["Largest free block", bytesText(largest)],
     ["Fragmentation", free ? `${((1 - largest / free) * 100).toFixed(1)} %` : "none"],
-    ["Peak in the trace (requested)", device.from < asOf ? bytesText(peak) : "not known"],
+    ["Peak in the trace (requested)", data.lost_records ? "not known: records were lost" : device.from < data.as_of ? bytesText(peak) : "not known"],
   ];
   const shown = device.segments.reduce((sum, segment) => sum + segment.blocks[0].length, 0);
   const bytes = device.segments.reduce((sum, segment) => sum + segment.size, 0);

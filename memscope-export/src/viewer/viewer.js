@@ -40,7 +40,7 @@ function header() {
 }
 
 function numbers(device) {
-  const { rows, peak, reserved, drawn } = tiles(device, data.as_of);
+  const { rows, peak, reserved, drawn } = tiles(device, data);
   by("numbers").replaceChildren();
   for (const [term, value] of rows) {
     const box = element("div", undefined, by("numbers"));

@@ -51,7 +51,15 @@ impl Writer {
         })
     }
 
+    /// Appends; a checkpoint that begins with it is there when this returns.
     pub fn append(&mut self, records: &[u8], position: u64) -> Result<u64, JournalError> {
+        let first = self.append_only(records, position)?;
+        self.journal.settle()?;
+        Ok(first)
+    }
+
+    /// Appends as the daemon does: a checkpoint is there a little later.
+    pub fn append_only(&mut self, records: &[u8], position: u64) -> Result<u64, JournalError> {
         let state = Folded {
             decoder: &self.decoder,
             ledger: &self.ledger,

@@ -44,6 +44,7 @@ fn with_facts(summary: &ProcessSummary, facts: v1::ProcessFacts) -> v1::Process 
         reserved_bytes: summary.reserved_bytes,
         lost_records: summary.lost_records,
         events: summary.events,
+        known_from_unix_ns: None,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     LibraryStatus, Refusal,
 };
 use answers::{AS_OF, marks, steps};
-use memscope_ledger::event::{EventId, Mark};
+use memscope_ledger::event::{EventId, Mark, ProcessHandle};
 use memscope_ledger::report::{
     DeviceFluctuation, FluctuationQuery, FluctuationReport, GivenBack, Interval, LeakGroup,
     LeakQuery, LeakReport, MarksReport, ProcessSummary, SnapshotReport, Source, StackReport,
@@ -169,6 +169,18 @@ impl Daemon for FakeDaemon {
             .values()
             .map(|p| p.stats.process.clone())
             .collect())
+    }
+
+    async fn known_from(&self) -> Result<Vec<(ProcessHandle, u64)>, Refusal> {
+        let processes = lock(&self.processes);
+        // A second after the attach.
+        let known = |p: &FakeProcess| {
+            (
+                p.stats.process.handle,
+                p.stats.process.attached_ns + 1_000_000_000,
+            )
+        };
+        Ok(processes.values().map(known).collect())
     }
 
     async fn stats(&self, pid: u32) -> Result<StatsReport, Refusal> {

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 
-use memscope_structure::Memory;
+use memscope_structure::{BlockState, DeviceReading, Memory};
 
 pub const BASE: u64 = 0x5555_0000_0000;
 pub const SLOT: u64 = BASE + 0x100;
@@ -300,6 +300,7 @@ fn device(memory: &mut Synthetic, shape: &Shape, segments: &[Segment]) -> u64 {
 }
 
 /// Blocks of all kinds.
+#[allow(dead_code, reason = "one of the two test programs needs it")]
 pub fn sample() -> Vec<Segment> {
     use Kind::{Allocated, Inactive, Pending, Unmapped};
     let segment = |addr, stream, small, pool, blocks: &[(u64, u64, Kind)]| Segment {
@@ -364,4 +365,75 @@ pub fn sample() -> Vec<Segment> {
             &[(0x140_0000, 5, Inactive)],
         ),
     ]
+}
+
+/// (address, size, stream, large, pool, expandable, blocks).
+pub type Row = (
+    u64,
+    u64,
+    u64,
+    bool,
+    (u64, u64),
+    bool,
+    Vec<(u64, u64, u64, BlockState)>,
+);
+
+/// What a reading must say.
+pub fn expected(segments: &[Segment]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for segment in segments {
+        let expandable = segment.blocks.iter().any(|block| block.2 == Kind::Unmapped);
+        let mut addr = segment.addr;
+        let mut blocks: Vec<(u64, u64, u64, BlockState)> = Vec::new();
+        let end = (0, 0, Kind::Unmapped);
+        for (size, requested, kind) in segment.blocks.iter().chain([&end]) {
+            let state = match kind {
+                Kind::Allocated => BlockState::Allocated,
+                Kind::Pending => BlockState::PendingFree,
+                Kind::Inactive => BlockState::Inactive,
+                Kind::Unmapped => {
+                    let some = std::mem::take(&mut blocks);
+                    if let Some((first, ..)) = some.first().copied() {
+                        let pool = (0, segment.pool.unwrap_or(0));
+                        let large = !segment.small;
+                        let row = (
+                            first,
+                            addr - first,
+                            segment.stream,
+                            large,
+                            pool,
+                            expandable,
+                            some,
+                        );
+                        rows.push(row);
+                    }
+                    addr += size;
+                    continue;
+                }
+            };
+            blocks.push((addr, *size, *requested, state));
+            addr += size;
+        }
+    }
+    rows.sort_by_key(|row| row.0);
+    rows
+}
+
+/// What a reading says.
+pub fn rows(reading: &DeviceReading) -> Vec<Row> {
+    let segments = reading.segments.iter().map(|segment| {
+        let blocks = segment.blocks.iter();
+        (
+            segment.addr,
+            segment.size,
+            segment.stream,
+            segment.large,
+            segment.pool,
+            segment.expandable,
+            blocks
+                .map(|b| (b.addr, b.size, b.requested, b.state))
+                .collect(),
+        )
+    });
+    segments.collect()
 }

@@ -14,6 +14,9 @@ mod shrink;
 mod table;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -64,6 +67,10 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub stop_after: usize,
 
+    /// How many processes are played with at the same time, each with a daemon of its own [default: one for each core]
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<std::num::NonZeroUsize>,
+
     /// Change a number in each snapshot before it is compared: every program must fail
     #[arg(long)]
     pub plant: bool,
@@ -95,10 +102,23 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let installations = installations(&options.torch)?;
     let folder = live::build(false)?;
+    let jobs = match options.jobs {
+        Some(jobs) => jobs.get(),
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let table = Mutex::new(Table::default());
     let groups = program::grouped(programs);
-    let mut table = Table::default();
-    'all: for installation in &installations {
-        let mut run = Run {
+    let portions: Vec<&[Program]> = groups
+        .iter()
+        .flat_map(|group| group.chunks(TOGETHER))
+        .collect();
+    let mut runs = Vec::new();
+    for installation in &installations {
+        // The simulated device is built here, before several would build it at once.
+        if let Some(portion) = portions.first() {
+            portion[0].environment.variables(&installation.folder)?;
+        }
+        runs.push(Run {
             setting: Setting {
                 installation: installation.folder.clone(),
                 programs: folder.clone(),
@@ -107,17 +127,37 @@ pub fn run(options: &Options) -> Result<()> {
             torch: &installation.version,
             options,
             keep: &keep,
-            table: &mut table,
-        };
-        for portion in groups.iter().flat_map(|group| group.chunks(TOGETHER)) {
-            run.portion(portion);
-            if run.table.failed() >= options.stop_after {
-                run.table
-                    .detail("\nended after so many failures: --stop-after\n");
-                break 'all;
-            }
-        }
+            table: &table,
+        });
     }
+    let all: Vec<(&Run, &[Program])> = runs
+        .iter()
+        .flat_map(|run| portions.iter().map(move |portion| (run, *portion)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.min(all.len()) {
+            scope.spawn(|| {
+                while let Some((run, portion)) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if run.table().failed() >= options.stop_after {
+                        return;
+                    }
+                    run.portion(portion);
+                }
+            });
+        }
+    });
+    let mut table = table.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if table.failed() >= options.stop_after {
+        table.detail("\nended after so many failures: --stop-after\n");
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    eprintln!(
+        "{} programs in {seconds:.0} s with --jobs {jobs}: {:.1} a minute",
+        table.passed() + table.failed(),
+        (table.passed() + table.failed()) as f64 * 60.0 / seconds
+    );
     print!("{}", table.markdown());
     if table.failed() > 0 || table.passed() == 0 {
         bail!("memscope and PyTorch do not agree everywhere");
@@ -156,12 +196,17 @@ struct Run<'a> {
     torch: &'a str,
     options: &'a Options,
     keep: &'a Path,
-    table: &'a mut Table,
+    table: &'a Mutex<Table>,
 }
 
 impl Run<'_> {
+    /// What all runs add to.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Plays programs that go together, with one daemon and in one process unless something breaks.
-    fn portion(&mut self, programs: &[Program]) {
+    fn portion(&self, programs: &[Program]) {
         let mut bench = None;
         let mut failed: Vec<(&Program, Judgement)> = Vec::new();
         for program in programs {
@@ -173,7 +218,7 @@ impl Run<'_> {
                     Judgement::broken(&error)
                 }
             };
-            self.table.add(self.torch, program, &judgement);
+            self.table().add(self.torch, program, &judgement);
             if !judgement.is_right() {
                 failed.push((program, judgement));
             }
@@ -185,7 +230,7 @@ impl Run<'_> {
                 let Some(program) = program.or(programs.last()) else {
                     continue;
                 };
-                self.table.add(self.torch, program, &judgement);
+                self.table().add(self.torch, program, &judgement);
                 if !judgement.is_right() {
                     match failed
                         .iter_mut()
@@ -200,9 +245,10 @@ impl Run<'_> {
         drop(bench);
         for (program, judgement) in failed {
             let text = self.kept(program, &judgement);
-            self.table.detail(&text);
+            self.table().detail(&text);
         }
         if let (Some(first), Some(last)) = (programs.first(), programs.last()) {
+            let table = self.table();
             eprintln!(
                 "torch {}, {}, {}: seeds {} to {}: {} passed, {} failed so far",
                 self.torch,
@@ -210,8 +256,8 @@ impl Run<'_> {
                 first.daemon.name,
                 first.seed,
                 last.seed,
-                self.table.passed(),
-                self.table.failed()
+                table.passed(),
+                table.failed()
             );
         }
     }

@@ -1,0 +1,114 @@
+//! Moments that have passed, asked of a journal whose records are made here.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_daemon::replay::{Until, replay_until};
+use memscope_decode::encode;
+use memscope_journal::{ClockPair, Config, Journal};
+use memscope_ledger::LedgerConfig;
+use memscope_ledger::event::*;
+
+const EPOCH: u64 = 5;
+
+/// A journal of one process in which these things happened at these times, in this order.
+fn journal(dir: &std::path::Path, told: &[(u64, Body)]) -> Journal {
+    let clock = ClockPair {
+        boot_ns: 1,
+        unix_ns: 1_000_000_000_000_000_001,
+    };
+    let mut journal = Journal::create(dir, Config::new(EPOCH, [7; 16], clock)).unwrap();
+    for (number, (time_ns, body)) in (1..).zip(told) {
+        let event = Event {
+            id: EventId {
+                epoch: EPOCH,
+                sequence: number,
+            },
+            time_ns: *time_ns,
+            process: ProcessHandle(1),
+            tid: 1,
+            lost_before: 0,
+            stack: StackRef::NotTaken,
+            sampling: 0,
+            body: body.clone(),
+        };
+        let record = encode(&event, 0).unwrap().unwrap();
+        journal.append(&record, 0, None).unwrap();
+    }
+    journal
+}
+
+fn attached() -> Body {
+    Body::Attached(Box::new(ProcessFacts {
+        pid: 42,
+        from_start: true,
+        ..ProcessFacts::default()
+    }))
+}
+
+fn pool_seen() -> Body {
+    Body::Placed(Box::new(Placement {
+        pool_seen: true,
+        ..Placement::default()
+    }))
+}
+
+/// The allocator reports a block of so many bytes.
+fn came(total: u64, size: u64) -> Body {
+    Body::Report(PoolReport {
+        device: 0,
+        ptr: 0x7f00_0000_0000 + total,
+        size: size as i64,
+        total_allocated: total,
+        total_reserved: 2 << 20,
+    })
+}
+
+fn note(code: &str) -> Body {
+    Body::Coverage(CoverageNote {
+        code: code.to_owned(),
+        text: "said by the daemon".to_owned(),
+    })
+}
+
+#[test]
+fn what_the_kernel_sent_while_the_daemon_wrote_is_before_the_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    const S: u64 = 1_000_000_000;
+    let told = [
+        (S, attached()),
+        (S, pool_seen()),
+        (2 * S, came(512, 512)),
+        // The daemon was busy: it stamped its own record when it had come to it, and read these only then.
+        (5 * S, note("late")),
+        (3 * S, came(1024, 512)),
+        (4 * S, came(2048, 1024)),
+        (6 * S, came(4096, 2048)),
+        // Nothing but the daemon itself has said anything since.
+        (30 * S, note("last")),
+    ];
+    let journal = journal(dir.path(), &told);
+    let at = |until| {
+        let replayed = replay_until(journal.epoch_dir(), LedgerConfig::default(), until).unwrap();
+        let process = replayed.ledger.find(42).unwrap();
+        let stats = replayed.ledger.stats(process, replayed.end).unwrap();
+        let notes: Vec<String> = stats
+            .coverage
+            .iter()
+            .map(|note| note.code.clone())
+            .collect();
+        (
+            stats.devices[0].allocated_bytes,
+            notes.contains(&"late".to_owned()),
+        )
+    };
+    let unix = |ns: u64| Until::Unix(1_000_000_000_000_000_000 + ns);
+    for until in [Until::Boot, unix] {
+        assert_eq!(at(until(2 * S)), (Some(512), false));
+        assert_eq!(at(until(3 * S)), (Some(1024), false));
+        assert_eq!(at(until(4 * S + S / 2)), (Some(2048), false));
+        assert_eq!(at(until(5 * S)), (Some(2048), true));
+        assert_eq!(at(until(7 * S)), (Some(4096), true));
+    }
+    // An event is a place in the log, whatever its time.
+    assert_eq!(at(Until::Event(4)), (Some(512), true));
+    assert_eq!(at(Until::Event(5)), (Some(1024), true));
+}

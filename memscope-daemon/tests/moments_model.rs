@@ -1,0 +1,301 @@
+//! Moments that have passed, over random records of several processes in a journal that rotates: what is answered is what a fold of
+//! everything says, and the rest is refused.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use memscope_daemon::replay::{ReplayError, Replayed, Until, replay_until};
+use memscope_decode::{Decoder, Outcome, encode};
+use memscope_journal::{ClockPair, Config, Folded, Journal};
+use memscope_ledger::event::*;
+use memscope_ledger::report::AsOf;
+use memscope_ledger::{Ledger, LedgerConfig};
+use proptest::prelude::*;
+use std::path::Path;
+
+const EPOCH: u64 = 5;
+const UNIX_ZERO: u64 = 1_000_000_000_000_000_000;
+/// One in so many events is of this process: one is loud, one is quiet.
+const SHARES: [u64; 3] = [1, 12, 150];
+
+/// Random numbers that are the same in each run with the same seed.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed >> 33) % below
+    }
+
+    /// Text that no packing makes much smaller: it fills the journal.
+    fn text(&mut self) -> String {
+        (0..12_000)
+            .map(|_| char::from(b'a' + self.next(26) as u8))
+            .collect()
+    }
+}
+
+/// A journal, the fold of what was appended, and all of it.
+struct World {
+    journal: Journal,
+    decoder: Decoder,
+    ledger: Ledger,
+    events: Vec<Event>,
+    noise: Noise,
+    /// Live blocks of each process.
+    live: [Vec<(u64, u64)>; 3],
+    next_block: u64,
+}
+
+fn config() -> LedgerConfig {
+    LedgerConfig {
+        trace_entries: 100,
+        ..LedgerConfig::default()
+    }
+}
+
+impl World {
+    fn new(dir: &Path, seed: u64) -> World {
+        let clock = ClockPair {
+            boot_ns: 1,
+            unix_ns: UNIX_ZERO + 1,
+        };
+        let sizes = Config {
+            segment_bytes: 256 << 10,
+            total_bytes: 1 << 20,
+            ..Config::new(EPOCH, [7; 16], clock)
+        };
+        let mut ledger = Ledger::new(config());
+        ledger.apply(&event(
+            0,
+            1,
+            0,
+            Body::Clock {
+                unix_ns: UNIX_ZERO + 1,
+            },
+        ));
+        World {
+            journal: Journal::create(dir, sizes).unwrap(),
+            decoder: Decoder::new(EPOCH),
+            ledger,
+            events: Vec::new(),
+            noise: Noise(seed),
+            live: Default::default(),
+            next_block: 0,
+        }
+    }
+
+    /// As the keeper does: first the journal, then the ledger.
+    fn append(&mut self, process: u32, body: Body) {
+        let number = self.events.len() as u64 + 1;
+        let record = encode(&event(number, number * 1_000_000, process, body), 0)
+            .unwrap()
+            .unwrap();
+        let state = Folded {
+            decoder: &self.decoder,
+            ledger: &self.ledger,
+        };
+        self.journal.append(&record, 0, Some(state)).unwrap();
+        let Outcome::Decoded(event) = self.decoder.decode(&record) else {
+            panic!("a record of ours");
+        };
+        self.ledger.apply(&event);
+        self.events.push(event);
+    }
+
+    fn attach(&mut self, process: u32) {
+        let facts = ProcessFacts {
+            pid: 40 + process,
+            from_start: true,
+            ..ProcessFacts::default()
+        };
+        self.append(process, Body::Attached(Box::new(facts)));
+        let placed = Placement {
+            pool_seen: true,
+            ..Placement::default()
+        };
+        self.append(process, Body::Placed(Box::new(placed)));
+    }
+
+    fn step(&mut self) {
+        let turn = self.noise.next(SHARES.iter().sum());
+        let process = match turn {
+            0 => 0,
+            turn if turn <= SHARES[1] => 1,
+            _ => 2,
+        };
+        let handle = process as u32 + 1;
+        if self.noise.next(25) == 0 {
+            let text = self.noise.text();
+            return self.append(handle, Body::Backend(Backend::Other(text)));
+        }
+        let live = &mut self.live[process];
+        let goes = live.len() > 60 || (!live.is_empty() && self.noise.next(3) == 0);
+        let (ptr, size) = if goes {
+            let at = self.noise.next(live.len() as u64) as usize;
+            let (ptr, size) = live.swap_remove(at);
+            (ptr, -(size as i64))
+        } else {
+            self.next_block += 1;
+            let size = 512 * (1 + self.noise.next(40));
+            let ptr = 0x7f00_0000_0000 + (self.next_block << 20);
+            live.push((ptr, size));
+            (ptr, size as i64)
+        };
+        let report = PoolReport {
+            device: 0,
+            ptr,
+            size,
+            total_allocated: live.iter().map(|block| block.1).sum(),
+            total_reserved: 1 << 30,
+        };
+        self.append(handle, Body::Report(report));
+    }
+
+    /// The fold of everything up to a moment.
+    fn naive(&self, until: Until) -> Ledger {
+        let mut ledger = Ledger::new(config());
+        ledger.apply(&event(
+            0,
+            1,
+            0,
+            Body::Clock {
+                unix_ns: UNIX_ZERO + 1,
+            },
+        ));
+        for event in &self.events {
+            let is_over = match until {
+                Until::Boot(ns) => event.time_ns > ns,
+                Until::Unix(ns) => event.time_ns + UNIX_ZERO > ns,
+                Until::Event(number) => event.id.sequence > number,
+            };
+            if is_over {
+                break;
+            }
+            ledger.apply(event);
+        }
+        ledger
+    }
+
+    /// A moment in one of the three ways to say one.
+    fn moment(&mut self) -> (u64, Until) {
+        let number = 1 + self.noise.next(self.events.len() as u64);
+        let ns = number * 1_000_000 + self.noise.next(1_000_000);
+        let until = match self.noise.next(3) {
+            0 => Until::Boot(ns),
+            1 => Until::Unix(UNIX_ZERO + ns),
+            _ => Until::Event(number),
+        };
+        (number, until)
+    }
+}
+
+fn event(sequence: u64, time_ns: u64, process: u32, body: Body) -> Event {
+    Event {
+        id: EventId {
+            epoch: EPOCH,
+            sequence,
+        },
+        time_ns,
+        process: ProcessHandle(process),
+        tid: 1,
+        lost_before: 0,
+        stack: StackRef::NotTaken,
+        sampling: 0,
+        body,
+    }
+}
+
+/// All that is said of all processes.
+fn told(ledger: &Ledger, as_of: AsOf) -> Vec<String> {
+    let processes = ledger.processes();
+    let mut told = vec![format!("{processes:?}")];
+    for process in processes {
+        let of = process.handle;
+        told.push(format!("{:?}", ledger.stats(of, as_of)));
+        told.push(format!("{:?}", ledger.snapshot(of, as_of)));
+        told.push(format!(
+            "{:?}",
+            ledger.leaks(of, as_of, &Default::default())
+        ));
+    }
+    told
+}
+
+fn says_that_it_is_damaged(ledger: &Ledger, as_of: AsOf) -> bool {
+    let codes = ["recording_damaged", "journal_begins_late"];
+    ledger.processes().iter().all(|process| {
+        let stats = ledger.stats(process.handle, as_of).unwrap();
+        stats
+            .coverage
+            .iter()
+            .any(|note| codes.contains(&note.code.as_str()))
+    })
+}
+
+/// Asks about random moments. Gives the numbers of those that were refused, and of those that were answered.
+fn look_back(world: &mut World, dir: &Path, damaged: bool) -> (Vec<u64>, Vec<u64>) {
+    let (mut refused, mut answered) = (Vec::new(), Vec::new());
+    for _ in 0..12 {
+        let (number, until) = world.moment();
+        match replay_until(dir, config(), until) {
+            Ok(Replayed { ledger, end, .. }) => {
+                answered.push(number);
+                let is_right = told(&ledger, end) == told(&world.naive(until), end);
+                assert!(is_right || damaged, "{until:?} is not as it was");
+                assert!(
+                    is_right || says_that_it_is_damaged(&ledger, end),
+                    "{until:?} is not as it was, and nothing says so"
+                );
+            }
+            Err(ReplayError::TooEarly { .. }) => refused.push(number),
+            Err(error) => assert!(damaged, "{error}"),
+        }
+    }
+    (refused, answered)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn a_moment_is_as_it_was_or_is_refused(
+        seed: u64,
+        steps in 200usize..6_000,
+        harm in (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1u8..),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut world = World::new(dir.path(), seed);
+        let epoch_dir = world.journal.epoch_dir().to_path_buf();
+        for process in 1..=3 {
+            world.attach(process);
+        }
+        for _ in 0..steps {
+            world.step();
+        }
+        // While the journal is being written.
+        let (refused, answered) = look_back(&mut world, &epoch_dir, false);
+        // What is refused is the oldest.
+        prop_assert!(refused.iter().max() <= answered.iter().min() || answered.is_empty());
+        let newest = world.events.len() as u64;
+        prop_assert!(replay_until(&epoch_dir, config(), Until::Event(newest)).is_ok());
+        prop_assert!(steps < 5_000 || replay_until(&epoch_dir, config(), Until::Event(5)).is_err());
+
+        // An export of it is the same, and so is what the next one finds.
+        let export = dir.path().join("export.mscope");
+        memscope_journal::Recording::open(&epoch_dir).unwrap().export(&export).unwrap();
+        world.journal.settle().unwrap();
+        for path in [&export, &epoch_dir] {
+            look_back(&mut world, path, false);
+        }
+
+        // A byte somewhere is another.
+        let mut files: Vec<_> = std::fs::read_dir(&epoch_dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let file = &files[harm.0.index(files.len())];
+        let mut bytes = std::fs::read(file).unwrap();
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
+        bytes[harm.1.index(used)] ^= harm.2;
+        std::fs::write(file, &bytes).unwrap();
+        look_back(&mut world, &epoch_dir, true);
+    }
+}

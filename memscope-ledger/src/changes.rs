@@ -1,0 +1,73 @@
+//! What happened to a device's pool since a moment.
+//!
+//! Owns: the answer for whoever reads the allocator's structures while the process goes on. Refuses: an
+//! answer with a hole in it.
+
+use crate::event::TraceAction;
+use crate::process::Process;
+use crate::trace_ring::Entry;
+
+/// One thing that happened to a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolChange {
+    /// When, `CLOCK_BOOTTIME`, nanoseconds.
+    pub time_ns: u64,
+    /// Whether memory came or went, of a block or of a segment.
+    pub action: TraceAction,
+    /// Address on the device.
+    pub addr: u64,
+    /// Bytes: of a segment its own; of a block those that were asked for, where known.
+    pub bytes: Option<u64>,
+    /// Of an `Alloc`, the rounded bytes, where known.
+    pub rounded: Option<u64>,
+    /// The stream's handle; 0 where a report told of it.
+    pub stream: u64,
+    /// The private pool ((0, 0): none), where known.
+    pub pool: Option<(u64, u64)>,
+}
+
+/// See [`crate::Ledger::pool_changes`].
+pub(crate) fn of(
+    process: &Process,
+    device: i32,
+    allocator: u64,
+    since_ns: u64,
+) -> Option<Vec<PoolChange>> {
+    let mut changes = Vec::new();
+    let row = process
+        .devices
+        .iter()
+        .find(|row| row.ordinal == Some(device));
+    let forgotten = row.map_or(0, |row| row.pool.ring.forgotten_ns());
+    if process.pool.complete_since.max(forgotten) > since_ns {
+        return None;
+    }
+    if let Some(row) = row {
+        changes.extend(row.pool.ring.after(since_ns).map(change));
+    }
+    // Those whose device is not known yet: PyTorch 2.1 does not tell it with each.
+    let waiting = process.pool.deferred.waiting(allocator)?;
+    let waiting = waiting.filter(|held| held.time_ns > since_ns);
+    changes.extend(waiting.map(|held| PoolChange {
+        time_ns: held.time_ns,
+        action: held.trace.action,
+        addr: held.trace.addr,
+        bytes: Some(held.trace.size),
+        rounded: held.trace.block_size,
+        stream: held.trace.stream,
+        pool: held.trace.pool,
+    }));
+    Some(changes)
+}
+
+fn change(entry: Entry) -> PoolChange {
+    PoolChange {
+        time_ns: entry.time_ns,
+        action: entry.action,
+        addr: entry.addr,
+        bytes: (!entry.reported).then_some(entry.size),
+        rounded: (entry.rounded != 0).then_some(entry.rounded),
+        stream: entry.stream,
+        pool: entry.pool,
+    }
+}

@@ -1,0 +1,406 @@
+//! From a look to the state at its end, as a database makes its state from a checkpoint that was written while it worked,
+//! and from its log.
+//!
+//! A block that nothing happened to since the look began was seen as it still is, whenever the look came to it. Of an
+//! address at which something happened, the last thing that happened says what is there. The proof comes after that:
+//! what this gives must tile the segments and add up, in number and bytes, for small and for large
+//! pools, to the allocator's own statistics at the look's end. What cannot be put together is looked at again.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::layout::Layout;
+use crate::look::Look;
+use crate::segments::{BlockReading, BlockState, NAMES, SegmentReading, Sums};
+use crate::shape;
+use crate::walk::{RawBlock, RawPool};
+
+/// Kinds of things that happen to an allocator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// A block was handed out.
+    Alloc,
+    /// A block was given back by the program.
+    FreeRequested,
+    /// Its streams have done with it.
+    FreeCompleted,
+    /// Memory was taken from the driver in one piece.
+    SegmentAlloc,
+    /// It was given back.
+    SegmentFree,
+    /// An expandable segment got or lost memory.
+    SegmentMapped,
+}
+
+/// Something that happened to the allocator while it was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// When, by the clock of the look.
+    pub at_ns: u64,
+    /// Whether memory came or went, of a block or of a segment.
+    pub kind: ChangeKind,
+    /// Address on the device.
+    pub addr: u64,
+    /// Of a segment its bytes; of a block those that were asked for, where known.
+    pub bytes: Option<u64>,
+    /// Of an [`ChangeKind::Alloc`], the rounded bytes, where known.
+    pub rounded: Option<u64>,
+    /// Of a segment, the stream's handle.
+    pub stream: u64,
+    /// Of a segment, the private pool that it is for ((0, 0): none), where known.
+    pub pool: Option<(u64, u64)>,
+}
+
+/// Memory that one chain of blocks covers: a segment, or the address space of an expandable one.
+struct Space {
+    addr: u64,
+    end: u64,
+    stream: u64,
+    pool: RawPool,
+    /// Without memory, by address: end, and the bytes of the last use.
+    unmapped: BTreeMap<u64, (u64, u64)>,
+}
+
+/// A block that is handed out or that a stream still uses.
+#[derive(Clone, Copy)]
+struct Active {
+    addr: u64,
+    size: u64,
+    /// Where it is known.
+    requested: Option<u64>,
+    pending: bool,
+}
+
+/// The segments at the look's end, proven; or what does not fit. `changes` are those of this device since the look
+/// began, none missing; what is later than its end is passed over.
+pub(crate) fn settle(
+    layout: &Layout,
+    look: &Look,
+    changes: &[Change],
+) -> Result<Vec<SegmentReading>, String> {
+    let mut changes: Vec<Change> = changes.to_vec();
+    changes.retain(|change| change.at_ns > look.began_ns() && change.at_ns <= look.ended_ns());
+    // Stable: the two halves of one report have the same time.
+    changes.sort_by_key(|change| change.at_ns);
+    let changed = Changed::of(&changes);
+    let still = look.is_still();
+    if still && let Some(flaw) = look.flaw {
+        return Err(flaw.to_owned());
+    }
+    let blocks = in_pools(look, still)?;
+    let spaces = spaces(look, &blocks, &changes)?;
+    let active = active(&blocks, &changed)?;
+    let free = blocks
+        .iter()
+        .filter(|block| block.mapped && !block.active && !block.allocated);
+    let mut state = Tiles {
+        sums: Sums::default(),
+        segments: Vec::new(),
+        rest: &active,
+        free: free
+            .map(|block| (block.ptr, (block.ptr + block.size, block.requested)))
+            .collect(),
+        changed: &changed,
+        still,
+    };
+    for space in &spaces {
+        state.space(space)?;
+    }
+    if let Some(left) = state.rest.first() {
+        return Err(format!("the block at {:#x} is in no segment", left.addr));
+    }
+    let unknown = active.iter().any(|block| block.requested.is_none());
+    let sums = layout.stats.all().into_iter().zip(state.sums.all());
+    for ((at, sum), name) in sums.zip(NAMES) {
+        let stat = shape::stat_array(&look.ended.bytes, at as usize)
+            .ok_or_else(|| format!("{name} is no statistic"))?;
+        let not_known = unknown && name == "requested_bytes";
+        if stat != sum && !not_known {
+            return Err(format!(
+                "{name} is {stat:?} (all, small, large), the blocks give {sum:?}"
+            ));
+        }
+    }
+    Ok(state.segments)
+}
+
+/// Blocks of pools that are known.
+fn in_pools(look: &Look, still: bool) -> Result<Vec<RawBlock>, String> {
+    let known = |block: &&RawBlock| look.pools.contains_key(&block.pool);
+    let blocks: Vec<RawBlock> = look.blocks.iter().filter(known).copied().collect();
+    if still && blocks.len() != look.blocks.len() {
+        return Err("a block is in a pool that is not known".to_owned());
+    }
+    Ok(blocks)
+}
+
+/// What happened to blocks, by address.
+struct Changed {
+    /// The last thing, and the last that came there.
+    last: HashMap<u64, (ChangeKind, Option<Change>)>,
+    /// All addresses, in order.
+    addresses: Vec<u64>,
+}
+
+impl Changed {
+    fn of(changes: &[Change]) -> Changed {
+        let mut last: HashMap<u64, (ChangeKind, Option<Change>)> = HashMap::new();
+        for change in changes {
+            use ChangeKind::{Alloc, FreeCompleted, FreeRequested};
+            let entry = last.entry(change.addr).or_insert((change.kind, None));
+            match change.kind {
+                Alloc => *entry = (Alloc, Some(*change)),
+                FreeRequested | FreeCompleted => entry.0 = change.kind,
+                _ => {
+                    // Its address is that of a block too; what is free there is not known.
+                }
+            }
+        }
+        let mut addresses: Vec<u64> = last.keys().copied().collect();
+        addresses.sort_unstable();
+        Changed { last, addresses }
+    }
+
+    /// Whether something happened at an address from `from` to `to`, both included.
+    fn within(&self, from: u64, to: u64) -> bool {
+        let at = self.addresses.partition_point(|addr| *addr < from);
+        self.addresses.get(at).is_some_and(|addr| *addr <= to)
+    }
+}
+
+/// The blocks that are handed out or pending, by address.
+fn active(blocks: &[RawBlock], changed: &Changed) -> Result<Vec<Active>, String> {
+    use ChangeKind::{Alloc, FreeRequested};
+    let mut active = Vec::new();
+    for block in blocks
+        .iter()
+        .filter(|block| block.active || block.allocated)
+    {
+        let of = |pending| Active {
+            addr: block.ptr,
+            size: block.size,
+            requested: Some(block.requested),
+            pending,
+        };
+        match changed.last.get(&block.ptr) {
+            None => active.push(of(!block.allocated)),
+            // It was there when the look began, and its sizes stay as they are for as long as it is.
+            Some((FreeRequested, None)) => active.push(of(true)),
+            Some(_) => {}
+        }
+    }
+    for (addr, (kind, came)) in &changed.last {
+        let (Alloc | FreeRequested, Some(came)) = (kind, came) else {
+            continue;
+        };
+        let size = came
+            .rounded
+            .ok_or_else(|| format!("the rounded size of the block at {addr:#x} is not known"))?;
+        active.push(Active {
+            addr: *addr,
+            size,
+            requested: came.bytes,
+            pending: *kind == FreeRequested,
+        });
+    }
+    active.sort_unstable_by_key(|block| block.addr);
+    Ok(active)
+}
+
+/// Where chains of blocks begin and end.
+fn spaces(look: &Look, blocks: &[RawBlock], changes: &[Change]) -> Result<Vec<Space>, String> {
+    let mut starts = look.edges.starts.clone();
+    let mut ends = look.edges.ends.clone();
+    for change in changes {
+        let end = change.addr.saturating_add(change.bytes.unwrap_or(0));
+        let first = change.addr.saturating_add(1);
+        match change.kind {
+            ChangeKind::SegmentAlloc | ChangeKind::SegmentFree => {
+                // Whatever was seen there: it is one segment now, or none.
+                let within: Vec<u64> = starts
+                    .range(change.addr..end.max(change.addr))
+                    .map(|(at, _)| *at)
+                    .collect();
+                let seen = within.iter().filter_map(|at| starts.remove(at)).next();
+                let within: Vec<u64> = ends.range(first..=end.max(first)).copied().collect();
+                within.iter().for_each(|at| {
+                    ends.remove(at);
+                });
+                if change.kind == ChangeKind::SegmentAlloc {
+                    let told = pool_of(look, change).map(|pool| (pool, change.stream));
+                    let pool = told
+                        .or(seen)
+                        .ok_or("a segment came for a pool that is not known")?;
+                    starts.insert(change.addr, pool);
+                    ends.insert(end);
+                }
+            }
+            ChangeKind::SegmentMapped => {
+                return Err("memory of an expandable segment came or went".to_owned());
+            }
+            _ => {}
+        }
+    }
+    let mut unmapped: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for block in blocks.iter().filter(|block| !block.mapped) {
+        unmapped.insert(block.ptr, (block.ptr + block.size, block.requested));
+    }
+    if starts.len() != ends.len() {
+        return Err("the beginning or the end of a segment was not seen".to_owned());
+    }
+    let mut spaces = Vec::with_capacity(starts.len());
+    for ((addr, (pool, stream)), end) in starts.into_iter().zip(ends) {
+        let before = spaces.last().map_or(0, |space: &Space| space.end);
+        if addr < before || end <= addr {
+            return Err("segments overlap".to_owned());
+        }
+        spaces.push(Space {
+            addr,
+            end,
+            stream,
+            pool: look.pools[&pool],
+            unmapped: unmapped
+                .range(addr..end)
+                .map(|(at, to)| (*at, *to))
+                .collect(),
+        });
+    }
+    Ok(spaces)
+}
+
+/// The pool that a segment is for which came after its place was looked at. Small blocks have segments of one size only
+/// (`kSmallBuffer` in PyTorch's CUDACachingAllocator).
+fn pool_of(look: &Look, change: &Change) -> Option<u64> {
+    let small = change.bytes == Some(2 << 20);
+    let private = look.pools.values().any(|pool| pool.id != (0, 0));
+    let id = change.pool.or((!private).then_some((0, 0)))?;
+    let mut pools = look.pools.iter();
+    let found = pools.find(|(_, pool)| **pool == RawPool { small, id });
+    found.map(|(address, _)| *address)
+}
+
+/// What was put together so far.
+struct Tiles<'a> {
+    sums: Sums,
+    segments: Vec<SegmentReading>,
+    /// Blocks of the spaces to come.
+    rest: &'a [Active],
+    /// Free room as it was seen: end, and bytes of its last use, by address.
+    free: HashMap<u64, (u64, u64)>,
+    changed: &'a Changed,
+    still: bool,
+}
+
+impl Tiles<'_> {
+    fn space(&mut self, space: &Space) -> Result<(), String> {
+        let add = |to: &mut [u64; 3], amount: u64| add(to, amount, space.pool);
+        // More address space is reserved for an expandable segment than the device has memory, so that it
+        // always ends in a block without any.
+        let expandable = !space.unmapped.is_empty();
+        if !expandable {
+            add(&mut self.sums.segment, 1);
+        }
+        // Holes before the first run belong to it, every other hole to the run before it.
+        let mut holes: Vec<(u64, u64)> = Vec::new();
+        let began = self.segments.len();
+        let mut at = space.addr;
+        let over = (space.end, (space.end, 0));
+        let unmapped = space.unmapped.iter().map(|(at, to)| (*at, *to));
+        for (hole, (end, requested)) in unmapped.chain([over]) {
+            if hole < at || end > space.end {
+                return Err("room without memory overlaps".to_owned());
+            }
+            if hole > at {
+                let blocks = self.run(at, hole, space.pool)?;
+                add(&mut self.sums.reserved_bytes, hole - at);
+                self.segments.push(SegmentReading {
+                    addr: at,
+                    size: hole - at,
+                    stream: space.stream,
+                    large: !space.pool.small,
+                    pool: space.pool.id,
+                    expandable,
+                    space: space.addr,
+                    holes: std::mem::take(&mut holes),
+                    blocks,
+                });
+            }
+            if requested != 0 {
+                let before = self
+                    .segments
+                    .get_mut(began..)
+                    .and_then(|some| some.last_mut());
+                before
+                    .map_or(&mut holes, |before| &mut before.holes)
+                    .push((hole, requested));
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// The blocks from `at` to `end`, free ones too.
+    fn run(&mut self, mut at: u64, end: u64, pool: RawPool) -> Result<Vec<BlockReading>, String> {
+        let mut blocks: Vec<BlockReading> = Vec::new();
+        while at < end {
+            let next = self.rest.first().filter(|block| block.addr < end).copied();
+            let upto = next.map_or(end, |block| block.addr);
+            if upto < at {
+                return Err(format!("blocks overlap at {upto:#x}"));
+            }
+            if upto > at {
+                // What was seen of it, if it is as it was seen: free room changes when it is cut, and when a
+                // neighbour joins it, and each of these happens at an address between the block before it and its
+                // end.
+                let before = blocks.last().map_or(at, |before| before.addr);
+                let seen = self.free.get(&at).filter(|room| room.0 == upto);
+                if seen.is_none() && self.still {
+                    return Err(format!("the free room at {at:#x} was not seen"));
+                }
+                let room = seen.filter(|_| !self.changed.within(before, upto));
+                blocks.push(BlockReading {
+                    addr: at,
+                    size: upto - at,
+                    requested: room.map_or(0, |room| room.1),
+                    state: BlockState::Inactive,
+                });
+                at = upto;
+                continue;
+            }
+            let Some(block) = next else { break };
+            self.rest = &self.rest[1..];
+            at = block.addr + block.size;
+            if at > end {
+                return Err(format!(
+                    "the block at {:#x} goes beyond its segment",
+                    block.addr
+                ));
+            }
+            let sums = &mut self.sums;
+            let requested = block.requested.unwrap_or(0);
+            add(&mut sums.active, 1, pool);
+            add(&mut sums.active_bytes, block.size, pool);
+            add(&mut sums.requested_bytes, requested, pool);
+            if !block.pending {
+                add(&mut sums.allocation, 1, pool);
+                add(&mut sums.allocated_bytes, block.size, pool);
+            }
+            blocks.push(BlockReading {
+                addr: block.addr,
+                size: block.size,
+                requested,
+                state: if block.pending {
+                    BlockState::PendingFree
+                } else {
+                    BlockState::Allocated
+                },
+            });
+        }
+        Ok(blocks)
+    }
+}
+
+fn add(to: &mut [u64; 3], amount: u64, pool: RawPool) {
+    to[0] = to[0].wrapping_add(amount);
+    let which = if pool.small { 1 } else { 2 };
+    to[which] = to[which].wrapping_add(amount);
+}

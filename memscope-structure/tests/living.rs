@@ -1,0 +1,297 @@
+//! Looks at an allocator that goes on meanwhile: between any two reads blocks and segments may come and go, and with each of
+//! them everything in the process's memory lies elsewhere. What is settled is the state at the look's end.
+
+#![allow(clippy::unwrap_used)]
+
+mod synthetic;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+
+use memscope_structure::{
+    BlockState, Change, ChangeKind, DeviceReading, Memory, Reader, StructureError, find_layout,
+};
+use proptest::prelude::*;
+use synthetic::{Kind, NEW, OLD, Row, SLOT, Segment, Shape, Synthetic, expected, process, rows};
+
+/// Counts what happens, in a word of the allocator's object.
+const COUNTER: u64 = 2700;
+const CHUNK: u64 = 0x20_0000;
+
+/// A process that goes on while it is read.
+struct Living {
+    shape: Shape,
+    memory: RefCell<Synthetic>,
+    segments: RefCell<Vec<Segment>>,
+    changes: RefCell<Vec<Change>>,
+    /// Since when it was like that.
+    past: RefCell<Vec<(u64, Vec<Row>)>>,
+    clock: Cell<u64>,
+    dice: Cell<u64>,
+    /// Something happens at one read of so many.
+    rarely: Cell<u64>,
+    /// Reports tell rounded bytes only.
+    reports: bool,
+}
+
+impl Memory for Living {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.memory.borrow().read(address, buffer)?;
+        if self.roll(self.rarely.get()) == 0 {
+            self.happen();
+        }
+        Ok(())
+    }
+}
+
+impl Living {
+    fn new(shape: Shape, segments: Vec<Segment>, dice: u64, reports: bool) -> Living {
+        let living = Living {
+            shape,
+            memory: RefCell::new(process(&shape, std::slice::from_ref(&segments))),
+            segments: RefCell::new(segments),
+            changes: RefCell::default(),
+            past: RefCell::default(),
+            clock: Cell::new(1),
+            dice: Cell::new(dice | 1),
+            rarely: Cell::new(u64::MAX),
+            reports,
+        };
+        living.told();
+        living
+    }
+
+    fn roll(&self, sides: u64) -> u64 {
+        let mut x = self.dice.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.dice.set(x);
+        (x >> 11) % sides
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    fn change(&self, kind: ChangeKind, addr: u64, bytes: u64, rounded: u64) {
+        let of_segment = matches!(kind, ChangeKind::SegmentAlloc | ChangeKind::SegmentFree);
+        self.changes.borrow_mut().push(Change {
+            at_ns: self.now(),
+            kind,
+            addr,
+            bytes: (of_segment || !self.reports).then_some(bytes),
+            rounded: Some(rounded),
+            stream: 0,
+            pool: None,
+        });
+    }
+
+    fn told(&self) {
+        let rows = expected(&self.segments.borrow());
+        self.past.borrow_mut().push((self.clock.get(), rows));
+    }
+
+    fn happen(&self) {
+        match self.roll(12) {
+            0..5 => self.alloc(),
+            5..10 => self.free(),
+            10 if self.segments.borrow().len() < 12 => {
+                let mut segments = self.segments.borrow_mut();
+                let addr = segments.iter().map(|segment| segment.addr).max().unwrap() + CHUNK;
+                segments.push(Segment {
+                    addr,
+                    stream: 0,
+                    small: true,
+                    pool: None,
+                    blocks: vec![(CHUNK, 0, Kind::Inactive)],
+                });
+                self.change(ChangeKind::SegmentAlloc, addr, CHUNK, 0);
+            }
+            _ => {
+                let mut segments = self.segments.borrow_mut();
+                let whole =
+                    |segment: &Segment| matches!(segment.blocks[..], [(CHUNK, _, Kind::Inactive)]);
+                if segments.len() > 1
+                    && let Some(at) = segments.iter().position(whole)
+                {
+                    let segment = segments.remove(at);
+                    self.change(ChangeKind::SegmentFree, segment.addr, CHUNK, 0);
+                }
+            }
+        }
+        let memory = process(&self.shape, &[self.segments.borrow().clone()]);
+        memory.put(memory.allocator + COUNTER, self.now());
+        *self.memory.borrow_mut() = memory;
+        self.told();
+    }
+
+    fn alloc(&self) {
+        let mut segments = self.segments.borrow_mut();
+        let at = self.roll(segments.len() as u64) as usize;
+        let segment = &mut segments[at];
+        let free = segment
+            .blocks
+            .iter()
+            .filter(|block| block.2 == Kind::Inactive)
+            .count();
+        if free == 0 {
+            return;
+        }
+        let nth = self.roll(free as u64) as usize;
+        let mut places =
+            (0..segment.blocks.len()).filter(|place| segment.blocks[*place].2 == Kind::Inactive);
+        let place = places.nth(nth).unwrap();
+        let (room, before, _) = segment.blocks[place];
+        let rounded = 512 * (1 + self.roll(8));
+        let rounded = if rounded > room { room } else { rounded };
+        let requested = rounded - self.roll(512);
+        segment.blocks[place] = (rounded, requested, Kind::Allocated);
+        if room > rounded {
+            let rest = (room - rounded, before, Kind::Inactive);
+            segment.blocks.insert(place + 1, rest);
+        }
+        let addr = addr_of(segment, place);
+        self.change(ChangeKind::Alloc, addr, requested, rounded);
+    }
+
+    fn free(&self) {
+        let mut segments = self.segments.borrow_mut();
+        let at = self.roll(segments.len() as u64) as usize;
+        let segment = &mut segments[at];
+        let place = self.roll(segment.blocks.len() as u64) as usize;
+        let (size, requested, kind) = segment.blocks[place];
+        let addr = addr_of(segment, place);
+        match kind {
+            // Without entries of a trace nobody tells when a stream has done with a block.
+            Kind::Allocated if self.roll(4) == 0 && !self.reports => {
+                segment.blocks[place].2 = Kind::Pending;
+                return self.change(ChangeKind::FreeRequested, addr, requested, 0);
+            }
+            Kind::Allocated => self.change(ChangeKind::FreeRequested, addr, requested, 0),
+            Kind::Pending if !self.reports => {}
+            _ => return,
+        }
+        self.change(ChangeKind::FreeCompleted, addr, requested, 0);
+        // The block that was freed stays, with its request, and its free neighbours join it.
+        segment.blocks[place] = (size, requested, Kind::Inactive);
+        for other in [place + 1, place.wrapping_sub(1)] {
+            if segment
+                .blocks
+                .get(other)
+                .is_some_and(|block| block.2 == Kind::Inactive)
+            {
+                let joined = segment.blocks[other].0;
+                let stays = place.min(other);
+                segment.blocks[stays] =
+                    (segment.blocks[place].0 + joined, requested, Kind::Inactive);
+                segment.blocks.remove(stays + 1);
+            }
+        }
+    }
+
+    fn at(&self, time: u64) -> Vec<Row> {
+        let past = self.past.borrow();
+        let last = past.iter().rev().find(|(since, _)| *since <= time);
+        last.unwrap().1.clone()
+    }
+}
+
+fn addr_of(segment: &Segment, place: usize) -> u64 {
+    let before = segment.blocks[..place].iter().map(|block| block.0);
+    segment.addr + before.sum::<u64>()
+}
+
+fn begin(dice: u64, reports: bool, shape: Shape, rarely: u64) -> (Living, Reader) {
+    let segments = (0..3)
+        .map(|i| Segment {
+            addr: 0x7f00_0000_0000 + i * 16 * CHUNK,
+            stream: 0,
+            small: true,
+            pool: None,
+            blocks: vec![(CHUNK, 0, Kind::Inactive)],
+        })
+        .collect();
+    let living = Living::new(shape, segments, dice, reports);
+    for _ in 0..120 {
+        living.happen();
+    }
+    let layout = find_layout(&living, SLOT);
+    living.rarely.set(rarely);
+    (living, Reader::new(layout.unwrap()).unwrap())
+}
+
+fn look(living: &Living, reader: &mut Reader) -> Result<(DeviceReading, Vec<Row>), StructureError> {
+    let object = living.memory.borrow().allocator;
+    let look = reader.look(living, object, &mut || living.now())?;
+    let reading = reader.settle(&look, 0, &living.changes.borrow())?;
+    Ok((reading, living.at(look.ended_ns())))
+}
+
+/// What is read is the truth, but for what nobody could see: what free room was last used for, and what was asked for
+/// where only reports tell. There it says nothing.
+fn check(found: &[Row], truth: &[Row], reports: bool) -> Result<usize, TestCaseError> {
+    prop_assert_eq!(found.len(), truth.len());
+    let mut unknown = 0;
+    for (found, truth) in found.iter().zip(truth) {
+        let bare = |row: &Row| (row.0, row.1, row.2, row.3, row.4, row.5);
+        prop_assert_eq!(bare(found), bare(truth));
+        prop_assert_eq!(found.6.len(), truth.6.len());
+        for (found, truth) in found.6.iter().zip(&truth.6) {
+            prop_assert_eq!((found.0, found.1, found.3), (truth.0, truth.1, truth.3));
+            let may_be_unknown = reports || found.3 == BlockState::Inactive;
+            if found.2 == 0 && may_be_unknown {
+                unknown += usize::from(truth.2 != 0);
+            } else {
+                prop_assert_eq!(found.2, truth.2);
+            }
+        }
+    }
+    Ok(unknown)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn settled_is_true(
+        dice in any::<u64>(),
+        reports in any::<bool>(),
+        new in any::<bool>(),
+        rarely in 3u64..60,
+    ) {
+        let (living, mut reader) = begin(dice, reports, if new { NEW } else { OLD }, rarely);
+        for _ in 0..6 {
+            match look(&living, &mut reader) {
+                Ok((reading, truth)) => {
+                    check(&rows(&reading), &truth, reports)?;
+                }
+                Err(StructureError::Raced { .. }) => {}
+                Err(error) => prop_assert!(false, "{error}"),
+            }
+        }
+    }
+}
+
+/// Where no process could be read that must stand still for it, most looks come to something.
+#[test]
+fn looks_succeed_while_it_goes_on() {
+    let (mut settled, mut moved, mut known, mut unknown) = (0, 0, 0, 0);
+    for dice in 1..200 {
+        let (living, mut reader) = begin(dice * 7919, false, NEW, 8);
+        let before = living.changes.borrow().len();
+        if let Ok((reading, truth)) = look(&living, &mut reader) {
+            settled += 1;
+            moved += living.changes.borrow().len() - before;
+            unknown += check(&rows(&reading), &truth, false).unwrap();
+            known += truth.iter().map(|row| row.6.len()).sum::<usize>();
+        }
+    }
+    assert!(settled > 80, "{settled} of 199 settled");
+    assert!(
+        moved > settled,
+        "{moved} changes while {settled} looks were taken"
+    );
+    assert!(unknown * 10 < known, "{unknown} of {known} rooms unknown");
+}

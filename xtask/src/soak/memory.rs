@@ -1,0 +1,109 @@
+//! How much memory the daemon has, over time.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// Growth between the middle and the end that counts as none: what the process holds may grow a little, too.
+const FLAT_KIB: u64 = 16 << 10;
+
+/// See the module.
+pub struct Memory {
+    pid: u32,
+    /// Seconds since the start, KiB resident, KiB of them anonymous.
+    looks: Vec<(u64, u64, u64)>,
+}
+
+impl Memory {
+    /// Of the daemon with this process id.
+    pub fn of(pid: u32) -> Memory {
+        Memory {
+            pid,
+            looks: Vec::new(),
+        }
+    }
+
+    /// Looks every so often until a time after the start.
+    pub fn watch_until(
+        &mut self,
+        started: Instant,
+        until: Duration,
+        every: Duration,
+    ) -> Result<()> {
+        loop {
+            self.look(started)?;
+            let left = until.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(every));
+        }
+    }
+
+    fn look(&mut self, started: Instant) -> Result<()> {
+        let path = format!("/proc/{}/status", self.pid);
+        let status =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name));
+            let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+            number.with_context(|| format!("{path} has no {name}"))
+        };
+        let look = (
+            started.elapsed().as_secs(),
+            field("VmRSS:")?,
+            field("RssAnon:")?,
+        );
+        self.looks.push(look);
+        Ok(())
+    }
+
+    /// The last look in words.
+    pub fn last(&self) -> String {
+        let (_, resident, anonymous) = self.looks.last().copied().unwrap_or_default();
+        format!(
+            "resident {} MiB, anonymous {} MiB",
+            resident >> 10,
+            anonymous >> 10
+        )
+    }
+
+    /// The looks of a part of the time, from and to in tenths. A look waits while questions are answered, so there are not as many
+    /// in each part.
+    fn part(&self, from: u64, to: u64) -> Vec<&(u64, u64, u64)> {
+        let end = self.looks.last().map_or(0, |look| look.0) + 1;
+        let within = |look: &&(u64, u64, u64)| (end * from..end * to).contains(&(look.0 * 10));
+        self.looks.iter().filter(within).collect()
+    }
+
+    /// The middle value of a part of the time, KiB.
+    fn middle_of(&self, from: u64, to: u64) -> u64 {
+        let mut part: Vec<u64> = self.part(from, to).iter().map(|look| look.1).collect();
+        part.sort_unstable();
+        part.get(part.len() / 2).copied().unwrap_or(0)
+    }
+
+    /// Whether the last fifth is no higher than the fifth in the middle.
+    pub fn is_flat(&self) -> bool {
+        self.middle_of(8, 10) <= self.middle_of(4, 6) + FLAT_KIB
+    }
+
+    /// Ten parts of the time, as Markdown.
+    pub fn table(&self) -> String {
+        let mut text = "| until, s | resident, middle, MiB | resident, most, MiB | anonymous, most, MiB |\n|---|---|---|---|\n".to_owned();
+        for tenth in 0..10 {
+            let part = self.part(tenth, tenth + 1);
+            let most = |of: fn(&(u64, u64, u64)) -> u64| {
+                part.iter().map(|look| of(look)).max().unwrap_or(0) >> 10
+            };
+            text.push_str(&format!(
+                "| {} | {} | {} | {} |\n",
+                part.last().map_or(0, |look| look.0),
+                self.middle_of(tenth, tenth + 1) >> 10,
+                most(|look| look.1),
+                most(|look| look.2),
+            ));
+        }
+        text
+    }
+}

@@ -11,7 +11,7 @@ pub const MOST_FRAMES: usize = 1024;
 pub const WINDOW: usize = 8192;
 /// Most bytes of a frame that are looked at. Offsets in a frame are below it.
 pub const FRAME_BYTES: usize = 128;
-/// Bytes of a thread state that are read at once. Offsets in it are below it.
+/// Most bytes of a thread state that are read. Offsets in it are below it.
 pub const THREAD_STATE_BYTES: usize = 512;
 
 /// `RecordHeader::stack`: none was taken.
@@ -82,6 +82,11 @@ pub struct PythonEntry {
     /// What tells that compiled code called a frame: in a frame, a byte that says so; [`ENTRY_ALWAYS`]: all are;
     /// [`ENTRY_INTERNAL`]: a frame of the interpreter's own comes before it.
     pub frame_entry: u32,
+    /// Bytes of a thread state up to the end of the last field in use; at most [`THREAD_STATE_BYTES`]. What lies behind the
+    /// state may be memory that nobody has touched yet, and reading that fails.
+    pub tstate_bytes: u32,
+    /// Always 0: the size is a multiple of eight without holes.
+    pub reserved: u32,
 }
 
 /// `PythonEntry::frame_entry`: each frame is called by compiled code.
@@ -157,7 +162,7 @@ pub struct CodeRecord {
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<PythonEntry>() == 96);
+    assert!(core::mem::size_of::<PythonEntry>() == 104);
     assert!(core::mem::size_of::<PythonFrame>() == 16);
     assert!(STACK_HEAD == 56);
     assert!(core::mem::size_of::<StackRecord>() < u16::MAX as usize);

@@ -74,12 +74,14 @@ pub fn entry(interpreter: &Interpreter) -> Result<PythonEntry, UnfitLayout> {
             most: CODE_OBJECT,
         });
     }
+    let tstate_frame = state("a thread state's frame", thread.frame)?;
+    let tstate_chunk = state("a thread state's data stack", thread.chunk)?;
     Ok(PythonEntry {
         kind,
         tls_reads: path.reads,
         tls_offsets: path.offsets,
-        tstate_frame: state("a thread state's frame", thread.frame)?,
-        tstate_chunk: state("a thread state's data stack", thread.chunk)?,
+        tstate_frame,
+        tstate_chunk,
         cframe_frame: if thread.cframe_frame == NONE {
             0
         } else {
@@ -108,6 +110,8 @@ pub fn entry(interpreter: &Interpreter) -> Result<PythonEntry, UnfitLayout> {
             }
             _ => ENTRY_INTERNAL,
         },
+        tstate_bytes: tstate_frame.max(tstate_chunk) + 8,
+        reserved: 0,
     })
 }
 

@@ -297,7 +297,11 @@ fn leaf(layout: &PythonEntry, scratch: *mut Scratch) -> Result<(u64, u64), u64> 
     }
     // SAFETY: a map value.
     let copied = unsafe { &raw mut (*scratch).state } as *mut u8;
-    if !copy(copied, THREAD_STATE_BYTES as u32, state) {
+    let mut len = layout.tstate_bytes;
+    if len > THREAD_STATE_BYTES as u32 {
+        len = THREAD_STATE_BYTES as u32;
+    }
+    if !copy(copied, len, state) {
         return Err(STACK_UNREADABLE);
     }
     let mut frame = field(copied, layout.tstate_frame, STATE_MASK);

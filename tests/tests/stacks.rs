@@ -51,6 +51,13 @@ fn of_every_kind_of_frame() {
     assert!(number(&told["deepest"]) > 300, "{told:#}");
 }
 
+/// Beside a thread's state may lie memory that nobody has touched: it cannot be read in a probe.
+#[test]
+fn of_threads_at_the_edge_of_what_can_be_read() {
+    let told = frames_are_equal("trace", &["threads 8 1", "edge_threads 300"]);
+    assert_eq!(told["without"], 0, "{told:#}");
+}
+
 #[test]
 fn at_level_blocks() {
     let told = frames_are_equal("blocks", &["train 3", "shapes 20"]);

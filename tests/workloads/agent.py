@@ -6,6 +6,7 @@ answer {"error": ...}. It ends with its input.
 """
 
 import collections
+import ctypes
 import gc
 import json
 import os
@@ -469,6 +470,27 @@ def churn(pairs):
     """Allocations that are freed at once."""
     for _ in range(int(pairs)):
         torch.empty(1000, dtype=torch.uint8, device=DEVICE)
+
+
+@command
+def edge_threads(count):
+    """Threads whose states are the last of the heap, at every distance from the next page, which nobody has touched."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
+    kept = KEPT.setdefault("edges", [])
+
+    def work():
+        kept.append(torch.empty(1000, dtype=torch.uint8, device=DEVICE))
+
+    for _ in range(int(count)):
+        # What is free in the middle of the heap is used up: what comes now is cut from its end.
+        while libc.sbrk(0) - libc.malloc(360) > 1 << 20:
+            pass
+        libc.malloc_trim(0)
+        libc.malloc(40)
+        worker = threading.Thread(target=work)
+        worker.start()
+        worker.join()
 
 
 @command

@@ -117,6 +117,14 @@ impl Row {
         self.now = self.now.saturating_sub(other.now.saturating_mul(each));
     }
 
+    /// What the lasting floor rose by since a window, itself included.
+    pub(crate) fn risen_since(&self, window: usize) -> u32 {
+        let lasting = self.lasting();
+        let before = window.checked_sub(1).and_then(|before| lasting.get(before));
+        let end = lasting.last().copied().unwrap_or(0);
+        end.saturating_sub(before.copied().unwrap_or(0))
+    }
+
     /// The count below which it never fell again, window by window.
     pub(crate) fn lasting(&self) -> Vec<u32> {
         let mut lasting = self.over.clone();

@@ -1,9 +1,9 @@
 //! Groups of one size and one stack, as the answer to `leaks` has them.
 //!
 //! Owns: their judgement, also where for a time less than all stacks was recorded. What came in that time belongs to other groups (of
-//! blocks without a stack, or with less of it), so that a stack's row stands still there whatever the program does: it is judged by the other
-//! windows, and together with those groups. It grows if both say so, by what is known to be its own; what came in that time is shown
-//! beside it. Refuses: sizes that differ; see `leaks`.
+//! blocks without a stack, or with less of it), so that a stack's row stands still there or rises too slowly, whatever the program does. It
+//! grows if it does together with those groups, and rises in all that is seen of it; and by what is known to be its own. What came in
+//! that time is shown beside it. Refuses: sizes that differ; see `leaks`.
 
 use crate::fast_hash::FastMap;
 use crate::floor::Row;
@@ -13,6 +13,7 @@ use crate::leak_judge::{Amount, Judgement, What};
 use crate::leaks::{Shown, View};
 use crate::report::{LeakGroup, Verdict};
 use crate::stacks::{BEFORE_ATTACH, StackIndex};
+use crate::trend;
 
 /// Blocks of one size and place, whoever allocated them.
 type Family = GroupKey;
@@ -29,7 +30,7 @@ struct Member<'a> {
     place: usize,
     group: &'a Group,
     row: Row,
-    /// Most of it came while less than all stacks was recorded.
+    /// Its blocks came while less than all stacks was recorded, whosever they are.
     unrecorded: bool,
 }
 
@@ -84,17 +85,19 @@ impl View<'_> {
     fn reduced_groups(&self, tallies: &FastMap<usize, Tally>) -> Vec<Shown> {
         let mut families: FastMap<Family, Vec<Member<'_>>> = FastMap::default();
         for (place, group) in self.judge.process.groups.groups() {
-            let row = self.judge.row(&group.floor, &group.steps);
             families
                 .entry(family(&group.key))
                 .or_default()
                 .push(Member {
                     place,
                     group,
-                    unrecorded: group.key.stack != BEFORE_ATTACH && self.is_unrecorded(&row),
-                    row,
+                    row: self.judge.row(&group.floor, &group.steps),
+                    unrecorded: false,
                 });
         }
+        families
+            .values_mut()
+            .for_each(|members| self.mark_unrecorded(members));
         let mut found = Vec::new();
         for members in families.values() {
             let mut grows_since: Option<usize> = None;
@@ -118,20 +121,31 @@ impl View<'_> {
         found
     }
 
-    /// Whether most of what a row rose by came while less than all stacks was recorded. A floor rises in the window after.
-    fn is_unrecorded(&self, row: &Row) -> bool {
+    /// Says of which groups the stack is not the one that would have been recorded: it was not taken then, or there was less of it. Of the
+    /// others something was seen to come while all was recorded.
+    fn mark_unrecorded(&self, members: &mut [Member<'_>]) {
+        let rises: Vec<[u64; 2]> = members.iter().map(|m| self.rises(&m.row)).collect();
+        let is_known = |[recorded, _]: &[u64; 2]| *recorded >= u64::from(trend::ENOUGH_BLOCKS);
+        let some_known = rises.iter().any(is_known);
+        for (member, rises) in members.iter_mut().zip(&rises) {
+            let stack = member.group.key.stack;
+            let [recorded, unrecorded] = rises;
+            let less_of_it = some_known && !is_known(rises) && unrecorded > recorded;
+            member.unrecorded = stack != BEFORE_ATTACH
+                && (less_of_it || self.judge.process.stacks.is_left_out(stack));
+        }
+    }
+
+    /// What a row rose by while all stacks were recorded, and while less was. A floor rises in the window after.
+    fn rises(&self, row: &Row) -> [u64; 2] {
         let lasting = row.lasting();
-        let (mut all, mut then) = (0u64, 0u64);
-        let recorded = &self.judge.recorded.over;
-        for (pair, recorded) in lasting.windows(2).zip(recorded) {
+        let mut sums = [0, 0];
+        for (pair, recorded) in lasting.windows(2).zip(&self.judge.recorded.over) {
             let &[before, after] = pair else { continue };
             let rise = u64::from(after.saturating_sub(before));
-            all += rise;
-            if *recorded == 0 {
-                then += rise;
-            }
+            sums[usize::from(*recorded == 0)] += rise;
         }
-        then * 2 > all
+        sums
     }
 
     /// The judgement of a group whose blocks came while all stacks were recorded.
@@ -145,35 +159,43 @@ impl View<'_> {
         for other in others {
             sum.add(&other.row);
         }
-        let together = self.judge.judge(&what, &sum);
-        let Some(own) = self.judge.judge_recorded(&what, &member.row) else {
-            // There is nothing but the whole to judge it by.
-            let own = self.judge.judge(&what, &member.row);
-            return if own.growth == 0 {
-                own
-            } else {
-                Judgement {
-                    growth: own.growth.min(together.growth),
-                    per_step: None,
-                    ..together
-                }
-            };
-        };
-        match (own.verdict, together.verdict) {
-            (Verdict::Growing, Verdict::Growing) => own,
-            (Verdict::Growing, _) => Judgement {
-                growth: own.growth.min(together.growth),
+        let mut together = self.judge.judge(&what, &sum);
+        together.reason = format!(
+            "with blocks of this size whose stack was not recorded: {}",
+            together.reason
+        );
+        let own = self.judge.judge_recorded(&what, &member.row);
+        let grows = |judged: &Judgement| judged.verdict == Verdict::Growing;
+        let since = together.first_window;
+        let grown = member.row.risen_since(since);
+        let still = grows(&together) && self.judge.still_rises(&member.row, since);
+        match own {
+            // Its rate is that of the time in which all was recorded.
+            Some(own) if grows(&own) && still && since < own.first_window => Judgement {
+                growth: grown,
+                per_step: own.per_step,
+                confidence: own.confidence,
                 ..together
             },
-            // It rose in all that was seen of it, and the whole went on while less was.
-            (Verdict::Undecided, Verdict::Growing) if own.young.is_some() => Judgement {
-                verdict: Verdict::Growing,
-                reason: together.reason,
-                confidence: together.confidence,
-                young: None,
-                ..own
+            Some(own) if grows(&own) && grows(&together) => own,
+            _ if still => Judgement {
+                growth: grown,
+                per_step: None,
+                ..together
             },
-            _ => own,
+            Some(own) if !grows(&own) => own,
+            own => {
+                // There is nothing but the whole to judge it by.
+                let own = own.unwrap_or_else(|| self.judge.judge(&what, &member.row));
+                match own.growth {
+                    0 => own,
+                    growth => Judgement {
+                        growth: growth.max(grown).min(together.growth),
+                        per_step: None,
+                        ..together
+                    },
+                }
+            }
         }
     }
 
@@ -188,28 +210,23 @@ impl View<'_> {
     ) -> Shown {
         let what = what(member.group);
         let own = self.judge.judge(&what, &member.row);
-        let Some(since) = grows_since else {
-            let mut sum = member.row.clone();
-            for other in members.iter().filter(|other| other.place != member.place) {
-                sum.add(&other.row);
-            }
-            let whole = self.judge.judge(&what, &sum);
-            let judged = if own.verdict == Verdict::Growing && whole.verdict != Verdict::Growing {
+        let mut whole = member.row.clone();
+        for other in members.iter().filter(|other| other.place != member.place) {
+            whole.add(&other.row);
+        }
+        let whole = self.judge.judge(&what, &whole);
+        let whole_since = (whole.verdict == Verdict::Growing).then_some(whole.first_window);
+        let Some(since) = grows_since.or(whole_since) else {
+            let judged = if own.verdict == Verdict::Growing {
                 whole
             } else {
                 own
             };
             return self.exact(member.place, member.group, tally, &judged);
         };
-        let lasting = member.row.lasting();
-        let at = |window: Option<usize>| {
-            let floor = window.and_then(|window| lasting.get(window));
-            floor.copied().unwrap_or_default()
-        };
-        let growth = at(lasting.len().checked_sub(1)).saturating_sub(at(since.checked_sub(1)));
         let judged = Judgement {
             verdict: Verdict::Growing,
-            growth,
+            growth: member.row.risen_since(since),
             reason: "they came while less than all stacks was recorded, and blocks of this size keep growing; whose \
                      they are is not known"
                 .to_owned(),
@@ -219,9 +236,11 @@ impl View<'_> {
             ..own
         };
         let mut shown = self.exact(member.place, member.group, tally, &judged);
-        // The rate is that of the groups it stands beside.
-        shown.group.growth_bytes_per_s = 0.0;
-        shown.group.beside = true;
+        if grows_since.is_some() {
+            // The rate is that of the groups it stands beside.
+            shown.group.growth_bytes_per_s = 0.0;
+            shown.group.beside = true;
+        }
         shown
     }
 

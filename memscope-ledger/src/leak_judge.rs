@@ -161,17 +161,32 @@ impl<'a> Judge<'a> {
         let place = |place: usize| windows.get(place).copied().unwrap_or(place);
         let judged = self.judge_windows(what, &cut, row.over.len(), &place);
         // What is known to be its own counts, whenever it came.
-        let lasting = row.lasting();
-        let before = judged.first_window.checked_sub(1);
-        let before = before.and_then(|before| lasting.get(before)).copied();
-        let grown = lasting.last().copied().unwrap_or(0);
+        let grown = row.risen_since(judged.first_window);
         Some(Judgement {
             growth: match judged.growth {
                 0 => 0,
-                growth => growth.max(grown.saturating_sub(before.unwrap_or(0))),
+                growth => growth.max(grown),
             },
             ..judged
         })
+    }
+
+    /// Whether all that is seen of a stack's row since a window says that it still rises: where less than all stacks was recorded, a rise
+    /// says something, and its absence nothing.
+    pub(crate) fn still_rises(&self, row: &Row, since: usize) -> bool {
+        let lasting = row.lasting();
+        let (mut rises, mut seen, mut quiet) = (0usize, 0usize, 0usize);
+        for (place, pair) in lasting.windows(2).enumerate().skip(since.max(1) - 1) {
+            let &[before, after] = pair else { continue };
+            if after > before {
+                (rises, seen, quiet) = (rises + 1, seen + 1, 0);
+            } else if self.recorded.over.get(place) == Some(&1) {
+                (seen, quiet) = (seen + 1, quiet + 1);
+            }
+        }
+        let gap = (seen - quiet) as f64 / rises.max(1) as f64;
+        let enough = row.risen_since(since) >= trend::ENOUGH_BLOCKS;
+        enough && seen >= trend::ENOUGH_WINDOWS && !trend::is_over(quiet, gap)
     }
 
     /// Judges a row.

@@ -442,6 +442,11 @@ impl Stacks {
         place(index) < KINDS
     }
 
+    /// Whether an index stands for stacks that were not wanted.
+    pub(crate) fn is_left_out(&self, index: StackIndex) -> bool {
+        [NOT_TAKEN, NOT_SAMPLED].contains(&index)
+    }
+
     /// The frames of a stack, innermost first; none where there is no stack.
     pub(crate) fn frames_of(&self, index: StackIndex) -> Vec<Frame> {
         self.stack(index).frames

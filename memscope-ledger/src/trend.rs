@@ -15,9 +15,14 @@ use crate::verdict::largest_fall;
 /// Windows that a growth must span.
 pub(crate) const ENOUGH_WINDOWS: usize = 12;
 /// Blocks in it.
-const ENOUGH_BLOCKS: u32 = 3;
+pub(crate) const ENOUGH_BLOCKS: u32 = 3;
 /// So many mean gaps between rises without one, and at least so many windows, and the growth is over.
 const PATIENCE: usize = 4;
+
+/// Whether a growth is over that has not risen for so many windows, after gaps of that many.
+pub(crate) fn is_over(quiet: usize, gap: f64) -> bool {
+    quiet > PATIENCE && quiet as f64 > gap * PATIENCE as f64
+}
 /// Half of the caches that fill are taken to be full after so many steps.
 const HALF_LIFE: f64 = 25.0;
 
@@ -115,7 +120,7 @@ pub(crate) fn judge(row: &Row, follows: &dyn Fn(usize) -> bool, scale: Scale) ->
     let short = steps < scale.sure_after as f64;
     let watched = floors.len() as f64 * scale.steps;
     let mut young = false;
-    let (verdict, reason) = if quiet > PATIENCE && quiet as f64 > gap * PATIENCE as f64 {
+    let (verdict, reason) = if is_over(quiet, gap) {
         let reason = format!("the floor has not risen for {} steps", words(quiet));
         if quiet * 2 >= lasting.len() {
             (Verdict::Steady, reason)

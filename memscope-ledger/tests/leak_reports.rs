@@ -423,3 +423,99 @@ fn steps_are_counted_while_no_stacks_are_taken() {
         assert!(count.abs_diff(step) <= 2, "{count} of {step}");
     }
 }
+
+/// A leak of one block in each step, while what is recorded of stacks changes again and again: what has grown is never told to be less
+/// than it was told to be before.
+#[test]
+fn growth_is_never_taken_back_while_a_leak_goes_on() {
+    const SIZE: u64 = 1_500_000;
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let mut training = Training::new();
+        let (mut live, mut least, mut changes) = (0, 0, Vec::new());
+        let (mut reduced, mut kind, mut next) = (false, 0, 5 + random.below(300));
+        for step in 0..1200 {
+            if step == next {
+                (reduced, kind) = (!reduced, random.below(4));
+                next += 3 + random.below(400);
+                changes.push((step, reduced, kind));
+                training.record(reduced, |id| (StackRef::Id(id), 0));
+            }
+            training.recorded = match (reduced, kind, random.below(40)) {
+                (false, _, _) => |id| (StackRef::Id(id), 0),
+                (true, 0, _) => |_| (StackRef::NotTaken, 0),
+                // Sampled: each, half of them, or very few, but always those of the optimizer's marks.
+                (true, 1, 0) | (true, 2, 0..20) => |id| (StackRef::Id(id), 26),
+                (true, 3, _) => |id| (StackRef::Id(id), 20),
+                _ => |id| match id {
+                    STEP => (StackRef::Id(id), 26),
+                    _ => (StackRef::NotSampled, 26),
+                },
+            };
+            training.alloc(LEAK, SIZE);
+            live += SIZE;
+            training.step();
+            if step % 4 > 0 {
+                continue;
+            }
+            let report = training.leaks();
+            let grown = report.growing_bytes;
+            assert!(
+                grown >= least && grown <= live,
+                "seed {seed}, step {step}: {grown} of {live} after {least}; {changes:?}: {:#?}",
+                report.groups
+            );
+            assert!(
+                step < 130 || grown > live * 3 / 4,
+                "seed {seed}, step {step}: {grown} of {live}; {changes:?}: {:#?}",
+                report.groups
+            );
+            least = grown;
+        }
+    }
+}
+
+/// Another line has as many blocks of that size, and keeps them.
+#[test]
+fn who_only_keeps_blocks_is_not_blamed_for_a_leak_of_their_size() {
+    const SIZE: u64 = 1_500_000;
+    const KEEPS: u64 = OTHER_STEP;
+    let mut training = Training::new();
+    let mut blamed = 0;
+    for step in 0..500 {
+        match step {
+            200 => training.record(true, |_| (StackRef::NotTaken, 0)),
+            300 => training.record(false, |id| (StackRef::Id(id), 0)),
+            _ => {}
+        }
+        if step < 60 {
+            training.alloc(KEEPS, SIZE);
+        }
+        if step >= 100 {
+            training.alloc(LEAK, SIZE);
+        }
+        training.step();
+        let report = training.leaks();
+        for group in report
+            .groups
+            .iter()
+            .filter(|g| g.verdict == Verdict::Growing)
+        {
+            assert_ne!(line(group), Some(KEEPS as u32), "{step}: {group:#?}");
+            blamed += u32::from(line(group) == Some(LEAK as u32));
+        }
+    }
+    assert!(blamed > 250, "{blamed}");
+}
+
+/// Random numbers that are the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed >> 33) % end
+    }
+}

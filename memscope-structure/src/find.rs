@@ -242,7 +242,7 @@ fn allocation(memory: &impl Memory, object: u64) -> Option<usize> {
     memory.read(object.wrapping_sub(8), &mut bytes).ok()?;
     let size = usize::try_from(u64::from_le_bytes(bytes) & !7).ok()?;
     let fits = size.is_multiple_of(16) && (1024..=DEVICE).contains(&size);
-    fits.then_some(size - 8)
+    fits.then(|| size - 8)
 }
 
 /// Takes pictures until one is still, finds the statistics in it, and then reads once as any reader would.

@@ -20,8 +20,8 @@ pub struct PoolChange {
     pub bytes: Option<u64>,
     /// Of an `Alloc`, the rounded bytes, where known.
     pub rounded: Option<u64>,
-    /// The stream's handle; 0 where a report told of it.
-    pub stream: u64,
+    /// The stream's handle, where known.
+    pub stream: Option<u64>,
     /// The private pool ((0, 0): none), where known.
     pub pool: Option<(u64, u64)>,
 }
@@ -54,9 +54,27 @@ pub(crate) fn of(
         addr: held.trace.addr,
         bytes: Some(held.trace.size),
         rounded: held.trace.block_size,
-        stream: held.trace.stream,
+        stream: Some(held.trace.stream),
         pool: held.trace.pool,
     }));
+    // A pool that does not tell of its segments gets them from the driver, as others do.
+    if !row.is_some_and(|row| row.pool.is_traced(process.facts.level)) {
+        let moved = process.driver.moved_since(since_ns)?;
+        let moved = moved.filter(|moved| moved.device.is_none_or(|of| of == device));
+        changes.extend(moved.map(|moved| PoolChange {
+            time_ns: moved.time_ns,
+            action: if moved.came {
+                TraceAction::SegmentAlloc
+            } else {
+                TraceAction::SegmentFree
+            },
+            addr: moved.addr,
+            bytes: moved.size,
+            rounded: None,
+            stream: None,
+            pool: None,
+        }));
+    }
     Some(changes)
 }
 
@@ -67,7 +85,7 @@ fn change(entry: Entry) -> PoolChange {
         addr: entry.addr,
         bytes: (!entry.reported).then_some(entry.size),
         rounded: (entry.rounded != 0).then_some(entry.rounded),
-        stream: entry.stream,
+        stream: (!entry.reported).then_some(entry.stream),
         pool: entry.pool,
     }
 }

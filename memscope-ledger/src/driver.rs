@@ -11,13 +11,27 @@ use crate::report::Failure;
 use crate::scene::Scene;
 use crate::vmm::Vmm;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Kinds of failure kept: functions times statuses, of which there are few.
 const FAILURE_KINDS: usize = 1024;
 /// Frees waited for at a time; there are never more than threads inside a free.
 const OVERTAKEN: usize = 4096;
+
+/// Calls remembered for readings of a pool that does not tell of its segments itself.
+const RECENT: usize = 1 << 16;
+
+/// Memory that came from the driver, or went back to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    pub(crate) time_ns: u64,
+    pub(crate) addr: u64,
+    /// Of what went, only where it is known.
+    pub(crate) size: Option<u64>,
+    pub(crate) device: Option<i32>,
+    pub(crate) came: bool,
+}
 
 /// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -40,6 +54,9 @@ pub(crate) struct Driver {
     overtaken: FastMap<u64, u32>,
     /// torch_npu's workspaces are told of.
     pub(crate) workspaces_seen: bool,
+    /// The last calls, the latest last. Nobody asks for them of a process that is no more.
+    #[serde(skip)]
+    recent: VecDeque<Moved>,
 }
 
 impl Driver {
@@ -63,8 +80,39 @@ impl Driver {
             }
             _ => None,
         };
+        self.remember(scene.time_ns, call);
         self.take_effect(scene, call);
         taken
+    }
+
+    fn remember(&mut self, time_ns: u64, call: &Call) {
+        let of_host = call.hal.is_some_and(|hal| hal.space == HalSpace::Host);
+        let (came, size) = match call.op {
+            CallOp::Alloc if !of_host => (true, Some(call.size)),
+            CallOp::Free => (false, self.live.get(&call.ptr).map(|living| living.size)),
+            _ => return,
+        };
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(Moved {
+            time_ns,
+            addr: call.ptr,
+            size,
+            device: call.device,
+            came,
+        });
+    }
+
+    /// What came and went since a moment; `None` where that is not remembered.
+    pub(crate) fn moved_since(&self, time_ns: u64) -> Option<impl Iterator<Item = &Moved>> {
+        let full = self.recent.len() >= RECENT;
+        let first = self.recent.front().map_or(0, |first| first.time_ns);
+        (!full || first <= time_ns).then(|| {
+            self.recent
+                .iter()
+                .filter(move |moved| moved.time_ns > time_ns)
+        })
     }
 
     /// Of what a call unmaps, the bytes that are known as a pool's.

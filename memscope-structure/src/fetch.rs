@@ -34,6 +34,20 @@ impl<'m, M: Memory> Fetch<'m, M> {
         Ok(bytes)
     }
 
+    /// These places, one right after the other: with a process's memory in one call, which takes a microsecond or two.
+    pub fn at_once(&mut self, places: &[(u64, usize)]) -> io::Result<Vec<Vec<u8>>> {
+        self.count(places.iter().map(|(_, len)| *len as u64).sum())?;
+        let mut parts: Vec<Part> = places
+            .iter()
+            .map(|(address, len)| Part {
+                address: *address,
+                bytes: vec![0; *len],
+            })
+            .collect();
+        self.memory.read_many(&mut parts)?;
+        Ok(parts.into_iter().map(|part| part.bytes).collect())
+    }
+
     /// Hands over `len` bytes of each place that can be read. `places` are in order, none twice. What cannot
     /// be read is left out: it was given back meanwhile, or never was an address.
     pub fn each(

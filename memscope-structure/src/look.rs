@@ -4,6 +4,9 @@
 //! What is read is of different moments. That no harm comes of it is `settle`'s business, which knows what
 //! changed between the beginning and the end of the look. Both are moments at which nobody was in the allocator: its mutex was
 //! free and its object the same, byte for byte, before and after the clock was read.
+//!
+//! A look that does not settle is gone on with: the tables are read again, and of the blocks only those that changed. Each pass takes less
+//! time than the one before, so that less changes meanwhile, as when a running machine is copied to another host.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -23,11 +26,12 @@ const SHORT_LOOKS: u32 = 500;
 const WAIT: Duration = Duration::from_micros(50);
 /// Rounds in which links are followed, and levels of a tree: more than any real one has.
 const ROUNDS: u32 = 96;
-/// Looks at one place for the first or the last block of a segment, and times that all such places are gone through.
-const TRIES: u32 = 12;
-/// Blocks from which the end of a chain is looked for, and steps towards it.
-const ANCHORS: usize = 4;
-const STEPS: usize = 64;
+/// Times that all places are looked at at which the first or the last block of a segment was not seen.
+const TURNS: u32 = 8;
+/// Blocks from which such an edge is looked for, steps towards it at once, and moments at which they are tried.
+const ANCHORS: usize = 3;
+const STEPS: usize = 16;
+const MOMENTS: u32 = 8;
 /// Blocks beyond those that tables and trees say they have: what changes meanwhile can be seen twice.
 const SLACK: u64 = 4096;
 
@@ -45,14 +49,26 @@ pub struct Look {
     pub(crate) object: u64,
     pub(crate) began: Still,
     pub(crate) ended: Still,
-    /// In no order.
-    pub(crate) blocks: Vec<RawBlock>,
+    /// By address.
+    pub(crate) blocks: HashMap<u64, RawBlock>,
     pub(crate) edges: Edges,
+    /// Of them, those that are certain: they are true for as long as their segments are there.
+    sure: Edges,
     /// By address.
     pub(crate) pools: HashMap<u64, RawPool>,
     /// What was seen and fits into no allocator that stands still.
     pub(crate) flaw: Option<&'static str>,
     pub(crate) bytes_read: u64,
+}
+
+/// A segment that came or went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SegmentChange {
+    pub addr: u64,
+    /// Its length, where known.
+    pub bytes: Option<u64>,
+    /// The pool's address and the stream of one that came, where known.
+    pub came: Option<(u64, u64)>,
 }
 
 /// Where chains of blocks begin and end. This stays as it is while the segment is there, however its blocks
@@ -74,14 +90,19 @@ impl Edges {
         }
     }
 
-    /// With what these blocks say.
-    fn and<'a>(&self, blocks: impl Iterator<Item = &'a RawBlock>) -> Edges {
-        let mut edges = Edges {
-            starts: self.starts.clone(),
-            ends: self.ends.clone(),
+    /// Where this segment is, is another one now, or none.
+    fn change(&mut self, segment: &SegmentChange) {
+        let (at, first) = (segment.addr, segment.addr.saturating_add(1));
+        let end = match segment.bytes {
+            Some(bytes) => at.saturating_add(bytes),
+            None => self.ends.range(first..).next().copied().unwrap_or(first),
         };
-        blocks.for_each(|block| edges.see(block));
-        edges
+        self.starts.retain(|edge, _| !(at..end).contains(edge));
+        self.ends.retain(|edge| !(first..=end).contains(edge));
+        if let (Some(came), Some(_)) = (segment.came, segment.bytes) {
+            self.starts.insert(at, came);
+            self.ends.insert(end);
+        }
     }
 
     /// Stretches of addresses, from a beginning or an end to the next one, in which an edge was not seen; or one of the two
@@ -126,48 +147,88 @@ impl Look {
         object: u64,
         clock: &mut dyn FnMut() -> u64,
     ) -> Result<Look, StructureError> {
+        let mut fetch = Fetch::new(memory);
+        let began = still(&mut fetch, layout, object, clock, LOOKS)?;
+        let mut look = Look {
+            object,
+            ended: began.clone(),
+            began,
+            blocks: HashMap::new(),
+            edges: Edges::default(),
+            sure: Edges::default(),
+            pools: HashMap::new(),
+            flaw: None,
+            bytes_read: fetch.bytes,
+        };
+        let bytes = look.began.bytes.clone();
+        look.pass(memory, layout, Some(bytes), HashMap::new(), clock)?;
+        Ok(look)
+    }
+
+    /// Goes on with it: from its end, which becomes its beginning, up to a later moment. `changed` are the addresses on the device at which
+    /// something happened since it began, `segments` the segments that came and went.
+    pub(crate) fn go_on<M: Memory>(
+        &mut self,
+        memory: &M,
+        layout: &Layout,
+        changed: &HashSet<u64>,
+        segments: &[SegmentChange],
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Result<(), StructureError> {
+        // What was kept was true at the last pass's end, and all else is read after it.
+        self.began = self.ended.clone();
+        for segment in segments {
+            self.sure.change(segment);
+        }
+        // Free blocks are joined and cut without a word of their own.
+        let mut kept = std::mem::take(&mut self.blocks);
+        kept.retain(|_, block| block.active && block.allocated && !changed.contains(&block.ptr));
+        self.pass(memory, layout, None, kept, clock)
+    }
+
+    fn pass<M: Memory>(
+        &mut self,
+        memory: &M,
+        layout: &Layout,
+        bytes: Option<Vec<u8>>,
+        kept: HashMap<u64, RawBlock>,
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Result<(), StructureError> {
+        let object = self.object;
         let unreadable = |source: io::Error| StructureError::Unreadable {
             what: "the device allocator",
             address: object,
             source,
         };
-        let mut fetch = Fetch::new(memory);
-        let began = still(&mut fetch, layout, object, clock, LOOKS)?;
         let mut eye = Eye {
             layout,
-            fetch,
+            object,
+            fetch: Fetch::new(memory),
             pools: HashMap::new(),
             trees: Vec::new(),
             most: SLACK,
+            kept,
             known: HashSet::new(),
             blocks: HashMap::new(),
-            edges: HashMap::new(),
-            sure: Edges::default(),
+            sure: std::mem::take(&mut self.sure),
+            joints: HashSet::new(),
             flaw: None,
         };
-        eye.all(object, &began.bytes).map_err(unreadable)?;
-        eye.find_edges(object).map_err(unreadable)?;
-        eye.confirm_pending(object).map_err(unreadable)?;
-        let Eye {
-            mut fetch,
-            pools,
-            blocks,
-            edges,
-            sure,
-            flaw,
-            ..
-        } = eye;
-        let ended = still(&mut fetch, layout, object, clock, LOOKS)?;
-        Ok(Look {
-            object,
-            began,
-            ended,
-            blocks: blocks.into_values().collect(),
-            edges: sure.and(edges.values()),
-            pools,
-            flaw,
-            bytes_read: fetch.bytes,
-        })
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None => eye.unlocked().map_err(unreadable)?,
+        };
+        eye.all(&bytes).map_err(unreadable)?;
+        eye.find_edges().map_err(unreadable)?;
+        eye.confirm_pending().map_err(unreadable)?;
+        self.ended = still(&mut eye.fetch, layout, object, clock, LOOKS)?;
+        self.edges = eye.edges();
+        self.sure = eye.sure;
+        self.bytes_read += eye.fetch.bytes;
+        self.blocks = eye.blocks;
+        self.pools = eye.pools;
+        self.flaw = eye.flaw;
+        Ok(())
     }
 }
 
@@ -209,54 +270,52 @@ pub(crate) fn still<M: Memory>(
     })
 }
 
+/// The neighbour of a block.
+fn link(block: &RawBlock, forward: bool) -> u64 {
+    if forward { block.next } else { block.prev }
+}
+
 struct Eye<'a, M> {
     layout: &'a Layout,
+    object: u64,
     fetch: Fetch<'a, M>,
     pools: HashMap<u64, RawPool>,
     trees: Vec<Tree>,
     /// Most blocks that there can be.
     most: u64,
+    /// Active blocks that an earlier pass read and to which nothing happened since, by address.
+    kept: HashMap<u64, RawBlock>,
     /// Addresses of blocks that were read, or cannot be.
     known: HashSet<u64>,
     /// As they were when they were read last, by address.
     blocks: HashMap<u64, RawBlock>,
-    /// Of them, the first and the last of their segments.
-    edges: HashMap<u64, RawBlock>,
     /// Edges that were seen while nobody was in the allocator: they stay true when their blocks are no more.
     sure: Edges,
+    /// Where one block follows another, seen likewise: no edges, whatever was read there before.
+    joints: HashSet<u64>,
     flaw: Option<&'static str>,
 }
 
 impl<M: Memory> Eye<'_, M> {
-    fn all(&mut self, object: u64, bytes: &[u8]) -> io::Result<()> {
-        for (at, small) in [(self.layout.large, false), (self.layout.small, true)] {
-            match pool_at(self.layout, bytes, object, at as usize) {
-                Some((flag, 0, trees)) if flag == small => {
-                    let address = object.wrapping_add(u64::from(at));
-                    self.pools.insert(address, RawPool { small, id: (0, 0) });
-                    self.trees.extend(trees);
-                }
-                _ => self.flaw("the allocator's own pools do not look like pools"),
-            }
-        }
-        self.private_pools(bytes)?;
+    fn all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.all_pools(bytes)?;
         let trees = self.trees.iter().map(|tree| tree.count).sum::<u64>();
         self.most = self.most.saturating_add(trees);
-        let active = self.active(bytes)?;
-        self.read_blocks(active, true)?;
+        let mut active = self.active(bytes)?;
+        let kept = std::mem::take(&mut self.kept);
+        active.retain(|place| match kept.get(place) {
+            Some(block) => {
+                self.known.insert(*place);
+                self.blocks.insert(*place, *block);
+                false
+            }
+            None => true,
+        });
+        let active = self.read_blocks(active, true)?;
         let free = self.free()?;
-        self.read_blocks(free, false)?;
+        let free = self.read_blocks(free, false)?;
         // Neighbours: what was in neither place while it was looked at is beside something that was.
-        let links = self
-            .blocks
-            .values()
-            .flat_map(|block| [block.prev, block.next]);
-        let links = links.collect();
-        self.follow(links)
-    }
-
-    /// Reads what links lead to, and what the links there lead to, and so on.
-    fn follow(&mut self, mut links: Vec<u64>) -> io::Result<()> {
+        let mut links = self.links(&[active, free].concat());
         for _ in 0..ROUNDS {
             let read = self.read_blocks(links, false)?;
             if read.is_empty() {
@@ -268,80 +327,246 @@ impl<M: Memory> Eye<'_, M> {
         Ok(())
     }
 
+    fn all_pools(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.trees.clear();
+        self.pools.clear();
+        for (at, small) in [(self.layout.large, false), (self.layout.small, true)] {
+            match pool_at(self.layout, bytes, self.object, at as usize) {
+                Some((flag, 0, trees)) if flag == small => {
+                    let address = self.object.wrapping_add(u64::from(at));
+                    self.pools.insert(address, RawPool { small, id: (0, 0) });
+                    self.trees.extend(trees);
+                }
+                _ => self.flaw("the allocator's own pools do not look like pools"),
+            }
+        }
+        self.private_pools(bytes)
+    }
+
     fn links(&self, of: &[u64]) -> Vec<u64> {
         let blocks = of.iter().filter_map(|address| self.blocks.get(address));
         blocks.flat_map(|block| [block.prev, block.next]).collect()
     }
 
+    /// All edges that were seen and are not known to be none.
+    fn edges(&self) -> Edges {
+        let mut edges = Edges::default();
+        let known = |block: &&RawBlock| self.pools.contains_key(&block.pool);
+        for block in self.blocks.values().filter(known) {
+            edges.see(block);
+        }
+        edges.starts.retain(|at, _| !self.joints.contains(at));
+        edges.ends.retain(|at| !self.joints.contains(at));
+        edges.starts.extend(&self.sure.starts);
+        edges.ends.extend(&self.sure.ends);
+        edges
+    }
+
     /// Where the first or the last block of a segment was not seen, because it made room for another just then, or was seen in
-    /// the middle of a change, looks there again until it fits.
-    fn find_edges(&mut self, object: u64) -> io::Result<()> {
-        let mut order = BTreeSet::new();
-        for _ in 0..TRIES {
-            let missing = self.sure.and(self.edges.values()).missing();
+    /// the middle of a change, looks there again: from blocks near it outwards.
+    fn find_edges(&mut self) -> io::Result<()> {
+        let mut order: BTreeSet<(u64, u64)> = BTreeSet::new();
+        for turn in 0..TURNS {
+            let missing = self.edges().missing();
             if missing.is_empty() {
                 return Ok(());
             }
-            if order.is_empty() {
+            let fresh = match turn {
+                0 => Vec::new(),
+                // What was read before is no more where blocks live for microseconds.
+                _ => self.free_again()?,
+            };
+            if turn == 0 {
                 let blocks = self.blocks.iter();
                 order = blocks.map(|(at, block)| (block.ptr, *at)).collect();
             }
+            let blocks = |places: &[u64]| -> BTreeSet<(u64, u64)> {
+                let found = places
+                    .iter()
+                    .filter_map(|at| Some((*at, self.blocks.get(at)?)));
+                found.map(|(at, block)| (block.ptr, at)).collect()
+            };
+            let fresh = blocks(&fresh);
+            order.extend(&fresh);
             for (from, to) in missing {
-                self.find_edge(object, &mut order, from, to)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Follows the chain of blocks between two addresses towards both ends, and looks again at the blocks that are said to begin or
-    /// end there. What it sees is believed at a moment at which nobody is in the allocator: then every link is true.
-    fn find_edge(
-        &mut self,
-        object: u64,
-        order: &mut BTreeSet<(u64, u64)>,
-        from: u64,
-        to: u64,
-    ) -> io::Result<()> {
-        let address = |found: &(u64, u64)| found.1;
-        let within = || order.range((from, 0)..(to, 0)).map(address);
-        let first: Vec<u64> = within().take(ANCHORS).collect();
-        let last: Vec<u64> = within().rev().take(ANCHORS).collect();
-        let mut said: Vec<u64> = order.range((to, 0)..=(to, u64::MAX)).map(address).collect();
-        said.extend(order.range(..(from, 0)).next_back().map(address));
-        let mut read = HashSet::new();
-        for _ in 0..TRIES {
-            let before = self.unlocked(object)?;
-            let again = [&said[..], &first[..], &last[..]].concat();
-            let mut now: HashSet<u64> = self.read_again(again)?.into_iter().collect();
-            for (anchors, forward) in [(&first, false), (&last, true)] {
-                for anchor in anchors {
-                    if self.walk(*anchor, forward, &mut now)? {
-                        break;
+                for forward in [false, true] {
+                    let mut anchors = self.anchors(&fresh, from, to, forward);
+                    anchors.extend(self.anchors(&order, from, to, forward));
+                    for anchor in anchors {
+                        let chain = self.follow(anchor, forward)?;
+                        order.extend(chain.iter().map(|(at, block)| (block.ptr, *at)));
+                        if chain
+                            .last()
+                            .is_some_and(|(_, last)| link(last, forward) == 0)
+                        {
+                            break;
+                        }
                     }
                 }
             }
-            let quiet = self.fetch.one(object, self.layout.object_len as usize)? == before;
-            if quiet {
-                let edges = now.iter().filter_map(|address| self.edges.get(address));
-                edges.for_each(|block| self.sure.see(block));
-            }
-            read.extend(now);
-            if quiet {
-                break;
+        }
+        self.leave_out_what_does_not_fit();
+        Ok(())
+    }
+
+    /// Blocks of a stretch of addresses that are near its beginning or its end, the nearest first. Those that are said to begin or
+    /// end there are among them: they may be no edges.
+    fn anchors(&self, order: &BTreeSet<(u64, u64)>, from: u64, to: u64, forward: bool) -> Vec<u64> {
+        let is_there = |(ptr, at): &&(u64, u64)| {
+            let block = self.blocks.get(at);
+            block.is_some_and(|block| block.ptr == *ptr)
+        };
+        let inside = order.range((from, 0)..(to, 0)).filter(is_there);
+        let found: Vec<&(u64, u64)> = if forward {
+            let before = order.range(..(from, 0)).next_back();
+            inside.rev().take(ANCHORS).chain(before).collect()
+        } else {
+            let after = order.range((to, 0)..).next();
+            inside.take(ANCHORS).chain(after).collect()
+        };
+        found.into_iter().map(|(_, at)| *at).collect()
+    }
+
+    /// Reads the trees and the free blocks again, and says where these are.
+    fn free_again(&mut self) -> io::Result<Vec<u64>> {
+        let bytes = self.unlocked()?;
+        self.all_pools(&bytes)?;
+        let free = self.free()?;
+        for place in &free {
+            self.known.remove(place);
+        }
+        self.read_blocks(free, false)
+    }
+
+    /// What is certain counts for more than what was read in passing: an edge of the latter kind that fits to nothing is none.
+    fn leave_out_what_does_not_fit(&mut self) {
+        for (from, to) in self.edges().missing() {
+            for at in [from, to] {
+                if !self.sure.starts.contains_key(&at) && !self.sure.ends.contains(&at) {
+                    self.joints.insert(at);
+                }
             }
         }
-        let blocks = read
-            .iter()
-            .filter_map(|at| Some((self.blocks.get(at)?.ptr, *at)));
-        order.extend(blocks);
-        Ok(())
+    }
+
+    /// Follows the chain of blocks from one of them towards an end, and looks at all of it once more in one go: if nobody was in
+    /// the allocator then, two blocks that lead to each other are there. What it saw, or nothing where there was no such moment or the
+    /// block is no more.
+    fn follow(&mut self, anchor: u64, forward: bool) -> io::Result<Vec<(u64, RawBlock)>> {
+        let guard = (self.object, self.layout.object_len as usize);
+        let len = self.layout.block.len as usize;
+        for _ in 0..MOMENTS {
+            let mut chain = self.chain(anchor, forward, STEPS);
+            if let [(at, block)] = chain[..]
+                && link(&block, forward) == 0
+                && link(&block, !forward) != 0
+            {
+                // It says to be an edge: whoever is on its other side must say so as well.
+                chain = self.chain(at, !forward, 2);
+                chain.reverse();
+                if chain.len() < 2 {
+                    return Ok(Vec::new());
+                }
+            }
+            if chain.is_empty() {
+                return Ok(chain);
+            }
+            let blocks = chain.iter().map(|(at, _)| (*at, len));
+            let places: Vec<_> = [guard].into_iter().chain(blocks).chain([guard]).collect();
+            // A block may lie where nothing is any more.
+            let Ok(read) = self.fetch.at_once(&places) else {
+                continue;
+            };
+            let [before, blocks @ .., after] = &read[..] else {
+                continue;
+            };
+            let free = !self.layout.mutex || shape::mutex(before) == Some(Mutex::Free);
+            if !free || before != after {
+                continue;
+            }
+            let now = blocks.iter().map(|bytes| self.block_of(bytes));
+            let is_same = now.zip(&chain).all(|(now, (_, seen))| {
+                now.is_some_and(|now| {
+                    (now.ptr, now.size, now.prev, now.next)
+                        == (seen.ptr, seen.size, seen.prev, seen.next)
+                })
+            });
+            if is_same {
+                self.believe(&chain, forward);
+                return Ok(chain);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// A block, and those that follow it and lead back, at most so many.
+    fn chain(&mut self, mut at: u64, forward: bool, most: usize) -> Vec<(u64, RawBlock)> {
+        let mut chain: Vec<(u64, RawBlock)> = Vec::new();
+        while chain.len() < most
+            && let Some(block) = self.read_one(at)
+        {
+            let fits = chain.last().is_none_or(|(last, other)| {
+                let (left, right) = if forward {
+                    (other, &block)
+                } else {
+                    (&block, other)
+                };
+                link(&block, !forward) == *last && left.end() == Some(right.ptr)
+            });
+            if !fits {
+                break;
+            }
+            chain.push((at, block));
+            at = link(&block, forward);
+        }
+        chain
+    }
+
+    /// Takes over a chain that was seen while nobody was in the allocator.
+    fn believe(&mut self, chain: &[(u64, RawBlock)], forward: bool) {
+        for pair in chain.windows(2) {
+            let [(_, one), (_, other)] = pair else {
+                continue;
+            };
+            self.joints.insert(one.ptr.max(other.ptr));
+        }
+        if let Some((_, last)) = chain.last().filter(|(_, last)| link(last, forward) == 0) {
+            if forward {
+                self.sure.ends.insert(last.ptr + last.size);
+            } else {
+                self.sure.starts.insert(last.ptr, (last.pool, last.stream));
+            }
+        }
+        for (at, block) in chain {
+            let active = self.blocks.get(at).is_some_and(|before| {
+                before.active && before.ptr == block.ptr && before.size == block.size
+            });
+            self.known.insert(*at);
+            self.blocks.insert(*at, RawBlock { active, ..*block });
+        }
+    }
+
+    fn read_one(&mut self, at: u64) -> Option<RawBlock> {
+        if !shape::is_pointer(at) {
+            return None;
+        }
+        let bytes = self.fetch.one(at, self.layout.block.len as usize).ok()?;
+        self.block_of(&bytes)
+    }
+
+    fn block_of(&self, bytes: &[u8]) -> Option<RawBlock> {
+        RawBlock::at(&self.layout.block, bytes)
+            .filter(RawBlock::is_placed)
+            .filter(|block| self.pools.contains_key(&block.pool))
     }
 
     /// The object's bytes once nobody is in the allocator, if that is soon. A thread can be taken from its processor in the middle of a
     /// change; then no chain is sound until it is back.
-    fn unlocked(&mut self, object: u64) -> io::Result<Vec<u8>> {
+    fn unlocked(&mut self) -> io::Result<Vec<u8>> {
         for look in 0..SHORT_LOOKS {
-            let bytes = self.fetch.one(object, self.layout.object_len as usize)?;
+            let bytes = self
+                .fetch
+                .one(self.object, self.layout.object_len as usize)?;
             if !self.layout.mutex || shape::mutex(&bytes) == Some(Mutex::Free) {
                 return Ok(bytes);
             }
@@ -349,65 +574,28 @@ impl<M: Memory> Eye<'_, M> {
                 std::thread::sleep(WAIT);
             }
         }
-        self.fetch.one(object, self.layout.object_len as usize)
+        self.fetch.one(self.object, self.layout.object_len as usize)
     }
 
     /// A block that is not handed out but in the table of active blocks waits for a stream. The table was read before
     /// the blocks: those that only have been in it meanwhile are not in it now, or are no longer where they were.
-    fn confirm_pending(&mut self, object: u64) -> io::Result<()> {
+    fn confirm_pending(&mut self) -> io::Result<()> {
         let blocks = self.blocks.iter();
         let waiting = blocks.filter(|(_, block)| block.active && !block.allocated);
         let before: Vec<(u64, u64)> = waiting.map(|(at, block)| (*at, block.ptr)).collect();
         if before.is_empty() {
             return Ok(());
         }
-        let bytes = self.unlocked(object)?;
+        let bytes = self.unlocked()?;
         let active: HashSet<u64> = self.active(&bytes)?.into_iter().collect();
-        self.read_again(before.iter().map(|(address, _)| *address).collect())?;
         for (address, ptr) in before {
-            if let Some(block) = self.blocks.get_mut(&address) {
-                block.active = active.contains(&address) && block.ptr == ptr;
+            let now = self.read_one(address);
+            if let (Some(block), Some(now)) = (self.blocks.get_mut(&address), now) {
+                let active = active.contains(&address) && now.ptr == ptr;
+                *block = RawBlock { active, ..now };
             }
         }
         Ok(())
-    }
-
-    /// Follows one chain from a block on. Says whether it came to its end.
-    fn walk(&mut self, from: u64, forward: bool, now: &mut HashSet<u64>) -> io::Result<bool> {
-        let mut at = from;
-        for _ in 0..STEPS {
-            let Some(block) = self.blocks.get(&at).copied() else {
-                return Ok(false);
-            };
-            let link = if forward { block.next } else { block.prev };
-            if link == 0 {
-                return Ok(self.pools.contains_key(&block.pool));
-            }
-            if now.insert(link) {
-                self.read_again(vec![link])?;
-            }
-            // A block that is no more can lead anywhere.
-            let touches = self.blocks.get(&link).is_some_and(|other| {
-                let (left, right) = if forward {
-                    (&block, other)
-                } else {
-                    (other, &block)
-                };
-                left.ptr + left.size == right.ptr
-            });
-            if !touches {
-                return Ok(false);
-            }
-            at = link;
-        }
-        Ok(false)
-    }
-
-    fn read_again(&mut self, places: Vec<u64>) -> io::Result<Vec<u64>> {
-        for place in &places {
-            self.known.remove(place);
-        }
-        self.read_blocks(places, false)
     }
 
     fn flaw(&mut self, what: &'static str) {
@@ -483,23 +671,14 @@ impl<M: Memory> Eye<'_, M> {
         }
         places.sort_unstable();
         let (blocks, layout) = (&mut self.blocks, &self.layout.block);
-        let (edges, pools) = (&mut self.edges, &self.pools);
         let mut read = 0;
         self.fetch
             .each(&places, layout.len as usize, |address, bytes| {
-                let Some(mut block) = RawBlock::at(layout, bytes).filter(RawBlock::is_placed)
-                else {
-                    return;
-                };
-                read += 1;
-                let before = blocks.get(&address);
-                block.active = active || before.is_some_and(|before| before.active);
-                if pools.contains_key(&block.pool) && (block.prev == 0 || block.next == 0) {
-                    edges.insert(address, block);
-                } else if before.is_some() {
-                    edges.remove(&address);
+                let block = RawBlock::at(layout, bytes).filter(RawBlock::is_placed);
+                if let Some(block) = block {
+                    read += 1;
+                    blocks.insert(address, RawBlock { active, ..block });
                 }
-                blocks.insert(address, block);
             })?;
         if read != places.len() {
             self.flaw("a block is none, or cannot be read");

@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::error::StructureError;
 use crate::image::Image;
 use crate::layout::Layout;
-use crate::look::Look;
+use crate::look::{Look, SegmentChange};
 use crate::memory::Memory;
 use crate::segments::{self, NAMES, SegmentReading, Sums};
-use crate::settle::{Change, settle};
+use crate::settle::{Change, ChangeKind, pool_of, settle};
 use crate::shape::{self, Mutex, word};
 use crate::walk::{State, Walk};
 
@@ -215,6 +215,36 @@ impl Reader {
         let look = Look::take(memory, &self.layout, object, clock)?;
         self.bytes_read += look.bytes_read;
         Ok(look)
+    }
+
+    /// Goes on with a look that did not settle, from its end, which becomes its beginning, up to a later moment: what changed since it
+    /// began is read again. `changes` are those that it was tried with, none up to its end missing.
+    pub fn go_on(
+        &mut self,
+        memory: &impl Memory,
+        look: &mut Look,
+        changes: &[Change],
+        clock: &mut dyn FnMut() -> u64,
+    ) -> Result<(), StructureError> {
+        self.attempts = self.attempts.saturating_add(1);
+        let before = look.bytes_read;
+        let changed = changes.iter().map(|change| change.addr).collect();
+        let segments = changes.iter().filter_map(|change| {
+            let came = match change.kind {
+                ChangeKind::SegmentAlloc => pool_of(look, change).zip(change.stream),
+                ChangeKind::SegmentFree | ChangeKind::SegmentMapped => None,
+                _ => return None,
+            };
+            Some(SegmentChange {
+                addr: change.addr,
+                bytes: change.bytes,
+                came,
+            })
+        });
+        let segments: Vec<SegmentChange> = segments.collect();
+        look.go_on(memory, &self.layout, &changed, &segments, clock)?;
+        self.bytes_read += look.bytes_read - before;
+        Ok(())
     }
 
     /// The state of the device at the look's end. `changes` are all that happened on the device since the look

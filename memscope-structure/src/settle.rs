@@ -44,8 +44,8 @@ pub struct Change {
     pub bytes: Option<u64>,
     /// Of an [`ChangeKind::Alloc`], the rounded bytes, where known.
     pub rounded: Option<u64>,
-    /// Of a segment, the stream's handle.
-    pub stream: u64,
+    /// The stream's handle, where known.
+    pub stream: Option<u64>,
     /// Of a segment, the private pool that it is for ((0, 0): none), where known.
     pub pool: Option<(u64, u64)>,
 }
@@ -54,7 +54,8 @@ pub struct Change {
 struct Space {
     addr: u64,
     end: u64,
-    stream: u64,
+    /// Unless a block of it tells.
+    stream: Option<u64>,
     pool: RawPool,
     /// Without memory, by address: end, and the bytes of the last use.
     unmapped: BTreeMap<u64, (u64, u64)>,
@@ -68,6 +69,8 @@ struct Active {
     /// Where it is known.
     requested: Option<u64>,
     pending: bool,
+    /// Where it is known: that of all blocks of its segment.
+    stream: Option<u64>,
 }
 
 /// The segments at the look's end, proven; or what does not fit. `changes` are those of this device since the look
@@ -126,7 +129,7 @@ pub(crate) fn settle(
 /// Blocks of pools that are known.
 fn in_pools(look: &Look, still: bool) -> Result<Vec<RawBlock>, String> {
     let known = |block: &&RawBlock| look.pools.contains_key(&block.pool);
-    let blocks: Vec<RawBlock> = look.blocks.iter().filter(known).copied().collect();
+    let blocks: Vec<RawBlock> = look.blocks.values().filter(known).copied().collect();
     if still && blocks.len() != look.blocks.len() {
         return Err("a block is in a pool that is not known".to_owned());
     }
@@ -180,6 +183,7 @@ fn active(blocks: &[RawBlock], changed: &Changed) -> Result<Vec<Active>, String>
             size: block.size,
             requested: Some(block.requested),
             pending,
+            stream: Some(block.stream),
         };
         match changed.last.get(&block.ptr) {
             None => active.push(of(!block.allocated)),
@@ -200,6 +204,7 @@ fn active(blocks: &[RawBlock], changed: &Changed) -> Result<Vec<Active>, String>
             size,
             requested: came.bytes,
             pending: *kind == FreeRequested,
+            stream: came.stream,
         });
     }
     active.sort_unstable_by_key(|block| block.addr);
@@ -208,29 +213,37 @@ fn active(blocks: &[RawBlock], changed: &Changed) -> Result<Vec<Active>, String>
 
 /// Where chains of blocks begin and end.
 fn spaces(look: &Look, blocks: &[RawBlock], changes: &[Change]) -> Result<Vec<Space>, String> {
-    let mut starts = look.edges.starts.clone();
+    // The stream that a first block says is that of a moment at which it may have been no more.
+    let starts = look.edges.starts.iter();
+    let mut starts: BTreeMap<u64, (u64, Option<u64>)> = starts
+        .map(|(at, (pool, stream))| (*at, (*pool, Some(*stream))))
+        .collect();
     let mut ends = look.edges.ends.clone();
     for change in changes {
-        let end = change.addr.saturating_add(change.bytes.unwrap_or(0));
-        let first = change.addr.saturating_add(1);
+        let came = change.kind == ChangeKind::SegmentAlloc;
         match change.kind {
             ChangeKind::SegmentAlloc | ChangeKind::SegmentFree => {
+                let first = change.addr.saturating_add(1);
+                let end = match change.bytes {
+                    Some(bytes) => change.addr.saturating_add(bytes),
+                    None => ends.range(first..).next().copied().unwrap_or(first),
+                };
                 // Whatever was seen there: it is one segment now, or none.
-                let within: Vec<u64> = starts
-                    .range(change.addr..end.max(change.addr))
-                    .map(|(at, _)| *at)
-                    .collect();
+                let is_known = came || change.bytes.is_some() || starts.contains_key(&change.addr);
+                if !is_known || end < first {
+                    continue;
+                }
+                let within: Vec<u64> = starts.range(change.addr..end).map(|(at, _)| *at).collect();
                 let seen = within.iter().filter_map(|at| starts.remove(at)).next();
-                let within: Vec<u64> = ends.range(first..=end.max(first)).copied().collect();
-                within.iter().for_each(|at| {
-                    ends.remove(at);
-                });
-                if change.kind == ChangeKind::SegmentAlloc {
-                    let told = pool_of(look, change).map(|pool| (pool, change.stream));
-                    let pool = told
-                        .or(seen)
-                        .ok_or("a segment came for a pool that is not known")?;
-                    starts.insert(change.addr, pool);
+                let within: Vec<u64> = ends.range(first..=end).copied().collect();
+                for at in within {
+                    ends.remove(&at);
+                }
+                if came {
+                    let pool = pool_of(look, change).or(seen.map(|(pool, _)| pool));
+                    let stream = change.stream.or(seen.and_then(|(_, stream)| stream));
+                    let pool = pool.ok_or("a segment came for a pool that is not known")?;
+                    starts.insert(change.addr, (pool, stream));
                     ends.insert(end);
                 }
             }
@@ -269,7 +282,7 @@ fn spaces(look: &Look, blocks: &[RawBlock], changes: &[Change]) -> Result<Vec<Sp
 
 /// The pool that a segment is for which came after its place was looked at. Small blocks have segments of one size only
 /// (`kSmallBuffer` in PyTorch's CUDACachingAllocator).
-fn pool_of(look: &Look, change: &Change) -> Option<u64> {
+pub(crate) fn pool_of(look: &Look, change: &Change) -> Option<u64> {
     let small = change.bytes == Some(2 << 20);
     let private = look.pools.values().any(|pool| pool.id != (0, 0));
     let id = change.pool.or((!private).then_some((0, 0)))?;
@@ -303,6 +316,14 @@ impl Tiles<'_> {
         let mut holes: Vec<(u64, u64)> = Vec::new();
         let began = self.segments.len();
         let mut at = space.addr;
+        let mut inside = self.rest.iter().take_while(|block| block.addr < space.end);
+        let stream = inside.find_map(|block| block.stream);
+        let stream = stream.or(space.stream).ok_or_else(|| {
+            format!(
+                "the stream of the segment at {:#x} is not known",
+                space.addr
+            )
+        })?;
         let over = (space.end, (space.end, 0));
         let unmapped = space.unmapped.iter().map(|(at, to)| (*at, *to));
         for (hole, (end, requested)) in unmapped.chain([over]) {
@@ -315,7 +336,7 @@ impl Tiles<'_> {
                 self.segments.push(SegmentReading {
                     addr: at,
                     size: hole - at,
-                    stream: space.stream,
+                    stream,
                     large: !space.pool.small,
                     pool: space.pool.id,
                     expandable,

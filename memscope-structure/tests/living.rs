@@ -18,6 +18,9 @@ use synthetic::{Kind, NEW, OLD, Row, SLOT, Segment, Shape, Synthetic, expected, 
 const COUNTER: u64 = 2700;
 const CHUNK: u64 = 0x20_0000;
 
+/// Blocks of a segment: all of them fit into the process's memory.
+const MOST_BLOCKS: usize = 60;
+
 /// A process that goes on while it is read.
 struct Living {
     shape: Shape,
@@ -83,7 +86,7 @@ impl Living {
             addr,
             bytes: (of_segment || !self.reports).then_some(bytes),
             rounded: Some(rounded),
-            stream: 0,
+            stream: Some(0),
             pool: None,
         });
     }
@@ -136,7 +139,7 @@ impl Living {
             .iter()
             .filter(|block| block.2 == Kind::Inactive)
             .count();
-        if free == 0 {
+        if free == 0 || segment.blocks.len() > MOST_BLOCKS {
             return;
         }
         let nth = self.roll(free as u64) as usize;
@@ -222,11 +225,23 @@ fn begin(dice: u64, reports: bool, shape: Shape, rarely: u64) -> (Living, Reader
     (living, Reader::new(layout.unwrap()).unwrap())
 }
 
+/// Passes of one look.
+const PASSES: u32 = 5;
+
 fn look(living: &Living, reader: &mut Reader) -> Result<(DeviceReading, Vec<Row>), StructureError> {
     let object = living.memory.borrow().allocator;
-    let look = reader.look(living, object, &mut || living.now())?;
-    let reading = reader.settle(&look, 0, &living.changes.borrow())?;
-    Ok((reading, living.at(look.ended_ns())))
+    let clock = &mut || living.now();
+    let mut look = reader.look(living, object, clock)?;
+    let mut passes = 1;
+    loop {
+        let changes = living.changes.borrow().clone();
+        match reader.settle(&look, 0, &changes) {
+            Err(StructureError::Raced { .. }) if passes < PASSES => {}
+            settled => return Ok((settled?, living.at(look.ended_ns()))),
+        }
+        passes += 1;
+        reader.go_on(living, &mut look, &changes, clock)?;
+    }
 }
 
 /// What is read is the truth, but for what nobody could see: what free room was last used for, and what was asked for
@@ -252,7 +267,7 @@ fn check(found: &[Row], truth: &[Row], reports: bool) -> Result<usize, TestCaseE
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn settled_is_true(
@@ -262,7 +277,7 @@ proptest! {
         rarely in 3u64..60,
     ) {
         let (living, mut reader) = begin(dice, reports, if new { NEW } else { OLD }, rarely);
-        for _ in 0..6 {
+        for _ in 0..3 {
             match look(&living, &mut reader) {
                 Ok((reading, truth)) => {
                     check(&rows(&reading), &truth, reports)?;

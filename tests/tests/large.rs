@@ -25,7 +25,11 @@ fn attached(level: &str) {
     let blocks = asked.as_ref().map_or(BLOCKS, |text| text.parse().unwrap());
     let pause = std::env::var("MEMSCOPE_PAUSE_US").ok();
     let pause = pause.map_or(PAUSE_US, |text| text.parse().unwrap());
-    let daemon = Daemon::start();
+    let daemon = if asked.is_some() {
+        Daemon::with(&["--log", "debug"])
+    } else {
+        Daemon::start()
+    };
     let mut torch = Torch::start(&[]);
     torch.ask(&format!("crowd {blocks}"));
     torch.hammer("python", THREADS);
@@ -50,6 +54,13 @@ fn attached(level: &str) {
         },
     );
     let known = began.elapsed();
+    if asked.is_some() {
+        for line in daemon.log().lines().filter(|l| {
+            l.contains("tracer::reading") || l.starts_with("  ") || l.starts_with("MISSING")
+        }) {
+            eprintln!("{line}");
+        }
+    }
     let at_work = stats["reading"].is_object();
     let done = torch.operations() - before;
     let told = torch.ask("hold");

@@ -26,6 +26,9 @@ const ATTEMPTS: u32 = 400;
 const TIME: Duration = Duration::from_secs(20);
 /// A reading that takes longer than this will not find a process at work standing still.
 const SLOW: Duration = Duration::from_millis(20);
+/// Passes of one look, and how long it is gone on with: less than the ledger keeps events for it.
+const PASSES: u32 = 100;
+const LOOK: Duration = Duration::from_secs(10);
 /// Pause between attempts: the process is to get on.
 const PAUSE: Duration = Duration::from_millis(2);
 /// How often a reading is made again that the ledger did not take.
@@ -392,14 +395,27 @@ impl Job {
         }
         // The next attempt is at rest again: only one that is slow every time is of a large process.
         *slow = false;
-        let look = reader.look(memory, object, &mut clock::boot_ns)?;
-        let changes = if look.is_still() {
-            Vec::new()
-        } else {
-            self.changes(device, object, look.began_ns())?
-        };
-        let reading = reader.settle(&look, device, &changes)?;
-        Ok((look.ended_ns(), reading))
+        let clock = &mut clock::boot_ns;
+        let mut look = reader.look(memory, object, clock)?;
+        let began = Instant::now();
+        let mut passes = 1;
+        loop {
+            let changes = if look.is_still() {
+                Vec::new()
+            } else {
+                self.changes(device, object, look.began_ns())?
+            };
+            match reader.settle(&look, device, &changes) {
+                Err(StructureError::Raced { last, .. })
+                    if passes < PASSES && began.elapsed() < LOOK =>
+                {
+                    tracing::debug!(pid = self.pid, passes, last, "a look is gone on with");
+                }
+                settled => return Ok((look.ended_ns(), settled?)),
+            }
+            passes += 1;
+            reader.go_on(memory, &mut look, &changes, clock)?;
+        }
     }
 
     fn changes(

@@ -214,6 +214,8 @@ pub struct AttachedProcess {
     pub cost: Option<String>,
     /// What was there before the attach, where it could be read by the time of the answer.
     pub baseline: Option<BaselineRead>,
+    /// It is still being read.
+    pub baseline_pending: bool,
 }
 
 /// What a process' allocator held when it was attached, read from the allocator's own structures.

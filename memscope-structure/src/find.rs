@@ -28,7 +28,7 @@ const TRIES: u32 = 400;
 const SAMPLES: [usize; 3] = [256, 4096, 1024];
 /// Pictures, in all tries together.
 const PICTURES: u32 = 4000;
-/// Of a process with so many blocks, so few: each takes its time, and something happens in all of them.
+/// Of a process with so many blocks, so few.
 const LARGE: u64 = 5000;
 const PICTURES_OF_LARGE: u32 = 3;
 /// Most words between the statistics of reserved and of active bytes.
@@ -214,17 +214,15 @@ fn try_device(
             stats: StatsLayout::default(),
         };
         if table.count > LARGE {
+            // A picture takes its time, and something happens in all of them: its first reading will prove it.
+            if let Some(stats) = stats_by_shape(&bytes, pools.large, table.count) {
+                return Ok(Layout { stats, ..layout });
+            }
             *pictures = (*pictures).min(PICTURES_OF_LARGE);
         }
         match prove(memory, device, layout.clone(), pictures) {
             Ok(layout) => return Ok(layout),
             Err(other) => miss = other,
-        }
-        // Where it never stands still, its first reading will prove it.
-        if table.count > LARGE
-            && let Some(stats) = stats_by_shape(&bytes, pools.large, table.count)
-        {
-            return Ok(Layout { stats, ..layout });
         }
     }
     let busy = matches!(shape::mutex(&bytes), Some(Mutex::Held(_)));

@@ -203,6 +203,14 @@ impl Reader {
         Err(StructureError::Raced { attempts, last })
     }
 
+    /// How many active blocks a device's allocator says it has. It may be in the middle of a change.
+    pub fn active_blocks(&self, memory: &impl Memory, object: u64) -> Result<u64, StructureError> {
+        let mut bytes = [0; shape::TABLE];
+        let at = object.wrapping_add(u64::from(self.layout.active));
+        read_bytes(memory, at, &mut bytes, "the table of active blocks")?;
+        Ok(shape::table(&bytes, 0).map_or(0, |table| table.count))
+    }
+
     /// Looks once at a device's allocator, whatever the process does meanwhile. `clock` gives the moments at which
     /// the look begins and ends; with what changed between them, [`Reader::settle`] makes a reading of it.
     pub fn look(

@@ -25,11 +25,7 @@ fn attached(level: &str) {
     let blocks = asked.as_ref().map_or(BLOCKS, |text| text.parse().unwrap());
     let pause = std::env::var("MEMSCOPE_PAUSE_US").ok();
     let pause = pause.map_or(PAUSE_US, |text| text.parse().unwrap());
-    let daemon = if asked.is_some() {
-        Daemon::with(&["--log", "debug"])
-    } else {
-        Daemon::start()
-    };
+    let daemon = Daemon::start();
     let mut torch = Torch::start(&[]);
     torch.ask(&format!("crowd {blocks}"));
     torch.hammer("python", THREADS);
@@ -40,8 +36,15 @@ fn attached(level: &str) {
         (torch.operations() > first + 1000).then_some(())
     });
     let (began, before) = (Instant::now(), torch.operations());
-    daemon.attach(pid, level);
+    let attached = daemon.attach(pid, level);
     let answered = began.elapsed();
+    let notes = attached["coverage"].as_array().unwrap();
+    assert!(
+        attached["baseline"].is_object()
+            || attached["baseline_pending"] == true
+            || notes.iter().any(|note| note["code"] == "baseline_not_read"),
+        "the answer says nothing of what was there before: {attached:#}"
+    );
     let stats = until(
         LONG,
         "what was there before is known, or said not to be",
@@ -54,13 +57,6 @@ fn attached(level: &str) {
         },
     );
     let known = began.elapsed();
-    if asked.is_some() {
-        for line in daemon.log().lines().filter(|l| {
-            l.contains("tracer::reading") || l.starts_with("  ") || l.starts_with("MISSING")
-        }) {
-            eprintln!("{line}");
-        }
-    }
     let at_work = stats["reading"].is_object();
     let done = torch.operations() - before;
     let told = torch.ask("hold");

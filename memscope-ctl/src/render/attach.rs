@@ -32,6 +32,10 @@ pub(crate) fn attached(answer: &v1::AttachResponse) -> String {
         });
         if let Some(read) = &process.baseline {
             text.push_str(&baseline(read));
+        } else if process.baseline_pending {
+            text.push_str(
+                "There before: not known yet, it is still being read; stats shows it when it is known\n",
+            );
         }
         if let Some(cost) = &process.cost {
             text.push_str(&format!("Cost: {}\n", plain(cost)));

@@ -287,6 +287,7 @@ impl Tracer {
             coverage: traced.coverage(),
             cost: traced.cost(),
             baseline: None,
+            baseline_pending: false,
         })
     }
 }

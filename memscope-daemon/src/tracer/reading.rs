@@ -26,6 +26,8 @@ const ATTEMPTS: u32 = 400;
 const TIME: Duration = Duration::from_secs(20);
 /// A reading that takes longer than this will not find a process at work standing still.
 const SLOW: Duration = Duration::from_millis(20);
+/// Blocks of which one certainly takes that long.
+const LARGE: u64 = 50_000;
 /// Passes of one look, and how long it is gone on with: less than the ledger keeps events for it.
 const PASSES: u32 = 100;
 const LOOK: Duration = Duration::from_secs(10);
@@ -57,8 +59,13 @@ pub enum Outcome {
     },
     /// The process holds nothing from which a layout could be learned.
     NothingYet,
-    /// There is none, and why.
-    Failed(String),
+    /// There is none.
+    Failed {
+        /// Why.
+        why: String,
+        /// Where things lie, if that was found: the next attempt begins with it.
+        layout: Option<Layout>,
+    },
 }
 
 impl Tracer {
@@ -145,7 +152,10 @@ impl Tracer {
                 self.note(pid, "reading_failed", "");
             }
             Outcome::NothingYet => {}
-            Outcome::Failed(why) => {
+            Outcome::Failed { why, layout } => {
+                if let (Some(file), Some(layout)) = (&traced.allocator_file, layout) {
+                    self.structures.insert(file.clone(), layout);
+                }
                 tracing::info!(pid, why, "the allocator's structures were not read");
                 let (code, text) = if traced.level == Level::Read {
                     let text =
@@ -262,6 +272,22 @@ enum Known {
     Nothing,
 }
 
+/// How the attempts of one job went.
+struct Pace {
+    /// Those that came to nothing.
+    raced: u32,
+    /// Since when there are attempts.
+    since: Instant,
+    /// One at rest took too long to find the process at rest.
+    slow: bool,
+}
+
+impl Pace {
+    fn is_patient(&self) -> bool {
+        self.raced < ATTEMPTS && self.since.elapsed() < TIME
+    }
+}
+
 struct Job {
     pid: u32,
     process: ProcessHandle,
@@ -274,13 +300,17 @@ struct Job {
 
 impl Job {
     fn run(&self, mut known: Known) -> Outcome {
+        let failed = |why: String, layout| Outcome::Failed { why, layout };
         let memory = match ProcessMemory::open(self.pid) {
             Ok(memory) => memory,
-            Err(source) => {
-                return Outcome::Failed(format!("its memory cannot be opened: {source}"));
-            }
+            Err(source) => return failed(format!("its memory cannot be opened: {source}"), None),
         };
-        let (mut raced, mut refused) = (0, 0);
+        let mut pace = Pace {
+            raced: 0,
+            since: self.began,
+            slow: false,
+        };
+        let mut refused = 0;
         let mut read_before = 0;
         loop {
             let remembered = !matches!(known, Known::Nothing);
@@ -295,8 +325,18 @@ impl Job {
                     .map(Box::new),
             };
             known = Known::Nothing;
+            if !remembered && pace.raced == 0 {
+                // Finding it in a large process takes its own time.
+                pace.since = Instant::now();
+                let took = self.began.elapsed().as_secs_f64();
+                tracing::debug!(
+                    pid = self.pid,
+                    took,
+                    "where the allocator keeps things was looked for"
+                );
+            }
             let outcome = reader.and_then(|mut reader| {
-                let read = self.read_devices(&memory, &mut reader, &mut raced);
+                let read = self.read_devices(&memory, &mut reader, &mut pace);
                 read.map_err(|error| {
                     // It may only have come at a bad moment.
                     if !matches!(error, StructureError::Contradicted { .. }) {
@@ -312,7 +352,7 @@ impl Job {
                         at_ns: found.cost.at_ns,
                         duration_ns: self.began.elapsed().as_nanos() as u64,
                         bytes_read: reader.bytes_read() - read_before,
-                        raced,
+                        raced: pace.raced,
                     };
                     self.append(DaemonRecord::ReadingCost(found.cost));
                     return Outcome::Taken { reader, found };
@@ -321,10 +361,9 @@ impl Job {
                     refused += 1;
                     known = Known::Reader(reader);
                 }
-                Ok(_) => {
-                    return Outcome::Failed(
-                        "the readings did not fit to the events around them".to_owned(),
-                    );
+                Ok((reader, _)) => {
+                    let why = "the readings did not fit to the events around them";
+                    return failed(why.to_owned(), Some(reader.layout().clone()));
                 }
                 Err(StructureError::NothingYet { .. }) => return Outcome::NothingYet,
                 // A layout that was remembered is not this file's after all.
@@ -332,10 +371,16 @@ impl Job {
                 // A layout cannot be found while the process changes what it is looked for in.
                 Err(
                     StructureError::LayoutNotFound { .. } | StructureError::Contradicted { .. },
-                ) if raced < ATTEMPTS && self.began.elapsed() < TIME => {
-                    raced += 1;
+                ) if pace.is_patient() => {
+                    pace.raced += 1;
                 }
-                Err(error) => return Outcome::Failed(crate::error_chain(&error)),
+                Err(error) => {
+                    let layout = match known {
+                        Known::Layout(layout) => Some(layout),
+                        _ => None,
+                    };
+                    return failed(crate::error_chain(&error), layout);
+                }
             }
             std::thread::sleep(PAUSE);
         }
@@ -346,25 +391,22 @@ impl Job {
         &self,
         memory: &ProcessMemory,
         reader: &mut Reader,
-        raced: &mut u32,
+        pace: &mut Pace,
     ) -> Result<BaselineRead, StructureError> {
         let mut found = BaselineRead::default();
-        let mut slow = false;
         let objects = reader.devices(memory, self.pointer)?;
         for (device, object) in (0i32..).zip(objects) {
             loop {
-                match self.read_device(memory, reader, object, device, &mut slow) {
+                match self.read_device(memory, reader, object, device, &mut pace.slow) {
                     Ok((at_ns, reading)) => {
                         found.cost.at_ns = at_ns;
                         add(&mut found, &reading);
                         self.hold(at_ns, reading);
                         break;
                     }
-                    Err(StructureError::Raced { last, .. })
-                        if *raced < ATTEMPTS && self.began.elapsed() < TIME =>
-                    {
+                    Err(StructureError::Raced { last, .. }) if pace.is_patient() => {
                         tracing::debug!(pid = self.pid, last, "a reading came to nothing");
-                        *raced += 1;
+                        pace.raced += 1;
                     }
                     Err(error) => return Err(error),
                 }
@@ -384,17 +426,16 @@ impl Job {
         device: i32,
         slow: &mut bool,
     ) -> Result<(u64, DeviceReading), StructureError> {
+        *slow |= reader.active_blocks(memory, object)? > LARGE;
         if !(*slow && self.told) {
             let began = Instant::now();
             // Events from here on may or may not be in the reading: the ledger applies them to it, and knows
             // those that are in it already.
             let at_ns = clock::boot_ns();
             let read = reader.read_device(memory, object, device, 1);
-            *slow = began.elapsed() > SLOW;
+            *slow |= began.elapsed() > SLOW;
             return Ok((at_ns, read?));
         }
-        // The next attempt is at rest again: only one that is slow every time is of a large process.
-        *slow = false;
         let clock = &mut clock::boot_ns;
         let mut look = reader.look(memory, object, clock)?;
         let began = Instant::now();

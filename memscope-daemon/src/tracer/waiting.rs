@@ -81,6 +81,7 @@ impl Tracer {
             for process in &mut waiting.outcome.processes {
                 if let Some(traced) = self.traced.get(&process.pid) {
                     process.baseline = traced.baseline;
+                    process.baseline_pending = traced.reading && traced.baseline.is_none();
                     process.coverage = traced.coverage();
                     process.cost = traced.cost();
                 }

@@ -30,6 +30,7 @@ pub(crate) fn attached(outcome: AttachOutcome) -> v1::AttachResponse {
                     reserved_bytes: read.reserved_bytes,
                     cost: Some(super::reading_cost(read.cost)),
                 }),
+                baseline_pending: process.baseline_pending,
             })
             .collect(),
         rule: outcome.rule,

@@ -132,6 +132,7 @@ impl Daemon for FakeDaemon {
                 coverage: traced.stats.coverage.clone(),
                 cost: Some("Two traps for each block.".into()),
                 baseline: None,
+                baseline_pending: true,
             }],
             rule,
             refused: Vec::new(),

@@ -216,7 +216,7 @@ fn attach_and_detach_say_what_they_did() {
             .out,
         &[
             "Attached python (pid 4242): level blocks, 61 sites, ways in: record_trace",
-            "There before: not known yet, it is still being read",
+            "There before: not known yet, it is still being read; stats shows it when it is known",
             "Cost: Two traps for each block.",
             "What these numbers do not show",
         ],

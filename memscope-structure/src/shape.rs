@@ -2,7 +2,7 @@
 //! All take bytes and say what they see; none reads memory.
 
 /// Most entries that any one tree or table is believed to have.
-pub(crate) const MOST: u64 = 1 << 22;
+pub(crate) const MOST: u64 = 1 << 26;
 /// A tree header with the comparator's word before it: the distance from one `std::set` to the next.
 pub(crate) const SET: usize = 48;
 /// A node of a tree: color, parent, left, right, value.
@@ -165,4 +165,30 @@ pub(crate) fn mutex(bytes: &[u8]) -> Option<Mutex> {
     }
     // Between the lock's fields a thread can be anywhere; any of them set means held.
     Some(Mutex::Held(owner))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table as the flat hash table's header says it: half full.
+    fn header(slots: u64) -> [u8; TABLE] {
+        let mut bytes = [0; TABLE];
+        bytes[..8].copy_from_slice(&0x5555_0000_1000u64.to_le_bytes());
+        bytes[8..16].copy_from_slice(&(slots - 1).to_le_bytes());
+        bytes[16] = (64 - slots.trailing_zeros()) as u8;
+        bytes[17] = 24;
+        bytes[20..24].copy_from_slice(&0.5f32.to_le_bytes());
+        bytes[24..].copy_from_slice(&(slots / 4).to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn tables_of_many_millions_are_tables() {
+        for slots in [1 << 10, 1 << 22, 1 << 23, 1 << 26] {
+            let found = table(&header(slots), 0).map(|table| table.count);
+            assert_eq!(found, Some(slots / 4), "{slots} slots");
+        }
+        assert!(table(&header(1 << 40), 0).is_none());
+    }
 }

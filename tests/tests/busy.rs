@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memscope_tests::{
@@ -70,7 +71,11 @@ fn wait_for_a_random_moment(torch: &mut Torch, seed: &mut u64) {
     });
 }
 
+/// Two such processes at once would leave no moment to either.
+static ALONE: Mutex<()> = Mutex::new(());
+
 fn attached_while_busy(kind: &str) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let asked = std::env::var("MEMSCOPE_ROUNDS").ok();
     let rounds = asked.as_ref().map_or(ROUNDS, |text| text.parse().unwrap());
     let daemon = Daemon::start();

@@ -26,11 +26,15 @@ const ATTEMPTS: u32 = 400;
 const TIME: Duration = Duration::from_secs(20);
 /// A reading that takes longer than this will not find a process at work standing still.
 const SLOW: Duration = Duration::from_millis(20);
-/// Blocks of which one certainly takes that long.
+/// Blocks of which one certainly takes that long; and of which it takes so little that the next moment of rest comes sooner than a look
+/// ends that is gone on with, which also takes time from the process and from the daemon.
 const LARGE: u64 = 50_000;
+const SMALL: u64 = 2_000;
 /// Passes of one look, and how long it is gone on with: less than the ledger keeps events for it.
 const PASSES: u32 = 100;
 const LOOK: Duration = Duration::from_secs(10);
+/// Parts of a reading that wait for the keeper at a time.
+const PARTS: usize = 128;
 /// Pause between attempts: the process is to get on.
 const PAUSE: Duration = Duration::from_millis(2);
 /// How often a reading is made again that the ledger did not take.
@@ -426,16 +430,18 @@ impl Job {
         device: i32,
         slow: &mut bool,
     ) -> Result<(u64, DeviceReading), StructureError> {
-        *slow |= reader.active_blocks(memory, object)? > LARGE;
-        if !(*slow && self.told) {
+        let blocks = reader.active_blocks(memory, object)?;
+        if !(self.told && (blocks > LARGE || *slow)) {
             let began = Instant::now();
             // Events from here on may or may not be in the reading: the ledger applies them to it, and knows
             // those that are in it already.
             let at_ns = clock::boot_ns();
             let read = reader.read_device(memory, object, device, 1);
-            *slow |= began.elapsed() > SLOW;
+            *slow = began.elapsed() > SLOW;
             return Ok((at_ns, read?));
         }
+        // The next attempt is at rest again: it may have been slow because the machine was.
+        *slow = false;
         let clock = &mut clock::boot_ns;
         let mut look = reader.look(memory, object, clock)?;
         let began = Instant::now();
@@ -448,7 +454,7 @@ impl Job {
             };
             match reader.settle(&look, device, &changes) {
                 Err(StructureError::Raced { last, .. })
-                    if passes < PASSES && began.elapsed() < LOOK =>
+                    if blocks > SMALL && passes < PASSES && began.elapsed() < LOOK =>
                 {
                     tracing::debug!(pid = self.pid, passes, last, "a look is gone on with");
                 }
@@ -490,7 +496,11 @@ impl Job {
             segments,
             ..HeldPart::default()
         });
-        for part in parts {
+        for (count, part) in parts.into_iter().enumerate() {
+            // Of millions of blocks there are thousands of parts: the keeper is to answer others in between.
+            if count % PARTS == PARTS - 1 {
+                let _ = self.keeper.ask_blocking(|_, _| ());
+            }
             self.append(DaemonRecord::Held(part));
         }
     }

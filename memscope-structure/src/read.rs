@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::edges::SegmentChange;
 use crate::error::StructureError;
 use crate::image::Image;
 use crate::layout::Layout;
-use crate::look::{Look, SegmentChange};
+use crate::look::Look;
 use crate::memory::Memory;
 use crate::segments::{self, NAMES, SegmentReading, Sums};
 use crate::settle::{Change, ChangeKind, pool_of, settle};

@@ -7,10 +7,10 @@ use crate::blocks;
 use crate::error::StructureError;
 use crate::layout::{Layout, StatsLayout};
 use crate::memory::Memory;
+use crate::pools::pool_at;
 use crate::read::{Reader, Taken, elements, read_bytes, read_word};
 use crate::segments::{self, Sums};
 use crate::shape::{self, MUTEX, Mutex, STAT_ARRAY, TABLE, Tree, byte, word};
-use crate::walk;
 
 /// How much of the object behind the exported pointer is looked at.
 const ALLOCATOR: usize = 1 << 16;
@@ -137,7 +137,7 @@ impl From<Miss> for StructureError {
 fn fits(memory: &impl Memory, layout: &Layout, device: u64) -> bool {
     (0..TRIES).any(|_| {
         let bytes = as_much(memory, device, layout.object_len as usize);
-        let pool = |at: u32| walk::pool_at(layout, &bytes, device, at as usize).is_some();
+        let pool = |at: u32| pool_at(layout, &bytes, device, at as usize).is_some();
         let stat = |at: u32| shape::stat_array(&bytes, at as usize).is_some();
         pool(layout.large) && pool(layout.small) && layout.stats.all().into_iter().all(stat)
     })

@@ -29,6 +29,7 @@ mod image;
 mod layout;
 mod look;
 mod memory;
+mod pools;
 mod read;
 mod segments;
 mod settle;

@@ -17,8 +17,9 @@ use crate::error::StructureError;
 use crate::fetch::Fetch;
 use crate::layout::Layout;
 use crate::memory::Memory;
+use crate::pools::{self, RawPool};
 use crate::shape::{self, Mutex, NODE, Tree, word};
-use crate::walk::{ACTIVE_ENTRY, MOST_PRIVATE, PRIVATE, PRIVATE_ENTRY, RawBlock, RawPool, pool_at};
+use crate::walk::{ACTIVE_ENTRY, RawBlock};
 
 /// Looks for a moment at which nobody is in the allocator: some tenths of a second.
 const LOOKS: u32 = 100_000;
@@ -226,7 +227,7 @@ pub(crate) struct Eye<'a, M> {
 
 impl<M: Memory> Eye<'_, M> {
     fn all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.all_pools(bytes)?;
+        self.all_pools(bytes);
         let trees = self.trees.iter().map(|tree| tree.count).sum::<u64>();
         self.most = self.most.saturating_add(trees);
         let mut active = self.active(bytes)?;
@@ -255,20 +256,16 @@ impl<M: Memory> Eye<'_, M> {
         Ok(())
     }
 
-    pub(crate) fn all_pools(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.trees.clear();
-        self.pools.clear();
-        for (at, small) in [(self.layout.large, false), (self.layout.small, true)] {
-            match pool_at(self.layout, bytes, self.object, at as usize) {
-                Some((flag, 0, trees)) if flag == small => {
-                    let address = self.object.wrapping_add(u64::from(at));
-                    self.pools.insert(address, RawPool { small, id: (0, 0) });
-                    self.trees.extend(trees);
-                }
-                _ => self.flaw("the allocator's own pools do not look like pools"),
-            }
+    pub(crate) fn all_pools(&mut self, bytes: &[u8]) {
+        let (layout, fetch) = (self.layout, &mut self.fetch);
+        let found = pools::find(layout, self.object, bytes, |at, len| {
+            fetch.one(at, len).ok()
+        });
+        self.pools = found.by_address;
+        self.trees = found.trees.into_iter().map(|(_, tree)| tree).collect();
+        if let Some(flaw) = found.flaw {
+            self.flaw(flaw);
         }
-        self.private_pools(bytes)
     }
 
     fn links(&self, of: &[u64]) -> Vec<u64> {
@@ -418,62 +415,5 @@ impl<M: Memory> Eye<'_, M> {
             self.flaw("a block is none, or cannot be read");
         }
         Ok(places)
-    }
-
-    /// The private pools, whichever of the object's tables lists them: its entries lead to objects
-    /// with two pools that point back to their owner.
-    fn private_pools(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let from = self.layout.small as usize + self.layout.pool_len();
-        for at in (from..bytes.len().saturating_sub(shape::TABLE)).step_by(8) {
-            if at == self.layout.active as usize {
-                continue;
-            }
-            let Some(table) = shape::table(bytes, at) else {
-                continue;
-            };
-            if table.count == 0 || table.slots > MOST_PRIVATE {
-                continue;
-            }
-            let len = table.slots as usize * PRIVATE_ENTRY;
-            let Ok(entries) = self.fetch.one(table.entries, len) else {
-                continue;
-            };
-            let entries = entries.chunks_exact(PRIVATE_ENTRY);
-            let used: Vec<&[u8]> = entries.filter(|entry| shape::in_use(entry)).collect();
-            if used.len() as u64 != table.count {
-                continue;
-            }
-            for entry in used {
-                let (id, owner) = ((word(entry, 8), word(entry, 16)), word(entry, 24));
-                if shape::is_pointer(owner) {
-                    self.private_pool(id, owner);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn private_pool(&mut self, id: (u64, u64), owner: u64) {
-        let Ok(bytes) = self.fetch.one(owner, PRIVATE) else {
-            return;
-        };
-        let pools = (0..PRIVATE).step_by(8).filter_map(|at| {
-            let (small, of, trees) = pool_at(self.layout, &bytes, owner, at)?;
-            (of == owner).then_some((owner + at as u64, small, trees))
-        });
-        let found: Vec<_> = pools.collect();
-        // A large and a small one, or it is no private pool.
-        if let [(first, false, _), (second, true, _)] = &found[..]
-            && first != second
-        {
-            for (address, small, trees) in found {
-                // Pools that wait for their end are listed twice.
-                match self.pools.insert(address, RawPool { small, id }) {
-                    None => self.trees.extend(trees),
-                    Some(before) if before.id != id => self.flaw("a private pool has two ids"),
-                    Some(_) => {}
-                }
-            }
-        }
     }
 }

@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::layout::Layout;
 use crate::look::Look;
+use crate::pools::RawPool;
 use crate::segments::{BlockReading, BlockState, NAMES, SegmentReading, Sums};
 use crate::shape;
-use crate::walk::{RawBlock, RawPool};
+use crate::walk::RawBlock;
 
 /// Kinds of things that happen to an allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,17 +6,11 @@ use std::collections::{HashMap, HashSet};
 
 use crate::image::{Image, Place};
 use crate::layout::{BlockLayout, Layout};
+use crate::pools::{self, RawPool};
 use crate::shape::{self, NODE, Tree, byte, word};
 
-/// How much is read of what may be a private pool; its two pools of blocks lie within.
-pub(crate) const PRIVATE: usize = 640;
-/// An entry of the table of private pools: distance, two words of id, pointer.
-pub(crate) const PRIVATE_ENTRY: usize = 32;
 /// An entry of the table of active blocks: distance, pointer.
 pub(crate) const ACTIVE_ENTRY: usize = 16;
-/// Private pools are few; a table with more slots is something else.
-pub(crate) const MOST_PRIVATE: u64 = 1 << 14;
-
 /// A block as it stands in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawBlock {
@@ -67,14 +61,6 @@ impl RawBlock {
     }
 }
 
-/// A pool of blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RawPool {
-    pub small: bool,
-    /// (0, 0): not private.
-    pub id: (u64, u64),
-}
-
 /// Everything that one picture shows.
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -121,24 +107,16 @@ impl<'a> Walk<'a> {
     }
 
     fn all(&mut self) {
-        let mut trees = Vec::new();
-        let own = [(self.layout.large, false), (self.layout.small, true)];
-        for (at, small) in own {
-            let found = pool_at(self.layout, self.bytes, self.object, at as usize);
-            match found {
-                Some((flag, owner, its)) if flag == small && owner == 0 => {
-                    let address = self.object.wrapping_add(u64::from(at));
-                    self.state
-                        .pools
-                        .insert(address, RawPool { small, id: (0, 0) });
-                    trees.extend(its.into_iter().map(|tree| (address, tree)));
-                }
-                _ => self.flaw("the allocator's own pools do not look like pools"),
-            }
+        let (layout, object, bytes) = (self.layout, self.object, self.bytes);
+        let pools = pools::find(layout, object, bytes, |at, len| {
+            self.get(at, len).map(<[u8]>::to_vec)
+        });
+        self.state.pools = pools.by_address;
+        if let Some(flaw) = pools.flaw {
+            self.flaw(flaw);
         }
-        self.private_pools(&mut trees);
         self.active();
-        for (pool, tree) in trees {
+        for (pool, tree) in pools.trees {
             self.tree(pool, &tree);
         }
     }
@@ -185,68 +163,6 @@ impl<'a> Walk<'a> {
         }
         if seen != table.count {
             self.flaw("the table of active blocks has another number of entries than it says");
-        }
-    }
-
-    /// The private pools, whichever of the object's tables lists them: its entries lead to objects
-    /// with two pools that point back to their owner.
-    fn private_pools(&mut self, trees: &mut Vec<(u64, Tree)>) {
-        let from = self.layout.small as usize + self.layout.pool_len();
-        for at in (from..self.bytes.len().saturating_sub(shape::TABLE)).step_by(8) {
-            if at == self.layout.active as usize {
-                continue;
-            }
-            let Some(table) = shape::table(self.bytes, at) else {
-                continue;
-            };
-            if table.count == 0 || table.slots > MOST_PRIVATE {
-                continue;
-            }
-            let len = table.slots as usize * PRIVATE_ENTRY;
-            let Some(entries) = self.get(table.entries, len) else {
-                continue;
-            };
-            let used: Vec<&[u8]> = entries
-                .chunks_exact(PRIVATE_ENTRY)
-                .filter(|entry| shape::in_use(entry))
-                .collect();
-            if used.len() as u64 != table.count {
-                continue;
-            }
-            for entry in used {
-                let (id, owner) = ((word(entry, 8), word(entry, 16)), word(entry, 24));
-                if shape::is_pointer(owner) {
-                    self.private_pool(id, owner, trees);
-                }
-            }
-        }
-    }
-
-    fn private_pool(&mut self, id: (u64, u64), owner: u64, trees: &mut Vec<(u64, Tree)>) {
-        let Some(bytes) = self.get(owner, PRIVATE) else {
-            return;
-        };
-        let mut found = Vec::new();
-        for at in (0..PRIVATE).step_by(8) {
-            if let Some((small, of, its)) = pool_at(self.layout, bytes, owner, at)
-                && of == owner
-            {
-                found.push((owner + at as u64, small, its));
-            }
-        }
-        // A large and a small one, or it is no private pool.
-        if let [(first, false, _), (second, true, _)] = &found[..]
-            && first != second
-        {
-            for (address, small, its) in found {
-                // Pools that wait for their end are listed twice.
-                let before = self.state.pools.insert(address, RawPool { small, id });
-                if before.is_none() {
-                    trees.extend(its.into_iter().map(|tree| (address, tree)));
-                } else if before.is_some_and(|before| before.id != id) {
-                    self.flaw("a private pool has two ids");
-                }
-            }
         }
     }
 
@@ -324,20 +240,4 @@ impl<'a> Walk<'a> {
             self.flaw("a block is both active and free, or active twice");
         }
     }
-}
-
-/// The flag "small", the owner and the trees of the pool at `at`, if one lies there.
-pub(crate) fn pool_at(
-    layout: &Layout,
-    bytes: &[u8],
-    base: u64,
-    at: usize,
-) -> Option<(bool, u64, Vec<Tree>)> {
-    bytes.get(at..at.checked_add(layout.pool_len())?)?;
-    let trees: Vec<Tree> = (0..layout.sets as usize)
-        .map_while(|i| shape::tree(bytes, base, at + i * shape::SET + 8))
-        .collect();
-    let small = byte(bytes, at + layout.is_small());
-    let fits = trees.len() == layout.sets as usize && small <= 1;
-    fits.then(|| (small == 1, word(bytes, at + layout.owner()), trees))
 }

@@ -254,8 +254,7 @@ impl Ledger {
     }
 
     /// What happened to the pool of a process's device, whose allocator's object is at `allocator`, after `since_ns`, in the
-    /// order in which it was told. `None` if it is not known without a hole: records were lost, or it is too
-    /// long ago.
+    /// order in which it was told. `None` where something may be missing: records were lost, or so old ones are no longer kept.
     pub fn pool_changes(
         &self,
         p: ProcessHandle,

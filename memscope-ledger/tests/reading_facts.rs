@@ -9,6 +9,22 @@ use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 
+/// The program took a snapshot: an entry of the trace that tells of no memory.
+fn snapshot_taken(allocator: u64, pool: Option<(u64, u64)>) -> Body {
+    Body::Trace(PoolTrace {
+        action: TraceAction::Snapshot,
+        allocator,
+        device: Some(0),
+        addr: 0,
+        size: 0,
+        stream: 0,
+        block_size: None,
+        total_allocated: None,
+        total_reserved: None,
+        pool,
+    })
+}
+
 /// PyTorch's trace does not name the device of a `snapshot` entry: on a device where nothing else ever
 /// happened only a reading knows whose it is.
 #[test]
@@ -18,18 +34,7 @@ fn a_reading_tells_whose_an_allocator_is() {
     let mut ledger = attached(Level::Trace, false, sim.time);
     sim.feed(&mut ledger);
     let asked = |time_ns, device: u64| {
-        let body = Body::Trace(PoolTrace {
-            action: TraceAction::Snapshot,
-            allocator: 0x7000 + device,
-            device: Some(0),
-            addr: 0,
-            size: 0,
-            stream: 0,
-            block_size: None,
-            total_allocated: None,
-            total_reserved: None,
-            pool: Some((0, 0)),
-        });
+        let body = snapshot_taken(0x7000 + device, Some((0, 0)));
         event(P, time_ns, body)
     };
     ledger.apply(&asked(sim.time + 1, 1));
@@ -185,18 +190,7 @@ fn a_snapshot_entry_is_no_evidence_of_what_is_held() {
     let mut sim = Sim::new(Mode::Calibrated);
     let mut ledger = attached(Level::Trace, false, sim.time);
     sim.time += MS;
-    let body = Body::Trace(PoolTrace {
-        action: TraceAction::Snapshot,
-        allocator: 0x7000,
-        device: Some(0),
-        addr: 0,
-        size: 0,
-        stream: 0,
-        block_size: None,
-        total_allocated: None,
-        total_reserved: None,
-        pool: None,
-    });
+    let body = snapshot_taken(0x7000, None);
     ledger.apply(&event(P, sim.time, body));
     for code in ["attached_late", "totals_unknown"] {
         assert!(note(&ledger, code).is_some(), "{code}");

@@ -63,8 +63,8 @@ impl Edges {
         }
     }
 
-    /// Stretches of addresses, from a beginning or an end to the next one, in which an edge was not seen; or one of the two
-    /// is none.
+    /// Stretches of addresses, from a beginning or an end to the next one, in which an edge was not seen, or where
+    /// one of the two was told by a block that is no more.
     pub(crate) fn missing(&self) -> Vec<(u64, u64)> {
         let mut all: Vec<(u64, bool)> = self.starts.keys().map(|at| (*at, true)).collect();
         all.extend(self.ends.iter().map(|at| (*at, false)));
@@ -105,7 +105,11 @@ impl<M: Memory> Eye<'_, M> {
     /// Where the first or the last block of a segment was not seen, because it made room for another just then, or was seen in
     /// the middle of a change, looks there again: from blocks near it outwards.
     pub(crate) fn find_edges(&mut self) -> io::Result<()> {
-        let mut order: BTreeSet<(u64, u64)> = BTreeSet::new();
+        if self.edges().missing().is_empty() {
+            return Ok(());
+        }
+        let blocks = self.blocks.iter();
+        let mut order: BTreeSet<(u64, u64)> = blocks.map(|(at, block)| (block.ptr, *at)).collect();
         for turn in 0..TURNS {
             let missing = self.edges().missing();
             if missing.is_empty() {
@@ -116,10 +120,6 @@ impl<M: Memory> Eye<'_, M> {
                 // What was read before is no more where blocks live for microseconds.
                 _ => self.free_again()?,
             };
-            if turn == 0 {
-                let blocks = self.blocks.iter();
-                order = blocks.map(|(at, block)| (block.ptr, *at)).collect();
-            }
             let blocks = |places: &[u64]| -> BTreeSet<(u64, u64)> {
                 let found = places
                     .iter()

@@ -26,7 +26,7 @@ impl<'m, M: Memory> Fetch<'m, M> {
         Fetch { memory, bytes: 0 }
     }
 
-    /// One place.
+    /// Reads `len` bytes at one address.
     pub fn one(&mut self, address: u64, len: usize) -> io::Result<Vec<u8>> {
         self.count(len as u64)?;
         let mut bytes = vec![0; len];

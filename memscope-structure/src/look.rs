@@ -45,12 +45,12 @@ pub struct Look {
     pub(crate) object: u64,
     pub(crate) began: Still,
     pub(crate) ended: Still,
-    /// By address.
+    /// All blocks that were read, by the address of the block's object.
     pub(crate) blocks: HashMap<u64, RawBlock>,
     pub(crate) edges: Edges,
     /// Of them, those that are certain: they are true for as long as their segments are there.
-    sure: Edges,
-    /// By address.
+    pub(crate) sure: Edges,
+    /// All pools, by the address of the pool's object.
     pub(crate) pools: HashMap<u64, RawPool>,
     /// What was seen and fits into no allocator that stands still.
     pub(crate) flaw: Option<&'static str>,
@@ -203,7 +203,7 @@ pub(crate) fn still<M: Memory>(
     })
 }
 
-/// One pass.
+/// What one pass over the allocator has read so far, and what it reads with.
 pub(crate) struct Eye<'a, M> {
     pub(crate) layout: &'a Layout,
     pub(crate) object: u64,

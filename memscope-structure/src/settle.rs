@@ -6,7 +6,7 @@
 //! what this gives must tile the segments and add up, in number and bytes, for small and for large
 //! pools, to the allocator's own statistics at the look's end. What cannot be put together is looked at again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::layout::Layout;
 use crate::look::Look;
@@ -105,6 +105,8 @@ pub(crate) fn settle(
             .collect(),
         changed: &changed,
         still,
+        certain: &look.sure.starts,
+        streams: active.iter().filter_map(|block| block.stream).collect(),
     };
     for space in &spaces {
         state.space(space)?;
@@ -302,6 +304,10 @@ struct Tiles<'a> {
     free: HashMap<u64, (u64, u64)>,
     changed: &'a Changed,
     still: bool,
+    /// Beginnings of segments that were seen for certain.
+    certain: &'a BTreeMap<u64, (u64, u64)>,
+    /// Those of blocks that are there.
+    streams: HashSet<u64>,
 }
 
 impl Tiles<'_> {
@@ -319,7 +325,11 @@ impl Tiles<'_> {
         let mut at = space.addr;
         let mut inside = self.rest.iter().take_while(|block| block.addr < space.end);
         let stream = inside.find_map(|block| block.stream);
-        let stream = stream.or(space.stream).ok_or_else(|| {
+        // A block that is no more says anything: the C library's free lists begin in it.
+        let said = space.stream.filter(|said| {
+            self.still || self.certain.contains_key(&space.addr) || self.streams.contains(said)
+        });
+        let stream = stream.or(said).ok_or_else(|| {
             format!(
                 "the stream of the segment at {:#x} is not known",
                 space.addr

@@ -65,7 +65,7 @@ pub enum Outcome {
     NothingYet,
     /// There is none.
     Failed {
-        /// Why.
+        /// The reason, with its causes, as coverage notes tell it.
         why: String,
         /// Where things lie, if that was found: the next attempt begins with it.
         layout: Option<Layout>,

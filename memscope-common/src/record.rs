@@ -32,6 +32,9 @@ pub const KIND_MARK: u16 = 11;
 pub const KIND_LAUNCHES_SO_FAR: u16 = 12;
 /// torch_npu's workspace allocator took or gave back memory: [`ReportRecord`].
 pub const KIND_WORKSPACE: u16 = 13;
+/// Records of processes that a journal no longer keeps stood here: only a [`RecordHeader`], whose `sequence` says how many. Written by the
+/// journal, never sent by a probe.
+pub const KIND_LEFT_OUT: u16 = 0xff;
 /// Kinds from here on are written by the daemon only: a header and UTF-8 JSON, padded with NUL.
 pub const KIND_DAEMON_FIRST: u16 = 0x100;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use memscope_decode::{Decoder, Outcome};
 use memscope_dump::rows::Rows;
 use memscope_dump::{DumpError, Format, Row, Settings, Tree};
-use memscope_journal::{Piece, Recording, RecordingError};
+use memscope_journal::{Absent, Piece, Recording, RecordingError, SegmentPlace};
 use memscope_ledger::event::{Body, Event, EventId, ProcessHandle, StackRef};
 use memscope_ledger::report::ProcessSummary;
 use memscope_ledger::{Ledger, LedgerConfig};
@@ -23,8 +23,8 @@ pub struct Made {
     pub rows: u64,
     /// Events for which msMemScope's files have no row.
     pub events_left_out: u64,
-    /// Where the older part of the recording is gone: the moment from which rows are there, nanoseconds since 1970. Blocks
-    /// that came before it have no row of their coming.
+    /// Where the older part of the recording is gone: the moment from which the rows of all processes are there, nanoseconds since 1970. Blocks
+    /// that came before it may have no row of their coming.
     pub known_from_unix_ns: Option<u64>,
 }
 
@@ -68,7 +68,12 @@ pub fn dump(
     };
     let mut named = Ledger::new(config);
     let known_from_unix_ns = each(recording, |heard| match heard {
-        Heard::State(state) => named = state,
+        Heard::State(mut state, None) => std::mem::swap(&mut named, &mut state),
+        Heard::State(mut state, Some(back)) => {
+            for process in back {
+                named.take_over(process, &mut state);
+            }
+        }
         Heard::Event(event) => named.apply(event),
     })?;
     let text = |process: ProcessHandle, stack: StackRef| {
@@ -118,8 +123,11 @@ pub fn dump(
     };
     let mut rows = Rows::new();
     each(recording, |heard| match heard {
-        Heard::State(state) => {
-            for process in state.processes() {
+        Heard::State(state, back) => {
+            let processes = state.processes().into_iter();
+            let is_new =
+                |one: &ProcessSummary| back.as_ref().is_none_or(|back| back.contains(&one.handle));
+            for process in processes.filter(is_new) {
                 rows.apply(&attached(&process), &text, &mut write);
             }
         }
@@ -142,8 +150,8 @@ pub fn dump(
 
 /// What a recording tells.
 enum Heard<'a> {
-    /// The state that its first segment begins with, where the segments before it are gone.
-    State(Ledger),
+    /// The state that a segment begins with: of all processes where the segments before it are gone, or of those that were left out of them.
+    State(Ledger, Option<Vec<ProcessHandle>>),
     /// What came then.
     Event(&'a Event),
 }
@@ -172,7 +180,7 @@ fn of_the_machine(epoch: u64) -> Event {
     }
 }
 
-/// Every event of a recording, in order. Gives the moment that it begins at, nanoseconds since 1970, where what was before it is gone.
+/// Every event of a recording, in order. Gives the moment from which they are all there, nanoseconds since 1970, where what was before it is gone.
 fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Option<u64>, RecordingError> {
     let recording = Recording::open(path)?;
     let header = recording.header();
@@ -187,14 +195,24 @@ fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Option<u64>, Rec
         ..of_the_machine(header.epoch)
     }));
     let mut began = false;
+    let mut absent = Absent::default();
     while let Some(piece) = records.next_piece()? {
         match piece {
-            Piece::Segment(Some(checkpoint)) if !began => {
-                let restored = recording.restore(&checkpoint)?;
-                decoder = restored.decoder;
-                take(Heard::State(restored.ledger));
+            Piece::Segment {
+                checkpoint,
+                left_out,
+                ..
+            } => {
+                let back = absent.segment(&left_out, checkpoint.is_some());
+                let back = back.iter().map(|one| ProcessHandle(one.process));
+                let back: Vec<ProcessHandle> = back.collect();
+                let is_needed = !began || !back.is_empty();
+                if let Some(checkpoint) = checkpoint.filter(|_| is_needed) {
+                    let restored = recording.restore(&checkpoint)?;
+                    decoder = restored.decoder;
+                    take(Heard::State(restored.ledger, began.then_some(back)));
+                }
             }
-            Piece::Segment(_) => {}
             Piece::Record(entry) => {
                 decoder.seek(entry.sequence);
                 if let Outcome::Decoded(event) = decoder.decode(entry.record) {
@@ -204,8 +222,13 @@ fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Option<u64>, Rec
         }
         began = true;
     }
-    let place = recording.segments().first();
-    Ok(place
-        .filter(|_| begins_late)
-        .map(|place| place.first_unix_ns()))
+    let first = recording.segments().first().filter(|_| begins_late);
+    let left_out = recording.segments().iter().flat_map(SegmentPlace::left_out);
+    let known = left_out.filter_map(|one| recording.complete_from(one.process));
+    // From the last of these moments on everybody's rows are there.
+    Ok(first
+        .into_iter()
+        .chain(known)
+        .map(SegmentPlace::first_unix_ns)
+        .max())
 }

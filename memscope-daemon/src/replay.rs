@@ -6,9 +6,9 @@ use crate::clock::in_words;
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_decode::{Decoder, Header, Outcome};
 use memscope_journal::{
-    Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
+    Absent, Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
 };
-use memscope_ledger::event::{Body, CoverageNote, Event, EventId};
+use memscope_ledger::event::{Body, CoverageNote, Event, EventId, ProcessHandle};
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
 
@@ -34,6 +34,31 @@ pub struct Replayed {
     pub records: u64,
     /// What is wrong with it, in words.
     pub warnings: Vec<String>,
+    /// Who was traced at its end, and is not in this answer.
+    pub left_out: Vec<NotThere>,
+}
+
+/// A process of which nothing is left at a moment: others needed the room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotThere {
+    /// Which process.
+    pub process: ProcessHandle,
+    /// Its number in the system.
+    pub pid: u32,
+    /// From when on it is known, nanoseconds since 1970.
+    pub known_from_unix_ns: u64,
+}
+
+impl Replayed {
+    /// From when on a process is known, nanoseconds since 1970, if nothing is known of it at this moment since it had to give way.
+    pub fn not_there(&self, pid: u32) -> Option<u64> {
+        let found = self.ledger.find(pid);
+        let mut left_out = self.left_out.iter();
+        // The newest process with this number is the one that is meant.
+        let one =
+            left_out.find(|one| one.pid == pid && found.is_none_or(|of| of <= one.process))?;
+        Some(one.known_from_unix_ns)
+    }
 }
 
 /// Why a recording cannot be asked.
@@ -124,8 +149,7 @@ impl Until {
     }
 
     /// Whether the moment lies before the state that a segment begins with.
-    fn is_too_early(self, place: &SegmentPlace, ledger: &Ledger) -> bool {
-        let header = &place.header;
+    fn is_too_early(self, header: &SegmentHeader, ledger: &Ledger) -> bool {
         match self {
             Until::Boot(ns) => ns < header.first_boot_ns,
             Until::Unix(ns) => ns < ledger.unix_ns(header.first_boot_ns),
@@ -179,7 +203,7 @@ impl Fold {
         ledger.apply(&Event {
             id: EventId { epoch, sequence: 0 },
             time_ns: header.clock.boot_ns,
-            process: memscope_ledger::event::ProcessHandle(0),
+            process: ProcessHandle(0),
             tid: 0,
             lost_before: 0,
             stack: memscope_ledger::event::StackRef::NotTaken,
@@ -213,21 +237,29 @@ fn fold(path: &Path, config: LedgerConfig, until: Option<Until>) -> Result<Repla
     let mut began = false;
     // What could not be read since the state was known for certain.
     let mut known_warnings = records.warnings().len();
+    let mut absent = Absent::default();
     while let Some(piece) = records.next_piece()? {
         let entry = match piece {
-            Piece::Segment(checkpoint) => {
+            Piece::Segment {
+                header,
+                checkpoint,
+                left_out,
+            } => {
                 let damaged = records.warnings().len() > known_warnings;
-                if let Some(checkpoint) = checkpoint.filter(|_| !began || damaged) {
+                // A state that is newer than the moment is of no use; the first one tells what the clocks were.
+                let is_early = |ledger: &Ledger| {
+                    until.is_some_and(|until| until.is_too_early(&header, ledger))
+                };
+                let checkpoint = checkpoint.filter(|_| !began || !is_early(&fold.ledger));
+                let back = absent.segment(&left_out, checkpoint.is_some());
+                let is_needed = !began || damaged || !back.is_empty();
+                if let Some(checkpoint) = checkpoint.filter(|_| is_needed) {
                     fold.restore(recording.restore(&checkpoint)?);
                     known_warnings = records.warnings().len();
                 }
-                if !began
-                    && let Some(until) = until
-                    && place.header.first_sequence > 1
-                    && until.is_too_early(place, &fold.ledger)
-                {
+                if !began && header.first_sequence > 1 && is_early(&fold.ledger) {
                     return Err(ReplayError::TooEarly {
-                        known_from_unix_ns: fold.ledger.unix_ns(place.header.first_boot_ns),
+                        known_from_unix_ns: fold.ledger.unix_ns(header.first_boot_ns),
                     });
                 }
                 began = true;
@@ -301,7 +333,15 @@ fn fold(path: &Path, config: LedgerConfig, until: Option<Until>) -> Result<Repla
             });
         }
     }
+    let left_out = absent.all().map(|one| NotThere {
+        process: ProcessHandle(one.process),
+        pid: one.pid,
+        known_from_unix_ns: recording
+            .complete_from(one.process)
+            .map_or(end.unix_ns, SegmentPlace::first_unix_ns),
+    });
     Ok(Replayed {
+        left_out: left_out.collect(),
         ledger,
         epoch,
         end,

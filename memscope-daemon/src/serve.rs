@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use memscope_decode::DaemonRecord;
-use memscope_journal::{Recording, RecordingError};
+use memscope_journal::{Recording, RecordingError, SegmentPlace};
 use memscope_ledger::event::{EventId, Level, Mark, MarkSource, ProcessHandle};
 use memscope_ledger::report::{
     AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, MarksReport, ProcessSummary,
@@ -200,12 +200,14 @@ impl Daemon for Serving {
     }
 
     async fn known_from(&self) -> Result<Vec<(ProcessHandle, u64)>, Refusal> {
-        let Some((first, _)) = self.first_moment().await? else {
+        let Some(recording) = self.recording().await? else {
             return Ok(Vec::new());
         };
         self.keeper
             .ask(move |ledger, _| {
                 let known = |process: ProcessSummary| {
+                    let first = recording.complete_from(process.handle.0);
+                    let first = first.map_or(0, |place| place.header.first_boot_ns);
                     let from = ledger.unix_ns(process.attached_ns.max(first));
                     (process.handle, from)
                 };
@@ -243,9 +245,20 @@ impl Daemon for Serving {
 
     async fn recording(&self) -> Result<RecordingWriter, Refusal> {
         let path = self.journal().await?;
+        let opened = tokio::task::spawn_blocking(move || Recording::open(&path)).await;
+        let recording = match opened.map_err(|source| unreadable(Box::new(source)))? {
+            Ok(recording) => recording,
+            Err(RecordingError::NoBeginning { .. }) => {
+                return Err(Refusal::Invalid {
+                    what: "nothing can be recorded: the journal is too small for what is known of the processes".to_owned(),
+                    hint: "`memscope-ctl status` says how large it should be (--journal-mib of memscoped)".to_owned(),
+                });
+            }
+            Err(other) => return Err(unreadable(Box::new(other))),
+        };
         Ok(Box::new(move |out| {
-            Recording::open(&path)
-                .and_then(|recording| recording.write_to(out))
+            recording
+                .write_to(out)
                 .map(drop)
                 .map_err(std::io::Error::other)
         }))
@@ -266,7 +279,8 @@ impl Daemon for Serving {
         let name = mark.name.clone();
         let record = DaemonRecord::Mark(mark);
         self.keeper
-            .try_send(Command::Append { process, record })
+            .submit(Command::Append { process, record })
+            .await
             .map_err(|gone| RefusalOf::from(gone).0)?;
         // Events may have come behind it since.
         let made = move |ledger: &Ledger, process, as_of: AsOf| {
@@ -343,14 +357,16 @@ impl Daemon for Serving {
             Some(_) => Some(self.order(Order::Status).await?),
             None => None,
         };
-        let known_from = self.first_moment().await?.map(|(_, unix_ns)| unix_ns);
+        let recording = self.recording().await?;
+        let first = recording.as_ref().and_then(|all| all.segments().first());
+        let known_from = first.map(SegmentPlace::first_unix_ns);
         Ok(self.put_together(keeper, tracer, known_from))
     }
 }
 
 impl Serving {
-    /// The first moment that can be asked for: boot time, and nanoseconds since 1970. None where nothing is kept.
-    async fn first_moment(&self) -> Result<Option<(u64, u64)>, Refusal> {
+    /// What earlier moments are asked of. None where nothing is kept.
+    async fn recording(&self) -> Result<Option<Recording>, Refusal> {
         let path = match &self.replay {
             Some((path, _)) => path.clone(),
             None => {
@@ -362,11 +378,7 @@ impl Serving {
                 keeper.journal_dir
             }
         };
-        let read = move || {
-            let recording = Recording::open(&path).ok()?;
-            let first = recording.segments().first()?;
-            Some((first.header.first_boot_ns, first.first_unix_ns()))
-        };
+        let read = move || Recording::open(&path).ok();
         // What cannot be read cannot be asked.
         Ok(tokio::task::spawn_blocking(read).await.ok().flatten())
     }
@@ -408,21 +420,20 @@ impl Serving {
         };
         let path = self.journal().await?;
         let config = self.ledger.clone();
-        let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| Refusal::Internal {
-            what: "the journal could not be read".to_owned(),
-            source,
-        };
         let folded = tokio::task::spawn_blocking(move || replay_until(&path, config, until))
             .await
             .map_err(|source| unreadable(Box::new(source)))?;
+        let too_early = |from| {
+            not_in_the_journal(&format!(
+                "is no longer in the journal, whose older part is gone: process {pid} is known from {} on",
+                clock::in_words(from)
+            ))
+        };
         let folded = match folded {
             Ok(folded) => folded,
             Err(ReplayError::TooEarly { known_from_unix_ns }) => {
                 let own = self.known_from_of(pid).await?;
-                return Err(not_in_the_journal(&format!(
-                    "is no longer in the journal, whose older part is gone: process {pid} is known from {} on",
-                    clock::in_words(own.unwrap_or(known_from_unix_ns))
-                )));
+                return Err(too_early(own.unwrap_or(known_from_unix_ns)));
             }
             Err(ReplayError::Recording(RecordingError::NoBeginning { .. })) => {
                 return Err(not_in_the_journal(
@@ -432,6 +443,9 @@ impl Serving {
             }
             Err(other) => return Err(unreadable(Box::new(other))),
         };
+        if let Some(from) = folded.not_there(pid) {
+            return Err(too_early(from));
+        }
         let as_of = folded.end;
         folded
             .ledger
@@ -503,6 +517,13 @@ impl Serving {
         }
         status.drops = drops;
         status
+    }
+}
+
+fn unreadable(source: Box<dyn std::error::Error + Send + Sync>) -> Refusal {
+    Refusal::Internal {
+        what: "the journal could not be read".to_owned(),
+        source,
     }
 }
 

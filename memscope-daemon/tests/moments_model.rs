@@ -1,8 +1,8 @@
 //! Moments that have passed, over random records of several processes in a journal that rotates: what is answered is what a fold of
-//! everything says, and the rest is refused.
+//! everything says, and the rest is refused. A loud process gives way to the quiet ones.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_daemon::replay::{ReplayError, Replayed, Until, replay_until};
+use memscope_daemon::replay::{NotThere, ReplayError, Replayed, Until, replay, replay_until};
 use memscope_decode::{Decoder, Outcome, encode};
 use memscope_journal::{ClockPair, Config, Folded, Journal};
 use memscope_ledger::event::*;
@@ -45,6 +45,9 @@ struct World {
     /// Live blocks of each process.
     live: [Vec<(u64, u64)>; 3],
     next_block: u64,
+    /// The newest moment at which each process was refused, and the oldest at which it was not.
+    refused: [u64; 3],
+    answered: [u64; 3],
 }
 
 fn config() -> LedgerConfig {
@@ -55,14 +58,14 @@ fn config() -> LedgerConfig {
 }
 
 impl World {
-    fn new(dir: &Path, seed: u64) -> World {
+    fn new(dir: &Path, seed: u64, total_bytes: u64) -> World {
         let clock = ClockPair {
             boot_ns: 1,
             unix_ns: UNIX_ZERO + 1,
         };
         let sizes = Config {
             segment_bytes: 256 << 10,
-            total_bytes: 1 << 20,
+            total_bytes,
             ..Config::new(EPOCH, [7; 16], clock)
         };
         let mut ledger = Ledger::new(config());
@@ -82,6 +85,21 @@ impl World {
             noise: Noise(seed),
             live: Default::default(),
             next_block: 0,
+            refused: [0; 3],
+            answered: [u64::MAX; 3],
+        }
+    }
+
+    /// A moment was answered, of a process or not.
+    fn note(&mut self, process: u32, number: u64, replayed: &Replayed) {
+        let of = process as usize - 1;
+        match replayed.not_there(40 + process) {
+            Some(known_from) => {
+                let moment = UNIX_ZERO + number * 1_000_000;
+                assert!(known_from > moment, "it is refused although it is known");
+                self.refused[of] = self.refused[of].max(number);
+            }
+            None => self.answered[of] = self.answered[of].min(number),
         }
     }
 
@@ -206,9 +224,10 @@ fn event(sequence: u64, time_ns: u64, process: u32, body: Body) -> Event {
     }
 }
 
-/// All that is said of all processes.
-fn told(ledger: &Ledger, as_of: AsOf) -> Vec<String> {
-    let processes = ledger.processes();
+/// All that is said of all processes that are there.
+fn told(ledger: &Ledger, as_of: AsOf, left_out: &[NotThere]) -> Vec<String> {
+    let mut processes = ledger.processes();
+    processes.retain(|one| !left_out.iter().any(|gone| gone.process == one.handle));
     let mut told = vec![format!("{processes:?}")];
     for process in processes {
         let of = process.handle;
@@ -239,16 +258,31 @@ fn look_back(world: &mut World, dir: &Path, damaged: bool) -> (Vec<u64>, Vec<u64
     for _ in 0..12 {
         let (number, until) = world.moment();
         match replay_until(dir, config(), until) {
-            Ok(Replayed { ledger, end, .. }) => {
+            Ok(replayed) => {
                 answered.push(number);
-                let is_right = told(&ledger, end) == told(&world.naive(until), end);
+                for process in 1..=3 {
+                    world.note(process, number, &replayed);
+                }
+                let Replayed {
+                    ledger,
+                    end,
+                    left_out,
+                    ..
+                } = replayed;
+                let naive = world.naive(until);
+                let is_right = told(&ledger, end, &left_out) == told(&naive, end, &left_out);
                 assert!(is_right || damaged, "{until:?} is not as it was");
                 assert!(
                     is_right || says_that_it_is_damaged(&ledger, end),
                     "{until:?} is not as it was, and nothing says so"
                 );
             }
-            Err(ReplayError::TooEarly { .. }) => refused.push(number),
+            Err(ReplayError::TooEarly { .. }) => {
+                refused.push(number);
+                for process in 0..3 {
+                    world.refused[process] = world.refused[process].max(number);
+                }
+            }
             Err(error) => assert!(damaged, "{error}"),
         }
     }
@@ -264,7 +298,7 @@ proptest! {
         harm in (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1u8..),
     ) {
         let dir = tempfile::tempdir().unwrap();
-        let mut world = World::new(dir.path(), seed);
+        let mut world = World::new(dir.path(), seed, 1 << 20);
         let epoch_dir = world.journal.epoch_dir().to_path_buf();
         for process in 1..=3 {
             world.attach(process);
@@ -284,8 +318,11 @@ proptest! {
         let export = dir.path().join("export.mscope");
         memscope_journal::Recording::open(&epoch_dir).unwrap().export(&export).unwrap();
         world.journal.settle().unwrap();
-        for path in [&export, &epoch_dir] {
-            look_back(&mut world, path, false);
+        look_back(&mut world, &export, false);
+        (world.refused, world.answered) = ([0; 3], [u64::MAX; 3]);
+        look_back(&mut world, &epoch_dir, false);
+        for (refused, answered) in world.refused.iter().zip(world.answered) {
+            prop_assert!(*refused < answered, "{:?} {:?}", world.refused, world.answered);
         }
 
         // A byte somewhere is another.
@@ -298,4 +335,61 @@ proptest! {
         std::fs::write(file, &bytes).unwrap();
         look_back(&mut world, &epoch_dir, true);
     }
+}
+
+/// The number of the oldest event at which a process can be asked about.
+fn known_from(world: &World, dir: &Path, process: u32) -> u64 {
+    let is_known = |number: &u64| {
+        let replayed = replay_until(dir, config(), Until::Event(*number));
+        replayed.is_ok_and(|replayed| replayed.not_there(40 + process).is_none())
+    };
+    let newest = world.events.len() as u64;
+    let mut known = newest;
+    let mut unknown = 0;
+    while unknown + 1 < known {
+        let middle = unknown.midpoint(known);
+        if is_known(&middle) {
+            known = middle;
+        } else {
+            unknown = middle;
+        }
+    }
+    known
+}
+
+#[test]
+fn a_loud_process_does_not_push_out_a_quiet_ones_past() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(dir.path(), 3, 4 << 20);
+    for process in 1..=3 {
+        world.attach(process);
+    }
+    for number in 0..20_000 {
+        world.step();
+        if number % 100 == 0 {
+            world.journal.settle().unwrap();
+        }
+    }
+    world.journal.settle().unwrap();
+    assert_eq!(world.journal.unshared(), None);
+    let epoch_dir = world.journal.epoch_dir().to_path_buf();
+    let newest = world.events.len() as u64;
+    let pasts = [1, 2, 3].map(|process| newest - known_from(&world, &epoch_dir, process));
+    // The loud one makes 150 of 163 records, the second one 12. Each keeps what fits into a third of the journal at least.
+    assert!(pasts[1] > 3 * pasts[2], "{pasts:?}");
+    assert!(pasts[0] > 3 * pasts[2], "{pasts:?}");
+    // A recording of it says the same.
+    let export = dir.path().join("export.mscope");
+    let recording = memscope_journal::Recording::open(&epoch_dir).unwrap();
+    recording.export(&export).unwrap();
+    for process in 1..=3 {
+        let from = |path| known_from(&world, path, process);
+        assert_eq!(from(&export), from(&epoch_dir));
+    }
+    let whole = replay(&export, config()).unwrap();
+    let naive = world.naive(Until::Event(newest));
+    assert_eq!(
+        told(&whole.ledger, whole.end, &[]),
+        told(&naive, whole.end, &[])
+    );
 }

@@ -1,6 +1,6 @@
 //! The segments and batches of a recording, in order, with what is wrong in between.
 
-use crate::checkpoint::{self, CheckpointPlace, SegmentFile};
+use crate::checkpoint::{Beginning, SegmentFile};
 use crate::error::RecordingError;
 use crate::format::{
     ALIGN, BATCH_HEADER, BATCH_MARK, BatchHeader, PLAIN_BATCH_MARK, Packing, SEGMENT_HEADER,
@@ -29,13 +29,17 @@ pub(crate) struct Batches {
     epoch: u64,
     /// Number that the next record must have.
     expected: Option<u64>,
+    /// Some are left out of the segment, so that others may have been joined with it.
+    is_thinned: bool,
+    /// The segment begins with records that came before: it has been joined with the one before it, and was not removed yet.
+    was_read: bool,
     warnings: Vec<Warning>,
 }
 
 /// What comes next.
 pub(crate) enum Item {
-    /// A segment begins: its header, and where its checkpoint stands.
-    Segment(SegmentHeader, Option<CheckpointPlace>),
+    /// A segment begins: its header, and what it begins with.
+    Segment(SegmentHeader, Beginning),
     /// A batch.
     Batch(Batch),
 }
@@ -80,6 +84,8 @@ impl Batches {
             at,
             epoch,
             expected: None,
+            is_thinned: false,
+            was_read: false,
             warnings,
         }
     }
@@ -100,13 +106,26 @@ impl Batches {
             let path = segment.path.clone();
             match self.place(self.at, &path)? {
                 Place::Segment(header) => {
-                    let checkpoint = checkpoint::place(&segment, self.at, &header);
+                    let beginning = match Beginning::read(&segment, self.at, &header) {
+                        Err(RecordingError::DamagedHeader { .. }) => {
+                            self.search_on(path)?;
+                            continue;
+                        }
+                        other => other?,
+                    };
                     self.at = self
                         .at
                         .saturating_add(SEGMENT_HEADER as u64)
                         .saturating_add(header.checkpoint_bytes);
-                    self.begin(&header, checkpoint.is_some(), &path)?;
-                    return Ok(Some(Item::Segment(header, checkpoint)));
+                    let repeats = self
+                        .expected
+                        .is_some_and(|next| header.first_sequence < next);
+                    self.was_read = repeats && self.is_thinned;
+                    self.is_thinned = !beginning.left_out.is_empty() || self.was_read;
+                    self.begin(&header, beginning.checkpoint.is_some(), &path)?;
+                    if !self.was_read {
+                        return Ok(Some(Item::Segment(header, beginning)));
+                    }
                 }
                 Place::Batch(batch, tally) => {
                     let at = self.at;
@@ -160,10 +179,13 @@ impl Batches {
     fn in_order(&mut self, header: &BatchHeader, tally: &Tally, at: u64, path: &Path) -> bool {
         let expected = self.expected.unwrap_or(header.first_sequence);
         if header.first_sequence < expected {
-            self.warnings.push(Warning::OutOfOrder {
-                path: path.to_path_buf(),
-                at,
-            });
+            let end = header.first_sequence.saturating_add(tally.numbered);
+            if !self.was_read || end > expected {
+                self.warnings.push(Warning::OutOfOrder {
+                    path: path.to_path_buf(),
+                    at,
+                });
+            }
             return false;
         }
         self.missing(expected, header.first_sequence);
@@ -200,7 +222,7 @@ impl Batches {
             Packing::Plain => stored.get(..header.len as usize).map(<[u8]>::to_vec),
             Packing::Packed => unpack(stored, header.len as usize).ok(),
             // It belongs to a segment whose beginning is damaged.
-            Packing::Checkpoint => None,
+            Packing::Checkpoint | Packing::LeftOut => None,
         };
         let Some(records) = records else {
             return Ok(Place::Nothing);

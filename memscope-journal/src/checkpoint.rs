@@ -3,33 +3,26 @@
 //! Owns: how a state is written and read. Refuses: to trust one: it is read within bounds of memory, and its parts have
 //! check sums of their own.
 //!
-//! A checkpoint is the decoder and the ledger in MessagePack, with the names of their fields, compressed by zstd, in pieces that
-//! are batches of their own. A field that a newer memscope has added reads as its default where its type says so.
+//! A checkpoint is the decoder and the ledger in MessagePack, with the names of their fields, in parts (see `parts`): what is common to
+//! all processes, and one for each process. A field that a newer memscope has added reads as its default where its type says so.
 //!
 //! It takes seconds to write the state of a process that holds a million blocks. So a copy of the state is made, which takes a
 //! hundredth of that, and another thread writes it, into a file beside the segment.
 
 use crate::error::{JournalError, RecordingError};
-use crate::format::{ALIGN, BATCH_HEADER, BatchHeader, Packing, SEGMENT_HEADER, SegmentHeader};
+use crate::format::{SEGMENT_HEADER, SegmentHeader};
+use crate::parts::{LeftOut, PartPlace, copy};
 use crate::segment::CHECKPOINT;
-use crate::window::Window;
 use memscope_decode::Decoder;
-use memscope_ledger::Ledger;
+use memscope_ledger::{Ledger, RestoredPart};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-
-/// Bytes of a checkpoint in one batch.
-const PIECE: usize = 1 << 20;
-/// See [`crate::pack`].
-const LEVEL: i32 = 1;
-/// A state takes at most so many times the bytes that it takes on disk, and [`ROOM`] bytes besides: what claims to be more is no checkpoint.
-const LARGEST_RATIO: u64 = 512;
-const ROOM: u64 = 16 << 20;
 
 /// The state that a checkpoint is made of.
 #[derive(Clone, Copy, Serialize)]
@@ -66,59 +59,56 @@ impl CheckpointPlace {
 
     /// Writes it as it is; gives its bytes.
     pub(crate) fn copy_to(&self, out: &mut dyn Write) -> Result<u64, RecordingError> {
-        let failed = |error| RecordingError::of("copy", &self.path, error);
-        let mut window = Window::new(Arc::clone(&self.file));
-        let mut at = self.at;
-        let end = self.at.saturating_add(self.bytes);
-        while at < end {
-            let wanted = (end - at).min(PIECE as u64);
-            let bytes = window.get(at, wanted as usize).map_err(failed)?;
-            if bytes.is_empty() {
-                return Err(failed(io::ErrorKind::UnexpectedEof.into()));
-            }
-            out.write_all(bytes).map_err(failed)?;
-            at += bytes.len() as u64;
-        }
+        copy(&self.file, self.at, self.bytes, out)
+            .map_err(|error| RecordingError::of("copy", &self.path, error))?;
         Ok(self.bytes)
+    }
+
+    /// Its parts, what is common to all processes first.
+    pub(crate) fn parts(&self) -> Result<Vec<PartPlace>, RecordingError> {
+        let end = self.at.saturating_add(self.bytes);
+        PartPlace::all(&self.file, self.at, end).map_err(|error| self.bad(error))
+    }
+
+    fn bad(&self, error: io::Error) -> RecordingError {
+        RecordingError::Checkpoint {
+            path: self.path.clone(),
+            source: error,
+        }
     }
 }
 
+/// Bytes of a checkpoint by process; 0: what is common to all.
+pub(crate) type Shares = BTreeMap<u32, u64>;
+
 /// Writes the state; gives the bytes that it took.
-pub(crate) fn write(state: Folded<'_>, out: impl Write) -> Result<u64, JournalError> {
-    let mut compressed =
-        zstd::Encoder::new(Pieces::new(out), LEVEL).map_err(JournalError::checkpoint)?;
-    rmp_serde::encode::write_named(&mut compressed, &state)
-        .map_err(|error| JournalError::checkpoint(io::Error::other(error)))?;
-    compressed
-        .finish()
-        .and_then(Pieces::finish)
-        .map_err(JournalError::checkpoint)
+pub(crate) fn write(state: Folded<'_>, mut out: impl Write) -> Result<Shares, JournalError> {
+    let failed = JournalError::checkpoint;
+    let mut shares = Shares::new();
+    let common = PartPlace::write(&mut out, (0, 0), &state).map_err(failed)?;
+    shares.insert(0, common);
+    for part in state.ledger.parts() {
+        let owner = (part.handle.0, part.pid);
+        let bytes = PartPlace::write(&mut out, owner, &part).map_err(failed)?;
+        shares.insert(part.handle.0, bytes);
+    }
+    Ok(shares)
 }
 
 /// Reads the state.
 pub(crate) fn read(place: &CheckpointPlace) -> Result<Restored, RecordingError> {
-    let bad = |error| RecordingError::Checkpoint {
-        path: place.path.clone(),
-        source: error,
-    };
-    let stored = Stored {
-        window: Window::new(Arc::clone(&place.file)),
-        at: place.at,
-        end: place.at.saturating_add(place.bytes),
-        piece: Vec::new(),
-        taken: 0,
-    };
-    let most = place
-        .bytes
-        .saturating_mul(LARGEST_RATIO)
-        .saturating_add(ROOM);
-    let plain = zstd::Decoder::new(stored).map_err(bad)?.take(most);
-    let restored: Restored = rmp_serde::from_read(BufReader::with_capacity(1 << 16, plain))
-        .map_err(|error| bad(io::Error::other(error)))?;
-    Ok(Restored {
-        ledger: restored.ledger.restored(),
-        ..restored
-    })
+    let bad = |error| place.bad(error);
+    let parts = place.parts()?;
+    let (common, processes) = parts
+        .split_first()
+        .ok_or_else(|| bad(io::ErrorKind::UnexpectedEof.into()))?;
+    let restored: Restored = common.read(&place.file).map_err(bad)?;
+    let mut ledger = restored.ledger.restored();
+    for part in processes {
+        let process: RestoredPart = part.read(&place.file).map_err(bad)?;
+        ledger.put(process);
+    }
+    Ok(Restored { ledger, ..restored })
 }
 
 /// A checkpoint that another thread writes.
@@ -127,7 +117,7 @@ pub(crate) struct Writing {
     pub(crate) index: u64,
     /// Its file, under the name that says that it is not whole yet.
     pub(crate) new: PathBuf,
-    thread: JoinHandle<Result<u64, JournalError>>,
+    thread: JoinHandle<Result<Shares, JournalError>>,
 }
 
 impl Writing {
@@ -152,13 +142,13 @@ impl Writing {
                 decoder: &decoder,
                 ledger: &ledger,
             };
-            let bytes = write(state, &mut out).map_err(|error| match error {
+            let shares = write(state, &mut out).map_err(|error| match error {
                 // The disk is what fails, if anything does.
                 JournalError::Checkpoint { source } => failed(source),
                 other => other,
             })?;
             out.flush().map_err(failed)?;
-            Ok(bytes)
+            Ok(shares)
         };
         let thread = std::thread::Builder::new()
             .name("checkpoint".to_owned())
@@ -173,7 +163,7 @@ impl Writing {
     }
 
     /// Waits for it; gives its bytes. The file is removed if it is not whole.
-    pub(crate) fn finish(self) -> Result<u64, JournalError> {
+    pub(crate) fn finish(self) -> Result<Shares, JournalError> {
         let panicked = || JournalError::checkpoint(io::Error::other("the thread panicked"));
         let written = self.thread.join().unwrap_or_else(|_| Err(panicked()));
         if written.is_err() {
@@ -184,27 +174,53 @@ impl Writing {
     }
 }
 
-/// Where the checkpoint of a segment stands: behind its header, or in a file beside it.
-pub(crate) fn place(
-    segment: &SegmentFile,
-    at: u64,
-    header: &SegmentHeader,
-) -> Option<CheckpointPlace> {
-    let inside = CheckpointPlace {
-        path: segment.path.clone(),
-        file: Arc::clone(&segment.file),
-        at: at + SEGMENT_HEADER as u64,
-        bytes: header.checkpoint_bytes,
-    };
-    match &segment.beside {
-        _ if header.checkpoint_bytes > 0 => Some(inside),
-        Some((file, bytes)) if at == 0 => Some(CheckpointPlace {
-            path: segment.path.with_extension(CHECKPOINT),
-            file: Arc::clone(file),
-            at: 0,
-            bytes: *bytes,
-        }),
-        _ => None,
+/// What a segment begins with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Beginning {
+    /// The state, if it is there.
+    pub(crate) checkpoint: Option<CheckpointPlace>,
+    /// Of whom there is nothing in the segment.
+    pub(crate) left_out: Arc<[LeftOut]>,
+}
+
+impl Beginning {
+    /// Reads what stands behind a segment's header, or in a file beside it.
+    pub(crate) fn read(
+        segment: &SegmentFile,
+        at: u64,
+        header: &SegmentHeader,
+    ) -> Result<Beginning, RecordingError> {
+        let at = at.saturating_add(SEGMENT_HEADER as u64);
+        let list = LeftOut::read(&segment.file, at, header.left_out);
+        let left_out = list.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => RecordingError::DamagedHeader {
+                path: segment.path.clone(),
+            },
+            _ => RecordingError::of("read", &segment.path, error),
+        })?;
+        let list = LeftOut::list_bytes(left_out.len());
+        let inside = CheckpointPlace {
+            path: segment.path.clone(),
+            file: Arc::clone(&segment.file),
+            at: at.saturating_add(list),
+            bytes: header.checkpoint_bytes.saturating_sub(list),
+        };
+        let checkpoint = match &segment.beside {
+            _ if inside.bytes > 0 => Some(inside),
+            Some((file, bytes)) if at == SEGMENT_HEADER as u64 && list == 0 => {
+                Some(CheckpointPlace {
+                    path: segment.path.with_extension(CHECKPOINT),
+                    file: Arc::clone(file),
+                    at: 0,
+                    bytes: *bytes,
+                })
+            }
+            _ => None,
+        };
+        Ok(Beginning {
+            checkpoint,
+            left_out: left_out.into(),
+        })
     }
 }
 
@@ -231,121 +247,5 @@ impl SegmentFile {
                 Err(error) => return Err(error),
             },
         })
-    }
-}
-
-/// Cuts what is written into batches.
-struct Pieces<W> {
-    out: W,
-    piece: Vec<u8>,
-    framed: Vec<u8>,
-    written: u64,
-}
-
-impl<W: Write> Pieces<W> {
-    fn new(out: W) -> Self {
-        Self {
-            out,
-            piece: Vec::with_capacity(PIECE),
-            framed: Vec::new(),
-            written: 0,
-        }
-    }
-
-    fn put(&mut self) -> io::Result<()> {
-        // At most `PIECE`.
-        let len = self.piece.len() as u32;
-        self.piece
-            .resize(self.piece.len().next_multiple_of(ALIGN), 0);
-        let header = BatchHeader {
-            header_len: BATCH_HEADER,
-            stored: self.piece.len() as u32,
-            len,
-            count: 0,
-            first_sequence: 0,
-            ring_position: 0,
-            packing: Packing::Checkpoint,
-        };
-        self.framed.clear();
-        header.encode(&self.piece, &mut self.framed);
-        self.out.write_all(&self.framed)?;
-        self.written += self.framed.len() as u64;
-        self.piece.clear();
-        Ok(())
-    }
-
-    fn finish(mut self) -> io::Result<u64> {
-        if !self.piece.is_empty() {
-            self.put()?;
-        }
-        Ok(self.written)
-    }
-}
-
-impl<W: Write> Write for Pieces<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let taken = bytes.len().min(PIECE - self.piece.len());
-        self.piece
-            .extend_from_slice(bytes.get(..taken).unwrap_or_default());
-        if self.piece.len() == PIECE {
-            self.put()?;
-        }
-        Ok(taken)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The pieces of a checkpoint, one behind the other.
-struct Stored {
-    window: Window,
-    at: u64,
-    end: u64,
-    piece: Vec<u8>,
-    taken: usize,
-}
-
-impl Stored {
-    /// Reads the next piece. False at the end.
-    fn next(&mut self) -> io::Result<bool> {
-        if self.at >= self.end {
-            return Ok(false);
-        }
-        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a part of it is damaged");
-        let head = self.window.get(self.at, BATCH_HEADER)?;
-        let (header, crc) = BatchHeader::decode(head).ok_or_else(damaged)?;
-        let whole = header.header_len + header.stored as usize;
-        let bytes = self.window.get(self.at, whole)?;
-        let stored = bytes.get(header.header_len..whole).ok_or_else(damaged)?;
-        if header.packing != Packing::Checkpoint || header.crc(stored) != crc {
-            return Err(damaged());
-        }
-        self.piece.clear();
-        self.piece
-            .extend_from_slice(stored.get(..header.len as usize).ok_or_else(damaged)?);
-        self.taken = 0;
-        self.at += whole as u64;
-        Ok(true)
-    }
-}
-
-impl Read for Stored {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let rest = self.piece.get(self.taken..).unwrap_or_default();
-            if !rest.is_empty() {
-                let count = rest.len().min(into.len());
-                if let (Some(to), Some(from)) = (into.get_mut(..count), rest.get(..count)) {
-                    to.copy_from_slice(from);
-                }
-                self.taken += count;
-                return Ok(count);
-            }
-            if !self.next()? {
-                return Ok(0);
-            }
-        }
     }
 }

@@ -148,6 +148,12 @@ pub enum RecordingError {
         #[source]
         source: io::Error,
     },
+    /// Segments come and go faster than they can be opened.
+    #[error("{} changes all the time; ask again", path.display())]
+    Changing {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A file of zero bytes.
     #[error("{} is empty", path.display())]
     Empty {

@@ -5,8 +5,8 @@ use memscope_common::RECORD_VERSION;
 /// Version of the layouts in this module; a reader refuses a newer one.
 ///
 /// 1: batches of plain records, and a preamble of repeated ones at the beginning of a segment. 2: batches are packed, and a
-/// segment begins with a checkpoint.
-pub const FORMAT_VERSION: u16 = 2;
+/// segment begins with a checkpoint. 3: a checkpoint has a part for each process, and a segment may be without some processes.
+pub const FORMAT_VERSION: u16 = 3;
 
 /// The first bytes of every segment.
 pub(crate) const SEGMENT_MARK: [u8; 8] = *b"memscope";
@@ -61,8 +61,11 @@ pub struct SegmentHeader {
     pub clock: ClockPair,
     /// Bytes allocated for the segment.
     pub segment_bytes: u64,
-    /// Bytes of the checkpoint that stands before the first batch; 0: it is in a file beside the segment, or there is none.
+    /// Bytes before the first batch: the list of those who are left out, and the checkpoint. 0: the checkpoint is in a file beside the
+    /// segment, or there is none.
     pub checkpoint_bytes: u64,
+    /// How many processes are left out of the segment.
+    pub left_out: u64,
 }
 
 /// Why 128 bytes are no segment header for us.
@@ -100,6 +103,7 @@ impl SegmentHeader {
             self.clock.unix_ns,
             self.segment_bytes,
             self.checkpoint_bytes,
+            self.left_out,
         ] {
             out.extend_from_slice(&number.to_ne_bytes());
         }
@@ -153,8 +157,9 @@ impl SegmentHeader {
                 unix_ns: fields.u64()?,
             },
             segment_bytes: fields.u64()?,
-            // Format 1 has zeros here.
+            // Format 1 has zeros here, and format 2 in the last one.
             checkpoint_bytes: fields.u64()?,
+            left_out: fields.u64()?,
         };
         if header.architecture != std::env::consts::ARCH {
             return Err(HeaderFault::Architecture(header.architecture));
@@ -184,14 +189,16 @@ pub(crate) enum Packing {
     Plain,
     /// By [`crate::pack`].
     Packed,
-    /// A piece of a checkpoint, compressed as a whole.
+    /// A piece of a checkpoint's part, compressed as a whole.
     Checkpoint,
+    /// The processes that are left out of the segment.
+    LeftOut,
 }
 
 /// What a batch says of itself. The check sum covers all of it and what is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
-    /// Bytes of this header in the file: 32 in format 1, 40 in format 2.
+    /// Bytes of this header in the file: 32 in format 1, 40 since.
     pub(crate) header_len: usize,
     /// Bytes stored, filled up to a multiple of 8.
     pub(crate) stored: u32,
@@ -243,6 +250,7 @@ impl BatchHeader {
                 0 => Packing::Plain,
                 1 => Packing::Packed,
                 2 => Packing::Checkpoint,
+                3 => Packing::LeftOut,
                 _ => return None,
             };
         } else if mark != PLAIN_BATCH_MARK {

@@ -10,6 +10,7 @@ use crate::format::{
 use crate::pack::pack;
 use crate::retain;
 use crate::segment::{CHECKPOINT, Disk, Segment, Space, UNFINISHED};
+use crate::sharing::{Sharing, Wanted};
 use crate::tally::{Tally, tally};
 use memscope_common::RECORD_VERSION;
 use memscope_decode::Header;
@@ -54,8 +55,10 @@ pub struct Journal {
     next_index: u64,
     /// The checkpoint that is being written.
     writing: Option<Writing>,
-    /// Bytes of the last one.
+    /// Bytes of the last one, and the number of its segment.
     checkpoint_bytes: u64,
+    checkpoint_index: u64,
+    sharing: Sharing,
     /// Number of the next record.
     next: u64,
     clock: ClockPair,
@@ -114,6 +117,8 @@ impl Journal {
             next_index: 0,
             writing: None,
             checkpoint_bytes: 0,
+            checkpoint_index: 0,
+            sharing: Sharing::default(),
             next: 1,
             clock: config.clock,
             too_small: None,
@@ -168,10 +173,26 @@ impl Journal {
             return Err(error);
         }
         self.next += tally.numbered;
+        self.share(false);
         Ok(first)
     }
 
-    /// Waits until the checkpoint that is being written, if one is, can be read.
+    /// Makes room before it is needed: the loudest processes give way.
+    fn share(&mut self, wait: bool) {
+        let header_bytes = SEGMENT_HEADER as u64;
+        let (besides, records) = self.next_size(0);
+        let wanted = Wanted {
+            dir: &self.dir,
+            epoch_dir: &self.epoch_dir,
+            newest: self.checkpoint_index,
+            needed: besides + records,
+            most: self.config.total_bytes,
+            small: (self.config.segment_bytes - header_bytes) / 16,
+        };
+        self.sharing.go_on(wanted, wait);
+    }
+
+    /// Waits until the checkpoint that is being written, if one is, can be read, and the loudest processes have made room.
     ///
     /// # Errors
     /// Those of [`Self::append`], after which the journal has stopped.
@@ -180,6 +201,7 @@ impl Journal {
         if let Err(error) = &taken {
             self.stop(error);
         }
+        self.share(true);
         taken
     }
 
@@ -192,6 +214,11 @@ impl Journal {
     /// Whether the last checkpoint found no room, and what would help.
     pub fn too_small(&self) -> Option<TooSmall> {
         self.too_small
+    }
+
+    /// Why a segment could not be written anew without the loudest processes, if one could not: their records go with those of the others then.
+    pub fn unshared(&self) -> Option<&str> {
+        self.sharing.problem()
     }
 
     /// The pair of clock readings that the next segment's header gets.
@@ -270,6 +297,8 @@ impl Journal {
             Some(segment) => segment.write(&buffer),
             None => Ok(()),
         });
+        let index = self.next_index.saturating_sub(1);
+        self.sharing.written(index, records, buffer.len() as u64);
         self.buffer = buffer;
         written
     }
@@ -317,7 +346,8 @@ impl Journal {
             return Ok(());
         };
         let (index, new) = (writing.index, writing.new.clone());
-        let bytes = writing.finish()?;
+        let shares = writing.finish()?;
+        let bytes = shares.values().sum();
         self.checkpoint_bytes = bytes;
         let most = self.config.total_bytes;
         let smallest = SEGMENT_HEADER as u64 + bytes + self.config.segment_bytes;
@@ -333,16 +363,15 @@ impl Journal {
         // Without the last ending. From now on nobody needs the segments before it.
         std::fs::rename(&new, new.with_extension(""))
             .map_err(|error| JournalError::of("rename", &new, bytes, error))?;
-        retain::make_room(&self.dir, (&self.epoch_dir, index), 0, most)
+        self.checkpoint_index = index;
+        self.sharing.got_checkpoint(index, shares);
+        let gone = retain::make_room(&self.dir, (&self.epoch_dir, index), 0, most)?;
+        self.sharing.removed(&gone);
+        Ok(())
     }
 
-    /// Makes room for a segment, and gives it its header and its name.
-    fn open(
-        &mut self,
-        segment: &mut Segment,
-        first_boot_ns: u64,
-        needed: u64,
-    ) -> Result<(), JournalError> {
+    /// Bytes of the next segment's header and checkpoint, and of its records, which are at least so many.
+    fn next_size(&self, needed: u64) -> (u64, u64) {
         let header_bytes = SEGMENT_HEADER as u64;
         // The next checkpoint will be about as large as the last one.
         let besides = header_bytes + self.checkpoint_bytes;
@@ -353,10 +382,23 @@ impl Journal {
             .min(most)
             .max(self.config.segment_bytes - header_bytes)
             .max(needed);
-        let size = header_bytes + records;
+        (besides, records)
+    }
+
+    /// Makes room for a segment, and gives it its header and its name.
+    fn open(
+        &mut self,
+        segment: &mut Segment,
+        first_boot_ns: u64,
+        needed: u64,
+    ) -> Result<(), JournalError> {
+        let (besides, records) = self.next_size(needed);
+        let size = SEGMENT_HEADER as u64 + records;
         // Until there is a checkpoint, whoever reads this segment begins with the one before it.
         let open = (self.epoch_dir.as_path(), self.next_index.saturating_sub(1));
-        retain::make_room(&self.dir, open, besides + records, self.config.total_bytes)?;
+        let most = self.config.total_bytes;
+        let gone = retain::make_room(&self.dir, open, besides + records, most)?;
+        self.sharing.removed(&gone);
         let header = SegmentHeader {
             format_version: FORMAT_VERSION,
             record_version: RECORD_VERSION,
@@ -370,6 +412,7 @@ impl Journal {
             segment_bytes: size,
             // It comes beside.
             checkpoint_bytes: 0,
+            left_out: 0,
         };
         segment.open(&header, self.space.as_ref())
     }
@@ -379,6 +422,7 @@ impl Drop for Journal {
     fn drop(&mut self) {
         // What cannot be written now cannot be told either.
         let _ = self.take_checkpoint(true);
+        self.sharing.finish(&self.epoch_dir);
         if let Some(segment) = &self.segment {
             segment.finish();
         }

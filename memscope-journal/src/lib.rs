@@ -38,6 +38,12 @@
 //! segment before it, which is kept for so long. A reader begins with any segment and gets the same state as one that has read all of them. Behind a damaged part, too,
 //! it goes on from the next checkpoint.
 //!
+//! # A share for each process
+//!
+//! Where the journal is full, the oldest segments are written anew without the processes that take the most of it (see `share`):
+//! such a segment has its checkpoint, and a list of those who are left out, behind its header. [`Absent`] follows who they are
+//! while a reader goes on, and [`Recording::complete_from`] says from where on a process is there.
+//!
 //! Journals of format 1 have no checkpoints. Their segments begin with copies of the records without which the rest cannot be
 //! understood, marked [`memscope_decode::REPEATED`]; a decoder ignores them where it knows better.
 
@@ -48,10 +54,14 @@ mod error;
 mod format;
 mod journal;
 mod pack;
+mod parts;
 mod recording;
 mod retain;
 mod segment;
+mod share;
+mod sharing;
 mod tally;
+mod thin;
 mod warning;
 mod window;
 
@@ -63,6 +73,7 @@ pub use config::Config;
 pub use error::{JournalError, RecordingError};
 pub use format::{ClockPair, FORMAT_VERSION, SegmentHeader, boot_id};
 pub use journal::{Journal, State, TooSmall};
+pub use parts::{Absent, LeftOut};
 pub use recording::{Entry, Exported, Piece, Recording, Records, SegmentPlace};
 pub use retain::epochs;
 pub use tally::leading;

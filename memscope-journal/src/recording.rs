@@ -1,21 +1,26 @@
 //! A recording being read: a segment file, an epoch's directory, or an exported file.
 
 use crate::batches::{Batches, Item};
-use crate::checkpoint::{self, CheckpointPlace, Restored, SegmentFile};
+use crate::checkpoint::{self, Beginning, CheckpointPlace, Restored, SegmentFile};
 use crate::error::RecordingError;
 use crate::format::{
     BatchHeader, FORMAT_VERSION, HeaderFault, SEGMENT_HEADER, SEGMENT_MARK, SegmentHeader,
 };
+use crate::parts::LeftOut;
 use crate::retain;
+use crate::tally::numbers;
 use crate::warning::Warning;
 use crate::window::Window;
-use memscope_common::RECORD_VERSION;
-use memscope_decode::{RecordReader, is_repeated};
+use memscope_common::{KIND_LEFT_OUT, RECORD_VERSION};
+use memscope_decode::{Header, RecordReader, is_repeated};
 use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// How often a directory is read that changes while it is.
+const OPENED_AGAIN: u32 = 100;
 
 /// A recording. Opening reads the headers; [`Recording::records`] reads the rest.
 #[derive(Clone, Debug)]
@@ -33,8 +38,7 @@ pub struct Recording {
 pub struct SegmentPlace {
     /// What it says of itself.
     pub header: SegmentHeader,
-    /// The state that it begins with.
-    checkpoint: Option<CheckpointPlace>,
+    beginning: Beginning,
     file: usize,
     at: u64,
 }
@@ -42,12 +46,17 @@ pub struct SegmentPlace {
 impl SegmentPlace {
     /// Whether it can be read without those before it.
     pub fn stands_alone(&self) -> bool {
-        self.checkpoint.is_some() || self.header.first_sequence <= 1
+        self.beginning.checkpoint.is_some() || self.header.first_sequence <= 1
+    }
+
+    /// The processes that are left out of it: their records, and what was known of them before.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.beginning.left_out
     }
 
     /// Where the state stands that it begins with.
     pub fn checkpoint(&self) -> Option<&CheckpointPlace> {
-        self.checkpoint.as_ref()
+        self.beginning.checkpoint.as_ref()
     }
 
     /// Boot time of its first record as nanoseconds since 1970, by the clocks at its beginning.
@@ -108,6 +117,19 @@ impl Recording {
     }
 
     fn open_dir(path: &Path) -> Result<Self, RecordingError> {
+        // A living journal may join two segments just now; that takes longer than looking again.
+        for _ in 0..OPENED_AGAIN {
+            if let Some(recording) = Self::open_segments(path)? {
+                return Ok(recording);
+            }
+        }
+        Err(RecordingError::Changing {
+            path: path.to_path_buf(),
+        })
+    }
+
+    /// Opens the segments that are there. None if one in their middle went away meanwhile.
+    fn open_segments(path: &Path) -> Result<Option<Self>, RecordingError> {
         let found =
             retain::segments(path).map_err(|error| RecordingError::of("read", path, error))?;
         let mut files = Vec::new();
@@ -115,18 +137,23 @@ impl Recording {
         let mut warnings = Vec::new();
         let mut failure = None;
         for segment in found {
-            match read_header(&segment.path) {
-                Ok((file, header)) => {
+            let begun = read_header(&segment.path).and_then(|(file, header)| {
+                let beginning = Beginning::read(&file, 0, &header)?;
+                Ok((file, header, beginning))
+            });
+            match begun {
+                Ok((file, header, beginning)) => {
                     segments.push(SegmentPlace {
-                        checkpoint: checkpoint::place(&file, 0, &header),
+                        beginning,
                         header,
                         file: files.len(),
                         at: 0,
                     });
                     files.push(file);
                 }
-                // The bound of a living journal took it away just now; a gap would be noticed by the numbers.
-                Err(RecordingError::NotFound { .. }) => {}
+                // The bound of a living journal took it away just now.
+                Err(RecordingError::NotFound { .. }) if segments.is_empty() => {}
+                Err(RecordingError::NotFound { .. }) => return Ok(None),
                 // One bad segment does not spoil the others.
                 Err(
                     error @ (RecordingError::Empty { .. }
@@ -144,7 +171,7 @@ impl Recording {
             }
         }
         match (segments.is_empty(), failure) {
-            (false, _) => Self::begin(path, files.into(), segments, warnings),
+            (false, _) => Self::begin(path, files.into(), segments, warnings).map(Some),
             (true, Some(failure)) => Err(failure),
             (true, None) => Err(RecordingError::NoSegments {
                 path: path.to_path_buf(),
@@ -177,6 +204,17 @@ impl Recording {
             }
         }
         found
+    }
+
+    /// The first segment from which on a process is in all of them, with the state that it begins with.
+    pub fn complete_from(&self, process: u32) -> Option<&SegmentPlace> {
+        let is_left_out = |place: &SegmentPlace| {
+            let mut left_out = place.left_out().iter();
+            left_out.any(|one| one.process == process)
+        };
+        let last = self.segments.iter().rposition(is_left_out);
+        let mut rest = self.segments.iter().skip(last.map_or(0, |last| last + 1));
+        rest.find(|place| place.stands_alone())
     }
 
     /// Reads from the start.
@@ -247,9 +285,11 @@ impl Recording {
         let mut exported = Exported::default();
         while let Some(item) = batches.next()? {
             let (bytes, checkpoint) = match item {
-                Item::Segment(mut header, checkpoint) => {
-                    header.checkpoint_bytes = checkpoint.as_ref().map_or(0, |place| place.bytes);
-                    (header.encode(), checkpoint)
+                Item::Segment(mut header, beginning) => {
+                    let list = LeftOut::encode(&beginning.left_out);
+                    let state = beginning.checkpoint.as_ref().map_or(0, |place| place.bytes);
+                    header.checkpoint_bytes = list.len() as u64 + state;
+                    ([header.encode(), list].concat(), beginning.checkpoint)
                 }
                 Item::Batch(batch) => {
                     exported.records += u64::from(batch.header.count);
@@ -296,15 +336,22 @@ pub struct Entry<'a> {
 /// What comes next in a recording.
 #[derive(Debug)]
 pub enum Piece<'a> {
-    /// A segment begins, with the state that all records before it have come to.
-    Segment(Option<CheckpointPlace>),
+    /// A segment begins.
+    Segment {
+        /// What it says of itself.
+        header: SegmentHeader,
+        /// The state that all records before it have come to, but for those who are left out.
+        checkpoint: Option<CheckpointPlace>,
+        /// Of whom there is nothing in the segment.
+        left_out: Arc<[LeftOut]>,
+    },
     /// A record.
     Record(Entry<'a>),
 }
 
 /// What was read from the file.
 enum ReadOn {
-    Segment(Option<CheckpointPlace>),
+    Segment(SegmentHeader, Beginning),
     Batch,
     End,
 }
@@ -324,7 +371,7 @@ impl Records {
     /// [`Records::warnings`]; an error is one of the system, or another recording's segment.
     pub fn next_record(&mut self) -> Result<Option<Entry<'_>>, RecordingError> {
         loop {
-            if self.at < self.batch.len() {
+            if self.is_at_record() {
                 return Ok(self.entry());
             }
             if let ReadOn::End = self.read_on()? {
@@ -335,9 +382,15 @@ impl Records {
 
     /// The next record, or the beginning of the next segment.
     pub fn next_piece(&mut self) -> Result<Option<Piece<'_>>, RecordingError> {
-        while self.at >= self.batch.len() {
+        while !self.is_at_record() {
             match self.read_on()? {
-                ReadOn::Segment(checkpoint) => return Ok(Some(Piece::Segment(checkpoint))),
+                ReadOn::Segment(header, beginning) => {
+                    return Ok(Some(Piece::Segment {
+                        header,
+                        checkpoint: beginning.checkpoint,
+                        left_out: beginning.left_out,
+                    }));
+                }
                 ReadOn::Batch => {}
                 ReadOn::End => return Ok(None),
             }
@@ -345,9 +398,23 @@ impl Records {
         Ok(self.entry().map(Piece::Record))
     }
 
+    /// Whether another record stands in the batch. What stands for records that are left out is none.
+    fn is_at_record(&mut self) -> bool {
+        while let Some(rest) = self.batch.get(self.at..) {
+            match Header::read(rest) {
+                Ok(header) if header.kind == KIND_LEFT_OUT => {
+                    self.at += header.len;
+                    self.sequence = self.sequence.saturating_add(header.sequence);
+                }
+                _ => return !rest.is_empty(),
+            }
+        }
+        false
+    }
+
     fn read_on(&mut self) -> Result<ReadOn, RecordingError> {
         Ok(match self.batches.next()? {
-            Some(Item::Segment(_, checkpoint)) => ReadOn::Segment(checkpoint),
+            Some(Item::Segment(header, beginning)) => ReadOn::Segment(header, beginning),
             Some(Item::Batch(batch)) => {
                 self.batch = batch.records;
                 self.at = 0;
@@ -369,7 +436,7 @@ impl Records {
         self.at += record.len();
         let repeated = is_repeated(record);
         let sequence = self.sequence;
-        self.sequence = self.sequence.saturating_add(u64::from(!repeated));
+        self.sequence = self.sequence.saturating_add(numbers(record));
         Some(Entry {
             sequence,
             repeated,
@@ -384,7 +451,7 @@ impl Records {
     }
 }
 
-fn read_header(path: &Path) -> Result<(SegmentFile, SegmentHeader), RecordingError> {
+pub(crate) fn read_header(path: &Path) -> Result<(SegmentFile, SegmentHeader), RecordingError> {
     let failed = |error| RecordingError::of("read", path, error);
     let segment = SegmentFile::open(path).map_err(failed)?;
     let mut window = Window::new(Arc::clone(&segment.file));
@@ -447,7 +514,7 @@ fn segments_of(
             };
             let bytes = header.checkpoint_bytes;
             segments.push(SegmentPlace {
-                checkpoint: checkpoint::place(segment, at, &header),
+                beginning: Beginning::read(segment, at, &header)?,
                 header,
                 file: 0,
                 at,
@@ -464,7 +531,7 @@ fn segments_of(
     }
     if segments.is_empty() {
         segments.push(SegmentPlace {
-            checkpoint: checkpoint::place(segment, 0, first),
+            beginning: Beginning::read(segment, 0, first)?,
             header: first.clone(),
             file: 0,
             at: 0,

@@ -16,15 +16,32 @@ pub(crate) struct Found {
     pub(crate) bytes: u64,
 }
 
-impl Found {
-    /// Removes the segment, and its checkpoint if it has one.
-    fn remove(&self) -> io::Result<()> {
-        fs::remove_file(&self.path)?;
-        match fs::remove_file(self.path.with_extension(CHECKPOINT)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+/// Removes a segment, and its checkpoint if it has one.
+pub(crate) fn remove(segment: &Path) -> io::Result<()> {
+    fs::remove_file(segment)?;
+    remove_if_there(&segment.with_extension(CHECKPOINT))
+}
+
+/// Removes a file.
+pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of an epoch's segments and checkpoints, and of those of the other epochs.
+pub(crate) fn bytes(journal: &Path, epoch_dir: &Path) -> io::Result<(u64, u64)> {
+    let (mut own, mut others) = (0, 0);
+    for epoch in scan(journal)? {
+        let bytes: u64 = epoch.segments.iter().map(|segment| segment.bytes).sum();
+        if epoch.path == epoch_dir {
+            own += bytes;
+        } else {
+            others += bytes;
         }
     }
+    Ok((own, others))
 }
 
 #[derive(Debug)]
@@ -112,15 +129,16 @@ pub fn epochs(journal: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Removes the oldest segments until `needed` bytes fit under `most`: first those of other epochs,
-/// the one written longest ago first, then those of the current epoch before the one with the number `kept`. Only the
-/// holder of the lock may call this.
+/// the one written longest ago first, then those of the current epoch before the one with the number `kept`. Gives the numbers of those
+/// that went of the current epoch. Only the holder of the lock may call this.
 pub(crate) fn make_room(
     journal: &Path,
     (current, kept): (&Path, u64),
     needed: u64,
     most: u64,
-) -> Result<(), JournalError> {
+) -> Result<Vec<u64>, JournalError> {
     let fail = |error| JournalError::of("read", journal, needed, error);
+    let mut gone = Vec::new();
     let mut epochs = scan(journal).map_err(fail)?;
     epochs.sort_by_key(|epoch| epoch.path == current);
     let mut total: u64 = epochs
@@ -132,19 +150,21 @@ pub(crate) fn make_room(
         for segment in &epoch.segments {
             let is_kept = epoch.path == current && segment.index >= kept;
             if is_kept || total.saturating_add(needed) <= most {
-                return Ok(());
+                return Ok(gone);
             }
-            segment
-                .remove()
+            remove(&segment.path)
                 .map_err(|error| JournalError::of("remove", &segment.path, needed, error))?;
             total -= segment.bytes;
+            if epoch.path == current {
+                gone.push(segment.index);
+            }
         }
         if epoch.path != current {
             // Fails where there is something that is not ours; then it stays.
             let _ = fs::remove_dir(&epoch.path);
         }
     }
-    Ok(())
+    Ok(gone)
 }
 
 /// Removes segments and checkpoints that a killed daemon had begun to make.

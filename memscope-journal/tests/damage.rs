@@ -139,7 +139,7 @@ fn a_segment_that_is_gone_is_a_gap() {
     let mut records = Recording::open(&epoch_dir).unwrap().records();
     let mut checkpoints = Vec::new();
     while let Some(piece) = records.next_piece().unwrap() {
-        if let Piece::Segment(checkpoint) = piece {
+        if let Piece::Segment { checkpoint, .. } = piece {
             checkpoints.push((checkpoint, records.warnings().len()));
         }
     }

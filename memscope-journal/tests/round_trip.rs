@@ -6,7 +6,8 @@ mod common;
 use common::{Writer, attached, config, read, record, site, small};
 use memscope_decode::{Decoder, Outcome};
 use memscope_journal::{
-    ClockPair, Journal, JournalError, Piece, Recording, RecordingError, SegmentPlace, leading,
+    ClockPair, Config, Journal, JournalError, Piece, Recording, RecordingError, SegmentPlace,
+    leading,
 };
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
@@ -81,10 +82,18 @@ fn a_living_journal_can_be_read() {
     assert_eq!(read(&file).unwrap(), ((1..=5).collect(), 0, vec![]));
 }
 
+/// Nothing has to go.
+fn roomy() -> Config {
+    Config {
+        total_bytes: 16 << 20,
+        ..config(5)
+    }
+}
+
 #[test]
 fn every_segment_can_be_read_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Writer::create(dir.path(), config(5)).unwrap();
+    let mut journal = Writer::create(dir.path(), roomy()).unwrap();
     journal.append(&site(1), 0).unwrap();
     journal.append(&attached(), 0).unwrap();
     journal.journal.set_clock(ClockPair {
@@ -111,11 +120,14 @@ fn every_segment_can_be_read_alone() {
         let mut began = false;
         while let Some(piece) = records.next_piece().unwrap() {
             match piece {
-                Piece::Segment(Some(place)) if !began => {
+                Piece::Segment {
+                    checkpoint: Some(place),
+                    ..
+                } if !began => {
                     let restored = recording.restore(&place).unwrap();
                     (decoder, ledger) = (restored.decoder, restored.ledger);
                 }
-                Piece::Segment(_) => {}
+                Piece::Segment { .. } => {}
                 Piece::Record(entry) => {
                     assert_eq!(decoder.next_sequence(), entry.sequence);
                     if let Outcome::Decoded(event) = decoder.decode(entry.record) {
@@ -170,7 +182,7 @@ fn every_segment_can_be_read_alone() {
 #[test]
 fn a_journal_can_be_read_while_a_checkpoint_is_written() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Writer::create(dir.path(), config(5)).unwrap();
+    let mut journal = Writer::create(dir.path(), roomy()).unwrap();
     journal.append(&attached(), 0).unwrap();
     for n in 2..=70 {
         journal.append_only(&record(n, 15_000), n).unwrap();
@@ -181,11 +193,14 @@ fn a_journal_can_be_read_while_a_checkpoint_is_written() {
         let mut next = 1;
         while let Some(piece) = records.next_piece().unwrap() {
             match piece {
-                Piece::Segment(Some(checkpoint)) if next == 1 => {
+                Piece::Segment {
+                    checkpoint: Some(checkpoint),
+                    ..
+                } if next == 1 => {
                     let restored = recording.restore(&checkpoint).unwrap();
                     next = restored.decoder.next_sequence();
                 }
-                Piece::Segment(_) => {}
+                Piece::Segment { .. } => {}
                 Piece::Record(entry) => {
                     assert_eq!(entry.sequence, next);
                     next += 1;

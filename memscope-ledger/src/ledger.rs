@@ -92,12 +92,14 @@ impl Kept {
 
 /// All state of all traced processes. See the crate's documentation.
 ///
-/// It can be written with `serde` and read again ([`Ledger::restored`]): what is read answers and goes on exactly as what was
-/// written. That is a checkpoint of the journal. A field that is added to any state must have `#[serde(default)]` if
-/// checkpoints without it are to be read.
+/// It can be written with `serde` and read again: what is read answers and goes on exactly as what was written. That is a
+/// checkpoint of the journal. Processes are written and read one by one ([`Ledger::parts`], [`Ledger::put`]), so that a
+/// checkpoint can be without one of them. A field that is added to any state must have `#[serde(default)]` if checkpoints without it are to be read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ledger {
     config: LedgerConfig,
+    /// Checkpoints of format 2 have them here.
+    #[serde(default, skip_serializing)]
     processes: FastMap<ProcessHandle, Process>,
     /// By attach.
     order: Vec<ProcessHandle>,
@@ -106,6 +108,27 @@ pub struct Ledger {
     /// Time of the newest event.
     last_ns: u64,
 }
+
+/// What is known of one process, to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Which process.
+    pub handle: ProcessHandle,
+    /// Its number in the system.
+    pub pid: u32,
+    process: &'a Process,
+}
+
+impl Serialize for Part<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.process.serialize(serializer)
+    }
+}
+
+/// What is known of one process, as it was read.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct RestoredPart(Process);
 
 impl Ledger {
     /// A ledger that knows nothing.
@@ -120,7 +143,37 @@ impl Ledger {
         }
     }
 
-    /// Makes a ledger that was read from a checkpoint complete: what follows from the rest is not stored.
+    /// What is known of each process, by attach: the parts of a checkpoint.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        let processes = self.order.iter();
+        processes.filter_map(|handle| {
+            let process = self.processes.get(handle)?;
+            Some(Part {
+                handle: *handle,
+                pid: process.facts.pid,
+                process,
+            })
+        })
+    }
+
+    /// Takes what was read of a process. What follows from the rest is not stored, and is made here.
+    pub fn put(&mut self, part: RestoredPart) {
+        let RestoredPart(mut process) = part;
+        process.stacks.index_contents();
+        self.processes.insert(process.handle, process);
+    }
+
+    /// Takes what another ledger knows of a process, as it is.
+    pub fn take_over(&mut self, p: ProcessHandle, from: &mut Ledger) {
+        if let Some(process) = from.processes.remove(&p) {
+            self.processes.insert(p, process);
+            if !self.order.contains(&p) {
+                self.order.push(p);
+            }
+        }
+    }
+
+    /// Makes a ledger that was read from a checkpoint of format 2 complete.
     pub fn restored(mut self) -> Ledger {
         for process in self.processes.values_mut() {
             process.stacks.index_contents();
@@ -138,7 +191,16 @@ impl Ledger {
             let written = rmp_serde::to_vec_named(self).unwrap_or_default();
             let read: Result<Ledger, _> = rmp_serde::from_slice(&written);
             assert!(read.is_ok(), "a checkpoint cannot be read: {read:?}");
-            *self = read.map_or_else(|_| self.clone(), Ledger::restored);
+            let mut again = read.unwrap_or_else(|_| self.clone());
+            for part in self.parts() {
+                let written = rmp_serde::to_vec_named(&part).unwrap_or_default();
+                let read: Result<RestoredPart, _> = rmp_serde::from_slice(&written);
+                assert!(read.is_ok(), "a process cannot be read: {read:?}");
+                if let Ok(read) = read {
+                    again.put(read);
+                }
+            }
+            *self = again;
         }
     }
 

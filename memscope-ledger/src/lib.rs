@@ -72,5 +72,5 @@ mod words;
 
 pub use affects::{Affects, Answer, Effect, effect, inexact};
 pub use changes::PoolChange;
-pub use ledger::{Kept, Ledger, LedgerConfig};
+pub use ledger::{Kept, Ledger, LedgerConfig, Part, RestoredPart};
 pub use regions::{RegionBook, RegionStep, Told};

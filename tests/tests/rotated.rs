@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    Asking, Daemon, Said, Torch, Value, assert_totals, coverage, number, scratch,
+    Asking, Daemon, Said, Torch, Value, assert_totals, coverage, find, number, scratch,
 };
 
 /// A journal that rotates after some ten thousand events, and a ring that holds all that comes between two questions: no
@@ -182,6 +182,84 @@ fn attached_early() {
 #[test]
 fn attached_late() {
     run(true);
+}
+
+/// A process that makes a thousand times as many events does not push out the past of a quiet one.
+#[test]
+fn a_quiet_process_keeps_its_past() {
+    let words = ["--journal-mib", "16", "--trace-entries", "2000"];
+    let daemon = Daemon::with(&[&words[..], &["--ring-mib", "64"]].concat());
+    let mut quiet = Torch::start(&[]);
+    let mut loud = Torch::start(&[]);
+    let pid = quiet.pid_text();
+    daemon.attach(quiet.pid(), "trace");
+    daemon.attach(loud.pid(), "trace");
+    loud.ask("allocs held 300 70000");
+    let known_from = |pid: u32| {
+        let all = daemon.json(&["ps"]);
+        let row = find(&all["processes"], "pid", pid);
+        number(&row.unwrap_or(&all)["known_from_unix_ns"])
+    };
+    let mut moments = Vec::new();
+    let mut rounds = 0;
+    // Until the loud one has lost two thirds of its past.
+    while rounds < 400 {
+        quiet.ask(&format!("allocs round{rounds} {} 3000", rounds % 5 + 5));
+        let words = ["snapshot", "--pid", &pid, "--format", "json"];
+        let then = daemon.ctl(&words).document();
+        moments.push(Moment {
+            event: number(&then["header"]["as_of_event"]["sequence"]),
+            unix_ns: number(&then["header"]["as_of"]),
+            then,
+        });
+        loud.ask("churn 30000");
+        rounds += 1;
+        let from = known_from(loud.pid());
+        let lost = moments
+            .iter()
+            .filter(|moment| moment.unix_ns < from)
+            .count();
+        if lost > 12 && 3 * lost > 2 * rounds {
+            break;
+        }
+    }
+    assert!(rounds < 400, "the loud one has lost nothing");
+    let newest = moments.last().unwrap().unix_ns;
+    // Each question reads the journal again: a dozen of them, the oldest and those that come after the loud one's loss among them.
+    let mut number_of = 0;
+    moments.retain(|_| {
+        number_of += 1;
+        number_of % 5 == 1
+    });
+    assert!(newest - known_from(quiet.pid()) > 2 * (newest - known_from(loud.pid())));
+    let (refused, equal) = look_back(&pid, &moments, &|words| daemon.ctl(words));
+    println!("{rounds} rounds: {equal} moments of the quiet process equal, {refused} refused");
+    assert!(equal > 2 * refused, "{refused} refused, {equal} equal");
+    // The loud one is refused at its beginning, and known at its end.
+    let ask = |at: u64| {
+        let at = at.to_string();
+        daemon.ctl(&["pool", "--pid", &loud.pid_text(), "--at", &at])
+    };
+    let from = known_from(loud.pid());
+    let lost = moments
+        .iter()
+        .rfind(|moment| moment.unix_ns < from)
+        .unwrap();
+    ask(lost.unix_ns).refused(2, &["no longer in the journal", "known from"]);
+    assert_eq!(ask(newest).code, 0);
+    let status = daemon.json(&["status"]).to_string();
+    assert!(!status.contains("anew"), "{status}");
+    // A recording says the same.
+    let folder = scratch();
+    let file = folder.path().join("run.mscope");
+    let path = file.to_str().unwrap();
+    daemon.ctl(&["mark", "--pid", &pid, "asked"]).text();
+    daemon.ctl(&["record", "-o", path]).text();
+    let ask = |words: &[&str]| Asking::new(["--recording", path].iter().chain(words)).ask();
+    let (_, equal_again) = look_back(&pid, &moments, &ask);
+    assert!(equal_again >= equal, "{equal} {equal_again}");
+    quiet.finish();
+    loud.finish();
 }
 
 /// A state that is larger than half of the journal cannot be at the beginning of each segment: then only the whole

@@ -8,17 +8,20 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use memscope_ledger::Ledger;
 use memscope_ledger::report::AsOf;
 use memscope_rpc::EventHub;
+use tokio::sync::Semaphore;
 
 use super::{Command, Taking};
 
 /// Commands that may wait.
 pub(super) const QUEUE: usize = 1024;
+/// Questions that may wait for a place among the commands: readings and names of stacks can fill all of them for some time.
+const WAITING: usize = 64;
 
 /// The keeper did not take a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Gone {
-    /// Its queue is full.
-    #[error("{QUEUE} questions are waiting already")]
+    /// Its queue is full, and others wait for a place in it.
+    #[error("{WAITING} questions are waiting already")]
     Busy,
     /// It has ended.
     #[error("the daemon is ending")]
@@ -62,6 +65,7 @@ pub struct KeeperHandle {
     sender: SyncSender<Command>,
     wake: Arc<OwnedFd>,
     hub: Arc<EventHub>,
+    waiting: Arc<Semaphore>,
 }
 
 impl KeeperHandle {
@@ -70,7 +74,12 @@ impl KeeperHandle {
         wake: Arc<OwnedFd>,
         hub: Arc<EventHub>,
     ) -> KeeperHandle {
-        KeeperHandle { sender, wake, hub }
+        KeeperHandle {
+            sender,
+            wake,
+            hub,
+            waiting: Arc::new(Semaphore::new(WAITING)),
+        }
     }
 
     /// Readers of events.
@@ -90,14 +99,25 @@ impl KeeperHandle {
         sent
     }
 
-    /// Sends a command if there is room.
-    pub fn try_send(&self, command: Command) -> Result<(), Gone> {
-        let sent = self.sender.try_send(command).map_err(|e| match e {
-            TrySendError::Full(_) => Gone::Busy,
-            TrySendError::Disconnected(_) => Gone::Ended,
+    /// Sends a command from async code; waits for room, unless too many do.
+    pub async fn submit(&self, command: Command) -> Result<(), Gone> {
+        let command = match self.sender.try_send(command) {
+            Ok(()) => {
+                self.wake();
+                return Ok(());
+            }
+            Err(TrySendError::Disconnected(_)) => return Err(Gone::Ended),
+            Err(TrySendError::Full(command)) => command,
+        };
+        let waiting = Arc::clone(&self.waiting);
+        let place = waiting.try_acquire_owned().map_err(|_| Gone::Busy)?;
+        let own = self.clone();
+        let sending = tokio::task::spawn_blocking(move || {
+            let sent = own.send(command);
+            drop(place);
+            sent
         });
-        self.wake();
-        sent
+        sending.await.unwrap_or(Err(Gone::Ended))
     }
 
     /// Asks a question.
@@ -106,10 +126,11 @@ impl KeeperHandle {
         question: impl FnOnce(&mut Ledger, AsOf) -> T + Send + 'static,
     ) -> Result<T, Gone> {
         let (sender, answer) = tokio::sync::oneshot::channel();
-        self.try_send(Command::Ask(Box::new(move |ledger, as_of| {
+        self.submit(Command::Ask(Box::new(move |ledger, as_of| {
             // Whoever asked may be gone.
             let _ = sender.send(question(ledger, as_of));
-        })))?;
+        })))
+        .await?;
         answer.await.map_err(|_| Gone::Ended)
     }
 
@@ -132,17 +153,18 @@ impl KeeperHandle {
         work: impl FnOnce(&mut Taking) -> T + Send + 'static,
     ) -> Result<Option<T>, Gone> {
         let (sender, answer) = tokio::sync::oneshot::channel();
-        self.try_send(Command::Triggers(Box::new(move |taking| {
+        self.submit(Command::Triggers(Box::new(move |taking| {
             // Whoever asked may be gone.
             let _ = sender.send(taking.map(work));
-        })))?;
+        })))
+        .await?;
         answer.await.map_err(|_| Gone::Ended)
     }
 
     /// How the keeper is.
     pub async fn status(&self) -> Result<KeeperStatus, Gone> {
         let (sender, answer) = tokio::sync::oneshot::channel();
-        self.try_send(Command::Status(sender))?;
+        self.submit(Command::Status(sender)).await?;
         answer.await.map_err(|_| Gone::Ended)
     }
 }

@@ -165,6 +165,15 @@ impl Keeper {
         ))
     }
 
+    /// Says so if a loud process could not be made to give way.
+    fn unshared(&self) -> Option<String> {
+        let why = self.journal.as_ref()?.unshared()?;
+        Some(format!(
+            "a part of the journal could not be written anew without the processes that take the most of it, so all processes lose their \
+             oldest part together: {why}"
+        ))
+    }
+
     pub(super) fn status(&self) -> KeeperStatus {
         let mut drops: Vec<(String, u64)> = self
             .skipped
@@ -188,7 +197,11 @@ impl Keeper {
             journal_dir: dir,
             journal_dropped: dropped,
             journal_sequence: sequence,
-            journal_problem: self.journal_problem.clone().or_else(|| self.too_small()),
+            journal_problem: self
+                .journal_problem
+                .clone()
+                .or_else(|| self.too_small())
+                .or_else(|| self.unshared()),
             journal_full: self.journal_full,
             epoch: self.epoch,
             ring_bytes: self.ring.as_ref().map(Ring::capacity),

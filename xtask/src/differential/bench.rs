@@ -234,8 +234,20 @@ impl Bench {
         let said = self
             .daemon
             .ask(&["record", "-o", &file.to_string_lossy()])?;
+        let why = String::from_utf8_lossy(&said.stderr).into_owned();
+        if said.status.code() == Some(REFUSED) {
+            let refused = |moment: &Moment| {
+                let judgement = Judgement::refused(moment, When::Recorded, &why);
+                (moment.seed, judgement)
+            };
+            return Ok(self
+                .moments
+                .drain(..)
+                .map(|moment| refused(&moment))
+                .collect());
+        }
         if !said.status.success() {
-            bail!("record: {}", String::from_utf8_lossy(&said.stderr));
+            bail!("record: {why}");
         }
         let replay = Replay::start(&self.setting.programs, &file, self.folder.path())?;
         let mut found = Vec::new();

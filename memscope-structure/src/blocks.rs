@@ -27,7 +27,7 @@ pub(crate) fn sample(
     memory: &impl Memory,
     table: &Table,
     trees: &[(u64, Tree)],
-    pools: [u64; 2],
+    pools: &[u64],
     most: usize,
 ) -> Option<Sample> {
     let mut sample = collect(memory, table, trees, most)?;
@@ -105,10 +105,10 @@ fn block(memory: &impl Memory, address: u64) -> Option<Vec<u8>> {
 }
 
 /// The offsets at which the sample agrees with itself.
-pub(crate) fn layout(sample: &Sample, pools: [u64; 2]) -> Result<BlockLayout, &'static str> {
+pub(crate) fn layout(sample: &Sample, pools: &[u64]) -> Result<BlockLayout, &'static str> {
     let free = || sample.values().filter(|seen| seen.of.is_some());
     let active = || sample.values().filter(|seen| seen.of.is_none());
-    // The pool: free blocks point to the pool whose tree they are in. Active ones may be in a private pool.
+    // The pool: free blocks point to the pool whose tree they are in, active ones to any of them.
     let votes = |at: usize| {
         sample
             .values()

@@ -5,9 +5,9 @@
 
 use crate::blocks;
 use crate::error::StructureError;
-use crate::layout::{Layout, StatsLayout};
+use crate::layout::{BlockLayout, Layout, StatsLayout};
 use crate::memory::Memory;
-use crate::pools::pool_at;
+use crate::pools::{self, pool_at};
 use crate::read::{Reader, Taken, elements, read_bytes, read_word};
 use crate::segments::{self, Sums};
 use crate::shape::{self, MUTEX, Mutex, STAT_ARRAY, TABLE, Tree, byte, word};
@@ -36,13 +36,12 @@ const MOST_WORDS: usize = 16;
 /// Empty allocators seen, standing still, until it is believed.
 const QUIET: u32 = 3;
 
-/// A place in a device allocator: its two pools and the sets in each.
-#[derive(Debug, Clone)]
+/// A place in a device allocator: its own two pools and the sets in each.
+#[derive(Debug, Clone, Copy)]
 struct Pools {
     large: usize,
     small: usize,
     sets: usize,
-    trees: Vec<(u64, Tree)>,
 }
 
 /// What one try came to.
@@ -177,6 +176,23 @@ fn try_device(
         .into_iter()
         .next()
         .ok_or_else(|| Miss::NotFound("two pools of blocks".to_owned()))?;
+    // All that is there may be in private pools.
+    let known = Layout {
+        devices: None,
+        object_len: bytes.len() as u32,
+        mutex: bytes.get(..MUTEX).and_then(shape::mutex).is_some(),
+        large: pools.large as u32,
+        small: pools.small as u32,
+        sets: pools.sets as u32,
+        active: 0,
+        block: BlockLayout::default(),
+        stats: StatsLayout::default(),
+    };
+    let all = pools::find(&known, device, &bytes, |at, len| {
+        let mut bytes = vec![0; len];
+        memory.read(at, &mut bytes).ok().map(|()| bytes)
+    });
+    let addresses: Vec<u64> = all.by_address.keys().copied().collect();
     let mut miss = Miss::NothingYet("no block is allocated");
     let from = pools.small + pools.sets * shape::SET;
     let to = bytes.len().saturating_sub(TABLE).min(from + ACTIVE_REACH);
@@ -190,11 +206,10 @@ fn try_device(
     let grown = tables().find(|(_, table)| table.grown);
     let rest = grown.filter(|(_, table)| table.count == 0);
     for (at, table) in filled.chain(rest) {
-        let own = [pools.large, pools.small].map(|at| device + at as u64);
-        let Some(sample) = blocks::sample(memory, &table, &pools.trees, own, sample) else {
+        let Some(sample) = blocks::sample(memory, &table, &all.trees, &addresses, sample) else {
             continue;
         };
-        let block = match blocks::layout(&sample, own) {
+        let block = match blocks::layout(&sample, &addresses) {
             Ok(block) => block,
             Err(what) => {
                 miss = Miss::NotFound(what.to_owned());
@@ -203,15 +218,10 @@ fn try_device(
         };
         let object_len = whole.unwrap_or(at + TABLE + TAIL).min(bytes.len());
         let layout = Layout {
-            devices: None,
             object_len: object_len as u32,
-            mutex: bytes.get(..MUTEX).and_then(shape::mutex).is_some(),
-            large: pools.large as u32,
-            small: pools.small as u32,
-            sets: pools.sets as u32,
             active: at as u32,
             block,
-            stats: StatsLayout::default(),
+            ..known.clone()
         };
         if table.count > LARGE {
             // A picture takes its time, and something happens in all of them: its first reading will prove it.
@@ -407,16 +417,15 @@ fn stats_by_shape(bytes: &[u8], end: usize, active: u64) -> Option<StatsLayout> 
 
 /// Every pair of places that look like pools of large and of small blocks.
 fn pools(memory: &impl Memory, device: u64, bytes: &[u8]) -> Vec<Pools> {
-    // Rows of sets that follow one another, each with its trees.
-    let mut rows: Vec<(usize, Vec<Tree>)> = Vec::new();
+    // Rows of sets that follow one another: where they begin, and how many they are.
+    let mut rows: Vec<(usize, usize)> = Vec::new();
     for at in (0..bytes.len().saturating_sub(shape::SET)).step_by(8) {
-        let Some(tree) = shape::tree(bytes, device, at + 8).filter(|tree| rooted(memory, tree))
-        else {
+        if shape::tree(bytes, device, at + 8).is_none_or(|tree| !rooted(memory, &tree)) {
             continue;
-        };
+        }
         match rows.last_mut() {
-            Some((start, trees)) if *start + trees.len() * shape::SET == at => trees.push(tree),
-            _ => rows.push((at, vec![tree])),
+            Some((start, sets)) if *start + *sets * shape::SET == at => *sets += 1,
+            _ => rows.push((at, 1)),
         }
     }
     let mut found = Vec::new();
@@ -424,25 +433,18 @@ fn pools(memory: &impl Memory, device: u64, bytes: &[u8]) -> Vec<Pools> {
         let [(large, a), (small, b)] = pair else {
             continue;
         };
-        let sets = a.len();
+        let sets = *a;
         let flag = |at: &usize| byte(bytes, at + sets * shape::SET);
         let owner = |at: &usize| word(bytes, at + sets * shape::SET + 8);
         let fits = (2..=8).contains(&sets)
-            && b.len() == sets
+            && *b == sets
             && (flag(large), flag(small)) == (0, 1)
             && (owner(large), owner(small)) == (0, 0);
         if fits {
-            let of = |at: &usize, trees: &[Tree]| -> Vec<(u64, Tree)> {
-                let pool = device + *at as u64;
-                trees.iter().map(|tree| (pool, *tree)).collect()
-            };
-            let mut trees = of(large, a);
-            trees.extend(of(small, b));
             found.push(Pools {
                 large: *large,
                 small: *small,
                 sets,
-                trees,
             });
         }
     }

@@ -28,7 +28,7 @@ pub struct Layout {
 }
 
 /// Offsets in a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BlockLayout {
     /// The stream's handle.
     pub stream: u32,

@@ -456,6 +456,15 @@ def alloc(name, size, device="0"):
 
 
 @command
+def in_pool(name, size):
+    """In a pool of its own, which is the same one each time."""
+    pool = KEPT.setdefault("the pool", None) or gpu.MemPool()
+    KEPT["the pool"] = pool
+    with gpu.use_mem_pool(pool):
+        KEPT[name] = torch.empty(int(size), dtype=torch.uint8, device=DEVICE)
+
+
+@command
 def allocs(name, count, size):
     KEPT[name] = [torch.empty(int(size), dtype=torch.uint8, device=DEVICE) for _ in range(int(count))]
 

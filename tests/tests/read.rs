@@ -303,12 +303,21 @@ fn what_cannot_be_read_says_why() {
 /// All that a process holds is in a private pool: it is held all the same.
 #[test]
 fn what_is_only_in_a_private_pool() {
-    for variables in [&[][..], &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")]] {
+    for variables in [
+        &[][..],
+        &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")],
+    ] {
         let daemon = Daemon::start();
         let mut torch = Torch::start(variables);
         torch.ask("in_pool a 20000000");
         daemon.attach(torch.pid(), "read");
-        for command in ["in_pool b 70000", "free a", "in_pool c 30000000", "free b", "free c"] {
+        for command in [
+            "in_pool b 70000",
+            "free a",
+            "in_pool c 30000000",
+            "free b",
+            "free c",
+        ] {
             let told = torch.ask(command);
             assert_totals(&daemon.stats(torch.pid()), &told);
             assert_equal(&daemon, &mut torch, command);

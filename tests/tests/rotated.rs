@@ -291,5 +291,13 @@ fn a_journal_that_is_too_small_for_the_state_refuses() {
     said.refused(2, &["too small", "--journal-mib"]);
     let status = daemon.json(&["status"]).to_string();
     assert!(status.contains("too small"), "{status}");
+    let folder = scratch();
+    let file = folder.path().join("run.mscope");
+    let said = daemon.ctl(&["record", "-o", file.to_str().unwrap()]);
+    said.refused(
+        2,
+        &["nothing can be recorded", "too small", "--journal-mib"],
+    );
+    assert!(!file.exists());
     torch.finish();
 }

@@ -168,3 +168,65 @@ impl KeeperHandle {
         answer.await.map_err(|_| Gone::Ended)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::keeper::Keeper;
+    use memscope_ledger::LedgerConfig;
+    use std::sync::mpsc::channel;
+
+    /// A keeper that is busy, with a full queue of commands; what is sent to the second lets it go on.
+    fn full() -> (KeeperHandle, std::sync::mpsc::Sender<()>) {
+        let ledger = Ledger::new(LedgerConfig::default());
+        let hub = Arc::new(EventHub::default());
+        let (handle, _) = Keeper::for_replay(ledger, 1, hub).unwrap();
+        let (free, wait) = channel();
+        let (began, begins) = channel();
+        let busy = Command::Ask(Box::new(move |_, _| {
+            began.send(()).unwrap();
+            wait.recv().unwrap();
+        }));
+        handle.send(busy).unwrap();
+        begins.recv().unwrap();
+        for _ in 0..QUEUE {
+            handle.send(Command::Ask(Box::new(|_, _| {}))).unwrap();
+        }
+        (handle, free)
+    }
+
+    #[tokio::test]
+    async fn a_question_waits_for_a_place_among_the_commands() {
+        let (handle, free) = full();
+        let asking = handle.ask(|ledger, _| ledger.processes().len());
+        tokio::pin!(asking);
+        // It has found the queue full, and waits.
+        let polled = std::future::poll_fn(|context| {
+            std::task::Poll::Ready(asking.as_mut().poll(context).is_pending())
+        });
+        assert!(polled.await);
+        free.send(()).unwrap();
+        assert_eq!(asking.await, Ok(0));
+        handle.send(Command::Stop).unwrap();
+    }
+
+    #[tokio::test]
+    async fn more_than_so_many_are_refused() {
+        let (handle, free) = full();
+        let mut waiting: Vec<_> = (0..WAITING)
+            .map(|_| Box::pin(handle.ask(|_, _| ())))
+            .collect();
+        let polled = std::future::poll_fn(|context| {
+            let all = waiting.iter_mut().map(|one| one.as_mut().poll(context));
+            std::task::Poll::Ready(all.filter(|polled| polled.is_pending()).count())
+        });
+        assert_eq!(polled.await, WAITING);
+        assert_eq!(handle.ask(|_, _| ()).await, Err(Gone::Busy));
+        free.send(()).unwrap();
+        for one in waiting {
+            assert_eq!(one.await, Ok(()));
+        }
+        handle.send(Command::Stop).unwrap();
+    }
+}

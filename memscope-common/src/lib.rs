@@ -16,8 +16,8 @@ pub use cookie::{
 };
 pub use map::{
     CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING,
-    NOWHERE, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS, STACK_TIMED,
-    WATCH_ALL, name, process_of_thread, thread_key,
+    NOWHERE, ON_TRIAL, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS,
+    STACK_TIMED, WATCH_ALL, name, process_of_thread, thread_key,
 };
 pub use native::*;
 pub use python::*;
@@ -28,7 +28,7 @@ pub use record::{
     KIND_OOM, KIND_PROCESS, KIND_REPORT, KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN,
     MARK_END, MARK_INSTANT, MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord, OomRecord,
     PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, RECORD_VERSION, RecordHeader,
-    ReportRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord,
-    UNKNOWN_U64,
+    ReportRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE,
+    TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
 };
 pub use region::*;

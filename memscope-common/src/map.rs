@@ -42,6 +42,8 @@ pub const PROCESS_LIVE: u32 = 1;
 pub const CALIBRATE: u32 = 2;
 /// `ProcessEntry::flags`: say when the process forks.
 pub const FOLLOW_FORKS: u32 = 4;
+/// `ProcessEntry::flags`: where the allocator keeps its totals is a guess that is still on trial.
+pub const ON_TRIAL: u32 = 8;
 /// `GlobalConfig::flags`: say when any process executes an image or forks.
 pub const WATCH_ALL: u32 = 1;
 

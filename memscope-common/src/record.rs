@@ -153,6 +153,8 @@ pub const TRACE_HAS_TOTALS: u8 = 2;
 pub const TRACE_HAS_POOL: u8 = 4;
 /// This variant (torch 2.1) does not name the device.
 pub const TRACE_NO_DEVICE: u8 = 8;
+/// The totals were read from a place that is not proven yet: they are what proves it, and tell nothing.
+pub const TRACE_ON_TRIAL: u8 = 16;
 
 /// A call of PyTorch's `DeviceCachingAllocator::record_trace`.
 #[repr(C)]

@@ -17,7 +17,7 @@ use memscope_common::{
     RegionRecord, ReportRecord, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD,
     STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED,
     STACK_UNREADABLE, StackCopyRecord, StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL,
-    TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord, UNKNOWN_U64,
+    TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
     Body, Call, CallOp, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
@@ -489,7 +489,8 @@ fn trace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
     let reserved = raw.u64(offset_of!(TraceRecord, total_reserved))?;
     let pool = offset_of!(TraceRecord, pool);
     let block_size = has(TRACE_HAS_BLOCK).then_some(block);
-    let in_memory = has(TRACE_HAS_TOTALS).then_some(allocated);
+    let told = has(TRACE_HAS_TOTALS) && !has(TRACE_ON_TRIAL);
+    let in_memory = told.then_some(allocated);
     // PyTorch counts a new block just after it has recorded it, a freed one just before.
     let total_allocated = match action {
         TraceAction::Alloc => in_memory
@@ -502,7 +503,7 @@ fn trace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
         TraceAction::SegmentFree => reserved.checked_sub(raw.u64(offset_of!(TraceRecord, size))?),
         _ => Some(reserved),
     }
-    .filter(|_| has(TRACE_HAS_TOTALS));
+    .filter(|_| told);
     Ok(Said::Event(Body::Trace(PoolTrace {
         action,
         allocator: raw.u64(offset_of!(TraceRecord, allocator))?,
@@ -563,6 +564,23 @@ fn words(raw: Bytes, at: usize, into: &mut [u64]) -> Option<()> {
         *word = raw.u64(at + index * size_of::<u64>()).ok()?;
     }
     Some(())
+}
+
+/// Allocated and reserved bytes as a trace record has them, from wherever they were read: what is on trial is told by no event.
+/// `None` for any other record, and where nothing was read.
+pub fn totals_on_trial(record: &[u8]) -> Option<(u64, u64)> {
+    let header = crate::bytes::check(record).ok()?;
+    let at = match header.kind {
+        KIND_TRACE => 0,
+        KIND_CALIBRATION => offset_of!(CalibrationRecord, trace),
+        _ => return None,
+    };
+    let field = |offset| Bytes(record).u64(at + offset).ok();
+    let was_read =
+        header.version == memscope_common::RECORD_VERSION && header.flags & TRACE_HAS_TOTALS != 0;
+    let allocated = field(offset_of!(TraceRecord, total_allocated))?;
+    let reserved = field(offset_of!(TraceRecord, total_reserved))?;
+    was_read.then_some((allocated, reserved))
 }
 
 /// Reads a calibration record's registers; `None` for any other record. The trace entry in it comes

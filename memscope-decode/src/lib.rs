@@ -41,7 +41,10 @@ pub use daemon::{
 pub use decoder::Decoder;
 pub use encode::encode;
 pub use held::held_parts;
-pub use kernel::{Calibration, DyingCode, StackCopy, calibration, call_op, dying_code, stack_copy};
+pub use kernel::{
+    Calibration, DyingCode, StackCopy, calibration, call_op, dying_code, stack_copy,
+    totals_on_trial,
+};
 pub use outcome::{Malformed, Notice, Outcome, Skipped, What};
 pub use reader::RecordReader;
 pub use trim::MAX_JSON;

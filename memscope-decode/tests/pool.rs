@@ -119,6 +119,24 @@ fn an_oom_has_a_size() {
     ));
 }
 
+/// While it is not proven where the totals lie, they are evidence for whoever proves it, and nothing else.
+#[test]
+fn totals_on_trial_are_told_by_no_event() {
+    let all = TRACE_HAS_BLOCK | TRACE_HAS_TOTALS;
+    for action in 0..9 {
+        let record = trace_record(action, all | TRACE_ON_TRIAL);
+        let told = trace(record);
+        assert_eq!((told.total_allocated, told.total_reserved), (None, None));
+        assert_eq!(told.block_size, Some(1024), "it proves itself");
+        assert_eq!(totals_on_trial(as_bytes(&record)), Some((5000, 6000)));
+    }
+    let proven = trace_record(0, all);
+    assert_eq!(totals_on_trial(as_bytes(&proven)), Some((5000, 6000)));
+    let without = trace_record(0, TRACE_HAS_BLOCK | TRACE_ON_TRIAL);
+    assert_eq!(totals_on_trial(as_bytes(&without)), None);
+    assert_eq!(totals_on_trial(&[0; 8]), None);
+}
+
 #[test]
 fn totals_of_an_alloc_are_those_after_it() {
     let all = TRACE_HAS_BLOCK | TRACE_HAS_TOTALS | TRACE_HAS_POOL;

@@ -185,7 +185,8 @@ impl Journal {
             dir: &self.dir,
             epoch_dir: &self.epoch_dir,
             newest: self.checkpoint_index,
-            needed: besides + records,
+            // Twice: while a segment is written anew another one fills, and checkpoints grow.
+            needed: (besides + records).saturating_mul(2),
             most: self.config.total_bytes,
             small: (self.config.segment_bytes - header_bytes) / 16,
         };

@@ -28,7 +28,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) epoch_dir: &'a Path,
     /// The newest segment that can be read without those before it: it stays.
     pub(crate) newest: u64,
-    /// Bytes that the next segment and its checkpoint will take.
+    /// Bytes that the next segments and their checkpoints will take.
     pub(crate) needed: u64,
     /// Most bytes of the journal.
     pub(crate) most: u64,

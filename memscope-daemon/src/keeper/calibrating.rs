@@ -34,6 +34,7 @@ impl Keeper {
         let Some(watched) = self.watched.get(&process) else {
             return;
         };
+        watched.slot.set_on_trial(true);
         watched.slot.set_layout(known.as_ref());
         let memory = Target(File::open(format!("/proc/{}/mem", watched.pid)).ok());
         let search = Calibrating {
@@ -57,12 +58,6 @@ impl Keeper {
                     TraceAction::FreeRequested => 1,
                     _ => return,
                 };
-                // The event's total counts the block already; the probe read it before.
-                let allocated = match (trace.total_allocated, trace.block_size) {
-                    (Some(after), Some(block)) if action == 0 => Some(after.wrapping_sub(block)),
-                    (Some(after), _) if action == 1 => Some(after),
-                    _ => None,
-                };
                 // Entries sent before or after the registers were wanted come without them.
                 let candidates: Vec<(u8, u64)> = match memscope_decode::calibration(record) {
                     Some(seen) => (0u8..)
@@ -81,7 +76,7 @@ impl Keeper {
                         size: trace.size,
                         candidates: &candidates,
                         block_size: trace.block_size,
-                        totals: allocated.zip(trace.total_reserved),
+                        totals: memscope_decode::totals_on_trial(record),
                     },
                     &one.memory,
                 );
@@ -127,6 +122,7 @@ impl Keeper {
             Step::Proven(layout) => {
                 if let Some(one) = self.calibrating.remove(&process) {
                     one.slot.want_registers(false);
+                    one.slot.set_on_trial(false);
                 }
                 self.tell(Told::Proven { process, layout });
             }
@@ -134,6 +130,7 @@ impl Keeper {
                 if let Some(one) = self.calibrating.remove(&process) {
                     one.slot.set_layout(None);
                     one.slot.want_registers(false);
+                    one.slot.set_on_trial(false);
                 }
                 self.tell(Told::NotCalibrated { process, reason });
             }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use aya::Ebpf;
-use memscope_common::{CALIBRATE, FOLLOW_FORKS, NOWHERE, PROCESS_LIVE, ProcessEntry, name};
+use memscope_common::{
+    CALIBRATE, FOLLOW_FORKS, NOWHERE, ON_TRIAL, PROCESS_LIVE, ProcessEntry, name,
+};
 
 use super::ProbeError;
 use super::calibrate::Layout;
@@ -57,12 +59,21 @@ impl Slot {
 
     /// Whether `record_trace`'s probe sends the caller's registers too.
     pub fn want_registers(&self, wanted: bool) {
+        self.set_flag(CALIBRATE, wanted);
+    }
+
+    /// Whether the totals are read at a place that is not proven yet.
+    pub fn set_on_trial(&self, on_trial: bool) {
+        self.set_flag(ON_TRIAL, on_trial);
+    }
+
+    fn set_flag(&self, flag: u32, on: bool) {
         // SAFETY: an aligned u32 in the shared mapping.
         let flags = unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).flags) };
-        if wanted {
-            flags.fetch_or(CALIBRATE, Ordering::AcqRel);
+        if on {
+            flags.fetch_or(flag, Ordering::AcqRel);
         } else {
-            flags.fetch_and(!CALIBRATE, Ordering::AcqRel);
+            flags.fetch_and(!flag, Ordering::AcqRel);
         }
     }
 

@@ -3,7 +3,7 @@
 use aya_ebpf::macros::uprobe;
 use aya_ebpf::programs::ProbeContext;
 use memscope_common::{
-    CALIBRATE, CalibrationRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_OOM, KIND_REPORT,
+    CALIBRATE, CalibrationRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_OOM, KIND_REPORT, ON_TRIAL, TRACE_ON_TRIAL,
     KIND_TRACE, NOWHERE, OomRecord, ProcessEntry, ReportRecord, STACK_NONE, TRACE_HAS_BLOCK,
     TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord,
 };
@@ -249,4 +249,8 @@ fn read_totals(process: *mut ProcessEntry, allocator: u64, beside: &mut Beside) 
         beside.reserved = r;
     }
     beside.flags |= TRACE_HAS_TOTALS;
+    // SAFETY: a map value.
+    if unsafe { (*process).flags } & ON_TRIAL != 0 {
+        beside.flags |= TRACE_ON_TRIAL;
+    }
 }

@@ -1,0 +1,180 @@
+//! The search over a made-up process, with the truth known.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use super::*;
+use std::cell::RefCell;
+
+const OBJECT: u64 = 0x10_0000;
+const TOTALS: usize = 0x98;
+const PTR: u16 = 88;
+
+/// A process with one allocator object and blocks, at the layout above.
+#[derive(Default)]
+struct Process {
+    cells: RefCell<HashMap<u64, u64>>,
+}
+
+impl Memory for Process {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        let cells = self.cells.borrow();
+        for (i, chunk) in into.chunks_mut(8).enumerate() {
+            let value = cells.get(&(address + 8 * i as u64)).copied().unwrap_or(7);
+            chunk.copy_from_slice(&value.to_ne_bytes()[..chunk.len()]);
+        }
+        true
+    }
+}
+
+impl Process {
+    fn set(&self, address: u64, value: u64) {
+        self.cells.borrow_mut().insert(address, value);
+    }
+}
+
+/// Runs allocations and frees through the search until it decides; `truth` is where the probe
+/// really finds things, so that a wrong layout yields no reading, or with `often` one in so many calls.
+fn run(process: &Process, search: &mut Calibrator, lie: bool, often: Option<u64>) -> Step {
+    let mut allocated = 1u64 << 20;
+    let reserved = 20u64 << 20;
+    let mut layout = None;
+    for n in 1..4000u64 {
+        let block = 0x50_0000 + 0x100 * (n % 7);
+        let addr = 0x7f00_0000_0000 + 4096 * n;
+        let rounded = 512 * (1 + n % 5);
+        process.set(block + PTR as u64, addr);
+        process.set(block + PTR as u64 - 16, rounded - 100);
+        process.set(block + PTR as u64 - 24, rounded);
+        for (action, sign) in [(ALLOC, 1i64), (FREE_REQUESTED, -1)] {
+            let before = allocated;
+            allocated = allocated.wrapping_add_signed(sign * rounded as i64);
+            let in_trap = if action == ALLOC { before } else { allocated };
+            // Place 1 holds the block too, mostly not yet when the probe looks.
+            let early = often.is_some_and(|often| n % often == 0);
+            let read = layout.is_some_and(|l: Layout| {
+                let place = [l.alloc_place, l.free_place][action as usize];
+                place == 2 || place == 1 && early
+            });
+            search.trace(
+                &TraceSeen {
+                    time_ns: n,
+                    tid: 1,
+                    allocator: OBJECT,
+                    action,
+                    addr,
+                    size: rounded - 100,
+                    candidates: &[
+                        (0, 3),
+                        (1, block),
+                        (2, block),
+                        (3, 0x60_0000),
+                        (4, block + 4),
+                    ],
+                    block_size: read.then_some(rounded),
+                    totals: read.then_some((in_trap + u64::from(lie), reserved)),
+                },
+                process,
+            );
+            // Everything in the small pool: its numbers equal those of all pools.
+            let ever = (1 << 40) + allocated;
+            let blocks = [allocated, (1 << 20) + 2560, ever, 1 << 40];
+            let segments = [reserved, reserved, reserved, 0];
+            for (at, stat) in [
+                (TOTALS, blocks),
+                (TOTALS + 32, blocks),
+                (TOTALS + 64, [0; 4]),
+                (TOTALS + 96, segments),
+                (TOTALS + 128, segments),
+                (TOTALS + 160, [0; 4]),
+            ] {
+                for (i, value) in stat.into_iter().enumerate() {
+                    process.set(OBJECT + (at + 8 * i) as u64, value);
+                }
+            }
+            // Fields that have the same value now and then.
+            process.set(OBJECT + 0x200, if n % 3 == 0 { allocated } else { 1 });
+            process.set(OBJECT + 0x260, reserved);
+            let step = search.report(&ReportSeen {
+                tid: 1,
+                ptr: addr,
+                size: sign * rounded as i64,
+                allocated,
+                reserved,
+            });
+            if step != Step::Wait {
+                return step;
+            }
+        }
+        if n % 5 == 4 {
+            match search.round(process) {
+                Step::Try(found) => {
+                    layout = Some(found);
+                    search.trial_began(n);
+                }
+                Step::Wait => {}
+                step => return step,
+            }
+        }
+    }
+    Step::Wait
+}
+
+const TRUE: Layout = Layout {
+    allocated_offset: TOTALS as u32,
+    reserved_offset: TOTALS as u32 + 96,
+    block_ptr_offset: PTR,
+    alloc_place: 2,
+    free_place: 2,
+};
+
+/// When the reporting probe is gone, the other calls would come without size and total.
+#[test]
+fn a_place_that_holds_the_block_now_and_then_is_taken_back() {
+    for often in [2, 3, 5, 40] {
+        let process = Process::default();
+        let step = run(&process, &mut Calibrator::default(), false, Some(often));
+        assert_eq!(step, Step::Proven(TRUE), "one in {often}");
+    }
+}
+
+#[test]
+fn finds_and_proves_the_layout() {
+    let process = Process::default();
+    let step = run(&process, &mut Calibrator::default(), false, None);
+    assert_eq!(step, Step::Proven(TRUE));
+}
+
+#[test]
+fn a_reading_that_differs_once_is_not_believed() {
+    let process = Process::default();
+    let step = run(&process, &mut Calibrator::default(), true, None);
+    assert!(matches!(step, Step::GiveUp(_)), "{step:?}");
+}
+
+/// All that was ever there is gone: what was freed, less the small pool's current zero, is the peak.
+#[test]
+fn the_peak_is_not_taken_for_the_total() {
+    let size = 33_280;
+    let gone = [0, size, size, size];
+    let there = [size, size, size, 0];
+    let nothing = [0; 4];
+    let object = |stats: [[u64; 4]; 6]| -> Vec<u8> {
+        let words = [0; 4].into_iter().chain(stats.into_iter().flatten());
+        let words = words.chain([0; 8]);
+        words.flat_map(u64::to_ne_bytes).collect()
+    };
+    let recent = HashSet::from([0, size]);
+    let found = |bytes: &[u8]| -> Vec<usize> {
+        let places = (8..bytes.len() - STAT_ARRAY).step_by(8);
+        places.filter(|at| is_total(bytes, *at, &recent)).collect()
+    };
+    // The allocated bytes, and the reserved ones with others.
+    let bytes = object([gone, gone, nothing, nothing, nothing, nothing]);
+    assert_eq!(found(&bytes), [32]);
+    // When it comes again, nothing is like it.
+    let again = [size, size, 2 * size, size];
+    let bytes = object([again, again, nothing, nothing, nothing, nothing]);
+    assert_eq!(found(&bytes), [32]);
+    // What was never freed cannot be told from it: later.
+    let bytes = object([there, there, nothing, nothing, nothing, nothing]);
+    assert!(found(&bytes).is_empty());
+}

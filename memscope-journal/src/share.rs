@@ -53,7 +53,7 @@ impl Content {
 /// What makes room next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// All that is in the oldest segment is of those who give way.
+    /// All that is in the oldest segment is of those who give way, or it cannot be written anew.
     Remove(u64),
     /// Write a segment anew.
     Thin {
@@ -84,13 +84,14 @@ pub(crate) fn next_step(
         .filter(|(_, bytes)| bytes.saturating_mul(2) >= loudest)
         .map(|(process, _)| process)
         .collect();
-    let is_candidate = |(_, content): &(&u64, &Content)| {
-        !content.is_kept_as_it_is && !content.processes().is_disjoint(&loud)
+    let (oldest, _) = contents.first_key_value()?;
+    let is_candidate = |(index, content): &(&u64, &Content)| {
+        let can_be = !content.is_kept_as_it_is || *index == oldest;
+        can_be && !content.processes().is_disjoint(&loud)
     };
     let (index, content) = contents.range(..newest).find(is_candidate)?;
     let there = content.processes();
-    let (oldest, _) = contents.first_key_value()?;
-    if index == oldest && there.is_subset(&loud) {
+    if index == oldest && (there.is_subset(&loud) || content.is_kept_as_it_is) {
         return Some(Step::Remove(*index));
     }
     let gone: BTreeSet<u32> = there.intersection(&loud).copied().collect();

@@ -14,7 +14,7 @@ use std::path::Path;
 pub(crate) struct Sharing {
     contents: BTreeMap<u64, Content>,
     thinning: Option<Thinning>,
-    /// Why the last segment that should have been was not written anew.
+    /// Why a segment that is still there was not written anew.
     problem: Option<String>,
     /// There may be something to do.
     is_due: bool,
@@ -55,9 +55,13 @@ impl Sharing {
         for index in indexes {
             self.contents.remove(index);
         }
+        let mut left = self.contents.values();
+        if !left.any(|content| content.is_kept_as_it_is) {
+            self.problem = None;
+        }
     }
 
-    /// Why a segment was not written anew, if one was not.
+    /// Why a segment that is still there was not written anew, if one was not.
     pub(crate) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
@@ -97,11 +101,13 @@ impl Sharing {
         let path = |index: u64| wanted.epoch_dir.join(format!("{index:06}.{ENDING}"));
         let mut own = own;
         let mut contents = self.contents.clone();
+        let mut oldest = Vec::new();
         while own.saturating_add(wanted.needed) > wanted.most {
             match next_step(&contents, wanted.newest, wanted.small) {
                 None => break,
                 // It goes when the room is needed, and can be asked until then.
                 Some(Step::Remove(index)) => {
+                    oldest.push(index);
                     let gone = contents.remove(&index);
                     own = own.saturating_sub(gone.map_or(0, |content| content.bytes()));
                 }
@@ -110,6 +116,11 @@ impl Sharing {
                     leave_out,
                     join,
                 }) => {
+                    // What is older is of no use to those who are left out of this one.
+                    for index in oldest {
+                        retain::remove(&path(index))?;
+                        self.contents.remove(&index);
+                    }
                     let sources = join.into_iter().chain([index]);
                     let sources = sources.map(|index| (index, path(index))).collect();
                     let new = path(join.unwrap_or(index)).with_added_extension(UNFINISHED);
@@ -123,33 +134,23 @@ impl Sharing {
 
     fn put_in_place(&mut self, epoch_dir: &Path, thinning: Thinning) {
         let (sources, new) = (thinning.sources.clone(), thinning.new.clone());
-        let placed = thinning.finish().map_err(|error| error.to_string());
-        let placed = placed.and_then(|content| {
-            // The bound may have taken one of them away meanwhile; then nothing may come back.
-            if !sources
-                .iter()
-                .all(|index| self.contents.contains_key(index))
-            {
-                return std::fs::remove_file(&new).map_err(|error| error.to_string());
-            }
-            let failed = |error: std::io::Error| format!("{}: {error}", new.display());
-            let placed = new.with_extension("");
-            std::fs::rename(&new, &placed).map_err(failed)?;
-            // The state is in the new file now.
-            retain::remove_if_there(&placed.with_extension(CHECKPOINT)).map_err(failed)?;
-            for (number, index) in sources.iter().enumerate() {
-                self.contents.remove(index);
-                if number > 0 {
-                    let joined = epoch_dir.join(format!("{index:06}.{ENDING}"));
-                    retain::remove(&joined).map_err(failed)?;
-                }
-            }
-            if let Some(first) = sources.first() {
-                self.contents.insert(*first, content);
-            }
-            Ok(())
-        });
+        let written = thinning.finish();
+        // The bound may have taken one of them away meanwhile; then nothing may come back.
+        if !sources
+            .iter()
+            .all(|index| self.contents.contains_key(index))
+        {
+            let _ = std::fs::remove_file(&new);
+            return;
+        }
+        let placed = written
+            .map_err(|error| error.to_string())
+            .and_then(|content| {
+                self.place(epoch_dir, &sources, &new, content)
+                    .map_err(|error| format!("{}: {error}", new.display()))
+            });
         if let Err(problem) = placed {
+            self.problem = Some(problem);
             // The error that counts is the first one.
             let _ = std::fs::remove_file(&new);
             for index in &sources {
@@ -157,7 +158,29 @@ impl Sharing {
                     content.is_kept_as_it_is = true;
                 }
             }
-            self.problem = Some(problem);
         }
+    }
+
+    /// The new segment takes the place of the first of those that it is made of; the others go.
+    fn place(
+        &mut self,
+        epoch_dir: &Path,
+        sources: &[u64],
+        new: &Path,
+        content: Content,
+    ) -> std::io::Result<()> {
+        let Some((first, others)) = sources.split_first() else {
+            return Ok(());
+        };
+        let placed = new.with_extension("");
+        std::fs::rename(new, &placed)?;
+        // The state is in the new file now.
+        retain::remove_if_there(&placed.with_extension(CHECKPOINT))?;
+        self.contents.insert(*first, content);
+        for index in others {
+            self.contents.remove(index);
+            retain::remove(&epoch_dir.join(format!("{index:06}.{ENDING}")))?;
+        }
+        Ok(())
     }
 }

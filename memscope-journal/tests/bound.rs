@@ -3,8 +3,11 @@
 
 mod common;
 
-use common::{Writer, attached, config, read, record};
-use memscope_journal::{Config, Journal, JournalError, RecordingError, boot_id, epochs};
+use common::{Writer, attached, config, read, record, replacing};
+use memscope_decode::Header;
+use memscope_journal::{
+    Config, Journal, JournalError, Recording, RecordingError, State, boot_id, epochs,
+};
 use std::fs;
 use std::path::Path;
 
@@ -142,6 +145,98 @@ fn a_journal_that_is_too_small_for_its_checkpoints_says_so() {
         read(journal.journal.epoch_dir()),
         Err(RecordingError::NoBeginning { .. })
     ));
+}
+
+/// Appends of a loud process and a quiet one until `end` says so; gives how many records there are.
+fn two_processes(journal: &mut Writer, from: u64, mut end: impl FnMut(&Writer) -> bool) -> u64 {
+    for number in from..from + 2000 {
+        let (process, bytes) = match number % 40 {
+            0 => (2, 100),
+            _ => (1, 15_000),
+        };
+        journal
+            .append(&replacing(process, number, bytes), number)
+            .unwrap();
+        if end(journal) {
+            return number;
+        }
+    }
+    panic!(
+        "it does not end: {:?} {:?} {:?}",
+        journal.journal,
+        journal.journal.unshared(),
+        left_out(journal.journal.epoch_dir())
+    );
+}
+
+fn left_out(dir: &Path) -> Vec<Vec<u32>> {
+    let recording = Recording::open(dir).unwrap();
+    let segments = recording.segments().iter();
+    segments
+        .map(|place| place.left_out().iter().map(|one| one.process).collect())
+        .collect()
+}
+
+#[test]
+fn a_loud_process_gives_way_within_the_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Writer::create(dir.path(), config(1)).unwrap();
+    let epoch_dir = journal.journal.epoch_dir().to_path_buf();
+    two_processes(&mut journal, 1, |journal| {
+        assert!(segment_bytes(dir.path()) <= 2 << 20);
+        assert_eq!(journal.journal.unshared(), None);
+        let segments = left_out(&epoch_dir);
+        // Three times as much was written as there is room: segments were joined.
+        let written = journal.journal.next_sequence() * 12_000;
+        segments[0] == [1] && segments.len() < 10 && written > 3 * (2 << 20)
+    });
+    let recording = Recording::open(&epoch_dir).unwrap();
+    let first = recording.complete_from(2).unwrap().header.first_sequence;
+    // Before its first record.
+    assert!(first < 40, "{first}");
+    assert!(recording.complete_from(1).unwrap().header.first_sequence > 100);
+    let mut records = recording.records();
+    let (mut quiet, mut loud) = (Vec::new(), Vec::new());
+    while let Some(entry) = records.next_record().unwrap() {
+        match Header::read(entry.record).unwrap().process {
+            2 => quiet.push(entry.sequence),
+            _ => loud.push(entry.sequence),
+        }
+    }
+    assert_eq!(records.warnings(), []);
+    // Each number is that of its record, whatever was left out before it.
+    let newest = journal.journal.next_sequence() - 1;
+    assert!(quiet.iter().copied().eq((1..=newest / 40).map(|n| n * 40)));
+    assert!(loud[0] > 100 && loud.is_sorted());
+}
+
+#[test]
+fn what_is_damaged_is_not_written_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Writer::create(dir.path(), config(1)).unwrap();
+    let epoch_dir = journal.journal.epoch_dir().to_path_buf();
+    // The one before it has no record of the quiet process, and just goes.
+    let first = epoch_dir.join("000001.msj");
+    let second = epoch_dir.join("000002.msj");
+    let number = two_processes(&mut journal, 1, |_| second.exists());
+    let mut bytes = fs::read(&first).unwrap();
+    bytes[5000] ^= 1;
+    fs::write(&first, &bytes).unwrap();
+    let number = two_processes(&mut journal, number + 1, |journal| {
+        journal.journal.unshared().is_some()
+    });
+    assert!(first.exists(), "it is kept as it is");
+    let why = journal.journal.unshared().unwrap().to_owned();
+    assert!(
+        why.contains("000001.msj") && why.contains("damaged"),
+        "{why}"
+    );
+    // It goes when its turn comes, and the others give way as before.
+    two_processes(&mut journal, number + 1, |journal| {
+        assert!(segment_bytes(dir.path()) <= 2 << 20);
+        !first.exists() && journal.journal.unshared().is_none()
+    });
+    assert_eq!(*journal.journal.state(), State::Running);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use memscope_decode::{DaemonRecord, Decoder, Outcome, RecordReader, SiteDefined,
 use memscope_journal::{
     ClockPair, Config, Folded, Journal, JournalError, Recording, RecordingError, Warning,
 };
-use memscope_ledger::event::{CoverageNote, ProcessHandle};
+use memscope_ledger::event::{Backend, CoverageNote, ProcessHandle};
 use memscope_ledger::{Ledger, LedgerConfig};
 use std::path::Path;
 
@@ -97,6 +97,16 @@ pub fn record(number: u64, bytes: usize) -> Vec<u8> {
     })
     .encode(stamp(number))
     .unwrap()
+}
+
+/// A record of a process that replaces what the last one said, with so many bytes besides.
+pub fn replacing(process: u32, number: u64, bytes: usize) -> Vec<u8> {
+    DaemonRecord::Backend(Backend::Other(noise(number, bytes)))
+        .encode(Stamp {
+            process: ProcessHandle(process),
+            ..stamp(number)
+        })
+        .unwrap()
 }
 
 /// Process 1 is attached.

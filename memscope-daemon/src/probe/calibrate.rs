@@ -349,8 +349,7 @@ impl Calibrator {
             let found: HashSet<usize> = (8..OBJECT_SPAN - 2 * STAT_ARRAY)
                 .step_by(8)
                 .filter(|at| {
-                    is_total(&picture, *at, &self.recent_allocated)
-                        && is_total(&picture, *at + STAT_ARRAY, &self.recent_reserved)
+                    are_totals(&picture, *at, &self.recent_allocated, &self.recent_reserved)
                 })
                 .collect();
             if !found.is_empty() {
@@ -422,6 +421,19 @@ impl Calibrator {
     }
 }
 
+/// Whether the allocated bytes' `StatArray` lies there, and the reserved bytes' behind it.
+fn are_totals(bytes: &[u8], at: usize, allocated: &HashSet<u64>, reserved: &HashSet<u64>) -> bool {
+    // Where nothing is left of what was there, the words one further on look like totals as well: the peak, what was ever allocated
+    // and what was freed are the same, and the next current value is zero. A trial would take the peak for the total.
+    let may_be_one_too_far = |at: usize| {
+        let [current, peak, ever, freed] = [at - 8, at, at + 8, at + 16].map(|at| word(bytes, at));
+        current == 0 && peak > 0 && ever == freed
+    };
+    is_total(bytes, at, allocated)
+        && is_total(bytes, at + STAT_ARRAY, reserved)
+        && !(may_be_one_too_far(at) && may_be_one_too_far(at + STAT_ARRAY))
+}
+
 /// Whether a `StatArray` lies there whose total was reported lately. Three facts tell it from everything
 /// else: what was ever allocated less what was freed is the current value, the peak is not below it,
 /// and the first `Stat` (all pools) is the sum of the second (small) and third (large).
@@ -431,11 +443,7 @@ fn is_total(bytes: &[u8], at: usize, recent: &HashSet<u64>) -> bool {
     let parts = |offset: usize| {
         word(bytes, at + STAT + offset).checked_add(word(bytes, at + 2 * STAT + offset))
     };
-    // Where nothing is left of what was there, the numbers one word on look like one as well: the peak, what was allocated and
-    // what was freed are the same, and the next current value is zero. A trial would take the peak for the total.
-    let shifted = word(bytes, at - 8) == 0 && word(bytes, at + 8) == word(bytes, at + 16);
     ever != 0
-        && !shifted
         && ever.checked_sub(word(bytes, at + 24)) == Some(current)
         && word(bytes, at + 8) >= current
         && parts(0) == Some(current)

@@ -153,28 +153,28 @@ fn a_reading_that_differs_once_is_not_believed() {
 /// All that was ever there is gone: what was freed, less the small pool's current zero, is the peak.
 #[test]
 fn the_peak_is_not_taken_for_the_total() {
-    let size = 33_280;
-    let gone = [0, size, size, size];
-    let there = [size, size, size, 0];
-    let nothing = [0; 4];
-    let object = |stats: [[u64; 4]; 6]| -> Vec<u8> {
+    let found = |allocated: [u64; 4], reserved: [u64; 4]| -> Vec<usize> {
+        let nothing = [0; 4];
+        let stats = [allocated, allocated, nothing, reserved, reserved, nothing];
         let words = [0; 4].into_iter().chain(stats.into_iter().flatten());
         let words = words.chain([0; 8]);
-        words.flat_map(u64::to_ne_bytes).collect()
+        let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+        // Whoever reports a block has memory reserved.
+        let recent = HashSet::from([0, allocated[1]]);
+        let room = HashSet::from([reserved[1]]);
+        let is_there = |at: &usize| are_totals(&bytes, *at, &recent, &room);
+        let places = (8..bytes.len() - 2 * STAT_ARRAY).step_by(8);
+        places.filter(is_there).collect()
     };
-    let recent = HashSet::from([0, size]);
-    let found = |bytes: &[u8]| -> Vec<usize> {
-        let places = (8..bytes.len() - STAT_ARRAY).step_by(8);
-        places.filter(|at| is_total(bytes, *at, &recent)).collect()
-    };
-    // The allocated bytes, and the reserved ones with others.
-    let bytes = object([gone, gone, nothing, nothing, nothing, nothing]);
-    assert_eq!(found(&bytes), [32]);
-    // When it comes again, nothing is like it.
-    let again = [size, size, 2 * size, size];
-    let bytes = object([again, again, nothing, nothing, nothing, nothing]);
-    assert_eq!(found(&bytes), [32]);
+    let (size, room) = (33_280, 2 << 20);
+    let gone = |bytes| [0, bytes, bytes, bytes];
+    let there = |bytes| [bytes, bytes, bytes, 0];
+    let again = |bytes| [bytes, bytes, 2 * bytes, bytes];
+    assert!(found(gone(size), gone(room)).is_empty());
+    // When something comes again, nothing is like it.
+    assert_eq!(found(again(size), again(room)), [32]);
+    assert_eq!(found(again(size), there(room)), [32]);
+    assert_eq!(found(gone(size), there(room)), [32]);
     // What was never freed cannot be told from it: later.
-    let bytes = object([there, there, nothing, nothing, nothing, nothing]);
-    assert!(found(&bytes).is_empty());
+    assert!(found(there(size), there(room)).is_empty());
 }

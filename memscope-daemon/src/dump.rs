@@ -208,7 +208,7 @@ fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Option<u64>, Rec
                 let back: Vec<ProcessHandle> = back.collect();
                 let is_needed = !began || !back.is_empty();
                 if let Some(checkpoint) = checkpoint.filter(|_| is_needed) {
-                    let restored = recording.restore(&checkpoint)?;
+                    let restored = recording.restore(&checkpoint, None)?;
                     decoder = restored.decoder;
                     take(Heard::State(restored.ledger, began.then_some(back)));
                 }

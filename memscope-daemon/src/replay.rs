@@ -1,10 +1,11 @@
 //! Replaying a recording: the same decoding and the same ledger, fed from a file.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use crate::clock::in_words;
 use memscope_common::KIND_DAEMON_FIRST;
-use memscope_decode::{Decoder, Header, Outcome};
+use memscope_decode::{Decoder, Header, KIND_ATTACHED, Outcome};
 use memscope_journal::{
     Absent, Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
 };
@@ -77,16 +78,18 @@ pub enum ReplayError {
 
 /// Reads a recording to its end.
 pub fn replay(path: &Path, config: LedgerConfig) -> Result<Replayed, ReplayError> {
-    fold(path, config, None)
+    fold(path, config, None, None)
 }
 
-/// Reads a recording up to a moment: to the first event that lies behind it.
+/// Reads a recording up to a moment: to the first event that lies behind it. With a pid only what tells of that process is
+/// looked at, and the state has no other one for certain.
 pub fn replay_until(
     path: &Path,
     config: LedgerConfig,
     until: Until,
+    pid: Option<u32>,
 ) -> Result<Replayed, ReplayError> {
-    fold(path, config, Some(until))
+    fold(path, config, Some(until), pid)
 }
 
 /// Reads a recording up to an event, and stands at a moment behind it: what a daemon answered then, this answers.
@@ -96,7 +99,7 @@ pub fn replay_as_of(
     event: u64,
     boot_ns: u64,
 ) -> Result<Replayed, ReplayError> {
-    let mut replayed = replay_until(path, config, Until::Event(event))?;
+    let mut replayed = replay_until(path, config, Until::Event(event), None)?;
     replayed.end.boot_ns = boot_ns;
     replayed.end.unix_ns = replayed.ledger.unix_ns(boot_ns);
     Ok(replayed)
@@ -115,26 +118,24 @@ pub enum Until {
 
 impl Until {
     /// Whether an event lies behind the moment.
-    fn is_over(self, ledger: &Ledger, event: &Event) -> bool {
+    fn is_over(self, ledger: &Ledger, time_ns: u64, sequence: u64) -> bool {
         match self {
-            Until::Boot(ns) => event.time_ns > ns,
-            Until::Unix(ns) => ledger.unix_ns(event.time_ns) > ns,
-            Until::Event(number) => event.id.sequence > number,
+            Until::Boot(ns) => time_ns > ns,
+            Until::Unix(ns) => ledger.unix_ns(time_ns) > ns,
+            Until::Event(number) => sequence > number,
         }
     }
 
     /// Whether an event lies so far behind the moment that none of before it comes any more. The kernel's records come in the
     /// order of their times; a record of the daemon's own has the time at which it was written, and what the kernel
     /// sent just before may stand behind it.
-    fn is_past(self, ledger: &Ledger, event: &Event, record: &[u8]) -> bool {
-        let is_own = Header::read(record).is_ok_and(|header| header.kind >= KIND_DAEMON_FIRST);
+    fn is_past(self, ledger: &Ledger, header: &Header) -> bool {
+        let ahead = |ns: u64| ns.saturating_add(OWN_RECORDS_AHEAD_NS);
         match self {
             Until::Event(_) => true,
-            _ if !is_own => true,
-            Until::Boot(ns) => event.time_ns > ns.saturating_add(OWN_RECORDS_AHEAD_NS),
-            Until::Unix(ns) => {
-                ledger.unix_ns(event.time_ns) > ns.saturating_add(OWN_RECORDS_AHEAD_NS)
-            }
+            _ if header.kind < KIND_DAEMON_FIRST => true,
+            Until::Boot(ns) => header.time_ns > ahead(ns),
+            Until::Unix(ns) => ledger.unix_ns(header.time_ns) > ahead(ns),
         }
     }
 
@@ -158,17 +159,74 @@ impl Until {
     }
 }
 
+/// Whom a question is about.
+enum About {
+    All,
+    /// The processes with this number in the system, of which these are known.
+    Pid(u32, HashSet<u32>),
+}
+
+impl About {
+    fn new(pid: Option<u32>) -> About {
+        pid.map_or(About::All, |pid| About::Pid(pid, HashSet::new()))
+    }
+
+    fn pid(&self) -> Option<u32> {
+        match self {
+            About::All => None,
+            About::Pid(pid, _) => Some(*pid),
+        }
+    }
+
+    /// A state was read.
+    fn restored(&mut self, ledger: &Ledger) {
+        if let About::Pid(pid, handles) = self {
+            let theirs = ledger
+                .processes()
+                .into_iter()
+                .filter(|one| one.facts.pid == *pid);
+            handles.extend(theirs.map(|one| one.handle.0));
+        }
+    }
+
+    /// Whether a record has to be looked at: those of the machine, those of the processes, and any that tells of an attach.
+    fn wants(&self, header: &Header) -> bool {
+        match self {
+            About::All => true,
+            About::Pid(_, handles) => {
+                header.process == 0
+                    || header.kind == KIND_ATTACHED
+                    || handles.contains(&header.process)
+            }
+        }
+    }
+
+    /// Whether an event is theirs after all.
+    fn is_theirs(&mut self, event: &Event) -> bool {
+        match (self, &event.body) {
+            (About::Pid(pid, handles), Body::Attached(facts)) => {
+                let is_theirs = facts.pid == *pid;
+                if is_theirs {
+                    handles.insert(event.process.0);
+                }
+                is_theirs || handles.contains(&event.process.0)
+            }
+            _ => true,
+        }
+    }
+}
+
 /// Reads on for the names of the stacks that are there: what comes after a moment may tell who was there then.
 fn read_names(
     records: &mut Records,
-    decoder: &mut Decoder,
-    ledger: &mut Ledger,
+    fold: &mut Fold,
+    about: &About,
     until_ns: u64,
 ) -> Result<(), RecordingError> {
     let mut left = 0;
     loop {
         if left == 0 {
-            if !ledger.has_unnamed() {
+            if !fold.ledger.has_unnamed() {
                 return Ok(());
             }
             left = RECORDS_PER_LOOK;
@@ -177,12 +235,17 @@ fn read_names(
         let Some(entry) = records.next_record()? else {
             return Ok(());
         };
-        decoder.seek(entry.sequence);
-        if let Outcome::Decoded(event) = decoder.decode(entry.record) {
-            if event.time_ns > until_ns {
-                return Ok(());
+        let Ok(header) = Header::read(entry.record) else {
+            continue;
+        };
+        if header.time_ns > until_ns {
+            return Ok(());
+        }
+        if about.wants(&header) {
+            fold.decoder.seek(entry.sequence);
+            if let Outcome::Decoded(event) = fold.decoder.decode(entry.record) {
+                fold.ledger.learn(&event);
             }
-            ledger.learn(&event);
         }
     }
 }
@@ -226,7 +289,13 @@ impl Fold {
     }
 }
 
-fn fold(path: &Path, config: LedgerConfig, until: Option<Until>) -> Result<Replayed, ReplayError> {
+fn fold(
+    path: &Path,
+    config: LedgerConfig,
+    until: Option<Until>,
+    pid: Option<u32>,
+) -> Result<Replayed, ReplayError> {
+    let mut about = About::new(pid);
     let recording = Recording::open(path)?;
     let place = recording.segment_before(|place| until.is_none_or(|until| until.is_behind(place)));
     let epoch = place.header.epoch;
@@ -254,7 +323,8 @@ fn fold(path: &Path, config: LedgerConfig, until: Option<Until>) -> Result<Repla
                 let back = absent.segment(&left_out, checkpoint.is_some());
                 let is_needed = !began || damaged || !back.is_empty();
                 if let Some(checkpoint) = checkpoint.filter(|_| is_needed) {
-                    fold.restore(recording.restore(&checkpoint)?);
+                    fold.restore(recording.restore(&checkpoint, about.pid())?);
+                    about.restored(&fold.ledger);
                     known_warnings = records.warnings().len();
                 }
                 if !began && header.first_sequence > 1 && is_early(&fold.ledger) {
@@ -267,20 +337,32 @@ fn fold(path: &Path, config: LedgerConfig, until: Option<Until>) -> Result<Repla
             }
             Piece::Record(entry) => entry,
         };
+        let Ok(header) = Header::read(entry.record) else {
+            continue;
+        };
         fold.decoder.seek(entry.sequence);
         count += 1;
-        if let Outcome::Decoded(event) = fold.decoder.decode(entry.record) {
-            let is_over = |until: &Until| !entry.repeated && until.is_over(&fold.ledger, &event);
-            if let Some(until) = until.filter(is_over) {
-                fold.ledger.learn(&event);
-                if !until.is_past(&fold.ledger, &event, entry.record) {
-                    continue;
-                }
-                let until = event.time_ns.saturating_add(NAMED_WITHIN_NS);
-                read_names(&mut records, &mut fold.decoder, &mut fold.ledger, until)?;
-                break;
+        let is_over = |until: &Until| {
+            !entry.repeated && until.is_over(&fold.ledger, header.time_ns, entry.sequence)
+        };
+        let over = until.filter(is_over);
+        if about.wants(&header) {
+            match fold.decoder.decode(entry.record) {
+                Outcome::Decoded(event) if over.is_some() => fold.ledger.learn(&event),
+                Outcome::Decoded(event) if about.is_theirs(&event) => fold.ledger.apply(&event),
+                Outcome::Decoded(_) => fold.ledger.pass(header.time_ns),
+                _ => {}
             }
-            fold.ledger.apply(&event);
+        } else if over.is_none() {
+            fold.ledger.pass(header.time_ns);
+        }
+        if let Some(until) = over {
+            if !until.is_past(&fold.ledger, &header) {
+                continue;
+            }
+            let until = header.time_ns.saturating_add(NAMED_WITHIN_NS);
+            read_names(&mut records, &mut fold, &about, until)?;
+            break;
         }
         if !entry.repeated {
             fold.sequence = entry.sequence;

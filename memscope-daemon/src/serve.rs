@@ -420,9 +420,10 @@ impl Serving {
         };
         let path = self.journal().await?;
         let config = self.ledger.clone();
-        let folded = tokio::task::spawn_blocking(move || replay_until(&path, config, until))
-            .await
-            .map_err(|source| unreadable(Box::new(source)))?;
+        let folded =
+            tokio::task::spawn_blocking(move || replay_until(&path, config, until, Some(pid)))
+                .await
+                .map_err(|source| unreadable(Box::new(source)))?;
         let too_early = |from| {
             not_in_the_journal(&format!(
                 "is no longer in the journal, whose older part is gone: process {pid} is known from {} on",

@@ -87,7 +87,8 @@ fn what_the_kernel_sent_while_the_daemon_wrote_is_before_the_moment() {
     ];
     let journal = journal(dir.path(), &told);
     let at = |until| {
-        let replayed = replay_until(journal.epoch_dir(), LedgerConfig::default(), until).unwrap();
+        let replayed =
+            replay_until(journal.epoch_dir(), LedgerConfig::default(), until, None).unwrap();
         let process = replayed.ledger.find(42).unwrap();
         let stats = replayed.ledger.stats(process, replayed.end).unwrap();
         let notes: Vec<String> = stats

@@ -257,7 +257,7 @@ fn look_back(world: &mut World, dir: &Path, damaged: bool) -> (Vec<u64>, Vec<u64
     let (mut refused, mut answered) = (Vec::new(), Vec::new());
     for _ in 0..12 {
         let (number, until) = world.moment();
-        match replay_until(dir, config(), until) {
+        match replay_until(dir, config(), until, None) {
             Ok(replayed) => {
                 answered.push(number);
                 for process in 1..=3 {
@@ -271,6 +271,24 @@ fn look_back(world: &mut World, dir: &Path, damaged: bool) -> (Vec<u64>, Vec<u64
                 } = replayed;
                 let naive = world.naive(until);
                 let is_right = told(&ledger, end, &left_out) == told(&naive, end, &left_out);
+                for process in (1..=3).filter(|_| !damaged) {
+                    let pid = Some(40 + process);
+                    let alone = replay_until(dir, config(), until, pid).unwrap();
+                    let others = [1, 2, 3].map(ProcessHandle);
+                    let others: Vec<NotThere> = others
+                        .into_iter()
+                        .filter(|one| *one != ProcessHandle(process))
+                        .map(|process| NotThere {
+                            process,
+                            pid: 0,
+                            known_from_unix_ns: 0,
+                        })
+                        .chain(alone.left_out.iter().copied())
+                        .collect();
+                    assert_eq!(alone.end, end);
+                    let told = |ledger| told(ledger, end, &others);
+                    assert_eq!(told(&alone.ledger), told(&naive), "{until:?} of {pid:?}");
+                }
                 assert!(is_right || damaged, "{until:?} is not as it was");
                 assert!(
                     is_right || says_that_it_is_damaged(&ledger, end),
@@ -311,8 +329,8 @@ proptest! {
         // What is refused is the oldest.
         prop_assert!(refused.iter().max() <= answered.iter().min() || answered.is_empty());
         let newest = world.events.len() as u64;
-        prop_assert!(replay_until(&epoch_dir, config(), Until::Event(newest)).is_ok());
-        prop_assert!(steps < 5_000 || replay_until(&epoch_dir, config(), Until::Event(5)).is_err());
+        prop_assert!(replay_until(&epoch_dir, config(), Until::Event(newest), None).is_ok());
+        prop_assert!(steps < 5_000 || replay_until(&epoch_dir, config(), Until::Event(5), None).is_err());
 
         // An export of it is the same, and so is what the next one finds.
         let export = dir.path().join("export.mscope");
@@ -340,7 +358,7 @@ proptest! {
 /// The number of the oldest event at which a process can be asked about.
 fn known_from(world: &World, dir: &Path, process: u32) -> u64 {
     let is_known = |number: &u64| {
-        let replayed = replay_until(dir, config(), Until::Event(*number));
+        let replayed = replay_until(dir, config(), Until::Event(*number), Some(40 + process));
         replayed.is_ok_and(|replayed| replayed.not_there(40 + process).is_none())
     };
     let newest = world.events.len() as u64;

@@ -95,8 +95,8 @@ pub(crate) fn write(state: Folded<'_>, mut out: impl Write) -> Result<Shares, Jo
     Ok(shares)
 }
 
-/// Reads the state.
-pub(crate) fn read(place: &CheckpointPlace) -> Result<Restored, RecordingError> {
+/// Reads the state: of all processes, or of those with this number in the system.
+pub(crate) fn read(place: &CheckpointPlace, pid: Option<u32>) -> Result<Restored, RecordingError> {
     let bad = |error| place.bad(error);
     let parts = place.parts()?;
     let (common, processes) = parts
@@ -104,7 +104,10 @@ pub(crate) fn read(place: &CheckpointPlace) -> Result<Restored, RecordingError> 
         .ok_or_else(|| bad(io::ErrorKind::UnexpectedEof.into()))?;
     let restored: Restored = common.read(&place.file).map_err(bad)?;
     let mut ledger = restored.ledger.restored();
-    for part in processes {
+    for part in processes
+        .iter()
+        .filter(|part| pid.is_none_or(|pid| part.pid == pid))
+    {
         let process: RestoredPart = part.read(&place.file).map_err(bad)?;
         ledger.put(process);
     }

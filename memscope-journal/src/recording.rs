@@ -242,9 +242,13 @@ impl Recording {
         )
     }
 
-    /// Reads a checkpoint.
-    pub fn restore(&self, place: &CheckpointPlace) -> Result<Restored, RecordingError> {
-        checkpoint::read(place)
+    /// Reads a checkpoint: what is known of all processes, or of those with this number in the system (and perhaps of others).
+    pub fn restore(
+        &self,
+        place: &CheckpointPlace,
+        pid: Option<u32>,
+    ) -> Result<Restored, RecordingError> {
+        checkpoint::read(place, pid)
     }
 
     /// Writes the recording as a single file. Nothing is overwritten; a file that cannot be written

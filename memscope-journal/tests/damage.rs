@@ -145,7 +145,7 @@ fn a_segment_that_is_gone_is_a_gap() {
     }
     assert!(matches!(&checkpoints[..2], [(None, 0), (Some(_), 1)]));
     let place = checkpoints.swap_remove(1).0.unwrap();
-    let restored = recording.restore(&place).unwrap();
+    let restored = recording.restore(&place, None).unwrap();
     assert_eq!(restored.decoder.next_sequence(), third);
     assert_eq!(read(&epoch_dir).unwrap().2, std::slice::from_ref(&missing));
     // Gone after the opening, as happens with a living journal: whoever has opened it reads all of it.

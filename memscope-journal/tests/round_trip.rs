@@ -124,7 +124,7 @@ fn every_segment_can_be_read_alone() {
                     checkpoint: Some(place),
                     ..
                 } if !began => {
-                    let restored = recording.restore(&place).unwrap();
+                    let restored = recording.restore(&place, None).unwrap();
                     (decoder, ledger) = (restored.decoder, restored.ledger);
                 }
                 Piece::Segment { .. } => {}
@@ -197,7 +197,7 @@ fn a_journal_can_be_read_while_a_checkpoint_is_written() {
                     checkpoint: Some(checkpoint),
                     ..
                 } if next == 1 => {
-                    let restored = recording.restore(&checkpoint).unwrap();
+                    let restored = recording.restore(&checkpoint, None).unwrap();
                     next = restored.decoder.next_sequence();
                 }
                 Piece::Segment { .. } => {}

@@ -226,6 +226,11 @@ impl Ledger {
         }
     }
 
+    /// An event of a process that is not looked at came: it tells what time it is.
+    pub fn pass(&mut self, time_ns: u64) {
+        self.last_ns = self.last_ns.max(time_ns);
+    }
+
     /// Takes from an event that lies behind the moment asked about only what names the stacks before it: a
     /// stack is named when somebody has found the time, a little later than it was seen.
     pub fn learn(&mut self, event: &Event) {

@@ -7,17 +7,17 @@ use crate::outcome::{Malformed, Skipped, What};
 use crate::region;
 use core::mem::{offset_of, size_of};
 use memscope_common::{
-    CALIBRATION_REGISTERS, CALIBRATION_STACK, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD,
-    CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES, CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord,
-    CodeRecord, DomainRecord, FRAME_ENTRY, KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_DOMAIN,
-    KIND_LAUNCHES_SO_FAR, KIND_MAPPINGS, KIND_MARK, KIND_OOM, KIND_PROCESS, KIND_REGION,
-    KIND_REPORT, KIND_STACK, KIND_STACK_COPY, KIND_TRACE, KIND_WORKSPACE, LaunchesRecord,
-    MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME, MARK_STEP, MappingsRecord, MarkRecord,
-    OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, ProcessRecord, PythonFrame,
-    RegionRecord, ReportRecord, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD,
-    STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED,
-    STACK_UNREADABLE, StackCopyRecord, StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL,
-    TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
+    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES,
+    CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord, CodeRecord, DomainRecord, FRAME_ENTRY,
+    KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_DOMAIN, KIND_LAUNCHES_SO_FAR, KIND_MAPPINGS,
+    KIND_MARK, KIND_OOM, KIND_PROCESS, KIND_REGION, KIND_REPORT, KIND_STACK, KIND_STACK_COPY,
+    KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME,
+    MARK_STEP, MappingsRecord, MarkRecord, OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK,
+    ProcessRecord, PythonFrame, RegionRecord, ReportRecord, STACK_AT_ENTRY, STACK_BITS,
+    STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_MASK, STACK_NO_FRAMES, STACK_NONE,
+    STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord,
+    StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE,
+    TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
     Body, Call, CallOp, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
@@ -85,7 +85,7 @@ pub(crate) fn decode<'s>(
     }
 }
 
-fn sized<T>(header: &Header) -> Result<(), Malformed> {
+pub(crate) fn sized<T>(header: &Header) -> Result<(), Malformed> {
     if header.len == size_of::<T>() {
         return Ok(());
     }
@@ -459,7 +459,7 @@ pub fn dying_code(record: &[u8]) -> Option<DyingCode<'_>> {
 }
 
 /// The ledger's word for PyTorch's action number.
-fn trace_action(number: i32) -> Option<TraceAction> {
+pub(crate) fn trace_action(number: i32) -> Option<TraceAction> {
     Some(match number {
         0 => TraceAction::Alloc,
         1 => TraceAction::FreeRequested,
@@ -531,87 +531,5 @@ fn process(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
         PROCESS_EXEC => Said::Notice(What::Exec { tgid }),
         PROCESS_EXIT => Said::Notice(What::LeaderExited { tgid }),
         other => Said::Skip(Skipped::UnknownChange(other)),
-    })
-}
-
-/// What a calibration record adds to its trace entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Calibration {
-    /// Whose.
-    pub process: ProcessHandle,
-    /// Thread.
-    pub tid: u32,
-    /// `CLOCK_BOOTTIME`, nanoseconds.
-    pub time_ns: u64,
-    /// PyTorch's action; `None` if its number is not known.
-    pub action: Option<TraceAction>,
-    /// The per-device allocator object.
-    pub allocator: u64,
-    /// Address that the entry names.
-    pub addr: u64,
-    /// Size that the entry names.
-    pub size: u64,
-    /// Registers that may still hold the caller's values.
-    pub registers: [u64; CALIBRATION_REGISTERS],
-    /// Return address: which call site it was.
-    pub caller: u64,
-    /// Words of the caller's frame, from the return address's own word upwards.
-    pub stack: [u64; CALIBRATION_STACK],
-}
-
-fn words(raw: Bytes, at: usize, into: &mut [u64]) -> Option<()> {
-    for (index, word) in into.iter_mut().enumerate() {
-        *word = raw.u64(at + index * size_of::<u64>()).ok()?;
-    }
-    Some(())
-}
-
-/// Allocated and reserved bytes as a trace record has them, from wherever they were read: what is on trial is told by no event.
-/// `None` for any other record, and where nothing was read.
-pub fn totals_on_trial(record: &[u8]) -> Option<(u64, u64)> {
-    let header = crate::bytes::check(record).ok()?;
-    let at = match header.kind {
-        KIND_TRACE => 0,
-        KIND_CALIBRATION => offset_of!(CalibrationRecord, trace),
-        _ => return None,
-    };
-    let field = |offset| Bytes(record).u64(at + offset).ok();
-    let was_read =
-        header.version == memscope_common::RECORD_VERSION && header.flags & TRACE_HAS_TOTALS != 0;
-    let allocated = field(offset_of!(TraceRecord, total_allocated))?;
-    let reserved = field(offset_of!(TraceRecord, total_reserved))?;
-    was_read.then_some((allocated, reserved))
-}
-
-/// Reads a calibration record's registers; `None` for any other record. The trace entry in it comes
-/// out of [`crate::Decoder::decode`] as usual.
-pub fn calibration(record: &[u8]) -> Option<Calibration> {
-    let header = crate::bytes::check(record).ok()?;
-    if header.kind != KIND_CALIBRATION || header.version != memscope_common::RECORD_VERSION {
-        return None;
-    }
-    sized::<CalibrationRecord>(&header).ok()?;
-    let raw = Bytes(record);
-    let mut registers = [0; CALIBRATION_REGISTERS];
-    words(
-        raw,
-        offset_of!(CalibrationRecord, registers),
-        &mut registers,
-    )?;
-    let mut stack = [0; CALIBRATION_STACK];
-    words(raw, offset_of!(CalibrationRecord, stack), &mut stack)?;
-    let trace = offset_of!(CalibrationRecord, trace);
-    let field = |offset| raw.u64(trace + offset).ok();
-    Some(Calibration {
-        process: ProcessHandle(header.process),
-        tid: header.tid,
-        time_ns: header.time_ns,
-        action: trace_action(raw.i32(trace + offset_of!(TraceRecord, action)).ok()?),
-        allocator: field(offset_of!(TraceRecord, allocator))?,
-        addr: field(offset_of!(TraceRecord, addr))?,
-        size: field(offset_of!(TraceRecord, size))?,
-        registers,
-        stack,
-        caller: raw.u64(offset_of!(CalibrationRecord, caller)).ok()?,
     })
 }

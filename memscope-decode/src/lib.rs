@@ -20,6 +20,7 @@
 //! ([`REPEATED`]), with which a segment of a journal of format 1 begins so that it can be read alone.
 
 mod bytes;
+mod calibration;
 mod daemon;
 mod decoder;
 mod encode;
@@ -32,6 +33,7 @@ mod region;
 mod trim;
 
 pub use bytes::{Header, check, is_repeated};
+pub use calibration::{Calibration, calibration, totals_on_trial};
 pub use daemon::{
     DaemonRecord, DeviceTotal, EncodeError, KIND_ALLOCATOR, KIND_ATTACHED, KIND_BACKEND,
     KIND_CLOCK, KIND_CODE_NAME, KIND_COVERAGE, KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED,
@@ -41,10 +43,7 @@ pub use daemon::{
 pub use decoder::Decoder;
 pub use encode::encode;
 pub use held::held_parts;
-pub use kernel::{
-    Calibration, DyingCode, StackCopy, calibration, call_op, dying_code, stack_copy,
-    totals_on_trial,
-};
+pub use kernel::{DyingCode, StackCopy, call_op, dying_code, stack_copy};
 pub use outcome::{Malformed, Notice, Outcome, Skipped, What};
 pub use reader::RecordReader;
 pub use trim::MAX_JSON;

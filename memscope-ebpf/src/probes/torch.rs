@@ -3,9 +3,10 @@
 use aya_ebpf::macros::uprobe;
 use aya_ebpf::programs::ProbeContext;
 use memscope_common::{
-    CALIBRATE, CalibrationRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_OOM, KIND_REPORT, ON_TRIAL, TRACE_ON_TRIAL,
-    KIND_TRACE, NOWHERE, OomRecord, ProcessEntry, ReportRecord, STACK_NONE, TRACE_HAS_BLOCK,
-    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TraceRecord,
+    CALIBRATE, CalibrationRecord, DEVICE_UNKNOWN, KIND_CALIBRATION, KIND_OOM, KIND_REPORT,
+    KIND_TRACE, NOWHERE, ON_TRIAL, OomRecord, ProcessEntry, ReportRecord, STACK_NONE,
+    TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TRACE_ON_TRIAL,
+    TraceRecord,
 };
 
 use super::ids;

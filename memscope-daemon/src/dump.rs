@@ -68,7 +68,7 @@ pub fn dump(
     };
     let mut named = Ledger::new(config);
     let known_from_unix_ns = each(recording, |heard| match heard {
-        Heard::State(mut state, None) => std::mem::swap(&mut named, &mut state),
+        Heard::State(state, None) => named = state,
         Heard::State(mut state, Some(back)) => {
             for process in back {
                 named.take_over(process, &mut state);

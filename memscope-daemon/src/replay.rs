@@ -42,7 +42,7 @@ pub struct Replayed {
 /// A process of which nothing is left at a moment: others needed the room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotThere {
-    /// Which process.
+    /// The daemon's handle of it.
     pub process: ProcessHandle,
     /// Its number in the system.
     pub pid: u32,
@@ -57,7 +57,7 @@ impl Replayed {
         let mut left_out = self.left_out.iter();
         // The newest process with this number is the one that is meant.
         let one =
-            left_out.find(|one| one.pid == pid && found.is_none_or(|of| of <= one.process))?;
+            left_out.rfind(|one| one.pid == pid && found.is_none_or(|of| of <= one.process))?;
         Some(one.known_from_unix_ns)
     }
 }

@@ -200,7 +200,7 @@ impl Daemon for Serving {
     }
 
     async fn known_from(&self) -> Result<Vec<(ProcessHandle, u64)>, Refusal> {
-        let Some(recording) = self.recording().await? else {
+        let Some(recording) = self.kept_recording().await? else {
             return Ok(Vec::new());
         };
         self.keeper
@@ -357,7 +357,7 @@ impl Daemon for Serving {
             Some(_) => Some(self.order(Order::Status).await?),
             None => None,
         };
-        let recording = self.recording().await?;
+        let recording = self.kept_recording().await?;
         let first = recording.as_ref().and_then(|all| all.segments().first());
         let known_from = first.map(SegmentPlace::first_unix_ns);
         Ok(self.put_together(keeper, tracer, known_from))
@@ -366,7 +366,7 @@ impl Daemon for Serving {
 
 impl Serving {
     /// What earlier moments are asked of. None where nothing is kept.
-    async fn recording(&self) -> Result<Option<Recording>, Refusal> {
+    async fn kept_recording(&self) -> Result<Option<Recording>, Refusal> {
         let path = match &self.replay {
             Some((path, _)) => path.clone(),
             None => {

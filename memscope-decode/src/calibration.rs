@@ -12,9 +12,9 @@ use memscope_ledger::event::{ProcessHandle, TraceAction};
 /// What a calibration record adds to its trace entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calibration {
-    /// Whose.
+    /// The process that called.
     pub process: ProcessHandle,
-    /// Thread.
+    /// Id of the thread that called, in the initial pid namespace.
     pub tid: u32,
     /// `CLOCK_BOOTTIME`, nanoseconds.
     pub time_ns: u64,

@@ -151,7 +151,7 @@ pub enum RecordingError {
     /// Segments come and go faster than they can be opened.
     #[error("{} changes all the time; ask again", path.display())]
     Changing {
-        /// The directory.
+        /// The directory of the epoch.
         path: PathBuf,
     },
     /// A file of zero bytes.

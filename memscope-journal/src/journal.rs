@@ -4,10 +4,9 @@ use crate::checkpoint::{Folded, Writing};
 use crate::config::Config;
 use crate::error::JournalError;
 use crate::format::{
-    BATCH_HEADER, BATCH_MOST, BatchHeader, ClockPair, FORMAT_VERSION, Packing, SEGMENT_HEADER,
-    SegmentHeader,
+    BATCH_HEADER, BATCH_MOST, ClockPair, FORMAT_VERSION, SEGMENT_HEADER, SegmentHeader,
 };
-use crate::pack::pack;
+use crate::pack::frame;
 use crate::retain;
 use crate::segment::{CHECKPOINT, Disk, Segment, Space, UNFINISHED};
 use crate::sharing::{Sharing, Wanted};
@@ -270,24 +269,14 @@ impl Journal {
         ring_position: u64,
         state: Option<Folded<'_>>,
     ) -> Result<(), JournalError> {
-        let packed = pack(records);
-        let (stored, packing) = match &packed {
-            Some(packed) => (packed.as_slice(), Packing::Packed),
-            None => (records, Packing::Plain),
-        };
-        let header = BatchHeader {
-            header_len: BATCH_HEADER,
-            // Both at most `BATCH_MOST`.
-            stored: stored.len() as u32,
-            len: records.len() as u32,
-            count: tally.count,
-            first_sequence: self.next,
-            ring_position,
-            packing,
-        };
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        header.encode(stored, &mut buffer);
+        frame(
+            records,
+            tally.count,
+            (self.next, ring_position),
+            &mut buffer,
+        );
         let room = self.segment.as_ref().map_or(0, Segment::room);
         let written = if buffer.len() > room {
             self.rotate(first_time(records), buffer.len() as u64, state)
@@ -299,7 +288,7 @@ impl Journal {
             None => Ok(()),
         });
         let index = self.next_index.saturating_sub(1);
-        self.sharing.written(index, records, buffer.len() as u64);
+        self.sharing.written(index, tally, buffer.len() as u64);
         self.buffer = buffer;
         written
     }

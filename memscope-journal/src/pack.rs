@@ -12,7 +12,7 @@
 //! columns = for each (length, kind) in the order in which they came first: for each word: for each record: difference
 //! ```
 
-use crate::format::ALIGN;
+use crate::format::{ALIGN, BATCH_HEADER, BatchHeader, Packing};
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_decode::{Header, RecordReader};
 
@@ -75,6 +75,32 @@ impl Shapes {
             records.push(record);
         }
     }
+}
+
+/// Adds a batch that holds whole records, so many of them, to the end of `out`. `first_sequence` is the number of the first, and
+/// `ring_position` where the ring's reader stands after them.
+pub(crate) fn frame(
+    records: &[u8],
+    count: u32,
+    (first_sequence, ring_position): (u64, u64),
+    out: &mut Vec<u8>,
+) {
+    let packed = pack(records);
+    let (stored, packing) = match &packed {
+        Some(packed) => (packed.as_slice(), Packing::Packed),
+        None => (records, Packing::Plain),
+    };
+    let header = BatchHeader {
+        header_len: BATCH_HEADER,
+        // Both are at most `BATCH_MOST`: the caller sees to it.
+        stored: stored.len() as u32,
+        len: records.len() as u32,
+        count,
+        first_sequence,
+        ring_position,
+        packing,
+    };
+    header.encode(stored, out);
 }
 
 /// Packs whole records, filled up to a multiple of 8 bytes. `None`: they are not smaller so, or not whole.

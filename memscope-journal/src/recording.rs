@@ -12,7 +12,7 @@ use crate::tally::numbers;
 use crate::warning::Warning;
 use crate::window::Window;
 use memscope_common::{KIND_LEFT_OUT, RECORD_VERSION};
-use memscope_decode::{Header, RecordReader, is_repeated};
+use memscope_decode::{Header, RecordReader};
 use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -433,14 +433,18 @@ impl Records {
     fn entry(&mut self) -> Option<Entry<'_>> {
         let rest = self.batch.get(self.at..).unwrap_or_default();
         // A batch is given out only if its bytes are whole records.
-        let Some(Ok(record)) = RecordReader::new(rest).next() else {
+        let next = RecordReader::new(rest).next();
+        let Some((record, header)) = next.and_then(|record| {
+            let record = record.ok()?;
+            Some((record, Header::read(record).ok()?))
+        }) else {
             self.at = self.batch.len();
             return None;
         };
         self.at += record.len();
-        let repeated = is_repeated(record);
+        let repeated = header.is_repeated();
         let sequence = self.sequence;
-        self.sequence = self.sequence.saturating_add(numbers(record));
+        self.sequence = self.sequence.saturating_add(numbers(&header));
         Some(Entry {
             sequence,
             repeated,

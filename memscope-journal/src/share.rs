@@ -5,6 +5,7 @@
 //! that among equals whole segments are removed, which costs nothing.
 
 use crate::checkpoint::Shares;
+use crate::tally::Tally;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a segment has, as far as it was written by this journal.
@@ -23,6 +24,14 @@ pub(crate) struct Content {
 }
 
 impl Content {
+    /// Records were added, and took so many bytes on disk.
+    pub(crate) fn add(&mut self, tally: &Tally, packed: u64) {
+        for (process, bytes) in &tally.bytes {
+            *self.records.entry(*process).or_default() += bytes;
+        }
+        self.packed += packed;
+    }
+
     /// Bytes on disk of a process.
     fn of(&self, process: u32) -> u64 {
         let all: u64 = self.records.values().sum();
@@ -57,7 +66,7 @@ pub(crate) enum Step {
     Remove(u64),
     /// Write a segment anew.
     Thin {
-        /// Which one.
+        /// Number of the segment.
         index: u64,
         /// Of whom nothing is kept in it.
         leave_out: BTreeSet<u32>,

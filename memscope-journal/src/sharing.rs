@@ -4,7 +4,7 @@ use crate::checkpoint::Shares;
 use crate::retain;
 use crate::segment::{CHECKPOINT, ENDING, UNFINISHED};
 use crate::share::{Content, Step, next_step};
-use crate::tally::by_process;
+use crate::tally::Tally;
 use crate::thin::Thinning;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,10 +38,8 @@ pub(crate) struct Wanted<'a> {
 
 impl Sharing {
     /// Records were written to a segment, and took so many bytes there.
-    pub(crate) fn written(&mut self, index: u64, records: &[u8], packed: u64) {
-        let content = self.contents.entry(index).or_default();
-        by_process(records, &mut content.records);
-        content.packed += packed;
+    pub(crate) fn written(&mut self, index: u64, tally: &Tally, packed: u64) {
+        self.contents.entry(index).or_default().add(tally, packed);
     }
 
     /// A segment has got its checkpoint.

@@ -3,14 +3,12 @@
 use crate::batches::{Batches, Item};
 use crate::checkpoint::{Beginning, SegmentFile};
 use crate::error::RecordingError;
-use crate::format::{
-    BATCH_HEADER, BATCH_MOST, BatchHeader, FORMAT_VERSION, Packing, SEGMENT_HEADER, SegmentHeader,
-};
-use crate::pack::pack;
+use crate::format::{BATCH_MOST, FORMAT_VERSION, SEGMENT_HEADER, SegmentHeader};
+use crate::pack::frame;
 use crate::parts::LeftOut;
 use crate::recording::read_header;
 use crate::share::Content;
-use crate::tally::{by_process, numbers, tally};
+use crate::tally::{numbers, tally};
 use core::mem::offset_of;
 use memscope_common::{KIND_LEFT_OUT, RECORD_VERSION, RecordHeader};
 use memscope_decode::{DaemonRecord, Header, KIND_ATTACHED, RecordReader};
@@ -37,7 +35,7 @@ pub(crate) enum NotThinned {
     /// The new one cannot be written.
     #[error("cannot write {}", path.display())]
     Unwritable {
-        /// Its file.
+        /// The file that it was to be written to.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -125,7 +123,7 @@ impl Kept<'_> {
             let Ok(header) = Header::read(record) else {
                 continue;
             };
-            let count = numbers(record);
+            let count = numbers(&header);
             self.next = self.next.saturating_add(count);
             if header.kind == KIND_LEFT_OUT {
                 self.gap += count;
@@ -183,27 +181,14 @@ impl Kept<'_> {
         if self.records.is_empty() {
             return Ok(());
         }
-        let packed = pack(&self.records);
-        let (stored, packing) = match &packed {
-            Some(packed) => (packed.as_slice(), Packing::Packed),
-            None => (self.records.as_slice(), Packing::Plain),
-        };
-        let count = tally(&self.records).map_or(0, |tally| tally.count);
-        let header = BatchHeader {
-            header_len: BATCH_HEADER,
-            // At most `BATCH_MOST`.
-            stored: stored.len() as u32,
-            len: self.records.len() as u32,
-            count,
-            first_sequence: self.first,
-            ring_position: self.ring_position,
-            packing,
+        let Ok(tally) = tally(&self.records) else {
+            return Err(std::io::ErrorKind::InvalidData.into());
         };
         self.framed.clear();
-        header.encode(stored, &mut self.framed);
+        let place = (self.first, self.ring_position);
+        frame(&self.records, tally.count, place, &mut self.framed);
         self.out.write_all(&self.framed)?;
-        by_process(&self.records, &mut self.content.records);
-        self.content.packed += self.framed.len() as u64;
+        self.content.add(&tally, self.framed.len() as u64);
         self.records.clear();
         self.first = self.next;
         Ok(())

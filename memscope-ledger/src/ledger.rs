@@ -112,7 +112,7 @@ pub struct Ledger {
 /// What is known of one process, to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// Which process.
+    /// The daemon's handle of it.
     pub handle: ProcessHandle,
     /// Its number in the system.
     pub pid: u32,

@@ -23,6 +23,17 @@ struct Moment {
     then: Value,
 }
 
+impl Moment {
+    /// The moment that this snapshot, taken live, shows.
+    fn of(then: Value) -> Self {
+        Self {
+            event: number(&then["header"]["as_of_event"]["sequence"]),
+            unix_ns: number(&then["header"]["as_of"]),
+            then,
+        }
+    }
+}
+
 /// Segments with their blocks, and the trace.
 fn picture(snapshot: &Value) -> (&Value, &Value) {
     (&snapshot["segments"], &snapshot["trace"])
@@ -85,12 +96,7 @@ fn run(late: bool) {
         assert!(!coverage(&stats).contains(&"records_lost"), "{stats}");
         assert_totals(&stats, &told);
         let words = ["snapshot", "--pid", &pid, "--format", "json"];
-        let then = daemon.ctl(&words).document();
-        moments.push(Moment {
-            event: number(&then["header"]["as_of_event"]["sequence"]),
-            unix_ns: number(&then["header"]["as_of"]),
-            then,
-        });
+        moments.push(Moment::of(daemon.ctl(&words).document()));
     }
     // A recording ends with its last record: this one lies behind all moments.
     daemon.ctl(&["mark", "--pid", &pid, "asked"]).text();
@@ -206,12 +212,7 @@ fn a_quiet_process_keeps_its_past() {
     while rounds < 400 {
         quiet.ask(&format!("allocs round{rounds} {} 3000", rounds % 5 + 5));
         let words = ["snapshot", "--pid", &pid, "--format", "json"];
-        let then = daemon.ctl(&words).document();
-        moments.push(Moment {
-            event: number(&then["header"]["as_of_event"]["sequence"]),
-            unix_ns: number(&then["header"]["as_of"]),
-            then,
-        });
+        moments.push(Moment::of(daemon.ctl(&words).document()));
         loud.ask("churn 30000");
         // Built for tests, the daemon writes parts of its journal anew more slowly than this process fills it.
         until(LONG, "the journal is as it should be", || {

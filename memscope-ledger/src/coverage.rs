@@ -6,6 +6,7 @@
 use crate::device::Refusal;
 use crate::event::{CoverageNote, Level};
 use crate::process::Process;
+use crate::reading::MOST;
 use crate::report::{RegionPool, Source};
 use crate::words;
 use serde::{Deserialize, Serialize};
@@ -291,6 +292,8 @@ fn from_readings(process: &Process, say: &mut impl FnMut(&str, String)) {
             "what is handed out and reserved was so at the last reading that succeeded".to_owned(),
         );
     }
+    let incomplete =
+        format!("did not come in all its parts, or has more than {MOST} blocks and free rooms,");
     for (refusal, code, why) in [
         (
             Refusal::TooOld,
@@ -302,11 +305,7 @@ fn from_readings(process: &Process, say: &mut impl FnMut(&str, String)) {
             "reading_contradicted",
             "did not agree with the allocator's totals",
         ),
-        (
-            Refusal::Incomplete,
-            "reading_incomplete",
-            "did not come in all its parts",
-        ),
+        (Refusal::Incomplete, "reading_incomplete", &incomplete),
     ] {
         let devices: Vec<String> = process
             .devices

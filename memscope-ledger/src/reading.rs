@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// Readings under way at one time: one per device.
 const DEVICES: usize = 64;
-/// Most blocks and segments of one reading.
-const MOST: usize = 1 << 21;
+/// Most blocks, segments and free rooms of one reading: several times what the largest process has that was ever read.
+pub(crate) const MOST: usize = 1 << 24;
 
 /// A whole reading.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -179,6 +179,18 @@ mod tests {
         assert_eq!((segments.len(), segments[0].blocks.len()), (1, 2));
         assert!(readings.take(&part(1, 6, 1, 2)).complete.is_some());
         assert_eq!(readings.kept(), 0);
+    }
+
+    #[test]
+    fn millions_of_blocks_are_taken() {
+        const COUNT: u64 = 2_200_000;
+        let mut readings = Readings::default();
+        let mut whole = part(0, 5, 0, 1);
+        let block = |i| (4096 + 512 * i, 512, 100, false);
+        whole.segments[0].size = 512 * COUNT;
+        whole.segments[0].blocks = (0..COUNT).map(block).collect();
+        let taken = readings.take(&whole);
+        assert_eq!((taken.dropped, taken.complete.is_some()), (0, true));
     }
 
     #[test]

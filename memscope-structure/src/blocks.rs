@@ -1,6 +1,6 @@
 //! What a block looks like, learned from blocks: those in the table of active ones, and free ones in the pools' trees.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::layout::BlockLayout;
 use crate::memory::Memory;
@@ -51,7 +51,7 @@ fn collect(
     trees: &[(u64, Tree)],
     most: usize,
 ) -> Option<Sample> {
-    let mut sample = Sample::new();
+    let mut sample = Sample::default();
     // Half of the slots are in use at most, and an eighth at least.
     let slots = usize::try_from(table.slots).ok()?;
     let some = slots.min(most.checked_mul(16)?);
@@ -214,7 +214,7 @@ fn no_links(sample: &Sample, ptr: usize) -> Option<(usize, usize)> {
 /// Where blocks point to their neighbours: two words by which two blocks point at each other, one of which begins where
 /// the other ends.
 fn links(sample: &Sample, size: usize, ptr: usize) -> Option<(usize, usize)> {
-    let mut votes: HashMap<(usize, usize), usize> = HashMap::new();
+    let mut votes: HashMap<(usize, usize), usize> = HashMap::default();
     let words = || (ptr + 8..LEAST).step_by(8);
     for (address, seen) in sample {
         for next in words() {

@@ -9,7 +9,6 @@ use std::io;
 
 use crate::look::Eye;
 use crate::memory::Memory;
-use crate::shape::{self, Mutex};
 use crate::walk::RawBlock;
 
 /// Times that all places are looked at at which the first or the last block of a segment was not seen.
@@ -193,7 +192,6 @@ impl<M: Memory> Eye<'_, M> {
     /// the allocator then, two blocks that lead to each other are there. What it saw, or nothing where there was no such moment or the
     /// block is no more.
     fn follow(&mut self, anchor: u64, forward: bool) -> io::Result<Vec<(u64, RawBlock)>> {
-        let guard = (self.object, self.layout.object_len as usize);
         let len = self.layout.block.len as usize;
         for _ in 0..MOMENTS {
             let mut chain = self.chain(anchor, forward, STEPS);
@@ -211,20 +209,11 @@ impl<M: Memory> Eye<'_, M> {
             if chain.is_empty() {
                 return Ok(chain);
             }
-            let blocks = chain.iter().map(|(at, _)| (*at, len));
-            let places: Vec<_> = [guard].into_iter().chain(blocks).chain([guard]).collect();
-            // A block may lie where nothing is any more.
-            let Ok(read) = self.fetch.at_once(&places) else {
+            let places: Vec<_> = chain.iter().map(|(at, _)| (*at, len)).collect();
+            let Some(read) = self.guarded(&places)? else {
                 continue;
             };
-            let [before, blocks @ .., after] = &read[..] else {
-                continue;
-            };
-            let free = !self.layout.mutex || shape::mutex(before) == Some(Mutex::Free);
-            if !free || before != after {
-                continue;
-            }
-            let now = blocks.iter().map(|bytes| self.block_of(bytes));
+            let now = read.places.iter().map(|bytes| self.block_of(bytes));
             let is_same = now.zip(&chain).all(|(now, (_, seen))| {
                 now.is_some_and(|now| {
                     (now.ptr, now.size, now.prev, now.next)

@@ -1,7 +1,9 @@
 //! A picture of the places that matter, taken in few calls, on which everything else is computed.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+
+use foldhash::HashMap;
 
 use crate::memory::{Memory, Part};
 

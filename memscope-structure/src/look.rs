@@ -8,9 +8,10 @@
 //! A look that does not settle is gone on with: the tables are read again, and of the blocks only those that changed. Each pass takes less
 //! time than the one before, so that less changes meanwhile, as when a running machine is copied to another host.
 
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::Duration;
+
+use foldhash::{HashMap, HashSet};
 
 use crate::edges::{Edges, SegmentChange};
 use crate::error::StructureError;
@@ -18,7 +19,7 @@ use crate::fetch::Fetch;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::pools::{self, RawPool};
-use crate::shape::{self, Mutex, NODE, Tree, word};
+use crate::shape::{self, Mutex, NODE, Tree, byte, word};
 use crate::walk::{ACTIVE_ENTRY, RawBlock};
 
 /// Looks for a moment at which nobody is in the allocator: some tenths of a second.
@@ -26,6 +27,10 @@ const LOOKS: u32 = 100_000;
 /// The same in the middle of a look, and the pause between two of them.
 const SHORT_LOOKS: u32 = 500;
 const WAIT: Duration = Duration::from_micros(50);
+/// Times that one block is looked for at a moment at which nobody is in the allocator.
+const MOMENTS: u32 = 16;
+/// Entries of the table of active blocks by which it is seen where an entry lies.
+const SOME: usize = 64;
 /// Rounds in which links are followed, and levels of a tree: more than any real one has.
 const ROUNDS: u32 = 96;
 /// Blocks beyond those that tables and trees say they have: what changes meanwhile can be seen twice.
@@ -86,15 +91,15 @@ impl Look {
             object,
             ended: began.clone(),
             began,
-            blocks: HashMap::new(),
+            blocks: HashMap::default(),
             edges: Edges::default(),
             sure: Edges::default(),
-            pools: HashMap::new(),
+            pools: HashMap::default(),
             flaw: None,
             bytes_read: fetch.bytes,
         };
         let bytes = look.began.bytes.clone();
-        look.pass(memory, layout, Some(bytes), HashMap::new(), clock)?;
+        look.pass(memory, layout, Some(bytes), HashMap::default(), clock)?;
         Ok(look)
     }
 
@@ -137,14 +142,15 @@ impl Look {
             layout,
             object,
             fetch: Fetch::new(memory),
-            pools: HashMap::new(),
+            pools: HashMap::default(),
             trees: Vec::new(),
             most: SLACK,
             kept,
-            known: HashSet::new(),
-            blocks: HashMap::new(),
+            known: HashSet::default(),
+            blocks: HashMap::default(),
             sure: std::mem::take(&mut self.sure),
-            joints: HashSet::new(),
+            joints: HashSet::default(),
+            is_hashed: false,
             flaw: None,
         };
         let bytes = match bytes {
@@ -203,6 +209,14 @@ pub(crate) fn still<M: Memory>(
     })
 }
 
+/// What was in memory at one moment at which nobody was in the allocator.
+pub(crate) struct Guarded {
+    /// The allocator's object.
+    pub(crate) object: Vec<u8>,
+    /// What was asked for, in the order in which it was.
+    pub(crate) places: Vec<Vec<u8>>,
+}
+
 /// What one pass over the allocator has read so far, and what it reads with.
 pub(crate) struct Eye<'a, M> {
     pub(crate) layout: &'a Layout,
@@ -220,6 +234,8 @@ pub(crate) struct Eye<'a, M> {
     pub(crate) blocks: HashMap<u64, RawBlock>,
     /// Edges that were seen while nobody was in the allocator: they stay true when their blocks are no more.
     pub(crate) sure: Edges,
+    /// The table of active blocks has its entries where this reader looks for one.
+    pub(crate) is_hashed: bool,
     /// Where one block follows another, seen likewise: no edges, whatever was read there before.
     pub(crate) joints: HashSet<u64>,
     pub(crate) flaw: Option<&'static str>,
@@ -231,15 +247,17 @@ impl<M: Memory> Eye<'_, M> {
         let trees = self.trees.iter().map(|tree| tree.count).sum::<u64>();
         self.most = self.most.saturating_add(trees);
         let mut active = self.active(bytes)?;
-        let kept = std::mem::take(&mut self.kept);
-        active.retain(|place| match kept.get(place) {
-            Some(block) => {
+        let mut kept = std::mem::take(&mut self.kept);
+        self.known.reserve(active.len());
+        active.retain(|place| {
+            let is_kept = kept.contains_key(place);
+            if is_kept {
                 self.known.insert(*place);
-                self.blocks.insert(*place, *block);
-                false
             }
-            None => true,
+            !is_kept
         });
+        kept.retain(|place, _| self.known.contains(place));
+        self.blocks = kept;
         let active = self.read_blocks(active, true)?;
         let free = self.free()?;
         let free = self.read_blocks(free, false)?;
@@ -304,25 +322,75 @@ impl<M: Memory> Eye<'_, M> {
         self.fetch.one(self.object, self.layout.object_len as usize)
     }
 
-    /// A block that is not handed out but in the table of active blocks waits for a stream. The table was read before
-    /// the blocks: those that only have been in it meanwhile are not in it now, or are no longer where they were.
+    /// A block that is not handed out but in the table of active blocks waits for a stream. The table was read before the blocks, so
+    /// that those which seem to wait are looked at again, each together with its place in the table.
     fn confirm_pending(&mut self) -> io::Result<()> {
-        let blocks = self.blocks.iter();
-        let waiting = blocks.filter(|(_, block)| block.active && !block.allocated);
-        let before: Vec<(u64, u64)> = waiting.map(|(at, block)| (*at, block.ptr)).collect();
-        if before.is_empty() {
+        if !self.is_hashed {
             return Ok(());
         }
-        let bytes = self.unlocked()?;
-        let active: HashSet<u64> = self.active(&bytes)?.into_iter().collect();
-        for (address, ptr) in before {
-            let now = self.read_one(address);
-            if let (Some(block), Some(now)) = (self.blocks.get_mut(&address), now) {
-                let active = active.contains(&address) && now.ptr == ptr;
-                *block = RawBlock { active, ..now };
-            }
+        let blocks = self.blocks.iter();
+        let waiting = blocks.filter(|(_, block)| block.active && !block.allocated);
+        let waiting: Vec<u64> = waiting.map(|(at, _)| *at).collect();
+        for at in waiting {
+            match self.at_a_still_moment(at)? {
+                Some(Some(block)) => self.blocks.insert(at, block),
+                Some(None) => self.blocks.remove(&at),
+                None => None,
+            };
         }
         Ok(())
+    }
+
+    /// A block and whether it is active, both of one moment at which nobody was in the allocator. None inside: there is no block
+    /// any more. None: there was no such moment.
+    fn at_a_still_moment(&mut self, at: u64) -> io::Result<Option<Option<RawBlock>>> {
+        let place = self.layout.active as usize;
+        for _ in 0..MOMENTS {
+            let bytes = self.unlocked()?;
+            let Some(table) = shape::table(&bytes, place) else {
+                continue;
+            };
+            let entries = table.entries + table.place(at) * ACTIVE_ENTRY as u64;
+            let entries = (entries, table.reach as usize * ACTIVE_ENTRY);
+            let block = (at, self.layout.block.len as usize);
+            let Some(read) = self.guarded(&[entries, block])? else {
+                continue;
+            };
+            let now = shape::table(&read.object, place);
+            let is_same =
+                |now: shape::Table| (now.entries, now.slots) == (table.entries, table.slots);
+            let ([entries, block], true) = (&read.places[..], now.is_some_and(is_same)) else {
+                continue;
+            };
+            let mut entries = entries.chunks_exact(ACTIVE_ENTRY);
+            let active = entries.any(|entry| shape::in_use(entry) && word(entry, 8) == at);
+            let block = self.block_of(block);
+            return Ok(Some(block.map(|block| RawBlock { active, ..block })));
+        }
+        Ok(None)
+    }
+
+    /// Places, read in one call between two equal states of the allocator with nobody in it. `None`: somebody was in it, or a
+    /// place cannot be read.
+    pub(crate) fn guarded(&mut self, places: &[(u64, usize)]) -> io::Result<Option<Guarded>> {
+        let guard = (self.object, self.layout.object_len as usize);
+        let places: Vec<_> = [guard]
+            .into_iter()
+            .chain(places.iter().copied())
+            .chain([guard])
+            .collect();
+        // A block may lie where nothing is any more.
+        let Ok(mut read) = self.fetch.at_once(&places) else {
+            return Ok(None);
+        };
+        let after = read.pop();
+        let before = read.remove(0);
+        let is_free = !self.layout.mutex || shape::mutex(&before) == Some(Mutex::Free);
+        let is_still = is_free && after.as_ref() == Some(&before);
+        Ok(is_still.then_some(Guarded {
+            object: before,
+            places: read,
+        }))
     }
 
     fn flaw(&mut self, what: &'static str) {
@@ -345,9 +413,14 @@ impl<M: Memory> Eye<'_, M> {
             self.flaw("the table of active blocks cannot be read");
             return Ok(Vec::new());
         };
-        let entries = entries.chunks_exact(ACTIVE_ENTRY);
-        let used = entries.filter(|entry| shape::in_use(entry));
-        let used: Vec<u64> = used.map(|entry| word(entry, 8)).collect();
+        let entries = (0..).zip(entries.chunks_exact(ACTIVE_ENTRY));
+        let used = entries.filter(|(_, entry)| shape::in_use(entry));
+        let mut some = used.clone().take(SOME);
+        self.is_hashed = some.all(|(at, entry)| {
+            let place = table.place(word(entry, 8));
+            place.checked_add(u64::from(byte(entry, 0))) == Some(at)
+        });
+        let used: Vec<u64> = used.map(|(_, entry)| word(entry, 8)).collect();
         if used.len() as u64 != table.count {
             self.flaw("the table of active blocks has another number of entries than it says");
         }
@@ -403,6 +476,7 @@ impl<M: Memory> Eye<'_, M> {
         places.sort_unstable();
         let (blocks, layout) = (&mut self.blocks, &self.layout.block);
         let mut read = 0;
+        blocks.reserve(places.len());
         self.fetch
             .each(&places, layout.len as usize, |address, bytes| {
                 let block = RawBlock::at(layout, bytes).filter(RawBlock::is_placed);

@@ -1,6 +1,6 @@
 //! The pools of a device's allocator: its own two, and the private ones.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::layout::Layout;
 use crate::shape::{self, Tree, byte, word};

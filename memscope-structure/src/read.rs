@@ -1,9 +1,10 @@
 //! Readings: pictures taken again and again until one is proven.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+
+use foldhash::HashMap;
 
 use crate::edges::SegmentChange;
 use crate::error::StructureError;
@@ -91,7 +92,7 @@ impl Reader {
         }
         Ok(Reader {
             layout,
-            known: HashMap::new(),
+            known: HashMap::default(),
             attempts: 0,
             bytes_read: 0,
         })

@@ -1,8 +1,8 @@
 //! From blocks to segments, and the sums that must be the allocator's.
 
-use std::collections::HashMap;
-
 use serde::Serialize;
+
+use foldhash::HashMap;
 
 use crate::walk::{RawBlock, State};
 

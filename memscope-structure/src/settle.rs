@@ -6,7 +6,9 @@
 //! what this gives must tile the segments and add up, in number and bytes, for small and for large
 //! pools, to the allocator's own statistics at the look's end. What cannot be put together is looked at again.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
+
+use foldhash::{HashMap, HashSet};
 
 use crate::layout::Layout;
 use crate::look::Look;
@@ -149,7 +151,7 @@ struct Changed {
 
 impl Changed {
     fn of(changes: &[Change]) -> Changed {
-        let mut last: HashMap<u64, (ChangeKind, Option<Change>)> = HashMap::new();
+        let mut last: HashMap<u64, (ChangeKind, Option<Change>)> = HashMap::default();
         for change in changes {
             use ChangeKind::{Alloc, FreeCompleted, FreeRequested};
             let entry = last.entry(change.addr).or_insert((change.kind, None));

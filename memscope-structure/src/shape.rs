@@ -83,6 +83,17 @@ pub(crate) struct Table {
     pub count: u64,
     /// Something was in it at some time: it has more than the one slot of a new table.
     pub grown: bool,
+    /// An entry lies at most so many entries behind its own place, less one.
+    pub reach: u64,
+    /// Bits by which a hash is shifted to make a place of it.
+    shift: u32,
+}
+
+impl Table {
+    /// Number of the entry from which on a pointer is looked for: Fibonacci hashing of the pointer itself.
+    pub fn place(&self, pointer: u64) -> u64 {
+        pointer.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift
+    }
 }
 
 /// Bytes of a table's header.
@@ -107,6 +118,8 @@ pub(crate) fn table(bytes: &[u8], at: usize) -> Option<Table> {
         slots: mask + u64::from(reach),
         count,
         grown: mask > 0,
+        reach: u64::from(reach),
+        shift: u32::from(shift),
     })
 }
 

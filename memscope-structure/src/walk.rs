@@ -2,7 +2,7 @@
 //!
 //! It goes on after a flaw, because it also says which places the next picture must show.
 
-use std::collections::{HashMap, HashSet};
+use foldhash::{HashMap, HashSet};
 
 use crate::image::{Image, Place};
 use crate::layout::{BlockLayout, Layout};
@@ -96,9 +96,9 @@ impl<'a> Walk<'a> {
             layout,
             object,
             bytes,
-            wanted: HashMap::new(),
-            missing: HashMap::new(),
-            holes: HashSet::new(),
+            wanted: HashMap::default(),
+            missing: HashMap::default(),
+            holes: HashSet::default(),
             flaw: None,
             state: State::default(),
         };

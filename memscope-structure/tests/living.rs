@@ -9,7 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::io;
 
 use memscope_structure::{
-    BlockState, Change, ChangeKind, DeviceReading, Memory, Reader, StructureError, find_layout,
+    BlockState, Change, ChangeKind, DeviceReading, Memory, Part, Reader, StructureError,
+    find_layout,
 };
 use proptest::prelude::*;
 use synthetic::{Kind, NEW, OLD, Row, SLOT, Segment, Shape, Synthetic, expected, process, rows};
@@ -17,6 +18,7 @@ use synthetic::{Kind, NEW, OLD, Row, SLOT, Segment, Shape, Synthetic, expected, 
 /// Counts what happens, in a word of the allocator's object.
 const COUNTER: u64 = 2700;
 const CHUNK: u64 = 0x20_0000;
+const START: u64 = 0x7f00_0000_0000;
 
 /// Blocks of a segment: all of them fit into the process's memory.
 const MOST_BLOCKS: usize = 60;
@@ -209,7 +211,7 @@ fn addr_of(segment: &Segment, place: usize) -> u64 {
 fn begin(dice: u64, reports: bool, shape: Shape, rarely: u64) -> (Living, Reader) {
     let segments = (0..3)
         .map(|i| Segment {
-            addr: 0x7f00_0000_0000 + i * 16 * CHUNK,
+            addr: START + i * 16 * CHUNK,
             stream: 0,
             small: true,
             pool: None,
@@ -309,4 +311,111 @@ fn looks_succeed_while_it_goes_on() {
         "{moved} changes while {settled} looks were taken"
     );
     assert!(unknown * 10 < known, "{unknown} of {known} rooms unknown");
+}
+
+/// A process that changes once, right after the first reading of its table of active blocks. Whoever reads that table by itself finds it as
+/// it was before, as if a block had come back to it and gone again.
+struct Twice {
+    before: Synthetic,
+    after: Synthetic,
+    table: std::ops::Range<u64>,
+    changed: Cell<bool>,
+}
+
+impl Memory for Twice {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if self.table.contains(&address) {
+            self.changed.set(true);
+            return self.before.read(address, buffer);
+        }
+        self.now().read(address, buffer)
+    }
+
+    fn read_many(&self, parts: &mut [Part]) -> io::Result<()> {
+        self.now().read_many(parts)
+    }
+}
+
+impl Twice {
+    fn now(&self) -> &Synthetic {
+        if self.changed.get() {
+            &self.after
+        } else {
+            &self.before
+        }
+    }
+}
+
+#[test]
+fn a_block_between_two_uses_does_not_wait_for_a_stream() {
+    use ChangeKind::{Alloc, FreeCompleted, FreeRequested};
+    use Kind::{Allocated, Inactive};
+    let segment = |blocks: [(u64, Kind); 4]| {
+        let blocks = blocks.map(|(size, kind)| (size, size, kind)).to_vec();
+        let filled: u64 = blocks.iter().map(|block| block.0).sum();
+        let rest = [(CHUNK - filled, 0, Inactive)];
+        Segment {
+            addr: START,
+            stream: 0,
+            small: true,
+            pool: None,
+            blocks: [blocks, rest.to_vec()].concat(),
+        }
+    };
+    let before = segment([
+        (1024, Allocated),
+        (512, Allocated),
+        (512, Inactive),
+        (512, Allocated),
+    ]);
+    // The second block's object has moved to a place at which nothing was told.
+    let after = segment([
+        (512, Allocated),
+        (1024, Inactive),
+        (512, Allocated),
+        (512, Allocated),
+    ]);
+    let events = [
+        (FreeRequested, 1024, 512),
+        (FreeCompleted, 1024, 512),
+        (FreeRequested, 0, 1024),
+        (FreeCompleted, 0, 1024),
+        (Alloc, 0, 512),
+        (Alloc, 1536, 512),
+    ];
+    let changes = events.map(|(kind, at, bytes)| Change {
+        at_ns: 0,
+        kind,
+        addr: START + at,
+        bytes: Some(bytes),
+        rounded: Some(bytes),
+        stream: Some(0),
+        pool: None,
+    });
+    let memory = |segment: &Segment| process(&NEW, &[vec![segment.clone()]]);
+    let living = Twice {
+        before: memory(&before),
+        after: memory(&after),
+        table: 0..0,
+        changed: Cell::new(false),
+    };
+    let object = living.after.allocator;
+    living.after.put(object + COUNTER, 1);
+    let layout = find_layout(&living, SLOT).unwrap();
+    let mut reader = Reader::new(layout).unwrap();
+    let table = living.after.active_table(&NEW);
+    let living = Twice { table, ..living };
+    let mut time = 0;
+    let clock = &mut || {
+        time += 10;
+        time
+    };
+    let look = reader.look(&living, object, clock).unwrap();
+    assert!(living.changed.get() && !look.is_still());
+    let changes = changes.map(|change| Change {
+        at_ns: look.began_ns() + 1,
+        ..change
+    });
+    let reading = reader.settle(&look, 0, &changes).unwrap();
+    check(&rows(&reading), &expected(&[after]), false).unwrap();
 }

@@ -32,7 +32,7 @@ const LARGE: u64 = 50_000;
 const SMALL: u64 = 2_000;
 /// Passes of one look, and how long it is gone on with: less than the ledger keeps events for it.
 const PASSES: u32 = 100;
-const LOOK: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_secs(30);
 /// Parts of a reading that wait for the keeper at a time.
 const PARTS: usize = 128;
 /// Pause between attempts: the process is to get on.

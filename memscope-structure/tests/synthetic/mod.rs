@@ -2,6 +2,7 @@
 //! of PyTorch's versions.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::io;
 
 use memscope_structure::{BlockState, DeviceReading, Memory};
@@ -83,6 +84,19 @@ impl Memory for Synthetic {
     }
 }
 
+/// Where entries lie in a table of so many slots, by Fibonacci hashing of their first words: the slot, and its distance from the
+/// first that it could have. None where one lies further away than `reach`.
+fn hashed(entries: &[Vec<u64>], slots: u64, reach: u64) -> Option<Vec<(u64, u64)>> {
+    let shift = 64 - slots.trailing_zeros();
+    let mut taken = HashSet::new();
+    let place = |entry: &Vec<u64>| {
+        let first = entry[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift;
+        let distance = (0..reach).find(|distance| taken.insert(first + distance))?;
+        Some((first + distance, distance))
+    };
+    entries.iter().map(place).collect()
+}
+
 impl Synthetic {
     pub fn get(&self, address: u64) -> u64 {
         let at = (address - BASE) as usize;
@@ -104,16 +118,22 @@ impl Synthetic {
     }
 
     fn table(&self, at: u64, entries: &[Vec<u64>]) {
-        let slots = (entries.len() as u64 * 2).next_power_of_two().max(4);
         let width = entries.first().map_or(1, Vec::len) as u64 * 8 + 8;
         let reach = 4;
+        let mut slots = (entries.len() as u64 * 2).next_power_of_two().max(4);
+        let places = loop {
+            match hashed(entries, slots, reach) {
+                Some(places) => break places,
+                None => slots *= 2,
+            }
+        };
         let list = self.take((slots + reach) * width);
         for slot in 0..slots + reach - 1 {
             self.put(list + slot * width, 0xff);
         }
-        for (i, entry) in entries.iter().enumerate() {
-            let slot = list + (i as u64 * 2 + 1).min(slots) * width;
-            self.put(slot, 0);
+        for (entry, (slot, distance)) in entries.iter().zip(places) {
+            let slot = list + slot * width;
+            self.put(slot, distance);
             for (j, word) in entry.iter().enumerate() {
                 self.put(slot + 8 + 8 * j as u64, *word);
             }
@@ -123,6 +143,16 @@ impl Synthetic {
         let shift = 64 - u64::from(slots.trailing_zeros());
         self.put(at + 16, 0x3f00_0000 << 32 | reach << 8 | shift);
         self.put(at + 24, entries.len() as u64);
+    }
+
+    /// Where the entries of the table of active blocks lie.
+    #[allow(dead_code, reason = "one of the tests only")]
+    pub fn active_table(&self, shape: &Shape) -> std::ops::Range<u64> {
+        let at = self.allocator + active_offset(shape);
+        let mut header = [0; 16];
+        self.read(at, &mut header).unwrap();
+        let word = |at: usize| u64::from_ne_bytes(header[at..at + 8].try_into().unwrap());
+        word(0)..word(0) + (word(8) + 1) * 16
     }
 
     fn empty_table(&self, at: u64) {
@@ -185,9 +215,18 @@ pub fn process(shape: &Shape, devices: &[Vec<Segment>]) -> Synthetic {
     memory
 }
 
+fn pool_len(shape: &Shape) -> u64 {
+    shape.sets * 48 + 24
+}
+
+/// Where a device's allocator has its table of active blocks.
+fn active_offset(shape: &Shape) -> u64 {
+    1032 + 2 * pool_len(shape)
+}
+
 fn device(memory: &mut Synthetic, shape: &Shape, segments: &[Segment]) -> u64 {
-    let pool_len = shape.sets * 48 + 24;
-    let (large, small, active) = (1032, 1032 + pool_len, 1032 + 2 * pool_len);
+    let pool_len = pool_len(shape);
+    let (large, small, active) = (1032, 1032 + pool_len, active_offset(shape));
     let object = memory.take(2800);
     memory.put(object + 16, 1);
     let mut owners: Vec<(u64, u64)> = Vec::new();

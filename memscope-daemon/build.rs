@@ -1,12 +1,19 @@
-//! Builds the BPF object and puts it where the daemon includes it from.
+//! Puts the BPF object where the daemon includes it from: the committed one, or, where its sources have changed, one that is built.
 
 use std::path::{Path, PathBuf};
 
+use memscope_ebpf_build::{Built, FOLDER};
+
 fn main() {
-    println!("cargo::rerun-if-changed=../memscope-ebpf/src");
-    println!("cargo::rerun-if-changed=../memscope-ebpf/Cargo.toml");
-    println!("cargo::rerun-if-changed=../memscope-common/src");
-    println!("cargo::rerun-if-env-changed=MEMSCOPE_BPF_OBJECT");
+    for path in [
+        FOLDER,
+        "memscope-ebpf/src",
+        "memscope-ebpf/Cargo.toml",
+        "memscope-ebpf/Cargo.lock",
+        "memscope-common",
+    ] {
+        println!("cargo::rerun-if-changed=../{path}");
+    }
     if let Err(problem) = build() {
         println!("cargo::error={}", problem.replace('\n', " | "));
         std::process::exit(1);
@@ -16,18 +23,20 @@ fn main() {
 fn build() -> Result<(), String> {
     let var = |name: &str| std::env::var(name).map_err(|e| format!("{name}: {e}"));
     let out = PathBuf::from(var("OUT_DIR")?).join("memscope.bpf.o");
-    let object = match std::env::var_os("MEMSCOPE_BPF_OBJECT") {
-        // An object built elsewhere (by `cargo xtask ebpf`), for machines without the BPF toolchain.
-        Some(path) => PathBuf::from(path),
+    let manifest = PathBuf::from(var("CARGO_MANIFEST_DIR")?);
+    let root = manifest.parent().unwrap_or(Path::new("."));
+    let arch = var("CARGO_CFG_TARGET_ARCH")?;
+    let built = Built::read(root)
+        .object(root, &arch)
+        .map_err(|e| e.to_string())?;
+    let object = match built {
+        Some(object) => object,
         None => {
-            let manifest = PathBuf::from(var("CARGO_MANIFEST_DIR")?);
-            let root = manifest.parent().unwrap_or(Path::new(".")).to_owned();
-            memscope_ebpf_build::build(
-                &root,
-                &var("CARGO_CFG_TARGET_ARCH")?,
-                &root.join("target/ebpf"),
-            )
-            .map_err(|e| e.to_string())?
+            println!(
+                "cargo::warning=the BPF programs are not those of {FOLDER}: they are built from their sources"
+            );
+            memscope_ebpf_build::build(root, &arch, &root.join("target/ebpf"))
+                .map_err(|e| e.to_string())?
         }
     };
     std::fs::copy(&object, &out)

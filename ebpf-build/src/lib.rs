@@ -1,12 +1,14 @@
-//! The one code path that turns `memscope-ebpf/` into a BPF object.
+//! The one code path that turns `memscope-ebpf/` into a BPF object, and the objects that were made so and are kept beside their sources.
 //!
-//! Needs a Rust compiler with its library sources (`rust-src`) that may use unstable features, and
+//! Building needs a Rust compiler with its library sources (`rust-src`) that may use unstable features, and
 //! `bpf-linker`. A nightly toolchain of rustup is taken where there is one, else any `rustc` whose
 //! sources are installed (Debian's `rustc-web` and `rust-web-src`).
 
+mod built;
 mod toolchain;
 
-pub use toolchain::{Toolchain, find_linker, find_toolchain};
+pub use built::{Built, FOLDER, digest, sources};
+pub use toolchain::{Toolchain, find_linker, find_toolchain, linker_version};
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,6 +54,15 @@ pub enum BuildError {
         #[source]
         source: std::io::Error,
     },
+    /// A source of the programs cannot be read.
+    #[error("{} cannot be read", path.display())]
+    Source {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
     /// The compiler said no.
     #[error("building the BPF object failed:\n{output}")]
     Compile {
@@ -89,7 +100,12 @@ pub fn build(root: &Path, arch: &str, target_dir: &Path) -> Result<PathBuf, Buil
             command.env_remove(&name);
         }
     }
+    let rename = |from: PathBuf, to: &str| format!("--remap-path-prefix={}={to}", from.display());
     let flags = [
+        // The object must not tell where it was built, and be the same wherever it is.
+        rename(root.to_owned(), "."),
+        rename(cargo_home().join("registry/src"), "registry"),
+        rename(toolchain.sysroot.join("lib/rustlib/src/rust"), "rust"),
         format!("-Clinker={}", linker.display()),
         "-Clink-arg=--btf".to_owned(),
         // Version 3 of the instruction set: fetching atomics; kernels from 5.12 on.
@@ -123,4 +139,13 @@ pub fn build(root: &Path, arch: &str, target_dir: &Path) -> Result<PathBuf, Buil
         });
     }
     Ok(target_dir.join("bpfel-unknown-none/release/memscope"))
+}
+
+/// Where cargo keeps what it downloads.
+fn cargo_home() -> PathBuf {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    match std::env::var_os("CARGO_HOME") {
+        Some(path) => PathBuf::from(path),
+        None => home.unwrap_or_default().join(".cargo"),
+    }
 }

@@ -14,6 +14,8 @@ pub struct Toolchain {
     pub rustup: Option<String>,
     /// What `rustc --version` says.
     pub version: String,
+    /// Where its libraries and their sources are.
+    pub sysroot: PathBuf,
 }
 
 fn output_of(command: &mut Command) -> Option<String> {
@@ -89,6 +91,7 @@ fn usable(rustc: &Path, rustup: Option<&str>, sysroot: &str) -> Result<Toolchain
         rustc: rustc.to_owned(),
         rustup: rustup.map(str::to_owned),
         version,
+        sysroot: PathBuf::from(sysroot),
     })
 }
 
@@ -112,6 +115,11 @@ pub fn find_linker(tools: &Path) -> Result<PathBuf, BuildError> {
         .ok_or_else(|| BuildError::NoLinker {
             tools: tools.to_owned(),
         })
+}
+
+/// What the linker says of its version.
+pub fn linker_version(linker: &Path) -> Option<String> {
+    output_of(Command::new(linker).arg("--version"))
 }
 
 #[cfg(test)]

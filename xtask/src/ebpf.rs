@@ -1,27 +1,182 @@
-//! `cargo xtask ebpf`: builds the BPF object, by the same code path as the daemon's build script.
+//! `cargo xtask ebpf`: makes the BPF objects that are committed beside their sources, and compares them with what the sources give.
 
-use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
+use memscope_ebpf_build::{
+    ARCHITECTURES, Built, FOLDER, digest, find_linker, find_toolchain, linker_version, sources,
+};
+use object::build::elf::{Builder, SectionData};
 
 use crate::process;
 
-/// What to build.
+/// What to do.
 #[derive(Args, Clone, Default)]
 pub struct Options {
-    /// Architecture of the processes to be traced
-    #[arg(long, default_value = std::env::consts::ARCH)]
-    pub arch: String,
+    /// Write nothing; fail if the committed objects are not what the sources give
+    #[arg(long)]
+    pub check: bool,
 }
 
-/// Runs the task. The object's path goes to standard output; MEMSCOPE_BPF_OBJECT hands it to a build on
-/// a machine without the BPF toolchain.
+/// Runs the task.
 pub fn run(options: &Options) -> Result<()> {
-    let object = memscope_ebpf_build::build(
-        &process::root(),
-        &options.arch,
-        &process::target().join("ebpf"),
-    )
-    .context("the BPF object was not built")?;
-    println!("{}", object.display());
+    if options.check {
+        return check();
+    }
+    let root = process::root();
+    let mut facts = toolchain(&root)?;
+    facts.insert("sources".to_owned(), sources(&root)?);
+    fs::create_dir_all(root.join(FOLDER))?;
+    for arch in ARCHITECTURES {
+        let object = make(&root, arch)?;
+        let path = Built::path(&root, arch);
+        fs::write(&path, &object).with_context(|| format!("cannot write {}", path.display()))?;
+        facts.insert(arch.to_owned(), digest(&object));
+        eprintln!("{}: {} bytes", path.display(), object.len());
+    }
+    let path = root.join(FOLDER).join("made-from");
+    fs::write(&path, Built { facts }.text())
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Builds the objects and compares them with those that are committed: byte by byte if the compiler and the linker are the same,
+/// else by their programs and maps.
+pub fn check() -> Result<()> {
+    let root = process::root();
+    let built = Built::read(&root);
+    let here = toolchain(&root)?;
+    let is_same = here.iter().all(|(name, fact)| built.fact(name) == fact);
+    let again = "`cargo xtask ebpf` makes them anew";
+    for arch in ARCHITECTURES {
+        let Some(path) = built.object(&root, arch)? else {
+            bail!(
+                "the object for {arch} in {FOLDER} was not made from the sources that are here; {again}"
+            );
+        };
+        let committed = fs::read(&path)?;
+        let made = make(&root, arch)?;
+        if is_same {
+            ensure!(
+                committed == made,
+                "{} is not what the sources give; {again}",
+                path.display()
+            );
+            eprintln!("{arch}: the same, byte by byte");
+        } else {
+            ensure!(
+                contents(&committed)? == contents(&made)?,
+                "{} has other programs or maps than the sources give; {again}",
+                path.display()
+            );
+            eprintln!(
+                "{arch}: the same programs and maps; made by {}, here is {here:?}",
+                built.text()
+            );
+        }
+    }
     Ok(())
+}
+
+/// The compiler and the linker that are here.
+fn toolchain(root: &Path) -> Result<BTreeMap<String, String>> {
+    let linker = find_linker(&root.join("target/tools/bin"))?;
+    let version = linker_version(&linker)
+        .with_context(|| format!("{} does not say its version", linker.display()))?;
+    Ok(BTreeMap::from([
+        ("rustc".to_owned(), find_toolchain()?.version),
+        ("bpf-linker".to_owned(), version),
+    ]))
+}
+
+/// The object for an architecture: built, and without what loading does not need.
+fn make(root: &Path, arch: &str) -> Result<Vec<u8>> {
+    let folder = process::target().join("ebpf");
+    let path =
+        memscope_ebpf_build::build(root, arch, &folder).context("the BPF object was not built")?;
+    let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    stripped(&bytes).with_context(|| format!("{} cannot be stripped", path.display()))
+}
+
+/// Without debug information, of which BTF is none, and without the part of functions' names that depends on where they were compiled.
+fn stripped(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut object = Builder::read(bytes)?;
+    for section in &mut object.sections {
+        let name = section.name.to_vec();
+        section.delete = name.starts_with(b".debug") || name.starts_with(b".rel.debug");
+    }
+    for (number, symbol) in object.symbols.iter_mut().enumerate() {
+        if symbol.name.starts_with(b"_R") || symbol.name.starts_with(b"_ZN") {
+            symbol.name = format!("local_{number}").into_bytes().into();
+        }
+    }
+    let has_names =
+        |section: &object::build::elf::Section| matches!(section.data, SectionData::SectionString);
+    if !object.sections.iter().any(has_names) {
+        // LLVM keeps the names of sections and symbols in one.
+        let names = object.sections.add();
+        names.name = b".shstrtab"[..].into();
+        names.sh_type = object::elf::SHT_STRTAB;
+        names.sh_addralign = 1;
+        names.data = SectionData::SectionString;
+    }
+    let mut written = Vec::new();
+    object.write(&mut written)?;
+    Ok(written)
+}
+
+/// The sections and symbols of an object that has programs and maps.
+fn contents(bytes: &[u8]) -> Result<Vec<String>> {
+    let object = Builder::read(bytes)?;
+    let programs = object
+        .symbols
+        .iter()
+        .filter(|symbol| symbol.section.is_some());
+    let programs = programs.map(|symbol| symbol.name.to_string());
+    let maps = object
+        .sections
+        .iter()
+        .find(|section| section.name.as_slice() == b"maps");
+    let maps = maps.ok_or_else(|| anyhow!("it has no maps"))?;
+    let SectionData::Data(maps) = &maps.data else {
+        bail!("its maps are empty");
+    };
+    let mut contents: Vec<String> = programs.chain([format!("{:?}", maps.as_slice())]).collect();
+    contents.sort();
+    Ok(contents)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn what_is_committed_tells_nothing_of_where_it_was_made() {
+        for arch in ARCHITECTURES {
+            let bytes = fs::read(Built::path(&process::root(), arch)).unwrap();
+            let has = |text: &str| {
+                bytes
+                    .windows(text.len())
+                    .any(|part| part == text.as_bytes())
+            };
+            assert!(
+                has("memscope-ebpf") || has("src/"),
+                "it has its sources' names"
+            );
+            for secret in [
+                "/home/",
+                "/root/",
+                "/tmp/",
+                "/usr/",
+                env!("CARGO_MANIFEST_DIR"),
+            ] {
+                assert!(!has(secret), "{arch}: {secret}");
+            }
+            assert_eq!(stripped(&bytes).unwrap(), bytes, "it is stripped");
+        }
+    }
 }

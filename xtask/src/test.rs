@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::{house, process, selftest, setup, sim};
+use crate::{ebpf, house, process, selftest, setup, sim};
 
 /// What to run.
 #[derive(Args, Clone, Default)]
@@ -64,14 +64,11 @@ pub fn run(options: &Options) -> Result<()> {
                 "warnings",
             ]))
         });
-        step(&mut tally, "the BPF object of each architecture", |_| {
-            for arch in memscope_ebpf_build::ARCHITECTURES {
-                let folder = process::target().join("ebpf");
-                let object = memscope_ebpf_build::build(&process::root(), arch, &folder)?;
-                eprintln!("{arch}: {}", object.display());
-            }
-            Ok(())
-        });
+        step(
+            &mut tally,
+            "the BPF objects are what their sources give",
+            |_| ebpf::check(),
+        );
         step(&mut tally, "tests without privilege", |tally| {
             tests(
                 tally,

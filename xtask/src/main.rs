@@ -4,6 +4,7 @@
 //! says goes to standard error; standard output belongs to results and to the programs it starts.
 
 mod aarch64;
+mod apt;
 mod bench;
 mod bench_export;
 mod bench_read;
@@ -26,6 +27,7 @@ mod simcann;
 mod simcc;
 mod soak;
 mod test;
+mod tool;
 mod toolchain;
 mod venv;
 mod verdicts;

@@ -25,7 +25,11 @@ pub struct Options {
     #[arg(long, value_name = "VERSION", num_args = 0..)]
     pub torch_npu: Option<Vec<String>>,
 
-    /// Also Chromium, with which tests open exported pages
+    /// Also what compiles the BPF programs, for those who change them: a Rust compiler with library sources, LLVM and bpf-linker
+    #[arg(long)]
+    pub bpf: bool,
+
+    /// Also Chromium and Node.js, with which tests open exported pages
     #[arg(long)]
     pub browser: bool,
 
@@ -55,6 +59,9 @@ pub fn run(options: &Options) -> Result<()> {
         Mode::Install
     };
     let mut complete = toolchain::ensure(mode)?;
+    if options.bpf {
+        complete &= toolchain::ensure_bpf(mode)?;
+    }
     if options.browser {
         complete &= toolchain::ensure_browser(mode)?;
     }

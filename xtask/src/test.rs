@@ -39,7 +39,8 @@ pub fn run(options: &Options) -> Result<()> {
     setup::run(&setup::Options {
         torch: (root && !options.unprivileged).then(Vec::new),
         torch_npu: (root && !options.unprivileged).then(Vec::new),
-        browser: options.only.is_none(),
+        browser: true,
+        bpf: options.only.is_none(),
         ..setup::Options::default()
     })?;
     let mut tally = Tally::default();

@@ -1,57 +1,95 @@
-//! The compilers: one for C, for the simulated devices; one for BPF, which is a Rust compiler with the
-//! sources of its library, and `bpf-linker`.
+//! What building, testing and changing memscope need: which programs, in which versions.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use crate::apt::apt;
 use crate::process;
 use crate::setup::Mode;
+use crate::tool::{Found, Tool, Version, found, provide, said};
 
 const LINKER_VERSION: &str = "0.13.0";
+const LINKER: Version = Version(0, 13);
 /// The LLVM that `bpf-linker` is built with: at least as new as that of the Rust compilers in question.
 const LLVM: &str = "22";
 
-/// Makes sure that all compilers are there. False: something is missing (only with [`Mode::Check`]).
+/// What a C compiler needs to be: old enough for every distribution that is in use.
+const CC: Tool = Tool {
+    name: "C compiler",
+    why: "it builds the simulated devices and the libraries that are written in C",
+    programs: &["cc", "gcc", "clang"],
+    ask: &["--version"],
+    least: Version(8, 0),
+    packages: &["gcc", "libc6-dev"],
+};
+const NODE: Tool = Tool {
+    name: "Node.js",
+    why: "it checks the script in exported pages",
+    programs: &["node", "nodejs"],
+    ask: &["--version"],
+    least: Version(18, 0),
+    packages: &["nodejs"],
+};
+const NPM: Tool = Tool {
+    name: "npm",
+    why: "PyTorch's viewer imports what it gets",
+    programs: &["npm"],
+    ask: &["--version"],
+    least: Version(8, 0),
+    packages: &["npm"],
+};
+const DEBOOTSTRAP: Tool = Tool {
+    name: "debootstrap",
+    why: "it makes roots of other releases of Debian",
+    programs: &["debootstrap"],
+    ask: &["--version"],
+    least: Version(1, 0),
+    packages: &["debootstrap"],
+};
+/// The names are those that tests/viewers/browser.mjs looks for.
+const CHROMIUM: Tool = Tool {
+    name: "Chromium",
+    why: "it opens exported pages",
+    programs: &[
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+        "google-chrome-stable",
+    ],
+    ask: &["--version"],
+    least: Version(100, 0),
+    packages: &["chromium"],
+};
+
+/// What building needs, apart from Rust. False: it is missing (only with [`Mode::Check`]).
 pub fn ensure(mode: Mode) -> Result<bool> {
-    // Each reports for itself, also after one that is missing.
-    let found = [
-        ensure_c(mode)?,
-        ensure_python(mode)?,
-        ensure_bpf_compiler(mode)?,
-        ensure_bpf_linker(mode)?,
-        ensure_node(mode)?,
-    ];
-    Ok(found.into_iter().all(|found| found))
+    CC.ensure(mode)
 }
 
-fn ensure_c(mode: Mode) -> Result<bool> {
-    let works = || {
-        let program = process::find_program("cc")?;
-        let output = Command::new(&program)
-            .args(["-E", "-include", "stdio.h", "-x", "c", "/dev/null"])
-            .output();
-        output
-            .is_ok_and(|output| output.status.success())
-            .then_some(program)
-    };
-    let why = "it builds the simulated devices";
-    provide("C compiler", why, mode, works, || {
-        apt(&["gcc", "libc6-dev"])
-    })
+/// What compiles the BPF programs, for those who change them. False: something is missing (only with [`Mode::Check`]).
+pub fn ensure_bpf(mode: Mode) -> Result<bool> {
+    // Each reports for itself, also after one that is missing.
+    let found = [ensure_bpf_compiler(mode)?, ensure_bpf_linker(mode)?];
+    Ok(found.into_iter().all(|found| found))
 }
 
 /// Python with the means to make virtual environments.
 pub fn ensure_python(mode: Mode) -> Result<bool> {
     let works = || {
-        let program = process::find_program("python3")?;
-        let output = Command::new(&program)
-            .args(["-c", "import ensurepip, venv"])
-            .output();
-        output
-            .is_ok_and(|output| output.status.success())
-            .then_some(program)
+        let program =
+            process::find_program("python3").ok_or_else(|| "it is not on PATH".to_owned())?;
+        let version = said(
+            &program,
+            &[
+                "-c",
+                "import ensurepip, venv, sys; print(sys.version.split()[0])",
+            ],
+        );
+        let why = || format!("{} has no modules ensurepip and venv", program.display());
+        let version = version.ok_or_else(why)?;
+        Ok(Found { program, version })
     };
     let why = "PyTorch runs in environments that it makes";
     provide("Python 3 with venv", why, mode, works, || {
@@ -59,115 +97,60 @@ pub fn ensure_python(mode: Mode) -> Result<bool> {
     })
 }
 
-fn ensure_node(mode: Mode) -> Result<bool> {
-    let why = "it checks the script in exported pages";
-    let find = || process::find_program("node");
-    provide("Node.js", why, mode, find, || apt(&["nodejs"]))
-}
-
 /// What makes roots of other releases of Debian.
 pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
-    let why = "it makes roots with other versions of Python";
-    let find = || process::find_program("debootstrap");
-    provide("debootstrap", why, mode, find, || apt(&["debootstrap"]))
+    DEBOOTSTRAP.ensure(mode)
 }
 
 /// Node.js's package manager.
 pub fn ensure_npm(mode: Mode) -> Result<bool> {
-    let why = "PyTorch's viewer imports what it gets";
-    let find = || process::find_program("npm");
-    provide("npm", why, mode, find, || apt(&["npm"]))
+    NPM.ensure(mode)
 }
 
-/// A browser without a window. The names are those that tests/viewers/browser.mjs looks for.
+/// A browser without a window, and what drives it.
 pub fn ensure_browser(mode: Mode) -> Result<bool> {
-    let why = "it opens exported pages";
-    let find = || {
-        let named = std::env::var_os("MEMSCOPE_CHROMIUM").map(PathBuf::from);
-        let names = [
-            "chromium",
-            "chromium-browser",
-            "google-chrome",
-            "google-chrome-stable",
-        ];
-        named.or_else(|| names.into_iter().find_map(process::find_program))
-    };
-    provide("Chromium", why, mode, find, || {
-        apt(&["chromium"]).context(
+    let named = std::env::var_os("MEMSCOPE_CHROMIUM").map(PathBuf::from);
+    let browser = match named {
+        Some(program) => {
+            eprintln!(
+                "Chromium: {} is named by MEMSCOPE_CHROMIUM",
+                program.display()
+            );
+            true
+        }
+        None => CHROMIUM.ensure(mode).context(
             "any Chromium or Chrome will do: put it on PATH or name it with MEMSCOPE_CHROMIUM",
-        )
-    })
-}
-
-/// A program that comes with packages.
-pub fn ensure_packages(
-    name: &str,
-    why: &str,
-    mode: Mode,
-    find: impl Fn() -> Option<PathBuf>,
-    packages: &[&str],
-) -> Result<bool> {
-    provide(name, why, mode, find, || apt(packages))
+        )?,
+    };
+    Ok(NODE.ensure(mode)? & browser)
 }
 
 fn ensure_bpf_compiler(mode: Mode) -> Result<bool> {
     let name = "Rust compiler with library sources";
     let why = "it compiles the BPF programs";
-    let find = || Some(memscope_ebpf_build::find_toolchain().ok()?.rustc);
-    let packages = ["rustc-web", "rust-web-src"];
+    let find = || match memscope_ebpf_build::find_toolchain() {
+        Ok(found) => Ok(Found {
+            program: found.rustc,
+            version: found.version,
+        }),
+        Err(error) => Err(error.to_string()),
+    };
     provide(name, why, mode, find, || {
-        apt(&packages).context(
+        apt(&["rustc-web", "rust-web-src"]).context(
             "with rustup, this is the usual way: rustup toolchain install nightly --component rust-src",
-        )?;
-        if let Err(error) = memscope_ebpf_build::find_toolchain() {
-            // What lists that are out of date call the newest can be too old.
-            eprintln!("setup: {error}; trying again with fresh package lists");
-            process::run(&mut apt_get(&["update"]))?;
-            apt(&packages)?;
-            memscope_ebpf_build::find_toolchain()?;
-        }
-        Ok(())
+        )
     })
 }
 
 fn ensure_bpf_linker(mode: Mode) -> Result<bool> {
     let why = "it links the BPF programs";
-    provide("bpf-linker", why, mode, bpf_linker, install_bpf_linker)
-}
-
-/// Looks for a thing, and installs or reports it if it is missing.
-fn provide(
-    name: &str,
-    why: &str,
-    mode: Mode,
-    find: impl Fn() -> Option<PathBuf>,
-    install: impl FnOnce() -> Result<()>,
-) -> Result<bool> {
-    if let Some(place) = find() {
-        eprintln!("{name}: found, {}", place.display());
-        return Ok(true);
-    }
-    if mode == Mode::Check {
-        eprintln!("{name}: missing; {why}");
-        return Ok(false);
-    }
-    eprintln!("{name}: missing, installing; {why}");
-    install().with_context(|| format!("cannot install: {name}"))?;
-    match find() {
-        Some(place) => eprintln!("{name}: installed, {}", place.display()),
-        None => bail!("{name}: was installed but cannot be found"),
-    }
-    Ok(true)
-}
-
-/// Our own first: its version is known.
-fn bpf_linker() -> Option<PathBuf> {
-    let own = tools().join("bin/bpf-linker");
-    if own.exists() {
-        Some(own)
-    } else {
-        process::find_program("bpf-linker")
-    }
+    // Our own first: it is of the version that is wanted.
+    let find = || {
+        let program = memscope_ebpf_build::find_linker(&tools().join("bin"));
+        let program = program.map_err(|error| error.to_string())?;
+        found(program, &["--version"], LINKER)
+    };
+    provide("bpf-linker", why, mode, find, install_bpf_linker)
 }
 
 fn tools() -> PathBuf {
@@ -226,68 +209,4 @@ fn llvm_prefix() -> Option<PathBuf> {
     let complete =
         prefix.join("include/llvm-c/Core.h").exists() && prefix.join("lib/libPolly.a").exists();
     complete.then_some(prefix)
-}
-
-/// Installs packages of Debian or a relative of it.
-fn apt(packages: &[&str]) -> Result<()> {
-    let by_hand = format!(
-        "apt-get install --no-install-recommends {}",
-        packages.join(" ")
-    );
-    if process::find_program("apt-get").is_none() {
-        bail!(
-            "this system has no apt-get; install what corresponds to Debian's {}",
-            packages.join(", ")
-        );
-    }
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        bail!("installing packages needs root; run: sudo {by_hand}");
-    }
-    // Fresh machines and containers have no package lists.
-    if !known(packages) {
-        process::run(&mut apt_get(&["update"]))?;
-    }
-    if !known(packages) {
-        bail!(
-            "this system's package sources do not have all of: {}",
-            packages.join(", ")
-        );
-    }
-    let mut words = vec!["install", "--yes", "--no-install-recommends"];
-    words.extend(packages);
-    if let Err(error) = process::run(&mut apt_get(&words)) {
-        // Lists that are out of date name files that are gone.
-        eprintln!("setup: {error:#}; trying again with fresh package lists");
-        process::run(&mut apt_get(&["update"]))?;
-        process::run(&mut apt_get(&words)).with_context(|| format!("by hand: {by_hand}"))?;
-    }
-    Ok(())
-}
-
-fn apt_get(words: &[&str]) -> Command {
-    let mut command = process::command("apt-get");
-    command
-        .args([
-            "-q",
-            "-o",
-            "Acquire::Retries=3",
-            "-o",
-            "DPkg::Lock::Timeout=120",
-        ])
-        .args(words);
-    command.env("DEBIAN_FRONTEND", "noninteractive");
-    command
-}
-
-/// Whether the package lists have a version of each.
-fn known(packages: &[&str]) -> bool {
-    packages.iter().all(|package| {
-        let policy = process::output(
-            Command::new("apt-cache")
-                .args(["policy", package])
-                .env("LC_ALL", "C"),
-        );
-        policy.is_ok_and(|text| text.contains("Candidate:") && !text.contains("Candidate: (none)"))
-    })
 }

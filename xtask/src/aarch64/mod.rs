@@ -14,13 +14,22 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::process;
 use crate::setup::Mode;
-use crate::{process, toolchain};
+use crate::tool::{Tool, Version};
 
 /// Rust's name of the target.
 pub const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// The C compiler, which links as well.
 pub const CC: &str = "aarch64-linux-gnu-gcc";
+const COMPILER: Tool = Tool {
+    name: "C compiler for aarch64",
+    why: "it links programs for aarch64",
+    programs: &[CC],
+    ask: &["--version"],
+    least: Version(8, 0),
+    packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+};
 /// Debian's Rust compiler.
 const DEBIANS: &str = "/usr/bin/rustc";
 
@@ -80,13 +89,7 @@ pub fn build(options: &Options) -> Result<PathBuf> {
 
 /// Makes sure that everything is there. False: something is missing (only with [`Mode::Check`]).
 pub fn ensure(mode: Mode) -> Result<bool> {
-    let compiler = toolchain::ensure_packages(
-        "C compiler for aarch64",
-        "it links programs for aarch64",
-        mode,
-        || process::find_program(CC),
-        &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
-    )?;
+    let compiler = COMPILER.ensure(mode)?;
     let library = match (library(), mode) {
         (Some(found), _) => {
             eprintln!("Rust standard library for aarch64: found, {found}");

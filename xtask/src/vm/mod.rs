@@ -18,7 +18,8 @@ use clap::Args;
 
 use crate::aarch64::{self, CC, Packages};
 use crate::setup::Mode;
-use crate::{process, simcann, toolchain};
+use crate::tool::{Tool, Version};
+use crate::{process, simcann};
 use image::Image;
 
 /// A runtime that the programs call. What it is called in C says tests/vm/device.h.
@@ -57,6 +58,15 @@ const DEVICES: [Device; 2] = [
 ];
 
 /// How to run it.
+const SIMULATOR: Tool = Tool {
+    name: "QEMU for aarch64",
+    why: "it simulates a machine of aarch64",
+    programs: &[machine::QEMU],
+    ask: &["--version"],
+    least: Version(7, 0),
+    packages: &["qemu-system-arm"],
+};
+
 #[derive(Args, Clone)]
 pub struct Options {
     /// The machine
@@ -122,13 +132,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// Makes sure that everything is there. False: something is missing (only with [`Mode::Check`]).
 pub fn ensure(mode: Mode) -> Result<bool> {
     let cross = aarch64::ensure(mode)?;
-    let simulator = toolchain::ensure_packages(
-        "qemu-system-aarch64",
-        "it simulates a machine of aarch64",
-        mode,
-        || process::find_program(machine::QEMU),
-        &["qemu-system-arm"],
-    )?;
+    let simulator = SIMULATOR.ensure(mode)?;
     let complete = kernel().is_ok() && root().join("usr").is_dir();
     match (complete, mode) {
         (true, _) => eprintln!("Debian for aarch64: found, {}", root().display()),

@@ -14,11 +14,13 @@ mod demo;
 mod differential;
 mod ebpf;
 mod elf;
+mod fresh;
 mod headers;
 mod house;
 mod live;
 mod process;
 mod pythons;
+mod root;
 mod selftest;
 mod setup;
 mod sim;
@@ -53,8 +55,10 @@ enum Task {
     Setup(setup::Options),
     /// Run a program on a simulated CUDA device or NPU
     Sim(sim::Options),
-    /// Build the BPF object
+    /// Make the BPF objects that are committed, or check them
     Ebpf(ebpf::Options),
+    /// Run README's two commands in fresh Debian roots, as a new user would
+    Fresh(fresh::Options),
     /// Build for 64-bit Arm on another machine
     Cross(aarch64::Options),
     /// Boot a 64-bit Arm machine, trace programs in it, and compare with what they say
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         Task::Setup(options) => setup::run(&options),
         Task::Sim(options) => sim::run(&options),
         Task::Ebpf(options) => ebpf::run(&options),
+        Task::Fresh(options) => fresh::run(&options),
         Task::Cross(options) => aarch64::run(&options),
         Task::Vm(options) => vm::run(&options),
         Task::Demo(options) => demo::run(&options),

@@ -1,0 +1,145 @@
+//! Roots of Debian releases, below `target`: made with debootstrap, entered with chroot.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// Says that a root is complete, and by which recipe.
+const MARKER: &str = "memscope-complete";
+
+/// What a finished root says of itself, if it was made by this recipe.
+pub fn finished(root: &Path, recipe: &str) -> Option<String> {
+    let text = fs::read_to_string(root.join(MARKER)).ok()?;
+    let (made_by, rest) = text.split_once('\n')?;
+    (made_by == recipe).then(|| rest.to_owned())
+}
+
+/// Writes that a root is complete, last.
+pub fn finish(root: &Path, recipe: &str, rest: &str) -> Result<()> {
+    let marker = root.join(MARKER);
+    fs::write(&marker, format!("{recipe}\n{rest}\n"))
+        .with_context(|| format!("cannot write {}", marker.display()))
+}
+
+/// Makes a root with the least of a release, and these packages, in a folder; what an attempt left behind there is removed.
+pub fn make(release: &str, root: &Path, include: &[&str]) -> Result<()> {
+    remove(root)?;
+    fs::create_dir_all(root).with_context(|| format!("cannot make {}", root.display()))?;
+    let mut command = process::command("debootstrap");
+    command.arg("--variant=minbase");
+    if !include.is_empty() {
+        command.arg(format!("--include={}", include.join(",")));
+    }
+    command.arg(release).arg(root);
+    if let Some(mirror) = mirror() {
+        command.arg(mirror);
+    }
+    process::run(&mut command)
+}
+
+/// Removes a root, once nothing is mounted in it.
+pub fn remove(root: &Path) -> Result<()> {
+    if root.exists() {
+        unmount_below(root)?;
+        fs::remove_dir_all(root).with_context(|| format!("cannot remove {}", root.display()))?;
+    }
+    Ok(())
+}
+
+/// debootstrap mounts `/proc` and more in its root while it works, and leaves that behind when it is killed. Nothing is
+/// removed before that is gone.
+fn unmount_below(root: &Path) -> Result<()> {
+    let root = fs::canonicalize(root)?;
+    let mounts = || -> Result<Vec<PathBuf>> {
+        let text = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
+        Ok(mount_points(&text)
+            .into_iter()
+            .filter(|point| point.starts_with(&root))
+            .collect())
+    };
+    for point in mounts()?.iter().rev() {
+        process::run(process::command("umount").arg(point))?;
+    }
+    if let Some(point) = mounts()?.first() {
+        bail!("{} is mounted; unmount it first", point.display());
+    }
+    Ok(())
+}
+
+/// The fifth field of each line; the kernel writes spaces and the like as `\040`.
+fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
+    mountinfo
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(|point| PathBuf::from(point.replace("\\040", " ")))
+        .collect()
+}
+
+/// A command in another root.
+pub fn inside(root: &Path, program: &str) -> Command {
+    let mut command = process::command("chroot");
+    command.arg(root).arg(program);
+    command
+}
+
+/// apt-get in another root, which reaches package sources as this machine does.
+pub fn apt_get(root: &Path) -> Command {
+    let mut command = inside(root, "apt-get");
+    command
+        .arg("-q")
+        .args(apt_settings().iter().map(|setting| format!("-o{setting}")));
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+/// Where this machine gets Debian's packages from, if it is one that does; otherwise debootstrap knows a place.
+fn mirror() -> Option<String> {
+    let targets = process::output(Command::new("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(ORIGIN) $(REPO_URI) $(COMPONENT)",
+        "Created-By: Packages",
+    ]))
+    .ok()?;
+    targets
+        .lines()
+        .filter_map(|line| line.strip_prefix("Debian ")?.strip_suffix(" main"))
+        .find(|site| !site.contains("security"))
+        .map(str::to_owned)
+}
+
+/// How this machine reaches package sources: proxies, and whether lists may be old (a frozen mirror's are).
+pub fn apt_settings() -> Vec<String> {
+    let dump = process::output(Command::new("apt-config").args([
+        "dump",
+        "--no-empty",
+        "--format",
+        "%F=%v%n",
+        "Acquire",
+    ]))
+    .unwrap_or_default();
+    let mut settings = vec!["Acquire::Retries=3".to_owned()];
+    settings.extend(
+        dump.lines()
+            .filter(|line| line.starts_with("Acquire::Check-") || line.contains("::Proxy"))
+            .map(str::to_owned),
+    );
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_of_mounts() {
+        let text =
+            "22 1 254:0 / / rw - ext4 /dev/vda rw\n40 22 0:4 / /a\\040b/proc rw - proc proc rw\n";
+        let expected = ["/", "/a b/proc"].map(PathBuf::from);
+        assert_eq!(mount_points(text), expected);
+    }
+}

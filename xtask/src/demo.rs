@@ -27,7 +27,7 @@ pub fn run(options: &Options) -> Result<()> {
     })?;
     let environment = venv::locate(None)?;
     let python = environment.join("bin/python");
-    let real = !options.simulated && std::path::Path::new("/dev/nvidiactl").exists();
+    let real = !options.simulated && venv::has_gpu();
     let variables = if real {
         Vec::new()
     } else {

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use object::elf::FileHeader64;
 use object::read::elf::{ElfFile, FileHeader, Sym};
+use object::read::{ReadCache, ReadRef};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 /// The exported functions of a library: name to symbol version.
@@ -40,6 +41,54 @@ fn exports_of(data: &[u8]) -> Result<Exports> {
         exports.insert(name, version);
     }
     Ok(exports)
+}
+
+/// A function that a library has from another.
+pub struct Import {
+    /// Its name.
+    pub name: String,
+    /// The library that it is expected in and its symbol version there, where the import says so.
+    pub version: Option<(String, String)>,
+}
+
+/// The names of the libraries that `library` needs, and what it has from others.
+pub fn imports(library: &Path) -> Result<(Vec<String>, Vec<Import>)> {
+    let file =
+        fs::File::open(library).with_context(|| format!("cannot read {}", library.display()))?;
+    // Only what is asked for is read: these libraries are large.
+    let data = ReadCache::new(file);
+    imports_of(&data).with_context(|| format!("cannot read the symbols of {}", library.display()))
+}
+
+fn imports_of<'data, R: ReadRef<'data>>(data: R) -> Result<(Vec<String>, Vec<Import>)> {
+    let header = FileHeader64::<Endianness>::parse(data)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, data)?;
+    let symbols = sections.symbols(endian, data, object::elf::SHT_DYNSYM)?;
+    let versions = sections.versions(endian, data)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut needed = Vec::new();
+    let table = sections.dynamic_table(endian, data)?;
+    for entry in &table {
+        if entry.tag == object::elf::DT_NEEDED {
+            needed.push(text(table.string(entry)?));
+        }
+    }
+    let mut imports = Vec::new();
+    for (index, symbol) in symbols.enumerate() {
+        let name = text(symbols.symbol_name(endian, symbol)?);
+        if !symbol.is_undefined(endian) || name.is_empty() {
+            continue;
+        }
+        let version = match &versions {
+            Some(table) => table.version(table.version_index(endian, index).index())?,
+            None => None,
+        };
+        let version =
+            version.and_then(|version| Some((text(version.file()?), text(version.name()))));
+        imports.push(Import { name, version });
+    }
+    Ok((needed, imports))
 }
 
 /// The global functions that an object file defines.

@@ -4,6 +4,7 @@
 //! says goes to standard error; standard output belongs to results and to the programs it starts.
 
 mod aarch64;
+mod absent;
 mod apt;
 mod bench;
 mod bench_export;

@@ -1,8 +1,8 @@
 //! Builds the simulated CUDA libraries for one PyTorch environment.
 //!
-//! The environment's own NVIDIA wheels say what to export: the real libraries give names and symbol
-//! versions, their headers the structures. `tests/simcuda/src` has the bodies that matter; every other
-//! export becomes a stub that reports success.
+//! The environment's own PyTorch says what to export: what its libraries import, by name and symbol version. Of NVIDIA's
+//! wheels only the runtime's is needed, for its exports and headers. `tests/simcuda/src` has the bodies that matter; every
+//! other export becomes a stub.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use crate::elf::{self, Exports};
 use crate::simcc::{self, Compiler};
-use crate::wheels::{self, STAND_INS, StandIn, Wheels};
+use crate::wheels::{self, StandIn, Wheels};
 use crate::{headers, process};
 
 /// The simulated libraries of one environment.
@@ -57,6 +57,9 @@ impl Libraries {
 const DRIVER: &str = "libcuda.so.1";
 const NVML: &str = "libnvidia-ml.so.1";
 
+/// Written last: the names of the stand-ins, one a line.
+const NAMES: &str = "stand-ins";
+
 /// Functions that tools put probes on: what they begin with is checked after the build.
 const PROBED_DRIVER: &[&str] = &[
     "cuMemAlloc_v2",
@@ -81,8 +84,7 @@ const PROBED_RUNTIME: &[&str] = &[
 pub fn build(environment: &Path) -> Result<Libraries> {
     let wheels = wheels::find(environment)?;
     let sources = process::root().join("tests/simcuda/src");
-    let mut include = vec![sources.join("include")];
-    include.extend(wheels.include.iter().cloned());
+    let include = vec![sources.join("include"), wheels.include.clone()];
     let name = environment
         .file_name()
         .unwrap_or_default()
@@ -90,41 +92,36 @@ pub fn build(environment: &Path) -> Result<Libraries> {
     let folder = process::target()
         .join("simcuda")
         .join(format!("{name}-{:016x}", fingerprint(&sources, &wheels)?));
-    let names = wheels
-        .libraries
-        .iter()
-        .filter_map(|file| Some(file.file_name()?.to_str()?.to_owned()))
-        .collect();
-    let libraries = Libraries {
-        folder,
-        names,
-        include,
-    };
-    if libraries.folder.join(DRIVER).exists() {
-        return Ok(libraries);
+    if !folder.join(NAMES).exists() {
+        eprintln!(
+            "sim: building the simulated CUDA libraries in {}",
+            folder.display()
+        );
+        simcc::aside(&folder, NAMES, |aside| {
+            let mut include = include.clone();
+            include.extend([sources.clone(), simcc::common(), aside.to_path_buf()]);
+            Builder {
+                wheels: &wheels,
+                sources: &sources,
+                compiler: Compiler::new("cc", include, aside)?,
+                out: aside,
+            }
+            .all()
+        })?;
     }
-    eprintln!(
-        "sim: building the simulated CUDA libraries in {}",
-        libraries.folder.display()
-    );
-    simcc::aside(&libraries.folder, DRIVER, |aside| {
-        let mut include = libraries.include.clone();
-        include.extend([sources.clone(), simcc::common()]);
-        Builder {
-            wheels: &wheels,
-            sources: &sources,
-            compiler: Compiler::new("cc", include, aside)?,
-            out: aside,
-        }
-        .all()
-    })?;
-    Ok(libraries)
+    let names = fs::read_to_string(folder.join(NAMES)).context("cannot read what was built")?;
+    Ok(Libraries {
+        folder,
+        names: names.lines().map(str::to_owned).collect(),
+        include,
+    })
 }
 
 /// Changes whenever the libraries have to be built again.
 fn fingerprint(sources: &Path, wheels: &Wheels) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     include_str!("simbuild.rs").hash(&mut hasher);
+    include_str!("wheels.rs").hash(&mut hasher);
     include_str!("headers.rs").hash(&mut hasher);
     include_str!("simcc.rs").hash(&mut hasher);
     let common = simcc::source_files(&simcc::common())?;
@@ -133,7 +130,7 @@ fn fingerprint(sources: &Path, wheels: &Wheels) -> Result<u64> {
             .with_context(|| format!("cannot read {}", file.display()))?
             .hash(&mut hasher);
     }
-    for library in &wheels.libraries {
+    for library in wheels.torch.iter().chain([&wheels.runtime]) {
         let data = library
             .metadata()
             .with_context(|| format!("cannot read {}", library.display()))?;
@@ -151,17 +148,18 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn all(&self) -> Result<()> {
-        let runtime = self
-            .compiler
-            .include
-            .iter()
-            .skip(1)
-            .find(|folder| folder.join("cuda.h").exists());
-        let driver = headers::driver(runtime.context("no cuda.h")?)?;
+        let driver = headers::driver(&self.wheels.include)?;
         fs::write(self.out.join("names.c"), names_table(&driver)?)?;
+        let [major, minor, patch] = self.wheels.cudnn;
+        fs::write(
+            self.out.join("cudnn_version.h"),
+            format!(
+                "#define CUDNN_MAJOR {major}\n#define CUDNN_MINOR {minor}\n#define CUDNN_PATCHLEVEL {patch}\n"
+            ),
+        )?;
 
-        let is_stand_in = |name: &str| STAND_INS.iter().any(|it| name.starts_with(it.sources));
-        let mut bodies = self.bodies(|name| !is_stand_in(name) && name != "nvml.c")?;
+        let is_ours = |name: &str| !wheels::is_of_a_stand_in(name) && name != "nvml.c";
+        let mut bodies = self.bodies(is_ours)?;
         bodies.extend(simcc::bodies(&simcc::common(), |_| true)?);
         bodies.push(self.out.join("names.c"));
         let exports = driver
@@ -172,17 +170,15 @@ impl Builder<'_> {
         self.library(DRIVER, &bodies, &exports, None)?;
         self.library(NVML, &[self.sources.join("nvml.c")], &Exports::new(), None)?;
 
-        for (stand_in, real) in STAND_INS.iter().zip(&self.wheels.libraries) {
-            let soname = real.file_name().unwrap_or_default().to_string_lossy();
+        let mut names = String::new();
+        let wanted = self.wheels.wanted()?.into_iter();
+        for (soname, exports, stand_in) in wanted.filter(|it| !it.2.sources.is_empty()) {
             let bodies = self.bodies(|name| name.starts_with(stand_in.sources))?;
-            self.library(
-                &soname,
-                &bodies,
-                &elf::exported_functions(real)?,
-                Some(stand_in),
-            )?;
+            self.library(&soname, &bodies, &exports, Some(stand_in))?;
+            writeln!(names, "{soname}")?;
         }
-        self.check_beginnings()
+        self.check_beginnings()?;
+        fs::write(self.out.join(NAMES), names).context("cannot write what was built")
     }
 
     fn bodies(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
@@ -206,10 +202,8 @@ impl Builder<'_> {
         }
         let stubs = self.out.join(format!("{soname}.stubs.c"));
         let missing = exports.keys().filter(|name| !defined.contains(name));
-        fs::write(
-            &stubs,
-            stub_source(missing, stand_in.map_or(0, |it| it.result))?,
-        )?;
+        let result = stand_in.map_or(0, |it| it.simulated);
+        fs::write(&stubs, self::stubs(missing, result))?;
         objects.push(self.compiler.compile(&stubs, false)?);
 
         let mut link = self.compiler.link(soname, &self.out.join(soname), &objects);
@@ -228,12 +222,7 @@ impl Builder<'_> {
     }
 
     fn check_beginnings(&self) -> Result<()> {
-        let runtime = self
-            .wheels
-            .libraries
-            .first()
-            .and_then(|file| file.file_name())
-            .context("no runtime")?;
+        let runtime = self.wheels.runtime.file_name().context("no runtime")?;
         self.compiler
             .check_beginnings(&self.out.join(DRIVER), PROBED_DRIVER)?;
         self.compiler
@@ -241,18 +230,14 @@ impl Builder<'_> {
     }
 }
 
-fn stub_source<'a>(names: impl Iterator<Item = &'a String>, result: i32) -> Result<String> {
-    let mut text = String::from("int simcuda_stub(const char *function, int result);\n");
-    for name in names {
-        writeln!(
-            text,
-            "int {name}(void) {{ return simcuda_stub(\"{name}\", {result}); }}"
-        )?;
-    }
-    Ok(text)
+fn stubs<'a>(names: impl Iterator<Item = &'a String>, result: i32) -> String {
+    let call = |name: &str| format!("simcuda_stub(\"{name}\", {result})");
+    "int simcuda_stub(const char *function, int result);\n".to_owned()
+        + &wheels::stub_source(names, call)
 }
 
-fn version_script(exports: &Exports) -> Result<String> {
+/// The linker's script that exports these under their symbol versions.
+pub fn version_script(exports: &Exports) -> Result<String> {
     let mut versions: Vec<Option<&String>> = exports.values().map(Option::as_ref).collect();
     versions.sort();
     versions.dedup();
@@ -306,12 +291,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stub_says_its_name() -> Result<()> {
+    fn a_stub_says_its_name() {
         let names = ["cudaFoo".to_owned()];
-        assert!(
-            stub_source(names.iter(), 3)?
-                .contains("int cudaFoo(void) { return simcuda_stub(\"cudaFoo\", 3); }")
-        );
-        Ok(())
+        let line = "int cudaFoo(void) { return simcuda_stub(\"cudaFoo\", 3); }";
+        assert!(stubs(names.iter(), 3).contains(line));
     }
 }

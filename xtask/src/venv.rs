@@ -8,15 +8,17 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::process;
+use crate::{absent, process};
 
-const PIP_INSTALL: [&str; 6] = [
+const PIP_INSTALL: [&str; 7] = [
     "-m",
     "pip",
     "install",
     "--disable-pip-version-check",
     "--progress-bar=off",
     "--retries=5",
+    // Told of what is missing on purpose, it would look like a failure.
+    "--no-warn-conflicts",
 ];
 
 /// `tests/torch-versions.toml`.
@@ -177,7 +179,11 @@ impl Pin {
     }
 
     fn contents(&self) -> String {
-        format!("torch=={}\nnumpy=={}\n", self.version, self.numpy)
+        let libraries = if has_gpu() { "NVIDIA's" } else { "stand-ins" };
+        format!(
+            "torch=={}\nnumpy=={}\nlibraries: {libraries}\n",
+            self.version, self.numpy
+        )
     }
 
     /// Makes the environment unless it is there; returns its folder.
@@ -205,11 +211,26 @@ impl Pin {
         process::run(process::command(&python).args(["-m", "venv"]).arg(&folder)).context(
             "python3 cannot make virtual environments; on Debian: apt-get install python3-venv",
         )?;
-        process::run(
-            process::command(folder.join("bin/python"))
-                .args(PIP_INSTALL)
-                .args(self.contents().lines()),
-        )?;
+        let torch = format!("torch=={}", self.version);
+        let numpy = format!("numpy=={}", self.numpy);
+        let pip = |more: &[String]| {
+            process::run(
+                process::command(folder.join("bin/python"))
+                    .args(PIP_INSTALL)
+                    .args(more),
+            )
+        };
+        if has_gpu() {
+            pip(&[torch, numpy])?;
+        } else {
+            pip(&["--no-deps".to_owned(), torch, numpy])?;
+            pip(&needed(&requirements(&site_packages(&folder)?)?))?;
+            absent::build(&folder)?;
+        }
+        // What was installed is believed when it runs.
+        let script = "import torch; print(torch.__version__)";
+        process::output(Command::new(folder.join("bin/python")).args(["-I", "-c", script]))
+            .with_context(|| format!("torch {} does not start", self.version))?;
         fs::write(self.marker(), self.contents())
             .context("cannot mark the environment as complete")?;
         Ok(folder)
@@ -245,6 +266,36 @@ impl Pin {
                 .join(", ")
         )
     }
+}
+
+/// Whether there is an NVIDIA GPU, for which PyTorch needs all of its libraries.
+pub fn has_gpu() -> bool {
+    Path::new("/dev/nvidiactl").exists()
+}
+
+/// What of a wheel's requirements PyTorch needs where there is no GPU: what is Python, and CUDA's runtime for its headers. The
+/// rest of CUDA is some 2.5 GB.
+fn needed(requirements: &[String]) -> Vec<String> {
+    let mut needed = Vec::new();
+    for requirement in requirements {
+        // Before CUDA 13 the runtime is named; from then on it is a part of the toolkit, chosen in brackets.
+        if let Some((_, version)) = requirement
+            .strip_prefix("cuda-toolkit[")
+            .and_then(|rest| rest.split_once(']'))
+        {
+            needed.push(format!("cuda-toolkit[cudart]{version}"));
+            continue;
+        }
+        let is_runtime = requirement.starts_with("nvidia-cuda-runtime");
+        let is_large = ["nvidia-", "cuda-", "triton"]
+            .iter()
+            .any(|name| requirement.starts_with(name));
+        // pip refuses markers that speak of extras where none was asked for.
+        if (is_runtime || !is_large) && !requirement.contains("extra ==") {
+            needed.push(requirement.clone());
+        }
+    }
+    needed
 }
 
 /// The y of Python 3.y.
@@ -317,6 +368,27 @@ pub fn locate_npu(version: Option<&str>, environment: &Path) -> Result<PathBuf> 
     Ok(pin.folder())
 }
 
+/// What the wheel of PyTorch in these packages asks for, as it says it.
+pub fn requirements(packages: &Path) -> Result<Vec<String>> {
+    for entry in
+        fs::read_dir(packages).with_context(|| format!("cannot read {}", packages.display()))?
+    {
+        let folder = entry?.path();
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        if !name.starts_with("torch-") || !name.ends_with(".dist-info") {
+            continue;
+        }
+        let file = folder.join("METADATA");
+        let text =
+            fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("Requires-Dist: "));
+        return Ok(lines.map(str::to_owned).collect());
+    }
+    bail!("{} has no torch", packages.display())
+}
+
 /// The folder of an environment that its packages are in.
 pub fn site_packages(environment: &Path) -> Result<PathBuf> {
     let library = environment.join("lib");
@@ -329,4 +401,31 @@ pub fn site_packages(environment: &Path) -> Result<PathBuf> {
         }
     }
     bail!("{} has no site-packages", environment.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_cuda_only_the_runtime_is_needed() {
+        let all = [
+            "sympy>=1.13.3",
+            "cuda-toolkit[cublas,cudart,nvtx]==13.0.2; platform_system == \"Linux\"",
+            "cuda-bindings<14,>=13.0.3; platform_system == \"Linux\"",
+            "nvidia-cuda-runtime-cu12 (==12.1.105) ; platform_system == \"Linux\"",
+            "nvidia-cudnn-cu13==9.19.0.56; platform_system == \"Linux\"",
+            "triton==3.6.0; platform_system == \"Linux\"",
+            "optree>=0.13.0; extra == \"optree\"",
+        ]
+        .map(str::to_owned);
+        assert_eq!(
+            needed(&all),
+            [
+                "sympy>=1.13.3",
+                "cuda-toolkit[cudart]==13.0.2; platform_system == \"Linux\"",
+                "nvidia-cuda-runtime-cu12 (==12.1.105) ; platform_system == \"Linux\"",
+            ]
+        );
+    }
 }

@@ -4,16 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <library_types.h>
+#include "cublas_types.h"
 
-#include <cublasLt.h>
+typedef void *cublasLtDescriptor;
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
+cublasStatus_t cublasLtCreate(cublasLtDescriptor *out) {
     *out = calloc(1, 64);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+cublasStatus_t cublasLtDestroy(cublasLtDescriptor handle) {
     free(handle);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -38,43 +38,43 @@ static cublasStatus_t destroy(void *description) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtDescriptor *out, int compute, int scale) {
     (void)compute, (void)scale;
-    return create((void **)out);
+    return create(out);
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) { return destroy(description); }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t columns,
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtDescriptor description) { return destroy(description); }
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtDescriptor *out, int type, uint64_t rows, uint64_t columns,
                                           int64_t leading) {
     (void)type, (void)rows, (void)columns, (void)leading;
-    return create((void **)out);
+    return create(out);
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t description) { return destroy(description); }
-cublasStatus_t cublasLtMatrixTransformDescCreate(cublasLtMatrixTransformDesc_t *out, cudaDataType scale) {
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtDescriptor description) { return destroy(description); }
+cublasStatus_t cublasLtMatrixTransformDescCreate(cublasLtDescriptor *out, int scale) {
     (void)scale;
-    return create((void **)out);
+    return create(out);
 }
-cublasStatus_t cublasLtMatrixTransformDescDestroy(cublasLtMatrixTransformDesc_t description) { return destroy(description); }
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) { return create((void **)out); }
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t description) { return destroy(description); }
+cublasStatus_t cublasLtMatrixTransformDescDestroy(cublasLtDescriptor description) { return destroy(description); }
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtDescriptor *out) { return create(out); }
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtDescriptor description) { return destroy(description); }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
-                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int wanted,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtDescriptor handle, cublasLtDescriptor operation,
+                                              cublasLtDescriptor a, cublasLtDescriptor b,
+                                              cublasLtDescriptor c, cublasLtDescriptor d,
+                                              cublasLtDescriptor preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t *results, int *count) {
     (void)handle, (void)operation, (void)a, (void)b, (void)c, (void)d, (void)preference;
     *count = wanted > 0 ? 1 : 0;
     if (wanted > 0) {
         memset(results, 0, sizeof *results);
         results->state = CUBLAS_STATUS_SUCCESS;
-        results->wavesCount = 1.0f;
+        results->waves = 1.0f;
     }
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
-                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algorithm,
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtDescriptor handle, cublasLtDescriptor operation,
+                                       cublasLtDescriptor a, cublasLtDescriptor b, cublasLtDescriptor c,
+                                       cublasLtDescriptor d, const void *algorithm,
                                        cublasLtMatmulHeuristicResult_t *result) {
     (void)handle, (void)operation, (void)a, (void)b, (void)c, (void)d, (void)algorithm;
     memset(result, 0, sizeof *result);

@@ -8,7 +8,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cudnn.h>
+#include <library_types.h>
+
+#include "cudnn_types.h"
 
 struct cudnnContext {
     cudaStream_t stream;
@@ -26,7 +28,7 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) { return handle->stream = stream, CUDNN_STATUS_SUCCESS; }
 cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream) { return *stream = handle->stream, CUDNN_STATUS_SUCCESS; }
-size_t cudnnGetVersion(void) { return CUDNN_VERSION; }
+size_t cudnnGetVersion(void) { return CUDNN_MAJOR * 10000 + CUDNN_MINOR * 100 + CUDNN_PATCHLEVEL; }
 size_t cudnnGetCudartVersion(void) { return CUDART_VERSION; }
 const char *cudnnGetErrorString(cudnnStatus_t status) { return status == 0 ? "CUDNN_STATUS_SUCCESS" : "CUDNN_STATUS_NOT_SUPPORTED"; }
 void cudnnGetLastErrorString(char *text, size_t size) {
@@ -50,18 +52,18 @@ static cudnnStatus_t destroy(void *description) {
     return CUDNN_STATUS_SUCCESS;
 }
 
-#define DESCRIPTION(kind, type)                                                       \
-    cudnnStatus_t cudnnCreate##kind##Descriptor(type *out) { return create(out); }    \
-    cudnnStatus_t cudnnDestroy##kind##Descriptor(type description) { return destroy(description); }
+#define DESCRIPTION(kind)                                                                   \
+    cudnnStatus_t cudnnCreate##kind##Descriptor(cudnnDescriptor *out) { return create(out); } \
+    cudnnStatus_t cudnnDestroy##kind##Descriptor(cudnnDescriptor description) { return destroy(description); }
 
-DESCRIPTION(Tensor, cudnnTensorDescriptor_t)
-DESCRIPTION(Filter, cudnnFilterDescriptor_t)
-DESCRIPTION(Convolution, cudnnConvolutionDescriptor_t)
-DESCRIPTION(Dropout, cudnnDropoutDescriptor_t)
-DESCRIPTION(Activation, cudnnActivationDescriptor_t)
-DESCRIPTION(Pooling, cudnnPoolingDescriptor_t)
-DESCRIPTION(SpatialTransformer, cudnnSpatialTransformerDescriptor_t)
-DESCRIPTION(CTCLoss, cudnnCTCLossDescriptor_t)
+DESCRIPTION(Tensor)
+DESCRIPTION(Filter)
+DESCRIPTION(Convolution)
+DESCRIPTION(Dropout)
+DESCRIPTION(Activation)
+DESCRIPTION(Pooling)
+DESCRIPTION(SpatialTransformer)
+DESCRIPTION(CTCLoss)
 
 cudnnStatus_t cudnnDropoutGetStatesSize(cudnnHandle_t handle, size_t *size) {
     (void)handle;
@@ -69,9 +71,9 @@ cudnnStatus_t cudnnDropoutGetStatesSize(cudnnHandle_t handle, size_t *size) {
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetCTCLossWorkspaceSize_v8(cudnnHandle_t handle, cudnnCTCLossAlgo_t algorithm,
-                                              const cudnnCTCLossDescriptor_t loss, const cudnnTensorDescriptor_t probabilities,
-                                              const cudnnTensorDescriptor_t gradients, size_t *size) {
+cudnnStatus_t cudnnGetCTCLossWorkspaceSize_v8(cudnnHandle_t handle, int algorithm,
+                                              const cudnnDescriptor loss, const cudnnDescriptor probabilities,
+                                              const cudnnDescriptor gradients, size_t *size) {
     (void)handle, (void)algorithm, (void)loss, (void)probabilities, (void)gradients;
     *size = 1 << 20;
     return CUDNN_STATUS_SUCCESS;
@@ -92,103 +94,103 @@ enum { WORKSPACE = 1 << 20 };
         return CUDNN_STATUS_SUCCESS;                     \
     } while (0)
 
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, const cudnnTensorDescriptor_t x,
-                                                     const cudnnFilterDescriptor_t w, const cudnnConvolutionDescriptor_t convolution,
-                                                     const cudnnTensorDescriptor_t y, const int wanted, int *count,
-                                                     cudnnConvolutionFwdAlgoPerf_t *results) {
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, const cudnnDescriptor x,
+                                                     const cudnnDescriptor w, const cudnnDescriptor convolution,
+                                                     const cudnnDescriptor y, const int wanted, int *count,
+                                                     cudnnAlgoPerf *results) {
     (void)handle, (void)x, (void)w, (void)convolution, (void)y;
     ONE_RESULT(wanted, count, results);
 }
 
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, const cudnnFilterDescriptor_t w,
-                                                          const cudnnTensorDescriptor_t dy,
-                                                          const cudnnConvolutionDescriptor_t convolution,
-                                                          const cudnnTensorDescriptor_t dx, const int wanted, int *count,
-                                                          cudnnConvolutionBwdDataAlgoPerf_t *results) {
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, const cudnnDescriptor w,
+                                                          const cudnnDescriptor dy,
+                                                          const cudnnDescriptor convolution,
+                                                          const cudnnDescriptor dx, const int wanted, int *count,
+                                                          cudnnAlgoPerf *results) {
     (void)handle, (void)w, (void)dy, (void)convolution, (void)dx;
     ONE_RESULT(wanted, count, results);
 }
 
-cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, const cudnnTensorDescriptor_t x,
-                                                            const cudnnTensorDescriptor_t dy,
-                                                            const cudnnConvolutionDescriptor_t convolution,
-                                                            const cudnnFilterDescriptor_t dw, const int wanted, int *count,
-                                                            cudnnConvolutionBwdFilterAlgoPerf_t *results) {
+cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, const cudnnDescriptor x,
+                                                            const cudnnDescriptor dy,
+                                                            const cudnnDescriptor convolution,
+                                                            const cudnnDescriptor dw, const int wanted, int *count,
+                                                            cudnnAlgoPerf *results) {
     (void)handle, (void)x, (void)dy, (void)convolution, (void)dw;
     ONE_RESULT(wanted, count, results);
 }
 
 /* torch.backends.cudnn.benchmark: the same answer. */
-cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(cudnnHandle_t handle, const cudnnTensorDescriptor_t x_description,
-                                                     const void *x, const cudnnFilterDescriptor_t w_description, const void *w,
-                                                     const cudnnConvolutionDescriptor_t convolution,
-                                                     const cudnnTensorDescriptor_t y_description, void *y, const int wanted,
-                                                     int *count, cudnnConvolutionFwdAlgoPerf_t *results, void *workspace,
+cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(cudnnHandle_t handle, const cudnnDescriptor x_description,
+                                                     const void *x, const cudnnDescriptor w_description, const void *w,
+                                                     const cudnnDescriptor convolution,
+                                                     const cudnnDescriptor y_description, void *y, const int wanted,
+                                                     int *count, cudnnAlgoPerf *results, void *workspace,
                                                      size_t size) {
     (void)handle, (void)x_description, (void)x, (void)w_description, (void)w, (void)convolution, (void)y_description;
     (void)y, (void)workspace, (void)size;
     ONE_RESULT(wanted, count, results);
 }
 
-cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(cudnnHandle_t handle, const cudnnFilterDescriptor_t w_description,
-                                                          const void *w, const cudnnTensorDescriptor_t dy_description,
-                                                          const void *dy, const cudnnConvolutionDescriptor_t convolution,
-                                                          const cudnnTensorDescriptor_t dx_description, void *dx,
+cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(cudnnHandle_t handle, const cudnnDescriptor w_description,
+                                                          const void *w, const cudnnDescriptor dy_description,
+                                                          const void *dy, const cudnnDescriptor convolution,
+                                                          const cudnnDescriptor dx_description, void *dx,
                                                           const int wanted, int *count,
-                                                          cudnnConvolutionBwdDataAlgoPerf_t *results, void *workspace,
+                                                          cudnnAlgoPerf *results, void *workspace,
                                                           size_t size) {
     (void)handle, (void)w_description, (void)w, (void)dy_description, (void)dy, (void)convolution;
     (void)dx_description, (void)dx, (void)workspace, (void)size;
     ONE_RESULT(wanted, count, results);
 }
 
-cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(cudnnHandle_t handle, const cudnnTensorDescriptor_t x_description,
-                                                            const void *x, const cudnnTensorDescriptor_t dy_description,
-                                                            const void *dy, const cudnnConvolutionDescriptor_t convolution,
-                                                            const cudnnFilterDescriptor_t dw_description, void *dw,
+cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(cudnnHandle_t handle, const cudnnDescriptor x_description,
+                                                            const void *x, const cudnnDescriptor dy_description,
+                                                            const void *dy, const cudnnDescriptor convolution,
+                                                            const cudnnDescriptor dw_description, void *dw,
                                                             const int wanted, int *count,
-                                                            cudnnConvolutionBwdFilterAlgoPerf_t *results, void *workspace,
+                                                            cudnnAlgoPerf *results, void *workspace,
                                                             size_t size) {
     (void)handle, (void)x_description, (void)x, (void)dy_description, (void)dy, (void)convolution;
     (void)dw_description, (void)dw, (void)workspace, (void)size;
     ONE_RESULT(wanted, count, results);
 }
 
-cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, const cudnnTensorDescriptor_t x,
-                                                      const cudnnFilterDescriptor_t w,
-                                                      const cudnnConvolutionDescriptor_t convolution,
-                                                      const cudnnTensorDescriptor_t y, cudnnConvolutionFwdAlgo_t algorithm,
+cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, const cudnnDescriptor x,
+                                                      const cudnnDescriptor w,
+                                                      const cudnnDescriptor convolution,
+                                                      const cudnnDescriptor y, int algorithm,
                                                       size_t *size) {
     (void)handle, (void)x, (void)w, (void)convolution, (void)y, (void)algorithm;
     *size = WORKSPACE;
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, const cudnnFilterDescriptor_t w,
-                                                           const cudnnTensorDescriptor_t dy,
-                                                           const cudnnConvolutionDescriptor_t convolution,
-                                                           const cudnnTensorDescriptor_t dx,
-                                                           cudnnConvolutionBwdDataAlgo_t algorithm, size_t *size) {
+cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, const cudnnDescriptor w,
+                                                           const cudnnDescriptor dy,
+                                                           const cudnnDescriptor convolution,
+                                                           const cudnnDescriptor dx,
+                                                           int algorithm, size_t *size) {
     (void)handle, (void)w, (void)dy, (void)convolution, (void)dx, (void)algorithm;
     *size = WORKSPACE;
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handle, const cudnnTensorDescriptor_t x,
-                                                             const cudnnTensorDescriptor_t dy,
-                                                             const cudnnConvolutionDescriptor_t convolution,
-                                                             const cudnnFilterDescriptor_t dw,
-                                                             cudnnConvolutionBwdFilterAlgo_t algorithm, size_t *size) {
+cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handle, const cudnnDescriptor x,
+                                                             const cudnnDescriptor dy,
+                                                             const cudnnDescriptor convolution,
+                                                             const cudnnDescriptor dw,
+                                                             int algorithm, size_t *size) {
     (void)handle, (void)x, (void)dy, (void)convolution, (void)dw, (void)algorithm;
     *size = WORKSPACE;
     return CUDNN_STATUS_SUCCESS;
 }
 
-#define BATCH_NORM_OPERATION cudnnBatchNormMode_t mode, cudnnBatchNormOps_t operation
+#define BATCH_NORM_OPERATION int mode, int operation
 
 cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-    cudnnHandle_t handle, BATCH_NORM_OPERATION, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t z,
-    const cudnnTensorDescriptor_t y, const cudnnTensorDescriptor_t scale, const cudnnActivationDescriptor_t activation,
+    cudnnHandle_t handle, BATCH_NORM_OPERATION, const cudnnDescriptor x, const cudnnDescriptor z,
+    const cudnnDescriptor y, const cudnnDescriptor scale, const cudnnDescriptor activation,
     size_t *size) {
     (void)handle, (void)mode, (void)operation, (void)x, (void)z, (void)y, (void)scale, (void)activation;
     *size = 0;
@@ -196,17 +198,17 @@ cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
 }
 
 cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-    cudnnHandle_t handle, BATCH_NORM_OPERATION, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t y,
-    const cudnnTensorDescriptor_t dy, const cudnnTensorDescriptor_t dz, const cudnnTensorDescriptor_t dx,
-    const cudnnTensorDescriptor_t scale, const cudnnActivationDescriptor_t activation, size_t *size) {
+    cudnnHandle_t handle, BATCH_NORM_OPERATION, const cudnnDescriptor x, const cudnnDescriptor y,
+    const cudnnDescriptor dy, const cudnnDescriptor dz, const cudnnDescriptor dx,
+    const cudnnDescriptor scale, const cudnnDescriptor activation, size_t *size) {
     (void)handle, (void)mode, (void)operation, (void)x, (void)y, (void)dy, (void)dz, (void)dx, (void)scale, (void)activation;
     *size = 0;
     return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(cudnnHandle_t handle, BATCH_NORM_OPERATION,
-                                                                   const cudnnActivationDescriptor_t activation,
-                                                                   const cudnnTensorDescriptor_t x, size_t *size) {
+                                                                   const cudnnDescriptor activation,
+                                                                   const cudnnDescriptor x, size_t *size) {
     (void)handle, (void)mode, (void)operation, (void)activation, (void)x;
     *size = 0;
     return CUDNN_STATUS_SUCCESS;

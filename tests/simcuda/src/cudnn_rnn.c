@@ -6,7 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cudnn.h>
+#include "cudnn_types.h"
 
 struct cudnnRNNStruct {
     int gates, biases, directions, layers;
@@ -29,20 +29,20 @@ cudnnStatus_t cudnnDestroyRNNDescriptor(cudnnRNNDescriptor_t rnn) {
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnCreateRNNDataDescriptor(cudnnRNNDataDescriptor_t *out) {
+cudnnStatus_t cudnnCreateRNNDataDescriptor(cudnnDescriptor *out) {
     *out = calloc(1, 64);
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnDestroyRNNDataDescriptor(cudnnRNNDataDescriptor_t data) {
+cudnnStatus_t cudnnDestroyRNNDataDescriptor(cudnnDescriptor data) {
     free(data);
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t rnn, cudnnRNNAlgo_t algorithm, cudnnRNNMode_t cell,
-                                       cudnnRNNBiasMode_t bias, cudnnDirectionMode_t direction, cudnnRNNInputMode_t input_mode,
-                                       cudnnDataType_t type, cudnnDataType_t precision, cudnnMathType_t math, int32_t input,
-                                       int32_t hidden, int32_t projection, int32_t layers, cudnnDropoutDescriptor_t dropout,
+cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t rnn, int algorithm, cudnnRNNMode_t cell,
+                                       cudnnRNNBiasMode_t bias, cudnnDirectionMode_t direction, int input_mode,
+                                       cudnnDataType_t type, cudnnDataType_t precision, int math, int32_t input,
+                                       int32_t hidden, int32_t projection, int32_t layers, cudnnDescriptor dropout,
                                        uint32_t flags) {
     (void)algorithm, (void)input_mode, (void)precision, (void)math, (void)dropout, (void)flags;
     *rnn = (struct cudnnRNNStruct){
@@ -82,14 +82,14 @@ cudnnStatus_t cudnnGetRNNWeightSpaceSize(cudnnHandle_t handle, cudnnRNNDescripto
 }
 
 cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
-                                        cudnnRNNDataDescriptor_t data, size_t *work, size_t *reserve) {
+                                        cudnnDescriptor data, size_t *work, size_t *reserve) {
     (void)handle, (void)rnn, (void)data;
     if (work) *work = 1 << 20;
     if (reserve) *reserve = mode == CUDNN_FWD_MODE_TRAINING ? 1 << 20 : 0;
     return CUDNN_STATUS_SUCCESS;
 }
 
-static void describe(cudnnTensorDescriptor_t description, size_t rows, size_t columns) {
+static void describe(cudnnDescriptor description, size_t rows, size_t columns) {
     struct matrix *matrix = (struct matrix *)description;
     *matrix = (struct matrix){.type = CUDNN_DATA_FLOAT, .dimensions = 3, .sizes = {1, (int)rows, (int)columns},
                               .strides = {(int)(rows * columns), (int)columns, 1}};
@@ -98,8 +98,8 @@ static void describe(cudnnTensorDescriptor_t description, size_t rows, size_t co
 /* Matrices first (those of the input, of the state, the projection), then all biases. Either address may
  * be NULL: PyTorch asks for one at a time. */
 cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, int32_t layer, size_t size,
-                                      const void *space, int32_t id, cudnnTensorDescriptor_t matrix, void **matrix_address,
-                                      cudnnTensorDescriptor_t bias, void **bias_address) {
+                                      const void *space, int32_t id, cudnnDescriptor matrix, void **matrix_address,
+                                      cudnnDescriptor bias, void **bias_address) {
     size_t hidden = rnn->hidden, inputs = inputs_of(rnn, layer), offset = all_weights(rnn, layer);
     int gates = rnn->gates, layers = rnn->layers * rnn->directions;
     size_t rows = hidden, columns = id < gates ? inputs : rnn->projection;
@@ -123,7 +123,7 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t description, int wanted, cudnnDataType_t *type,
+cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnDescriptor description, int wanted, cudnnDataType_t *type,
                                          int *dimensions, int sizes[], int strides[]) {
     const struct matrix *matrix = (const struct matrix *)description;
     *type = matrix->type;
@@ -135,7 +135,7 @@ cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t descripti
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t description, cudnnDataType_t type, int dimensions,
+cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnDescriptor description, cudnnDataType_t type, int dimensions,
                                          const int sizes[], const int strides[]) {
     struct matrix *matrix = (struct matrix *)description;
     if (dimensions < 0 || dimensions > 8) return CUDNN_STATUS_NOT_SUPPORTED;

@@ -1,12 +1,14 @@
 //! `cargo xtask demo`: a training loop leaks, memscope attaches while it runs and names the leak.
 
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::live::{Daemon, Python};
-use crate::{process, setup, sim, venv};
+use crate::live::{self, Daemon, Python};
+use crate::{phases, process, sim, venv};
 
 /// How to show it.
 #[derive(Args, Clone, Default)]
@@ -16,15 +18,18 @@ pub struct Options {
     pub simulated: bool,
 }
 
+/// Cargo's profile for it: the fastest to build.
+const PROFILE: &str = "demo";
+
 /// Exit code of `leaks --exit-code` when something grows.
 const GROWS: i32 = 10;
 
 /// Runs the task.
 pub fn run(options: &Options) -> Result<()> {
-    setup::run(&setup::Options {
-        torch: Some(Vec::new()),
-        ..setup::Options::default()
-    })?;
+    live::need_root()?;
+    let began = Instant::now();
+    let mut took = prepare()?;
+    let prepared = Instant::now();
     let environment = venv::locate(None)?;
     let python = environment.join("bin/python");
     let real = !options.simulated && venv::has_gpu();
@@ -33,13 +38,41 @@ pub fn run(options: &Options) -> Result<()> {
     } else {
         sim::environment(&sim::Options::default())?
     };
-    let daemon = Daemon::start(false)?;
+    took.push(("the simulated device", prepared.elapsed()));
+    show(&python, &variables, real)?;
+    took.push(("all, to the named leak", began.elapsed()));
+    let took: Vec<String> = took
+        .iter()
+        .map(|(what, time)| format!("{what} {} s", time.as_secs()))
+        .collect();
+    println!("\nTook: {}.", took.join(", "));
+    Ok(())
+}
+
+/// Builds memscope and fetches PyTorch, at the same time. Says how long each took.
+fn prepare() -> Result<Vec<(&'static str, Duration)>> {
+    let mut build = process::command("cargo");
+    build.args(["build", "--locked", "--profile", PROFILE]);
+    build.args(["-p", "memscope-daemon", "-p", "memscope-ctl"]);
+    let mut torch = Command::new(std::env::current_exe().context("this program has no name")?);
+    torch.args(["setup", "--torch"]);
+    phases::side_by_side(&programs(), vec![("memscope", build), ("PyTorch", torch)])
+}
+
+/// Where the programs are built.
+fn programs() -> PathBuf {
+    process::target().join(PROFILE)
+}
+
+/// The demonstration itself.
+fn show(python: &Path, variables: &[(String, String)], real: bool) -> Result<()> {
+    let daemon = Daemon::launch(&programs(), &[])?;
     println!(
         "A training loop runs on {}. It knows nothing of memscope; each step it keeps a 2 MiB tensor.",
         if real { "the GPU" } else { "a simulated GPU" }
     );
     let script = process::root().join("xtask/demo/train.py");
-    let mut training = Python::start(&python, &script, &variables, Stdio::null())?;
+    let mut training = Python::start(python, &script, variables, Stdio::null())?;
     println!(
         "… {}: now memscope attaches to it, while it runs.",
         training.until("step 40")?

@@ -46,7 +46,8 @@ impl Drop for Ended {
     }
 }
 
-fn need_root() -> Result<()> {
+/// Refuses to go on without the privilege that the daemon needs.
+pub fn need_root() -> Result<()> {
     // SAFETY: no arguments, no memory.
     if unsafe { libc::geteuid() } != 0 {
         bail!("loading BPF programs needs root; run this as root");

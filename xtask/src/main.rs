@@ -19,6 +19,7 @@ mod fresh;
 mod headers;
 mod house;
 mod live;
+mod phases;
 mod process;
 mod pythons;
 mod root;

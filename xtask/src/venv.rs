@@ -10,13 +10,15 @@ use serde::Deserialize;
 
 use crate::{absent, process};
 
-const PIP_INSTALL: [&str; 7] = [
+const PIP_INSTALL: [&str; 8] = [
     "-m",
     "pip",
     "install",
     "--disable-pip-version-check",
     "--progress-bar=off",
     "--retries=5",
+    // Of PyTorch's thousands of modules a few are imported; those are compiled then.
+    "--no-compile",
     // Told of what is missing on purpose, it would look like a failure.
     "--no-warn-conflicts",
 ];

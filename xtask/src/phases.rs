@@ -1,0 +1,175 @@
+//! Work that goes on side by side, each with a log of its own, and one line that says how far it is.
+
+use std::fs::{self, File};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// How often the line is written anew.
+const TICK: Duration = Duration::from_millis(200);
+/// How much of a log is shown of what failed.
+const LINES: usize = 40;
+
+/// One piece of work.
+struct Phase {
+    name: &'static str,
+    log: PathBuf,
+    running: Child,
+    took: Option<Duration>,
+}
+
+/// Runs all commands at the same time, each writing to `folder/NAME.log`. Returns how long each took. When one
+/// fails, the others are ended and the end of its log is shown.
+pub fn side_by_side(
+    folder: &Path,
+    commands: Vec<(&'static str, Command)>,
+) -> Result<Vec<(&'static str, Duration)>> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let began = Instant::now();
+    let mut phases = Running(Vec::new());
+    for (name, mut command) in commands {
+        let log = folder.join(format!("{}.log", name.replace(' ', "-")));
+        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let words = process::words(&command);
+        let running = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start: {words}"))?;
+        eprintln!("{name}: begun; what it says is in {}", log.display());
+        phases.0.push(Phase {
+            name,
+            log,
+            running,
+            took: None,
+        });
+    }
+    let shown = std::io::stderr().is_terminal();
+    while phases.0.iter().any(|phase| phase.took.is_none()) {
+        std::thread::sleep(TICK);
+        if shown {
+            eprint!("\r\x1b[K");
+        }
+        for phase in phases.0.iter_mut().filter(|phase| phase.took.is_none()) {
+            let Some(status) = phase.running.try_wait()? else {
+                continue;
+            };
+            phase.took = Some(began.elapsed());
+            if !status.success() {
+                let text = fs::read_to_string(&phase.log).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                let end = &lines[lines.len().saturating_sub(LINES)..];
+                bail!(
+                    "{}: {status}; the end of {}:\n{}",
+                    phase.name,
+                    phase.log.display(),
+                    end.join("\n")
+                );
+            }
+            eprintln!("{}: done after {} s", phase.name, began.elapsed().as_secs());
+        }
+        if shown {
+            let names: Vec<String> = phases
+                .0
+                .iter()
+                .filter(|phase| phase.took.is_none())
+                .map(Phase::state)
+                .collect();
+            eprint!("{} s  {}", began.elapsed().as_secs(), names.join("  |  "));
+            std::io::stderr().flush()?;
+        }
+    }
+    if shown {
+        eprint!("\r\x1b[K");
+    }
+    Ok(phases
+        .0
+        .iter()
+        .map(|phase| (phase.name, phase.took.unwrap_or_default()))
+        .collect())
+}
+
+impl Phase {
+    /// Its name and the last thing that it said, as far as there is room.
+    fn state(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let end = String::from_utf8_lossy(&text[text.len().saturating_sub(400)..]).into_owned();
+        let last = end
+            .lines()
+            .rev()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default();
+        let last: String = last.trim().chars().take(28).collect();
+        format!("{}: {last}", self.name)
+    }
+}
+
+/// What is still running when this value goes is ended.
+struct Running(Vec<Phase>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for phase in self.0.iter_mut().filter(|phase| phase.took.is_none()) {
+            let _ = phase.running.kill();
+            let _ = phase.running.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn shell(line: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]);
+        command
+    }
+
+    #[test]
+    fn what_fails_says_what_it_said_and_ends_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("ended");
+        let wait = format!("trap 'exit 0' TERM; sleep 1000; touch {}", mark.display());
+        let result = side_by_side(
+            folder.path(),
+            vec![
+                ("waits", shell(&wait)),
+                ("fails", shell("echo no disk >&2; exit 3")),
+            ],
+        );
+        let message = result.unwrap_err().to_string();
+        assert!(message.contains("fails: exit status: 3"), "{message}");
+        assert!(message.contains("no disk"), "{message}");
+        assert!(!mark.exists());
+    }
+
+    #[test]
+    fn all_are_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let one = folder.path().join("one");
+        let two = folder.path().join("two");
+        // Each waits for the other: they run at the same time, or never end.
+        let meet = |mine: &Path, other: &Path| {
+            shell(&format!(
+                "touch {}; until [ -e {} ]; do sleep 0.02; done",
+                mine.display(),
+                other.display()
+            ))
+        };
+        let took = side_by_side(
+            folder.path(),
+            vec![("a", meet(&one, &two)), ("b", meet(&two, &one))],
+        )
+        .unwrap();
+        assert_eq!(took.iter().map(|it| it.0).collect::<Vec<_>>(), ["a", "b"]);
+    }
+}

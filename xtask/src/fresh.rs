@@ -40,9 +40,9 @@ pub enum Lists {
 /// Debian's releases that are tried.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 /// Changes when what is in a root changes.
-const RECIPE: &str = "debootstrap minbase; git, ca-certificates; 1";
+const RECIPE: &str = "debootstrap minbase; git, ca-certificates, gcc, libc6-dev; 1";
 /// What README asks for.
-const NEEDED: [&str; 2] = ["git", "ca-certificates"];
+const NEEDED: [&str; 4] = ["git", "ca-certificates", "gcc", "libc6-dev"];
 /// Where the checkout's repository and the Rust toolchain are seen in the root.
 const REPOSITORY: &str = "/mnt/repository";
 const RUST: &str = "/mnt/rust";

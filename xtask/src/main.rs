@@ -13,6 +13,7 @@ mod bench_stacks;
 mod conformance;
 mod demo;
 mod differential;
+mod dist;
 mod ebpf;
 mod elf;
 mod fresh;
@@ -67,6 +68,8 @@ enum Task {
     Vm(vm::Options),
     /// Show it: a training loop leaks, memscope attaches while it runs and names the leak
     Demo(demo::Options),
+    /// Build the programs as users get them: small, in a folder and an archive
+    Dist(dist::Options),
     /// Run everything that a change must pass
     Test(test::Options),
     /// Compare with PyTorch's own numbers, over versions of PyTorch
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Task::Cross(options) => aarch64::run(&options),
         Task::Vm(options) => vm::run(&options),
         Task::Demo(options) => demo::run(&options),
+        Task::Dist(options) => dist::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Conformance(options) => conformance::run(&options),
         Task::Differential(options) => differential::run(&options),

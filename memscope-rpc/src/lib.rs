@@ -6,6 +6,7 @@
 
 mod access;
 mod asked;
+mod authority;
 mod caller;
 mod condition;
 mod convert;

@@ -1,6 +1,7 @@
 //! Puts the services on the socket.
 
 use crate::access::Access;
+use crate::authority::Connection;
 use crate::caller::{Identify, peer_credentials};
 use crate::export::Export;
 use crate::service::Service;
@@ -12,6 +13,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
@@ -65,10 +67,14 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<MemscopeServer<Service>>().await;
     health.set_serving::<TriggersServer<Service>>().await;
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?;
+    // Clients ask for either version of the service, and do not try the other.
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let reflection_v1 = reflection().build_v1()?;
+    let reflection_v1alpha = reflection().build_v1alpha()?;
     let (socket, claim) = listener.into_parts();
 
     let stop = async move {
@@ -78,14 +84,16 @@ pub async fn serve(
         // Fails only if every stream is gone already.
         let _ = ending.send(true);
     };
+    let connections = UnixListenerStream::new(socket).map(|stream| stream.map(Connection::new));
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(health_service)
-        .add_service(reflection)
+        .add_service(reflection_v1)
+        .add_service(reflection_v1alpha)
         .add_service(TriggersServer::new(service.clone()))
         .add_service(MemscopeServer::new(service))
-        .serve_with_incoming_shutdown(UnixListenerStream::new(socket), stop);
+        .serve_with_incoming_shutdown(connections, stop);
     let out_of_time = async move {
         let mut ended = ended;
         // An error means that the sender is gone: the server has ended by itself.

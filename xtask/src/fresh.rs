@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -191,18 +191,26 @@ fn copy(path: &Path, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets a list name files that are gone, as one does that is a year old.
+/// Lets a list name files that are gone, as one does that is a year old; and lets the index of all lists be that old, so that
+/// apt does not take it for the one that it would get.
 fn make_stale(list: &Path) -> Result<()> {
-    if !list.to_string_lossy().ends_with("_Packages") {
+    let name = list.to_string_lossy();
+    let (from, to) = if name.ends_with("_Packages") {
+        ("\nFilename: pool/", "\nFilename: pool/gone/")
+    } else if name.ends_with("_InRelease") {
+        ("\nDate: ", "\nDate: Thu, 01 Jan 2015 00:00:00 UTC\nOnce: ")
+    } else {
         return Ok(());
-    }
-    let text =
-        fs::read_to_string(list).with_context(|| format!("cannot read {}", list.display()))?;
-    fs::write(
-        list,
-        text.replace("\nFilename: pool/", "\nFilename: pool/gone/"),
-    )
-    .with_context(|| format!("cannot write {}", list.display()))
+    };
+    let cannot = |what: &str| format!("cannot {what} {}", list.display());
+    let text = fs::read_to_string(list).with_context(|| cannot("read"))?;
+    fs::write(list, text.replace(from, to)).with_context(|| cannot("write"))?;
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_420_070_400);
+    fs::File::options()
+        .write(true)
+        .open(list)
+        .and_then(|file| file.set_modified(long_ago))
+        .with_context(|| cannot("write"))
 }
 
 /// Runs a command in the clone; says how long it took.

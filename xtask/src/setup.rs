@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{aarch64, toolchain, venv, vm};
+use crate::{aarch64, clients, toolchain, venv, vm};
 
 /// What to set up.
 #[derive(Args, Clone, Default)]
@@ -32,6 +32,10 @@ pub struct Options {
     /// Also Chromium and Node.js, with which tests open exported pages
     #[arg(long)]
     pub browser: bool,
+
+    /// Also gRPC's own libraries for Python and Node.js, with which tests ask the daemon
+    #[arg(long)]
+    pub clients: bool,
 
     /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
     #[arg(long)]
@@ -64,6 +68,9 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.browser {
         complete &= toolchain::ensure_browser(mode)?;
+    }
+    if options.clients {
+        complete &= clients::ensure(mode)?;
     }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;

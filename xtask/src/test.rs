@@ -40,6 +40,7 @@ pub fn run(options: &Options) -> Result<()> {
         torch: (root && !options.unprivileged).then(Vec::new),
         torch_npu: (root && !options.unprivileged).then(Vec::new),
         browser: true,
+        clients: root && !options.unprivileged,
         bpf: options.only.is_none(),
         ..setup::Options::default()
     })?;

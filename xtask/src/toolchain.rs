@@ -26,7 +26,7 @@ const CC: Tool = Tool {
 };
 const NODE: Tool = Tool {
     name: "Node.js",
-    why: "it checks the script in exported pages",
+    why: "it runs the script of exported pages, and a client in TypeScript",
     programs: &["node", "nodejs"],
     ask: &["--version"],
     least: Version(18, 0),
@@ -34,7 +34,7 @@ const NODE: Tool = Tool {
 };
 const NPM: Tool = Tool {
     name: "npm",
-    why: "PyTorch's viewer imports what it gets",
+    why: "it gets what PyTorch's viewer and a client in TypeScript import",
     programs: &["npm"],
     ask: &["--version"],
     least: Version(8, 0),
@@ -105,6 +105,11 @@ pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
 /// Node.js's package manager.
 pub fn ensure_npm(mode: Mode) -> Result<bool> {
     NPM.ensure(mode)
+}
+
+/// Node.js itself.
+pub fn ensure_node(mode: Mode) -> Result<bool> {
+    NODE.ensure(mode)
 }
 
 /// A browser without a window, and what drives it.

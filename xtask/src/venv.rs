@@ -202,17 +202,13 @@ impl Pin {
                 self.version,
                 folder.display()
             );
-            fs::remove_dir_all(&folder)
-                .with_context(|| format!("cannot remove {}", folder.display()))?;
         }
         eprintln!(
             "torch {}: installing into {}, for tests with the simulated device",
             self.version,
             folder.display()
         );
-        process::run(process::command(&python).args(["-m", "venv"]).arg(&folder)).context(
-            "python3 cannot make virtual environments; on Debian: apt-get install python3-venv",
-        )?;
+        make(&folder, &python)?;
         let torch = format!("torch=={}", self.version);
         let numpy = format!("numpy=={}", self.numpy);
         let pip = |more: &[String]| {
@@ -268,6 +264,28 @@ impl Pin {
                 .join(", ")
         )
     }
+}
+
+/// Makes an empty environment in `folder`, in place of what is there.
+fn make(folder: &Path, python: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    process::run(process::command(python).args(["-m", "venv"]).arg(folder)).context(
+        "python3 cannot make virtual environments; on Debian: apt-get install python3-venv",
+    )
+}
+
+/// Makes an environment in `folder` with what a file of requirements names.
+pub fn make_with(folder: &Path, requirements: &Path) -> Result<()> {
+    make(folder, Path::new("python3"))?;
+    process::run(
+        process::command(folder.join("bin/python"))
+            .args(PIP_INSTALL)
+            .arg("-r")
+            .arg(requirements),
+    )
 }
 
 /// Whether there is an NVIDIA GPU, for which PyTorch needs all of its libraries.

@@ -15,7 +15,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::live::{Daemon, Python};
-use crate::{process, setup, sim, toolchain, venv};
+use crate::{npm, process, setup, sim, venv};
 
 /// What to open, and with what.
 #[derive(Args, Clone, Default)]
@@ -360,32 +360,7 @@ fn million(folder: &Path) -> Result<PathBuf> {
 
 /// Installs what PyTorch's viewer imports, in the versions of `package-lock.json`; gives the folder.
 fn modules() -> Result<PathBuf> {
-    toolchain::ensure_npm(setup::Mode::Install)?;
     let folder = process::target().join("viewers");
-    std::fs::create_dir_all(&folder)?;
-    // Written last: an interrupted installation has none.
-    let (pins, done) = (
-        process::root().join("tests/viewers"),
-        folder.join("complete"),
-    );
-    let lock = std::fs::read_to_string(pins.join("package-lock.json"))?;
-    if std::fs::read_to_string(&done).is_ok_and(|text| text == lock) {
-        return Ok(folder);
-    }
-    for name in ["package.json", "package-lock.json"] {
-        std::fs::copy(pins.join(name), folder.join(name))?;
-    }
-    process::run(
-        process::command("npm")
-            .args([
-                "ci",
-                "--ignore-scripts",
-                "--no-audit",
-                "--no-fund",
-                "--prefix",
-            ])
-            .arg(&folder),
-    )?;
-    std::fs::write(&done, lock)?;
+    npm::install(&process::root().join("tests/viewers"), &folder)?;
     Ok(folder)
 }

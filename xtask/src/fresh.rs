@@ -191,26 +191,43 @@ fn copy(path: &Path, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets a list name files that are gone, as one does that is a year old; and lets the index of all lists be that old, so that
-/// apt does not take it for the one that it would get.
+/// Lets a list name files that are gone, as one does that is a year old. The index of all lists becomes another one, and as
+/// old: by its sums apt knows whether a list is the one that it would get.
 fn make_stale(list: &Path) -> Result<()> {
     let name = list.to_string_lossy();
-    let (from, to) = if name.ends_with("_Packages") {
-        ("\nFilename: pool/", "\nFilename: pool/gone/")
+    let cannot = |what: &str| format!("cannot {what} {}", list.display());
+    let change: fn(&str) -> String = if name.ends_with("_Packages") {
+        |text| text.replace("\nFilename: pool/", "\nFilename: pool/gone/")
     } else if name.ends_with("_InRelease") {
-        ("\nDate: ", "\nDate: Thu, 01 Jan 2015 00:00:00 UTC\nOnce: ")
+        other_sums
     } else {
         return Ok(());
     };
-    let cannot = |what: &str| format!("cannot {what} {}", list.display());
     let text = fs::read_to_string(list).with_context(|| cannot("read"))?;
-    fs::write(list, text.replace(from, to)).with_context(|| cannot("write"))?;
+    fs::write(list, change(&text)).with_context(|| cannot("write"))?;
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_420_070_400);
     fs::File::options()
         .write(true)
         .open(list)
         .and_then(|file| file.set_modified(long_ago))
         .with_context(|| cannot("write"))
+}
+
+/// An index with another checksum for each list.
+fn other_sums(index: &str) -> String {
+    let mut text = String::with_capacity(index.len());
+    for line in index.lines() {
+        let sum = line.trim_start().split(' ').next().unwrap_or_default();
+        let is_sum = sum.len() >= 32 && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if line.starts_with(' ') && is_sum {
+            let other: String = sum.chars().rev().collect();
+            text += &line.replace(sum, &other);
+        } else {
+            text += line;
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// Runs a command in the clone; says how long it took.

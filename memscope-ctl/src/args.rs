@@ -5,6 +5,8 @@ mod trigger;
 
 pub(crate) use trigger::{AddTrigger, GetKept, Kept, KeptCommand, Trigger, TriggerCommand};
 
+use crate::failure::Failure;
+use crate::output::format_of_name;
 use crate::stack_args::{FlameGraph, Top};
 use crate::units::{parse_duration, parse_size, parse_timeout};
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -64,9 +66,9 @@ pub(crate) struct Args {
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// How long to wait for an answer.
-    #[arg(long, global = true, value_name = "SECONDS", default_value = "30", value_parser = parse_timeout)]
-    pub(crate) timeout: Duration,
+    /// How long to wait for an answer, 30 s if it is not given; with events, for the next event, for ever if it is not given.
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_timeout)]
+    timeout: Option<Duration>,
 
     /// Ask a recording instead of a daemon.
     ///
@@ -91,6 +93,21 @@ pub(crate) struct Args {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// How long to wait for an answer where nobody says.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Args {
+    /// How long to wait for an answer.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout.unwrap_or(PATIENCE)
+    }
+
+    /// How long to wait for what may never come. None: for ever.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.timeout
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -225,6 +242,7 @@ pub(crate) enum Command {
     /// Write segments, blocks and trace of a process to a file.
     #[command(after_help = "Examples:
   memscope-ctl snapshot --pid 4242 -o s.pickle    open it at https://pytorch.org/memory_viz
+  memscope-ctl snapshot --pid 4242 -o s.html      a page for a browser
   memscope-ctl snapshot --pid 4242 --format json | jq .header
   memscope-ctl snapshot --pid 4242 --at -5m -o before.pickle   as it was five minutes ago")]
     Snapshot(Snapshot),
@@ -251,7 +269,7 @@ pub(crate) enum Command {
     Snapshots(Kept),
     /// Print events as they happen, one JSON object a line.
     ///
-    /// A reader that is too slow misses events; `missed` says how many just before an event.
+    /// Ends with exit code 6 when --timeout is given and no event comes within it. A reader that is too slow misses events; `missed` says how many just before an event.
     Events(Events),
     #[command(flatten)]
     Dump(dump::DumpCommand),
@@ -260,9 +278,12 @@ pub(crate) enum Command {
 #[derive(Debug, ClapArgs)]
 #[command(group(ArgGroup::new("scope").required(true)))]
 pub(crate) struct Attach {
+    /// This process; --pid says the same.
+    #[arg(group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    process: Option<u32>,
     /// This process.
     #[arg(long, group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) pid: Option<u32>,
+    pid: Option<u32>,
     /// Also the children that it makes from now on.
     #[arg(long, conflicts_with_all = ["comm", "cgroup", "all"])]
     pub(crate) children: bool,
@@ -310,6 +331,20 @@ pub(crate) struct Attach {
     pub(crate) launches: bool,
 }
 
+impl Attach {
+    /// The process that is named.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.pid.or(self.process)
+    }
+}
+
+impl Detach {
+    /// The process that is named.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.pid.or(self.process)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Stacks {
     /// None.
@@ -338,9 +373,12 @@ pub(crate) enum Level {
 #[derive(Debug, ClapArgs)]
 #[command(group(ArgGroup::new("scope").required(true)))]
 pub(crate) struct Detach {
+    /// This process; --pid says the same.
+    #[arg(group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    process: Option<u32>,
     /// This process.
     #[arg(long, group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) pid: Option<u32>,
+    pid: Option<u32>,
     /// This rule (see status) and the processes that it attached.
     #[arg(long, group = "scope", value_name = "NUMBER")]
     pub(crate) rule: Option<u64>,
@@ -487,9 +525,10 @@ pub(crate) struct Pool {
 pub(crate) struct Snapshot {
     #[command(flatten)]
     pub(crate) process: Process,
-    /// Format of the file.
-    #[arg(long, value_enum, default_value_t = Format::MemoryViz)]
-    pub(crate) format: Format,
+    /// Format of the file; without it, what its name ends in says: .pickle or .pkl (memory-viz), .html, .json, .pftrace or
+    /// .perfetto-trace (perfetto); memory-viz for a name without an ending.
+    #[arg(long, value_enum)]
+    format: Option<Format>,
     /// An earlier moment, from the journal: an age (-5m, -30s), a time (2026-11-20T08:30:00Z, or
     /// nanoseconds since 1970 as in `as_of`), event:NUMBER for right after that event, step:NUMBER for the end of
     /// that step, or mark:NAME for the last mark with that name (mark:NAME#2: the second; see marks).
@@ -510,6 +549,30 @@ pub(crate) enum Format {
     Html,
     /// A JSON document {header, segments, trace}.
     Json,
+}
+
+impl Format {
+    /// What a file's name may end in.
+    const ENDINGS: [(&str, Format); 6] = [
+        (".pickle", Format::MemoryViz),
+        (".pkl", Format::MemoryViz),
+        (".html", Format::Html),
+        (".json", Format::Json),
+        (".pftrace", Format::Perfetto),
+        (".perfetto-trace", Format::Perfetto),
+    ];
+}
+
+impl Snapshot {
+    /// The format asked for.
+    pub(crate) fn format(&self) -> Result<Format, Failure> {
+        let named = match (self.format, &self.output) {
+            (Some(format), _) => Some(format),
+            (None, Some(path)) => format_of_name(path, &Format::ENDINGS)?,
+            (None, None) => None,
+        };
+        Ok(named.unwrap_or(Format::MemoryViz))
+    }
 }
 
 #[derive(Debug, ClapArgs)]
@@ -564,8 +627,43 @@ pub(crate) struct Events {
 mod tests {
     use clap::CommandFactory;
 
+    use super::{Args, Command, Format};
+    use clap::Parser;
+
     #[test]
     fn the_command_line_is_consistent() {
-        super::Args::command().debug_assert();
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_process_is_named_with_or_without_the_option() {
+        for words in [&["attach", "4242"][..], &["attach", "--pid", "4242"]] {
+            let words = [&["memscope-ctl"], words].concat();
+            let Command::Attach(attach) = Args::parse_from(words).command else {
+                panic!("not attach");
+            };
+            assert_eq!(attach.pid(), Some(4242));
+        }
+        assert!(Args::try_parse_from(["memscope-ctl", "attach", "1", "--pid", "2"]).is_err());
+        assert!(Args::try_parse_from(["memscope-ctl", "detach", "1", "--all"]).is_err());
+    }
+
+    #[test]
+    fn a_snapshots_name_says_its_format() {
+        for (words, format) in [
+            (&["-o", "s.pickle"][..], Some(Format::MemoryViz)),
+            (&["-o", "s"], Some(Format::MemoryViz)),
+            (&[], Some(Format::MemoryViz)),
+            (&["-o", "then.html"], Some(Format::Html)),
+            (&["-o", "then.html", "--format", "json"], Some(Format::Json)),
+            (&["-o", "s.pftrace"], Some(Format::Perfetto)),
+            (&["-o", "s.svg"], None),
+        ] {
+            let line = [&["memscope-ctl", "snapshot"], words].concat();
+            let Command::Snapshot(snapshot) = Args::parse_from(line).command else {
+                panic!("not snapshot");
+            };
+            assert_eq!(snapshot.format().ok(), format, "{words:?}");
+        }
     }
 }

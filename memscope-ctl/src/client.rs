@@ -140,13 +140,20 @@ impl Client {
         }
     }
 
-    /// The next part, however long it takes: of events, nobody knows when one comes.
-    pub(crate) async fn next_ever<T>(
+    /// The next part, within this time, or however long it takes: of events, nobody knows when one comes.
+    pub(crate) async fn next_within<T>(
         &self,
         stream: &mut Streaming<T>,
+        patience: Option<Duration>,
     ) -> Result<Option<T>, Failure> {
-        let part = stream.message().await;
-        part.map_err(|status| Failure::from_status(status, self.socket.clone()))
+        let Some(after) = patience else {
+            let part = stream.message().await;
+            return part.map_err(|status| Failure::from_status(status, self.socket.clone()));
+        };
+        match tokio::time::timeout(after, stream.message()).await {
+            Err(_) => Err(Failure::NoEvent { after }),
+            Ok(part) => part.map_err(|status| Failure::from_status(status, self.socket.clone())),
+        }
     }
 
     /// The process that is meant: the one named, else the only one there is.

@@ -64,6 +64,8 @@ pub(crate) enum Failure {
         what: String,
         hint: Option<String>,
     },
+    #[error("no event came within {after:?}")]
+    NoEvent { after: Duration },
     #[error("no process is traced")]
     NothingTraced,
     #[error("several processes are traced: {pids}")]
@@ -128,7 +130,7 @@ impl Failure {
         match self {
             Failure::NoDaemon { .. } | Failure::Broken { .. } => Exit::Unreachable,
             Failure::Forbidden { .. } => Exit::NotPermitted,
-            Failure::Timeout { .. } => Exit::Timeout,
+            Failure::Timeout { .. } | Failure::NoEvent { .. } => Exit::Timeout,
             Failure::Refused { exit, .. } => *exit,
             Failure::NothingTraced => Exit::NoProcess,
             Failure::SeveralTraced { .. } | Failure::Usage { .. } => Exit::Usage,
@@ -147,6 +149,7 @@ impl Failure {
             Failure::NoDaemon { .. } => "no_daemon",
             Failure::Forbidden { .. } => "not_permitted",
             Failure::Timeout { .. } => "timeout",
+            Failure::NoEvent { .. } => "no_event",
             Failure::Broken { .. } => "connection_broke",
             Failure::Refused { code, .. } => code,
             Failure::NothingTraced => "nothing_traced",
@@ -191,6 +194,9 @@ impl Failure {
             Failure::Timeout { .. } => {
                 "wait longer with --timeout SECONDS; if it never answers, look at its log \
                  (journalctl -u memscoped) and restart it"
+            }
+            Failure::NoEvent { .. } => {
+                "wait longer with --timeout SECONDS, or for ever without it; --kind and --pid leave out others"
             }
             Failure::Broken { .. } => "did it end? look at its log: journalctl -u memscoped",
             Failure::Refused { hint, .. } => return hint.clone(),

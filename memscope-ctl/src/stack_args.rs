@@ -2,9 +2,10 @@
 
 use crate::args::Process;
 use crate::failure::Failure;
+use crate::output::format_of_name;
 use clap::{Args as ClapArgs, ValueEnum};
 use memscope_proto::v1::{self, Moment};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What is shown of the stacks.
 #[derive(Clone, Debug, ClapArgs)]
@@ -122,8 +123,8 @@ pub(crate) struct Top {
 pub(crate) struct FlameGraph {
     #[command(flatten)]
     pub(crate) process: Process,
-    /// Format of the file; without it, what its name ends in says: .svg, .folded or .txt, .pb.gz, .json;
-    /// else svg.
+    /// Format of the file; without it, what its name ends in says: .svg, .folded or .txt, .pb.gz or .pprof,
+    /// .json (speedscope); svg for a name without an ending.
     #[arg(long, value_enum)]
     format: Option<StackFormat>,
     #[command(flatten)]
@@ -161,31 +162,31 @@ impl StackFormat {
         }
     }
 
-    fn of_name(path: &Path) -> Option<StackFormat> {
-        let name = path.file_name()?.to_str()?;
-        let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
-        if ends(&[".folded", ".txt"]) {
-            Some(StackFormat::Folded)
-        } else if ends(&[".pb.gz", ".pprof"]) {
-            Some(StackFormat::Pprof)
-        } else if ends(&[".json"]) {
-            Some(StackFormat::Speedscope)
-        } else {
-            None
-        }
-    }
+    /// What a file's name may end in.
+    const ENDINGS: [(&str, StackFormat); 6] = [
+        (".svg", StackFormat::Svg),
+        (".folded", StackFormat::Folded),
+        (".txt", StackFormat::Folded),
+        (".pb.gz", StackFormat::Pprof),
+        (".pprof", StackFormat::Pprof),
+        (".json", StackFormat::Speedscope),
+    ];
 }
 
 impl FlameGraph {
     /// The format asked for.
-    pub(crate) fn format(&self) -> StackFormat {
-        let of_name = || StackFormat::of_name(self.output.as_deref()?);
-        self.format.or_else(of_name).unwrap_or(StackFormat::Svg)
+    pub(crate) fn format(&self) -> Result<StackFormat, Failure> {
+        let named = match (self.format, &self.output) {
+            (Some(format), _) => Some(format),
+            (None, Some(path)) => format_of_name(path, &StackFormat::ENDINGS)?,
+            (None, None) => None,
+        };
+        Ok(named.unwrap_or(StackFormat::Svg))
     }
 
     /// Refuses what no format can do, before anything is asked.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        match self.format() {
+        match self.format()? {
             StackFormat::Pprof | StackFormat::Speedscope if self.diff => Err(Failure::Usage {
                 what: "--diff is drawn in a flame graph only".into(),
                 hint: "choose --format svg or folded, or --metric growth instead of --diff".into(),
@@ -197,20 +198,28 @@ impl FlameGraph {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn names_of_files_say_their_format() {
         for (name, format) in [
-            ("x.svg", None),
+            ("x.svg", Some(StackFormat::Svg)),
             ("x", None),
+            ("/a.b/x", None),
             ("/a/b.folded", Some(StackFormat::Folded)),
             ("x.txt", Some(StackFormat::Folded)),
             ("heap.pb.gz", Some(StackFormat::Pprof)),
-            ("x.gz", None),
             ("x.speedscope.json", Some(StackFormat::Speedscope)),
         ] {
-            assert_eq!(StackFormat::of_name(Path::new(name)), format, "{name}");
+            let said = format_of_name(Path::new(name), &StackFormat::ENDINGS);
+            assert_eq!(said.unwrap(), format, "{name}");
+        }
+        for name in ["x.html", "x.gz"] {
+            let said = format_of_name(Path::new(name), &StackFormat::ENDINGS);
+            assert!(matches!(said, Err(Failure::Usage { .. })), "{name}");
         }
     }
 }

@@ -71,6 +71,13 @@ fn a_hanging_daemon() {
 }
 
 #[test]
+fn nobody_waits_longer_than_told_for_an_event() {
+    let server = Server::start(one_process());
+    let words = ["--timeout", "0.3", "events", "--kind", "finding"];
+    assert_told(&server.ctl(&words), 6, "no event came within 300ms");
+}
+
+#[test]
 fn bad_flags() {
     let server = Server::start(one_process());
     for args in [
@@ -89,6 +96,9 @@ fn bad_flags() {
         &["fluctuation", "--intervals", "0"],
         &["--timeout", "0", "ps"],
         &["snapshot", "--format", "png"],
+        &["snapshot", "-o", "/nonexistent/then.svg"],
+        &["flamegraph", "-o", "/nonexistent/live.html"],
+        &["attach", "1", "--pid", "1"],
     ] {
         let answer = server.ctl(args);
         assert_eq!(answer.code, 2, "{args:?}: {}{}", answer.out, answer.err);

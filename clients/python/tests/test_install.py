@@ -44,6 +44,12 @@ class Installed(unittest.TestCase):
     def test_pip_builds_the_library_and_installs_both(self):
         said, installed = self.pip()
         self.assertTrue(installed, said)
+        says = "import importlib.metadata, memscope; print(memscope.__version__, importlib.metadata.version('memscope'))"
+        versions, _ = self.runs(self.python, "-c", says)
+        # The workspace's own: its first line that says a version.
+        cargo = (PACKAGE.parent.parent / "Cargo.toml").read_text(encoding="utf-8")
+        version = cargo.split('\nversion = "', 1)[1].split('"', 1)[0]
+        self.assertEqual(versions.split(), [version, version])
         # For this platform only, and any Python 3.
         self.assertRegex(said, r"filename=memscope-[0-9.]+-py3-none-linux_\w+\.whl")
         said, imported = self.runs(

@@ -13,7 +13,7 @@ pub(super) async fn attach(
     json: bool,
 ) -> Result<Exit, Failure> {
     use v1::attach_request::Scope;
-    let scope = if let Some(pid) = attach.pid {
+    let scope = if let Some(pid) = attach.pid() {
         Scope::Pid(v1::PidScope {
             pid,
             children: attach.children,
@@ -74,7 +74,7 @@ pub(super) async fn detach(
     json: bool,
 ) -> Result<Exit, Failure> {
     use v1::detach_request::Scope;
-    let scope = match (detach.pid, detach.rule) {
+    let scope = match (detach.pid(), detach.rule) {
         (Some(pid), _) => Scope::Pid(pid),
         (None, Some(rule)) => Scope::Rule(rule),
         (None, None) => Scope::All(detach.all),

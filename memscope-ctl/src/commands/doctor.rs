@@ -26,7 +26,7 @@ pub(super) async fn doctor(args: &Args) -> Result<Exit, Failure> {
         Role::Client
     };
     let report = memscope_preflight::examine(&Machine::here(), role, Some(&args.socket));
-    let daemon = match Client::connect(&args.socket, args.timeout).await {
+    let daemon = match Client::connect(&args.socket, args.timeout()).await {
         Ok(client) => ask_status(&client).await,
         Err(failure) => Err(failure),
     };

@@ -5,8 +5,13 @@ use crate::client::Client;
 use crate::failure::{Exit, Failure};
 use crate::output;
 use memscope_proto::v1;
+use std::time::Duration;
 
-pub(super) async fn events(client: &Client, events: &args::Events) -> Result<Exit, Failure> {
+pub(super) async fn events(
+    client: &Client,
+    events: &args::Events,
+    patience: Option<Duration>,
+) -> Result<Exit, Failure> {
     let question = v1::EventsRequest {
         pid: events.pid,
         kinds: events.kind.clone(),
@@ -17,7 +22,7 @@ pub(super) async fn events(client: &Client, events: &args::Events) -> Result<Exi
     let mut left = events.count.unwrap_or(u64::MAX);
     while left > 0 {
         // Ends when the daemon ends.
-        let Some(event) = client.next_ever(&mut stream).await? else {
+        let Some(event) = client.next_within(&mut stream, patience).await? else {
             break;
         };
         output::json_line(&event)?;

@@ -33,7 +33,7 @@ async fn written(export: &Export, args: &Args) -> Result<Exit, Failure> {
     if let Some(recording) = &args.recording {
         return dump(recording, export, args.json).await;
     }
-    let client = Client::connect(&args.socket, args.timeout).await?;
+    let client = Client::connect(&args.socket, args.timeout()).await?;
     let cannot = |source| Failure::Output {
         what: "no private folder can be made for the recording".into(),
         source,

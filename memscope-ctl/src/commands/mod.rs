@@ -60,7 +60,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     }
     match &args.recording {
         None => {
-            let client = Client::connect(&args.socket, args.timeout).await?;
+            let client = Client::connect(&args.socket, args.timeout()).await?;
             let client = client.strict(args.strict);
             ask(&client, &args).await
         }
@@ -94,7 +94,7 @@ async fn ask_recording(recording: &std::path::Path, args: &Args) -> Result<Exit,
         });
     }
     let (replayer, client) =
-        Replayer::start(recording, args.as_of.as_deref(), args.timeout).await?;
+        Replayer::start(recording, args.as_of.as_deref(), args.timeout()).await?;
     let client = client.strict(args.strict);
     let result = ask(&client, args).await;
     drop(client);
@@ -144,6 +144,6 @@ async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
         Command::Diff(request) => query::diff(client, request, args.json).await,
         Command::Top(request) => stacks::top(client, request, args.json).await,
         Command::Flamegraph(request) => stacks::flamegraph(client, request, args.json).await,
-        Command::Events(request) => events::events(client, request).await,
+        Command::Events(request) => events::events(client, request, args.patience()).await,
     }
 }

@@ -118,8 +118,8 @@ pub(super) async fn diff_files(
     args: &args::Args,
 ) -> Result<Exit, Failure> {
     let pid = diff.process.pid;
-    let before = files::read(before, pid, args.timeout).await?;
-    let after = files::read(after, pid, args.timeout).await?;
+    let before = files::read(before, pid, args.timeout()).await?;
+    let after = files::read(after, pid, args.timeout()).await?;
     let compared = files::compare(&before, &after, diff.same_process);
     let mut coverage = before.coverage.clone();
     let new = after

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use tonic::Streaming;
 
-/// A pickle is nothing for a terminal.
+/// A pickle is nothing for a terminal; and a name must not say something else than the file is.
 pub(super) fn refuse_terminal(snapshot: &Snapshot) -> Result<(), Failure> {
-    let binary = matches!(snapshot.format, Format::MemoryViz | Format::Perfetto);
+    let binary = matches!(snapshot.format()?, Format::MemoryViz | Format::Perfetto);
     if snapshot.output.is_none() && binary && output::is_terminal() {
         return Err(Failure::Usage {
             what: "this format is binary and standard output is a terminal".into(),
@@ -32,9 +32,10 @@ pub(super) async fn snapshot(
     snapshot: &Snapshot,
     json: bool,
 ) -> Result<Exit, Failure> {
+    let chosen = snapshot.format()?;
     let pid = client.choose(snapshot.process.pid).await?;
     let mut target = Target::open(snapshot.output.as_deref())?;
-    let format = match snapshot.format {
+    let format = match chosen {
         Format::MemoryViz => Some(v1::ExportFormat::MemoryViz),
         Format::Perfetto => Some(v1::ExportFormat::Perfetto),
         Format::Html => Some(v1::ExportFormat::Html),
@@ -53,7 +54,7 @@ pub(super) async fn snapshot(
         None => as_json(client, pid, snapshot.at.clone(), &mut target).await?,
     }
     if told(target, pid, json)?.is_some() && !json {
-        match snapshot.format {
+        match chosen {
             Format::MemoryViz => output::text("Open it at https://pytorch.org/memory_viz\n")?,
             Format::Perfetto => output::text("Open it at https://ui.perfetto.dev\n")?,
             Format::Html | Format::Json => {}

@@ -98,7 +98,7 @@ fn document(answer: &v1::StacksResponse) -> Result<Value, Failure> {
 /// What makes no sense is told before anything is asked or started.
 pub(super) fn check(request: &FlameGraph) -> Result<(), Failure> {
     request.check()?;
-    let binary = request.format() == StackFormat::Pprof;
+    let binary = request.format()? == StackFormat::Pprof;
     if request.output.is_none() && binary && output::is_terminal() {
         return Err(Failure::Usage {
             what: "this format is binary and standard output is a terminal".into(),
@@ -113,7 +113,7 @@ pub(super) async fn flamegraph(
     request: &FlameGraph,
     json: bool,
 ) -> Result<Exit, Failure> {
-    let format = request.format();
+    let format = request.format()?;
     let pid = client.choose(request.process.pid).await?;
     let question = v1::ExportRequest {
         pid,

@@ -48,6 +48,9 @@ from ._errors import (
 from ._marks import Range, mark, step
 from ._snapshots import Snapshot, TakeSnapshot, take_snapshot
 
+#: Version of this package: that of memscope, whose commands it runs.
+__version__ = "0.1.0"
+
 range = Range
 
 # Not `range`: `from memscope import *` would take Python's own away.

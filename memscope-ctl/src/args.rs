@@ -1,15 +1,17 @@
 //! The command line. Its help is the documentation.
 
+mod attach;
 pub(crate) mod dump;
+mod snapshot;
 mod trigger;
 
+pub(crate) use attach::{Attach, Detach, Level, Stacks};
+pub(crate) use snapshot::{Format, Snapshot};
 pub(crate) use trigger::{AddTrigger, GetKept, Kept, KeptCommand, Trigger, TriggerCommand};
 
-use crate::failure::Failure;
-use crate::output::format_of_name;
 use crate::stack_args::{FlameGraph, Top};
-use crate::units::{parse_duration, parse_size, parse_timeout};
-use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use crate::units::{parse_duration, parse_timeout};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use memscope_proto::v1::Moment;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -275,118 +277,6 @@ pub(crate) enum Command {
     Dump(dump::DumpCommand),
 }
 
-#[derive(Debug, ClapArgs)]
-#[command(group(ArgGroup::new("scope").required(true)))]
-pub(crate) struct Attach {
-    /// This process; --pid says the same.
-    #[arg(group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    process: Option<u32>,
-    /// This process.
-    #[arg(long, group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    pid: Option<u32>,
-    /// Also the children that it makes from now on.
-    #[arg(long, conflicts_with_all = ["comm", "cgroup", "all"])]
-    pub(crate) children: bool,
-    /// Even if it maps no device library yet: probes are placed when it loads one.
-    #[arg(long, conflicts_with_all = ["comm", "cgroup", "all"])]
-    pub(crate) wait: bool,
-    /// Every process with this short name (/proc/PID/comm), now and later.
-    #[arg(long, group = "scope", value_name = "NAME")]
-    pub(crate) comm: Option<String>,
-    /// Every process in this control group or below it, now and later.
-    #[arg(long, group = "scope", value_name = "PATH")]
-    pub(crate) cgroup: Option<String>,
-    /// Every process that uses a device, now and later.
-    #[arg(long, group = "scope")]
-    pub(crate) all: bool,
-    /// How deep to look; deeper costs more.
-    #[arg(long, value_enum, default_value_t = Level::Trace)]
-    pub(crate) level: Level,
-    /// At level read: time between two readings; 0s reads only when something is asked.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub(crate) every: Option<Duration>,
-    /// Stacks of the allocations.
-    #[arg(long, value_enum, default_value_t = Stacks::Python)]
-    pub(crate) stacks: Stacks,
-    /// Most frames of a stack, of Python and of compiled code each; outer ones are cut off.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) stack_depth: Option<u32>,
-    /// Take a stack of one allocation in so many bytes only, a power of two such as 1MiB.
-    ///
-    /// An allocation of a share of that is taken with that probability, and stands for all of it: what is
-    /// said of stacks is an estimate then. Sizes and totals are exact all the same.
-    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
-    pub(crate) stack_sample: Option<u64>,
-    /// Marks with this name tell where a step ends, * stands for any text.
-    ///
-    /// A mark is a record_function of PyTorch, or a mark or range of NVTX, mstx or memscope's own library. Without this, what
-    /// tells of steps is found by itself: see steps --help.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) steps: Option<String>,
-    /// Count kernel launches, too: a trap for each launch.
-    ///
-    /// steps --survivors then says how many had been launched before a block came, as msMemScope does. A launched graph
-    /// counts once.
-    #[arg(long)]
-    pub(crate) launches: bool,
-}
-
-impl Attach {
-    /// The process that is named.
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.pid.or(self.process)
-    }
-}
-
-impl Detach {
-    /// The process that is named.
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.pid.or(self.process)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Stacks {
-    /// None.
-    None,
-    /// The Python frames of each allocation, walked in the kernel.
-    Python,
-    /// The frames of compiled code (C++, the interpreter itself), by its unwind tables. Costs more.
-    Native,
-    /// Both as one stack: Python code stands where the interpreter executes it.
-    All,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Level {
-    /// No probe at all: PyTorch's own structures are read every 10 s (--every) and when something is
-    /// asked. Costs the process nothing; does not see what comes and goes in between.
-    Read,
-    /// Calls of the device runtime and driver: what a process takes from the device.
-    Segments,
-    /// And the blocks that the framework's pool hands out: rounded sizes and totals.
-    Blocks,
-    /// And the pool's own trace: requested sizes, streams, segments, pending frees.
-    Trace,
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(group(ArgGroup::new("scope").required(true)))]
-pub(crate) struct Detach {
-    /// This process; --pid says the same.
-    #[arg(group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    process: Option<u32>,
-    /// This process.
-    #[arg(long, group = "scope", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    pid: Option<u32>,
-    /// This rule (see status) and the processes that it attached.
-    #[arg(long, group = "scope", value_name = "NUMBER")]
-    pub(crate) rule: Option<u64>,
-    /// Everything that you may detach.
-    #[arg(long, group = "scope")]
-    pub(crate) all: bool,
-}
-
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub(crate) struct Process {
     /// The process; may be left out while only one is traced.
@@ -519,60 +409,6 @@ pub(crate) struct Pool {
     /// Describe this moment; now, if it is not given.
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
     pub(crate) at: Option<Moment>,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Snapshot {
-    #[command(flatten)]
-    pub(crate) process: Process,
-    /// Format of the file; without it, what its name ends in says: .pickle or .pkl (memory-viz), .html, .json, .pftrace or
-    /// .perfetto-trace (perfetto); memory-viz for a name without an ending.
-    #[arg(long, value_enum)]
-    format: Option<Format>,
-    /// An earlier moment, from the journal: an age (-5m, -30s), a time (2026-11-20T08:30:00Z, or
-    /// nanoseconds since 1970 as in `as_of`), event:NUMBER for right after that event, step:NUMBER for the end of
-    /// that step, or mark:NAME for the last mark with that name (mark:NAME#2: the second; see marks).
-    #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true)]
-    pub(crate) at: Option<Moment>,
-    /// The file; written whole or not at all. Without it, standard output.
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// A pickle that PyTorch's memory viewer opens.
-    MemoryViz,
-    /// A trace that ui.perfetto.dev opens: counters per device and pool, long-lived blocks as slices.
-    Perfetto,
-    /// One self-contained page for a browser.
-    Html,
-    /// A JSON document {header, segments, trace}.
-    Json,
-}
-
-impl Format {
-    /// What a file's name may end in.
-    const ENDINGS: [(&str, Format); 6] = [
-        (".pickle", Format::MemoryViz),
-        (".pkl", Format::MemoryViz),
-        (".html", Format::Html),
-        (".json", Format::Json),
-        (".pftrace", Format::Perfetto),
-        (".perfetto-trace", Format::Perfetto),
-    ];
-}
-
-impl Snapshot {
-    /// The format asked for.
-    pub(crate) fn format(&self) -> Result<Format, Failure> {
-        let named = match (self.format, &self.output) {
-            (Some(format), _) => Some(format),
-            (None, Some(path)) => format_of_name(path, &Format::ENDINGS)?,
-            (None, None) => None,
-        };
-        Ok(named.unwrap_or(Format::MemoryViz))
-    }
 }
 
 #[derive(Debug, ClapArgs)]

@@ -146,9 +146,10 @@ pub(crate) enum Command {
     ///
     /// Redraws a terminal; elsewhere one table follows another, with --json one line another.
     Watch(Watch),
-    /// Show which groups of live blocks keep growing.
+    /// Show which lines of the program keep more and more memory.
     ///
-    /// A group shares device, stream, size and stack. Where steps are known (see steps --help), its floor is followed from
+    /// A line stands for all groups of live blocks that it allocated; --all-groups shows them one by one. A group shares device,
+    /// stream, size and stack. Where steps are known (see steps --help), its floor is followed from
     /// step to step: the lowest number of its blocks that lived within a step, and below which it never fell again. A group
     /// grows when that keeps rising for long enough (--sure-after), does not slow down and is not given back: so neither
     /// warm-up, optimizer state, caches that fill, evaluations nor saw-teeth count. Without steps, time is the measure.
@@ -303,10 +304,10 @@ pub(crate) struct Leaks {
     /// Only blocks at least this old.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     pub(crate) min_age: Duration,
-    /// Also groups that do not grow.
+    /// Each group of blocks by itself, also those that do not grow.
     #[arg(long)]
     pub(crate) all_groups: bool,
-    /// At most so many groups, 0 for all.
+    /// At most so many lines, and groups, 0 for all.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: u32,
     /// Steps that a growth must have lasted before it is called one.

@@ -83,12 +83,25 @@ fn leaks_tells_what_grows() {
     assert_has(
         &answer.out,
         &[
-            "1 group grows: 38.00 MiB in 1 m.",
+            "1 line of the program grows: 38.00 MiB in 1 m.",
+            "train.py:42 (train): +1.00 MiB a step.",
+            " VERDICT  SURE  DEVICE       HELD    GREW BY   PER STEP  BLOCKS  LINE",
+            " growing  80 %       0  40.00 MiB  38.00 MiB  +1.00 MiB      40  train.py:42 (train)",
+            "  /home/me/train.py:42 (train)",
+            "    +878.91 KiB to +1.05 MiB a step; since step 7; The floor rose in 38 of 40 intervals.",
+            "What these numbers do not show",
+        ],
+    );
+    assert!(!answer.out.contains("STREAM"), "{}", answer.out);
+    let all = server.ctl(&["leaks", "--min-age", "5s", "--all-groups"]);
+    assert_has(
+        &all.out,
+        &[
+            " growing  80 %       0  40.00 MiB  38.00 MiB  +1.00 MiB      40  train.py:42 (train)",
             " VERDICT  SURE  DEVICE      SIZE  LIVE       HELD    GREW BY   PER STEP         RATE  OLDEST  STREAM  FROM",
             " growing  80 %       0  1.00 MiB    40  40.00 MiB  38.00 MiB  +1.00 MiB  +1.00 MiB/s    40 s     0x0  pool",
             "  1.00 MiB, growing: The floor rose in 38 of 40 intervals.; +878.91 KiB to +1.05 MiB a step, since step 7, 3 others went, the longest after 2 steps",
             "    /home/me/train.py:42 (train)",
-            "What these numbers do not show",
         ],
     );
     let old = server.ctl(&["leaks", "--min-age", "2m", "--exit-code"]);
@@ -102,8 +115,9 @@ fn leaks_tells_what_grows() {
     assert_has(
         &one.out,
         &[
-            "20 groups grow: 760.00 MiB in 1 m.",
-            " and 19 smaller groups left out",
+            "20 lines of the program grow: 760.00 MiB in 1 m.",
+            "Most of it: train.py:42 (train): +1.00 MiB a step.",
+            " and 19 smaller ones left out",
         ],
     );
 }

@@ -11,6 +11,7 @@ use crate::fast_hash::FastMap;
 use crate::group::{Group, OfStack, StackKey, UNIT};
 use crate::leak_items::{Item, Tally, items};
 use crate::leak_judge::{Amount, Judge, Judgement, What, Young, step_axis};
+use crate::leak_lines;
 use crate::leak_returned;
 use crate::process::Process;
 use crate::report::{AsOf, Frame, LeakGroup, LeakQuery, LeakReport, Space, Verdict, YoungGrowth};
@@ -68,10 +69,17 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
             group.size_bytes,
         )
     });
-    let all = groups.len();
+    let mut lines = leak_lines::lines(&groups, |stack| view.frames(stack));
+    let (all, all_lines) = (groups.len(), lines.len());
+    let growing_lines = lines
+        .iter()
+        .filter(|line| line.verdict == Verdict::Growing)
+        .count() as u64;
     if q.limit > 0 {
         groups.truncate(q.limit);
+        lines.truncate(q.limit);
     }
+    let omitted_lines = (all_lines - lines.len()) as u64;
     let omitted_groups = (all - groups.len()) as u64;
     let groups = groups
         .into_iter()
@@ -86,6 +94,9 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
         process: process.summary(),
         as_of,
         steps,
+        lines,
+        omitted_lines,
+        growing_lines,
         groups,
         omitted_groups,
         growing_groups,

@@ -35,6 +35,7 @@ mod host;
 mod leak_exact;
 mod leak_items;
 mod leak_judge;
+mod leak_lines;
 mod leak_returned;
 mod leaks;
 mod ledger;

@@ -195,7 +195,7 @@ pub(super) async fn leaks(
     if json {
         output::json(&answer)?;
     } else {
-        output::text(&render::leaks::leaks(&answer))?;
+        output::text(&render::leaks::leaks(&answer, leaks.all_groups))?;
     }
     Ok(match (answer.growing_groups, &answer.young) {
         _ if !leaks.exit_code => Exit::Done,

@@ -6,7 +6,8 @@ use crate::units::{self, bytes, grouped, nanoseconds, plain, rate};
 use memscope_proto::v1;
 use std::time::Duration;
 
-pub(crate) fn leaks(answer: &v1::LeaksResponse) -> String {
+/// The answer as text: the program's lines; with `all`, each group of blocks as well.
+pub(crate) fn leaks(answer: &v1::LeaksResponse, all: bool) -> String {
     let mut text = heading(
         answer.process.as_ref(),
         answer.as_of,
@@ -25,36 +26,167 @@ pub(crate) fn leaks(answer: &v1::LeaksResponse) -> String {
         let left = units::duration(left);
         text.push_str(&format!("At this pace the device is full in {left}.\n"));
     }
-    if !answer.groups.is_empty() {
+    if !answer.lines.is_empty() {
         text.push('\n');
-        text.push_str(&groups(&answer.groups));
+        text.push_str(&lines(&answer.lines));
     }
-    if answer.omitted_groups > 0 {
-        let omitted = grouped(answer.omitted_groups);
-        text.push_str(&format!(" and {omitted} smaller groups left out\n"));
+    if answer.omitted_lines > 0 {
+        let omitted = grouped(answer.omitted_lines);
+        text.push_str(&format!(" and {omitted} smaller ones left out\n"));
+    }
+    if all && !answer.groups.is_empty() {
+        text.push_str("\nEach group of blocks of one device, stream, size and stack\n");
+        text.push_str(&groups(&answer.groups));
+        if answer.omitted_groups > 0 {
+            let omitted = grouped(answer.omitted_groups);
+            text.push_str(&format!(" and {omitted} smaller groups left out\n"));
+        }
     }
     text.push_str(&given_back(answer));
-    let mut reasons = answer
-        .groups
-        .iter()
-        .filter(|g| !g.reason.is_empty())
-        .peekable();
-    if reasons.peek().is_some() {
-        text.push_str("\nWhy\n");
-        for group in reasons {
-            let (size, reason) = (bytes(group.size_bytes), plain(&group.reason));
-            text.push_str(&format!(
-                "  {size}, {}: {reason}{}\n",
-                group.verdict(),
-                beside(group)
-            ));
-            if let Some(line) = &group.line {
-                text.push_str(&format!("    {}\n", super::steps::line(line)));
-            }
-        }
+    if all {
+        text.push_str(&why_groups(&answer.groups));
+    } else {
+        text.push_str(&why_lines(answer));
     }
     text.push_str(&coverage(&answer.coverage));
     text
+}
+
+/// Why each line grows: by the group of it that grows most.
+fn why_lines(answer: &v1::LeaksResponse) -> String {
+    let mut text = String::new();
+    for line in answer.lines.iter().filter(|line| !line.reason.is_empty()) {
+        let at = match &line.line {
+            Some(at) => super::steps::line(at),
+            None => sizes(line),
+        };
+        let mut parts = Vec::new();
+        if let (Some(low), Some(high)) = (
+            line.growth_bytes_per_step_low,
+            line.growth_bytes_per_step_high,
+        ) {
+            parts.push(between(low, high));
+        }
+        if let Some(first) = line.first_step {
+            parts.push(format!("since step {}", grouped(first)));
+        }
+        let of = match line.growing_groups {
+            0 | 1 => String::new(),
+            count => format!("of {} groups that grow, the largest: ", grouped(count)),
+        };
+        parts.push(format!("{of}{}", plain(&line.reason)));
+        text.push_str(&format!("  {at}\n    {}\n", parts.join("; ")));
+    }
+    if text.is_empty() {
+        return text;
+    }
+    let hint = match answer.groups.len() as u64 > answer.lines.len() as u64 {
+        true => "  (--all-groups shows each group of blocks)\n",
+        false => "",
+    };
+    format!("\nWhy\n{text}{hint}")
+}
+
+/// Why each group is judged as it is.
+fn why_groups(groups: &[v1::LeakGroup]) -> String {
+    let mut text = String::new();
+    for group in groups.iter().filter(|group| !group.reason.is_empty()) {
+        let (size, reason) = (bytes(group.size_bytes), plain(&group.reason));
+        text.push_str(&format!(
+            "  {size}, {}: {reason}{}\n",
+            group.verdict(),
+            beside(group)
+        ));
+        if let Some(line) = &group.line {
+            text.push_str(&format!("    {}\n", super::steps::line(line)));
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    format!("\nWhy\n{text}")
+}
+
+/// The ends of an interval.
+fn between(low: f64, high: f64) -> String {
+    format!(
+        "{} to {} a step",
+        units::signed_bytes(low.round() as i64),
+        units::signed_bytes(high.round() as i64)
+    )
+}
+
+/// `2.00 MiB`, or from the smallest to the largest.
+fn sizes(line: &v1::LeakLine) -> String {
+    if line.smallest_bytes == line.largest_bytes {
+        return bytes(line.largest_bytes);
+    }
+    let (smallest, largest) = (bytes(line.smallest_bytes), bytes(line.largest_bytes));
+    format!("{smallest} to {largest}")
+}
+
+/// `train.py:18 (train_step)`: the file without its folders, which stand beneath the table.
+fn short(line: &v1::LeakLine) -> String {
+    let Some(at) = &line.line else {
+        return format!("blocks of {}, line not known", sizes(line));
+    };
+    let file = at.file.rsplit('/').next().unwrap_or(&at.file);
+    format!("{}:{} ({})", plain(file), at.line, plain(&at.name))
+}
+
+/// `+2.48 MiB a step`, or a second where steps are not known.
+fn pace(line: &v1::LeakLine) -> String {
+    match line.growth_bytes_per_step {
+        Some(step) => format!("{} a step", units::signed_bytes(step.round() as i64)),
+        None => rate(line.growth_bytes_per_s),
+    }
+}
+
+/// What the line does that grows most.
+fn foremost(line: &v1::LeakLine) -> String {
+    let mut text = format!("{}: {}", short(line), pace(line));
+    if line.growing_groups > 1 && line.stacks > 1 {
+        text.push_str(&format!("; {} stacks grow together", grouped(line.stacks)));
+    }
+    if line.looks_like_kept_graph {
+        text.push_str("; looks like a kept autograd graph");
+    }
+    text
+}
+
+fn lines(lines: &[v1::LeakLine]) -> String {
+    let by_step = lines
+        .iter()
+        .any(|line| line.growth_bytes_per_step.is_some());
+    let head = [
+        Column::Left("VERDICT"),
+        Column::Right("SURE"),
+        Column::Right("DEVICE"),
+        Column::Right("HELD"),
+        Column::Right("GREW BY"),
+        Column::Right(if by_step { "PER STEP" } else { "RATE" }),
+        Column::Right("BLOCKS"),
+        Column::Left("LINE"),
+    ];
+    let rows = lines.iter().map(|line| {
+        let pace = match line.growth_bytes_per_step {
+            Some(step) => units::signed_bytes(step.round() as i64),
+            None if by_step => units::unknown(),
+            None => rate(line.growth_bytes_per_s),
+        };
+        vec![
+            line.verdict().to_string(),
+            line.confidence
+                .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),
+            device(line.device),
+            bytes(line.live_bytes),
+            bytes(line.growth_bytes),
+            pace,
+            grouped(line.live_count),
+            short(line),
+        ]
+    });
+    table(&head, rows.collect())
 }
 
 /// What steps tell beside the reason.
@@ -64,11 +196,7 @@ fn beside(group: &v1::LeakGroup) -> String {
         group.growth_bytes_per_step_low,
         group.growth_bytes_per_step_high,
     ) {
-        parts.push(format!(
-            "{} to {} a step",
-            units::signed_bytes(low.round() as i64),
-            units::signed_bytes(high.round() as i64)
-        ));
+        parts.push(between(low, high));
     }
     if let Some(first) = group.first_step {
         parts.push(format!("since step {}", grouped(first)));
@@ -101,15 +229,7 @@ fn headline(answer: &v1::LeaksResponse) -> String {
         }
         (0, None) => format!("Nothing grows, watched for {watched}.\n"),
         (0, Some(young)) => return format!("Too early to tell: {}.\n", rising(young, &watched)),
-        (1, _) => format!(
-            "1 group grows: {} in {watched}.\n",
-            bytes(answer.growing_bytes)
-        ),
-        (count, _) => format!(
-            "{} groups grow: {} in {watched}.\n",
-            grouped(count),
-            bytes(answer.growing_bytes)
-        ),
+        (_, _) => growing(answer, &watched),
     };
     if let Some(young) = &answer.young {
         text.push_str(&format!(
@@ -118,6 +238,21 @@ fn headline(answer: &v1::LeaksResponse) -> String {
         ));
     }
     text
+}
+
+/// How many lines grow, by how much, and what the foremost of them does.
+fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
+    let sum = bytes(answer.growing_bytes);
+    let count = match answer.growing_lines {
+        1 => "1 line of the program grows".to_owned(),
+        count => format!("{} lines of the program grow", grouped(count)),
+    };
+    let most = match (answer.lines.first(), answer.growing_lines) {
+        (None, _) => String::new(),
+        (Some(line), 1) => format!("{}.\n", foremost(line)),
+        (Some(line), _) => format!("Most of it: {}.\n", foremost(line)),
+    };
+    format!("{count}: {sum} in {watched}.\n{most}")
 }
 
 /// `20 groups rose in every step, 89 of 100 steps seen`.

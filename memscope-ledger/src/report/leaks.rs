@@ -53,6 +53,50 @@ pub struct LeakGroup {
     pub examples: Vec<u64>,
 }
 
+/// The groups of one line of the program, folded; where their line is not known, blocks of one size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeakLine {
+    /// Ordinal of the device in the process; none where it is not known.
+    pub device: Option<i32>,
+    /// What kind of memory.
+    pub space: Space,
+    /// The innermost of the program's own lines that allocated the blocks, where known.
+    pub line: Option<Frame>,
+    /// Growing if one of its groups grows.
+    pub verdict: Verdict,
+    /// How sure that is: as sure as of the surest of its groups that grow.
+    pub confidence: Option<f64>,
+    /// Groups that are folded into it.
+    pub groups: u64,
+    /// Those of them that grow.
+    pub growing_groups: u64,
+    /// Different stacks of its groups.
+    pub stacks: u64,
+    /// Size of its smallest blocks in bytes.
+    pub smallest_bytes: u64,
+    /// Size of its largest blocks.
+    pub largest_bytes: u64,
+    /// How many of its blocks live.
+    pub live_count: u64,
+    /// Bytes of its blocks that live.
+    pub live_bytes: u64,
+    /// Bytes by which the floors of its growing groups rose; where none grows, of those that rise and are not judged yet. So it is with
+    /// the next three, too.
+    pub growth_bytes: u64,
+    /// Growth per second.
+    pub growth_bytes_per_s: f64,
+    /// Growth per step, where steps are known: the sum of their medians, and of the ends of their intervals.
+    pub growth_bytes_per_step: Option<[f64; 3]>,
+    /// The step in which the first of the growths began.
+    pub first_step: Option<u64>,
+    /// Birth of the oldest live block, nanoseconds before `as_of`.
+    pub oldest_age_ns: u64,
+    /// Several functions of libraries, called by this line, keep blocks in the same steps: as a graph of autograd does that is kept.
+    pub looks_like_kept_graph: bool,
+    /// Why the largest of those groups is judged as it is, in a sentence; empty where there is none.
+    pub reason: String,
+}
+
 /// What to ask of `leaks`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LeakQuery {
@@ -75,6 +119,12 @@ pub struct LeakReport {
     pub as_of: AsOf,
     /// What tells of steps, and how many there were.
     pub steps: StepSummary,
+    /// The groups folded into the program's own lines: growing ones first, by growth, then the rest by live bytes.
+    pub lines: Vec<LeakLine>,
+    /// Lines beyond the limit that was asked for.
+    pub omitted_lines: u64,
+    /// Lines that grow, also those that are not shown.
+    pub growing_lines: u64,
     /// Groups: growing ones first, by growth, then the rest by live bytes.
     pub groups: Vec<LeakGroup>,
     /// Groups beyond the limit that was asked for.

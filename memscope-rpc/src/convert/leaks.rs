@@ -2,8 +2,8 @@
 
 use super::{coverage, event_id, source};
 use memscope_ledger::report::{
-    DeviceFluctuation, FluctuationReport, GivenBack, Interval, LeakGroup, LeakReport, Space,
-    Verdict,
+    DeviceFluctuation, FluctuationReport, GivenBack, Interval, LeakGroup, LeakLine, LeakReport,
+    Space, Verdict,
 };
 use memscope_proto::v1;
 
@@ -11,6 +11,8 @@ use memscope_proto::v1;
 pub(crate) fn leaks(mut report: LeakReport, most: usize) -> v1::LeaksResponse {
     let omitted = report.groups.len().saturating_sub(most) as u64;
     report.groups.truncate(most);
+    let omitted_lines = report.lines.len().saturating_sub(most) as u64;
+    report.lines.truncate(most);
     v1::LeaksResponse {
         pid: report.process.facts.pid,
         as_of: report.as_of.unix_ns,
@@ -19,6 +21,9 @@ pub(crate) fn leaks(mut report: LeakReport, most: usize) -> v1::LeaksResponse {
         lost_records: report.process.lost_records,
         groups: report.groups.into_iter().map(group).collect(),
         omitted_groups: report.omitted_groups + omitted,
+        lines: report.lines.into_iter().map(line).collect(),
+        omitted_lines: report.omitted_lines + omitted_lines,
+        growing_lines: report.growing_lines,
         growing_groups: report.growing_groups,
         growing_bytes: report.growing_bytes,
         young: report.young.map(|young| v1::YoungGrowth {
@@ -39,12 +44,41 @@ pub(crate) fn leaks(mut report: LeakReport, most: usize) -> v1::LeaksResponse {
 /// Most frames of a group in an answer.
 const FRAMES: usize = 64;
 
-fn group(group: LeakGroup) -> v1::LeakGroup {
-    let verdict = match group.verdict {
+fn verdict(verdict: Verdict) -> v1::Verdict {
+    match verdict {
         Verdict::Growing => v1::Verdict::Growing,
         Verdict::Undecided => v1::Verdict::Undecided,
         Verdict::Steady => v1::Verdict::Steady,
-    };
+    }
+}
+
+fn line(line: LeakLine) -> v1::LeakLine {
+    v1::LeakLine {
+        device: line.device,
+        source: space(line.space).into(),
+        line: line.line.as_ref().map(super::steps::line),
+        verdict: verdict(line.verdict).into(),
+        confidence: line.confidence,
+        groups: line.groups,
+        growing_groups: line.growing_groups,
+        stacks: line.stacks,
+        smallest_bytes: line.smallest_bytes,
+        largest_bytes: line.largest_bytes,
+        live_count: line.live_count,
+        live_bytes: line.live_bytes,
+        growth_bytes: line.growth_bytes,
+        growth_bytes_per_s: line.growth_bytes_per_s,
+        growth_bytes_per_step: line.growth_bytes_per_step.map(|[_, middle, _]| middle),
+        growth_bytes_per_step_low: line.growth_bytes_per_step.map(|[low, _, _]| low),
+        growth_bytes_per_step_high: line.growth_bytes_per_step.map(|[_, _, high]| high),
+        first_step: line.first_step,
+        oldest_age_ns: line.oldest_age_ns,
+        looks_like_kept_graph: line.looks_like_kept_graph,
+        reason: line.reason,
+    }
+}
+
+fn group(group: LeakGroup) -> v1::LeakGroup {
     v1::LeakGroup {
         device: group.device,
         source: space(group.space).into(),
@@ -58,7 +92,7 @@ fn group(group: LeakGroup) -> v1::LeakGroup {
         growth_bytes_per_s: group.growth_bytes_per_s,
         oldest_age_ns: group.oldest_age_ns,
         newest_age_ns: group.newest_age_ns,
-        verdict: verdict.into(),
+        verdict: verdict(group.verdict).into(),
         reason: group.reason,
         examples: group.examples,
         confidence: group.confidence,

@@ -19,8 +19,8 @@ use answers::{AS_OF, marks, steps};
 use memscope_ledger::event::{EventId, Mark, ProcessHandle};
 use memscope_ledger::report::{
     DeviceFluctuation, FluctuationQuery, FluctuationReport, GivenBack, Interval, LeakGroup,
-    LeakQuery, LeakReport, MarksReport, ProcessSummary, SnapshotReport, Source, StackReport,
-    StatsReport, StepQuery, StepSummary, StepsReport, Verdict, YoungGrowth,
+    LeakLine, LeakQuery, LeakReport, MarksReport, ProcessSummary, SnapshotReport, Source,
+    StackReport, StatsReport, StepQuery, StepSummary, StepsReport, Verdict, YoungGrowth,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -202,10 +202,16 @@ impl Daemon for FakeDaemon {
             (count + 1, bytes + group.growth_bytes)
         });
         let all = groups.len();
+        let mut lines: Vec<LeakLine> = groups.iter().map(line).collect();
+        let growing_lines = growing_groups;
         if query.limit > 0 {
             groups.truncate(query.limit);
+            lines.truncate(query.limit);
         }
         Ok(LeakReport {
+            omitted_lines: (all - lines.len()) as u64,
+            growing_lines,
+            lines,
             process: process.stats.process,
             as_of: AS_OF,
             steps: StepSummary::default(),
@@ -326,5 +332,35 @@ impl Daemon for FakeDaemon {
             }],
             ..DaemonStatus::default()
         })
+    }
+}
+
+/// A line of which there is one group only.
+fn line(group: &LeakGroup) -> LeakLine {
+    let grows = group.verdict != Verdict::Steady;
+    LeakLine {
+        device: group.device,
+        space: group.space,
+        line: group.line.clone(),
+        verdict: group.verdict,
+        confidence: group.confidence,
+        groups: 1,
+        growing_groups: u64::from(group.verdict == Verdict::Growing),
+        stacks: 1,
+        smallest_bytes: group.size_bytes,
+        largest_bytes: group.size_bytes,
+        live_count: group.live_count,
+        live_bytes: group.live_bytes,
+        growth_bytes: if grows { group.growth_bytes } else { 0 },
+        growth_bytes_per_s: if grows { group.growth_bytes_per_s } else { 0.0 },
+        growth_bytes_per_step: group.growth_bytes_per_step.filter(|_| grows),
+        first_step: group.first_step.filter(|_| grows),
+        oldest_age_ns: group.oldest_age_ns,
+        looks_like_kept_graph: false,
+        reason: if grows {
+            group.reason.clone()
+        } else {
+            String::new()
+        },
     }
 }

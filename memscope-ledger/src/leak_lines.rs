@@ -1,0 +1,353 @@
+//! The lines of the program that keep more and more, as the answer to `leaks` has them.
+//!
+//! A line of a program that keeps a loss keeps whatever the forward pass saved: dozens of groups, of which each has a stack of its own,
+//! and which all grow by the same steps. Owns: folding groups into the program's own line, and what their pattern looks like. Refuses:
+//! verdicts; a line grows if one of its groups does.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::leaks::Shown;
+use crate::report::{Frame, FrameKind, LeakGroup, LeakLine, Space, Verdict};
+use crate::stacks::StackIndex;
+
+/// Stacks of one line that must grow together before they look like a graph: below that, a list of a few results looks the same.
+const STACKS_OF_A_GRAPH: usize = 3;
+
+/// What is folded together: a line, or, where none is known, blocks of one size.
+type Key = (Option<i32>, Space, Option<(String, u32)>, u64);
+
+/// Folds all groups that are shown. `frames` gives those of a stack and, of them, the program's own line.
+pub(crate) fn lines(
+    shown: &[Shown],
+    frames: impl Fn(StackIndex) -> (Vec<Frame>, Option<Frame>),
+) -> Vec<LeakLine> {
+    let mut folds: BTreeMap<Key, Fold> = BTreeMap::new();
+    for one in shown {
+        let (frames, line) = one.stack.map(&frames).unwrap_or_default();
+        let group = &one.group;
+        let place = line.as_ref().map(|line| (line.file.to_string(), line.line));
+        let size = if place.is_some() { 0 } else { group.size_bytes };
+        let fold = folds
+            .entry((group.device, group.space, place, size))
+            .or_insert_with(|| Fold::new(group, line));
+        fold.add(group, one.stack, &frames);
+    }
+    let mut lines: Vec<LeakLine> = folds.into_values().map(Fold::line).collect();
+    lines.sort_by_key(|line| {
+        let growing = line.verdict == Verdict::Growing;
+        let weight = if growing {
+            line.growth_bytes
+        } else {
+            line.live_bytes
+        };
+        (!growing, Reverse(weight), line.device)
+    });
+    lines
+}
+
+/// A line as far as it has been folded.
+struct Fold {
+    line: LeakLine,
+    stacks: BTreeSet<StackIndex>,
+    /// What its growing groups grow by, and what those grow by that are not judged yet.
+    grown: Sum,
+    rising: Sum,
+    /// Of each stack that grows: by how many blocks, and whether a library's function took them, called by the line.
+    growing: BTreeMap<StackIndex, (u64, bool)>,
+}
+
+/// What several groups grow by together.
+#[derive(Default)]
+struct Sum {
+    groups: u64,
+    bytes: u64,
+    bytes_per_s: f64,
+    bytes_per_step: Option<[f64; 3]>,
+    first_step: Option<u64>,
+    confidence: Option<f64>,
+    /// Of the first one: groups come in the order of their growth.
+    reason: String,
+}
+
+impl Sum {
+    fn add(&mut self, group: &LeakGroup) {
+        if self.groups == 0 {
+            self.reason.clone_from(&group.reason);
+        }
+        self.groups += 1;
+        self.bytes = self.bytes.saturating_add(group.growth_bytes);
+        self.bytes_per_s += group.growth_bytes_per_s;
+        self.first_step = [self.first_step, group.first_step]
+            .into_iter()
+            .flatten()
+            .min();
+        self.confidence = match (self.confidence, group.confidence) {
+            (Some(one), Some(other)) => Some(one.max(other)),
+            (one, other) => one.or(other),
+        };
+        // The ends of the intervals add up to one that holds the sum at least as often as each holds its own.
+        if let Some(slopes) = group.growth_bytes_per_step {
+            let mut sum = self.bytes_per_step.unwrap_or_default();
+            sum.iter_mut()
+                .zip(slopes)
+                .for_each(|(sum, slope)| *sum += slope);
+            self.bytes_per_step = Some(sum);
+        }
+    }
+}
+
+impl Fold {
+    fn new(group: &LeakGroup, line: Option<Frame>) -> Fold {
+        Fold {
+            line: LeakLine {
+                device: group.device,
+                space: group.space,
+                line,
+                verdict: Verdict::Steady,
+                confidence: None,
+                groups: 0,
+                growing_groups: 0,
+                stacks: 0,
+                smallest_bytes: u64::MAX,
+                largest_bytes: 0,
+                live_count: 0,
+                live_bytes: 0,
+                growth_bytes: 0,
+                growth_bytes_per_s: 0.0,
+                growth_bytes_per_step: None,
+                first_step: None,
+                oldest_age_ns: 0,
+                looks_like_kept_graph: false,
+                reason: String::new(),
+            },
+            stacks: BTreeSet::new(),
+            grown: Sum::default(),
+            rising: Sum::default(),
+            growing: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, group: &LeakGroup, stack: Option<StackIndex>, frames: &[Frame]) {
+        let line = &mut self.line;
+        line.groups += 1;
+        line.smallest_bytes = line.smallest_bytes.min(group.size_bytes);
+        line.largest_bytes = line.largest_bytes.max(group.size_bytes);
+        line.live_count = line.live_count.saturating_add(group.live_count);
+        line.live_bytes = line.live_bytes.saturating_add(group.live_bytes);
+        line.oldest_age_ns = line.oldest_age_ns.max(group.oldest_age_ns);
+        self.stacks.extend(stack);
+        match group.verdict {
+            Verdict::Growing => self.grown.add(group),
+            Verdict::Undecided => self.rising.add(group),
+            Verdict::Steady => {}
+        }
+        if let (Some(stack), Verdict::Growing) = (stack, group.verdict) {
+            let own = self.line.line.as_ref();
+            let innermost = frames.iter().find(|frame| frame.kind == FrameKind::Python);
+            let of_library = innermost.is_some_and(|frame| Some(frame) != own);
+            let grown = self.growing.entry(stack).or_insert((0, of_library));
+            grown.0 = grown.0.saturating_add(group.growth_count);
+        }
+    }
+
+    fn line(self) -> LeakLine {
+        let looks_like_kept_graph = self.is_like_a_graph();
+        let growing_groups = self.grown.groups;
+        let (verdict, sum) = match (growing_groups, self.rising.groups) {
+            (1.., _) => (Verdict::Growing, self.grown),
+            (0, 1..) => (Verdict::Undecided, self.rising),
+            (0, 0) => (Verdict::Steady, Sum::default()),
+        };
+        LeakLine {
+            verdict,
+            growing_groups,
+            stacks: self.stacks.len() as u64,
+            growth_bytes: sum.bytes,
+            growth_bytes_per_s: sum.bytes_per_s,
+            growth_bytes_per_step: sum.bytes_per_step,
+            first_step: sum.first_step,
+            confidence: sum.confidence,
+            reason: sum.reason,
+            looks_like_kept_graph,
+            ..self.line
+        }
+    }
+
+    /// What a forward pass saves for its backward pass, of a graph that is kept: several functions of libraries, called by one line, and by each
+    /// pass one block more of each, or so many that are in a layer that is called again and again.
+    fn is_like_a_graph(&self) -> bool {
+        let of_libraries: Vec<u64> = self
+            .growing
+            .values()
+            .filter(|(_, of_library)| *of_library)
+            .map(|(count, _)| *count)
+            .collect();
+        let Some(least) = of_libraries.iter().copied().min() else {
+            return false;
+        };
+        // Each comes with the passes: as often as the rarest, or a whole number of times as often.
+        let in_step = |count: &u64| {
+            let times = (*count as f64 / least.max(1) as f64).round().max(1.0);
+            (*count as f64 - times * least as f64).abs() <= 0.1 * times * least as f64
+        };
+        of_libraries.len() >= STACKS_OF_A_GRAPH && of_libraries.iter().all(in_step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Stack `n` is of line `n / 10` of the program; those that end in 0 are without a library's function, those from 90 on are not known.
+    fn frames(stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {
+        let frame = |file: &str, line| Frame {
+            kind: FrameKind::Python,
+            name: "f".into(),
+            file: file.into(),
+            line,
+        };
+        if stack >= 90 {
+            return (Vec::new(), None);
+        }
+        let own = frame("/home/me/train.py", stack / 10);
+        let mut frames = vec![own.clone()];
+        if stack % 10 != 0 {
+            frames.insert(
+                0,
+                frame("/usr/lib/python3/site-packages/torch/nn.py", stack),
+            );
+        }
+        (frames, Some(own))
+    }
+
+    fn shown(stack: StackIndex, size: u64, count: u64, verdict: Verdict) -> Shown {
+        let growth = if verdict == Verdict::Growing {
+            count
+        } else {
+            0
+        };
+        Shown {
+            group: LeakGroup {
+                device: Some(0),
+                space: Space::Pool,
+                stream: Some(0),
+                size_bytes: size,
+                live_count: count + 1,
+                live_bytes: (count + 1) * size,
+                growth_count: growth,
+                growth_bytes: growth * size,
+                growth_bytes_per_s: growth as f64,
+                oldest_age_ns: count,
+                newest_age_ns: 0,
+                verdict,
+                confidence: (growth > 0).then_some(count as f64 / 1000.0),
+                growth_bytes_per_step: (growth > 0).then_some([0.5, 1.0, 1.5]),
+                first_step: (growth > 0).then_some(count),
+                freed: (0, 0),
+                beside: false,
+                frames: Vec::new(),
+                line: None,
+                reason: format!("{count}"),
+                examples: Vec::new(),
+            },
+            exact: None,
+            class: 0,
+            stack: Some(stack),
+            young: None,
+        }
+    }
+
+    #[test]
+    fn a_kept_loss_is_one_line_that_looks_like_a_graph() {
+        let growing = |stack, size| shown(stack, size, 100, Verdict::Growing);
+        let all = [
+            growing(11, 4096),
+            growing(12, 512),
+            growing(13, 512),
+            shown(14, 64, 1, Verdict::Undecided),
+            growing(21, 2048),
+        ];
+        let lines = lines(&all, frames);
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        let line = &lines[0];
+        assert_eq!(line.line.as_ref().unwrap().line, 1);
+        assert_eq!((line.groups, line.growing_groups, line.stacks), (4, 3, 4));
+        assert_eq!((line.smallest_bytes, line.largest_bytes), (64, 4096));
+        assert_eq!(line.growth_bytes, 100 * (4096 + 512 + 512));
+        assert_eq!(line.growth_bytes_per_step, Some([1.5, 3.0, 4.5]));
+        assert!(line.looks_like_kept_graph);
+        assert!(
+            !lines[1].looks_like_kept_graph,
+            "one stack is a list of results"
+        );
+    }
+
+    #[test]
+    fn what_comes_at_its_own_pace_is_no_graph() {
+        let all =
+            [11, 12, 13].map(|stack| shown(stack, 512, u64::from(stack) * 37, Verdict::Growing));
+        assert!(!lines(&all, frames)[0].looks_like_kept_graph);
+        // Nor what the line itself takes, three times over.
+        let all = [10, 20, 30].map(|stack| shown(stack, 512, 100, Verdict::Growing));
+        assert!(
+            lines(&all, frames)
+                .iter()
+                .all(|line| !line.looks_like_kept_graph)
+        );
+    }
+
+    #[test]
+    fn blocks_whose_line_is_not_known_are_told_by_their_size() {
+        let all = [
+            shown(90, 512, 10, Verdict::Growing),
+            shown(91, 512, 10, Verdict::Growing),
+            shown(92, 1024, 10, Verdict::Growing),
+        ];
+        let lines = lines(&all, frames);
+        let sizes: Vec<u64> = lines.iter().map(|line| line.largest_bytes).collect();
+        assert_eq!(sizes, [512, 1024]);
+        assert_eq!(lines[0].stacks, 2);
+    }
+
+    proptest! {
+        /// Nothing is lost and nothing is told twice.
+        #[test]
+        fn sums_are_those_of_the_groups(
+            groups in proptest::collection::vec((0_u32..100, 1_u64..5000, 1_u64..500, 0_u8..3), 0..60)
+        ) {
+            let all: Vec<Shown> = groups
+                .iter()
+                .map(|(stack, size, count, verdict)| {
+                    let verdict = [Verdict::Growing, Verdict::Undecided, Verdict::Steady][usize::from(*verdict)];
+                    shown(*stack, *size, *count, verdict)
+                })
+                .collect();
+            let lines = lines(&all, frames);
+            let of_groups = |number: fn(&LeakGroup) -> u64| all.iter().map(|one| number(&one.group)).sum::<u64>();
+            let of_lines = |number: fn(&LeakLine) -> u64| lines.iter().map(number).sum::<u64>();
+            prop_assert_eq!(of_lines(|line| line.groups), all.len() as u64);
+            prop_assert_eq!(of_lines(|line| line.live_bytes), of_groups(|group| group.live_bytes));
+            prop_assert_eq!(of_lines(|line| line.live_count), of_groups(|group| group.live_count));
+            let growing = |bytes: u64, verdict: Verdict| if verdict == Verdict::Growing { bytes } else { 0 };
+            prop_assert_eq!(
+                lines.iter().map(|line| growing(line.growth_bytes, line.verdict)).sum::<u64>(),
+                all.iter().map(|one| growing(one.group.growth_bytes, one.group.verdict)).sum::<u64>()
+            );
+            for line in &lines {
+                prop_assert_eq!(line.verdict == Verdict::Growing, line.growing_groups > 0);
+                prop_assert_eq!(line.growth_bytes > 0, line.verdict != Verdict::Steady);
+                prop_assert!(line.growth_bytes <= line.live_bytes);
+                prop_assert!(line.smallest_bytes <= line.largest_bytes);
+            }
+            // Growing lines first.
+            let sorted = lines.windows(2).all(|pair| {
+                pair[0].verdict == Verdict::Growing || pair[1].verdict != Verdict::Growing
+            });
+            prop_assert!(sorted);
+        }
+    }
+}

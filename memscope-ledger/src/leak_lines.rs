@@ -225,11 +225,7 @@ mod tests {
     }
 
     fn shown(stack: StackIndex, size: u64, count: u64, verdict: Verdict) -> Shown {
-        let growth = if verdict == Verdict::Growing {
-            count
-        } else {
-            0
-        };
+        let growth = if verdict == Verdict::Steady { 0 } else { count };
         Shown {
             group: LeakGroup {
                 device: Some(0),

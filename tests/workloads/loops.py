@@ -233,6 +233,23 @@ def library():
         yield
 
 
+@kind
+def kept_graph():
+    """A line that keeps each loss with its graph, and one that keeps results of several sizes."""
+    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.LayerNorm(128), nn.Linear(128, 64), nn.GELU()).to(DEVICE)
+    adam = torch.optim.AdamW(net.parameters())
+    losses, results = [], []
+    while True:
+        kept = net(torch.randn(32, 64, device=DEVICE)).square().mean()  # GRAPH
+        losses.append(kept)
+        kept.backward(retain_graph=True)
+        adam.step()
+        adam.zero_grad()
+        for rows in (100, 200, 300):
+            results.append(torch.empty(rows, 64, device=DEVICE))  # SIZES
+        yield
+
+
 torch.ones(1, device=DEVICE)
 loop = KINDS[sys.argv[1]]()
 print(json.dumps({"ready": True, "torch": torch.__version__}), flush=True)

@@ -138,11 +138,12 @@ pub(crate) enum Command {
     Attach(Attach),
     /// Stop tracing; the processes live on.
     Detach(Detach),
-    /// Show what a process holds on each device.
+    /// Show what processes hold on each device.
     ///
+    /// With --json, the answer about one process is a document, and about several a list of documents.
     /// `allocated` includes the baseline: what was there before the attach and still lives.
-    Stats(Process),
-    /// Show what a process holds, again and again.
+    Stats(Processes),
+    /// Show what processes hold, again and again.
     ///
     /// Redraws a terminal; elsewhere one table follows another, with --json one line another.
     Watch(Watch),
@@ -278,6 +279,30 @@ pub(crate) enum Command {
     Dump(dump::DumpCommand),
 }
 
+/// The processes that are asked about.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Processes {
+    /// The processes; all that are traced if none is named. --pid says the same.
+    #[arg(value_name = "PID", conflicts_with = "pid", value_parser = clap::value_parser!(u32).range(1..))]
+    processes: Vec<u32>,
+    /// The processes, with commas between them; all that are traced if none is named.
+    #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Vec<u32>,
+}
+
+impl Processes {
+    /// Those that are named, each once; none: all.
+    pub(crate) fn named(&self) -> Vec<u32> {
+        let mut named: Vec<u32> = Vec::new();
+        for pid in self.processes.iter().chain(&self.pid) {
+            if !named.contains(pid) {
+                named.push(*pid);
+            }
+        }
+        named
+    }
+}
+
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub(crate) struct Process {
     /// The process; may be left out while only one is traced.
@@ -288,7 +313,7 @@ pub(crate) struct Process {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Watch {
     #[command(flatten)]
-    pub(crate) process: Process,
+    pub(crate) processes: Processes,
     /// Time between two looks.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_timeout)]
     pub(crate) interval: Duration,
@@ -300,7 +325,7 @@ pub(crate) struct Watch {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Leaks {
     #[command(flatten)]
-    pub(crate) process: Process,
+    pub(crate) processes: Processes,
     /// Only blocks at least this old.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     pub(crate) min_age: Duration,

@@ -1,5 +1,6 @@
 //! The connection to a daemon. Nothing here waits longer than `--timeout`.
 
+use crate::args::Processes;
 use crate::failure::Failure;
 use hyper_util::rt::TokioIo;
 use memscope_proto::v1;
@@ -161,17 +162,33 @@ impl Client {
         if let Some(pid) = pid {
             return Ok(pid);
         }
+        only_one(&self.list().await?)
+    }
+
+    /// The processes that are meant: those named, else all.
+    pub(crate) async fn chosen(&self, processes: &Processes) -> Result<Vec<u32>, Failure> {
+        let named = processes.named();
+        if !named.is_empty() {
+            return Ok(named);
+        }
+        match all(&self.list().await?) {
+            none if none.is_empty() => Err(Failure::NothingTraced),
+            pids => Ok(pids),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<v1::Process>, Failure> {
         let list = self
             .ask(v1::ListRequest {}, async |mut rpc, request| {
                 rpc.list(request).await
             })
             .await?;
-        only_one(&list.processes)
+        Ok(list.processes)
     }
 }
 
-/// The only traced process, else the only one there was.
-fn only_one(processes: &[v1::Process]) -> Result<u32, Failure> {
+/// All traced processes, else all that there were.
+fn all(processes: &[v1::Process]) -> Vec<u32> {
     let pids = |traced_only: bool| {
         let mut pids: Vec<u32> = processes
             .iter()
@@ -182,11 +199,17 @@ fn only_one(processes: &[v1::Process]) -> Result<u32, Failure> {
         pids.dedup();
         pids
     };
-    let mut candidates = pids(true);
-    if candidates.is_empty() {
-        candidates = pids(false);
+    let traced = pids(true);
+    if traced.is_empty() {
+        pids(false)
+    } else {
+        traced
     }
-    match candidates.as_slice() {
+}
+
+/// The only traced process, else the only one there was.
+fn only_one(processes: &[v1::Process]) -> Result<u32, Failure> {
+    match all(processes).as_slice() {
         [] => Err(Failure::NothingTraced),
         [pid] => Ok(*pid),
         several => Err(Failure::SeveralTraced {

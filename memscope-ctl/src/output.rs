@@ -68,16 +68,28 @@ impl<'a> From<&'a Failure> for ErrorBody<'a> {
 
 /// Tells what went wrong: people on standard error, programs (`--json`) on standard output too.
 pub(crate) fn report(failure: &Failure, as_json: bool) {
+    complain(failure);
+    if as_json {
+        let error = ErrorBody::from(failure);
+        // There is nobody left to tell about a failure here.
+        let _ = json_line(&ErrorDocument { error });
+    }
+}
+
+/// Tells people what went wrong.
+pub(crate) fn complain(failure: &Failure) {
     let mut message = format!("memscope-ctl: {}\n", crate::units::plain(&failure.what()));
     if let Some(hint) = failure.hint() {
         message.push_str(&format!("  try: {}\n", crate::units::plain(&hint)));
     }
     // There is nobody left to tell about a failure here.
     let _ = io::stderr().write_all(message.as_bytes());
-    if as_json {
-        let error = ErrorBody::from(failure);
-        let _ = json_line(&ErrorDocument { error });
-    }
+}
+
+/// What went wrong, for programs.
+pub(crate) fn error_document(failure: &Failure) -> Result<serde_json::Value, Failure> {
+    let error = ErrorBody::from(failure);
+    serde_json::to_value(ErrorDocument { error }).map_err(no_json)
 }
 
 /// The format that a file's name asks for. None: the name has no ending. One that is no format's is refused, so that nobody

@@ -1,6 +1,6 @@
 //! Arguments of the commands that show whose memory it is.
 
-use crate::args::Process;
+use crate::args::{Process, Processes};
 use crate::failure::Failure;
 use crate::output::format_of_name;
 use clap::{Args as ClapArgs, ValueEnum};
@@ -102,7 +102,7 @@ impl By {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Top {
     #[command(flatten)]
-    pub(crate) process: Process,
+    pub(crate) processes: Processes,
     /// By what to sum up.
     #[arg(long, value_enum, default_value_t = By::Stack)]
     pub(crate) by: By,

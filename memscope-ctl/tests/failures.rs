@@ -139,11 +139,19 @@ fn processes_that_are_not_there() {
     );
     let two = Server::start(two_processes());
     assert_told(
-        &two.ctl(&["stats"]),
+        &two.ctl(&["snapshot"]),
         2,
         "several processes are traced: 99, 4242",
     );
     assert_eq!(two.ctl(&["stats", "--pid", "99"]).code, 0);
+    // What can be told is told, and what cannot, too.
+    let answer = two.ctl(&["stats", "--pid", "99,5,4242"]);
+    assert_told(&answer, 4, "process 5 is not traced");
+    assert!(
+        answer.out.contains("(pid 99)") && answer.out.contains("(pid 4242)"),
+        "{}",
+        answer.out
+    );
 }
 
 #[test]

@@ -193,3 +193,35 @@ fn doctor_needs_no_daemon() {
         "record_trace"
     );
 }
+
+#[test]
+fn several_processes_are_a_list_of_documents() {
+    let server = Server::start(two_processes());
+    for command in ["stats", "leaks", "top"] {
+        let one = server.ctl(&[command, "--pid", "99", "--json"]).json();
+        let other = server.ctl(&[command, "4242", "--json"]).json();
+        assert_eq!(one["pid"], 99, "{command}");
+        let all = server.ctl(&[command, "--json"]);
+        assert_eq!((all.code, all.err.as_str()), (0, ""), "{command}");
+        assert_eq!(all.json(), json!([one, other]), "{command}");
+        let named = server.ctl(&[command, "4242", "99", "4242", "--json"]);
+        assert_eq!(named.json(), json!([other, one]), "{command}");
+        // What cannot be asked has its error in the list.
+        let some = server.ctl(&[command, "--pid", "4242,7", "--json"]);
+        assert_eq!((some.code, &some.json()[0]), (4, &other), "{command}");
+        assert_eq!(
+            some.json()[1]["error"]["code"],
+            "not_traced",
+            "{command}: {}",
+            some.out
+        );
+    }
+    let looks = server.ctl(&["watch", "--count", "2", "--json"]);
+    let pids: Vec<Value> = looks
+        .out
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["pid"].clone())
+        .collect();
+    // Both have ended: there is nothing to look at again.
+    assert_eq!(pids, [99, 4242], "{}", looks.out);
+}

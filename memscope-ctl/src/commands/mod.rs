@@ -3,6 +3,7 @@
 mod attach;
 mod doctor;
 mod dump;
+mod each;
 mod events;
 mod export;
 mod query;
@@ -126,7 +127,7 @@ async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
         Command::Ps => query::ps(client, args.recording.is_none(), args.json).await,
         Command::Attach(request) => attach::attach(client, request, args.json).await,
         Command::Detach(request) => attach::detach(client, request, args.json).await,
-        Command::Stats(process) => query::stats(client, *process, args.json).await,
+        Command::Stats(processes) => query::stats(client, processes, args.json).await,
         Command::Watch(request) => watch::watch(client, request, args.json).await,
         Command::Leaks(request) => query::leaks(client, request, args.json).await,
         Command::Steps(request) => query::steps(client, request, args.json).await,

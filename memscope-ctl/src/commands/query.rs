@@ -1,5 +1,6 @@
 //! Commands with one question and one answer.
 
+use super::each::{each, whole};
 use crate::args;
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
@@ -164,17 +165,12 @@ pub(super) async fn ask_stats(client: &Client, pid: u32) -> Result<v1::StatsResp
 
 pub(super) async fn stats(
     client: &Client,
-    process: args::Process,
+    processes: &args::Processes,
     json: bool,
 ) -> Result<Exit, Failure> {
-    let pid = client.choose(process.pid).await?;
-    let answer = ask_stats(client, pid).await?;
-    if json {
-        output::json(&answer)?;
-    } else {
-        output::text(&render::stats::stats(&answer))?;
-    }
-    Ok(Exit::Done)
+    let ask = async |pid| ask_stats(client, pid).await;
+    let (_, exit) = each(client, processes, json, ask, render::stats::stats, whole).await?;
+    Ok(exit.unwrap_or(Exit::Done))
 }
 
 pub(super) async fn leaks(
@@ -182,27 +178,37 @@ pub(super) async fn leaks(
     leaks: &args::Leaks,
     json: bool,
 ) -> Result<Exit, Failure> {
-    let question = v1::LeaksRequest {
-        pid: client.choose(leaks.process.pid).await?,
-        min_age_ns: nanoseconds(leaks.min_age),
-        include_steady: leaks.all_groups,
-        limit: leaks.limit,
-        sure_after_steps: leaks.sure_after,
+    let ask = async |pid| {
+        let question = v1::LeaksRequest {
+            pid,
+            min_age_ns: nanoseconds(leaks.min_age),
+            include_steady: leaks.all_groups,
+            limit: leaks.limit,
+            sure_after_steps: leaks.sure_after,
+        };
+        client
+            .ask(question, async |mut rpc, request| rpc.leaks(request).await)
+            .await
     };
-    let answer = client
-        .ask(question, async |mut rpc, request| rpc.leaks(request).await)
-        .await?;
-    if json {
-        output::json(&answer)?;
+    let show = |answer: &_| render::leaks::leaks(answer, leaks.all_groups);
+    let (answers, exit) = each(client, &leaks.processes, json, ask, show, whole).await?;
+    // What is found in one process is found; and one that cannot be asked or judged is no all-clear of the others.
+    Ok(if !leaks.exit_code {
+        exit.unwrap_or(Exit::Done)
+    } else if answers.iter().any(|answer| answer.growing_groups > 0) {
+        Exit::Growing
+    } else if let Some(exit) = exit {
+        exit
+    } else if answers.iter().any(cannot_tell) {
+        Exit::CannotTell
     } else {
-        output::text(&render::leaks::leaks(&answer, leaks.all_groups))?;
-    }
-    Ok(match (answer.growing_groups, &answer.young) {
-        _ if !leaks.exit_code => Exit::Done,
-        (0, None) if !render::leaks::never_read(&answer) => Exit::Done,
-        (0, _) => Exit::CannotTell,
-        _ => Exit::Growing,
+        Exit::Done
     })
+}
+
+/// Whether nothing is said to grow of a process of which nobody can tell.
+fn cannot_tell(answer: &v1::LeaksResponse) -> bool {
+    answer.young.is_some() || render::leaks::never_read(answer)
 }
 
 pub(super) async fn steps(

@@ -1,5 +1,6 @@
 //! `top` and `flamegraph`.
 
+use super::each::each;
 use super::snapshot::{Target, export, told};
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
@@ -10,24 +11,23 @@ use memscope_proto::v1;
 use serde_json::{Value, json};
 
 pub(super) async fn top(client: &Client, top: &Top, json: bool) -> Result<Exit, Failure> {
-    let question = v1::StacksRequest {
-        pid: client.choose(top.process.pid).await?,
-        at: top.view.at.clone(),
-        from: top.view.from.clone(),
-        view: Some(top.view.wire()),
-        by: top.by.wire().into(),
-        cumulative: top.cumulative,
-        limit: top.limit,
+    let ask = async |pid| {
+        let question = v1::StacksRequest {
+            pid,
+            at: top.view.at.clone(),
+            from: top.view.from.clone(),
+            view: Some(top.view.wire()),
+            by: top.by.wire().into(),
+            cumulative: top.cumulative,
+            limit: top.limit,
+        };
+        client
+            .ask(question, async |mut rpc, request| rpc.stacks(request).await)
+            .await
     };
-    let answer = client
-        .ask(question, async |mut rpc, request| rpc.stacks(request).await)
-        .await?;
-    if json {
-        output::json(&document(&answer)?)?;
-    } else {
-        output::text(&render::stacks::top(&answer, top.frames))?;
-    }
-    Ok(Exit::Done)
+    let show = |answer: &_| render::stacks::top(answer, top.frames);
+    let (_, exit) = each(client, &top.processes, json, ask, show, document).await?;
+    Ok(exit.unwrap_or(Exit::Done))
 }
 
 /// `diff --by stack` between two moments: what each stack holds more or less.

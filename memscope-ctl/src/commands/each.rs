@@ -1,0 +1,58 @@
+//! One question about several processes.
+
+use crate::args::Processes;
+use crate::client::Client;
+use crate::failure::{Exit, Failure};
+use crate::output;
+use serde::Serialize;
+use serde_json::Value;
+
+/// Asks about each of the processes that are meant, and prints the answers one after the other; as JSON, one process's answer is a document
+/// and several are a list, in which a process that cannot be asked has its error. Such a one does not keep back the others' answers: it is
+/// told, and its exit code is given beside them.
+pub(super) async fn each<A: Serialize>(
+    client: &Client,
+    processes: &Processes,
+    json: bool,
+    ask: impl AsyncFn(u32) -> Result<A, Failure>,
+    show: impl Fn(&A) -> String,
+    document: impl Fn(&A) -> Result<Value, Failure>,
+) -> Result<(Vec<A>, Option<Exit>), Failure> {
+    let pids = client.chosen(processes).await?;
+    if let [pid] = pids[..] {
+        let answer = ask(pid).await?;
+        match json {
+            true => output::json(&document(&answer)?)?,
+            false => output::text(&show(&answer))?,
+        }
+        return Ok((vec![answer], None));
+    }
+    let (mut answers, mut documents, mut exit) = (Vec::new(), Vec::new(), None);
+    for pid in pids {
+        match ask(pid).await {
+            Ok(answer) if json => {
+                documents.push(document(&answer)?);
+                answers.push(answer);
+            }
+            Ok(answer) => {
+                let gap = if answers.is_empty() { "" } else { "\n" };
+                output::text(&format!("{gap}{}", show(&answer)))?;
+                answers.push(answer);
+            }
+            Err(failure) => {
+                output::complain(&failure);
+                documents.push(output::error_document(&failure)?);
+                exit = Some(failure.exit());
+            }
+        }
+    }
+    if json {
+        output::json(&documents)?;
+    }
+    Ok((answers, exit))
+}
+
+/// An answer as it is.
+pub(super) fn whole<A: Serialize>(answer: &A) -> Result<Value, Failure> {
+    serde_json::to_value(answer).map_err(output::no_json)
+}

@@ -215,7 +215,7 @@ mod tests {
         }
         let own = frame("/home/me/train.py", stack / 10);
         let mut frames = vec![own.clone()];
-        if stack % 10 != 0 {
+        if !stack.is_multiple_of(10) {
             frames.insert(
                 0,
                 frame("/usr/lib/python3/site-packages/torch/nn.py", stack),

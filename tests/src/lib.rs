@@ -37,7 +37,7 @@ pub use kept::{NO_PAUSE, about, assert_pytorchs};
 pub use memory::{changed_bytes, text_of};
 pub use npu::{npu, npu_by_tail_calls};
 pub use npulog::{NpuFlag, NpuHeld, NpuLog};
-pub use places::{root, scratch, tool, workload};
+pub use places::{root, scratch, tool, workload, workload_line};
 pub use program::Program;
 pub use sim::{Device, Sim, sim, sim_of};
 pub use simlog::{Held, SimLog};

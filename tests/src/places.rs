@@ -20,6 +20,13 @@ pub fn workload(name: &str) -> PathBuf {
     file
 }
 
+/// The number of the line of a workload that ends in these words.
+pub fn workload_line(name: &str, words: &str) -> u64 {
+    let text = std::fs::read_to_string(workload(name)).expect("a workload can be read");
+    let at = text.lines().position(|line| line.ends_with(words));
+    at.unwrap_or_else(|| panic!("no line of {name} ends in {words}")) as u64 + 1
+}
+
 /// A built program of memscope: in `MEMSCOPE_BIN_DIR`, else in the build directory of this test, else in
 /// the workspace's.
 pub fn tool(name: &str) -> PathBuf {

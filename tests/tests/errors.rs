@@ -439,7 +439,9 @@ fn recordings() {
     ask(&journals, &["ps"]).refused(1, &["recordings", journal.to_str().unwrap()]);
     ask(&journal, &["attach", "--all"]).refused(2, &["recording"]);
     ask(&journal, &["stats", "--pid", "1"]).refused(4, &["not traced"]);
-    ask(&journal, &["stats"]).refused(2, &["several"]);
+    ask(&journal, &["pool"]).refused(2, &["several"]);
+    let both = ask(&journal, &["--json", "stats"]).json();
+    assert_eq!(both.as_array().unwrap().len(), 2, "{both:#}");
 
     // Truncated.
     let segment = first_segment(&journal);

@@ -35,6 +35,12 @@ pub struct DeviceProcess {
     pub pid: u32,
     /// Short name.
     pub comm: String,
+    /// Its command line: which of several interpreters it is.
+    pub cmdline: Vec<String>,
+    /// Its rank among the processes of one job (`RANK` in its environment).
+    pub rank: Option<String>,
+    /// Memory of the host that is resident, bytes.
+    pub resident_bytes: Option<u64>,
     /// Real user id.
     pub uid: Option<u32>,
     /// Libraries by path.
@@ -50,8 +56,8 @@ pub struct DeviceProcess {
 pub struct Scan {
     /// By pid.
     pub processes: Vec<DeviceProcess>,
-    /// Processes that could not be looked at, for want of privilege.
-    pub unreadable: u64,
+    /// Processes that could not be looked at: the kernel does not let this user read their mappings.
+    pub unreadable: Vec<u32>,
 }
 
 /// Looks at the mappings of every process. One that ends meanwhile is left out.
@@ -74,7 +80,7 @@ pub fn scan(machine: &Machine) -> Scan {
         let libraries = match fs::read(folder.join("maps")) {
             Ok(maps) => libraries(&String::from_utf8_lossy(&maps)),
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                scan.unreadable += 1;
+                scan.unreadable.push(pid);
                 continue;
             }
             Err(_) => continue,
@@ -87,6 +93,9 @@ pub fn scan(machine: &Machine) -> Scan {
         scan.processes.push(DeviceProcess {
             pid,
             comm: read_comm(&folder),
+            cmdline: words(&folder.join("cmdline")),
+            rank: rank(&folder),
+            resident_bytes: resident(&folder),
             uid: uid(&folder),
             libraries,
             other_mounts: mounts.is_some() && own_mounts.is_some() && mounts != own_mounts,
@@ -104,10 +113,37 @@ fn read_comm(folder: &Path) -> String {
         .to_owned()
 }
 
+/// Words that each end with a zero byte.
+fn words(file: &Path) -> Vec<String> {
+    let bytes = fs::read(file).unwrap_or_default();
+    bytes
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}
+
+/// What launchers of several processes say. Another user's environment is not to be read.
+fn rank(folder: &Path) -> Option<String> {
+    words(&folder.join("environ"))
+        .iter()
+        .find_map(|word| word.strip_prefix("RANK=").map(str::to_owned))
+}
+
 fn uid(folder: &Path) -> Option<u32> {
+    status(folder, "Uid:")?.parse().ok()
+}
+
+fn resident(folder: &Path) -> Option<u64> {
+    let kib: u64 = status(folder, "VmRSS:")?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The first word of a line of the process's status.
+fn status(folder: &Path, name: &str) -> Option<String> {
     let status = fs::read_to_string(folder.join("status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next().map(str::to_owned)
 }
 
 fn libraries(maps: &str) -> Vec<Library> {
@@ -139,6 +175,27 @@ fn libraries(maps: &str) -> Vec<Library> {
         .collect()
 }
 
+/// Processes that are named one by one.
+const NAMED: usize = 5;
+
+fn unreadable(pids: &[u32]) -> String {
+    let mut named: Vec<String> = pids.iter().take(NAMED).map(u32::to_string).collect();
+    if pids.len() > NAMED {
+        named.push("…".to_owned());
+    }
+    let why = match rustix::process::geteuid().is_root() {
+        true => {
+            "the kernel denies reading their mappings even to root, as a security module or another user namespace can"
+        }
+        false => "reading the mappings of another user's process needs root",
+    };
+    format!(
+        "; {} could not be looked at ({}): {why}",
+        pids.len(),
+        named.join(", ")
+    )
+}
+
 pub(crate) fn check(scan: &Scan) -> Check {
     let count = scan.processes.len();
     let mut found = match count {
@@ -146,8 +203,8 @@ pub(crate) fn check(scan: &Scan) -> Check {
         1 => "1 process with device libraries".to_owned(),
         count => format!("{count} processes with device libraries"),
     };
-    if scan.unreadable > 0 {
-        found.push_str(&format!("; {} could not be looked at", scan.unreadable));
+    if !scan.unreadable.is_empty() {
+        found.push_str(&unreadable(&scan.unreadable));
     }
     let means = if count == 0 {
         "there is nothing to attach yet; `attach --comm NAME` waits for it"
@@ -193,7 +250,10 @@ mod tests {
             fs::create_dir_all(own.join("ns")).unwrap();
             fs::write(own.join("maps"), maps).unwrap();
             fs::write(own.join("comm"), "python\n").unwrap();
-            fs::write(own.join("status"), "Name:\tpython\nUid:\t5\t5\t5\t5\n").unwrap();
+            let status = "Name:\tpython\nUid:\t5\t5\t5\t5\nVmRSS:\t  2048 kB\n";
+            fs::write(own.join("status"), status).unwrap();
+            fs::write(own.join("cmdline"), "/usr/bin/python3\0train.py\0").unwrap();
+            fs::write(own.join("environ"), "HOME=/\0RANK=3\0RANKS=8\0").unwrap();
             symlink(format!("mnt:[{mounts}]"), own.join("ns/mnt")).unwrap();
             symlink("/", own.join("root")).unwrap();
         }
@@ -206,6 +266,9 @@ mod tests {
         assert_eq!(seen, [(7, true), (12, false)]);
         assert_eq!(scan.processes[0].comm, "python");
         assert_eq!(scan.processes[0].uid, Some(5));
+        assert_eq!(scan.processes[0].cmdline, ["/usr/bin/python3", "train.py"]);
+        assert_eq!(scan.processes[0].rank.as_deref(), Some("3"));
+        assert_eq!(scan.processes[0].resident_bytes, Some(2 << 20));
         assert!(!scan.processes[0].other_root);
     }
 }

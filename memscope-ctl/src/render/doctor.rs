@@ -1,10 +1,14 @@
 //! `doctor`.
 
+use super::command_line;
 use super::table::{Column, table};
 use crate::failure::Failure;
-use crate::units::plain;
+use crate::units::{maybe_bytes, plain};
 use memscope_preflight::{DeviceProcess, Report, Status};
 use memscope_proto::v1;
+
+/// Characters of a command line that are shown.
+const COMMAND: usize = 40;
 
 pub(crate) fn doctor(report: &Report, daemon: &Result<v1::StatusResponse, Failure>) -> String {
     let rows = report.checks.iter().map(|check| {
@@ -46,7 +50,9 @@ fn processes(processes: &[DeviceProcess]) -> String {
     }
     let head = [
         Column::Right("PID"),
-        Column::Left("PROCESS"),
+        Column::Left("RANK"),
+        Column::Right("RESIDENT"),
+        Column::Left("COMMAND"),
         Column::Left("DEVICE LIBRARIES"),
         Column::Left("NOTES"),
     ];
@@ -73,7 +79,9 @@ fn processes(processes: &[DeviceProcess]) -> String {
             .collect();
         vec![
             process.pid.to_string(),
-            plain(&process.comm),
+            process.rank.as_deref().map(plain).unwrap_or_default(),
+            maybe_bytes(process.resident_bytes),
+            command_line(&process.cmdline, &process.comm, COMMAND),
             names.join(", "),
             notes.join(", "),
         ]

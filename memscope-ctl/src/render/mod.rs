@@ -125,3 +125,56 @@ pub(crate) fn list(words: &[String]) -> String {
     let words: Vec<_> = words.iter().map(|word| plain(word)).collect();
     words.join(", ")
 }
+
+/// A command line in at most so many characters. What tells processes apart comes first: not where the interpreter lies, and of a
+/// program's path its last folder and its name.
+pub(crate) fn command_line(words: &[String], comm: &str, most: usize) -> String {
+    let name = |path: &str, parts: usize| {
+        let from = path.rmatch_indices('/').nth(parts - 1);
+        let start = from
+            .filter(|_| path.starts_with('/'))
+            .map_or(0, |(at, _)| at + 1);
+        path.get(start..).unwrap_or(path).to_owned()
+    };
+    let mut shown: Vec<String> = words.to_vec();
+    if let Some(first) = shown.first_mut() {
+        *first = name(first, 1);
+    }
+    if let Some(script) = shown.get_mut(1) {
+        *script = name(script, 2);
+    }
+    let text = match shown.is_empty() {
+        true => plain(comm),
+        false => plain(&shown.join(" ")),
+    };
+    if text.chars().count() <= most {
+        return text;
+    }
+    let mut cut: String = text.chars().take(most.saturating_sub(1)).collect();
+    cut.push('…');
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::command_line;
+
+    #[test]
+    fn command_lines_begin_with_what_tells_them_apart() {
+        let line = |words: &[&str], most| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            command_line(&words, "python", most)
+        };
+        let long = [
+            "/opt/venv/bin/python3.11",
+            "/home/ada/jobs/b/train.py",
+            "--lr=1",
+        ];
+        assert_eq!(line(&long, 60), "python3.11 b/train.py --lr=1");
+        assert_eq!(line(&["python", "src/train.py"], 60), "python src/train.py");
+        assert_eq!(line(&["/bin/x"], 60), "x");
+        assert_eq!(line(&["/x"], 60), "x");
+        assert_eq!(line(&[], 60), "python");
+        assert_eq!(line(&["abcdef"], 4), "abc…");
+    }
+}

@@ -1,11 +1,12 @@
 //! `ps`.
 
+use super::command_line;
 use super::table::{Column, table};
 use crate::units::{grouped, maybe_bytes, moment, nanoseconds, plain};
 use memscope_proto::v1;
 
 /// Characters of a command line that are shown.
-const COMMAND: usize = 60;
+const COMMAND: usize = 40;
 
 pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
     if answer.processes.is_empty() {
@@ -40,7 +41,7 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
             grouped(process.events),
             grouped(process.lost_records),
             rank(&facts),
-            command(&facts),
+            command_line(&facts.cmdline, &facts.comm, COMMAND),
         ]
     });
     table(&head, rows.collect())
@@ -49,19 +50,4 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
 fn rank(facts: &v1::ProcessFacts) -> String {
     let rank = facts.environment.iter().find(|v| v.name == "RANK");
     rank.map_or_else(String::new, |variable| plain(&variable.value))
-}
-
-fn command(facts: &v1::ProcessFacts) -> String {
-    let words = if facts.cmdline.is_empty() {
-        facts.comm.clone()
-    } else {
-        facts.cmdline.join(" ")
-    };
-    let text = plain(&words);
-    if text.chars().count() <= COMMAND {
-        return text;
-    }
-    let mut cut: String = text.chars().take(COMMAND - 1).collect();
-    cut.push('…');
-    cut
 }

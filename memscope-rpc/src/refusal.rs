@@ -310,6 +310,12 @@ impl Refusal {
                  --pid {pid} --level {}",
                 word(*needs)
             ),
+            Refusal::Unreadable { .. } if may_trace() => {
+                "the daemon has the capability for it (CAP_SYS_PTRACE), and the kernel denies it all the \
+                 same: a security module protects this process, or it is of another user namespace. \
+                 memscope cannot trace it"
+                    .into()
+            }
             Refusal::Unreadable { .. } => {
                 "the daemon needs CAP_SYS_PTRACE and the host's /proc; `memscope-ctl doctor` checks \
                  both"
@@ -384,6 +390,14 @@ impl From<Refusal> for Status {
     }
 }
 
+/// Whether this process has the capability to read others.
+fn may_trace() -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| {
+        sets.effective
+            .contains(rustix::thread::CapabilitySet::SYS_PTRACE)
+    })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -403,7 +417,13 @@ mod tests {
             what,
             "the mappings of process 7 cannot be read: Permission denied (os error 13)"
         );
-        assert!(hint.unwrap().contains("CAP_SYS_PTRACE"));
+        // What is missing is named; what is there is not blamed.
+        let expected = if may_trace() {
+            "denies it all the same"
+        } else {
+            "needs CAP_SYS_PTRACE"
+        };
+        assert!(hint.unwrap().contains(expected), "{hint:?}");
         assert_eq!(status.metadata().get(ERROR_CODE).unwrap(), "unreadable");
     }
 

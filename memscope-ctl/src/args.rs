@@ -47,6 +47,9 @@ Exit codes:
   11  cannot tell: something rises and is too young to be judged (leaks --exit-code); with
       --strict, the answer is not exact, and the message says what of it is not";
 
+/// The heading of what every command takes, apart from its own options.
+const GLOBAL: &str = "Options of every command";
+
 /// Follows the GPU and NPU memory of running processes, without restarting them.
 ///
 /// Asks memscoped, the daemon that traces processes with eBPF probes, and shows its answers: as
@@ -58,6 +61,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL,
         value_name = "PATH",
         env = "MEMSCOPE_SOCKET",
         default_value = memscope_proto::DEFAULT_SOCKET
@@ -65,24 +69,24 @@ pub(crate) struct Args {
     pub(crate) socket: PathBuf,
 
     /// Print JSON instead of tables.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 
     /// How long to wait for an answer, 30 s if it is not given; with events, for the next event, for ever if it is not given.
-    #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_timeout)]
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "SECONDS", value_parser = parse_timeout)]
     timeout: Option<Duration>,
 
     /// Ask a recording instead of a daemon.
     ///
     /// Starts `memscoped --replay FILE` on a private socket, asks it, and stops it. The memscoped
     /// beside this program is taken, else the one in PATH; MEMSCOPED names another.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE")]
     pub(crate) recording: Option<PathBuf>,
 
     /// Ask the recording as of this moment, not of its end: EVENT@BOOT_NS.
     ///
     /// Takes as_of_event.sequence and as_of_boot_ns of an answer, and gives that answer again, byte for byte.
-    #[arg(long, global = true, value_name = "MOMENT", requires = "recording")]
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "MOMENT", requires = "recording")]
     pub(crate) as_of: Option<String>,
 
     /// Take only exact answers: refuse one whose totals, counts or levels are not all proven (exit code 11).
@@ -90,7 +94,7 @@ pub(crate) struct Args {
     /// What limits an answer is beneath it, and `affects` in JSON says which of its numbers; this makes an error of it.
     /// Answers that have no such numbers (ps, status, marks, events) are not affected, and what is not known of stacks or
     /// steps is a reason only for answers that consist of them.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) strict: bool,
 
     #[command(subcommand)]

@@ -27,14 +27,23 @@ fn stats_is_exact_and_says_what_it_does_not_show() {
         &[
             "python (pid 4242), exited  as of 2025-06-15 15:06:40 UTC, event 4711, no records lost",
             "level trace, allocator native, 61 sites, ways in: record_trace",
-            " allocated                 1.23 GiB (1,320,702,444)      unknown",
-            "   of it baseline                  4.00 KiB (4,096)      unknown",
-            " live blocks                            at least 12  at least 12",
+            " allocated                1.23 GiB (1,320,702,444)      unknown",
+            "   of it baseline                 4.00 KiB (4,096)      unknown",
+            " live blocks                           at least 12  at least 12",
             " page-locked host memory  8.00 KiB (8,192) in 2",
             "What these numbers do not show",
             "  attached_late: Blocks from before the attach are known as a sum only.",
         ],
     );
+    // What there is none of is not told.
+    for none in [
+        "out of memory",
+        "managed",
+        "imported",
+        "frees of unknown blocks",
+    ] {
+        assert!(!answer.out.contains(none), "{none} in {}", answer.out);
+    }
 }
 
 #[test]

@@ -153,8 +153,29 @@ fn columns(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> String {
             row.extend(devices.iter().map(value));
             row
         })
+        .filter(|row: &Vec<String>| {
+            row.first()
+                .is_some_and(|name| says_something(name, &row[1..]))
+        })
         .collect();
     table(&head, rows)
+}
+
+/// Rows that are told even where they are zero: what a process is asked about.
+const ALWAYS: [&str; 7] = [
+    "allocated",
+    "reserved",
+    "peak allocated",
+    "peak reserved",
+    "live blocks",
+    "allocations",
+    "frees",
+];
+
+/// Whether a row is told: what is rare is not told where there is none of it.
+fn says_something(name: &str, values: &[String]) -> bool {
+    let is_zero = |value: &String| matches!(value.as_str(), "0" | "0 B" | "0 B in 0" | "none seen");
+    ALWAYS.contains(&name) || !values.iter().all(is_zero)
 }
 
 /// Who holds what is not the pool's, on Ascend.

@@ -83,8 +83,10 @@ pub(crate) enum By {
     Function,
     /// File.
     File,
-    /// Line: function and line.
+    /// The program's own line: what a library's function allocates belongs to the line that called it.
     Line,
+    /// Any line, also of libraries.
+    AnyLine,
 }
 
 impl By {
@@ -94,7 +96,8 @@ impl By {
             By::Stack => v1::StackGrouping::Stack,
             By::Function => v1::StackGrouping::Function,
             By::File => v1::StackGrouping::File,
-            By::Line => v1::StackGrouping::Line,
+            By::Line => v1::StackGrouping::OwnLine,
+            By::AnyLine => v1::StackGrouping::Line,
         }
     }
 }

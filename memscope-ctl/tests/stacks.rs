@@ -146,7 +146,7 @@ fn sums_by_function_file_and_line() {
         .ctl(&[
             "top",
             "--by",
-            "line",
+            "any-line",
             "--unit",
             "count",
             "--metric",

@@ -184,21 +184,27 @@ proptest! {
     }
 
     #[test]
-    fn groups_count_a_stack_once(report in reports(true), by in 0..3_usize, cumulative: bool) {
-        let by = [GroupBy::Function, GroupBy::File, GroupBy::Line][by];
+    fn groups_count_a_stack_once(report in reports(true), by in 0..4_usize, cumulative: bool) {
+        let by = [GroupBy::Function, GroupBy::File, GroupBy::Line, GroupBy::OwnLine][by];
         let view = View::default();
         let found = groups(&report, by, view, cumulative);
         let same = |frame: &Frame, key: &Frame| {
             frame.kind == key.kind
                 && frame.file == key.file
                 && (by == GroupBy::File || frame.name == key.name)
-                && (by != GroupBy::Line || frame.line == key.line)
+                && (!matches!(by, GroupBy::Line | GroupBy::OwnLine) || frame.line == key.line)
         };
         for group in &found {
             let mut own = (0, 0);
             let mut total = (0, 0, 0);
             for row in report.rows.iter().filter(|row| row.device == group.device) {
-                let frames = &row.stack.frames;
+                let its_own: Vec<Frame> = row.stack.frames.iter().filter(|frame| frame.is_own()).cloned().collect();
+                let first: Vec<Frame> = row.stack.frames.first().cloned().into_iter().collect();
+                let frames = match (by, its_own.is_empty()) {
+                    (GroupBy::OwnLine, false) => &its_own,
+                    (GroupBy::OwnLine, true) => &first,
+                    _ => &row.stack.frames,
+                };
                 let (inside, innermost) = match &group.frame {
                     None => {
                         let it = frames.is_empty() && row.stack.missing == group.missing;

@@ -463,6 +463,17 @@ pub struct Frame {
     pub line: u32,
 }
 
+impl Frame {
+    /// Whether it is of the program itself: Python code in a file, and of no installed package and not of Python's own library.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        let library = ["/site-packages/", "/dist-packages/", "/lib/python3"]
+            .iter()
+            .any(|part| self.file.contains(part));
+        self.kind == FrameKind::Python && self.line > 0 && !library && !self.file.starts_with('<')
+    }
+}
+
 /// A stack as it was taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stack {

@@ -20,15 +20,7 @@ pub(crate) fn own_line(frames: &[Frame]) -> Option<&Frame> {
         .iter()
         .filter(|frame| frame.kind == FrameKind::Python && frame.line > 0);
     let first = python.clone().next();
-    python
-        .find(|frame| {
-            let file = &frame.file;
-            let library = ["/site-packages/", "/dist-packages/", "/lib/python3"]
-                .iter()
-                .any(|part| file.contains(part));
-            !library && !file.starts_with('<')
-        })
-        .or(first)
+    python.find(|frame| frame.is_own()).or(first)
 }
 
 /// What is known of steps.

@@ -140,6 +140,7 @@ async fn what_is_listed_and_the_others_are_all() {
         StackGrouping::Function,
         StackGrouping::File,
         StackGrouping::Line,
+        StackGrouping::OwnLine,
     ] {
         for limit in [1, 7, 0] {
             let request = v1::StacksRequest {

@@ -63,7 +63,7 @@ fn add_up_to_what_the_allocator_says() {
         u64::try_from(listed(&top, "rows", "amounts", "live")).unwrap(),
         before
     );
-    for by in ["function", "file", "line"] {
+    for by in ["function", "file", "line", "any-line"] {
         let groups = ask(&daemon, &["--by", by]);
         let sum = listed(&groups, "groups", "own", "live");
         assert_eq!(u64::try_from(sum).unwrap(), before, "{by}");

@@ -242,7 +242,7 @@ impl Shown {
         columns.push(Column::Left(match answer.by() {
             v1::StackGrouping::Function => "FUNCTION",
             v1::StackGrouping::File => "FILE",
-            v1::StackGrouping::Line => "LINE",
+            v1::StackGrouping::Line | v1::StackGrouping::OwnLine => "LINE",
             v1::StackGrouping::Stack | v1::StackGrouping::Unspecified => "STACK",
         }));
         columns

@@ -1,4 +1,4 @@
-//! Sums by function, file or line.
+//! Sums by function, file, line, or the program's own line.
 
 use super::{Tallies, View};
 use memscope_ledger::report::{Frame, StackReport};
@@ -14,6 +14,8 @@ pub enum GroupBy {
     File,
     /// Name, file and line.
     Line,
+    /// The same, of the program's own frames only: what a library's function allocates belongs to the line that called it.
+    OwnLine,
 }
 
 /// Stacks that have a function, a file or a line in common.
@@ -26,7 +28,7 @@ pub struct Group {
     pub frame: Option<Frame>,
     /// Why there are no frames.
     pub missing: Option<&'static str>,
-    /// Where it is the innermost frame.
+    /// Where it is the innermost frame that counts.
     pub own: Tallies,
     /// Where it is anywhere in the stack. A stack counts once, however often it recurs in it.
     pub total: Tallies,
@@ -64,11 +66,9 @@ pub fn groups(report: &StackReport, by: GroupBy, view: View, cumulative: bool) -
     for row in &report.rows {
         let tallies = Tallies::of(row);
         let stack = &row.stack;
-        let keys = stack
-            .frames
-            .iter()
-            .map(|frame| Some(key(frame, by, &no_name)));
-        let nothing = stack.frames.is_empty().then_some(None);
+        let told = frames(&stack.frames, by);
+        let nothing = told.is_empty().then_some(None);
+        let keys = told.into_iter().map(|frame| Some(key(frame, by, &no_name)));
         counted.clear();
         for (index, frame) in keys.chain(nothing).enumerate() {
             let missing = stack.missing.filter(|_| frame.is_none());
@@ -105,9 +105,21 @@ fn size(group: &Group, view: View, cumulative: bool) -> (i128, i128) {
     }
 }
 
+/// The frames that count. Where a stack has none of the program's own, its innermost one stands for it.
+fn frames(all: &[Frame], by: GroupBy) -> Vec<&Frame> {
+    if by != GroupBy::OwnLine {
+        return all.iter().collect();
+    }
+    let own: Vec<&Frame> = all.iter().filter(|frame| frame.is_own()).collect();
+    if own.is_empty() {
+        return all.first().into_iter().collect();
+    }
+    own
+}
+
 fn key(frame: &Frame, by: GroupBy, no_name: &Arc<str>) -> Frame {
     let mut key = frame.clone();
-    if by != GroupBy::Line {
+    if !matches!(by, GroupBy::Line | GroupBy::OwnLine) {
         key.line = 0;
     }
     if by == GroupBy::File {

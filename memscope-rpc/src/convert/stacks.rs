@@ -20,15 +20,16 @@ const INDEX_BYTES: usize = 5;
 
 /// By what stacks are summed up; `None`: not at all.
 pub(crate) fn grouping(number: i32) -> Result<Option<GroupBy>, Refusal> {
-    use v1::StackGrouping::{File, Function, Line, Stack, Unspecified};
+    use v1::StackGrouping::{File, Function, Line, OwnLine, Stack, Unspecified};
     match v1::StackGrouping::try_from(number) {
         Ok(Stack | Unspecified) => Ok(None),
         Ok(Function) => Ok(Some(GroupBy::Function)),
         Ok(File) => Ok(Some(GroupBy::File)),
         Ok(Line) => Ok(Some(GroupBy::Line)),
+        Ok(OwnLine) => Ok(Some(GroupBy::OwnLine)),
         Err(_) => Err(invalid(
             format!("{number} is nothing to sum up by"),
-            "stack, function, file and line are",
+            "stack, function, file, line and own line are",
         )),
     }
 }
@@ -254,5 +255,6 @@ fn grouping_word(by: GroupBy) -> v1::StackGrouping {
         GroupBy::Function => v1::StackGrouping::Function,
         GroupBy::File => v1::StackGrouping::File,
         GroupBy::Line => v1::StackGrouping::Line,
+        GroupBy::OwnLine => v1::StackGrouping::OwnLine,
     }
 }

@@ -277,7 +277,7 @@ pub(crate) enum Command {
     Snapshots(Kept),
     /// Print events as they happen, one JSON object a line.
     ///
-    /// Ends with exit code 6 when --timeout is given and no event comes within it. A reader that is too slow misses events; `missed` says how many just before an event.
+    /// Findings that stand are told first. Ends with exit code 6 when --timeout is given and no event comes within it. A reader that is too slow misses events; `missed` says how many just before an event.
     Events(Events),
     #[command(flatten)]
     Dump(dump::DumpCommand),

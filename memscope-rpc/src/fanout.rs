@@ -1,6 +1,8 @@
 //! Passes events on to any number of readers, none of which can hold the daemon up.
 
 use crate::{EventFilter, EventItem};
+use memscope_ledger::event::{Body, Event};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
@@ -9,11 +11,21 @@ use tokio::sync::mpsc::error::TrySendError;
 /// Events that a reader may be behind before it misses some.
 const QUEUE: usize = 4096;
 
-/// The readers of events.
+/// Findings that are kept for readers to come; the oldest goes first.
+const MOST_FINDINGS: usize = 1024;
+
+/// The readers of events, and the findings that stand: a reader that comes later is told of them first.
 #[derive(Default)]
 pub struct EventHub {
-    readers: Mutex<Vec<Reader>>,
+    inner: Mutex<Inner>,
     count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Inner {
+    readers: Vec<Reader>,
+    /// Said and not withdrawn, of processes that are traced.
+    findings: VecDeque<EventItem>,
 }
 
 struct Reader {
@@ -29,33 +41,36 @@ impl EventHub {
         Self::default()
     }
 
-    /// True if nobody reads: then there is no need to make items.
+    /// Whether there is need to make an item of an event: somebody reads, or readers to come will be told of it, or no longer.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.count.load(Ordering::Relaxed) == 0
+    pub fn wants(&self, event: &Event) -> bool {
+        let is_read = self.count.load(Ordering::Relaxed) > 0;
+        is_read || matches!(event.body, Body::Finding(_)) || ends(&event.body)
     }
 
-    /// A new reader.
+    /// A new reader. The findings that stand, of those that it asks for, come first.
     #[must_use]
     pub fn subscribe(&self, filter: EventFilter) -> mpsc::Receiver<EventItem> {
         let (queue, receiver) = mpsc::channel(QUEUE);
-        let mut readers = self.lock();
-        readers.push(Reader {
+        let mut inner = self.lock();
+        for item in inner.findings.iter().filter(|item| filter.accepts(item)) {
+            // There is room for all: the queue is longer than the list.
+            let _ = queue.try_send(item.clone());
+        }
+        inner.readers.push(Reader {
             filter,
             queue,
             missed: 0,
         });
-        self.count.store(readers.len(), Ordering::Relaxed);
+        self.count.store(inner.readers.len(), Ordering::Relaxed);
         receiver
     }
 
     /// Gives the item to every reader that wants it and has room. Never waits for a reader.
     pub fn publish(&self, item: &EventItem) {
-        if self.is_idle() {
-            return;
-        }
-        let mut readers = self.lock();
-        readers.retain_mut(|reader| {
+        let mut inner = self.lock();
+        inner.note(item);
+        inner.readers.retain_mut(|reader| {
             if reader.queue.is_closed() {
                 return false;
             }
@@ -71,20 +86,47 @@ impl EventHub {
             }
             true
         });
-        self.count.store(readers.len(), Ordering::Relaxed);
+        self.count.store(inner.readers.len(), Ordering::Relaxed);
     }
 
     /// Ends every reader's stream.
     pub fn close(&self) {
-        let mut readers = self.lock();
-        readers.clear();
+        self.lock().readers.clear();
         self.count.store(0, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Reader>> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic elsewhere leaves a list of readers that is still a list of readers.
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Inner {
+    /// Keeps in mind which findings stand.
+    fn note(&mut self, item: &EventItem) {
+        let process = item.event.process;
+        match &item.event.body {
+            Body::Finding(finding) => {
+                self.findings.retain(|known| {
+                    known.event.process != process
+                        || !matches!(&known.event.body, Body::Finding(one) if one.number == finding.number)
+                });
+                if !finding.withdrawn {
+                    self.findings.push_back(item.clone());
+                }
+                if self.findings.len() > MOST_FINDINGS {
+                    self.findings.pop_front();
+                }
+            }
+            body if ends(body) => self.findings.retain(|known| known.event.process != process),
+            _ => {}
+        }
+    }
+}
+
+/// Whether a process is no longer traced after this.
+fn ends(body: &Body) -> bool {
+    matches!(body, Body::Detached | Body::Exited | Body::Replaced)
 }
 
 #[cfg(test)]
@@ -92,7 +134,7 @@ impl EventHub {
 mod tests {
     use super::*;
     use crate::{Caller, fake};
-    use memscope_ledger::event::Body;
+    use memscope_ledger::event::Finding;
 
     fn item(pid: u32, uid: u32, sequence: u64) -> EventItem {
         fake::event(pid, uid, sequence, Body::Exited)
@@ -107,7 +149,8 @@ mod tests {
     #[test]
     fn a_slow_reader_is_told_what_it_missed() {
         let hub = EventHub::new();
-        assert!(hub.is_idle());
+        let forked = fake::event(1, 0, 1, Body::Forked { child: 2 });
+        assert!(!hub.wants(&forked.event), "nobody reads");
         let mut reader = hub.subscribe(ALL);
         for sequence in 0..QUEUE as u64 + 10 {
             hub.publish(&item(1, 0, sequence));
@@ -159,6 +202,67 @@ mod tests {
         assert!(reader.try_recv().is_err());
         drop(reader);
         hub.publish(&item(7, 1000, 4));
-        assert!(hub.is_idle());
+        let forked = fake::event(1, 0, 1, Body::Forked { child: 2 });
+        assert!(!hub.wants(&forked.event), "nobody reads");
+    }
+
+    #[test]
+    fn a_new_reader_is_told_of_the_findings_that_stand() {
+        let hub = EventHub::new();
+        let finding = |pid: u32, number: u64, withdrawn| {
+            let finding = Finding {
+                number,
+                withdrawn,
+                ..Finding::default()
+            };
+            fake::event(pid, pid, number, Body::Finding(Box::new(finding)))
+        };
+        for item in [
+            finding(1, 1, false),
+            finding(1, 2, false),
+            finding(2, 1, false),
+            finding(3, 1, false),
+        ] {
+            assert!(hub.wants(&item.event));
+            hub.publish(&item);
+        }
+        // One is withdrawn, and a process ends.
+        hub.publish(&finding(1, 1, true));
+        hub.publish(&item(3, 3, 9));
+        let told = |filter| {
+            let mut reader = hub.subscribe(filter);
+            let mut told = Vec::new();
+            while let Ok(item) = reader.try_recv() {
+                told.push((item.pid.unwrap(), item.event.id.sequence));
+            }
+            told
+        };
+        assert_eq!(told(ALL), [(1, 2), (2, 1)]);
+        assert_eq!(
+            told(EventFilter {
+                pid: Some(2),
+                ..ALL
+            }),
+            [(2, 1)]
+        );
+        let caller = Caller {
+            uid: 1,
+            gid: 1,
+            pid: None,
+        };
+        assert_eq!(
+            told(EventFilter {
+                caller: Some(caller),
+                ..ALL
+            }),
+            [(1, 2)]
+        );
+        assert_eq!(
+            told(EventFilter {
+                kinds: vec!["mark"],
+                ..ALL
+            }),
+            []
+        );
     }
 }

@@ -135,7 +135,7 @@ impl Keeper {
         if self.calibrating.contains_key(&event.process) {
             self.calibration_event(&event, record);
         }
-        if !self.hub.is_idle() {
+        if self.hub.wants(&event) {
             let watched = self.watched.get(&event.process);
             self.hub.publish(&EventItem {
                 pid: watched.map(|w| w.pid),

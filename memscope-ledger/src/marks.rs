@@ -127,6 +127,14 @@ fn origin(source: MarkSource, name: &str) -> MarkOrigin {
     }
 }
 
+impl Mark {
+    /// Whether PyTorch makes it by itself: a step of an optimizer, a backward pass.
+    #[must_use]
+    pub fn is_of_the_framework(&self) -> bool {
+        origin(self.source, &self.name) == MarkOrigin::Framework
+    }
+}
+
 impl KeptMark {
     /// Who made it.
     pub fn origin(&self) -> MarkOrigin {

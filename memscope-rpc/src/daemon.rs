@@ -286,7 +286,7 @@ pub struct EventFilter {
     pub pid: Option<u32>,
     /// Only what this caller may see; `None` for everything.
     pub caller: Option<Caller>,
-    /// Only of these kinds, by their names on the wire; empty for all.
+    /// Only of these kinds, by their names on the wire, or `framework_mark`; empty for all.
     pub kinds: Vec<&'static str>,
 }
 
@@ -300,7 +300,7 @@ impl EventFilter {
             (Some(caller), Some(uids)) => caller.may_see(&uids),
             (Some(caller), None) => caller.is_root(),
         };
-        let of_kind = self.kinds.is_empty() || self.kinds.contains(&kinds::name(&item.event.body));
+        let of_kind = kinds::is_of(&self.kinds, &item.event.body);
         wanted && allowed && of_kind
     }
 }

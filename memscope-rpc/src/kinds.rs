@@ -48,6 +48,19 @@ kinds! {
     "workspace": Body::Workspace(_),
 }
 
+/// What a reader asks for who wants PyTorch's own marks, too: they are of the kind `mark`, but there are so many of them (each step of an
+/// optimizer, each backward pass) that whoever asks for marks does not mean them.
+pub(crate) const FRAMEWORK_MARK: &str = "framework_mark";
+
+/// Whether an event is of one of the kinds that were asked for; none: all are.
+pub(crate) fn is_of(kinds: &[&str], body: &Body) -> bool {
+    let word = match body {
+        Body::Mark(mark) if mark.is_of_the_framework() => FRAMEWORK_MARK,
+        body => name(body),
+    };
+    kinds.is_empty() || kinds.contains(&word)
+}
+
 /// Which kinds a reader asked for.
 ///
 /// # Errors
@@ -56,7 +69,8 @@ pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static str>, &str> {
     words
         .iter()
         .map(|word| {
-            let known = NAMES.iter().copied().find(|name| name == word);
+            let mut all = NAMES.iter().copied().chain([FRAMEWORK_MARK]);
+            let known = all.find(|name| name == word);
             known.ok_or(word.as_str())
         })
         .collect()
@@ -67,7 +81,7 @@ pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static str>, &str> {
 mod tests {
     use super::*;
     use crate::{convert, fake};
-    use memscope_ledger::event::Finding;
+    use memscope_ledger::event::{Finding, Mark, MarkSource};
     use prost::Message;
     use std::collections::BTreeSet;
 
@@ -114,10 +128,26 @@ mod tests {
     }
 
     #[test]
+    fn pytorchs_own_marks_are_asked_for_by_their_own_word() {
+        let mark = |name: &str| {
+            Body::Mark(Box::new(Mark {
+                source: MarkSource::RecordFunction,
+                name: name.into(),
+                ..Mark::default()
+            }))
+        };
+        let (own, program) = (mark("Optimizer.step#AdamW.step"), mark("epoch"));
+        assert!(is_of(&["mark"], &program) && !is_of(&["mark"], &own));
+        assert!(!is_of(&[FRAMEWORK_MARK], &program) && is_of(&[FRAMEWORK_MARK], &own));
+        assert!(is_of(&[], &program) && is_of(&[], &own));
+    }
+
+    #[test]
     fn words_that_are_none() {
         let words = |list: &[&str]| list.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         assert_eq!(chosen(&[]), Ok(Vec::new()));
-        assert_eq!(chosen(&words(&["oom", "mark"])), Ok(vec!["oom", "mark"]));
+        let list = ["oom", "mark", "framework_mark"];
+        assert_eq!(chosen(&words(&list)), Ok(list.to_vec()));
         assert_eq!(chosen(&words(&["oom", "OOM"])), Err("OOM"));
     }
 }

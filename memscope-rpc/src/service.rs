@@ -539,7 +539,11 @@ impl Memscope for Service {
         let kinds = kinds::chosen(&request.get_ref().kinds).map_err(|word| {
             invalid(
                 format!("{word:?} is no kind of event"),
-                format!("the kinds are {}", kinds::NAMES.join(", ")),
+                format!(
+                    "the kinds are {}, {}",
+                    kinds::NAMES.join(", "),
+                    kinds::FRAMEWORK_MARK
+                ),
             )
         })?;
         let filter = EventFilter {

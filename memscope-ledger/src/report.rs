@@ -474,6 +474,12 @@ impl Frame {
     }
 }
 
+/// The words that a stack without frames can say in `missing`.
+#[must_use]
+pub fn missing_words() -> &'static [&'static str] {
+    &crate::stacks::MISSING
+}
+
 /// A stack as it was taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stack {

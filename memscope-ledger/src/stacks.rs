@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) type StackIndex = u32;
 
 /// Why there is no stack, by index.
-const MISSING: [&str; 7] = [
+pub(crate) const MISSING: [&str; 7] = [
     "not_taken",
     "no_python",
     "unreadable",

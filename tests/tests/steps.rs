@@ -182,7 +182,15 @@ fn marks_of_the_program_and_of_others() {
             "--launches",
         ])
         .text();
-    let mut events = daemon.ask(&["events", "--pid", &pid, "--kind", "mark", "--count", "100"]);
+    let mut events = daemon.ask(&[
+        "events",
+        "--pid",
+        &pid,
+        "--kind",
+        "mark,framework_mark",
+        "--count",
+        "100",
+    ]);
     events = events.with("RUST_BACKTRACE", "0");
     let listening = std::thread::spawn(move || events.ask());
     let own = number(&torch.ask("30")["count"]);

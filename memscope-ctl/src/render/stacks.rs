@@ -391,6 +391,7 @@ fn why_missing(word: Option<&str>) -> String {
         Some("lost") => "[stack lost]".to_owned(),
         Some("not_taken") => "[stack not taken]".to_owned(),
         Some("before_attach") => "[from before the attach]".to_owned(),
+        Some("not_sampled") => "[not sampled: other stacks stand for it]".to_owned(),
         Some(word) => format!("[{}]", plain(word)),
         None => "[no frames]".to_owned(),
     }

@@ -95,6 +95,7 @@ pub fn why_missing(stack: &Stack) -> String {
         Some("lost") => "stack lost",
         Some("not_taken") => "stack not taken",
         Some("before_attach") => "from before the attach",
+        Some("not_sampled") => "not sampled: other stacks stand for it",
         Some(word) => word,
         None => "no frames",
     };
@@ -216,6 +217,9 @@ mod tests {
             })
         };
         assert_eq!(missing(Some("no_python")), "[no Python frames]");
+        // What an answer has is told in words, and no word of the wire is shown as it is.
+        let words = memscope_ledger::report::missing_words();
+        assert!(words.iter().all(|word| !missing(Some(word)).contains(word)));
         assert_eq!(missing(Some("a_new_word")), "[a_new_word]");
         assert_eq!(missing(None), "[no frames]");
     }

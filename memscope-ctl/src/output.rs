@@ -4,8 +4,47 @@ use crate::failure::Failure;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
-/// Prints a text as it is.
+/// The columns of the terminal that is written to, or those that COLUMNS says; none: nothing is shortened.
+pub(crate) fn width() -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok();
+    let said = said.and_then(|columns| columns.parse::<u16>().ok());
+    let terminal = || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0);
+    said.or_else(terminal)
+        .filter(|columns| *columns > 0)
+        .map(usize::from)
+}
+
+/// Prints a text; on a terminal, sentences that are longer than a line are folded.
 pub(crate) fn text(text: &str) -> Result<(), Failure> {
+    match width() {
+        Some(width) => write(&folded(text, width)),
+        None => write(text),
+    }
+}
+
+/// Folds the lines that are sentences. Those of tables have their columns two blanks apart, and stay as they are.
+fn folded(text: &str, width: usize) -> String {
+    let mut folded = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let content = line.trim_start();
+        let is_row = content.trim_end().contains("  ");
+        if is_row || textwrap::core::display_width(line.trim_end()) <= width {
+            folded.push_str(line);
+            continue;
+        }
+        let indent = " ".repeat(line.len() - content.len());
+        let further = format!("{indent}    ");
+        let options = textwrap::Options::new(width)
+            .initial_indent(&indent)
+            .subsequent_indent(&further)
+            .break_words(false);
+        folded.push_str(&textwrap::fill(content.trim_end(), options));
+        folded.push('\n');
+    }
+    folded
+}
+
+fn write(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
@@ -16,14 +55,14 @@ pub(crate) fn text(text: &str) -> Result<(), Failure> {
 pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     let mut document = serde_json::to_string_pretty(value).map_err(no_json)?;
     document.push('\n');
-    text(&document)
+    write(&document)
 }
 
 /// Prints one JSON document on one line.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
     let mut document = serde_json::to_string(value).map_err(no_json)?;
     document.push('\n');
-    text(&document)
+    write(&document)
 }
 
 pub(crate) fn is_terminal() -> bool {
@@ -114,4 +153,25 @@ pub(crate) fn format_of_name<F: Copy>(
             known.join(", ")
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folded;
+
+    #[test]
+    fn sentences_are_folded_and_rows_are_not() {
+        let text =
+            "  code: one two three four five six seven\n NAME  SOMETHING THAT IS LONG\nshort\n";
+        assert_eq!(
+            folded(text, 20),
+            "  code: one two\n      three four\n      five six seven\n NAME  SOMETHING THAT IS LONG\nshort\n"
+        );
+        assert_eq!(folded(text, 100), text);
+        // A path is one word, and is not torn.
+        assert_eq!(
+            folded("see /a/very/long/path\n", 10),
+            "see\n    /a/very/long/path\n"
+        );
+    }
 }

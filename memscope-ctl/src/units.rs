@@ -106,6 +106,15 @@ pub(crate) fn moment(unix_ns: u64) -> String {
     )
 }
 
+/// `06-15 15:06:40`: a moment of the last months, where there is little room. UTC, as all moments are.
+pub(crate) fn short_moment(unix_ns: u64) -> String {
+    let whole = moment(unix_ns);
+    whole
+        .get("2025-".len()..whole.len() - " UTC".len())
+        .unwrap_or(&whole)
+        .to_owned()
+}
+
 /// Days since 1970 as a date. Years begin in March here, so that the leap day is the last one.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
@@ -192,6 +201,12 @@ pub(crate) fn plain(text: &str) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_moment_is_a_part_of_the_moment() {
+        assert_eq!(moment(1_750_000_000_000_000_000), "2025-06-15 15:06:40 UTC");
+        assert_eq!(short_moment(1_750_000_000_000_000_000), "06-15 15:06:40");
+    }
 
     #[test]
     fn bytes_for_people() {

@@ -2,7 +2,7 @@
 
 use super::command_line;
 use super::table::{Column, table};
-use crate::units::{grouped, maybe_bytes, moment, nanoseconds, plain};
+use crate::units::{grouped, maybe_bytes, nanoseconds, plain, short_moment};
 use memscope_proto::v1;
 
 /// Characters of a command line that are shown.
@@ -17,7 +17,7 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
         Column::Left("STATE"),
         Column::Left("LEVEL"),
         Column::Right("SINCE"),
-        Column::Left("KNOWN FROM"),
+        Column::Right("KNOWN FROM"),
         Column::Right("ALLOCATED"),
         Column::Right("RESERVED"),
         Column::Right("EVENTS"),
@@ -35,7 +35,10 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
             until.map_or_else(String::new, |now| {
                 nanoseconds(now.saturating_sub(process.attached_boot_ns))
             }),
-            process.known_from_unix_ns.map(moment).unwrap_or_default(),
+            process
+                .known_from_unix_ns
+                .map(short_moment)
+                .unwrap_or_default(),
             maybe_bytes(process.allocated_bytes),
             maybe_bytes(process.reserved_bytes),
             grouped(process.events),

@@ -1,6 +1,7 @@
 //! Tables without borders: the eye needs none, and neither does `awk`.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// A column's heading and side.
 pub(crate) enum Column {
@@ -19,8 +20,80 @@ fn title(column: &Column) -> &str {
     }
 }
 
-/// A table, a line for each row; a heading without any word is left out.
+/// What texts are shortened to at most, where a table is wider than the terminal.
+const LEAST: usize = 12;
+
+/// A table, a line for each row; a heading without any word is left out. On a terminal, its texts are shortened until it fits.
 pub(crate) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
+    match crate::output::width() {
+        Some(width) => whole(columns, fitted(columns, rows, width)),
+        None => whole(columns, rows),
+    }
+}
+
+/// Makes the widest column of texts one narrower, again and again, until all columns fit. Numbers stay whole.
+fn fitted(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> Vec<Vec<String>> {
+    let mut widths: Vec<usize> = columns.iter().map(|column| title(column).width()).collect();
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell
+                .lines()
+                .map(UnicodeWidthStr::width)
+                .fold(*width, usize::max);
+        }
+    }
+    let least = |place: usize| {
+        columns
+            .get(place)
+            .map_or(LEAST, |column| title(column).width().max(LEAST))
+    };
+    loop {
+        // A blank on each side of a column.
+        let all: usize = widths.iter().map(|width| width + 2).sum();
+        let widest = widths
+            .iter()
+            .enumerate()
+            .filter(|(place, width)| {
+                matches!(columns.get(*place), Some(Column::Left(_))) && **width > least(*place)
+            })
+            .max_by_key(|(_, width)| **width)
+            .map(|(place, _)| place);
+        let Some(place) = widest.filter(|_| all > width + 1) else {
+            break;
+        };
+        if let Some(narrower) = widths.get_mut(place) {
+            *narrower -= 1;
+        }
+    }
+    for row in &mut rows {
+        for (cell, width) in row.iter_mut().zip(&widths) {
+            let lines: Vec<String> = cell.lines().map(|line| shortened(line, *width)).collect();
+            *cell = lines.join("\n");
+        }
+    }
+    rows
+}
+
+/// A text in at most so many columns: of a path the end is kept, of other texts the beginning.
+fn shortened(text: &str, most: usize) -> String {
+    if text.width() <= most {
+        return text.to_owned();
+    }
+    let room = most.saturating_sub(1);
+    let mut taken = 0;
+    let mut fits = |letter: &char| {
+        taken += UnicodeWidthChar::width(*letter).unwrap_or(0);
+        taken <= room
+    };
+    if text.starts_with('/') {
+        let end: Vec<char> = text.chars().rev().take_while(&mut fits).collect();
+        return std::iter::once('…').chain(end.into_iter().rev()).collect();
+    }
+    text.chars().take_while(fits).chain(['…']).collect()
+}
+
+/// The table as it is.
+fn whole(columns: &[Column], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
@@ -66,8 +139,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn texts_are_shortened_until_the_table_fits() {
+        let columns = [
+            Column::Left("LIBRARY"),
+            Column::Right("SITES"),
+            Column::Left("WAYS IN"),
+        ];
+        let rows = vec![vec![
+            "/a/very/long/path/to/libtorch_cuda.so".to_owned(),
+            "123456".to_owned(),
+            "record_trace, reportMemoryUsageToProfiler".to_owned(),
+        ]];
+        for width in [120, 80, 60, 50, 44] {
+            let text = whole(&columns, fitted(&columns, rows.clone(), width));
+            assert!(
+                text.lines().all(|line| line.width() <= width),
+                "{width}: {text}"
+            );
+            assert!(text.contains("123456"), "{text}");
+        }
+        let text = whole(&columns, fitted(&columns, rows.clone(), 60));
+        assert!(
+            text.contains("libtorch_cuda.so") && text.contains(" record_trace"),
+            "{text}"
+        );
+        // There is an end to it: numbers and a few letters stay.
+        let text = whole(&columns, fitted(&columns, rows, 10));
+        assert!(text.contains("…rch_cuda.so"), "{text}");
+        assert_eq!(shortened("größe_日本語", 8), "größe_…");
+        assert_eq!(shortened("/x/größe", 4), "…öße");
+    }
+
+    #[test]
     fn lines_without_borders() {
-        let text = table(
+        let text = whole(
             &[Column::Left("NAME"), Column::Right("BYTES")],
             vec![
                 vec!["a".into(), "1".into()],

@@ -123,6 +123,8 @@ pub fn command(socket: &Path, args: &[&str]) -> Command {
     command
         .env_remove("MEMSCOPE_SOCKET")
         .env_remove("MEMSCOPED")
+        // Whoever runs the tests may have a narrow terminal.
+        .env_remove("COLUMNS")
         .arg("--socket")
         .arg(socket)
         .args(args)

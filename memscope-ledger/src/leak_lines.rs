@@ -61,6 +61,8 @@ struct Fold {
 #[derive(Default)]
 struct Sum {
     groups: u64,
+    /// Those of them that stand beside others.
+    beside: u64,
     bytes: u64,
     bytes_per_s: f64,
     bytes_per_step: Option<[f64; 3]>,
@@ -76,6 +78,7 @@ impl Sum {
             self.reason.clone_from(&group.reason);
         }
         self.groups += 1;
+        self.beside += u64::from(group.beside);
         self.bytes = self.bytes.saturating_add(group.growth_bytes);
         self.bytes_per_s += group.growth_bytes_per_s;
         self.first_step = [self.first_step, group.first_step]
@@ -119,6 +122,7 @@ impl Fold {
                 first_step: None,
                 oldest_age_ns: 0,
                 looks_like_kept_graph: false,
+                beside: false,
                 reason: String::new(),
             },
             stacks: BTreeSet::new(),
@@ -170,6 +174,7 @@ impl Fold {
             confidence: sum.confidence,
             reason: sum.reason,
             looks_like_kept_graph,
+            beside: growing_groups > 0 && sum.beside == sum.groups,
             ..self.line
         }
     }

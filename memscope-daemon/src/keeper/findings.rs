@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use memscope_decode::DaemonRecord;
 use memscope_ledger::event::{Finding, ProcessHandle};
-use memscope_ledger::report::{AsOf, GivenBack, LeakGroup, LeakQuery, Space, Verdict};
+use memscope_ledger::report::{AsOf, Frame, GivenBack, LeakLine, LeakQuery, Space, Verdict};
 
 use super::Keeper;
 
@@ -20,7 +20,7 @@ const PATIENCE: u32 = 3;
 /// Most findings of a process at a time.
 const MOST: usize = 20;
 
-/// What makes two groups one finding: a line is told of once, whatever the sizes of its blocks and the ways to it.
+/// What makes two looks see one finding: the same line, whatever the sizes of its blocks and the ways to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     device: Option<i32>,
@@ -54,20 +54,17 @@ impl Findings {
     fn news(
         &mut self,
         process: ProcessHandle,
-        groups: &[LeakGroup],
+        lines: &[LeakLine],
         given_back: &[GivenBack],
     ) -> Vec<Finding> {
         let (numbers, said) = self.said.entry(process).or_default();
-        let mut found: Vec<(Key, Finding)> = Vec::new();
         // What stands beside others is a part of what is told of them.
-        let growing = |group: &&LeakGroup| group.verdict == Verdict::Growing && !group.beside;
-        for group in groups.iter().filter(growing) {
-            let key = key(group);
-            match found.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, finding)) => join(finding, group),
-                None => found.push((key, finding(group))),
-            }
-        }
+        let growing = |line: &&LeakLine| line.verdict == Verdict::Growing && !line.beside;
+        let found: Vec<(Key, Finding)> = lines
+            .iter()
+            .filter(growing)
+            .map(|line| (key(line), finding(line)))
+            .collect();
         let mut news = Vec::new();
         for one in said.iter_mut() {
             let still = found.iter().any(|(key, _)| *key == one.key);
@@ -107,23 +104,27 @@ impl Findings {
     }
 }
 
-fn key(group: &LeakGroup) -> Key {
-    let line = group.line.as_ref();
-    Key {
-        device: group.device,
-        space: group.space,
-        line: line.map(|frame| (frame.file.to_string(), frame.line)),
-        size: if line.is_some() { 0 } else { group.size_bytes },
-    }
+fn key(line: &LeakLine) -> Key {
+    Key::of(
+        line.device,
+        line.space,
+        line.line.as_ref(),
+        line.largest_bytes,
+    )
 }
 
 fn key_of(back: &GivenBack) -> Key {
-    let line = back.line.as_ref();
-    Key {
-        device: back.device,
-        space: back.space,
-        line: line.map(|frame| (frame.file.to_string(), frame.line)),
-        size: if line.is_some() { 0 } else { back.size_bytes },
+    Key::of(back.device, back.space, back.line.as_ref(), back.size_bytes)
+}
+
+impl Key {
+    fn of(device: Option<i32>, space: Space, line: Option<&Frame>, size: u64) -> Key {
+        Key {
+            device,
+            space,
+            line: line.map(|frame| (frame.file.to_string(), frame.line)),
+            size: if line.is_some() { 0 } else { size },
+        }
     }
 }
 
@@ -143,46 +144,27 @@ fn healed(back: &GivenBack) -> String {
     text
 }
 
-fn finding(group: &LeakGroup) -> Finding {
-    let line = group.line.as_ref();
+fn finding(grows: &LeakLine) -> Finding {
+    let line = grows.line.as_ref();
     Finding {
-        device: group.device,
-        space: match group.space {
+        device: grows.device,
+        space: match grows.space {
             Space::Pool => "pool",
             Space::Driver => "driver",
             Space::Host => "host",
         }
         .to_owned(),
-        live_bytes: group.live_bytes,
-        growth_bytes_per_s: group.growth_bytes_per_s,
-        growth_bytes_per_step: group.growth_bytes_per_step.map(|[_, middle, _]| middle),
-        first_step: group.first_step,
-        confidence: group.confidence,
+        live_bytes: grows.live_bytes,
+        growth_bytes_per_s: grows.growth_bytes_per_s,
+        growth_bytes_per_step: grows.growth_bytes_per_step.map(|[_, middle, _]| middle),
+        first_step: grows.first_step,
+        confidence: grows.confidence,
         file: line.map(|frame| frame.file.to_string()).unwrap_or_default(),
         line: line.map_or(0, |frame| frame.line),
         name: line.map(|frame| frame.name.to_string()).unwrap_or_default(),
-        reason: group.reason.clone(),
+        reason: grows.reason.clone(),
         ..Finding::default()
     }
-}
-
-/// Another group of the same line.
-fn join(finding: &mut Finding, group: &LeakGroup) {
-    finding.live_bytes = finding.live_bytes.saturating_add(group.live_bytes);
-    finding.growth_bytes_per_s += group.growth_bytes_per_s;
-    let step = group.growth_bytes_per_step.map(|[_, middle, _]| middle);
-    finding.growth_bytes_per_step = match (finding.growth_bytes_per_step, step) {
-        (Some(sum), Some(more)) => Some(sum + more),
-        (known, more) => known.or(more),
-    };
-    finding.first_step = match (finding.first_step, group.first_step) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    };
-    finding.confidence = match (finding.confidence, group.confidence) {
-        (Some(one), Some(other)) => Some(one.max(other)),
-        (one, other) => one.or(other),
-    };
 }
 
 impl Keeper {
@@ -208,7 +190,7 @@ impl Keeper {
             };
             for finding in self
                 .findings
-                .news(process, &report.groups, &report.given_back)
+                .news(process, &report.lines, &report.given_back)
             {
                 if finding.withdrawn {
                     tracing::info!(
@@ -243,38 +225,37 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memscope_ledger::report::{Frame, FrameKind};
+    use memscope_ledger::report::FrameKind;
 
     const P: ProcessHandle = ProcessHandle(1);
 
-    fn group(line: u32, size: u64, verdict: Verdict) -> LeakGroup {
-        LeakGroup {
+    fn line(number: u32, size: u64, verdict: Verdict) -> LeakLine {
+        LeakLine {
             device: Some(0),
             space: Space::Pool,
-            stream: None,
-            size_bytes: size,
-            live_count: 1,
-            live_bytes: 100,
-            growth_count: 1,
-            growth_bytes: 100,
-            growth_bytes_per_s: 10.0,
-            oldest_age_ns: 0,
-            newest_age_ns: 0,
-            verdict,
-            confidence: Some(0.9),
-            growth_bytes_per_step: Some([1.0, 2.0, 3.0]),
-            first_step: Some(7),
-            freed: (0, 0),
-            beside: false,
-            frames: Vec::new(),
-            line: (line > 0).then(|| Frame {
+            line: (number > 0).then(|| Frame {
                 kind: FrameKind::Python,
                 name: "f".into(),
                 file: "a.py".into(),
-                line,
+                line: number,
             }),
+            verdict,
+            confidence: Some(0.9),
+            groups: 1,
+            growing_groups: 1,
+            stacks: 1,
+            smallest_bytes: size,
+            largest_bytes: size,
+            live_count: 1,
+            live_bytes: 100,
+            growth_bytes: 100,
+            growth_bytes_per_s: 10.0,
+            growth_bytes_per_step: Some([1.0, 2.0, 3.0]),
+            first_step: Some(7),
+            oldest_age_ns: 0,
+            looks_like_kept_graph: false,
+            beside: false,
             reason: "so".to_owned(),
-            examples: Vec::new(),
         }
     }
 
@@ -282,17 +263,16 @@ mod tests {
     fn said_once_and_withdrawn_when_it_heals() {
         let mut findings = Findings::default();
         let growing = [
-            group(3, 512, Verdict::Growing),
-            group(3, 1024, Verdict::Growing),
-            group(4, 512, Verdict::Undecided),
+            line(3, 512, Verdict::Growing),
+            line(4, 512, Verdict::Undecided),
         ];
         let news = findings.news(P, &growing, &[]);
         assert_eq!(news.len(), 1);
         assert_eq!(
             (news[0].number, news[0].line, news[0].live_bytes),
-            (1, 3, 200)
+            (1, 3, 100)
         );
-        assert_eq!(news[0].growth_bytes_per_step, Some(4.0));
+        assert_eq!(news[0].growth_bytes_per_step, Some(2.0));
         for _ in 0..10 {
             assert!(findings.news(P, &growing, &[]).is_empty());
         }
@@ -313,14 +293,14 @@ mod tests {
     #[test]
     fn without_a_line_sizes_are_told_apart_and_there_is_an_end() {
         let mut findings = Findings::default();
-        let groups: Vec<LeakGroup> = (1..100)
-            .map(|n| group(0, n * 512, Verdict::Growing))
+        let lines: Vec<LeakLine> = (1..100)
+            .map(|n| line(0, n * 512, Verdict::Growing))
             .collect();
-        assert_eq!(findings.news(P, &groups, &[]).len(), MOST);
-        assert!(findings.news(P, &groups, &[]).is_empty());
+        assert_eq!(findings.news(P, &lines, &[]).len(), MOST);
+        assert!(findings.news(P, &lines, &[]).is_empty());
     }
 
-    fn given_back(line: u32) -> GivenBack {
+    fn given_back(number: u32) -> GivenBack {
         GivenBack {
             device: Some(0),
             space: Space::Pool,
@@ -330,14 +310,14 @@ mod tests {
             step: Some(210),
             first_step: Some(7),
             reserved_unused_bytes: Some(2_097_152),
-            line: group(line, 512, Verdict::Steady).line,
+            line: line(number, 512, Verdict::Steady).line,
         }
     }
 
     #[test]
     fn what_was_given_back_is_withdrawn_at_once_and_says_so() {
         let mut findings = Findings::default();
-        let growing = [group(3, 512, Verdict::Growing)];
+        let growing = [line(3, 512, Verdict::Growing)];
         assert_eq!(findings.news(P, &growing, &[given_back(3)]).len(), 1);
         assert!(
             findings.news(P, &growing, &[given_back(3)]).is_empty(),
@@ -357,11 +337,11 @@ mod tests {
     #[test]
     fn what_stands_beside_another_is_no_finding() {
         let mut findings = Findings::default();
-        let beside = LeakGroup {
+        let beside = LeakLine {
             beside: true,
-            ..group(0, 512, Verdict::Growing)
+            ..line(0, 512, Verdict::Growing)
         };
-        let news = findings.news(P, &[group(3, 512, Verdict::Growing), beside], &[]);
+        let news = findings.news(P, &[line(3, 512, Verdict::Growing), beside], &[]);
         assert_eq!(news.len(), 1);
         assert_eq!(news[0].line, 3);
     }

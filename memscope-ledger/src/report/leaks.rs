@@ -93,6 +93,8 @@ pub struct LeakLine {
     pub oldest_age_ns: u64,
     /// Several functions of libraries, called by this line, keep blocks in the same steps: as a graph of autograd does that is kept.
     pub looks_like_kept_graph: bool,
+    /// All its growing groups are parts of the growth of other lines, that came while less than all stacks was recorded.
+    pub beside: bool,
     /// Why the largest of those groups is judged as it is, in a sentence; empty where there is none.
     pub reason: String,
 }

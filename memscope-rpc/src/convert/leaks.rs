@@ -74,6 +74,7 @@ fn line(line: LeakLine) -> v1::LeakLine {
         first_step: line.first_step,
         oldest_age_ns: line.oldest_age_ns,
         looks_like_kept_graph: line.looks_like_kept_graph,
+        beside: line.beside,
         reason: line.reason,
     }
 }

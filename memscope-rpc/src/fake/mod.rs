@@ -357,6 +357,7 @@ fn line(group: &LeakGroup) -> LeakLine {
         first_step: group.first_step.filter(|_| grows),
         oldest_age_ns: group.oldest_age_ns,
         looks_like_kept_graph: false,
+        beside: group.beside,
         reason: if grows {
             group.reason.clone()
         } else {

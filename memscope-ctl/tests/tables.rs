@@ -207,7 +207,7 @@ fn the_other_tables() {
         "{ps}"
     );
     assert!(
-        ps.contains("1.23 GiB  2.00 GiB   4,711     0  3     python train.py"),
+        ps.contains("1.23 GiB  2.00 GiB  +1.00 MiB/step  3     python train.py"),
         "{ps}"
     );
     assert_has(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use memscope_decode::DaemonRecord;
 use memscope_journal::{Recording, RecordingError, SegmentPlace};
-use memscope_ledger::event::{EventId, Level, Mark, MarkSource, ProcessHandle};
+use memscope_ledger::event::{EventId, Finding, Level, Mark, MarkSource, ProcessHandle};
 use memscope_ledger::report::{
     AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, MarksReport, ProcessSummary,
     SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
@@ -215,6 +215,10 @@ impl Daemon for Serving {
             })
             .await
             .map_err(|gone| RefusalOf::from(gone).0)
+    }
+
+    async fn findings(&self) -> Result<Vec<(ProcessHandle, Finding)>, Refusal> {
+        Ok(self.keeper.hub().findings())
     }
 
     async fn stats(&self, pid: u32) -> Result<StatsReport, Refusal> {

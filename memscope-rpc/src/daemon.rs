@@ -2,7 +2,7 @@
 
 use crate::{Caller, Refusal, Triggers, kinds};
 use memscope_ledger::event::{
-    CoverageNote, Event, EventId, Level, Mark, ProcessHandle, ReadingCost,
+    CoverageNote, Event, EventId, Finding, Level, Mark, ProcessHandle, ReadingCost,
 };
 use memscope_ledger::report::{
     FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, MarksReport, ProcessSummary,
@@ -37,6 +37,9 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
     /// From when on each process can be asked about its past, nanoseconds since 1970. Processes of which no past is kept
     /// are left out.
     async fn known_from(&self) -> Result<Vec<(ProcessHandle, u64)>, Refusal>;
+
+    /// The findings that stand: which lines are known to keep more and more.
+    async fn findings(&self) -> Result<Vec<(ProcessHandle, Finding)>, Refusal>;
 
     /// What a process holds. Drains the ring first. Where several memory images had this pid, the
     /// newest.

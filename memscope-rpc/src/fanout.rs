@@ -1,7 +1,7 @@
 //! Passes events on to any number of readers, none of which can hold the daemon up.
 
 use crate::{EventFilter, EventItem};
-use memscope_ledger::event::{Body, Event};
+use memscope_ledger::event::{Body, Event, Finding, ProcessHandle};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,8 +44,13 @@ impl EventHub {
     /// Whether there is need to make an item of an event: somebody reads, or readers to come will be told of it, or no longer.
     #[must_use]
     pub fn wants(&self, event: &Event) -> bool {
-        let is_read = self.count.load(Ordering::Relaxed) > 0;
-        is_read || matches!(event.body, Body::Finding(_)) || ends(&event.body)
+        self.readers() > 0 || matches!(event.body, Body::Finding(_)) || ends(&event.body)
+    }
+
+    /// How many read.
+    #[must_use]
+    pub fn readers(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// A new reader. The findings that stand, of those that it asks for, come first.
@@ -87,6 +92,17 @@ impl EventHub {
             true
         });
         self.count.store(inner.readers.len(), Ordering::Relaxed);
+    }
+
+    /// The findings that stand, the oldest first.
+    #[must_use]
+    pub fn findings(&self) -> Vec<(ProcessHandle, Finding)> {
+        let inner = self.lock();
+        let known = |item: &EventItem| match &item.event.body {
+            Body::Finding(finding) => Some((item.event.process, (**finding).clone())),
+            _ => None,
+        };
+        inner.findings.iter().filter_map(known).collect()
     }
 
     /// Ends every reader's stream.
@@ -134,7 +150,6 @@ fn ends(body: &Body) -> bool {
 mod tests {
     use super::*;
     use crate::{Caller, fake};
-    use memscope_ledger::event::Finding;
 
     fn item(pid: u32, uid: u32, sequence: u64) -> EventItem {
         fake::event(pid, uid, sequence, Body::Exited)
@@ -238,6 +253,12 @@ mod tests {
             told
         };
         assert_eq!(told(ALL), [(1, 2), (2, 1)]);
+        let standing = hub.findings();
+        let standing: Vec<_> = standing
+            .iter()
+            .map(|(process, one)| (process.0, one.number))
+            .collect();
+        assert_eq!(standing, [(1, 2), (2, 1)]);
         assert_eq!(
             told(EventFilter {
                 pid: Some(2),

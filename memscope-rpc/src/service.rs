@@ -209,12 +209,22 @@ impl Memscope for Service {
         let caller = self.caller(&request)?;
         let processes = self.daemon.list().await?;
         let known_from = self.daemon.known_from().await?;
+        let findings = self.daemon.findings().await?;
         let listed = |process: &ProcessSummary| {
             let known = known_from.iter().find(|(of, _)| *of == process.handle);
-            v1::Process {
+            let own = findings.iter().filter(|(of, _)| *of == process.handle);
+            let mut listed = v1::Process {
                 known_from_unix_ns: known.map(|(_, from)| *from),
                 ..convert::process_in_brief(process)
+            };
+            for (_, finding) in own {
+                listed.growing_lines += 1;
+                listed.growth_bytes_per_s += finding.growth_bytes_per_s;
+                let step = [listed.growth_bytes_per_step, finding.growth_bytes_per_step];
+                listed.growth_bytes_per_step =
+                    step.into_iter().flatten().reduce(|sum, more| sum + more);
             }
+            listed
         };
         Ok(Response::new(v1::ListResponse {
             processes: processes

@@ -2,7 +2,7 @@
 
 use super::command_line;
 use super::table::{Column, table};
-use crate::units::{grouped, maybe_bytes, nanoseconds, plain, short_moment};
+use crate::units::{grouped, maybe_bytes, nanoseconds, plain, rate, short_moment, signed_bytes};
 use memscope_proto::v1;
 
 /// Characters of a command line that are shown.
@@ -12,7 +12,17 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
     if answer.processes.is_empty() {
         return "No process is traced.\n".to_owned();
     }
-    let head = [
+    // Columns that would be empty are left out.
+    let has_lost = answer
+        .processes
+        .iter()
+        .any(|process| process.lost_records > 0);
+    let has_rank = answer
+        .processes
+        .iter()
+        .filter_map(|process| process.facts.as_ref())
+        .any(|facts| !rank(facts).is_empty());
+    let mut head = vec![
         Column::Right("PID"),
         Column::Left("STATE"),
         Column::Left("LEVEL"),
@@ -20,15 +30,15 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
         Column::Right("KNOWN FROM"),
         Column::Right("ALLOCATED"),
         Column::Right("RESERVED"),
-        Column::Right("EVENTS"),
-        Column::Right("LOST"),
-        Column::Left("RANK"),
-        Column::Left("COMMAND"),
+        Column::Right("GROWS BY"),
     ];
+    head.extend(has_lost.then_some(Column::Right("LOST")));
+    head.extend(has_rank.then_some(Column::Left("RANK")));
+    head.push(Column::Left("COMMAND"));
     let rows = answer.processes.iter().map(|process| {
         let facts = process.facts.clone().unwrap_or_default();
         let until = process.ended_boot_ns.or(now_boot_ns);
-        vec![
+        let mut row = vec![
             facts.pid.to_string(),
             process.state().to_string(),
             facts.level().to_string(),
@@ -41,13 +51,23 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
                 .unwrap_or_default(),
             maybe_bytes(process.allocated_bytes),
             maybe_bytes(process.reserved_bytes),
-            grouped(process.events),
-            grouped(process.lost_records),
-            rank(&facts),
-            command_line(&facts.cmdline, &facts.comm, COMMAND),
-        ]
+            growth(process),
+        ];
+        row.extend(has_lost.then(|| grouped(process.lost_records)));
+        row.extend(has_rank.then(|| rank(&facts)));
+        row.push(command_line(&facts.cmdline, &facts.comm, COMMAND));
+        row
     });
     table(&head, rows.collect())
+}
+
+/// What the lines that are known to leak grow by, in a step or, where there are none, in a second; empty where none is known.
+fn growth(process: &v1::Process) -> String {
+    match (process.growing_lines, process.growth_bytes_per_step) {
+        (0, _) => String::new(),
+        (_, Some(step)) => format!("{}/step", signed_bytes(step.round() as i64)),
+        (_, None) => rate(process.growth_bytes_per_s),
+    }
 }
 
 fn rank(facts: &v1::ProcessFacts) -> String {

@@ -45,6 +45,9 @@ fn with_facts(summary: &ProcessSummary, facts: v1::ProcessFacts) -> v1::Process 
         lost_records: summary.lost_records,
         events: summary.events,
         known_from_unix_ns: None,
+        growing_lines: 0,
+        growth_bytes_per_step: None,
+        growth_bytes_per_s: 0.0,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     LibraryStatus, Refusal,
 };
 use answers::{AS_OF, marks, steps};
-use memscope_ledger::event::{EventId, Mark, ProcessHandle};
+use memscope_ledger::event::{EventId, Finding, Mark, ProcessHandle};
 use memscope_ledger::report::{
     DeviceFluctuation, FluctuationQuery, FluctuationReport, GivenBack, Interval, LeakGroup,
     LeakLine, LeakQuery, LeakReport, MarksReport, ProcessSummary, SnapshotReport, Source,
@@ -170,6 +170,30 @@ impl Daemon for FakeDaemon {
             .values()
             .map(|p| p.stats.process.clone())
             .collect())
+    }
+
+    async fn findings(&self) -> Result<Vec<(ProcessHandle, Finding)>, Refusal> {
+        let processes = lock(&self.processes);
+        let of = |process: &FakeProcess| {
+            let handle = process.stats.process.handle;
+            let growing = process
+                .groups
+                .iter()
+                .filter(|group| group.verdict == Verdict::Growing);
+            growing
+                .map(|group| {
+                    let finding = Finding {
+                        growth_bytes_per_s: group.growth_bytes_per_s,
+                        growth_bytes_per_step: group
+                            .growth_bytes_per_step
+                            .map(|[_, middle, _]| middle),
+                        ..Finding::default()
+                    };
+                    (handle, finding)
+                })
+                .collect::<Vec<_>>()
+        };
+        Ok(processes.values().flat_map(of).collect())
     }
 
     async fn known_from(&self) -> Result<Vec<(ProcessHandle, u64)>, Refusal> {

@@ -200,8 +200,8 @@ fn leaks_tells_what_was_given_back() {
 fn the_other_tables() {
     let server = Server::start(one_process());
     let ps = server.ctl(&["ps"]).out;
-    assert!(ps.contains("  PID  STATE   LEVEL"), "{ps}");
-    assert!(ps.contains(" 4242  exited  trace"), "{ps}");
+    assert!(ps.contains("  PID  TRACED  "), "{ps}");
+    assert!(ps.contains(" 4242  exited  "), "{ps}");
     assert!(
         ps.contains("  SINCE      KNOWN FROM") && ps.contains("  01-01 00:0"),
         "{ps}"

@@ -24,8 +24,7 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
         .any(|facts| !rank(facts).is_empty());
     let mut head = vec![
         Column::Right("PID"),
-        Column::Left("STATE"),
-        Column::Left("LEVEL"),
+        Column::Left("TRACED"),
         Column::Right("SINCE"),
         Column::Right("KNOWN FROM"),
         Column::Right("ALLOCATED"),
@@ -40,8 +39,10 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
         let until = process.ended_boot_ns.or(now_boot_ns);
         let mut row = vec![
             facts.pid.to_string(),
-            process.state().to_string(),
-            facts.level().to_string(),
+            match process.state() {
+                v1::ProcessState::Attached => facts.level().to_string(),
+                state => state.to_string(),
+            },
             until.map_or_else(String::new, |now| {
                 nanoseconds(now.saturating_sub(process.attached_boot_ns))
             }),

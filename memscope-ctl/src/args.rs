@@ -76,7 +76,8 @@ pub(crate) struct Args {
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "SECONDS", value_parser = parse_timeout)]
     timeout: Option<Duration>,
 
-    /// Ask a recording instead of a daemon.
+    /// Ask a recording instead of a daemon: a file, or a directory that `ps --earlier` names; the daemon's state directory means the
+    /// latest of these.
     ///
     /// Starts `memscoped --replay FILE` on a private socket, asks it, and stops it. The memscoped
     /// beside this program is taken, else the one in PATH; MEMSCOPED names another.
@@ -126,7 +127,11 @@ pub(crate) enum Command {
     /// Show how the daemon does: version, journal, losses, libraries, rules.
     Status,
     /// List the processes that are or were traced.
-    Ps,
+    #[command(after_help = "Examples:
+  memscope-ctl ps
+  memscope-ctl ps --earlier                    what the daemon recorded before it was started anew
+  memscope-ctl --recording /var/lib/memscope leaks    asks the latest of these recordings")]
+    Ps(Ps),
     /// Start to trace a running process, or whatever matches now and later.
     ///
     /// Returns once the probes are live and what was there before has been read. The process goes on as it is: nothing in it is restarted,
@@ -281,6 +286,16 @@ pub(crate) enum Command {
     Events(Events),
     #[command(flatten)]
     Dump(dump::DumpCommand),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Ps {
+    /// List what the daemon recorded before it was started anew: recordings that can be asked with --recording. For root.
+    #[arg(long)]
+    pub(crate) earlier: bool,
+    /// The daemon's state directory (memscoped --state-dir) [default: /var/lib/memscope]
+    #[arg(long, value_name = "DIR", requires = "earlier")]
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 /// The processes that are asked about.

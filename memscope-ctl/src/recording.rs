@@ -121,12 +121,17 @@ impl Replayer {
     }
 }
 
+/// What helps where memscoped could not make a file of another.
+pub(crate) const NOT_MADE: &str =
+    "is the file whole, is there room, and are memscoped and memscope-ctl of one version?";
+
 /// Runs memscoped to its end, for work that needs no daemon; gives what it says that it made. `what` is what it was to
-/// do, `code` names the error for programs.
+/// do, `code` names the error for programs, and `hint` is what helps where it could not.
 pub(crate) async fn made_by_memscoped<T: serde::de::DeserializeOwned>(
     words: &[std::ffi::OsString],
     code: &str,
     what: &str,
+    hint: &str,
 ) -> Result<T, Failure> {
     let program = find_memscoped();
     let ended = Command::new(&program)
@@ -140,10 +145,7 @@ pub(crate) async fn made_by_memscoped<T: serde::de::DeserializeOwned>(
         exit: Exit::Failed,
         code: code.to_owned(),
         what,
-        hint: Some(
-            "is the file whole, is there room, and are memscoped and memscope-ctl of one version?"
-                .to_owned(),
-        ),
+        hint: Some(hint.to_owned()),
     };
     if !ended.status.success() {
         let said = String::from_utf8_lossy(&ended.stderr);

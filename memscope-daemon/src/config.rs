@@ -93,7 +93,8 @@ pub struct Config {
     #[arg(long, value_enum, default_value_t = Links::Auto)]
     pub links: Links,
 
-    /// Replay a recording (a journal directory, a segment or an exported file) instead of tracing.
+    /// Replay a recording (a journal directory, a segment or an exported file) instead of tracing. A state directory means the
+    /// latest earlier run in it.
     /// Needs no privileges. The socket is for the own user only.
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
@@ -101,6 +102,10 @@ pub struct Config {
     /// Replay up to this moment only: EVENT@BOOT_NS, as `as_of_event.sequence` and `as_of_boot_ns` of an answer.
     #[arg(long, value_name = "MOMENT", requires = "replay", value_parser = as_of)]
     pub as_of: Option<(u64, u64)>,
+
+    /// List the recordings of earlier runs in --state-dir as JSON, and end.
+    #[arg(long, conflicts_with_all = ["replay", "import"])]
+    pub earlier: bool,
 
     /// Make a recording of a dump of msMemScope's (memscope_dump_*.csv or .db) instead of tracing, and end.
     /// Needs no privileges.

@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod config;
 pub mod dump;
+pub mod earlier;
 mod ended;
 pub mod import;
 pub mod ingest;

@@ -14,7 +14,7 @@ use memscope_daemon::serve::Serving;
 use memscope_daemon::snapshots::{self, Limits};
 use memscope_daemon::tracer::{Order, Tracer, told_channel};
 use memscope_daemon::triggers::Triggers;
-use memscope_daemon::{clock, dump, import, panics, replay};
+use memscope_daemon::{clock, dump, earlier, import, panics, replay};
 use memscope_journal::{ClockPair, Journal};
 use memscope_ledger::LedgerConfig;
 use memscope_rpc::{
@@ -85,8 +85,13 @@ fn run(config: &Config) -> Result<()> {
             DumpFormat::Csv => memscope_dump::Format::Csv,
             DumpFormat::Db => memscope_dump::Format::Db,
         };
-        let made = dump::dump(recording, format, output, config.pid)?;
+        let made = dump::dump(&earlier::resolve(recording), format, output, config.pid)?;
         println!("{}", serde_json::to_string(&made)?);
+        return Ok(());
+    }
+    if config.earlier {
+        let found = earlier::earlier(&config.state_dir, &ledger_config(config))?;
+        println!("{}", serde_json::to_string(&found)?);
         return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -138,6 +143,7 @@ async fn told_to_stop() -> Result<()> {
 }
 
 async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> {
+    let path = &earlier::resolve(path);
     let listener = Listener::bind(&ListenOptions::private(&config.socket))?;
     let replayed = match config.as_of {
         None => replay::replay(path, ledger_config(config))?,

@@ -56,10 +56,18 @@ fn drawn(svg: &[u8]) -> Vec<Drawn> {
             };
             let title = child("title").unwrap().text().unwrap();
             let (label, numbers) = title.rsplit_once(" (").unwrap();
-            let number = numbers.split(' ').next().unwrap().replace(',', "");
-            // Written as a 64-bit float.
-            let said: f64 = number.parse().unwrap();
-            assert!((said - fg("w") as f64).abs() <= said * 1e-9, "{title}");
+            let mut words = numbers.split([' ', ',']);
+            let said: f64 = words.next().unwrap().parse().unwrap();
+            let unit = ["B", "KiB", "MiB", "GiB", "TiB"];
+            let power = unit
+                .iter()
+                .position(|unit| Some(*unit) == words.clone().next());
+            let said = said * 1024_f64.powi(power.unwrap() as i32);
+            // Two digits are written.
+            let most = said * 0.006 + 0.01;
+            assert!((said - fg("w") as f64).abs() <= most, "{title}");
+            let text = child("text").unwrap().text().unwrap_or_default();
+            assert!(!text.contains(['\u{e000}', '\u{e001}']), "{text}");
             found.push(Drawn {
                 from: fg("x"),
                 depth: rect.attribute("y").unwrap().parse().unwrap(),
@@ -242,6 +250,53 @@ fn differences_are_red_and_blue_and_what_is_gone_is_told() {
         subtitle.contains("not drawn: 1.00 MiB that went"),
         "{subtitle}"
     );
+}
+
+#[test]
+fn an_outer_frame_has_the_colour_of_all_that_goes_through_it() {
+    let changed = |name: &str, outer: &str, before: u64, now: u64| StackRow {
+        before: Some(tally(1, before)),
+        ..row(
+            Some(0),
+            vec![python(name, "a.py", 1), python(outer, "b.py", 2)],
+            1,
+            now,
+        )
+    };
+    let mut report = report(vec![
+        changed("x", "up", 1 << 20, 3 << 20),
+        changed("y", "up", 2 << 20, 1 << 20),
+        changed("x", "down", 3 << 20, 1 << 20),
+        changed("y", "level", 1 << 20, 1 << 20),
+    ]);
+    report.from = Some(as_of(NOW_UNIX_NS - 1_000_000_000));
+    let mut svg = Vec::new();
+    flamegraph_diff(&report, Unit::Bytes, &mut svg).unwrap();
+    let found = drawn(&svg);
+    let color = |label: &str, width_mib: u64| {
+        let mut same = found
+            .iter()
+            .filter(|frame| frame.label == label && frame.width == width_mib << 20);
+        same.next().unwrap().color.clone()
+    };
+    assert_eq!(color("up (b.py:2)", 4), "rgb(255,155,155)");
+    assert_eq!(color("down (b.py:2)", 1), "rgb(100,100,255)");
+    assert_eq!(color("level (b.py:2)", 1), "rgb(250,250,250)");
+    // The same function under two callers.
+    assert_eq!(color("x (a.py:1)", 3), "rgb(255,100,100)");
+    assert_eq!(color("x (a.py:1)", 1), "rgb(100,100,255)");
+    let text = String::from_utf8(svg).unwrap();
+    for title in [
+        "up (b.py:2) (4.00 MiB, 66.67%; +1.00 MiB)",
+        "down (b.py:2) (1.00 MiB, 16.67%; -2.00 MiB)",
+        "level (b.py:2) (1.00 MiB, 16.67%; unchanged)",
+        "all (6.00 MiB, 100%; -1.00 MiB)",
+    ] {
+        assert!(
+            text.contains(&format!("<title>{title}</title>")),
+            "{title}: {text}"
+        );
+    }
 }
 
 #[test]

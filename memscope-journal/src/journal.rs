@@ -16,6 +16,7 @@ use memscope_decode::Header;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Whether records reach the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -419,6 +420,24 @@ impl Drop for Journal {
     }
 }
 
+/// How often the lock is tried: whoever looks at it holds it for a moment ([`is_in_use`]).
+const LOCK_TRIES: u32 = 5;
+/// Between two tries.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Whether somebody writes a journal in this directory now.
+pub fn is_in_use(dir: &Path) -> std::io::Result<bool> {
+    match File::open(dir.join("lock")) {
+        Ok(file) => match file.try_lock_shared() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(error)) => Err(error),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 fn lock(dir: &Path) -> Result<File, JournalError> {
     let path = dir.join("lock");
     let file = OpenOptions::new()
@@ -428,12 +447,21 @@ fn lock(dir: &Path) -> Result<File, JournalError> {
         .mode(0o600)
         .open(&path)
         .map_err(|error| JournalError::of("open", &path, 0, error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(JournalError::InUse {
-            path: dir.to_path_buf(),
-        }),
-        Err(TryLockError::Error(error)) => Err(JournalError::of("lock", &path, 0, error)),
+    let mut tries = LOCK_TRIES;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if tries > 1 => tries -= 1,
+            Err(TryLockError::WouldBlock) => {
+                return Err(JournalError::InUse {
+                    path: dir.to_path_buf(),
+                });
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(JournalError::of("lock", &path, 0, error));
+            }
+        }
+        std::thread::sleep(LOCK_PAUSE);
     }
 }
 

@@ -2,10 +2,16 @@
 
 use crate::error::JournalError;
 use crate::segment::{CHECKPOINT, ENDING, UNFINISHED};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+/// For so long after its last write an earlier run of the daemon keeps what it has in its share.
+pub const EARLIER_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// Earlier runs keep this part of the journal between them: one in so many bytes.
+pub const EARLIER_SHARE: u64 = 4;
 
 /// A segment file of some epoch.
 #[derive(Debug)]
@@ -30,18 +36,52 @@ pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Bytes of an epoch's segments and checkpoints, and of those of the other epochs.
-pub(crate) fn bytes(journal: &Path, epoch_dir: &Path) -> io::Result<(u64, u64)> {
-    let (mut own, mut others) = (0, 0);
-    for epoch in scan(journal)? {
-        let bytes: u64 = epoch.segments.iter().map(|segment| segment.bytes).sum();
-        if epoch.path == epoch_dir {
-            own += bytes;
-        } else {
-            others += bytes;
+/// Bytes of segments and checkpoints: those of the current epoch, those that earlier ones keep as their share, and those that
+/// go first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bytes {
+    pub(crate) own: u64,
+    pub(crate) earlier_kept: u64,
+    pub(crate) earlier: u64,
+}
+
+/// What lies in a journal of which all may be `most` bytes.
+pub(crate) fn bytes(journal: &Path, epoch_dir: &Path, most: u64) -> io::Result<Bytes> {
+    let epochs = scan(journal)?;
+    let kept = kept_of_earlier(&epochs, epoch_dir, most);
+    let mut sums = Bytes::default();
+    for epoch in &epochs {
+        for segment in &epoch.segments {
+            if epoch.path == epoch_dir {
+                sums.own += segment.bytes;
+            } else if kept.contains(&segment.path) {
+                sums.earlier_kept += segment.bytes;
+            } else {
+                sums.earlier += segment.bytes;
+            }
         }
     }
-    Ok((own, others))
+    Ok(sums)
+}
+
+/// The segments of earlier epochs that stay while there is anything else to remove: the newest, up to their share, of epochs that
+/// ended not long ago. What lies before a segment that does not fit is of no use without it.
+fn kept_of_earlier(epochs: &[Epoch], current: &Path, most: u64) -> BTreeSet<PathBuf> {
+    let mut left = most / EARLIER_SHARE;
+    let mut kept = BTreeSet::new();
+    for epoch in epochs.iter().rev().filter(|epoch| epoch.path != current) {
+        if epoch.newest.elapsed().is_ok_and(|age| age > EARLIER_KEPT) {
+            break;
+        }
+        for segment in epoch.segments.iter().rev() {
+            let Some(rest) = left.checked_sub(segment.bytes) else {
+                return kept;
+            };
+            left = rest;
+            kept.insert(segment.path.clone());
+        }
+    }
+    kept
 }
 
 #[derive(Debug)]
@@ -128,9 +168,9 @@ pub fn epochs(journal: &Path) -> io::Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Removes the oldest segments until `needed` bytes fit under `most`: first those of other epochs,
-/// the one written longest ago first, then those of the current epoch before the one with the number `kept`. Gives the numbers of those
-/// that went of the current epoch. Only the holder of the lock may call this.
+/// Removes segments until `needed` bytes fit under `most`: first those of earlier epochs that are not in these epochs' share, the one
+/// written longest ago first; then those of the current epoch before the one with the number `kept`; then the share of the earlier ones.
+/// Gives the numbers of those that went of the current epoch. Only the holder of the lock may call this.
 pub(crate) fn make_room(
     journal: &Path,
     (current, kept): (&Path, u64),
@@ -138,31 +178,36 @@ pub(crate) fn make_room(
     most: u64,
 ) -> Result<Vec<u64>, JournalError> {
     let fail = |error| JournalError::of("read", journal, needed, error);
+    let epochs = scan(journal).map_err(fail)?;
+    let kept_of_earlier = kept_of_earlier(&epochs, current, most);
+    let all = || {
+        epochs.iter().flat_map(|epoch| {
+            let is_current = epoch.path == current;
+            epoch.segments.iter().map(move |one| (is_current, one))
+        })
+    };
+    let earlier = || all().filter(|(is_current, _)| !is_current);
+    let is_share = |segment: &Found| kept_of_earlier.contains(&segment.path);
+    let goes = earlier()
+        .filter(|(_, segment)| !is_share(segment))
+        .chain(all().filter(|(is_current, segment)| *is_current && segment.index < kept))
+        .chain(earlier().filter(|(_, segment)| is_share(segment)));
+    let mut total: u64 = all().map(|(_, segment)| segment.bytes).sum();
     let mut gone = Vec::new();
-    let mut epochs = scan(journal).map_err(fail)?;
-    epochs.sort_by_key(|epoch| epoch.path == current);
-    let mut total: u64 = epochs
-        .iter()
-        .flat_map(|epoch| &epoch.segments)
-        .map(|segment| segment.bytes)
-        .sum();
-    for epoch in epochs {
-        for segment in &epoch.segments {
-            let is_kept = epoch.path == current && segment.index >= kept;
-            if is_kept || total.saturating_add(needed) <= most {
-                return Ok(gone);
-            }
-            remove(&segment.path)
-                .map_err(|error| JournalError::of("remove", &segment.path, needed, error))?;
-            total -= segment.bytes;
-            if epoch.path == current {
-                gone.push(segment.index);
-            }
+    for (is_current, segment) in goes {
+        if total.saturating_add(needed) <= most {
+            break;
         }
-        if epoch.path != current {
-            // Fails where there is something that is not ours; then it stays.
-            let _ = fs::remove_dir(&epoch.path);
+        remove(&segment.path)
+            .map_err(|error| JournalError::of("remove", &segment.path, needed, error))?;
+        total -= segment.bytes;
+        if is_current {
+            gone.push(segment.index);
         }
+    }
+    for epoch in epochs.iter().filter(|epoch| epoch.path != current) {
+        // Fails where there is something left; then it stays.
+        let _ = fs::remove_dir(&epoch.path);
     }
     Ok(gone)
 }

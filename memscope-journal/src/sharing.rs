@@ -91,16 +91,18 @@ impl Sharing {
 
     /// Begins with what makes room next.
     fn next(&mut self, wanted: Wanted<'_>) -> std::io::Result<()> {
-        let (own, others) = retain::bytes(wanted.dir, wanted.epoch_dir)?;
-        // Earlier runs of the daemon go first.
-        if others > 0 || own.saturating_add(wanted.needed) <= wanted.most {
+        let bytes = retain::bytes(wanted.dir, wanted.epoch_dir, wanted.most)?;
+        let most = wanted.most.saturating_sub(bytes.earlier_kept);
+        let own = bytes.own;
+        // Earlier runs of the daemon go first, but for their share.
+        if bytes.earlier > 0 || own.saturating_add(wanted.needed) <= most {
             return Ok(());
         }
         let path = |index: u64| wanted.epoch_dir.join(format!("{index:06}.{ENDING}"));
         let mut own = own;
         let mut contents = self.contents.clone();
         let mut oldest = Vec::new();
-        while own.saturating_add(wanted.needed) > wanted.most {
+        while own.saturating_add(wanted.needed) > most {
             match next_step(&contents, wanted.newest, wanted.small) {
                 None => break,
                 // It goes when the room is needed, and can be asked until then.

@@ -6,10 +6,12 @@ mod common;
 use common::{Writer, attached, config, read, record, replacing};
 use memscope_decode::Header;
 use memscope_journal::{
-    Config, Journal, JournalError, Recording, RecordingError, State, boot_id, epochs,
+    Config, EARLIER_KEPT, EARLIER_SHARE, Journal, JournalError, Recording, RecordingError, State,
+    boot_id, epochs,
 };
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 fn segment_bytes(dir: &Path) -> u64 {
     let mut total = 0;
@@ -26,6 +28,23 @@ fn segment_bytes(dir: &Path) -> u64 {
         }
     }
     total
+}
+
+/// How many records can be read there.
+fn kept(dir: &Path) -> usize {
+    read(dir).map_or(0, |(numbers, _, _)| numbers.len())
+}
+
+/// Makes an epoch one that was written last when earlier runs lose their share.
+fn end_long_ago(epoch_dir: &Path) {
+    let then = SystemTime::now() - EARLIER_KEPT - Duration::from_secs(60);
+    for entry in fs::read_dir(epoch_dir).unwrap() {
+        let file = fs::File::options()
+            .write(true)
+            .open(entry.unwrap().path())
+            .unwrap();
+        file.set_modified(then).unwrap();
+    }
 }
 
 #[test]
@@ -62,24 +81,31 @@ fn the_oldest_goes_first() {
         epochs(dir.path()).unwrap(),
         [first_dir.clone(), second.journal.epoch_dir().to_path_buf()]
     );
-    let kept = |dir: &Path| read(dir).map_or(0, |(numbers, _, _)| numbers.len());
+    let share = (1 << 20) / EARLIER_SHARE;
     let mut before = kept(&first_dir);
     for n in 1..=100 {
         second.append(&record(n, 20_000), 0).unwrap();
         assert!(segment_bytes(dir.path()) <= (1 << 20) + 4);
         let now = kept(&first_dir);
         assert!(now <= before);
-        if now > 0 {
-            assert_eq!(
-                kept(second.journal.epoch_dir()),
-                n as usize,
-                "the current epoch was cut first"
-            );
-        }
+        assert!(
+            segment_bytes(&first_dir) <= share || kept(second.journal.epoch_dir()) == n as usize,
+            "the current epoch was cut first"
+        );
         before = now;
     }
-    assert_eq!(before, 0);
+    // The end of the earlier run stays, as far as its share goes.
+    assert!(before > 0);
+    assert!(segment_bytes(&first_dir) <= share);
+    assert_eq!(read(&first_dir).unwrap().0.last(), Some(&100));
     assert!(kept(second.journal.epoch_dir()) > 0);
+
+    // After a day it goes as anything does that is older.
+    end_long_ago(&first_dir);
+    for n in 101..=200 {
+        second.append(&record(n, 20_000), 0).unwrap();
+    }
+    assert_eq!(kept(&first_dir), 0);
     assert_eq!(fs::read(first_dir.join("notes.txt")).unwrap(), b"mine");
     assert!(dir.path().join("not-an-epoch/000000.msj").exists());
 }
@@ -97,6 +123,7 @@ fn emptied_epochs_are_removed() {
     std::mem::forget(first);
     // The lock belongs to the open file, which lives on here; a kill would have closed it.
     fs::remove_file(dir.path().join("lock")).unwrap();
+    end_long_ago(&first_dir);
     let mut second = Writer::create(dir.path(), bounded(2)).unwrap();
     assert!(first_dir.exists());
     for n in 1..=20 {

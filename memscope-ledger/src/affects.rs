@@ -93,77 +93,154 @@ impl Effect {
     }
 }
 
-/// What a coverage note does to the numbers, by its code.
-pub fn effect(code: &str) -> Effect {
-    use Affects::{Blocks, Driver, Growth, History, Layout, Regions, Segments, Stacks, Totals};
-    match code {
+/// Codes of coverage notes, and what each does to the numbers. docs/what-limits-numbers.md says the same to users, and a test compares
+/// the two.
+pub const EFFECTS: &[(&[&str], Effect)] = {
+    use Affects::{
+        Blocks, Driver, Growth, History, Layout, Regions, Segments, Stacks, Steps, Totals,
+    };
+    &[
         // These explain, and the numbers are what they are said to be.
-        "baseline_read"
-        | "both_ways"
-        | "forked"
-        | "import_microseconds"
-        | "import_shadow"
-        | "ipc_import"
-        | "level_reduced"
-        | "library_replaced" => Effect::NOTHING,
-
+        (
+            &[
+                "baseline_read",
+                "both_ways",
+                "forked",
+                "import_microseconds",
+                "import_shadow",
+                "ipc_import",
+                "level_reduced",
+                "library_replaced",
+            ],
+            Effect::NOTHING,
+        ),
         // What was there before is missing.
-        "attached_late" | "baseline_not_read" => Effect::at_least(&[Blocks, Growth]),
-        "driver_baseline_unknown" => Effect::at_least(&[Totals, Blocks, Driver, Growth]),
-        "totals_unknown" => Effect::at_least(&[Totals, Blocks, Growth]),
-        "child_attached_late" => Effect::at_least(&[Blocks, History, Driver]),
-        "regions_baseline_unknown" | "regions_domain_unknown" | "regions_untold" => {
-            Effect::at_least(&[Regions])
-        }
-
+        (
+            &["attached_late", "baseline_not_read"],
+            Effect::at_least(&[Blocks, Growth]),
+        ),
+        (
+            &["driver_baseline_unknown"],
+            Effect::at_least(&[Totals, Blocks, Driver, Growth]),
+        ),
+        (
+            &["totals_unknown"],
+            Effect::at_least(&[Totals, Blocks, Growth]),
+        ),
+        (
+            &["child_attached_late"],
+            Effect::at_least(&[Blocks, History, Driver]),
+        ),
+        (
+            &[
+                "regions_baseline_unknown",
+                "regions_domain_unknown",
+                "regions_untold",
+            ],
+            Effect::at_least(&[Regions]),
+        ),
         // Records are missing: counts and peaks lack them. Whether levels and blocks are right is said apart.
-        "records_lost" => Effect::at_least(&[History]),
-        "inexact_after_loss" => Effect::either_way(&[Blocks, Growth]),
-        "totals_inexact_after_loss" => {
-            Effect::either_way(&[Totals, Blocks, Driver, History, Growth])
-        }
-        "driver_inexact_after_loss" => Effect::either_way(&[Driver]),
-
+        (&["records_lost"], Effect::at_least(&[History])),
+        (
+            &["inexact_after_loss"],
+            Effect::either_way(&[Blocks, Growth]),
+        ),
+        (
+            &["totals_inexact_after_loss"],
+            Effect::either_way(&[Totals, Blocks, Driver, History, Growth]),
+        ),
+        (
+            &["driver_inexact_after_loss"],
+            Effect::either_way(&[Driver]),
+        ),
+        // A table of the programs had no room: a call that was not seen may have allocated or freed.
+        (
+            &["inflight_table_full"],
+            Effect::either_way(&[Totals, Blocks, History, Driver, Growth]),
+        ),
+        (
+            &["device_table_full"],
+            Effect::at_least(&[Totals, Blocks, Driver, Growth]),
+        ),
+        // Parts of a recording are missing.
+        (&["recording_damaged"], Effect::either_way(&Affects::ALL)),
+        (
+            &["journal_begins_late"],
+            Effect::at_least(&[Totals, Blocks, History, Driver, Regions, Growth, Steps]),
+        ),
         // An older reading stands where a newer one was to be.
-        "reading_failed" | "reading_too_old" | "reading_contradicted" | "reading_incomplete" => {
-            Effect::either_way(&[Blocks, Growth])
-        }
-        "totals_old" => Effect::either_way(&[Totals]),
-        "pool_not_readable" => Effect::at_least(&[Totals, Blocks, History, Growth]),
-
+        (
+            &[
+                "reading_failed",
+                "reading_too_old",
+                "reading_contradicted",
+                "reading_incomplete",
+            ],
+            Effect::either_way(&[Blocks, Growth]),
+        ),
+        (&["totals_old"], Effect::either_way(&[Totals])),
+        (
+            &["pool_not_readable"],
+            Effect::at_least(&[Totals, Blocks, History, Growth]),
+        ),
         // The level does not see it.
-        "level_read" => Effect::at_least(&[History, Driver]),
-        "level_segments" => Effect::at_least(&[Blocks, History, Growth]),
-        "level_blocks" => Effect::either_way(&[Layout]),
-        "not_probed" => Effect::at_least(&[Driver, History]),
-
+        (&["level_read"], Effect::at_least(&[History, Driver])),
+        (
+            &["level_segments"],
+            Effect::at_least(&[Blocks, History, Growth]),
+        ),
+        (&["level_blocks"], Effect::either_way(&[Layout])),
+        (&["not_probed"], Effect::at_least(&[Driver, History])),
         // Single numbers of the pool and of the driver.
-        "rounded_size_unknown" => Effect::at_least(&[Blocks]),
-        "sizes_untold" => Effect::at_least(&[History]),
-        "layout_not_read" | "pool_ids_unknown" => Effect::either_way(&[Layout, Segments]),
-        "segments_unknown" => Effect::at_least(&[Layout, Segments]),
-        "pool_device_unknown" => Effect::either_way(&[Totals, Blocks, History, Growth]),
-        "snapshot_device_unknown" => Effect::at_least(&[History]),
-        "leak_groups_full" => Effect::either_way(&[Growth]),
-        "device_unknown" => Effect::at_least(&[Driver]),
-        "array_alloc" => Effect::at_least(&[Driver]),
-        "vmm_unknown" => Effect::either_way(&[Driver]),
-
+        (&["rounded_size_unknown"], Effect::at_least(&[Blocks])),
+        (&["sizes_untold"], Effect::at_least(&[History])),
+        (
+            &["layout_not_read", "pool_ids_unknown"],
+            Effect::either_way(&[Layout, Segments]),
+        ),
+        (&["segments_unknown"], Effect::at_least(&[Layout, Segments])),
+        (
+            &["pool_device_unknown"],
+            Effect::either_way(&[Totals, Blocks, History, Growth]),
+        ),
+        (&["snapshot_device_unknown"], Effect::at_least(&[History])),
+        (&["leak_groups_full"], Effect::either_way(&[Growth])),
+        (&["device_unknown"], Effect::at_least(&[Driver])),
+        (&["array_alloc"], Effect::at_least(&[Driver])),
+        (&["vmm_unknown"], Effect::either_way(&[Driver])),
         // A dump of another tool's has in it what that tool collected.
-        "imported" | "import_rows_left_out" | "import_sizes_unknown" => {
-            Effect::at_least(&Affects::ALL)
-        }
-        "import_totals_added_up" => Effect::at_least(&[Totals]),
-        "import_times_moved" => Effect::either_way(&[History]),
-
+        (
+            &["imported", "import_rows_left_out", "import_sizes_unknown"],
+            Effect::at_least(&Affects::ALL),
+        ),
+        (&["import_totals_added_up"], Effect::at_least(&[Totals])),
+        (&["import_times_moved"], Effect::either_way(&[History])),
         // Who allocated it.
-        "no_python_stacks" | "no_native_stacks" | "stacks_sampled" | "stacks_reduced"
-        | "code_deaths_unseen" | "npu_task_queue" | "import_c_stacks" => {
-            Effect::either_way(&[Stacks])
-        }
+        (
+            &[
+                "no_python_stacks",
+                "no_native_stacks",
+                "stacks_sampled",
+                "stacks_reduced",
+                "code_deaths_unseen",
+                "code_table_full",
+                "npu_task_queue",
+                "import_c_stacks",
+            ],
+            Effect::either_way(&[Stacks]),
+        ),
+    ]
+};
 
-        _ => Effect::either_way(&Affects::ALL),
-    }
+/// Whether somebody has judged what a code does to the numbers.
+pub fn is_judged(code: &str) -> bool {
+    EFFECTS.iter().any(|(codes, _)| codes.contains(&code))
+}
+
+/// What a coverage note does to the numbers, by its code. A code that nobody has judged makes everything inexact.
+pub fn effect(code: &str) -> Effect {
+    let found = EFFECTS.iter().find(|(codes, _)| codes.contains(&code));
+    found.map_or(Effect::either_way(&Affects::ALL), |(_, effect)| *effect)
 }
 
 /// An answer that consists of numbers.
@@ -252,6 +329,49 @@ mod tests {
     fn sampled_stacks_spoil_who_and_not_how_much() {
         assert!(is_exact(Answer::Stats, "stacks_sampled"));
         assert!(!is_exact(Answer::Stacks, "stacks_sampled"));
+    }
+
+    #[test]
+    fn the_book_says_the_same_of_each_code() {
+        let page = include_str!("../../docs/what-limits-numbers.md");
+        for (codes, effect) in EFFECTS {
+            for code in *codes {
+                let quoted = format!("`{code}`");
+                let row = page.lines().find(|line| {
+                    let first = line
+                        .strip_prefix('|')
+                        .and_then(|rest| rest.split('|').next());
+                    first.is_some_and(|cell| cell.contains(&quoted))
+                });
+                let row = row.unwrap_or_else(|| panic!("no row for {code}"));
+                let cell = row.split('|').nth(2).unwrap();
+                let cell = cell.split('(').next().unwrap();
+                let mut said: Vec<&str> = cell.split(',').map(str::trim).collect();
+                let mut is: Vec<&str> = effect.affects.iter().map(|kind| kind.word()).collect();
+                said.sort_unstable();
+                is.sort_unstable();
+                match effect.affects {
+                    [] => assert!(row.split('|').count() == 4, "{row}"),
+                    all if all.len() == Affects::ALL.len() => {
+                        assert_eq!(said, ["everything"], "{row}")
+                    }
+                    _ => assert_eq!(said, is, "{row}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_code_is_judged_once() {
+        let mut all: Vec<&str> = EFFECTS
+            .iter()
+            .flat_map(|(codes, _)| *codes)
+            .copied()
+            .collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
     }
 
     #[test]

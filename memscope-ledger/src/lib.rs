@@ -71,7 +71,7 @@ mod verdict;
 mod vmm;
 mod words;
 
-pub use affects::{Affects, Answer, Effect, effect, inexact};
+pub use affects::{Affects, Answer, EFFECTS, Effect, effect, inexact, is_judged};
 pub use changes::PoolChange;
 pub use ledger::{Kept, Ledger, LedgerConfig, Part, RestoredPart};
 pub use regions::{RegionBook, RegionStep, Told};

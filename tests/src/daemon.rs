@@ -35,20 +35,27 @@ impl Daemon {
 
     /// Starts one through a prefix such as `unshare -m …`, which must end in an exec of the rest.
     pub fn wrapped(prefix: &[&str], arguments: &[&str]) -> Daemon {
-        let mut daemon = Daemon::launch(prefix, arguments);
+        Daemon::launch(prefix, arguments).answers()
+    }
+
+    /// Waits until it answers.
+    fn answers(mut self) -> Daemon {
         until(SHORT, "the daemon answers", || {
-            if daemon.has_ended() {
-                panic!("the daemon ended: {}", daemon.log());
+            if self.has_ended() {
+                panic!("the daemon ended: {}", self.log());
             }
-            (daemon.ask(&["status"]).ask().code == 0).then_some(())
+            (self.ask(&["status"]).ask().code == 0).then_some(())
         });
-        daemon
+        self
     }
 
     /// Starts one and does not wait.
     pub fn launch(prefix: &[&str], arguments: &[&str]) -> Daemon {
+        Daemon::launch_in(scratch(), prefix, arguments)
+    }
+
+    fn launch_in(folder: TempDir, prefix: &[&str], arguments: &[&str]) -> Daemon {
         need_root();
-        let folder = scratch();
         let log = File::create(folder.path().join("log")).unwrap();
         let mut words: Vec<std::ffi::OsString> = prefix.iter().map(Into::into).collect();
         words.push(tool("memscoped").into());
@@ -77,6 +84,15 @@ impl Daemon {
             folder,
             ended: None,
         }
+    }
+
+    /// Kills it with -9, and starts another one in its place: with its state directory and its socket.
+    #[track_caller]
+    pub fn again(&mut self) -> Daemon {
+        self.kill();
+        let folder = std::mem::replace(&mut self.folder, scratch());
+        let daemon = Daemon::launch_in(folder, &[], &[]);
+        daemon.answers()
     }
 
     /// Its process id.

@@ -8,7 +8,7 @@ use crate::args::dump::{
 };
 use crate::failure::{Exit, Failure};
 use crate::output;
-use crate::recording::made_by_memscoped;
+use crate::recording::{NOT_MADE, made_by_memscoped};
 use crate::render::dump as render;
 use memscope_dump::compare::{self, CompareError, Level, Side};
 use memscope_dump::inefficient::{self, Kind, Question};
@@ -199,7 +199,7 @@ async fn import(request: &Import, json: bool) -> Result<Exit, Failure> {
         request.output.clone().into(),
     ];
     let what = format!("import {}", request.file.display());
-    let made: render::Made = made_by_memscoped(&words, "not_imported", &what).await?;
+    let made: render::Made = made_by_memscoped(&words, "not_imported", &what, NOT_MADE).await?;
     if json {
         output::json(&made)?;
     } else {

@@ -6,7 +6,7 @@ use crate::args::{Args, Export, ExportFormat};
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
 use crate::output;
-use crate::recording::made_by_memscoped;
+use crate::recording::{NOT_MADE, made_by_memscoped};
 use crate::units::{grouped, moment};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -60,7 +60,7 @@ async fn dump(recording: &Path, export: &Export, json: bool) -> Result<Exit, Fai
     if let Some(pid) = export.pid {
         words.extend(["--pid".into(), pid.to_string().into()]);
     }
-    let made: Made = made_by_memscoped(&words, "not_exported", "write the files").await?;
+    let made: Made = made_by_memscoped(&words, "not_exported", "write the files", NOT_MADE).await?;
     if json {
         output::json(&made)?;
     } else {

@@ -4,6 +4,7 @@ mod attach;
 mod doctor;
 mod dump;
 mod each;
+mod earlier;
 mod events;
 mod export;
 mod query;
@@ -28,6 +29,17 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             });
         }
         return doctor::doctor(&args).await;
+    }
+    if let Command::Ps(ps) = &args.command
+        && ps.earlier
+    {
+        if args.recording.is_some() {
+            return Err(Failure::Usage {
+                what: "a recording has no earlier runs".into(),
+                hint: "leave out --recording; --state-dir names a state directory".into(),
+            });
+        }
+        return earlier::earlier(ps, args.json).await;
     }
     if let Command::Export(request) = &args.command {
         return export::run(request, &args).await;
@@ -124,7 +136,7 @@ async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
         // Handled before a daemon was sought.
         Command::Doctor | Command::Dump(_) | Command::Export(_) => Ok(Exit::Done),
         Command::Status => query::status(client, args.json).await,
-        Command::Ps => query::ps(client, args.recording.is_none(), args.json).await,
+        Command::Ps(_) => query::ps(client, args.recording.is_none(), args.json).await,
         Command::Attach(request) => attach::attach(client, request, args.json).await,
         Command::Detach(request) => attach::detach(client, request, args.json).await,
         Command::Stats(processes) => query::stats(client, processes, args.json).await,

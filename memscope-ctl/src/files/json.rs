@@ -1,5 +1,5 @@
 //! Reads snapshots as JSON: `memscope-ctl snapshot --format json`, and PyTorch's dictionary or list of segments,
-//! which memscope's triggers (`--snapshot-format json`) and `json.dump` write.
+//! which memscope's triggers (`--snapshot-format memory-viz-json`) and `json.dump` write.
 
 use super::{Births, Block, FileError, Image, Kept, Segment, Stacks, State, line_of, not_judged};
 use memscope_proto::v1;

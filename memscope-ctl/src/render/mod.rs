@@ -4,6 +4,7 @@ pub(crate) mod attach;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod dump;
+pub(crate) mod earlier;
 pub(crate) mod leaks;
 pub(crate) mod marks;
 pub(crate) mod pool;

@@ -10,7 +10,7 @@ const COMMAND: usize = 40;
 
 pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> String {
     if answer.processes.is_empty() {
-        return "No process is traced.\n".to_owned();
+        return "No process is traced.\nWhat earlier runs of the daemon recorded: sudo memscope-ctl ps --earlier\n".to_owned();
     }
     // Columns that would be empty are left out.
     let has_lost = answer

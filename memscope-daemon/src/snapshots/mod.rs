@@ -33,8 +33,8 @@ const WAITING_BYTES: usize = 512 << 20;
 pub enum Format {
     /// The pickle that PyTorch's memory viewer opens.
     MemoryViz,
-    /// The same dictionary as JSON.
-    Json,
+    /// The same dictionary as JSON. Not what `memscope-ctl snapshot --format json` writes, hence the longer name.
+    MemoryVizJson,
     /// A trace that ui.perfetto.dev opens.
     Perfetto,
     /// One self-contained page.
@@ -46,7 +46,7 @@ impl Format {
     pub fn name(self) -> &'static str {
         match self {
             Format::MemoryViz => "memory-viz",
-            Format::Json => "json",
+            Format::MemoryVizJson => "memory-viz-json",
             Format::Perfetto => "perfetto",
             Format::Html => "html",
         }
@@ -55,7 +55,7 @@ impl Format {
     fn extension(self) -> &'static str {
         match self {
             Format::MemoryViz => "pickle",
-            Format::Json => "json",
+            Format::MemoryVizJson => "json",
             Format::Perfetto => "perfetto-trace",
             Format::Html => "html",
         }
@@ -64,7 +64,7 @@ impl Format {
     fn write(self, report: &SnapshotReport, out: &mut dyn Write) -> io::Result<()> {
         match self {
             Format::MemoryViz => memscope_export::memory_viz(report, out),
-            Format::Json => memscope_export::json(report, out),
+            Format::MemoryVizJson => memscope_export::json(report, out),
             Format::Perfetto => memscope_export::perfetto(report, out),
             Format::Html => memscope_export::html(report, out),
         }

@@ -158,7 +158,7 @@ impl Place {
 
 #[test]
 fn a_snapshot_is_written_with_what_it_is() {
-    let place = Place::new(Format::Json, 1 << 20);
+    let place = Place::new(Format::MemoryVizJson, 1 << 20);
     place.writer.take(job(u32::MAX, 5));
     place.settle();
     let kept = place.writer.shelf().store().list();
@@ -194,7 +194,7 @@ fn a_snapshot_is_written_with_what_it_is() {
         paused_before: 3,
         without_baseline: false,
         coverage: about.coverage.clone(),
-        format: "json".into(),
+        format: "memory-viz-json".into(),
         bytes: content.len() as u64,
     };
     assert_eq!(about, expected);
@@ -247,7 +247,7 @@ fn one_without_its_baseline_says_so() {
 fn every_format() {
     for (format, extension, first) in [
         (Format::MemoryViz, "pickle", b"\x80\x04".as_slice()),
-        (Format::Json, "json", b"{"),
+        (Format::MemoryVizJson, "json", b"{"),
         (Format::Perfetto, "perfetto-trace", b"\x0a"),
         (Format::Html, "html", b"<!"),
     ] {

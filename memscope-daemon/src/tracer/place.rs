@@ -379,6 +379,10 @@ impl Tracer {
 
     /// Says a coverage note, once for each text; an empty text takes it back.
     pub(super) fn note(&mut self, pid: u32, code: &str, text: &str) {
+        debug_assert!(
+            memscope_ledger::is_judged(code),
+            "memscope-ledger's affects.rs does not say what {code} makes inexact"
+        );
         let Some(traced) = self.traced.get_mut(&pid) else {
             return;
         };

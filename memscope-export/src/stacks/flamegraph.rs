@@ -2,12 +2,14 @@
 
 use super::folded::{Paths, Shown};
 use super::label::Owner;
+use super::marked::{Frames, Through, unmarked};
 use super::{Metric, Tallies, Unit, View, process_name};
 use crate::ExportError;
 use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 use memscope_ledger::report::{StackReport, StackRow};
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::io::Write;
 
 /// Most stacks that are drawn one by one.
@@ -27,9 +29,7 @@ pub fn flamegraph(
         Metric::Growth => format!("Growth of {of}{}, in {unit}", since(report)),
         metric => format!("{} {unit} of {of}", capital(metric.word())),
     };
-    let lines = lines(&paths, |shown| {
-        (shown.value > 0).then(|| shown.value.to_string())
-    });
+    let (frames, lines) = lines(&paths);
     let shrunk: i128 = paths.shown.values().map(|shown| shown.value.min(0)).sum();
     let mut remarks = remarks(report, view);
     if shrunk < 0 {
@@ -39,15 +39,19 @@ pub fn flamegraph(
         ));
     }
     remarks.push("orange: the program, yellow: libraries, blue: native".to_owned());
-    let mut palette = palette(&paths);
-    let mut options = options(title, &remarks, view.unit);
-    options.palette_map = Some(&mut palette);
-    let whole = total(&paths, |shown| shown.value.max(0))?;
-    draw(options, whole, &lines, out)
+    total(&paths, |shown| shown.value.max(0))?;
+    let picture = Picture {
+        options: options(title, &remarks, view.unit),
+        palette: palette(&paths, &frames),
+        frames,
+        lines,
+    };
+    let says = |through: Through| (amount(through.value, view.unit), String::new());
+    picture.draw(says, out)
 }
 
 /// Draws what lives now, coloured by what changed since the earlier moment: red grew, blue shrank. A
-/// frame's colour is the change of the stacks that end in it. What is gone altogether has no width, and the
+/// frame's colour is the change of all that was allocated through it. What is gone altogether has no width, and the
 /// subtitle says how much that is.
 pub fn flamegraph_diff(
     report: &StackReport,
@@ -62,9 +66,7 @@ pub fn flamegraph_diff(
         unit,
     };
     let paths = Paths::of(report, view)?;
-    let lines = lines(&paths, |shown| {
-        (shown.value > 0).then(|| format!("{} {}", shown.before, shown.value))
-    });
+    let (frames, lines) = lines(&paths);
     let gone: i128 = paths
         .shown
         .values()
@@ -82,21 +84,35 @@ pub fn flamegraph_diff(
         process_name(report),
         since(report)
     );
-    // Both columns are read.
-    total(&paths, |shown| shown.before)?;
-    let whole = total(&paths, |shown| shown.value)?;
-    draw(options(title, &remarks, unit), whole, &lines, out)
+    total(&paths, |shown| shown.value)?;
+    let picture = Picture {
+        options: options(title, &remarks, unit),
+        palette: changes(&frames),
+        frames,
+        lines,
+    };
+    let says = |through: Through| {
+        let change = through.value - through.before;
+        let sign = match change {
+            0 => return (amount(through.value, unit), "; unchanged".to_owned()),
+            1.. => "+",
+            _ => "-",
+        };
+        let change = amount(change.abs(), unit);
+        (amount(through.value, unit), format!("; {sign}{change}"))
+    };
+    picture.draw(says, out)
 }
 
-/// Lines in the order in which they are to be drawn. What is beyond the largest ones is one line: narrower
+/// The frames, and lines in the order in which they are to be drawn. What is beyond the largest stacks is one line: narrower
 /// than a hair each, they would cost memory by their number.
-fn lines(paths: &Paths, number: impl Fn(&Shown) -> Option<String>) -> Vec<String> {
+fn lines(paths: &Paths) -> (Frames, Vec<String>) {
     let drawn = paths.shown.iter().enumerate();
     let mut drawn: Vec<(usize, &Vec<u32>, &Shown)> = drawn
-        .filter(|(_, (_, shown))| number(shown).is_some())
+        .filter(|(_, (_, shown))| shown.value > 0)
         .map(|(index, (path, shown))| (index, path, shown))
         .collect();
-    let mut rest = Shown::default();
+    let mut rest = Through::default();
     let mut left_out = 0;
     if drawn.len() > MOST_PATHS {
         drawn.sort_by_key(|(_, _, shown)| Reverse(shown.value));
@@ -107,16 +123,22 @@ fn lines(paths: &Paths, number: impl Fn(&Shown) -> Option<String>) -> Vec<String
         }
         drawn.sort_by_key(|(index, _, _)| *index);
     }
+    let mut frames = Frames::default();
     let mut lines: Vec<String> = drawn
         .into_iter()
-        .filter_map(|(_, path, shown)| Some(format!("{} {}", paths.text(path), number(shown)?)))
+        .map(|(_, path, shown)| {
+            let through = Through {
+                value: shown.value,
+                before: shown.before,
+            };
+            frames.add(paths.labels(path), through)
+        })
         .collect();
-    if left_out > 0
-        && let Some(number) = number(&rest)
-    {
-        lines.push(format!("[{left_out} smaller stacks] {number}"));
+    if left_out > 0 {
+        let label = format!("[{left_out} smaller stacks]");
+        lines.push(frames.add(std::iter::once(label.as_str()), rest));
     }
-    lines
+    (frames, lines)
 }
 
 fn total(paths: &Paths, of: impl Fn(&Shown) -> i128) -> Result<i128, ExportError> {
@@ -128,19 +150,37 @@ fn total(paths: &Paths, of: impl Fn(&Shown) -> i128) -> Result<i128, ExportError
     Ok(total)
 }
 
-fn draw(
-    mut options: Options<'_>,
-    whole: i128,
-    lines: &[String],
-    out: &mut dyn Write,
-) -> Result<(), ExportError> {
-    if whole == 0 {
-        return nothing(&options, out);
+/// What is to be drawn.
+struct Picture<'a> {
+    options: Options<'a>,
+    /// A colour for each label with its mark.
+    palette: PaletteMap,
+    frames: Frames,
+    lines: Vec<String>,
+}
+
+impl Picture<'_> {
+    fn draw(
+        mut self,
+        says: impl Fn(Through) -> (String, String),
+        out: &mut dyn Write,
+    ) -> Result<(), ExportError> {
+        if self.frames.all.value == 0 {
+            return nothing(&self.options, out);
+        }
+        // A flame chart takes the lines as they come, last one first: the other ways want texts in order.
+        self.options.flame_chart = true;
+        let mut options = self.options;
+        options.palette_map = Some(&mut self.palette);
+        let mut marked = Vec::new();
+        from_lines(
+            &mut options,
+            self.lines.iter().rev().map(String::as_str),
+            &mut marked,
+        )?;
+        let marked = String::from_utf8_lossy(&marked);
+        Ok(self.frames.unmarked(&marked, says, out)?)
     }
-    // A flame chart takes the lines as they come, last one first: the other ways want texts in order.
-    options.flame_chart = true;
-    let lines = lines.iter().rev().map(String::as_str);
-    Ok(from_lines(&mut options, lines, out)?)
 }
 
 /// A picture that says that there is nothing to draw.
@@ -268,16 +308,64 @@ fn capital(word: &str) -> String {
     }
 }
 
-/// A colour for each label: the hue says whose code it is, the shade tells neighbours apart and is
+/// A colour for each frame: the hue says whose code it is, the shade tells neighbours apart and is
 /// the same in every picture.
-fn palette(paths: &Paths) -> PaletteMap {
+fn palette(paths: &Paths, frames: &Frames) -> PaletteMap {
+    let owners: HashMap<&str, Owner> = paths
+        .labels
+        .iter()
+        .map(|(text, owner)| (text.as_str(), *owner))
+        .collect();
     let mut palette = PaletteMap::default();
-    for (text, owner) in &paths.labels {
-        palette.insert(text, color(text, *owner));
+    for (marked, _) in frames.iter() {
+        let text = unmarked(marked);
+        let owner = owners.get(text).copied().unwrap_or(Owner::Remark);
+        palette.insert(marked, color(text, owner));
     }
     palette.insert("", REMARK);
     palette
 }
+
+/// A colour for each frame by how what goes through it changed: red grew, blue shrank, the more the stronger.
+fn changes(frames: &Frames) -> PaletteMap {
+    let change = |through: Through| through.value - through.before;
+    let most = frames
+        .iter()
+        .map(|(_, through)| change(through).abs())
+        .max()
+        .unwrap_or_default();
+    let color = |through: Through| {
+        let change = change(through);
+        // From pale to strong.
+        let share = change.abs().min(most) as f64 / most.max(1) as f64;
+        let faint = (210.0 - 110.0 * share) as u8;
+        match change {
+            0 => UNCHANGED,
+            1.. => Color {
+                r: 255,
+                g: faint,
+                b: faint,
+            },
+            _ => Color {
+                r: faint,
+                g: faint,
+                b: 255,
+            },
+        }
+    };
+    let mut palette = PaletteMap::default();
+    for (marked, through) in frames.iter() {
+        palette.insert(marked, color(through));
+    }
+    palette.insert("", color(frames.all));
+    palette
+}
+
+const UNCHANGED: Color = Color {
+    r: 250,
+    g: 250,
+    b: 250,
+};
 
 const REMARK: Color = Color {
     r: 200,

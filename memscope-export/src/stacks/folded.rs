@@ -99,18 +99,15 @@ impl Paths {
         })
     }
 
+    /// A path's labels, from the outermost inwards.
+    pub(super) fn labels(&self, path: &[u32]) -> impl Iterator<Item = &str> {
+        let label = |place: &u32| self.labels.get(*place as usize);
+        path.iter().filter_map(label).map(|(text, _)| text.as_str())
+    }
+
     /// A path as folded text.
     pub(super) fn text(&self, path: &[u32]) -> String {
-        let mut text = String::new();
-        for (index, place) in path.iter().enumerate() {
-            if index > 0 {
-                text.push(';');
-            }
-            if let Some((label, _)) = self.labels.get(*place as usize) {
-                text.push_str(label);
-            }
-        }
-        text
+        self.labels(path).collect::<Vec<_>>().join(";")
     }
 }
 

@@ -16,6 +16,7 @@
 //!   direction of writing, are written as `\u{…}`, in folded text `;` as well.
 
 pub mod label;
+mod marked;
 
 mod compare;
 mod flamegraph;

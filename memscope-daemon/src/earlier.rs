@@ -1,0 +1,131 @@
+//! Recordings of earlier runs of the daemon: what lies in its state directory, and who is in it.
+//!
+//! Owns: finding them, and looking at the end of each. Refuses: removing any; the journal's bound does that.
+
+use std::path::{Path, PathBuf};
+
+use memscope_journal::Recording;
+use memscope_ledger::LedgerConfig;
+use memscope_ledger::report::ProcessSummary;
+use serde::Serialize;
+
+use crate::replay::{Until, replay_until};
+
+/// The recording that an earlier run of the daemon left.
+#[derive(Debug, Serialize)]
+pub struct EarlierRun {
+    /// What `--replay` takes.
+    pub recording: PathBuf,
+    /// From when on it can be asked, nanoseconds since 1970.
+    pub from_unix_ns: Option<u64>,
+    /// Its last moment, nanoseconds since 1970.
+    pub until_unix_ns: Option<u64>,
+    /// What it takes on the disk.
+    pub bytes: u64,
+    /// Who is in it.
+    pub processes: Vec<EarlierProcess>,
+    /// Why it cannot be asked.
+    pub problem: Option<String>,
+}
+
+/// A process of an earlier run.
+#[derive(Debug, Serialize)]
+pub struct EarlierProcess {
+    /// Its number in the system, then.
+    pub pid: u32,
+    /// Its short name.
+    pub comm: String,
+    /// Its arguments.
+    pub cmdline: Vec<String>,
+}
+
+/// Why earlier runs cannot be listed.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be read: is it the daemon's state directory, and may this user look into it?", path.display())]
+pub struct EarlierError {
+    /// The directory of journals.
+    path: PathBuf,
+    /// What the system says.
+    #[source]
+    source: std::io::Error,
+}
+
+/// The recordings of earlier runs in a state directory, the latest first. That of a daemon that runs now is not among them.
+pub fn earlier(state_dir: &Path, config: &LedgerConfig) -> Result<Vec<EarlierRun>, EarlierError> {
+    let mut found = ended(&state_dir.join("journal"))?;
+    found.reverse();
+    Ok(found.into_iter().map(|path| look(path, config)).collect())
+}
+
+/// What a path that is to be replayed means: of a state directory, or one of journals, the latest earlier run, or the running one if
+/// there is no other. Any other path means itself.
+pub fn resolve(path: &Path) -> PathBuf {
+    for journals in [path.join("journal"), path.to_owned()] {
+        let latest = ended(&journals).ok().and_then(|mut found| found.pop());
+        let running = || memscope_journal::epochs(&journals).ok()?.pop();
+        if let Some(found) = latest.or_else(running) {
+            return found;
+        }
+    }
+    path.to_owned()
+}
+
+/// The directories of runs that have ended, the one written last at the end.
+fn ended(journals: &Path) -> Result<Vec<PathBuf>, EarlierError> {
+    let fail = |source| EarlierError {
+        path: journals.to_owned(),
+        source,
+    };
+    let mut found = memscope_journal::epochs(journals).map_err(fail)?;
+    if memscope_journal::is_in_use(journals).map_err(fail)? {
+        found.pop();
+    }
+    Ok(found)
+}
+
+fn look(path: PathBuf, config: &LedgerConfig) -> EarlierRun {
+    let mut run = EarlierRun {
+        from_unix_ns: None,
+        until_unix_ns: None,
+        bytes: bytes(&path),
+        processes: Vec::new(),
+        problem: None,
+        recording: path,
+    };
+    let ended = Recording::open(&run.recording)
+        .map(|recording| {
+            recording
+                .segments()
+                .first()
+                .map(|first| first.first_unix_ns())
+        })
+        .map_err(Into::into)
+        .and_then(|from| {
+            run.from_unix_ns = from;
+            // The last segment begins with who was traced.
+            replay_until(&run.recording, config.clone(), Until::Event(u64::MAX), None)
+        });
+    match ended {
+        Ok(ended) => {
+            run.until_unix_ns = Some(ended.end.unix_ns);
+            run.processes = ended.ledger.processes().into_iter().map(who).collect();
+        }
+        Err(error) => run.problem = Some(crate::error_chain(&error)),
+    }
+    run
+}
+
+fn who(process: ProcessSummary) -> EarlierProcess {
+    EarlierProcess {
+        pid: process.facts.pid,
+        comm: process.facts.comm.clone(),
+        cmdline: process.facts.cmdline.clone(),
+    }
+}
+
+/// Bytes of the files of a run; what goes away meanwhile counts for nothing.
+fn bytes(folder: &Path) -> u64 {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let lengths = files.filter_map(|file| Some(file.metadata().ok()?.len()));
+    lengths.sum()
+}

@@ -111,11 +111,21 @@ fn names(there: &BTreeSet<String>) -> String {
     text
 }
 
+/// The name by which the ends of steps are asked for, which `msmemscope.step()` and `memscope.step()` tell.
+const STEP: &str = "step";
+
 /// What the rule looks at.
 enum Step {
     Mark,
-    Malloc { ptr: Option<u64>, size: u64 },
-    Free { ptr: Option<u64> },
+    /// The end of a step, which the dump has as a row of its own.
+    End,
+    Malloc {
+        ptr: Option<u64>,
+        size: u64,
+    },
+    Free {
+        ptr: Option<u64>,
+    },
 }
 
 #[derive(Default)]
@@ -123,6 +133,18 @@ struct Steps {
     /// By ID once sorted.
     steps: Vec<(u64, Step)>,
     marks: usize,
+}
+
+impl Steps {
+    /// Where no mark has the name, the ends of steps are what is meant by `step`.
+    fn ends_are_marks(&mut self) {
+        for (_, step) in &mut self.steps {
+            if matches!(step, Step::End) {
+                *step = Step::Mark;
+                self.marks += 1;
+            }
+        }
+    }
 }
 
 /// Looks for leaks on every device.
@@ -159,6 +181,13 @@ pub fn offline_leaks(
                 steps.marks += 1;
                 Step::Mark
             }
+            ("SYSTEM", "STEP") => {
+                mark_names.insert(STEP.to_owned());
+                if mark != STEP {
+                    continue;
+                }
+                Step::End
+            }
             ("MALLOC", "HAL") => Step::Malloc {
                 ptr: row.ptr,
                 size: size_of(path, &row)?,
@@ -171,7 +200,10 @@ pub fn offline_leaks(
     let devices = order
         .into_iter()
         .filter_map(|device| {
-            let steps = devices.remove(&device)?;
+            let mut steps = devices.remove(&device)?;
+            if steps.marks == 0 {
+                steps.ends_are_marks();
+            }
             Some(DeviceReport {
                 device,
                 marks: steps.marks,

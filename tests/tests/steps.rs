@@ -473,6 +473,7 @@ fn exported_as_msmemscopes_files_and_imported_again() {
         daemon
             .ctl(&["mark", "--pid", &pid, "three of these"])
             .text();
+        daemon.ctl(&["mark", "--pid", &pid, "--step"]).text();
         torch.ask("40");
     }
     let stats = daemon.stats(torch.pid());
@@ -536,7 +537,12 @@ fn exported_as_msmemscopes_files_and_imported_again() {
     assert!(text.contains(&format!("loops.py({leak}): leak")));
     let csv = csv.to_str().unwrap();
     let report = Asking::new(["--json", "check-leaks", csv, "--mark", "three of these"]).ask();
-    assert!(report.document().is_object(), "{report:?}");
+    let between_marks = report.json();
+    // Steps are rows of another kind; the marks stand right before them here.
+    let between_steps = Asking::new(["--json", "check-leaks", csv, "--mark", "step"]).ask();
+    let between_steps = between_steps.json();
+    assert_eq!(between_steps["devices"], between_marks["devices"]);
+    assert_eq!(between_steps["devices"][0]["marks"], 3, "{between_steps:#}");
     Asking::new(["check-leaks", csv, "--mark", "none of these"])
         .ask()
         .refused(1, &["three of these"]);

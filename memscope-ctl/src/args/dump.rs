@@ -75,7 +75,7 @@ pub(crate) struct CheckLeaks {
     /// A dump: memscope_dump_*.csv or .db.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Text of the marks.
+    /// Text of the marks; `step` also means the ends of steps, where no mark is called so.
     #[arg(long, value_name = "NAME")]
     pub(crate) mark: String,
     /// Which of them is A, from 0.

@@ -177,7 +177,8 @@ impl Client {
         }
     }
 
-    async fn list(&self) -> Result<Vec<v1::Process>, Failure> {
+    /// All that are or were traced.
+    pub(crate) async fn list(&self) -> Result<Vec<v1::Process>, Failure> {
         let list = self
             .ask(v1::ListRequest {}, async |mut rpc, request| {
                 rpc.list(request).await

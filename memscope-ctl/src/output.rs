@@ -1,6 +1,7 @@
 //! Standard output and standard error, without panics when nobody reads them.
 
 use crate::failure::Failure;
+use crate::render::watch::Window;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
@@ -12,6 +13,26 @@ pub(crate) fn width() -> Option<usize> {
     said.or_else(terminal)
         .filter(|columns| *columns > 0)
         .map(usize::from)
+}
+
+/// The window that is written to. `is_filled`: what is printed takes the place of what was there.
+pub(crate) fn window(is_filled: bool) -> Window {
+    let terminal = terminal_size::terminal_size_of(io::stdout());
+    Window {
+        columns: width(),
+        lines: terminal
+            .filter(|_| is_filled)
+            .map(|(_, lines)| usize::from(lines.0)),
+    }
+}
+
+/// Draws a text over the window's content, without an empty window in between.
+pub(crate) fn redraw(text: &str) -> Result<(), Failure> {
+    const HOME: &str = "\x1b[H";
+    const CLEAR_LINE: &str = "\x1b[K\n";
+    const CLEAR_BELOW: &str = "\x1b[J";
+    let lines = text.replace('\n', CLEAR_LINE);
+    write(&format!("{HOME}{lines}{CLEAR_BELOW}"))
 }
 
 /// Prints a text; on a terminal, sentences that are longer than a line are folded.

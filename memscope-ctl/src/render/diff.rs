@@ -1,14 +1,15 @@
 //! `diff`.
 
+use super::stacks::folded;
 use super::table::{Column, table};
 use super::{Known, coverage};
 use crate::args::DiffBy;
 use crate::files::{Compared, Kept, MatchedBy, StackDiff};
-
-/// Frames of a stack that are shown.
-const FRAMES: usize = 12;
 use crate::units::{bytes, grouped, moment, plain};
 use memscope_proto::v1;
+
+/// Lines of a stack that are shown, as of `top`.
+const FRAMES: usize = 8;
 
 pub(crate) fn diff(answer: &v1::DiffResponse, limit: usize) -> String {
     let mut text = format!(
@@ -152,12 +153,8 @@ fn stacks(stacks: &[StackDiff], limit: usize) -> String {
         if stack.frames.is_empty() {
             text.push_str("    [the file has no stack]\n");
         }
-        for frame in stack.frames.iter().take(FRAMES) {
-            text.push_str(&format!("    {}\n", plain(frame)));
-        }
-        let more = stack.frames.len().saturating_sub(FRAMES);
-        if more > 0 {
-            text.push_str(&format!("    … {more} more\n"));
+        for line in folded(&stack.frames, FRAMES) {
+            text.push_str(&format!("    {line}\n"));
         }
     }
     let left_out = stacks.iter().filter(changed).count().saturating_sub(limit);

@@ -128,7 +128,7 @@ fn sizes(line: &v1::LeakLine) -> String {
 /// `train.py:18 (train_step)`: the file without its folders, which stand beneath the table.
 fn short(line: &v1::LeakLine) -> String {
     let Some(at) = &line.line else {
-        return format!("blocks of {}, line not known", sizes(line));
+        return format!("blocks of {}, no line", sizes(line));
     };
     let file = at.file.rsplit('/').next().unwrap_or(&at.file);
     format!("{}:{} ({})", plain(file), at.line, plain(&at.name))
@@ -315,7 +315,12 @@ fn given_back(answer: &v1::LeaksResponse) -> String {
 }
 
 fn groups(groups: &[v1::LeakGroup]) -> String {
-    let head = [
+    let by_step = groups
+        .iter()
+        .any(|group| group.growth_bytes_per_step.is_some());
+    // Most programs use the default stream alone.
+    let has_streams = groups.iter().any(|group| group.stream.unwrap_or(0) != 0);
+    let mut head = vec![
         Column::Left("VERDICT"),
         Column::Right("SURE"),
         Column::Right("DEVICE"),
@@ -323,14 +328,18 @@ fn groups(groups: &[v1::LeakGroup]) -> String {
         Column::Right("LIVE"),
         Column::Right("HELD"),
         Column::Right("GREW BY"),
-        Column::Right("PER STEP"),
-        Column::Right("RATE"),
+        Column::Right(if by_step { "PER STEP" } else { "RATE" }),
         Column::Right("OLDEST"),
-        Column::Right("STREAM"),
-        Column::Left("FROM"),
     ];
+    head.extend(has_streams.then_some(Column::Right("STREAM")));
+    head.push(Column::Left("FROM"));
     let rows = groups.iter().map(|group| {
-        vec![
+        let pace = match group.growth_bytes_per_step {
+            Some(step) => units::signed_bytes(step.round() as i64),
+            None if by_step => units::unknown(),
+            None => rate(group.growth_bytes_per_s),
+        };
+        let mut row = vec![
             group.verdict().to_string(),
             group
                 .confidence
@@ -340,18 +349,16 @@ fn groups(groups: &[v1::LeakGroup]) -> String {
             grouped(group.live_count),
             bytes(group.live_bytes),
             bytes(group.growth_bytes),
-            group
-                .growth_bytes_per_step
-                .map_or_else(units::unknown, |step| {
-                    units::signed_bytes(step.round() as i64)
-                }),
-            rate(group.growth_bytes_per_s),
+            pace,
             nanoseconds(group.oldest_age_ns),
-            group
-                .stream
-                .map_or_else(units::unknown, |stream| format!("{stream:#x}")),
-            group.source().to_string(),
-        ]
+        ];
+        let stream = || {
+            let stream = group.stream;
+            stream.map_or_else(units::unknown, |stream| format!("{stream:#x}"))
+        };
+        row.extend(has_streams.then(stream));
+        row.push(group.source().to_string());
+        row
     });
     table(&head, rows.collect())
 }

@@ -15,6 +15,7 @@ pub(crate) mod status;
 pub(crate) mod steps;
 pub(crate) mod table;
 pub(crate) mod trigger;
+pub(crate) mod watch;
 
 use crate::units::{self, plain};
 use memscope_proto::v1;
@@ -133,7 +134,7 @@ pub(crate) fn command_line(words: &[String], comm: &str, most: usize) -> String 
     let name = |path: &str, parts: usize| {
         let from = path.rmatch_indices('/').nth(parts - 1);
         let start = from
-            .filter(|_| path.starts_with('/'))
+            .filter(|_| path.starts_with('/') || parts == 1)
             .map_or(0, |(at, _)| at + 1);
         path.get(start..).unwrap_or(path).to_owned()
     };

@@ -2,7 +2,8 @@
 
 use super::command_line;
 use super::table::{Column, table};
-use crate::units::{grouped, maybe_bytes, nanoseconds, plain, rate, short_moment, signed_bytes};
+use super::watch::growth;
+use crate::units::{grouped, maybe_bytes, nanoseconds, plain, short_moment};
 use memscope_proto::v1;
 
 /// Characters of a command line that are shown.
@@ -60,15 +61,6 @@ pub(crate) fn list(answer: &v1::ListResponse, now_boot_ns: Option<u64>) -> Strin
         row
     });
     table(&head, rows.collect())
-}
-
-/// What the lines that are known to leak grow by, in a step or, where there are none, in a second; empty where none is known.
-fn growth(process: &v1::Process) -> String {
-    match (process.growing_lines, process.growth_bytes_per_step) {
-        (0, _) => String::new(),
-        (_, Some(step)) => format!("{}/step", signed_bytes(step.round() as i64)),
-        (_, None) => rate(process.growth_bytes_per_s),
-    }
 }
 
 fn rank(facts: &v1::ProcessFacts) -> String {

@@ -323,6 +323,33 @@ impl<'a> Frame<'a> {
         }
     }
 
+    /// Of `name (file:line)`. What is no Python in a file is compiled code.
+    fn parse(text: &'a str) -> Frame<'a> {
+        // A place is a path or begins with `<`; names and paths may have parentheses of their own.
+        let begins = |mark: &str| text.find(mark);
+        let at = begins(" (/")
+            .or_else(|| begins(" (<"))
+            .or_else(|| text.rfind(" ("));
+        let (name, place) = at.map_or((text, ""), |at| {
+            let (name, place) = text.split_at(at);
+            (name, place.trim_start_matches(" ("))
+        });
+        let place = place.strip_suffix(')').unwrap_or(place);
+        let (file, line) = match place.rsplit_once(':') {
+            Some((file, line)) => match line.parse() {
+                Ok(line) => (file, line),
+                Err(_) => (place, 0),
+            },
+            None => (place, 0),
+        };
+        Frame {
+            name,
+            file,
+            line,
+            is_native: !file.ends_with(".py") && !file.starts_with('<'),
+        }
+    }
+
     fn name(&self) -> String {
         let name = match self.name {
             "" => "[unknown]".to_owned(),
@@ -442,30 +469,38 @@ fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
     lines
 }
 
+/// A stack as a file has it, its frames as `name (file:line)`, in at most so many lines as `top` shows it.
+pub(super) fn folded(frames: &[String], most: usize) -> Vec<String> {
+    let frames: Vec<Frame<'_>> = frames.iter().map(|text| Frame::parse(text)).collect();
+    lines_of(&frames, most)
+}
+
 /// A stack as the lines of a cell.
 fn stack(frames: &[Frame<'_>], row: &v1::StackRow, most: usize) -> String {
     if frames.is_empty() {
         return why_missing(row.missing.as_deref());
     }
+    let mut text = lines_of(frames, most);
+    if row.truncated {
+        text.push("… [cut off here]".to_owned());
+    }
+    text.join("\n")
+}
+
+fn lines_of(frames: &[Frame<'_>], most: usize) -> Vec<String> {
     let lines = chosen(frames, most);
     let named = |line: &Line| match line {
         Line::Frame(index) => frames.get(*index).map(|f| f.name().chars().count()),
         Line::LeftOut(..) => None,
     };
     let width = lines.iter().filter_map(named).max().unwrap_or(0).min(48);
-    let mut text: Vec<String> = lines
-        .iter()
-        .map(|line| match line {
-            Line::Frame(index) => frames.get(*index).map_or_else(String::new, |frame| {
-                format!("{:width$}  {}", frame.name(), frame.place())
-            }),
-            Line::LeftOut(begin, end) => left_out(frames.get(*begin..*end).unwrap_or_default()),
-        })
-        .collect();
-    if row.truncated {
-        text.push("… [cut off here]".to_owned());
-    }
-    text.join("\n")
+    let text = lines.iter().map(|line| match line {
+        Line::Frame(index) => frames.get(*index).map_or_else(String::new, |frame| {
+            format!("{:width$}  {}", frame.name(), frame.place())
+        }),
+        Line::LeftOut(begin, end) => left_out(frames.get(*begin..*end).unwrap_or_default()),
+    });
+    text.collect()
 }
 
 /// `… 14 in torch`, `… 14 more`.
@@ -521,6 +556,30 @@ mod tests {
         assert_eq!(chosen(&long, 10).len(), 10);
         assert_eq!(left_out(&long[7..]), "… 3 in torch");
         assert_eq!(left_out(&long[4..]), "… 6 more");
+    }
+
+    #[test]
+    fn frames_of_files_are_folded_as_others() {
+        let frames = [
+            "linear (/v/site-packages/torch/f.py:9)",
+            "forward (/v/site-packages/torch/nn.py:2)",
+            "call (/v/site-packages/torch/nn.py:3)",
+            "call (/v/site-packages/torch/nn.py:4)",
+            "c10::alloc(int, (anonymous)) (/torch/c10.cpp:5)",
+            "<listcomp> (<stdin>:1)",
+            "main (/home/a (b)/t.py:7)",
+        ];
+        let lines = folded(&frames.map(str::to_owned), 6);
+        assert_eq!(
+            lines,
+            [
+                "linear      torch/f.py:9",
+                "forward     torch/nn.py:2",
+                "… 3 more",
+                "<listcomp>  <stdin>:1",
+                "main        /home/a (b)/t.py:7",
+            ]
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::table::{Column, table};
 use super::{Known, coverage, device_of_kind, heading, list};
-use crate::units::{self, exact_bytes, grouped, maybe_bytes, nanoseconds, plain};
+use crate::units::{self, exact_bytes, grouped, nanoseconds, plain};
 use memscope_proto::v1;
 
 /// Devices beside each other.
@@ -77,7 +77,7 @@ fn since(answer: &v1::StatsResponse) -> String {
 }
 
 /// Where the driver's allocations are the totals, what spoils the one spoils the other.
-fn totals_of(device: &v1::DeviceStats, notes: &[v1::CoverageNote]) -> Known {
+pub(super) fn totals_of(device: &v1::DeviceStats, notes: &[v1::CoverageNote]) -> Known {
     match device.source() {
         v1::Source::Driver => Known::of(notes, &["totals", "driver"]),
         _ => Known::of(notes, &["totals"]),
@@ -367,70 +367,5 @@ fn more(count: usize) -> String {
     match count.checked_sub(SHOWN) {
         None | Some(0) => String::new(),
         Some(more) => format!(" and {more} more (--json shows all)\n"),
-    }
-}
-
-/// One look of `watch`.
-pub(crate) fn watch(answer: &v1::StatsResponse, before: Option<&v1::StatsResponse>) -> String {
-    let mut text = heading(
-        answer.process.as_ref(),
-        answer.as_of,
-        answer.as_of_event.as_ref(),
-        answer.lost_records,
-    );
-    let head = [
-        Column::Right("DEVICE"),
-        Column::Right("ALLOCATED"),
-        Column::Right("CHANGE"),
-        Column::Right("RESERVED"),
-        Column::Right("PEAK"),
-        Column::Right("BASELINE"),
-        Column::Right("TOTAL"),
-        Column::Right("LIVE BLOCKS"),
-        Column::Right("ALLOCS/S"),
-        Column::Right("FREES/S"),
-    ];
-    let notes = &answer.coverage;
-    let history = Known::of(notes, &["history"]);
-    let rows = answer.devices.iter().map(|now| {
-        let totals = totals_of(now, notes);
-        let seconds = before.map_or(0.0, |before| {
-            answer.as_of_boot_ns.saturating_sub(before.as_of_boot_ns) as f64 / 1e9
-        });
-        let then = before.and_then(|before| before.devices.iter().find(|d| d.device == now.device));
-        let per_second = |count: fn(&v1::DeviceStats) -> u64| match then {
-            Some(then) if seconds > 0.0 => {
-                let rate = count(now).saturating_sub(count(then)) as f64 / seconds;
-                grouped(rate.round() as u64)
-            }
-            _ => String::new(),
-        };
-        vec![
-            device_of_kind(now.device, now.device_kind.as_deref()),
-            totals.say(maybe_bytes(now.allocated_bytes)),
-            change(
-                then.and_then(|then| then.allocated_bytes),
-                now.allocated_bytes,
-            ),
-            totals.say(maybe_bytes(now.reserved_bytes)),
-            history.say(maybe_bytes(now.peak_allocated_bytes)),
-            maybe_bytes(now.baseline_bytes),
-            maybe_bytes(now.total_bytes),
-            Known::of(notes, &["blocks"]).say(grouped(now.live_blocks)),
-            per_second(|d| d.alloc_count),
-            per_second(|d| d.free_count),
-        ]
-    });
-    text.push_str(&table(&head, rows.collect()));
-    text.push_str(&coverage(&answer.coverage));
-    text
-}
-
-fn change(then: Option<u64>, now: Option<u64>) -> String {
-    match (then, now) {
-        (Some(then), Some(now)) if now > then => format!("+{}", units::bytes(now - then)),
-        (Some(then), Some(now)) if now < then => format!("-{}", units::bytes(then - now)),
-        (Some(_), Some(_)) => "0 B".to_owned(),
-        _ => String::new(),
     }
 }

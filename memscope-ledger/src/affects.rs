@@ -344,8 +344,8 @@ mod tests {
                     first.is_some_and(|cell| cell.contains(&quoted))
                 });
                 let row = row.unwrap_or_else(|| panic!("no row for {code}"));
-                let cell = row.split('|').nth(2).unwrap();
-                let cell = cell.split('(').next().unwrap();
+                let cell = row.split('|').nth(2).unwrap_or_default();
+                let cell = cell.split('(').next().unwrap_or_default();
                 let mut said: Vec<&str> = cell.split(',').map(str::trim).collect();
                 let mut is: Vec<&str> = effect.affects.iter().map(|kind| kind.word()).collect();
                 said.sort_unstable();

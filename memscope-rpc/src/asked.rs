@@ -3,9 +3,31 @@
 use crate::daemon::{AttachScope, DetachScope, Moment, SHORTEST_READ_EVERY};
 use crate::service::invalid;
 use crate::{Refusal, StackKinds};
-use memscope_ledger::event::Level;
+use memscope_ledger::event::{Level, Mark, MarkKind, MarkSource};
 use memscope_proto::v1;
 use std::time::Duration;
+
+/// Most bytes of a mark's name, as programs' own marks have them.
+const MARK_NAME: usize = 128;
+
+/// The mark that is to be made.
+pub(crate) fn mark(wanted: v1::MarkRequest) -> Result<Mark, Refusal> {
+    if wanted.name.len() > MARK_NAME {
+        return Err(invalid(
+            format!("a name of {} bytes is too long", wanted.name.len()),
+            format!("name the moment with at most {MARK_NAME} bytes"),
+        ));
+    }
+    Ok(Mark {
+        kind: match wanted.step {
+            true => MarkKind::Step,
+            false => MarkKind::Instant,
+        },
+        source: MarkSource::Outside,
+        name: wanted.name.into(),
+        ..Mark::default()
+    })
+}
 
 pub(crate) fn level(number: i32) -> Result<Level, Refusal> {
     match v1::Level::try_from(number) {

@@ -2,7 +2,7 @@
 
 use crate::access::Access;
 use crate::asked::{
-    attach_scope, depth, detach_scope, level, read_every, sampling, stacks as kinds,
+    attach_scope, depth, detach_scope, level, mark, read_every, sampling, stacks as kinds,
 };
 use crate::caller::{Caller, identify};
 use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter, Moment};
@@ -12,7 +12,6 @@ use crate::serve::ServeOptions;
 use crate::stacks::{self, Question};
 use crate::{Refusal, StackKinds, convert, export, kinds, named};
 use memscope_ledger::Answer;
-use memscope_ledger::event::{Mark, MarkKind, MarkSource};
 use memscope_ledger::report::{
     FluctuationQuery, LeakQuery, ProcessSummary, SnapshotReport, StepQuery,
 };
@@ -29,8 +28,6 @@ const SNAPSHOTS: usize = 4;
 const MAX_STEP_ROWS: usize = 10_000;
 /// Most blocks that outlived their step in one answer.
 const MAX_SURVIVORS: usize = 20_000;
-/// Most bytes of a mark's name, as programs' own marks have them.
-const MARK_NAME: usize = 128;
 /// Most groups in one answer of `leaks`: an answer stays below gRPC's 4 MiB.
 const MAX_GROUPS: usize = 5_000;
 /// Most intervals in one answer of `fluctuation`, likewise.
@@ -302,24 +299,7 @@ impl Memscope for Service {
     ) -> Result<Response<v1::MarkResponse>, Status> {
         let pid = request.get_ref().pid;
         self.asker(&request, pid).await?;
-        let wanted = request.into_inner();
-        if wanted.name.len() > MARK_NAME {
-            return Err(invalid(
-                format!("a name of {} bytes is too long", wanted.name.len()),
-                format!("name the moment with at most {MARK_NAME} bytes"),
-            )
-            .into());
-        }
-        let mark = Mark {
-            kind: if wanted.step {
-                MarkKind::Step
-            } else {
-                MarkKind::Instant
-            },
-            source: MarkSource::Outside,
-            name: wanted.name.into(),
-            ..Mark::default()
-        };
+        let mark = mark(request.into_inner())?;
         let event = self.daemon.mark(pid, mark).await?;
         Ok(Response::new(v1::MarkResponse {
             event: Some(v1::EventId {

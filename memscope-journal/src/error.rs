@@ -169,12 +169,10 @@ pub enum RecordingError {
         looks: &'static str,
     },
     /// A directory without segments.
-    #[error("{} holds no journal segments (*.msj){hint}", path.display())]
+    #[error("{} holds no journal segments (*.msj)", path.display())]
     NoSegments {
         /// The directory.
         path: PathBuf,
-        /// Where there are some below it.
-        hint: String,
     },
     /// The file ends inside its header.
     #[error("{} ends after {len} bytes, inside its header", path.display())]

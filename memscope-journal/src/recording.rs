@@ -175,7 +175,6 @@ impl Recording {
             (true, Some(failure)) => Err(failure),
             (true, None) => Err(RecordingError::NoSegments {
                 path: path.to_path_buf(),
-                hint: hint(path),
             }),
         }
     }
@@ -562,22 +561,5 @@ fn looks(bytes: &[u8]) -> &'static str {
         _ if begins(b"{") || begins(b"[") => "looks like JSON",
         _ if std::str::from_utf8(bytes).is_ok_and(|text| !text.contains('\0')) => "looks like text",
         _ => "does not begin as one",
-    }
-}
-
-/// Where there are segments, if a directory holds epochs and not segments.
-fn hint(path: &Path) -> String {
-    let below = |dir: &Path| retain::epochs(dir).unwrap_or_default();
-    let mut found = below(path);
-    if found.is_empty() {
-        found = below(&path.join("journal"));
-    }
-    match found.last() {
-        Some(newest) => format!(
-            "; it holds {} recordings, the newest is {}",
-            found.len(),
-            newest.display()
-        ),
-        None => String::new(),
     }
 }

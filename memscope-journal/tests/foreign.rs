@@ -124,19 +124,13 @@ fn files_of_other_kinds() {
 }
 
 #[test]
-fn a_directory_without_segments_says_where_there_are_some() {
+fn a_directory_without_segments_is_none_and_those_below_it_are_found() {
     let dir = tempfile::tempdir().unwrap();
-    let error = Recording::open(dir.path()).unwrap_err();
-    assert!(matches!(&error, RecordingError::NoSegments { hint, .. } if hint.is_empty()));
     let file = small(&dir.path().join("journal"), 1);
     let epoch = file.parent().unwrap();
     for path in [dir.path().to_path_buf(), dir.path().join("journal")] {
         let error = Recording::open(&path).unwrap_err();
         assert!(matches!(error, RecordingError::NoSegments { .. }));
-        assert!(
-            error.to_string().contains(&epoch.display().to_string()),
-            "{error}"
-        );
     }
     assert_eq!(
         memscope_journal::epochs(&dir.path().join("journal")).unwrap(),

@@ -122,7 +122,7 @@ fn by_stack() {
             "{kind}: {answer:#}"
         );
         let text = diff(before, after, &["--by", "stack"]);
-        assert!(text.text().contains("alloc ("), "{text}");
+        assert!(text.text().contains("    alloc     /"), "{text}");
         assert!(text.text().contains("agent.py:"), "{text}");
     }
     // Moments of a recording, by the same word.

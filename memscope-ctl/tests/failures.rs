@@ -189,11 +189,11 @@ fn refusals() {
             "/x/libc10_cuda.so, which is stripped",
         ),
         (
-            Refusal::JournalFull {
-                path: "/var/lib/memscope".into(),
+            Refusal::Busy {
+                what: "too many snapshots at once".into(),
             },
             1,
-            "the journal in /var/lib/memscope is full",
+            "the daemon is busy: too many snapshots at once",
         ),
     ];
     for (refusal, code, what) in cases {

@@ -93,16 +93,6 @@ pub enum Refusal {
         /// The level.
         level: Level,
     },
-    /// The process was attached at a level that does not tell.
-    #[error("process {pid} is traced at level {}, which does not tell", word(*level))]
-    NeedsLevel {
-        /// The pid.
-        pid: u32,
-        /// Its level.
-        level: Level,
-        /// The level needed.
-        needs: Level,
-    },
     /// The process could not be inspected.
     #[error("{what} of process {pid} cannot be read")]
     Unreadable {
@@ -128,24 +118,6 @@ pub enum Refusal {
     NotExact {
         /// What is not, and why.
         why: String,
-    },
-    /// The kernel cannot do it.
-    #[error("this kernel cannot do it: {what}")]
-    KernelLacks {
-        /// What is missing, and since when there is one.
-        what: String,
-    },
-    /// The daemon lacks a privilege.
-    #[error("the daemon lacks {what}")]
-    DaemonLacks {
-        /// The capability or file.
-        what: String,
-    },
-    /// The disk under the journal, or its own limit, is used up.
-    #[error("the journal in {path} is full")]
-    JournalFull {
-        /// Where.
-        path: PathBuf,
     },
     /// The daemon replays a recording; there is nothing to attach.
     #[error("this daemon replays a recording: it cannot attach or detach")]
@@ -215,13 +187,9 @@ impl Refusal {
             Refusal::StrippedLibrary { .. } => "stripped_library",
             Refusal::DiedDuringAttach { .. } => "died_during_attach",
             Refusal::AlreadyAttached { .. } => "already_attached",
-            Refusal::NeedsLevel { .. } => "needs_level",
             Refusal::Unreadable { .. } => "unreadable",
             Refusal::Ended { .. } => "ended",
             Refusal::NotExact { .. } => "not_exact",
-            Refusal::KernelLacks { .. } => "kernel_lacks",
-            Refusal::DaemonLacks { .. } => "daemon_lacks",
-            Refusal::JournalFull { .. } => "journal_full",
             Refusal::Replaying => "replaying",
             Refusal::Busy { .. } => "busy",
             Refusal::ShuttingDown => "shutting_down",
@@ -245,16 +213,13 @@ impl Refusal {
             Refusal::NothingToProbe { .. }
             | Refusal::NoDeviceLibraries { .. }
             | Refusal::StrippedLibrary { .. }
-            | Refusal::NeedsLevel { .. }
             | Refusal::Unreadable { .. }
             | Refusal::NotExact { .. }
-            | Refusal::KernelLacks { .. }
-            | Refusal::DaemonLacks { .. }
             | Refusal::NoTriggers { .. }
             | Refusal::Replaying => Code::FailedPrecondition,
             Refusal::DiedDuringAttach { .. } => Code::Aborted,
             Refusal::AlreadyAttached { .. } => Code::AlreadyExists,
-            Refusal::JournalFull { .. } | Refusal::Busy { .. } => Code::ResourceExhausted,
+            Refusal::Busy { .. } => Code::ResourceExhausted,
             Refusal::ShuttingDown => Code::Unavailable,
             Refusal::Invalid { .. } => Code::InvalidArgument,
             Refusal::Internal { .. } => Code::Internal,
@@ -305,11 +270,6 @@ impl Refusal {
             Refusal::AlreadyAttached { pid, .. } => {
                 format!("for another level, detach it first: memscope-ctl detach --pid {pid}")
             }
-            Refusal::NeedsLevel { pid, needs, .. } => format!(
-                "attach it again deeper: memscope-ctl detach --pid {pid} && memscope-ctl attach \
-                 --pid {pid} --level {}",
-                word(*needs)
-            ),
             Refusal::Unreadable { .. } if may_trace() => {
                 "the daemon has the capability for it (CAP_SYS_PTRACE), and the kernel denies it all the \
                  same: a security module protects this process, or it is of another user namespace. \
@@ -328,16 +288,6 @@ impl Refusal {
                 "without --strict it is shown, with what limits it; `memscope-ctl stats` has all notes"
                     .into()
             }
-            Refusal::KernelLacks { .. } => {
-                "`memscope-ctl doctor` shows what this kernel can do".into()
-            }
-            Refusal::DaemonLacks { .. } => {
-                "start the daemon as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE".into()
-            }
-            Refusal::JournalFull { path } => format!(
-                "make room on the disk under {}, or start the daemon with another --state-dir",
-                path.display()
-            ),
             Refusal::Replaying => "ask a live daemon: leave out --recording".into(),
             Refusal::Busy { .. } => "ask again in a moment".into(),
             Refusal::ShuttingDown => "ask again when it runs again".into(),

@@ -53,11 +53,11 @@ async fn refusals_keep_their_words() {
             "not_permitted",
         ),
         (
-            Refusal::JournalFull {
-                path: "/var/lib/memscope".into(),
+            Refusal::Busy {
+                what: "too many snapshots at once".into(),
             },
             Code::ResourceExhausted,
-            "journal_full",
+            "busy",
         ),
         (
             Refusal::Internal {

@@ -21,10 +21,6 @@ pub mod name {
     pub const PYTHON: &str = "PYTHON";
     /// Code objects that were seen in stacks: (process handle, address).
     pub const CODES: &str = "CODES";
-    /// Identities of stacks that were sent, by their low bits.
-    pub const SEEN: &str = "SEEN";
-    /// Buffers of the walks, a few for each processor.
-    pub const SCRATCH: &str = "SCRATCH";
     /// [`super::thread_key`] → [`crate::RegionCall`].
     pub const REGION_CALLS: &str = "REGION_CALLS";
     /// Rules of unwinding by [`crate::rule_key`], each a [`crate::Rule`].

@@ -6,7 +6,7 @@ use memscope_proto::v1::{self, moment::Moment as Wire};
 /// name means is for the daemon to say: names may have any character in them.
 pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
     let moment = if let Some(age) = text.strip_prefix('-') {
-        let age = crate::units::parse_duration(age)?;
+        let age = crate::units::parse_duration(age).map_err(|error| error.to_string())?;
         Wire::AgoNs(u64::try_from(age.as_nanos()).map_err(|e| e.to_string())?)
     } else if let Some(number) = text.strip_prefix("event:") {
         Wire::Event(

@@ -34,14 +34,6 @@ fn closest(samples: impl Iterator<Item = Sample>) -> (u64, u64) {
     })
 }
 
-/// A moment as people read it, and as `--at` takes it: `2026-11-22T08:12:31.250Z`.
-pub fn in_words(unix_ns: u64) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(unix_ns)).map_or_else(
-        |_| format!("{unix_ns} ns after 1970"),
-        |time| time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

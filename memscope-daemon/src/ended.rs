@@ -20,7 +20,7 @@ pub(crate) fn still_there(process: &ProcessSummary, ended_ns: Option<u64>) -> Re
     Err(Refusal::Ended {
         pid: process.facts.pid,
         how,
-        at: clock::in_words(ended_ns.unwrap_or_else(|| clock::pair().1)),
+        at: memscope_units::moment_ms(ended_ns.unwrap_or_else(|| clock::pair().1)),
     })
 }
 

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use crate::clock::in_words;
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_decode::{Decoder, Header, KIND_ATTACHED, Outcome};
 use memscope_journal::{
@@ -69,7 +68,7 @@ pub enum ReplayError {
     #[error(transparent)]
     Recording(#[from] RecordingError),
     /// The moment lies before what is left of it.
-    #[error("the older part of the recording is gone: it can be asked from {} on", in_words(*known_from_unix_ns))]
+    #[error("the older part of the recording is gone: it can be asked from {} on", memscope_units::moment_ms(*known_from_unix_ns))]
     TooEarly {
         /// The first moment that it knows, nanoseconds since 1970.
         known_from_unix_ns: u64,

@@ -431,7 +431,7 @@ impl Serving {
         let too_early = |from| {
             not_in_the_journal(&format!(
                 "is no longer in the journal, whose older part is gone: process {pid} is known from {} on",
-                clock::in_words(from)
+                memscope_units::moment_ms(from)
             ))
         };
         let folded = match folded {

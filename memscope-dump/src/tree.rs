@@ -3,6 +3,7 @@
 use crate::error::DumpError;
 use crate::row::{Device, Row};
 use crate::writer::{Format, Writer};
+use memscope_units::in_utc;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ impl Tree {
     /// # Errors
     /// The folder is there already, or cannot be made.
     pub fn create(output: &Path, settings: &Settings) -> Result<Tree, DumpError> {
-        let stamp = stamp(settings.begun_unix_ns / 1_000_000_000);
+        let stamp = in_utc(settings.begun_unix_ns, "%Y%m%d%H%M%S");
         let root = output.join(format!("msmemscope_{}_{stamp}_ascend", settings.pid));
         let cannot = |path: &Path, source| DumpError::Write {
             path: path.to_owned(),
@@ -100,41 +101,5 @@ impl Tree {
             writer.finish()?;
         }
         Ok(self.root)
-    }
-}
-
-/// `YYYYmmddHHMMSS` of seconds since 1970, UTC. Days become a date with years that begin in March, so that the leap
-/// day is the last one of a year.
-pub(crate) fn stamp(seconds: u64) -> String {
-    let days = seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
-    };
-    let year = era * 400 + year + u64::from(month <= 2);
-    let rest = seconds % 86_400;
-    format!(
-        "{year:04}{month:02}{day:02}{:02}{:02}{:02}",
-        rest / 3600,
-        rest % 3600 / 60,
-        rest % 60
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::stamp;
-
-    #[test]
-    fn moments_as_msmemscope_writes_them() {
-        assert_eq!(stamp(0), "19700101000000");
-        assert_eq!(stamp(951_782_400), "20000229000000");
-        assert_eq!(stamp(1_746_006_014), "20250430094014");
     }
 }

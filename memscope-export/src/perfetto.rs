@@ -98,7 +98,7 @@ fn draw<W: Write>(trace: &mut Packets<'_, W>, history: &History, mark: Mark) -> 
             };
             trace.event(mark.time_ns, Kind::Begin, mark.track, |event| {
                 event.category("block");
-                event.name(&bytes(life.size));
+                event.name(&memscope_units::bytes(life.size));
                 event.pointer("address", life.addr);
                 event.number("bytes", life.size);
                 event.pointer("stream", life.stream);
@@ -162,15 +162,6 @@ fn said<W: Write>(trace: &mut Packets<'_, W>, left_out: &LeftOut) -> io::Result<
             event.note(&note.code, &note.text);
         }
     })
-}
-
-/// A size as people say it.
-fn bytes(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    match units.into_iter().find(|(shift, _)| bytes >> shift > 0) {
-        Some((shift, unit)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
-        None => format!("{bytes} B"),
-    }
 }
 
 /// What was not drawn.

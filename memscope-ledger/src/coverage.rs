@@ -166,7 +166,7 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
             if read.baseline_blocks > 0 {
                 known.push(format!(
                     "{} in {} blocks on {}",
-                    words::bytes(read.baseline_bytes),
+                    memscope_units::bytes(read.baseline_bytes),
                     read.baseline_blocks,
                     words::device(row.ordinal)
                 ));
@@ -177,7 +177,7 @@ fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
             Some(0) => {}
             Some(bytes) => parts.push(format!(
                 "{} on {}",
-                words::bytes(bytes),
+                memscope_units::bytes(bytes),
                 words::device(row.ordinal)
             )),
             None => any_unknown |= row.ordinal.is_some(),
@@ -270,7 +270,7 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
     if overhang > 0 {
         text.push_str(&format!(
             "; blocks of {} listed as live must be gone",
-            words::bytes(overhang)
+            memscope_units::bytes(overhang)
         ));
     }
     let suspects = process.pool.suspects();
@@ -391,7 +391,7 @@ fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
             "segments_unknown",
             format!(
                 "{} of the allocator's segments are not known one by one",
-                words::bytes(unknown)
+                memscope_units::bytes(unknown)
             ),
         );
     }
@@ -436,7 +436,7 @@ fn from_driver(process: &Process, say: &mut impl FnMut(&str, String)) {
             "device_unknown",
             format!(
                 "{} are on a device for which there is no evidence yet",
-                words::bytes(unknown)
+                memscope_units::bytes(unknown)
             ),
         );
     }

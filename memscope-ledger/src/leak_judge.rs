@@ -8,7 +8,6 @@ use crate::process::Process;
 use crate::report::{LeakQuery, StepSource, Verdict};
 use crate::trend::{self, Scale};
 use crate::verdict;
-use crate::words;
 
 /// Steps that a growth must have lasted, unless asked otherwise.
 const SURE_AFTER: u64 = 100;
@@ -204,7 +203,7 @@ impl<'a> Judge<'a> {
     ) -> Judgement {
         let amount = match what.amount {
             Amount::Blocks => trend::blocks,
-            Amount::Units => |units| words::bytes(u64::from(units) * UNIT),
+            Amount::Units => |units| memscope_units::bytes(u64::from(units) * UNIT),
         };
         let Some(axis) = &self.steps else {
             let judged = verdict::judge(row, amount);
@@ -216,7 +215,7 @@ impl<'a> Judge<'a> {
                 reason: format!(
                     "{} (watched {})",
                     judged.reason,
-                    words::duration(self.now.saturating_sub(self.clock.start_ns()))
+                    memscope_units::nanoseconds(self.now.saturating_sub(self.clock.start_ns()))
                 ),
                 since_ns: self.clock.start_ns().saturating_add(windows),
                 confidence: None,

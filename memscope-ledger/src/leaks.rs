@@ -17,7 +17,6 @@ use crate::process::Process;
 use crate::report::{AsOf, Frame, LeakGroup, LeakQuery, LeakReport, Space, Verdict, YoungGrowth};
 use crate::stacks::{BEFORE_ATTACH, StackIndex};
 use crate::step_report;
-use crate::words;
 
 /// Everything that the groups are shown by.
 pub(crate) struct View<'a> {
@@ -279,7 +278,7 @@ impl View<'_> {
 
             group.reason = format!(
                 "blocks of many sizes up to {} (more than half of that): {}",
-                words::bytes(bound),
+                memscope_units::bytes(bound),
                 group.reason
             );
             let grown: Vec<StackIndex> = exact

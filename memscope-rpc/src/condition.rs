@@ -14,6 +14,7 @@
 
 mod scan;
 
+use memscope_units::{byte_unit, scaled, time_unit_ns};
 use scan::{Scanner, Token};
 use std::fmt;
 
@@ -238,24 +239,16 @@ fn bytes(scanner: &mut Scanner<'_>, name: &str) -> Result<u64, ConditionError> {
     let unit = match scanner.peek() {
         (_, Some(Token::Word(word))) if !is_keyword(word) => {
             let (column, _) = scanner.next();
-            match word.to_ascii_lowercase().as_str() {
-                "b" => 1,
-                "kib" => 1 << 10,
-                "mib" => 1 << 20,
-                "gib" => 1 << 30,
-                "tib" => 1 << 40,
-                "kb" => 1_000,
-                "mb" => 1_000_000,
-                "gb" => 1_000_000_000,
-                "tb" => 1_000_000_000_000,
-                "k" | "m" | "g" | "t" => {
+            match (byte_unit(word), word.to_ascii_lowercase().as_str()) {
+                (Some(unit), _) => unit,
+                (None, "k" | "m" | "g" | "t") => {
                     return wrong(
                         column,
                         format!("{word:?} can mean two units"),
                         format!("write {word}iB (1024) or {word}B (1000)"),
                     );
                 }
-                _ => {
+                (None, _) => {
                     return wrong(
                         column,
                         format!("{word:?} is no unit of bytes"),
@@ -273,7 +266,7 @@ fn bytes(scanner: &mut Scanner<'_>, name: &str) -> Result<u64, ConditionError> {
         }
         _ => 1,
     };
-    match scan::scaled(number, unit) {
+    match scaled(number, unit) {
         Some(0) => wrong(
             column,
             "zero is no threshold",
@@ -301,7 +294,7 @@ fn share(scanner: &mut Scanner<'_>, name: &str) -> Result<u64, ConditionError> {
         }
         _ => 10_000,
     };
-    match scan::scaled(number, scale) {
+    match scaled(number, scale) {
         Some(value @ 1..10_000) => Ok(value),
         _ => wrong(
             column,
@@ -344,13 +337,9 @@ fn within(scanner: &mut Scanner<'_>) -> Result<u64, ConditionError> {
     let unit = match scanner.peek() {
         (_, Some(Token::Word(word))) if !is_keyword(word) => {
             let (column, _) = scanner.next();
-            match word.to_ascii_lowercase().as_str() {
-                "ms" => 1_000_000,
-                "s" => 1_000_000_000,
-                "m" | "min" => 60_000_000_000,
-                "h" => 3_600_000_000_000,
-                "d" => 86_400_000_000_000,
-                _ => {
+            match time_unit_ns(word) {
+                Some(unit) => unit,
+                None => {
                     return wrong(
                         column,
                         format!("{word:?} is no unit of time"),
@@ -362,7 +351,7 @@ fn within(scanner: &mut Scanner<'_>) -> Result<u64, ConditionError> {
         // As everywhere in memscope's options.
         _ => 1_000_000_000,
     };
-    match scan::scaled(number, unit) {
+    match scaled(number, unit) {
         // Whole milliseconds: they are written back as such.
         Some(ns) if (SHORTEST_NS..=LONGEST_NS).contains(&ns) => Ok(ns - ns % 1_000_000),
         _ => wrong(

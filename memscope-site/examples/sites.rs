@@ -47,9 +47,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(hook) = &resolved.loader_hook {
         println!("hook: {} in {}", hook.site.reason, hook.display_path);
     }
-    for (_, probe) in &resolved.usdt {
-        println!("usdt: {probe:?}");
-    }
     if let Some(address) = resolved.allocator_address {
         let memory = ProcessMemory::open(pid)?;
         println!("backend: {:?}", backend::read(&memory, address));

@@ -12,7 +12,6 @@ use crate::catalog::{self, Match, Purpose, Row, Variant};
 use crate::elf::{Elf, ElfError, ReadAt, SymbolTable};
 use crate::place::{self, Code, Emulation, Machine, PlaceError, Placement, Wants};
 use crate::stripped::{self, NotFound};
-use crate::usdt::{self, UsdtProbe};
 
 /// Functions larger than this are not read to their end.
 const MAX_FUNCTION: u64 = 1 << 20;
@@ -93,7 +92,6 @@ pub(crate) struct FileSites {
     pub device_count: Option<u64>,
     /// PyTorch's allocator settings, and a pointer to them.
     pub settings: (Option<u64>, Option<u64>),
-    pub usdt: Vec<UsdtProbe>,
     pub stripped: bool,
 }
 
@@ -360,7 +358,6 @@ pub(crate) fn scan<R: ReadAt + ?Sized>(
         torch_npu: candidates.torch_npu,
         device_count: candidates.device_count,
         settings: candidates.settings,
-        usdt: usdt::read(elf)?,
         stripped: all.is_none(),
         sites: Vec::new(),
     };

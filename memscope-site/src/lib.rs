@@ -24,7 +24,6 @@ pub mod process;
 pub mod resolve;
 pub mod settings;
 pub mod stripped;
-pub mod usdt;
 
 pub use catalog::{Layer, Row, Variant, Vendor};
 pub use error::SiteError;

@@ -5,7 +5,6 @@ use memscope_site::elf::{Elf, notes};
 use memscope_site::mapped::group;
 use memscope_site::place::{Code, Emulation, Machine, Wants, place};
 use memscope_site::process::parse_stat;
-use memscope_site::usdt;
 use proptest::prelude::*;
 
 /// The dynamic linker of this process: a real file, and a small one.
@@ -52,7 +51,6 @@ proptest! {
         }
         if let Ok(elf) = Elf::read(&bytes[..]) {
             let _ = elf.build_id();
-            let _ = usdt::read(&elf);
             for table in [elf.exported_symbols(), elf.all_symbols()].into_iter().flatten().flatten() {
                 for symbol in table.defined().take(1000) {
                     let _ = elf.code_offset_of(symbol.address);

@@ -1,6 +1,6 @@
 //! `attach` and `detach`.
 
-use crate::units::{parse_duration, parse_size};
+use crate::units::{parse_bytes, parse_duration};
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(crate) struct Attach {
     ///
     /// An allocation of a share of that is taken with that probability, and stands for all of it: what is
     /// said of stacks is an estimate then. Sizes and totals are exact all the same.
-    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) stack_sample: Option<u64>,
     /// Marks with this name tell where a step ends, * stands for any text.
     ///

@@ -1,6 +1,6 @@
 //! The command line of questions to msMemScope's files.
 
-use crate::units::parse_size;
+use crate::units::parse_bytes;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -92,7 +92,7 @@ pub(crate) struct Inefficient {
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Only blocks of at least so many bytes.
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
     pub(crate) min_size: u64,
     /// Only these; all, if it is not given.
     #[arg(long = "type", value_enum, value_name = "TYPE", value_delimiter = ',')]

@@ -390,11 +390,7 @@ impl Write for Bounded {
 
 /// `000012-20261120T083000Z-pid-4242-oom.pickle`.
 fn file_name(about: &About, condition: &Condition, format: Format) -> String {
-    let time = i128::from(about.time_unix_ns);
-    let time = jiff::Timestamp::from_nanosecond(time).map_or_else(
-        |_| "unknown".to_owned(),
-        |t| t.strftime("%Y%m%dT%H%M%SZ").to_string(),
-    );
+    let time = memscope_units::in_utc(about.time_unix_ns, "%Y%m%dT%H%M%SZ");
     let baseline = if about.without_baseline {
         "-without-baseline"
     } else {

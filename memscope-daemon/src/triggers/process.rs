@@ -8,7 +8,8 @@ use memscope_rpc::{Condition, Metric};
 use super::Firing;
 use super::edge::{Edge, Step};
 use super::growth::{Growth, Risen};
-use super::words::{bytes, share};
+use super::words::share;
+use memscope_units::bytes;
 
 /// How long a level that was there at the attach waits for what was there to be read.
 const READING_NS: u64 = 60_000_000_000;

@@ -230,7 +230,7 @@ fn remarks(report: &StackReport, view: View) -> Vec<String> {
     let whole = sum(&|_| true);
     let mut remarks = vec![format!(
         "{}, {}",
-        time(report.as_of.unix_ns),
+        memscope_units::moment(report.as_of.unix_ns),
         amount(whole, view.unit)
     )];
     for (what, some) in [
@@ -253,51 +253,12 @@ fn since(report: &StackReport) -> String {
     format!(" in {seconds:.1} s")
 }
 
-/// Seconds since 1970 and their date, in UTC.
-fn time(unix_ns: u64) -> String {
-    let seconds = unix_ns / 1_000_000_000;
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(days);
-    let (hour, minute, second) = (rest / 3600, rest % 3600 / 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
-}
-
-/// Days since 1970 as a date, year by year and month by month.
-fn date(mut days: u64) -> (u64, usize, u64) {
-    let mut year = 1970;
-    let leap = |year: u64| {
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    while days >= 365 + u64::from(leap(year)) {
-        days -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let february = 28 + u64::from(leap(year));
-    let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    for length in lengths {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    (year, month + 1, days + 1)
-}
-
 /// `1.50 GiB`, `12 blocks`.
 fn amount(value: i128, unit: Unit) -> String {
     if unit == Unit::Count {
         return format!("{value} blocks");
     }
-    let mut size = value as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if size < 1024.0 {
-            return format!("{size:.2} {unit}");
-        }
-        size /= 1024.0;
-    }
-    format!("{size:.2} TiB")
+    memscope_units::bytes(u64::try_from(value).unwrap_or(u64::MAX))
 }
 
 fn capital(word: &str) -> String {
@@ -402,18 +363,6 @@ fn color(text: &str, owner: Owner) -> Color {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates() {
-        for (seconds, text) in [
-            (0, "1970-01-01 00:00:00 UTC"),
-            (951_782_400, "2000-02-29 00:00:00 UTC"),
-            (1_750_000_000, "2025-06-15 15:06:40 UTC"),
-            (1_767_225_599, "2025-12-31 23:59:59 UTC"),
-        ] {
-            assert_eq!(time(seconds * 1_000_000_000), text);
-        }
-    }
 
     #[test]
     fn amounts() {

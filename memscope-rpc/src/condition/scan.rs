@@ -5,8 +5,6 @@ use std::fmt;
 
 /// Longest text that is looked at.
 const LONGEST: usize = 200;
-/// Digits behind the point that are looked at.
-const FRACTION: usize = 9;
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,24 +92,4 @@ fn token_length(text: &str, first: char) -> usize {
     } else {
         first.len_utf8()
     }
-}
-
-/// A decimal number in a unit, rounded down; `None` if it is none or too large.
-pub(super) fn scaled(number: &str, unit: u64) -> Option<u64> {
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    let digits = |text: &str| {
-        (!text.is_empty() && text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit()))
-            .then(|| text.parse::<u128>().ok())
-            .flatten()
-    };
-    if fraction.len() > FRACTION {
-        return None;
-    }
-    let scale = 10u128.pow(fraction.len() as u32);
-    let value = digits(whole)?
-        .checked_mul(scale)?
-        .checked_add(digits(fraction)?)?
-        .checked_mul(u128::from(unit))?
-        / scale;
-    u64::try_from(value).ok()
 }

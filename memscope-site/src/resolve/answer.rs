@@ -93,11 +93,6 @@ impl Answer {
                 .settings
                 .extend(pointer.map(SettingsPlace::Pointer));
         }
-        for probe in &file.usdt {
-            self.resolved
-                .usdt
-                .push((open.open_path.clone(), probe.clone()));
-        }
         self.name_missing(object, &name, file);
         let mut sites = Vec::new();
         for site in &file.sites {

@@ -18,7 +18,6 @@ use crate::mapped::{self, Mapped, MappedObject, OpenError, OpenObject, OpenedBy}
 use crate::place::{Emulation, Machine};
 use crate::process;
 use crate::settings::SettingsPlace;
-use crate::usdt::UsdtProbe;
 
 use answer::{Answer, chain};
 
@@ -67,8 +66,6 @@ pub struct Resolved {
     pub device_count_address: Option<u64>,
     /// Where PyTorch's allocator settings may be ([`crate::settings`]).
     pub settings: Vec<SettingsPlace>,
-    /// USDT probes of the objects that have some, not used by default.
-    pub usdt: Vec<(PathBuf, UsdtProbe)>,
     /// PyTorch's CUDA allocator library is mapped.
     pub pytorch: bool,
     /// torch_npu's library is mapped: its allocator is the one in use, whatever else PyTorch was built with.

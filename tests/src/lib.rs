@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+pub mod book;
 mod bpf;
 mod build;
 mod calllog;

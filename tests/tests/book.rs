@@ -295,6 +295,37 @@ fn options_that_the_text_mentions_exist() {
 }
 
 #[test]
+fn the_daemons_options_have_the_defaults_that_the_book_says() {
+    let help = help("memscoped", &[]).unwrap();
+    let page = pages()
+        .into_iter()
+        .find(|page| page.name == "docs/install.md")
+        .unwrap();
+    let mut count = 0;
+    for line in page.lines.iter().filter(|line| line.starts_with("| `--")) {
+        // An escaped bar is part of a cell.
+        let line = line.replace("\\|", "/");
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let option = cells[1].trim_matches('`').split(' ').next().unwrap();
+        let default = cells[3].trim_matches('`').replace(',', "");
+        if default.contains(' ') {
+            continue;
+        }
+        let about = help
+            .split(&format!("  {option} "))
+            .nth(1)
+            .unwrap_or_else(|| panic!("no {option}"));
+        let said = about
+            .split("[default: ")
+            .nth(1)
+            .and_then(|rest| rest.split(']').next());
+        assert_eq!(said, Some(default.as_str()), "{option}");
+        count += 1;
+    }
+    assert!(count > 5, "{count} defaults are found");
+}
+
+#[test]
 fn every_listed_command_does_what_its_page_says() {
     let mut stage = Stage::start();
     let mut count = 0;

@@ -1,6 +1,7 @@
 //! Where shown commands are run: the situations in which the book shows what is printed.
 
 use std::process::Command as Process;
+use std::time::Instant;
 
 use crate::book::page::words_of_ours;
 use crate::book::stage::{expected_code, program_of_the_book};
@@ -13,6 +14,9 @@ use crate::program::Program;
 use crate::sim::sim;
 use crate::torch::Torch;
 use crate::wait::{LONG, SHORT, until};
+
+/// Time for each step of 2 MiB of a process that grows.
+const MILLISECONDS_A_STEP: u128 = 130;
 
 /// A situation, which `<!-- program: NAME -->` above a block names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +49,12 @@ impl Scene {
     /// into `columns`. What is asked about the same moment is asked while the process rests.
     #[track_caller]
     pub fn play(self, commands: &[&str], columns: usize) -> Vec<(String, Vec<String>)> {
-        let pause = ["--snapshot-pause", "3600"];
+        // As `cargo xtask demo` does, so that a slow machine takes no fewer stacks; and one snapshot of each trigger, however
+        // fast this machine is.
+        let options = ["--stack-budget", "off", "--snapshot-pause", "3600"];
         let mut running = Running {
             scene: self,
-            // One snapshot of each trigger, however fast this machine is.
-            daemon: Daemon::with(if self == Scene::OutOfMemory {
-                &pause
-            } else {
-                &[]
-            }),
+            daemon: Daemon::with(&options),
             actor: self.actor(),
             attached: false,
             asked: false,
@@ -222,8 +223,13 @@ impl Running {
             let mut whens = snapshots.filter_map(|snapshot| snapshot["when"].as_str());
             whens.any(|when| when.starts_with(name))
         };
+        // At an even pace, however long a question takes on this machine: fast enough to be growth, and slow enough to be
+        // noticed before the level is reached.
+        let mut last = Instant::now();
         until(LONG, "growth is noticed", || {
-            torch.ask("large_steps 1");
+            let steps = (last.elapsed().as_millis() / MILLISECONDS_A_STEP).max(1);
+            last = Instant::now();
+            torch.ask(&format!("large_steps {steps}"));
             kept(&self.daemon, "growth").then_some(())
         });
         torch.ask("hold 256");

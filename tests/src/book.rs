@@ -12,7 +12,7 @@ mod scenes;
 mod stage;
 
 pub use links::{broken_links, pages_without_a_place};
-pub use mask::shows;
+pub use mask::{masked, shows};
 pub use messages::Sources;
 pub use page::{Block, Command, Page, all_pages, pages, shell_words, words_of_ours};
 pub use rewrite::shortened;

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use memscope_tests::book::{
-    Block, Command, Scene, Sources, Stage, broken_links, pages, pages_without_a_place, shell_words,
-    shortened, shows, words_of_ours,
+    Block, Command, Scene, Sources, Stage, broken_links, masked, pages, pages_without_a_place,
+    shell_words, shortened, shows, words_of_ours,
 };
 use memscope_tests::{Asking, Daemon, root, tool, xtask};
 
@@ -419,12 +419,41 @@ fn as_shown(scene: Scene) {
             );
         }
     }
-    // One run has one process: a number that differs tells that a page is of another run.
-    let pids: BTreeSet<String> = texts.iter().filter_map(|text| pid(text)).collect();
+    assert_one_run(&commands);
+}
+
+/// The pages show one run: of one process, and where two of them show the same line of the same answer, with the same numbers.
+#[track_caller]
+fn assert_one_run(commands: &[Command]) {
+    let pids: BTreeSet<String> = commands
+        .iter()
+        .filter_map(|command| pid(&command.text))
+        .collect();
     assert!(
         pids.len() <= 1,
-        "the pages show several runs of {scene:?}: processes {pids:?}"
+        "the pages show several runs: processes {pids:?}"
     );
+    // By command and masked line: where it was shown first, and how.
+    let mut shown: BTreeMap<(&str, Vec<String>), (&str, &str)> = BTreeMap::new();
+    for command in commands {
+        let lines: Vec<&String> = command.output.iter().flatten().collect();
+        let masks: Vec<Vec<String>> = lines.iter().map(|line| masked(line)).collect();
+        for (line, mask) in lines.iter().zip(&masks) {
+            // A line that looks like another one of the same answer says nothing about other pages.
+            let only = masks.iter().filter(|other| *other == mask).count() == 1;
+            if !only || line.contains('…') {
+                continue;
+            }
+            let new = (command.place.as_str(), line.as_str());
+            let (place, first) = *shown.entry((&command.text, mask.clone())).or_insert(new);
+            assert_eq!(
+                first,
+                line.as_str(),
+                "{place} and {} show different runs",
+                command.place
+            );
+        }
+    }
 }
 
 /// The process that a command names.

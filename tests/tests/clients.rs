@@ -129,6 +129,44 @@ fn nodes_grpc_js() {
     });
 }
 
+/// Where Debian puts the sources of Go's libraries.
+const GO_SOURCES: &str = "/usr/share/gocode";
+
+#[test]
+fn gos_grpc_go() {
+    attaches_asks_and_listens(|daemon, folder, pid| {
+        let sources = folder.join("src/dashboard");
+        std::fs::create_dir_all(&sources).unwrap();
+        std::fs::copy(
+            root().join("docs/clients/dashboard.go"),
+            sources.join("dashboard.go"),
+        )
+        .unwrap();
+        let mut generate = Command::new("protoc");
+        generate.arg("-I").arg(root().join("proto"));
+        for option in ["--go_out", "--go-grpc_out"] {
+            generate.arg(format!("{option}={}", sources.display()));
+        }
+        succeeds(generate.args(protos()));
+        let program = folder.join("dashboard");
+        // Debian's libraries are found by GOPATH, in which there are no modules.
+        let path = std::env::join_paths([folder, Path::new(GO_SOURCES)]).unwrap();
+        succeeds(
+            Command::new("go")
+                .args(["build", "-o"])
+                .args([&program, &sources])
+                .current_dir(&sources)
+                .env("GOPATH", path)
+                .env("GO111MODULE", "off")
+                .env("GOFLAGS", "")
+                .env("GOCACHE", root().join("target/clients/go-cache")),
+        );
+        let mut client = Command::new(program);
+        client.arg(daemon.socket()).arg(pid.to_string());
+        client
+    });
+}
+
 #[test]
 fn the_python_package() {
     for protobuf in [Protobuf::Newest, Protobuf::Oldest] {

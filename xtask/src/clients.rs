@@ -1,4 +1,4 @@
-//! What clients of other languages are made and tried with: gRPC's own libraries for Python and Node.js, and what generates code for them.
+//! What clients of other languages are made and tried with: gRPC's own libraries for Python, Node.js and Go, and what generates code for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,35 @@ const PROTOC: Tool = Tool {
     least: Version(3, 20),
     packages: &["protobuf-compiler"],
 };
+const GO: Tool = Tool {
+    name: "Go",
+    why: "it compiles a client in Go",
+    programs: &["go"],
+    ask: &["version"],
+    least: Version(1, 18),
+    packages: &["golang-go"],
+};
+const GO_MESSAGES: Tool = Tool {
+    name: "protoc-gen-go",
+    why: "it generates messages for Go",
+    programs: &["protoc-gen-go"],
+    ask: &["--version"],
+    // The first that knows optional fields.
+    least: Version(1, 25),
+    packages: &["protoc-gen-go"],
+};
+const GO_CALLS: Tool = Tool {
+    name: "protoc-gen-go-grpc",
+    why: "it generates calls for Go",
+    programs: &["protoc-gen-go-grpc"],
+    ask: &["--version"],
+    least: Version(1, 0),
+    packages: &["protoc-gen-go-grpc"],
+};
 /// What `protoc` calls for Python's calls. It does not say its version.
 pub const PYTHON_CALLS: &str = "grpc_python_plugin";
+/// Where Debian puts the sources of Go's libraries.
+pub const GO_SOURCES: &str = "/usr/share/gocode";
 
 /// Makes sure that they are there. False: something is missing.
 pub fn ensure(mode: Mode) -> Result<bool> {
@@ -28,6 +55,7 @@ pub fn ensure(mode: Mode) -> Result<bool> {
         ensure_python(mode)?,
         ensure_node(mode)?,
         ensure_generators(mode)?,
+        ensure_go(mode)?,
     ];
     Ok(found.into_iter().all(|found| found))
 }
@@ -115,6 +143,41 @@ pub fn ensure_generators(mode: Mode) -> Result<bool> {
         apt::apt(&["protobuf-compiler-grpc"])
     })?;
     Ok(PROTOC.ensure(mode)? & calls)
+}
+
+/// Go, and gRPC for it.
+fn ensure_go(mode: Mode) -> Result<bool> {
+    let library = || {
+        let source = Path::new(GO_SOURCES).join("src/google.golang.org/grpc/version.go");
+        let text = fs::read_to_string(&source)
+            .map_err(|error| format!("{}: {error}", source.display()))?;
+        let version = text
+            .lines()
+            .find_map(|line| line.strip_prefix("const Version = "));
+        let version = version.map(|version| version.trim_matches('"').to_owned());
+        let version = version.ok_or_else(|| format!("{} says no version", source.display()))?;
+        // What it is made of comes with it, in either of two packages; this one knows optional fields.
+        let messages = Path::new(GO_SOURCES).join("src/google.golang.org/protobuf/reflect");
+        let bridge = Path::new(GO_SOURCES).join("src/github.com/golang/protobuf/proto/wire.go");
+        for part in [messages, bridge] {
+            if !part.exists() {
+                return Err(format!("{} is not there", part.display()));
+            }
+        }
+        Ok(Found {
+            program: source,
+            version,
+        })
+    };
+    let why = "a client in Go is compiled with it";
+    let library = provide("gRPC for Go", why, mode, library, || {
+        apt::apt(&[
+            "golang-google-grpc-dev",
+            "golang-google-protobuf-dev",
+            "golang-github-golang-protobuf-1-5-dev",
+        ])
+    })?;
+    Ok(GO.ensure(mode)? & GO_MESSAGES.ensure(mode)? & GO_CALLS.ensure(mode)? & library)
 }
 
 /// What `protoc` says of its version.

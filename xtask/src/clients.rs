@@ -43,10 +43,12 @@ const GO_CALLS: Tool = Tool {
     least: Version(1, 0),
     packages: &["protoc-gen-go-grpc"],
 };
+/// The oldest grpc-go that the generated calls are made for.
+const GO_LIBRARY: Version = Version(1, 32);
 /// What `protoc` calls for Python's calls. It does not say its version.
 pub const PYTHON_CALLS: &str = "grpc_python_plugin";
 /// Where Debian puts the sources of Go's libraries.
-pub const GO_SOURCES: &str = "/usr/share/gocode";
+const GO_SOURCES: &str = "/usr/share/gocode";
 
 /// Makes sure that they are there. False: something is missing.
 pub fn ensure(mode: Mode) -> Result<bool> {
@@ -156,6 +158,9 @@ fn ensure_go(mode: Mode) -> Result<bool> {
             .find_map(|line| line.strip_prefix("const Version = "));
         let version = version.map(|version| version.trim_matches('"').to_owned());
         let version = version.ok_or_else(|| format!("{} says no version", source.display()))?;
+        if Version::in_words(&version).is_none_or(|version| version < GO_LIBRARY) {
+            return Err(format!("{version} is too old; {GO_LIBRARY} is needed"));
+        }
         // What it is made of comes with it, in either of two packages; this one knows optional fields.
         let messages = Path::new(GO_SOURCES).join("src/google.golang.org/protobuf/reflect");
         let bridge = Path::new(GO_SOURCES).join("src/github.com/golang/protobuf/proto/wire.go");

@@ -214,3 +214,41 @@ fn read(folder: &Path) -> Result<Files> {
     }
     Ok(files)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn files(texts: &[(&str, &str)]) -> Files {
+        let file = |(name, text): &(&str, &str)| (name.into(), text.as_bytes().to_vec());
+        texts.iter().map(file).collect()
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let made = [
+            ("v1/a_pb2.py", "a"),
+            ("v1/a_pb2.pyi", "b"),
+            ("_calls.py", "c"),
+        ];
+        let why = |committed: &[(&str, &str)], here: &str| {
+            let result = check(&files(&made), &files(committed), here);
+            result
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default()
+        };
+        assert_eq!(why(&made, PROTOC), "");
+        for changed in 0..made.len() {
+            let mut committed = made;
+            committed[changed].1 = "other";
+            assert!(why(&committed, PROTOC).contains(made[changed].0));
+            // Of another protoc, only its own file may differ.
+            let is_taken = why(&committed, "libprotoc 30.0").is_empty();
+            assert_eq!(is_taken, changed == 0, "{}", made[changed].0);
+        }
+        assert!(why(&made[1..], PROTOC).contains("other files"));
+    }
+}

@@ -22,6 +22,14 @@ ERROR_CODE = "memscope-error"
 STRICT = "memscope-strict"
 HINT_SEPARATOR = " — "
 
+#: What the words are where the daemon gave none; memscope-ctl has the same. For other codes: `failed`.
+WORDS = {
+    grpc.StatusCode.NOT_FOUND: "not_found",
+    grpc.StatusCode.PERMISSION_DENIED: "not_permitted",
+    grpc.StatusCode.UNAUTHENTICATED: "not_permitted",
+    grpc.StatusCode.INVALID_ARGUMENT: "invalid",
+}
+
 LOG = "look at the daemon's log: journalctl -u memscoped"
 
 
@@ -113,7 +121,7 @@ class Connection:
                 "the daemon is older than this package: update it",
                 code="unimplemented",
             )
-        return DaemonError(what, hint, code=code.name.lower())
+        return DaemonError(what, hint, code=WORDS.get(code, "failed"))
 
 
 def _said(question: type[Question], fields: dict[str, Any]) -> Question:

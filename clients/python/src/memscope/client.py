@@ -1,4 +1,4 @@
-"""Asks a running memscoped over gRPC. It needs `pip install 'memscope[grpc]'`.
+"""Asks a running memscoped over gRPC. It needs grpcio and protobuf: `pip install grpcio protobuf`.
 
 ::
 
@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"memscope.client needs grpcio, and protobuf from 3.20 on: {error}\n"
-        "  try: pip install 'memscope[grpc]'",
+        "  try: pip install grpcio protobuf",
         name=error.name,
     ) from error
 

@@ -22,7 +22,7 @@ const COLUMNS: usize = 100;
 const WHOLE: usize = 2000;
 
 /// What is not run, and why. What can be checked of it without running it is checked by [`check_not_run`].
-const NOT_RUN: [(&str, &str); 3] = [
+const NOT_RUN: [(&str, &str); 4] = [
     (
         "cargo xtask",
         "the tasks build, download, and run tests, this one among them, for minutes to hours",
@@ -30,6 +30,10 @@ const NOT_RUN: [(&str, &str); 3] = [
     (
         "cargo install",
         "it builds both programs anew, and puts them into the home of whoever runs this test",
+    ),
+    (
+        "pip install",
+        "the tests of the Python package install it, into an environment of their own",
     ),
     ("install", "it puts programs into /usr/bin of this machine"),
 ];
@@ -124,6 +128,14 @@ fn check_not_run(place: &str, beginning: &str, text: &str) {
             let at = words.iter().position(|word| word == "--path").expect(place);
             let manifest = root().join(&words[at + 1]).join("Cargo.toml");
             assert!(manifest.exists(), "{place}: {}", manifest.display());
+        }
+        "pip install" => {
+            // `./clients/python[grpc]`: a folder, and an extra of the project in it.
+            let (folder, extra) = words[2].split_once('[').expect(place);
+            let project = root().join(folder).join("pyproject.toml");
+            let project = std::fs::read_to_string(project).expect(place);
+            let extra = extra.trim_end_matches(']');
+            assert!(project.contains(&format!("\n{extra} = [")), "{place}");
         }
         _ => {
             for word in words.iter().filter(|word| word.contains(".cargo/bin/")) {

@@ -293,7 +293,7 @@ pub(crate) struct Ps {
     /// List what the daemon recorded before it was started anew: recordings that can be asked with --recording. For root.
     #[arg(long)]
     pub(crate) earlier: bool,
-    /// The daemon's state directory (memscoped --state-dir) [default: /var/lib/memscope]
+    /// The daemon's state directory (memscoped --state-dir) [default: that of the daemon that runs, else /var/lib/memscope]
     #[arg(long, value_name = "DIR", requires = "earlier")]
     pub(crate) state_dir: Option<PathBuf>,
 }

@@ -65,7 +65,7 @@ fn a_trigger_comes_and_goes() {
     assert_has(
         &list.out,
         &[
-            " TRIGGER  WHEN                 PROCESS               USER  FIRED  WRITTEN  SKIPPED             LAST",
+            " TRIGGER  WHEN                 PROCESS               USER  FIRED  WRITTEN  SKIPPED                                LAST",
             "       1  reserved > 2GiB      all, 1 now               0      0        0",
             "       2  oom on device 0      4242, not traced now     0      0        0",
             "       3  growth > 1GiB in 1h  all, 1 now            1000      3        2  1 paused, 2 failed  2025-06-15 15:06:40 UTC",
@@ -117,7 +117,7 @@ fn what_was_taken_is_listed() {
     assert_has(
         &list.out,
         &[
-            " SNAPSHOT  TIME                      PID  COMMAND  TRIGGER        SIZE  FILE",
+            " SNAPSHOT                     TIME   PID  COMMAND  TRIGGER        SIZE  FILE",
             "       11  2025-06-15 15:06:40 UTC  4242  python   oom      292.97 KiB  /var/lib/memscope/snapshots/000011.pickle",
             "Why",
             "  11: ran out of memory on device 0",

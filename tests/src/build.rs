@@ -104,6 +104,15 @@ pub fn library(source: &str, name: &str, library: Library, more: &[&str]) -> Pat
     compile(source, name, library, &[&["-shared"], more].concat())
 }
 
+/// Copies a program to where it can be run at once. Another process copies: if this one had the copy open for writing while
+/// another thread starts a program, that program would have it open as well for a moment, and the kernel runs no such file.
+pub fn copy_program(from: &Path, to: &Path) {
+    let mut command = Command::new("cp");
+    command.arg(from).arg(to);
+    let (status, _, errors) = run(command, Duration::from_secs(60));
+    assert!(status.success(), "cp: {errors}");
+}
+
 /// Copies a file and takes the symbols out of the copy.
 pub fn strip(file: &Path, into: &Path, options: &[&str]) {
     let mut command = Command::new("strip");

@@ -1,6 +1,7 @@
 //! Asking memscope-ctl.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -59,6 +60,13 @@ impl Asking {
     #[must_use]
     pub fn with(mut self, name: &str, value: impl AsRef<OsStr>) -> Asking {
         self.command.env(name, value);
+        self
+    }
+
+    /// Asks from within this folder.
+    #[must_use]
+    pub fn inside(mut self, folder: &Path) -> Asking {
+        self.command.current_dir(folder);
         self
     }
 

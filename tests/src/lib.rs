@@ -9,12 +9,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+pub mod book;
 mod bpf;
 mod build;
 mod calllog;
 mod calls;
 mod ctl;
 mod daemon;
+mod group;
 mod kept;
 mod memory;
 mod npu;
@@ -28,11 +30,12 @@ mod wait;
 mod xtask;
 
 pub use bpf::{Kind as BpfKind, Objects, entries as bpf_entries, exists as bpf_exists};
-pub use build::{Library, executable, library, strip};
+pub use build::{Library, copy_program, executable, library, strip};
 pub use calllog::CallLog;
 pub use calls::Calls;
 pub use ctl::{Asking, Said};
 pub use daemon::Daemon;
+pub use group::Group;
 pub use kept::{NO_PAUSE, about, assert_pytorchs};
 pub use memory::{changed_bytes, text_of};
 pub use npu::{npu, npu_by_tail_calls};

@@ -131,6 +131,21 @@ impl Program {
         self.hear_within(LONG)
     }
 
+    /// Reads lines of text until one that begins with this.
+    #[track_caller]
+    pub fn hear_until(&mut self, beginning: &str) -> String {
+        loop {
+            match self.lines.recv_timeout(LONG) {
+                Ok(line) if line.starts_with(beginning) => return line,
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    self.fail(&format!("does not say {beginning:?} within {LONG:?}"))
+                }
+                Err(RecvTimeoutError::Disconnected) => self.fail("has ended"),
+            }
+        }
+    }
+
     /// A line that has come already.
     pub fn heard(&mut self) -> Option<Value> {
         serde_json::from_str(&self.lines.try_recv().ok()?).ok()

@@ -196,9 +196,14 @@ impl Sim {
 
     /// A Python workload on the simulated device.
     pub fn python(&self, script: &str) -> Command {
+        self.script(&workload(script))
+    }
+
+    /// Any Python script on the simulated device.
+    pub fn script(&self, file: &Path) -> Command {
         let mut command = Command::new(&self.python);
         command
-            .arg(workload(script))
+            .arg(file)
             .envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
             .env("PYTHONDONTWRITEBYTECODE", "1")

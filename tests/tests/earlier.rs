@@ -28,6 +28,8 @@ fn a_recording_of_the_run_before_is_offered_by_name() {
     let said = daemon.ctl(&["ps"]);
     assert!(said.text().contains("ps --earlier"), "{said}");
     let found = earlier(&state);
+    // The daemon that runs says where it keeps its state.
+    assert_eq!(daemon.json(&["ps", "--earlier"]), found);
     let [run] = &found.as_array().unwrap()[..] else {
         panic!("{found:#}");
     };

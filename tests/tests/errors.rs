@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memscope_tests::{
-    Asking, Calls, Daemon, Library, Program, SHORT, SimLog, Torch, Value, coverage, eventually,
-    executable, find, json, library, number, scratch, sim, tool, until,
+    Asking, Calls, Daemon, Library, Program, SHORT, SimLog, Torch, Value, copy_program, coverage,
+    eventually, executable, find, json, library, number, scratch, sim, tool, until,
 };
 
 #[test]
@@ -233,7 +233,7 @@ const NOBODY: [&str; 4] = [
 fn public(folder: &Path, program: &Path) -> PathBuf {
     std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)).unwrap();
     let copy = folder.join(program.file_name().unwrap());
-    std::fs::copy(program, &copy).unwrap();
+    copy_program(program, &copy);
     std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o755)).unwrap();
     copy
 }

@@ -2,12 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-
 use memscope_tests::{
-    BpfKind, Calls, Daemon, Library, Program, SHORT, Torch, Value, assert_totals, bpf_exists,
-    coverage, eventually, executable, find, number, scratch, sim, until,
+    BpfKind, Calls, Daemon, Group, Library, Program, SHORT, Torch, Value, assert_totals,
+    bpf_exists, copy_program, coverage, eventually, executable, find, number, scratch, sim, until,
 };
 
 /// Count and bytes of what a process holds from the driver, on all devices.
@@ -286,7 +283,7 @@ fn the_runtime_comes_later() {
 /// A copy of the native workload with a name of its own.
 fn named(folder: &std::path::Path, name: &str) -> std::path::PathBuf {
     let file = folder.join(name);
-    std::fs::copy(executable("calls.c", Library::Runtime), &file).unwrap();
+    copy_program(&executable("calls.c", Library::Runtime), &file);
     file
 }
 
@@ -335,73 +332,20 @@ fn by_name() {
     }
 }
 
-/// A control group of this test's own, gone when it is dropped.
-struct Group(std::path::PathBuf);
-
-impl Group {
-    fn new() -> Group {
-        let text = std::fs::read_to_string("/proc/self/mounts").unwrap();
-        let mounts: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
-        let root = mounts
-            .iter()
-            .find(|mount| mount[2] == "cgroup2")
-            .or_else(|| {
-                mounts
-                    .iter()
-                    .find(|mount| mount[2] == "cgroup" && mount[3].contains("pids"))
-            })
-            .or_else(|| mounts.iter().find(|mount| mount[2] == "cgroup"))
-            .expect(
-                "this test needs a control group file system; mount -t cgroup2 none /sys/fs/cgroup",
-            );
-        let folder =
-            std::path::Path::new(root[1]).join(format!("memscope-e2e-{}", std::process::id()));
-        std::fs::create_dir_all(folder.join("inner")).expect("a control group");
-        Group(folder)
-    }
-
-    /// A command that runs in it.
-    fn command(&self, program: &std::path::Path) -> Command {
-        let file = self.0.join("inner/cgroup.procs");
-        let mut command = sim().native(program);
-        // SAFETY: between fork and exec; opens and writes one file.
-        unsafe { command.pre_exec(move || std::fs::write(&file, "0")) };
-        command
-    }
-
-    /// Its path as the kernel tells it of a process.
-    fn of(pid: u32) -> String {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-        let line = text
-            .lines()
-            .find(|line| line.contains("memscope-e2e-"))
-            .expect("the process is in the group");
-        line.splitn(3, ':').nth(2).unwrap().to_owned()
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(self.0.join("inner"));
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn by_control_group() {
     let daemon = Daemon::start();
-    let group = Group::new();
+    let group = Group::start();
     let program = executable("calls.c", Library::Runtime);
-    let mut before = Calls::from_command(group.command(&program));
+    let mut before = Calls::from_command(group.command(sim().native(&program)));
     let mut other = Calls::start(&[]);
-    let path = Group::of(before.pid());
-    let outer = path.trim_end_matches("/inner");
-    let answer = daemon.json(&["attach", "--cgroup", outer, "--level", "segments"]);
+    let outer = Group::outer_of(before.pid());
+    let answer = daemon.json(&["attach", "--cgroup", &outer, "--level", "segments"]);
     assert!(
         find(&answer["processes"], "pid", before.pid()).is_some(),
         "{answer:#}"
     );
-    let mut after = Calls::from_command(group.command(&program));
+    let mut after = Calls::from_command(group.command(sim().native(&program)));
     wait_until_probed(&daemon, after.pid());
     assert_eq!(state(&daemon, other.pid()), None);
     for calls in [&mut before, &mut after] {

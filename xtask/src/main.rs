@@ -18,6 +18,7 @@ mod dist;
 mod ebpf;
 mod elf;
 mod fresh;
+mod generate;
 mod headers;
 mod house;
 mod live;
@@ -62,6 +63,8 @@ enum Task {
     Sim(sim::Options),
     /// Make the BPF objects that are committed, or check them
     Ebpf(ebpf::Options),
+    /// Make what the Python package has of the .proto files, or check it
+    Clients(generate::Options),
     /// Run README's two commands in fresh Debian roots, as a new user would
     Fresh(fresh::Options),
     /// Build for 64-bit Arm on another machine
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Task::Setup(options) => setup::run(&options),
         Task::Sim(options) => sim::run(&options),
         Task::Ebpf(options) => ebpf::run(&options),
+        Task::Clients(options) => generate::run(&options),
         Task::Fresh(options) => fresh::run(&options),
         Task::Cross(options) => aarch64::run(&options),
         Task::Vm(options) => vm::run(&options),

@@ -33,7 +33,7 @@ pub struct Options {
     #[arg(long)]
     pub browser: bool,
 
-    /// Also gRPC's own libraries for Python and Node.js, with which tests ask the daemon
+    /// Also gRPC's own libraries for Python, Node.js and Go, with which tests ask the daemon, and what generates code for them
     #[arg(long)]
     pub clients: bool,
 

@@ -25,7 +25,9 @@ impl Version {
         let parts = words.split(|c: char| c.is_whitespace() || c == '(' || c == ')');
         parts
             .filter_map(|part| {
-                let mut numbers = part.trim_start_matches('v').split(['.', '-', '+']);
+                // As in `v18.20.4` and `go1.19.8`.
+                let part = part.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+                let mut numbers = part.split(['.', '-', '+']);
                 let version = Version(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
                 Some(version)
             })
@@ -171,6 +173,9 @@ mod tests {
             ("Chromium 140.0.7339.80 built on Debian", Version(140, 0)),
             ("debootstrap 1.0.128+nmu2+deb12u2", Version(1, 0)),
             ("bpf-linker 0.13.0", Version(0, 13)),
+            ("go version go1.19.8 linux/amd64", Version(1, 19)),
+            ("libprotoc 3.21.12", Version(3, 21)),
+            ("protoc-gen-go v1.28.1", Version(1, 28)),
             ("9.2.0", Version(9, 2)),
         ] {
             assert_eq!(Version::in_words(words), Some(version), "{words}");

@@ -288,6 +288,18 @@ pub fn make_with(folder: &Path, requirements: &Path) -> Result<()> {
     )
 }
 
+/// Puts what a file of requirements names into a folder that is no environment, for PYTHONPATH.
+pub fn install_into(python: &Path, folder: &Path, requirements: &Path) -> Result<()> {
+    process::run(
+        process::command(python.join("bin/python"))
+            .args(PIP_INSTALL)
+            .arg("--target")
+            .arg(folder)
+            .arg("-r")
+            .arg(requirements),
+    )
+}
+
 /// Whether there is an NVIDIA GPU, for which PyTorch needs all of its libraries.
 pub fn has_gpu() -> bool {
     Path::new("/dev/nvidiactl").exists()

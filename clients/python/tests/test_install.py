@@ -55,13 +55,15 @@ class Installed(unittest.TestCase):
         said, imported = self.runs(
             self.python,
             "-c",
-            "import memscope, pathlib\n"
+            "import importlib.metadata, memscope, pathlib\n"
             "memscope.mark('installed')\n"
             "folder = pathlib.Path(memscope.__file__).parent\n"
             "maps = pathlib.Path('/proc/self/maps').read_text()\n"
             "print(str(folder / 'libmemscope_mark.so') in maps, (folder / 'py.typed').exists())\n"
             "print(sorted(one.suffix for one in folder.iterdir() if one.is_file()))\n"
-            "print(str(folder).startswith(__import__('sys').prefix))\n",
+            "print(str(folder).startswith(__import__('sys').prefix))\n"
+            "print(sorted(one.name for one in (folder / 'v1').iterdir() if one.is_file()))\n"
+            "print(sorted(one.split(';')[1] for one in importlib.metadata.requires('memscope')))\n",
         )
         self.assertTrue(imported, said)
         lines = said.splitlines()
@@ -69,6 +71,10 @@ class Installed(unittest.TestCase):
         modules = [one.suffix for one in (PACKAGE / "src/memscope").iterdir() if one.suffix != ".so"]
         self.assertEqual(lines[1], str(sorted([".so", *filter(None, modules)])))
         self.assertEqual(lines[2], "True")
+        generated = (PACKAGE / "src/memscope/v1").iterdir()
+        self.assertEqual(lines[3], str(sorted(one.name for one in generated if one.is_file())))
+        # It needs nothing else, unless it is asked for.
+        self.assertRegex(lines[4], r"""^\[('\s*extra == ["']grpc["']'(, )?){2}\]$""")
 
     def test_a_library_that_is_built_already(self):
         named = os.path.abspath(os.environ["MEMSCOPE_MARK_LIBRARY"])

@@ -39,7 +39,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
                 hint: "leave out --recording; --state-dir names a state directory".into(),
             });
         }
-        return earlier::earlier(ps, args.json).await;
+        return earlier::earlier(ps, &args).await;
     }
     if let Command::Export(request) = &args.command {
         return export::run(request, &args).await;

@@ -25,7 +25,7 @@ pub(crate) fn marks(answer: &v1::MarksResponse, all: bool) -> String {
 
 fn rows(marks: &[v1::NamedMoment]) -> String {
     let head = [
-        Column::Left("TIME"),
+        Column::Right("TIME"),
         Column::Left("NAME"),
         Column::Right("#"),
         Column::Left("KIND"),

@@ -7,7 +7,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 pub(crate) enum Column {
     /// Text.
     Left(&'static str),
-    /// A number.
+    /// A number, or a moment: it is never shortened.
     Right(&'static str),
     /// A number, with a heading that is not known beforehand.
     Named(String),

@@ -35,7 +35,7 @@ pub(crate) fn list(answer: &v1::ListTriggersResponse) -> String {
         Column::Right("FIRED"),
         Column::Right("WRITTEN"),
         Column::Left("SKIPPED"),
-        Column::Left("LAST"),
+        Column::Right("LAST"),
     ];
     let rows = answer.triggers.iter().map(|trigger| {
         let count = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), grouped);
@@ -74,7 +74,7 @@ pub(crate) fn kept(answer: &v1::ListKeptResponse) -> String {
     }
     let head = [
         Column::Right("SNAPSHOT"),
-        Column::Left("TIME"),
+        Column::Right("TIME"),
         Column::Right("PID"),
         Column::Left("COMMAND"),
         Column::Left("TRIGGER"),

@@ -17,7 +17,7 @@
 
 Marks (`mark`, `range`, `step`) need nothing of the rest: they may stay in a program for good, and cost next to
 nothing while nobody listens. `start`, `take_snapshot` and the analyses run memscope-ctl, which MEMSCOPE_CTL names or
-which is on PATH.
+which is on PATH. `memscope.client` asks a daemon over gRPC, about any process; it needs grpcio and protobuf.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from ._errors import (
     ConfigError,
     CtlError,
     CtlMissingError,
+    DaemonError,
     LibraryError,
     MemscopeError,
     UnsupportedError,
@@ -59,6 +60,7 @@ __all__ = [
     "ConfigError",
     "CtlError",
     "CtlMissingError",
+    "DaemonError",
     "DeviceLeaks",
     "InefficientBlock",
     "InefficientConfig",

@@ -34,19 +34,29 @@ class CtlMissingError(MemscopeError):
     """memscope-ctl is not found or cannot be started."""
 
 
-class CtlError(MemscopeError):
+class DaemonError(MemscopeError):
+    """The daemon refused or failed, or cannot be reached.
+
+    ``code`` is the stable word for what happened, such as ``no_daemon``, ``not_permitted`` or ``not_traced``. It is the
+    same word whether the daemon was asked by `memscope.client` or by memscope-ctl.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, code: str = "") -> None:
+        super().__init__(message, hint)
+        self.code = code
+
+
+class CtlError(DaemonError):
     """memscope-ctl, or the daemon that it asked, refused or failed.
 
-    ``code`` is its stable word for what happened, such as ``no_daemon``, ``not_permitted`` or ``not_traced``;
-    it is empty where memscope-ctl gave none. ``exit_code`` is what memscope-ctl ended with
+    ``code`` is empty where memscope-ctl gave no word. ``exit_code`` is what memscope-ctl ended with
     (``memscope-ctl --help`` lists them), or None where it did not end by itself.
     """
 
     def __init__(
         self, message: str, hint: str = "", *, code: str = "", exit_code: int | None = None
     ) -> None:
-        super().__init__(message, hint)
-        self.code = code
+        super().__init__(message, hint, code=code)
         self.exit_code = exit_code
 
 

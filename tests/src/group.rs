@@ -1,0 +1,57 @@
+//! Control groups.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A control group of this test's own with another one in it, gone when it is dropped.
+pub struct Group(PathBuf);
+
+impl Group {
+    /// Makes both.
+    pub fn start() -> Group {
+        let text = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let mounts: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+        let root = mounts
+            .iter()
+            .find(|mount| mount[2] == "cgroup2")
+            .or_else(|| {
+                mounts
+                    .iter()
+                    .find(|mount| mount[2] == "cgroup" && mount[3].contains("pids"))
+            })
+            .or_else(|| mounts.iter().find(|mount| mount[2] == "cgroup"))
+            .expect(
+                "this test needs a control group file system; mount -t cgroup2 none /sys/fs/cgroup",
+            );
+        let folder = Path::new(root[1]).join(format!("memscope-e2e-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("inner")).expect("a control group");
+        Group(folder)
+    }
+
+    /// The command, to be run in the inner group.
+    pub fn command(&self, mut command: Command) -> Command {
+        let file = self.0.join("inner/cgroup.procs");
+        // SAFETY: between fork and exec; opens and writes one file.
+        unsafe { command.pre_exec(move || std::fs::write(&file, "0")) };
+        command
+    }
+
+    /// The path of the outer group as the kernel tells it of a process in the inner one.
+    pub fn outer_of(pid: u32) -> String {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.contains("memscope-e2e-"))
+            .expect("the process is in the group");
+        let path = line.splitn(3, ':').nth(2).unwrap();
+        path.trim_end_matches("/inner").to_owned()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(self.0.join("inner"));
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}

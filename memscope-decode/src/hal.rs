@@ -1,7 +1,7 @@
 //! What Ascend's driver was told, between its word and the ledger's terms.
 
 use memscope_common::hal;
-use memscope_ledger::event::{HalFacts, HalModule, HalPage, HalSpace};
+use memscope_ledger::event::{HalFacts, HalModule, HalPage, HalSpace, Vendor};
 use serde::{Deserialize, Serialize};
 
 /// What the word says.
@@ -65,7 +65,7 @@ impl Visible {
     pub(crate) fn of(environment: &[(String, String)]) -> Visible {
         let list = environment
             .iter()
-            .find(|(name, _)| name == "ASCEND_RT_VISIBLE_DEVICES")
+            .find(|(name, _)| name == Vendor::Ascend.facts().visible_devices)
             .map(|(_, value)| value.split(',').map(|number| number.trim().parse()));
         // Like the runtime: what stands behind something that is no number does not count.
         Visible(list.map_or_else(Vec::new, |list| list.map_while(Result::ok).collect()))

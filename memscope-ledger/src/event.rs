@@ -4,8 +4,9 @@ mod hal;
 mod marks;
 mod region;
 
-pub use hal::{HalFacts, HalModule, HalPage, HalSpace, Vendor};
+pub use hal::{HalFacts, HalModule, HalPage, HalSpace};
 pub use marks::{Finding, Mark, MarkKind, MarkSource};
+pub use memscope_vendors::Vendor;
 pub use region::{Domain, Region, RegionChange, Workspace};
 
 use serde::{Deserialize, Serialize};

@@ -149,7 +149,8 @@ impl Process {
                 if placement.pool_seen && !self.placement.pool_seen {
                     self.pool.blind_until(event.time_ns);
                 }
-                self.vendor = self.vendor.or_else(|| vendor_of(&placement.libraries));
+                let paths = placement.libraries.iter().map(String::as_str);
+                self.vendor = self.vendor.or_else(|| Vendor::of_libraries(paths));
                 self.placement = (**placement).clone();
             }
             Body::Detached => self.end(ProcessState::Detached, event.time_ns),
@@ -372,22 +373,6 @@ impl Process {
     /// Without any device: zero only where nothing can have been missed.
     fn is_sum_of_nothing_zero(&self) -> bool {
         self.facts.from_start && (self.source() == Source::Driver || self.pool_way_in)
-    }
-}
-
-/// Whose devices the libraries with probes are for. PyTorch for CUDA brings its libraries along wherever it is loaded,
-/// under torch_npu as well; nobody maps Ascend's for nothing.
-fn vendor_of(libraries: &[String]) -> Option<Vendor> {
-    let any = |beginnings: &[&str]| {
-        let mut names = libraries.iter().filter_map(|path| path.rsplit('/').next());
-        names.any(|name| beginnings.iter().any(|with| name.starts_with(with)))
-    };
-    if any(&["libascendcl", "libascend_hal", "libacl_rt"]) {
-        Some(Vendor::Ascend)
-    } else if any(&["libcuda", "libc10_cuda"]) {
-        Some(Vendor::Cuda)
-    } else {
-        None
     }
 }
 

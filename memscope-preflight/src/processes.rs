@@ -6,17 +6,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Libraries of devices and of frameworks for them: (beginning of the file name, short name).
-const LIBRARIES: &[(&str, &str)] = &[
-    ("libcudart", "libcudart"),
-    ("libcuda.so", "libcuda"),
-    ("libc10_cuda", "libc10_cuda"),
-    ("libtorch_cuda", "libtorch_cuda"),
-    ("libascendcl", "libascendcl"),
-    ("libascend_hal", "libascend_hal"),
-    ("libtorch_npu", "libtorch_npu"),
-];
-
 /// A device library in a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Library {
@@ -158,11 +147,10 @@ fn libraries(maps: &str) -> Vec<Library> {
             None => (&line[start..], false),
         };
         let file = path.rsplit('/').next().unwrap_or_default();
-        let library = LIBRARIES
-            .iter()
-            .find(|(prefix, _)| file.starts_with(prefix));
-        if let Some((_, name)) = library {
-            found.entry((path.to_owned(), deleted)).or_insert(*name);
+        if let Some(library) = memscope_vendors::library(file.as_bytes()) {
+            found
+                .entry((path.to_owned(), deleted))
+                .or_insert(library.name);
         }
     }
     found

@@ -1,17 +1,16 @@
-//! The catalog's functions in one file: which symbols are which rows, and where their probes stand.
+//! The vendors' functions in one file: which symbols are which rows, and where their probes stand.
 //! Nothing here depends on a process, so the answer is kept for the next one that maps the file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::LazyLock;
 
 use object::elf::{STT_FUNC, STT_GNU_IFUNC};
 
-use crate::catalog::pytorch::{self, Reading};
-use crate::catalog::torch_npu;
-use crate::catalog::{self, Match, Purpose, Row, Variant};
 use crate::elf::{Elf, ElfError, ReadAt, SymbolTable};
 use crate::place::{self, Code, Emulation, Machine, PlaceError, Placement, Wants};
 use crate::stripped::{self, NotFound};
+use memscope_vendors::pytorch::{self, Reading};
+use memscope_vendors::{Match, Purpose, Row, Variant, torch_npu};
 
 /// Functions larger than this are not read to their end.
 const MAX_FUNCTION: u64 = 1 << 20;
@@ -95,98 +94,104 @@ pub(crate) struct FileSites {
     pub stripped: bool,
 }
 
+/// The rows by their symbols, and what the symbols begin with.
 struct Index {
     exact: HashMap<&'static [u8], &'static Row>,
     mangled: Vec<(&'static str, &'static Row)>,
+    /// Whether a symbol of interest has these two bytes as its fourth and fifth.
+    pairs: Vec<bool>,
+    /// The first bytes of C functions.
+    plain: HashSet<[u8; PLAIN]>,
+    /// The first bytes of mangled names.
+    heads: HashSet<[u8; MANGLED]>,
 }
+
+/// Bytes of the shortest name of a C function that is looked for.
+const PLAIN: usize = 6;
+/// Bytes that tell mangled names apart: their namespaces are alike.
+const MANGLED: usize = 18;
+
+/// Variables that are looked for, beside the rows' functions.
+const VARIABLES: [&str; 5] = [
+    pytorch::ALLOCATOR,
+    pytorch::DEVICE_COUNT,
+    pytorch::SETTINGS,
+    pytorch::SETTINGS_POINTER,
+    torch_npu::ALLOCATOR,
+];
 
 static INDEX: LazyLock<Index> = LazyLock::new(|| {
     let mut index = Index {
         exact: HashMap::new(),
         mangled: Vec::new(),
+        pairs: vec![false; 1 << 16],
+        plain: HashSet::new(),
+        heads: HashSet::new(),
     };
-    for row in catalog::rows() {
+    for row in memscope_vendors::rows() {
         match row.symbol {
             Match::Exact(name) => {
                 index.exact.insert(name.as_bytes(), row);
+                index.look_for(name);
             }
-            Match::Mangled(prefix) => index.mangled.push((prefix, row)),
+            Match::Mangled(prefix) => {
+                index.mangled.push((prefix, row));
+                index.look_for(prefix);
+            }
             Match::Calls(_) => {}
         }
+    }
+    for name in VARIABLES {
+        index.look_for(name);
     }
     index
 });
 
+/// The place of a name's fourth and fifth bytes in [`Index::pairs`].
+fn pair(name: &[u8]) -> Option<usize> {
+    let (fourth, fifth) = (*name.get(3)?, *name.get(4)?);
+    Some(usize::from(fourth) << 8 | usize::from(fifth))
+}
+
 impl Index {
+    fn look_for(&mut self, name: &str) {
+        let name = name.as_bytes();
+        if let Some(place) = pair(name).and_then(|place| self.pairs.get_mut(place)) {
+            *place = true;
+        }
+        match name.starts_with(b"_Z") {
+            true => self.heads.extend(name.first_chunk()),
+            false => self.plain.extend(name.first_chunk()),
+        }
+    }
+
     /// Whether a name that begins so may be of interest. Asked for millions of names.
     fn may_be(name: &[u8]) -> bool {
-        match name {
-            [b'c', b'u', ..] | [b'_', b'd', b'l', b'_', ..] => true,
-            [b'a', b'c', b'l', b'r', b't', ..] => true,
-            [b'h', b'a', b'l', b'M' | b'S', ..] => true,
-            [
-                b'r',
-                b't',
-                b'A' | b'C' | b'K' | b'L' | b'M' | b'V' | b's',
-                ..,
-            ] => true,
-            [b'n', b'v', b't', b'x', ..] | [b'm', b's', b't', b'x', ..] => true,
-            [b'm', b'e', b'm', b's', b'c', b'o', b'p', b'e', ..] => true,
-            [
-                b'_',
-                b'Z',
-                b'N',
-                b'5',
-                b't',
-                b'o',
-                b'r',
-                b'c',
-                b'h',
-                b'8',
-                rest @ ..,
-            ] => rest.starts_with(b"autograd8profiler25") || rest.starts_with(b"autograd6Engine7"),
-            [b'_', b'Z', b'Z', b'N', b'3', b'c', b'1', b'0', ..] => is_wanted(name),
-            [b'_', b'Z', b'N', b'7' | b'9', rest @ ..] => {
-                rest.starts_with(b"c10_npu19NPU") || rest.starts_with(b"torch_npu8profiler29")
-            }
-            [b'_', b'Z', b'N', b'3', b'c', b'1', b'0', rest @ ..] => {
-                matches!(rest, [b'2', b'7', ..] | [b'4', b'c', b'u', ..])
-            }
-            _ => false,
+        let index = &*INDEX;
+        if !pair(name).is_some_and(|place| index.pairs.get(place) == Some(&true)) {
+            return false;
+        }
+        match name.starts_with(b"_Z") {
+            true => name
+                .first_chunk()
+                .is_some_and(|head| index.heads.contains(head)),
+            false => name
+                .first_chunk()
+                .is_some_and(|head| index.plain.contains(head)),
         }
     }
 
     /// The row that a symbol belongs to.
     fn find(&self, name: &[u8]) -> Option<(&'static Row, Reading)> {
-        match name {
-            [b'c', b'u', ..] | [b'_', b'd', ..] | [b'a' | b'h' | b'm' | b'n' | b'r', ..] => {
-                let row = self.exact.get(name)?;
-                Some((row, Reading::Is(Variant::Only)))
-            }
-            [b'_', b'Z', b'N', b'3' | b'5' | b'7' | b'9', ..] => {
-                let name = std::str::from_utf8(name).ok()?;
-                self.mangled.iter().find_map(|(prefix, row)| {
-                    let rest = name.strip_prefix(prefix)?;
-                    Some((*row, pytorch::read(prefix, row.purpose, rest)))
-                })
-            }
-            _ => None,
+        if let Some(row) = self.exact.get(name) {
+            return Some((row, Reading::Is(Variant::Only)));
         }
+        let name = std::str::from_utf8(name).ok()?;
+        self.mangled.iter().find_map(|(prefix, row)| {
+            let rest = name.strip_prefix(prefix)?;
+            Some((*row, pytorch::read(prefix, row.purpose, rest)))
+        })
     }
-}
-
-/// A variable inside a function that is looked for by its whole name; with all names behind it.
-fn is_wanted(names: &[u8]) -> bool {
-    [
-        pytorch::DEVICE_COUNT,
-        pytorch::SETTINGS,
-        pytorch::SETTINGS_POINTER,
-    ]
-    .iter()
-    .any(|wanted| {
-        let rest = names.strip_prefix(wanted.as_bytes());
-        rest.is_some_and(|rest| rest.first() == Some(&0))
-    })
 }
 
 struct Candidate {
@@ -231,9 +236,9 @@ impl Candidates {
     fn search<R: ReadAt + ?Sized>(&mut self, elf: &Elf<'_, R>) -> Result<(), ElfError> {
         let (true, Some(report), Some(trace), Some(workspace)) = (
             self.torch_npu,
-            catalog::row(torch_npu::REPORT),
-            catalog::row(torch_npu::TRACE),
-            catalog::row(torch_npu::WORKSPACE),
+            memscope_vendors::row(torch_npu::REPORT),
+            memscope_vendors::row(torch_npu::TRACE),
+            memscope_vendors::row(torch_npu::WORKSPACE),
         ) else {
             return Ok(());
         };
@@ -475,7 +480,7 @@ fn site<R: ReadAt + ?Sized>(
 impl FileSites {
     /// What a file of this name should have and has not.
     pub fn lacking(&self, file_name: &str) -> Vec<(&'static Row, Why)> {
-        catalog::rows()
+        memscope_vendors::rows()
             .iter()
             .filter(|row| row.essential && file_name.starts_with(row.library))
             .filter(|row| !self.sites.iter().any(|site| same(site.row, row)))
@@ -503,22 +508,25 @@ mod tests {
 
     #[test]
     fn no_row_is_turned_away_by_its_first_letters() {
-        for row in catalog::rows() {
+        for row in memscope_vendors::rows() {
             let (Match::Exact(name) | Match::Mangled(name)) = row.symbol else {
                 continue;
             };
             assert!(Index::may_be(name.as_bytes()), "{name}");
         }
-        assert!(Index::may_be(pytorch::ALLOCATOR.as_bytes()));
-        for variable in [
-            pytorch::DEVICE_COUNT,
-            pytorch::SETTINGS,
-            pytorch::SETTINGS_POINTER,
-        ] {
+        for variable in VARIABLES {
             // The names behind it in the file's table are seen as well.
             assert!(Index::may_be(format!("{variable}\0other\0").as_bytes()));
-            assert!(!Index::may_be(format!("{variable}2\0").as_bytes()));
         }
-        assert!(!Index::may_be(b"") && !Index::may_be(b"_ZN3c10"));
+        for other in [
+            "",
+            "_ZN3c10",
+            "_ZN5torch3jit",
+            "cudnn",
+            "malloc",
+            "_ZNSt6vector",
+        ] {
+            assert!(!Index::may_be(other.as_bytes()), "{other}");
+        }
     }
 }

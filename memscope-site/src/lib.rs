@@ -1,7 +1,7 @@
 //! Which allocator functions exist in what a process has mapped, and where may a probe stand.
 //!
-//! This crate owns the catalog of functions ([`catalog`]), the view of a process's mappings
-//! ([`mapped`]), the search for catalog functions in the mapped files ([`resolve`]), the choice of
+//! This crate owns the view of a process's mappings ([`mapped`]), the search for the functions of
+//! `memscope-vendors` in the mapped files ([`resolve`]), the choice of
 //! the instruction under each probe ([`place`]), and two readings of a live process: which
 //! allocator PyTorch uses ([`backend`]) and who the process is ([`process`]).
 //!
@@ -11,7 +11,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod backend;
-pub mod catalog;
 pub mod elf;
 mod error;
 mod file_sites;
@@ -25,12 +24,11 @@ pub mod resolve;
 pub mod settings;
 pub mod stripped;
 
-pub use catalog::{Layer, Row, Variant, Vendor};
 pub use error::SiteError;
 pub use file_sites::Why;
 pub use identity::FileIdentity;
 pub use memory::{Memory, ProcessMemory};
 pub use memscope_ledger::event::Level;
-pub use resolve::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved, Resolver};
+pub use resolve::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved, Resolver, at_level};
 pub use settings::SettingsPlace;
 pub use stripped::NotFound;

@@ -4,6 +4,7 @@
 //! Numbers of other pid namespaces are not guessed: a pid is always the one that this program's own
 //! `/proc` shows.
 
+use memscope_vendors::VENDORS;
 use std::fs;
 use std::path::PathBuf;
 
@@ -20,7 +21,7 @@ const MAX_VARIABLES: usize = 128;
 /// So many arguments of the command line are kept, and this much of each.
 const MAX_ARGUMENTS: usize = 256;
 
-/// Variables that say which rank, device, job or allocator setting a process has.
+/// Variables that say which rank, job or allocator setting a process has, beside those of vendors.
 const VARIABLES: &[&str] = &[
     "RANK",
     "LOCAL_RANK",
@@ -28,18 +29,7 @@ const VARIABLES: &[&str] = &[
     "LOCAL_WORLD_SIZE",
     "NODE_RANK",
     "GROUP_RANK",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_DEVICE_ORDER",
-    "ASCEND_RT_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES",
-    "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
-    "PYTORCH_NPU_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "PYTORCH_NO_NPU_MEMORY_CACHING",
-    "TASK_QUEUE_ENABLE",
-    "ASCEND_LAUNCH_BLOCKING",
     "TORCHELASTIC_RUN_ID",
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -231,7 +221,8 @@ fn is_chosen(name: &str) -> bool {
     let secret = ["JWT", "TOKEN", "KEY", "SECRET", "PASS", "CRED"]
         .iter()
         .any(|word| name.contains(word));
-    VARIABLES.contains(&name) || (name.starts_with("SLURM_") && !secret)
+    let is_vendors = || VENDORS.iter().any(|facts| facts.settings.contains(&name));
+    VARIABLES.contains(&name) || is_vendors() || (name.starts_with("SLURM_") && !secret)
 }
 
 /// Whether this program is in the initial pid namespace, so that the pids of its `/proc` are those

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::{Fixtures, Waiting, missing, object, resolve, site};
 use memscope_site::place::Emulation;
-use memscope_site::{Layer, Level, ProcessMemory, Resolver, SiteError, Why};
+use memscope_site::{Level, ProcessMemory, Resolver, SiteError, Why};
+use memscope_vendors::Layer;
 
 const RUNTIME: &str = r#"
 #include <stddef.h>

@@ -7,8 +7,9 @@ mod common;
 use common::{Fixtures, missing, object, resolve, site};
 use memscope_common::TorchAbi;
 use memscope_ledger::event::Backend;
-use memscope_site::catalog::torch_npu::{REPORT, TRACE, WORKSPACE};
-use memscope_site::{Level, NotFound, ProcessMemory, Variant, Why, backend};
+use memscope_site::{Level, NotFound, ProcessMemory, Why, backend};
+use memscope_vendors::Variant;
+use memscope_vendors::torch_npu::{REPORT, TRACE, WORKSPACE};
 
 const CLASS: &str = "N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE";
 

@@ -4,6 +4,7 @@ use super::table::{Column, table};
 use super::{Known, coverage, device_of_kind, heading, list};
 use crate::units::{self, exact_bytes, grouped, nanoseconds, plain};
 use memscope_proto::v1;
+use memscope_vendors::Vendor;
 
 /// Devices beside each other.
 const ABREAST: usize = 3;
@@ -258,21 +259,18 @@ fn regions(count: u64) -> String {
     }
 }
 
-/// Variables that change what Ascend's numbers mean.
-const SETTINGS: [&str; 4] = [
-    "ASCEND_RT_VISIBLE_DEVICES",
-    "TASK_QUEUE_ENABLE",
-    "ASCEND_LAUNCH_BLOCKING",
-    "PYTORCH_NPU_ALLOC_CONF",
-];
-
-/// Those of them that the process was started with.
+/// The variables that change what Ascend's numbers mean and that the process was started with.
 fn settings(answer: &v1::StatsResponse) -> String {
     let facts = answer.process.as_ref().and_then(|p| p.facts.as_ref());
     let environment = facts.map_or(&[][..], |facts| &facts.environment);
     let words: Vec<String> = environment
         .iter()
-        .filter(|variable| SETTINGS.contains(&variable.name.as_str()))
+        .filter(|variable| {
+            Vendor::Ascend
+                .facts()
+                .settings
+                .contains(&variable.name.as_str())
+        })
         .map(|variable| format!("{}={}", variable.name, plain(&variable.value)))
         .collect();
     if words.is_empty() {

@@ -10,8 +10,8 @@ use memscope_rpc::{
     AttachOutcome, AttachRequest, AttachScope, AttachedProcess, Caller, Refusal, RefusedProcess,
     StackKinds,
 };
-use memscope_site::catalog::Purpose;
 use memscope_site::{Resolved, SiteError};
+use memscope_vendors::Purpose;
 
 use super::{TraceState, Traced, Tracer, rules};
 use crate::keeper::Command;

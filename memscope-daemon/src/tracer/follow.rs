@@ -4,7 +4,8 @@
 use memscope_decode::{DaemonRecord, What};
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_rpc::Caller;
-use memscope_site::{Memory, catalog};
+use memscope_site::Memory;
+use memscope_vendors::VENDORS;
 
 use super::attach::Cause;
 use super::{TraceState, Tracer};
@@ -55,7 +56,7 @@ impl Tracer {
                     traced.links = rest;
                     traced.placed.retain(|(_, _, p)| !p.is_report());
                     for library in traced.libraries.values_mut() {
-                        library.ways.retain(|way| !catalog::is_report(way));
+                        library.ways.retain(|way| !memscope_vendors::is_report(way));
                     }
                     crate::probe::links::detach_all(reports);
                     tracing::info!(pid, ?layout, "the allocator's layout is proven");
@@ -213,7 +214,8 @@ impl Tracer {
             let found = facts.environment.iter().find(|(name, _)| name == wanted);
             found.map(|(_, value)| value.trim())
         };
-        match of("ASCEND_RT_VISIBLE_DEVICES").or(of("CUDA_VISIBLE_DEVICES")) {
+        let mut lists = VENDORS.iter().filter_map(|facts| of(facts.visible_devices));
+        match lists.next() {
             Some("") => None,
             Some(list) => Some(list.split(',').count()),
             None => self.nvml.devices(),

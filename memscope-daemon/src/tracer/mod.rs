@@ -33,8 +33,8 @@ use memscope_rpc::{
     AttachOutcome, AttachRequest, Caller, DetachOutcome, DetachScope, LibraryStatus, Refusal,
     RuleStatus,
 };
-use memscope_site::catalog::Purpose;
 use memscope_site::{FileIdentity, FoundSite, ObjectSites, Resolver};
+use memscope_vendors::Purpose;
 use tokio::sync::oneshot;
 
 use crate::keeper::{Command, KeeperHandle, Told};
@@ -305,15 +305,11 @@ impl Tracer {
             site: number,
             function: site.row.name.to_owned(),
             layer: match site.row.layer {
-                memscope_site::Layer::Runtime => Some(memscope_ledger::event::Layer::Runtime),
-                memscope_site::Layer::Driver => Some(memscope_ledger::event::Layer::Driver),
+                memscope_vendors::Layer::Runtime => Some(memscope_ledger::event::Layer::Runtime),
+                memscope_vendors::Layer::Driver => Some(memscope_ledger::event::Layer::Driver),
                 _ => None,
             },
-            vendor: match site.row.vendor {
-                memscope_site::Vendor::Cuda => Some(memscope_ledger::event::Vendor::Cuda),
-                memscope_site::Vendor::Ascend => Some(memscope_ledger::event::Vendor::Ascend),
-                _ => None,
-            },
+            vendor: site.row.vendor,
             op,
             library: object.display_path.clone(),
             offset: site.entry_offset,

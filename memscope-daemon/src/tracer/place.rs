@@ -6,8 +6,8 @@ use std::path::Path;
 use memscope_decode::DaemonRecord;
 use memscope_ledger::event::{CoverageNote, Level, Placement};
 use memscope_rpc::Refusal;
-use memscope_site::catalog::Purpose;
-use memscope_site::{FileIdentity, ObjectSites, Resolved, SiteError, Variant};
+use memscope_site::{FileIdentity, ObjectSites, Resolved, SiteError};
+use memscope_vendors::{Purpose, Variant};
 
 use super::attach::{ended, internal};
 use super::traced::{Library, Traced};

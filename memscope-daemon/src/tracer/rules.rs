@@ -77,17 +77,6 @@ fn cgroup(pid: u32) -> Option<String> {
     line.splitn(3, ':').nth(2).map(str::to_owned)
 }
 
-/// Beginnings of the names of libraries that make a process a device's user.
-const DEVICE_LIBRARIES: [&str; 7] = [
-    "libcudart.so",
-    "libcuda.so",
-    "libc10_cuda.so",
-    "libascendcl.so",
-    "libacl_rt.so",
-    "libascend_hal.so",
-    "libtorch_npu.so",
-];
-
 /// Whether the process maps a library of a device now.
 pub fn maps_device_library(pid: u32) -> bool {
     let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else {
@@ -95,9 +84,7 @@ pub fn maps_device_library(pid: u32) -> bool {
     };
     maps.split(|b| *b == b'\n').any(|line| {
         let name = line.rsplit(|b| *b == b'/').next().unwrap_or_default();
-        DEVICE_LIBRARIES
-            .iter()
-            .any(|library| name.starts_with(library.as_bytes()))
+        memscope_vendors::library(name).is_some()
     })
 }
 

@@ -5,29 +5,6 @@
 use super::Call;
 use serde::{Deserialize, Serialize};
 
-/// Whose functions, and so whose devices.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Vendor {
-    /// NVIDIA CUDA, and whatever speaks its words.
-    #[default]
-    Cuda,
-    /// Huawei Ascend.
-    Ascend,
-}
-
-impl Vendor {
-    /// What PyTorch calls such a device: `cuda`, `npu`.
-    pub const fn device_kind(self) -> &'static str {
-        match self {
-            Vendor::Cuda => "cuda",
-            Vendor::Ascend => "npu",
-        }
-    }
-}
-
 /// Whose memory it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HalSpace {

@@ -4,11 +4,11 @@ use memscope_ledger::event::Level;
 
 use super::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved};
 use crate::SiteError;
-use crate::catalog::{self, Layer, Purpose, Row, Vendor};
 use crate::file_sites::{FileSite, FileSites, Why};
 use crate::identity::FileIdentity;
 use crate::mapped::{MappedObject, OpenError, OpenObject};
 use crate::settings::SettingsPlace;
+use memscope_vendors::{Layer, Purpose, Row, Vendor};
 
 /// An error and its causes in one line.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
@@ -67,10 +67,8 @@ impl Answer {
         let name = object.file_name();
         self.resolved.torch_npu |= name.starts_with("libtorch_npu.so");
         self.resolved.pytorch |= name.starts_with("libc10_cuda.so");
-        self.resolved.device_library |= name.starts_with("libcuda.so")
-            || name.starts_with("libcudart.so")
-            || name.starts_with("libascendcl.so")
-            || name.starts_with("libascend_hal.so")
+        let known = memscope_vendors::library(name.as_bytes());
+        self.resolved.device_library |= known.is_some_and(|library| !library.is_frameworks)
             || file.sites.iter().any(|site| is_device(site.row));
         // A PyTorch that was built for CUDA has an allocator for it, too; torch_npu has the devices.
         let outranked = self.resolved.torch_npu && !file.torch_npu;
@@ -97,7 +95,7 @@ impl Answer {
         let mut sites = Vec::new();
         for site in &file.sites {
             let hook = site.row.purpose == Purpose::Loader;
-            if !hook && !site.row.at_level(self.level) {
+            if !hook && !at_level(site.row, self.level) {
                 continue;
             }
             match found(object, site) {
@@ -135,7 +133,7 @@ impl Answer {
 
     fn name_missing(&mut self, object: &MappedObject, name: &str, file: &FileSites) {
         let level = self.level;
-        let wanted = |row: &Row| row.purpose == Purpose::Loader || row.at_level(level);
+        let wanted = |row: &Row| row.purpose == Purpose::Loader || at_level(row, level);
         for refusal in file.refused.iter().filter(|refusal| wanted(refusal.row)) {
             let why = refusal.why.clone();
             self.missing(object, &refusal.symbol, Some(refusal.row.layer), why);
@@ -149,7 +147,7 @@ impl Answer {
 
     /// Leaves out what an allocator that is not in use has.
     fn drop_unused_pool(&mut self) {
-        let unused = |row: &Row| row.layer == Layer::Pool && row.vendor != Vendor::Ascend;
+        let unused = |row: &Row| row.layer == Layer::Pool && row.vendor != Some(Vendor::Ascend);
         for object in &mut self.resolved.objects {
             object.sites.retain(|site| !unused(site.row));
         }
@@ -158,7 +156,7 @@ impl Answer {
             .retain(|object| !object.sites.is_empty());
         self.resolved
             .missing
-            .retain(|missing| !catalog::row(&missing.function).is_some_and(unused));
+            .retain(|missing| !memscope_vendors::row(&missing.function).is_some_and(unused));
         self.resolved.device_count_address = None;
         self.resolved.settings.clear();
     }
@@ -208,4 +206,21 @@ fn found(object: &MappedObject, site: &FileSite) -> Option<FoundSite> {
         address,
         reason: placement.reason.clone(),
     })
+}
+
+/// Whether probes at this level include the row. The linker's hook belongs to every level and is found apart.
+///
+/// `trace` includes the reporting function: with its totals the offsets that `record_trace`'s probe reads are found, and where that
+/// fails it stays.
+pub fn at_level(row: &Row, level: Level) -> bool {
+    match row.purpose {
+        Purpose::Call(_)
+        | Purpose::Mark(_)
+        | Purpose::Launch
+        | Purpose::Region(_)
+        | Purpose::Workspace => level >= Level::Segments,
+        Purpose::Report | Purpose::Oom => level >= Level::Blocks,
+        Purpose::Trace => level >= Level::Trace,
+        Purpose::Loader => false,
+    }
 }

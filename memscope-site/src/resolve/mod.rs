@@ -1,6 +1,7 @@
 //! From a process to its sites: every mapped object, the functions in it, and what is missing.
 
 mod answer;
+pub use answer::at_level;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,7 +11,6 @@ use memscope_common::Cookie;
 use memscope_ledger::event::Level;
 
 use crate::SiteError;
-use crate::catalog::{Layer, Row, Variant};
 use crate::elf::{Elf, ElfError};
 use crate::file_sites::{self, FileSites, Why};
 use crate::identity::FileIdentity;
@@ -18,6 +18,7 @@ use crate::mapped::{self, Mapped, MappedObject, OpenError, OpenObject, OpenedBy}
 use crate::place::{Emulation, Machine};
 use crate::process;
 use crate::settings::SettingsPlace;
+use memscope_vendors::{Layer, Row, Variant};
 
 use answer::{Answer, chain};
 
@@ -100,7 +101,7 @@ pub struct ObjectSites {
 /// A function that a probe can be put on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundSite {
-    /// The catalog's row.
+    /// Which function it is.
     pub row: &'static Row,
     /// Which variant.
     pub variant: Variant,

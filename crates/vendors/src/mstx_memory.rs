@@ -6,12 +6,12 @@
 
 use memscope_common::RegionOp;
 
-use super::{Layer, Purpose, Row, Vendor};
+use crate::{Layer, Purpose, Row};
 
 const fn memory(name: &'static str, op: RegionOp) -> Row {
     Row::new(
         name,
-        Vendor::None,
+        None,
         Layer::Mark,
         "libms_tools_ext",
         Purpose::Region(op),
@@ -19,7 +19,7 @@ const fn memory(name: &'static str, op: RegionOp) -> Row {
     .returning()
 }
 
-pub(super) const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[Row] = &[
     // (const char *name), the handle is the result.
     memory("mstxDomainCreateA", RegionOp::Domain),
     // (domain, const mstxMemHeapDesc_t *), the handle is the result.

@@ -1,32 +1,8 @@
-//! Which functions exist and how they pass arguments: data, not code.
-//!
-//! This module owns the rows and what a row means. It knows no file and no process. A vendor is a
-//! set of rows; another one is another file of rows and a line in [`rows`].
-
-mod ascend;
-mod cuda_driver;
-mod cuda_runtime;
-mod marks;
-mod mstx_memory;
-pub mod pytorch;
-pub mod torch_npu;
-
-use std::sync::LazyLock;
+//! What is said of one function: how its symbol is recognised, and how it passes its arguments.
 
 use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, RegionOp, SizeMode, Told, TorchAbi};
-use memscope_ledger::event::Level;
 
-/// Whose devices a row is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Vendor {
-    /// NVIDIA CUDA.
-    Cuda,
-    /// Huawei Ascend.
-    Ascend,
-    /// No device of its own: the dynamic linker.
-    None,
-}
+use crate::Vendor;
 
 /// Which layer of software a function belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,7 +48,7 @@ pub enum Match {
     /// The symbol is exactly this.
     Exact(&'static str),
     /// The mangled symbol begins with this; the rest, the encoding of the parameters, says which
-    /// variant it is ([`pytorch`]).
+    /// variant it is ([`crate::pytorch`]).
     Mangled(&'static str),
     /// By none: the sites are instructions that call the function of this other row.
     Calls(&'static str),
@@ -108,8 +84,8 @@ pub struct Row {
     pub name: &'static str,
     /// How its symbol is recognised.
     pub symbol: Match,
-    /// Whose devices.
-    pub vendor: Vendor,
+    /// Whose devices; none: it has none of its own, as the dynamic linker.
+    pub vendor: Option<Vendor>,
     /// Which layer.
     pub layer: Layer,
     /// The library that is known for it: what its file name begins with. Other objects may define
@@ -137,7 +113,7 @@ pub struct Row {
 impl Row {
     pub(crate) const fn new(
         name: &'static str,
-        vendor: Vendor,
+        vendor: Option<Vendor>,
         layer: Layer,
         library: &'static str,
         purpose: Purpose,
@@ -166,75 +142,75 @@ impl Row {
             since: None,
         }
     }
-    const fn calls(mut self, row: &'static str) -> Row {
+    pub(crate) const fn calls(mut self, row: &'static str) -> Row {
         self.symbol = Match::Calls(row);
         self
     }
-    const fn mangled(mut self, prefix: &'static str) -> Row {
+    pub(crate) const fn mangled(mut self, prefix: &'static str) -> Row {
         self.symbol = Match::Mangled(prefix);
         self
     }
-    const fn returning(mut self) -> Row {
+    pub(crate) const fn returning(mut self) -> Row {
         self.returns = true;
         self
     }
-    const fn ptr(mut self, arg: u8) -> Row {
+    pub(crate) const fn ptr(mut self, arg: u8) -> Row {
         self.abi.ptr = Some((arg, PtrMode::Value));
         self
     }
-    const fn ptr_out(mut self, arg: u8) -> Row {
+    pub(crate) const fn ptr_out(mut self, arg: u8) -> Row {
         self.abi.ptr = Some((arg, PtrMode::Out));
         self
     }
-    const fn size(mut self, arg: u8) -> Row {
+    pub(crate) const fn size(mut self, arg: u8) -> Row {
         self.abi.size = Some((arg, SizeMode::Value));
         self
     }
-    const fn size_as(mut self, arg: u8, mode: SizeMode) -> Row {
+    pub(crate) const fn size_as(mut self, arg: u8, mode: SizeMode) -> Row {
         self.abi.size = Some((arg, mode));
         self
     }
-    const fn stream(mut self, arg: u8) -> Row {
+    pub(crate) const fn stream(mut self, arg: u8) -> Row {
         self.abi.stream = Some(arg);
         self
     }
-    const fn handle(mut self, arg: u8) -> Row {
+    pub(crate) const fn handle(mut self, arg: u8) -> Row {
         self.abi.handle = Some((arg, false));
         self
     }
-    const fn handle_out(mut self, arg: u8) -> Row {
+    pub(crate) const fn handle_out(mut self, arg: u8) -> Row {
         self.abi.handle = Some((arg, true));
         self
     }
-    const fn extra(mut self, arg: u8) -> Row {
+    pub(crate) const fn extra(mut self, arg: u8) -> Row {
         self.abi.extra = Some(arg);
         self
     }
-    const fn stack(mut self) -> Row {
+    pub(crate) const fn stack(mut self) -> Row {
         self.abi.stack = true;
         self
     }
-    const fn told(mut self, told: Told) -> Row {
+    pub(crate) const fn told(mut self, told: Told) -> Row {
         self.abi.told = told;
         self
     }
-    const fn apart(mut self) -> Row {
+    pub(crate) const fn apart(mut self) -> Row {
         self.abi.apart = true;
         self
     }
-    const fn essential(mut self) -> Row {
+    pub(crate) const fn essential(mut self) -> Row {
         self.essential = true;
         self
     }
-    const fn narrow(mut self) -> Row {
+    pub(crate) const fn narrow(mut self) -> Row {
         self.narrow = true;
         self
     }
-    const fn per_thread(mut self) -> Row {
+    pub(crate) const fn per_thread(mut self) -> Row {
         self.per_thread_stream = true;
         self
     }
-    const fn since(mut self, version: u32) -> Row {
+    pub(crate) const fn since(mut self, version: u32) -> Row {
         self.since = Some(version);
         self
     }
@@ -291,24 +267,6 @@ impl Row {
         }
         cookie
     }
-
-    /// Whether probes at this level include the row. The linker's hook belongs to every level and
-    /// is found apart.
-    ///
-    /// `trace` includes the reporting function: with its totals the offsets that `record_trace`'s
-    /// probe reads are found, and where that fails it stays.
-    pub fn at_level(&self, level: Level) -> bool {
-        match self.purpose {
-            Purpose::Call(_)
-            | Purpose::Mark(_)
-            | Purpose::Launch
-            | Purpose::Region(_)
-            | Purpose::Workspace => level >= Level::Segments,
-            Purpose::Report | Purpose::Oom => level >= Level::Blocks,
-            Purpose::Trace => level >= Level::Trace,
-            Purpose::Loader => false,
-        }
-    }
 }
 
 /// Which of a function's variants a symbol is.
@@ -325,41 +283,4 @@ pub enum Variant {
         /// The structure says which allocator it is of, in a byte before the data's type.
         component: bool,
     },
-}
-
-static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-    let mut rows = Vec::new();
-    rows.extend_from_slice(cuda_runtime::ROWS);
-    rows.extend_from_slice(cuda_driver::ROWS);
-    rows.extend_from_slice(ascend::ROWS);
-    rows.extend_from_slice(pytorch::ROWS);
-    rows.extend_from_slice(torch_npu::ROWS);
-    rows.extend_from_slice(marks::ROWS);
-    rows.extend_from_slice(mstx_memory::ROWS);
-    rows.push(
-        Row::new(
-            "_dl_debug_state",
-            Vendor::None,
-            Layer::Loader,
-            "ld-",
-            Purpose::Loader,
-        )
-        .essential(),
-    );
-    rows
-});
-
-/// Every row of every vendor.
-pub fn rows() -> &'static [Row] {
-    &ROWS
-}
-
-/// Whether the row with this name is a report of blocks and totals.
-pub fn is_report(name: &str) -> bool {
-    row(name).is_some_and(|row| row.purpose == Purpose::Report)
-}
-
-/// The row with this name.
-pub fn row(name: &str) -> Option<&'static Row> {
-    rows().iter().find(|row| row.name == name)
 }

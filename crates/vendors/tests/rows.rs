@@ -1,11 +1,10 @@
-//! The catalog against the prototypes of the real headers.
+//! The rows against the prototypes of the real headers.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeSet, HashMap};
 
 use memscope_common::{NO_ARG, Op, PtrMode, SizeMode, Told, TorchAbi};
-use memscope_site::catalog::{Abi, Match, Purpose, row, rows};
-use memscope_site::{Layer, Level, Variant, Vendor};
+use memscope_vendors::{Abi, Layer, Match, Purpose, Variant, Vendor, row, rows};
 
 /// What the table says about one function.
 struct Prototype {
@@ -14,8 +13,13 @@ struct Prototype {
 }
 
 fn prototypes() -> HashMap<String, Prototype> {
-    include_str!("facts/cuda_prototypes.txt")
-        .lines()
+    let tables = [
+        include_str!("facts/cuda_prototypes.txt"),
+        include_str!("facts/hip_prototypes.txt"),
+    ];
+    tables
+        .iter()
+        .flat_map(|table| table.lines())
         .filter(|line| !line.starts_with('#') && !line.is_empty())
         .map(|line| {
             let mut words = line.split_whitespace();
@@ -91,7 +95,8 @@ fn prototype(function: &str, words: &[&str]) -> Prototype {
         let mode = if result { PtrMode::Out } else { PtrMode::Value };
         let mut used = true;
         match word {
-            "devPtr" | "pHost" | "ptr" | "p" | "pp" | "dptr" | "pdptr" | "ptr_out" => {
+            "devPtr" | "pHost" | "ptr" | "p" | "pp" | "dptr" | "pdptr" | "ptr_out" | "dev_ptr"
+            | "hostPtr" => {
                 abi.ptr = Some((position, mode));
             }
             "pitchedDevPtr" => {
@@ -99,13 +104,17 @@ fn prototype(function: &str, words: &[&str]) -> Prototype {
                 abi.size = Some((position, SizeMode::Extent));
             }
             "addr" if function.contains("Retain") => abi.ptr = Some((position, mode)),
-            "size" | "bytesize" | "dev" | "device" => abi.size = Some((position, SizeMode::Value)),
+            "size" | "bytesize" | "sizeBytes" | "dev" | "device" | "deviceId" => {
+                abi.size = Some((position, SizeMode::Value))
+            }
             "height" | "Height" if pitched => abi.size = Some((position, SizeMode::Pitch)),
             "total" => abi.size = Some((position, SizeMode::Out)),
             "free" | "pitch" | "pPitch" | "offset" => abi.extra = Some(position),
             "hStream" | "stream" => abi.stream = Some(position),
-            "handle" | "pool" | "memPool" | "array" | "mipmappedArray" | "pHandle" | "hArray"
-            | "hMipmappedArray" | "pctx" | "ctx" => abi.handle = Some((position, result)),
+            "handle" | "pool" | "memPool" | "mem_pool" | "array" | "mipmappedArray" | "pHandle"
+            | "hArray" | "hMipmappedArray" | "pctx" | "ctx" => {
+                abi.handle = Some((position, result))
+            }
             "[extent]" => abi.stack = abi.size.is_some(),
             _ => used = false,
         }
@@ -160,12 +169,12 @@ fn operations_go_with_what_the_call_passes() {
             Op::Free | Op::HostFree | Op::HostUnregister | Op::IpcClose => ptr.is_some() && !out,
             // Ascend's know how much is reserved or mapped at an address.
             Op::ReserveFree | Op::Unmap => {
-                ptr.is_some() && !out && (size.is_some() || row.vendor == Vendor::Ascend)
+                ptr.is_some() && !out && (size.is_some() || row.vendor == Some(Vendor::Ascend))
             }
             Op::HostRegister => ptr.is_some() && !out && size.is_some(),
             Op::Map => ptr.is_some() && !out && size.is_some() && handle.is_some() && !result,
             Op::Create => result && size.is_some(),
-            Op::PopContext => result || row.vendor == Vendor::Ascend,
+            Op::PopContext => result || row.vendor == Some(Vendor::Ascend),
             Op::Import | Op::ArrayAlloc => result,
             Op::Retain => result && ptr.is_some(),
             Op::Release | Op::ArrayFree => handle.is_some() && !result,
@@ -200,7 +209,7 @@ fn names_and_symbols_are_unique() {
                 "{}",
                 row.name
             ),
-            Match::Calls(other) => assert!(memscope_site::catalog::row(other).is_some()),
+            Match::Calls(other) => assert!(memscope_vendors::row(other).is_some()),
         }
         // Return probes only where no exception can pass.
         assert_eq!(
@@ -241,7 +250,7 @@ fn cookies_say_the_same_as_rows() {
         assert_eq!(cookie.told(), row.abi.told as u8);
         assert_eq!(cookie.apart(), row.abi.apart);
         let is_call = matches!(row.purpose, Purpose::Call(_));
-        assert_eq!(row.abi.apart, is_call && row.vendor == Vendor::Ascend);
+        assert_eq!(row.abi.apart, is_call && row.vendor == Some(Vendor::Ascend));
     }
     let trace = row("DeviceCachingAllocator::record_trace").unwrap();
     let cookie = trace.cookie(
@@ -252,19 +261,4 @@ fn cookies_say_the_same_as_rows() {
         }),
     );
     assert!(cookie.torch_device() && !cookie.torch_pool());
-}
-
-#[test]
-fn levels() {
-    let at = |level: Level, vendor: Vendor| {
-        rows()
-            .iter()
-            .filter(|row| row.at_level(level) && row.layer == Layer::Pool && row.vendor == vendor)
-            .count()
-    };
-    let all = [Level::Segments, Level::Blocks, Level::Trace];
-    assert_eq!(all.map(|level| at(level, Vendor::Cuda)), [0, 2, 3]);
-    // Workspaces are taken from the runtime, and told of at each level.
-    assert_eq!(all.map(|level| at(level, Vendor::Ascend)), [1, 2, 3]);
-    assert!(row("cudaMalloc").unwrap().at_level(Level::Segments));
 }

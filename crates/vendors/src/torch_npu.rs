@@ -1,10 +1,10 @@
-//! torch_npu's functions, by symbol where a build has kept its local ones; the wheels have not: there [`crate::stripped`] finds
+//! torch_npu's functions, by symbol where a build has kept its local ones; the wheels have not: there `memscope-site`'s `stripped` finds
 //! them. As PyTorch's own they may be left by an exception, so none has a return probe.
 
 use memscope_common::TorchAbi;
 
-use super::pytorch::Reading;
-use super::{Layer, Purpose, Row, Variant, Vendor};
+use crate::pytorch::Reading;
+use crate::{Layer, Purpose, Row, Variant, Vendor};
 
 /// `c10_npu::NPUCachingAllocator::allocator`, the pointer to the allocator in use.
 pub const ALLOCATOR: &str = "_ZN7c10_npu19NPUCachingAllocator9allocatorE";
@@ -29,7 +29,7 @@ pub const TRACE_ABI: TorchAbi = TorchAbi {
 const fn pool(name: &'static str, purpose: Purpose, symbol: &'static str) -> Row {
     Row::new(
         name,
-        Vendor::Ascend,
+        Some(Vendor::Ascend),
         Layer::Pool,
         "libtorch_npu.so",
         purpose,
@@ -37,14 +37,14 @@ const fn pool(name: &'static str, purpose: Purpose, symbol: &'static str) -> Row
     .mangled(symbol)
 }
 
-pub(super) const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[Row] = &[
     pool(REPORT, Purpose::Report, REPORT_SYMBOL).essential(),
     pool(TRACE, Purpose::Trace, TRACE_SYMBOL).essential(),
     pool(WORKSPACE, Purpose::Workspace, "").calls(REPORT),
 ];
 
 /// Reads the parameters of a function of torch_npu; `None` where the symbol is none of its rows'.
-pub(super) fn read(symbol: &str, parameters: &str) -> Option<Reading> {
+pub(crate) fn read(symbol: &str, parameters: &str) -> Option<Reading> {
     match symbol {
         REPORT_SYMBOL => Some(match parameters {
             "RKNS0_11MemoryUsageE" => Reading::Is(Variant::Usage { component: true }),

@@ -6,7 +6,7 @@
 
 use memscope_common::{MarkForm, TorchAbi};
 
-use super::{Layer, Purpose, Row, Variant, Vendor, torch_npu};
+use crate::{Layer, Purpose, Row, Variant, Vendor, torch_npu};
 
 const REPORT: &str = "_ZN3c1027reportMemoryUsageToProfilerE";
 const OOM: &str = "_ZN3c1027reportOutOfMemoryToProfilerE";
@@ -34,10 +34,10 @@ const fn pool(
     purpose: Purpose,
     prefix: &'static str,
 ) -> Row {
-    Row::new(name, Vendor::Cuda, Layer::Pool, library, purpose).mangled(prefix)
+    Row::new(name, Some(Vendor::Cuda), Layer::Pool, library, purpose).mangled(prefix)
 }
 
-pub(super) const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[Row] = &[
     pool(
         "c10::reportMemoryUsageToProfiler",
         "libc10.so",

@@ -11,7 +11,28 @@
 
 use memscope_common::{Op, SizeMode, Told};
 
-use super::{Layer, Purpose, Row, Vendor};
+use crate::{Facts, Layer, Library, Purpose, Row, Vendor};
+
+pub(crate) const FACTS: Facts = Facts {
+    vendor: Vendor::Ascend,
+    name: "Huawei Ascend",
+    device_kind: "npu",
+    visible_devices: "ASCEND_RT_VISIBLE_DEVICES",
+    settings: &[
+        "ASCEND_RT_VISIBLE_DEVICES",
+        "TASK_QUEUE_ENABLE",
+        "ASCEND_LAUNCH_BLOCKING",
+        "PYTORCH_NPU_ALLOC_CONF",
+        "PYTORCH_NO_NPU_MEMORY_CACHING",
+    ],
+    libraries: &[
+        Library::of_device("libascendcl"),
+        Library::of_device("libacl_rt"),
+        Library::of_device("libascend_hal"),
+        Library::of_framework("libtorch_npu"),
+    ],
+    rows: &[ROWS],
+};
 
 const fn acl(name: &'static str, op: Op) -> Row {
     call(name, Layer::Runtime, "libascendcl.so", op)
@@ -22,9 +43,15 @@ const fn hal(name: &'static str, op: Op) -> Row {
 }
 
 const fn call(name: &'static str, layer: Layer, library: &'static str, op: Op) -> Row {
-    Row::new(name, Vendor::Ascend, layer, library, Purpose::Call(op))
-        .returning()
-        .apart()
+    Row::new(
+        name,
+        Some(Vendor::Ascend),
+        layer,
+        library,
+        Purpose::Call(op),
+    )
+    .returning()
+    .apart()
 }
 
 /// The lowest functions that have names: `aclrtLaunchKernel…` makes one of these calls each, so that these alone are
@@ -32,14 +59,14 @@ const fn call(name: &'static str, layer: Layer, library: &'static str, op: Op) -
 const fn launch(name: &'static str) -> Row {
     Row::new(
         name,
-        Vendor::Ascend,
+        Some(Vendor::Ascend),
         Layer::Mark,
         "libruntime.so",
         Purpose::Launch,
     )
 }
 
-pub(super) const ROWS: &[Row] = &[
+const ROWS: &[Row] = &[
     // Memory of the device: (void **, size_t, policy [, config]).
     acl("aclrtMalloc", Op::Alloc).ptr_out(0).size(1),
     acl("aclrtMallocAlign32", Op::Alloc).ptr_out(0).size(1),

@@ -1,4 +1,4 @@
-//! Functions that launch kernels, and those that name a moment, or are one: memscope's own library, mstx, NVTX, and two of PyTorch's.
+//! Functions that name a moment, or are one: memscope's own library, mstx, NVTX, and two of PyTorch's.
 //!
 //! `nvtxMarkA` and its like are exported by libnvToolsExt (NVTX 2). NVTX 3 is header-only: each object that uses it
 //! has copies of its own, which can be probed where it has its symbols, as PyTorch's libtorch_python has since 2.8.
@@ -6,7 +6,7 @@
 
 use memscope_common::{MARK_BEGIN, MARK_END, MARK_INSTANT, MarkAbi, MarkForm, MarkSource};
 
-use super::{Layer, Purpose, Row, Vendor};
+use crate::{Layer, Purpose, Row};
 
 /// `torch::autograd::profiler::record_function_enter_new(std::string const&, optional<std::string> const&)`. Its result
 /// is returned in memory, so that the name is the second argument.
@@ -29,7 +29,7 @@ const fn mark(
         kind,
         source,
     };
-    Row::new(name, Vendor::None, Layer::Mark, library, Purpose::Mark(abi))
+    Row::new(name, None, Layer::Mark, library, Purpose::Mark(abi))
 }
 
 const fn nvtx(name: &'static str, kind: u16, form: MarkForm) -> Row {
@@ -40,27 +40,7 @@ const fn mstx(name: &'static str, kind: u16, form: MarkForm, arg: u8) -> Row {
     mark(name, "libms_tools_ext", MarkSource::Mstx, kind, form, arg)
 }
 
-/// Runtime launches (`cudaLaunchKernel` and its like) make one of these calls each, so that the driver's alone are
-/// counted. A graph is one launch.
-const fn launch(name: &'static str) -> Row {
-    Row::new(
-        name,
-        Vendor::Cuda,
-        Layer::Mark,
-        "libcuda.so",
-        Purpose::Launch,
-    )
-}
-
-pub(super) const ROWS: &[Row] = &[
-    launch("cuLaunchKernel"),
-    launch("cuLaunchKernel_ptsz"),
-    launch("cuLaunchKernelEx"),
-    launch("cuLaunchKernelEx_ptsz"),
-    launch("cuLaunchCooperativeKernel"),
-    launch("cuLaunchCooperativeKernel_ptsz"),
-    launch("cuGraphLaunch"),
-    launch("cuGraphLaunch_ptsz"),
+pub(crate) const ROWS: &[Row] = &[
     mark(
         "memscope_event",
         "libmemscope_mark",

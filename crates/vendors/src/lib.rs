@@ -1,0 +1,208 @@
+//! Which functions of which vendors exist, and how they pass arguments: data, not code.
+//!
+//! Owns: one table for each vendor of devices (`cuda`, `ascend`, `hip`), one for each framework ([`pytorch`], [`torch_npu`]), and one for
+//! what names moments. Everything that differs from vendor to vendor and is known before a process is looked at comes from here: the
+//! probes, the names of libraries, the device kind that answers name, and the environment variable that chooses devices. Refuses:
+//! files and processes.
+//!
+//! A new vendor is a file with its [`Facts`], and a line in [`VENDORS`].
+
+mod ascend;
+mod cuda;
+mod hip;
+mod marks;
+mod mstx_memory;
+pub mod pytorch;
+mod row;
+pub mod torch_npu;
+
+pub use row::{Abi, Layer, Match, Purpose, Row, Variant};
+
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+/// Whose functions, and so whose devices.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Vendor {
+    /// NVIDIA CUDA.
+    #[default]
+    Cuda,
+    /// Huawei Ascend.
+    Ascend,
+    /// AMD ROCm, by its HIP runtime.
+    Hip,
+}
+
+/// What is known of a vendor.
+#[derive(Debug)]
+pub struct Facts {
+    /// Which.
+    pub vendor: Vendor,
+    /// Its name for people.
+    pub name: &'static str,
+    /// What an answer calls its devices: `cuda`, `npu`, `hip`.
+    pub device_kind: &'static str,
+    /// The environment variable by which a process chooses among devices.
+    pub visible_devices: &'static str,
+    /// Environment variables that choose devices, or change what the allocator does: they are read at the attach.
+    pub settings: &'static [&'static str],
+    /// Libraries by which a process that uses its devices is recognised.
+    pub libraries: &'static [Library],
+    /// Its functions.
+    pub rows: &'static [&'static [Row]],
+}
+
+/// A library by which a process is recognised.
+#[derive(Clone, Copy, Debug)]
+pub struct Library {
+    /// Its name: `libcudart` is `libcudart.so.13` and `libcudart-0d7a4d33.so.12`, and not `libcudart_static.a`.
+    pub name: &'static str,
+    /// It is a framework's, which brings it along wherever it was built for the vendor, also where it uses other devices.
+    pub is_frameworks: bool,
+}
+
+impl Library {
+    pub(crate) const fn of_device(name: &'static str) -> Library {
+        Library {
+            name,
+            is_frameworks: false,
+        }
+    }
+
+    pub(crate) const fn of_framework(name: &'static str) -> Library {
+        Library {
+            name,
+            is_frameworks: true,
+        }
+    }
+
+    /// Whether a file with this name, without its folder, is this library.
+    pub fn is(&self, file_name: &[u8]) -> bool {
+        let rest = file_name.strip_prefix(self.name.as_bytes());
+        rest.is_some_and(|rest| matches!(rest.first(), Some(b'.' | b'-')))
+    }
+}
+
+/// Every vendor. Where libraries of several are in a process, the first of them is the one whose devices it uses: PyTorch for CUDA brings
+/// CUDA's libraries along wherever it is loaded, and nobody maps those of the others for nothing.
+pub const VENDORS: [&Facts; 3] = [&ascend::FACTS, &hip::FACTS, &cuda::FACTS];
+
+impl Vendor {
+    /// What is known of it.
+    pub fn facts(self) -> &'static Facts {
+        let found = VENDORS.into_iter().find(|facts| facts.vendor == self);
+        found.unwrap_or(&cuda::FACTS)
+    }
+
+    /// What an answer calls its devices: `cuda`, `npu`, `hip`.
+    pub fn device_kind(self) -> &'static str {
+        self.facts().device_kind
+    }
+
+    /// Whose devices a process uses that has these libraries, by their paths or names.
+    pub fn of_libraries<'a>(paths: impl Iterator<Item = &'a str> + Clone) -> Option<Vendor> {
+        let has = |facts: &&&Facts| {
+            paths.clone().any(|path| {
+                let name = path.rsplit('/').next().unwrap_or(path);
+                facts
+                    .libraries
+                    .iter()
+                    .any(|library| library.is(name.as_bytes()))
+            })
+        };
+        VENDORS.iter().find(has).map(|facts| facts.vendor)
+    }
+}
+
+/// The library of some vendor that a file with this name is, without its folder.
+pub fn library(file_name: &[u8]) -> Option<&'static Library> {
+    let mut all = VENDORS.into_iter().flat_map(|facts| facts.libraries);
+    all.find(|library| library.is(file_name))
+}
+
+static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let vendors = VENDORS.into_iter().flat_map(|facts| facts.rows);
+    let frameworks = [pytorch::ROWS, torch_npu::ROWS];
+    let others = [marks::ROWS, mstx_memory::ROWS, &[LINKER]];
+    let all = vendors.copied().chain(frameworks).chain(others);
+    all.flatten().copied().collect()
+});
+
+/// The dynamic linker's hook: objects were mapped or unmapped.
+const LINKER: Row = Row::new(
+    "_dl_debug_state",
+    None,
+    Layer::Loader,
+    "ld-",
+    Purpose::Loader,
+)
+.essential();
+
+/// Every function of every vendor, of the frameworks, and of what names moments.
+pub fn rows() -> &'static [Row] {
+    &ROWS
+}
+
+/// The row with this name.
+pub fn row(name: &str) -> Option<&'static Row> {
+    rows().iter().find(|row| row.name == name)
+}
+
+/// Whether the row with this name is a report of blocks and totals.
+pub fn is_report(name: &str) -> bool {
+    row(name).is_some_and(|row| row.purpose == Purpose::Report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_vendor_has_its_facts_once() {
+        for vendor in [Vendor::Cuda, Vendor::Ascend, Vendor::Hip] {
+            let own = VENDORS.iter().filter(|facts| facts.vendor == vendor);
+            assert_eq!(own.count(), 1, "{vendor:?}");
+            assert_eq!(vendor.facts().vendor, vendor);
+            let rows = vendor.facts().rows.iter().copied().flatten();
+            assert!(rows.clone().count() > 20, "{vendor:?}");
+            for row in rows {
+                assert_eq!(row.vendor, Some(vendor), "{}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_used_once() {
+        let mut names: Vec<&str> = rows().iter().map(|row| row.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn libraries_are_known_by_their_files() {
+        let is = |name: &str| library(name.as_bytes()).map(|library| library.name);
+        assert_eq!(is("libcudart.so.13"), Some("libcudart"));
+        assert_eq!(is("libcudart-0d7a4d33.so.12"), Some("libcudart"));
+        assert_eq!(is("libcuda.so.1"), Some("libcuda"));
+        assert_eq!(is("libcudadebugger.so.1"), None);
+        assert_eq!(is("libamdhip64.so.6"), Some("libamdhip64"));
+        assert_eq!(is("libc10_cuda.so"), Some("libc10_cuda"));
+        assert_eq!(is("libc10.so"), None);
+    }
+
+    #[test]
+    fn whose_devices_a_process_uses() {
+        let of = |paths: &[&str]| Vendor::of_libraries(paths.iter().copied());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&["/x/libc10_cuda.so"]), Some(Vendor::Cuda));
+        let both = ["/x/libc10_cuda.so", "/y/libascendcl.so"];
+        assert_eq!(of(&both), Some(Vendor::Ascend));
+        assert_eq!(of(&["/opt/rocm/lib/libamdhip64.so.6"]), Some(Vendor::Hip));
+    }
+}

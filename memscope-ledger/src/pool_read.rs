@@ -121,6 +121,10 @@ impl Pool {
         let bytes = explained.iter().take(sized).sum::<u64>();
         row.orphan_free_count = row.orphan_free_count.saturating_sub(explained.len() as u64);
         row.orphan_free_bytes = row.orphan_free_bytes.saturating_sub(bytes);
+        if unseen.origin == Origin::Baseline && self.complete_since <= watch.attached_ns {
+            // What went unseen before the first reading was there before the attach, and is in no answer.
+            (row.orphan_free_count, row.orphan_free_bytes) = (0, 0);
+        }
 
         let (came, went) = self.replace_blocks(scene, &held, at_ns, unseen);
         self.recount(scene, device);

@@ -21,7 +21,7 @@ pub enum BuildError {
         "no Rust compiler of version {oldest} or newer with library sources was found, which BPF programs need\n  \
          either: cargo xtask setup\n  \
          or:     rustup toolchain install nightly --component rust-src\n  \
-         or:     apt-get update && apt-get install rustc-web rust-web-src   (Debian)\n  \
+         or:     apt-get update && apt-get install rustc-web rust-web-src   (Debian; on Debian 12 with bookworm-security among the package sources)\n  \
          looked at: {looked}"
     )]
     NoCompiler {

@@ -463,7 +463,10 @@ impl Pool {
         row.unsized_count += u64::from(row.totals.has_unsized());
         let settled = row.totals.settle(total);
         row.resync_count += u64::from(settled.resynced);
-        row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(settled.orphan_bytes);
+        if row.orphan_free_count > 0 {
+            // Not what a first reading has explained since.
+            row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(settled.orphan_bytes);
+        }
         if let Some((addr, excess)) = settled.sized
             && let Some(block) = self.blocks.get_mut(&addr)
         {

@@ -10,6 +10,7 @@ use crate::report::{
     StepSummary, StepsReport,
 };
 use crate::slope;
+use crate::stacks::Stacks;
 use crate::steps::{Row, Steps};
 use std::collections::BTreeMap;
 
@@ -88,7 +89,7 @@ fn evidence(process: &Process, steps: &Steps) -> String {
         }
         _ if steps.ranges => format!("{} of the program", many(steps.ticks, "range “step start”", "ranges “step start”")),
         _ => {
-            let lines = steps.lines(&process.stacks);
+            let lines = named_lines(steps, &process.stacks);
             let counts = by_line(steps, &lines);
             let named = |place: usize| {
                 let name = steps.keys.get(place).map(|key| key.name.as_ref());
@@ -124,6 +125,38 @@ fn evidence(process: &Process, steps: &Steps) -> String {
             text
         }
     }
+}
+
+/// The line of each key as it is told to people. A moment whose stack is missing, such as one right after the attach, is taken for
+/// one of the line of this name, if there is only one.
+fn named_lines(steps: &Steps, stacks: &Stacks) -> Vec<usize> {
+    let mut lines = steps.lines(stacks);
+    let missing: Vec<bool> = steps
+        .keys
+        .iter()
+        .map(|key| stacks.is_missing(key.stack))
+        .collect();
+    for (place, key) in steps.keys.iter().enumerate() {
+        if !missing.get(place).copied().unwrap_or(true) {
+            continue;
+        }
+        let mut known: Vec<usize> = (0..steps.keys.len())
+            .filter(|other| missing.get(*other) == Some(&false))
+            .filter(|other| {
+                steps
+                    .keys
+                    .get(*other)
+                    .is_some_and(|other| other.name == key.name)
+            })
+            .filter_map(|other| lines.get(other).copied())
+            .collect();
+        known.sort_unstable();
+        known.dedup();
+        if let ([only], Some(line)) = (known.as_slice(), lines.get_mut(place)) {
+            *line = *only;
+        }
+    }
+    lines
 }
 
 /// First key and count of each line.

@@ -512,7 +512,7 @@ fn leaked_blocks_that_all_differ_are_found_by_class() {
     let group = &found[0];
     assert_eq!(group.size_bytes, 16_384);
     assert!(
-        group.reason.contains("many sizes up to 16 KiB"),
+        group.reason.contains("many sizes up to 16.00 KiB"),
         "{}",
         group.reason
     );

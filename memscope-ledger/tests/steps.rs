@@ -456,6 +456,33 @@ fn several_steps_make_a_row() {
     assert_eq!(report.devices[0].steps, 24);
 }
 
+/// The first call after an attach may have begun before it, and has no stack then.
+#[test]
+fn a_call_without_a_stack_is_one_of_its_line() {
+    let mut told = Told::new();
+    told.stack(1);
+    let optimizer = "Optimizer.step#SGD.step";
+    told.mark(
+        MarkKind::Begin,
+        MarkSource::RecordFunction,
+        optimizer,
+        StackRef::NotTaken,
+    );
+    for _ in 0..40 {
+        told.optimizer("SGD", 1);
+    }
+    let summary = told.steps().summary;
+    assert_eq!(summary.count, Some(41));
+    assert!(
+        summary
+            .evidence
+            .starts_with(&format!("41 calls of {optimizer}")),
+        "{}",
+        summary.evidence
+    );
+    assert!(!summary.evidence.contains(','), "{}", summary.evidence);
+}
+
 #[test]
 fn accumulated_gradients_make_one_step() {
     let mut told = Told::new();

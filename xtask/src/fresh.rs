@@ -40,7 +40,7 @@ pub enum Lists {
 /// Debian's releases that are tried.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 /// Changes when what is in a root changes.
-const RECIPE: &str = "debootstrap minbase; git, ca-certificates, gcc, libc6-dev; 1";
+const RECIPE: &str = "debootstrap minbase; git, ca-certificates, gcc, libc6-dev; sources as the installer writes them; 2";
 /// What README asks for.
 const NEEDED: [&str; 4] = ["git", "ca-certificates", "gcc", "libc6-dev"];
 /// Where the checkout's repository and the Rust toolchain are seen in the root.
@@ -120,6 +120,7 @@ fn place(release: &str, lists: Lists) -> Result<PathBuf> {
     let base = folder.join(format!("base-{release}"));
     if root::finished(&base, RECIPE).is_none() {
         root::make(release, &base, &NEEDED)?;
+        root::write_sources(release, &base)?;
         root::finish(&base, RECIPE, "")?;
     }
     let place = folder.join(release);

@@ -96,20 +96,40 @@ pub fn apt_get(root: &Path) -> Command {
     command
 }
 
+/// Names the package sources that Debian's own installer writes: debootstrap writes the first of them only, and compilers that
+/// are newer than the release come with the last.
+pub fn write_sources(release: &str, root: &Path) -> Result<()> {
+    let main = mirror().unwrap_or_else(|| "http://deb.debian.org/debian".to_owned());
+    let security = sites()
+        .into_iter()
+        .find(|site| site.contains("security"))
+        .unwrap_or_else(|| "http://deb.debian.org/debian-security".to_owned());
+    let path = root.join("etc/apt/sources.list");
+    let text = format!(
+        "deb {main} {release} main\ndeb {main} {release}-updates main\ndeb {security} {release}-security main\n"
+    );
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Where this machine gets Debian's packages from, if it is one that does; otherwise debootstrap knows a place.
 fn mirror() -> Option<String> {
+    sites().into_iter().find(|site| !site.contains("security"))
+}
+
+/// The addresses of Debian's packages that this machine's package sources have.
+fn sites() -> Vec<String> {
     let targets = process::output(Command::new("apt-get").args([
         "indextargets",
         "--format",
         "$(ORIGIN) $(REPO_URI) $(COMPONENT)",
         "Created-By: Packages",
-    ]))
-    .ok()?;
+    ]));
     targets
+        .unwrap_or_default()
         .lines()
         .filter_map(|line| line.strip_prefix("Debian ")?.strip_suffix(" main"))
-        .find(|site| !site.contains("security"))
         .map(str::to_owned)
+        .collect()
 }
 
 /// How this machine reaches package sources: proxies, and whether lists may be old (a frozen mirror's are).

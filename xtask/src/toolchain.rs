@@ -174,7 +174,7 @@ fn install_bpf_linker() -> Result<()> {
         Some(prefix) if process::find_program("c++").is_some() => prefix,
         _ => {
             apt(&packages).with_context(|| {
-                format!("LLVM {LLVM} with its headers is needed; with another LLVM: cargo install bpf-linker")
+                format!("LLVM {LLVM} with its headers is needed (on Debian 12 it is in bookworm-security); with another LLVM: cargo install bpf-linker")
             })?;
             llvm_prefix()
                 .with_context(|| format!("LLVM {LLVM} was installed but cannot be found"))?

@@ -200,7 +200,7 @@ fn colours_say_whose_code_it_is() {
     assert_eq!(color("[stack lost]"), (200, 200, 200));
     let subtitle = text_of(&svg, "subtitle");
     assert!(
-        subtitle.starts_with("2025-06-15 15:06:40 UTC, 100.00 B; 10.0 % without frames"),
+        subtitle.starts_with("2025-06-15 15:06:40 UTC, 100 B; 10.0 % without frames"),
         "{subtitle}"
     );
     assert_eq!(

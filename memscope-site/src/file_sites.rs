@@ -168,7 +168,7 @@ impl Index {
     /// Whether a name that begins so may be of interest. Asked for millions of names.
     fn may_be(name: &[u8]) -> bool {
         let index = &*INDEX;
-        if !pair(name).is_some_and(|place| index.pairs.get(place) == Some(&true)) {
+        if pair(name).is_none_or(|place| index.pairs.get(place) != Some(&true)) {
             return false;
         }
         match name.starts_with(b"_Z") {

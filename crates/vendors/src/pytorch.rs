@@ -174,6 +174,8 @@ fn trace_abi(parameters: &str) -> Option<TorchAbi> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     /// Seen with readelf in the wheels of PyPI (cp311).

@@ -366,9 +366,9 @@ mod tests {
 
     #[test]
     fn amounts() {
-        assert_eq!(amount(0, Unit::Bytes), "0.00 B");
+        assert_eq!(amount(0, Unit::Bytes), "0 B");
         assert_eq!(amount(3 << 29, Unit::Bytes), "1.50 GiB");
-        assert_eq!(amount(1 << 50, Unit::Bytes), "1024.00 TiB");
+        assert_eq!(amount(1 << 50, Unit::Bytes), "1.00 PiB");
         assert_eq!(amount(12, Unit::Count), "12 blocks");
     }
 

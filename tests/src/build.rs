@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::places::{build_folder, workload};
+use crate::places::{build_folder, root, workload};
 use crate::program::run;
 use crate::sim::{acl_flags, sim};
 
@@ -17,6 +17,8 @@ pub enum Library {
     Runtime,
     /// The simulated driver.
     Driver,
+    /// The simulated HIP: the program calls CUDA's functions by HIP's names.
+    Hip,
     /// The simulated AscendCL, runtime, HAL and mstx of an NPU.
     Acl,
     /// Neither.
@@ -42,6 +44,11 @@ fn compile(source: &str, output: &str, library: Library, more: &[&str]) -> PathB
     let needed = match library {
         Library::Runtime => vec![sim().runtime(), sim().driver()],
         Library::Driver => vec![sim().driver()],
+        Library::Hip => {
+            let names = root().join("tests/simhip/names.h");
+            words.extend(["-include".to_owned(), names.display().to_string()]);
+            vec![sim().library("libamdhip64.so.")]
+        }
         Library::Acl => {
             words.extend(acl_flags().iter().cloned());
             Vec::new()

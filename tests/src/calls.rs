@@ -1,4 +1,4 @@
-//! A native process that makes the CUDA calls that it is told to make (`workloads/calls.c`).
+//! A native process that makes the CUDA calls that it is told to make, or HIP's (`workloads/calls.c`).
 
 use std::ops::{Deref, DerefMut};
 use std::process::Command;
@@ -16,7 +16,12 @@ pub struct Calls {
 impl Calls {
     /// Starts one with these environment variables.
     pub fn start(variables: &[(&str, &str)]) -> Calls {
-        let mut command = sim().native(executable("calls.c", Library::Runtime));
+        Calls::with(Library::Runtime, variables)
+    }
+
+    /// The same with one of the simulated runtimes. Commands have CUDA's names, whatever the runtime calls its functions.
+    pub fn with(library: Library, variables: &[(&str, &str)]) -> Calls {
+        let mut command = sim().native(executable("calls.c", library));
         command.envs(variables.iter().copied());
         Calls::from_command(command)
     }

@@ -3,8 +3,58 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    Calls, Daemon, Held, MIB, SimLog, Value, coverage, device, find, json, number, scratch,
+    Calls, Daemon, Held, Library, MIB, SimLog, Value, coverage, device, find, json, number, scratch,
 };
+
+/// A vendor whose runtime is simulated: the library, and what it calls a function of CUDA's.
+struct Vendor {
+    library: Library,
+    /// The least number of functions of it that get a probe.
+    probes: u64,
+    name: fn(&str) -> &str,
+}
+
+const CUDA: Vendor = Vendor {
+    library: Library::Runtime,
+    probes: 40,
+    name: |name| name,
+};
+
+const HIP: Vendor = Vendor {
+    library: Library::Hip,
+    probes: 25,
+    name: |name| match name {
+        "cuMemAlloc_v2" => "hipExtMallocWithFlags",
+        "cuMemCreate" => "hipMemCreate",
+        "cudaMalloc" => "hipMalloc",
+        "cudaMallocAsync" => "hipMallocAsync",
+        "cudaHostAlloc" => "hipHostMalloc",
+        "cudaFree" => "hipFree",
+        _ => panic!("HIP's name of {name} is not needed so far"),
+    },
+};
+
+impl Vendor {
+    fn start(&self, variables: &[(&str, &str)]) -> Calls {
+        Calls::with(self.library, variables)
+    }
+
+    /// The command that does the same, where the vendor has no function of its own for it.
+    fn command(&self, command: &str) -> String {
+        if self.library == Library::Runtime {
+            return command.to_owned();
+        }
+        let (name, arguments) = command.split_once(' ').unwrap_or((command, ""));
+        let name = match name {
+            "cuMemFree" => "cudaFree",
+            "cuMemAllocManaged" => "cudaMallocManaged",
+            "cuMemAllocAsync" | "cudaMallocAsync_ptsz" => "cudaMallocAsync",
+            "cuMemFreeAsync" | "cudaFreeAsync_ptsz" => "cudaFreeAsync",
+            name => name,
+        };
+        format!("{name} {arguments}").trim_end().to_owned()
+    }
+}
 
 fn pair(bytes: &Value) -> (u64, u64) {
     (number(&bytes["count"]), number(&bytes["bytes"]))
@@ -128,18 +178,32 @@ const SCRIPT: &[&[&str]] = &[
 
 #[test]
 fn every_call_is_counted_as_the_driver_does() {
+    let (stats, nested) = counted_as_the_driver_does(&CUDA);
+    // Each call of the runtime made one of the driver, and counts once. (The log does not have the
+    // cuMemGetInfo inside cudaMemGetInfo.)
+    assert_eq!(stats["nested_calls"], nested + 1, "calls inside calls");
+}
+
+#[test]
+fn every_call_of_hip_is_counted_as_the_driver_does() {
+    let (stats, _) = counted_as_the_driver_does(&HIP);
+    assert_eq!(device(&stats, 0)["device_kind"], "hip", "{stats:#}");
+}
+
+/// What memscope says in the end, and how many calls the device made inside its own calls.
+fn counted_as_the_driver_does(vendor: &Vendor) -> (Value, usize) {
     let daemon = Daemon::start();
     let folder = scratch();
     let log = SimLog::inside(folder.path());
-    let mut calls = Calls::start(&[("SIMCUDA_LOG", log.path())]);
+    let mut calls = vendor.start(&[("SIMCUDA_LOG", log.path())]);
     let pid = calls.pid();
     calls.call("cudaMemGetInfo");
     let attached = daemon.attach(pid, "segments");
     calls.call("cudaSetDevice 0");
-    assert!(number(&attached["sites"]) > 40, "{attached:#}");
+    assert!(number(&attached["sites"]) > vendor.probes, "{attached:#}");
     for step in SCRIPT {
         for call in *step {
-            calls.call(call);
+            calls.call(&vendor.command(call));
         }
         let stats = daemon.stats(pid);
         assert_eq!(
@@ -158,24 +222,27 @@ fn every_call_is_counted_as_the_driver_does() {
     assert_eq!(zero["orphan_free_count"], 0, "{zero:#}");
     assert_eq!(zero["total_bytes"], 16u64 << 30, "from cudaMemGetInfo");
     assert_eq!(zero["source"], "driver");
-    // Each call of the runtime made one of the driver, and counts once. (The log does not have the
-    // cuMemGetInfo inside cudaMemGetInfo.)
-    let nested = log
-        .calls(pid)
-        .iter()
-        .filter(|call| call["depth"] == 1)
-        .count()
-        + 1;
-    assert_eq!(stats["nested_calls"], nested, "calls inside calls");
     assert!(coverage(&stats).contains(&"array_alloc"), "{stats:#}");
     calls.finish();
+    let nested = log.calls(pid);
+    let nested = nested.iter().filter(|call| call["depth"] == 1).count();
+    (stats, nested)
 }
 
 /// A retained handle keeps memory whose mappings are gone (the log does not have it).
 #[test]
 fn a_retained_handle_holds_memory() {
+    retained(&CUDA);
+}
+
+#[test]
+fn a_retained_handle_of_hip_holds_memory() {
+    retained(&HIP);
+}
+
+fn retained(vendor: &Vendor) {
     let daemon = Daemon::start();
-    let mut calls = Calls::start(&[]);
+    let mut calls = vendor.start(&[]);
     let pid = calls.pid();
     daemon.attach(pid, "segments");
     calls.call("cudaSetDevice 0");
@@ -198,11 +265,20 @@ fn a_retained_handle_holds_memory() {
 
 #[test]
 fn failed_calls_are_apart() {
+    failures_are_apart(&CUDA);
+}
+
+#[test]
+fn failed_calls_of_hip_are_apart() {
+    failures_are_apart(&HIP);
+}
+
+fn failures_are_apart(vendor: &Vendor) {
     let daemon = Daemon::start();
     let folder = scratch();
     let log = SimLog::inside(folder.path());
     let plan = "cudaMalloc:2=oom,cuMemAlloc_v2:3-4=700,cudaFree:2=999,cuMemCreate:1=oom,cudaMallocAsync:1=2,cudaHostAlloc:1=1";
-    let mut calls = Calls::start(&[("SIMCUDA_LOG", log.path()), ("SIMCUDA_FAIL", plan)]);
+    let mut calls = vendor.start(&[("SIMCUDA_LOG", log.path()), ("SIMCUDA_FAIL", plan)]);
     let pid = calls.pid();
     calls.call("cudaMemGetInfo");
     daemon.attach(pid, "segments");
@@ -230,6 +306,7 @@ fn failed_calls_are_apart() {
     );
     let count = |function: &str, status: i64| -> (u64, u64) {
         let failures = stats["failures"].as_array().unwrap();
+        let function = (vendor.name)(function);
         let found = failures
             .iter()
             .find(|f| f["function"] == function && f["status"] == status);
@@ -254,8 +331,17 @@ fn failed_calls_are_apart() {
 
 #[test]
 fn devices_are_told_apart() {
+    told_apart(&CUDA);
+}
+
+#[test]
+fn devices_of_hip_are_told_apart() {
+    told_apart(&HIP);
+}
+
+fn told_apart(vendor: &Vendor) {
     let daemon = Daemon::start();
-    let mut calls = Calls::start(&[
+    let mut calls = vendor.start(&[
         ("SIMCUDA_DEVICES", "3"),
         ("SIMCUDA_DEVICE_SIZE", "1GiB,2GiB,3GiB"),
     ]);

@@ -56,6 +56,8 @@ impl Libraries {
 /// second exports what its source defines.
 const DRIVER: &str = "libcuda.so.1";
 const NVML: &str = "libnvidia-ml.so.1";
+/// AMD's runtime: the same device under HIP's names, in one library.
+const HIP: &str = "libamdhip64.so.5";
 
 /// Written last: the names of the stand-ins, one a line.
 const NAMES: &str = "stand-ins";
@@ -125,7 +127,9 @@ fn fingerprint(sources: &Path, wheels: &Wheels) -> Result<u64> {
     include_str!("headers.rs").hash(&mut hasher);
     include_str!("simcc.rs").hash(&mut hasher);
     let common = simcc::source_files(&simcc::common())?;
-    for file in simcc::source_files(sources)?.into_iter().chain(common) {
+    let hip = simcc::source_files(&hip())?;
+    let files = simcc::source_files(sources)?.into_iter();
+    for file in files.chain(common).chain(hip) {
         fs::read(&file)
             .with_context(|| format!("cannot read {}", file.display()))?
             .hash(&mut hasher);
@@ -137,6 +141,11 @@ fn fingerprint(sources: &Path, wheels: &Wheels) -> Result<u64> {
         (library, data.len(), data.modified()?).hash(&mut hasher);
     }
     Ok(hasher.finish())
+}
+
+/// The folder with what makes the simulated device one of AMD's.
+fn hip() -> PathBuf {
+    process::root().join("tests/simhip")
 }
 
 struct Builder<'a> {
@@ -168,6 +177,7 @@ impl Builder<'_> {
             .map(|name| (name.clone(), None))
             .collect();
         self.library(DRIVER, &bodies, &exports, None)?;
+        self.hip(&bodies)?;
         self.library(NVML, &[self.sources.join("nvml.c")], &Exports::new(), None)?;
 
         let mut names = String::new();
@@ -219,6 +229,30 @@ impl Builder<'_> {
         process::output(&mut link)
             .map(drop)
             .with_context(|| format!("cannot link {soname}"))
+    }
+
+    /// The driver and the runtime again, in one library that exports HIP's names only.
+    fn hip(&self, driver: &[PathBuf]) -> Result<()> {
+        let objects = self.out.join("hip");
+        fs::create_dir_all(&objects)
+            .with_context(|| format!("cannot create {}", objects.display()))?;
+        let compiler = self.compiler.with_header(hip().join("names.h"), &objects);
+        let runtime = self.bodies(|name| name.starts_with("runtime_"))?;
+        let objects = driver
+            .iter()
+            .chain(&runtime)
+            .map(|body| compiler.compile(body, false))
+            .collect::<Result<Vec<PathBuf>>>()?;
+        let script = self.out.join(format!("{HIP}.map"));
+        fs::write(&script, "{\n  global: hip*;\n  local: *;\n};\n")
+            .with_context(|| format!("cannot write {}", script.display()))?;
+        let mut link = compiler.link(HIP, &self.out.join(HIP), &objects);
+        // Without the names of local functions: CUDA's are among them, and it is no CUDA.
+        link.arg(format!("-Wl,--version-script={}", script.display()))
+            .args(["-Wl,--strip-all", "-lpthread", "-ldl"]);
+        process::output(&mut link)
+            .map(drop)
+            .with_context(|| format!("cannot link {HIP}"))
     }
 
     fn check_beginnings(&self) -> Result<()> {

@@ -75,12 +75,15 @@ pub fn aside(folder: &Path, finished: &str, build: impl FnOnce(&Path) -> Result<
 }
 
 /// A C compiler with the flags that simulated devices need.
+#[derive(Clone)]
 pub struct Compiler {
     program: String,
     /// What it compiles for, as it says itself.
     pub machine: String,
     /// Where it looks for headers.
     pub include: Vec<PathBuf>,
+    /// A header that is read before each file.
+    before: Option<PathBuf>,
     /// Where it puts what it makes.
     pub out: PathBuf,
 }
@@ -93,8 +96,18 @@ impl Compiler {
             program: program.to_owned(),
             machine: machine.trim().to_owned(),
             include,
+            before: None,
             out: out.to_path_buf(),
         })
+    }
+
+    /// The same that reads a header before each file, and puts what it makes elsewhere.
+    pub fn with_header(&self, header: PathBuf, out: &Path) -> Compiler {
+        Compiler {
+            before: Some(header),
+            out: out.to_path_buf(),
+            ..self.clone()
+        }
     }
 
     /// Whether it compiles for x86-64.
@@ -122,6 +135,9 @@ impl Compiler {
         }
         for folder in &self.include {
             compiler.arg("-I").arg(folder);
+        }
+        if let Some(header) = &self.before {
+            compiler.arg("-include").arg(header);
         }
         compiler.arg("-c").arg(source).arg("-o").arg(&object);
         process::output(&mut compiler)

@@ -117,6 +117,15 @@ impl Row {
         self.now = self.now.saturating_sub(other.now.saturating_mul(each));
     }
 
+    /// As many times over.
+    pub(crate) fn times(&self, by: u32) -> Row {
+        let times = |count: &u32| count.saturating_mul(by);
+        Row {
+            over: self.over.iter().map(times).collect(),
+            now: times(&self.now),
+        }
+    }
+
     /// What the lasting floor rose by since a window, itself included.
     pub(crate) fn risen_since(&self, window: usize) -> u32 {
         let lasting = self.lasting();

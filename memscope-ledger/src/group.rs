@@ -399,12 +399,6 @@ impl Groups {
         clock
     }
 
-    /// The group with this key.
-    pub(crate) fn find(&self, key: &GroupKey) -> Option<&Group> {
-        let place = self.by_key.get(key)?;
-        self.groups.get(*place as usize)
-    }
-
     /// All groups in use, by number.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (usize, &Group)> {
         self.by_key

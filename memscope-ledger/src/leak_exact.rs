@@ -7,13 +7,22 @@
 
 use crate::fast_hash::FastMap;
 use crate::floor::Row;
-use crate::group::{Group, GroupKey};
+use crate::group::{Group, GroupKey, UNIT};
 use crate::leak_items::Tally;
 use crate::leak_judge::{Amount, Judgement, What};
 use crate::leaks::{Shown, View};
-use crate::report::{LeakGroup, Verdict};
+use crate::replaced;
+use crate::report::{LeakGroup, Space, Verdict};
 use crate::stacks::{BEFORE_ATTACH, StackIndex};
 use crate::trend;
+
+/// All groups of one size and stack.
+pub(crate) struct Exact {
+    pub(crate) shown: Vec<Shown>,
+    /// In units: what fell of blocks from before the attach, of each device and kind of memory, and was replaced by no blocks of the
+    /// same size.
+    pub(crate) before: FastMap<(Option<i32>, Space), Row>,
+}
 
 /// Blocks of one size and place, whoever allocated them.
 type Family = GroupKey;
@@ -36,7 +45,7 @@ struct Member<'a> {
 
 impl View<'_> {
     /// All groups of one size and stack that have live blocks.
-    pub(crate) fn exact_groups(&self) -> Vec<Shown> {
+    pub(crate) fn exact_groups(&self) -> Exact {
         let mut tallies: FastMap<usize, Tally> = FastMap::default();
         for item in &self.items {
             if let Some(place) = item.place.exact() {
@@ -44,41 +53,82 @@ impl View<'_> {
             }
         }
         if self.judge.is_reduced() {
-            return self.reduced_groups(&tallies);
+            return Exact {
+                shown: self.reduced_groups(&tallies),
+                before: FastMap::default(),
+            };
         }
-        self.judge
-            .process
-            .groups
-            .groups()
-            .filter_map(|(place, group)| {
-                let tally = tallies.get(&place)?;
-                let row = self.judge.row(&group.floor, &group.steps);
-                let mut judged = self.judge.judge(&what(group), &row);
-                // Blocks from before the attach have no stack: who replaces them one by one does not grow.
-                if judged.verdict != Verdict::Steady
-                    && let Some(before) = self.before(group)
-                {
-                    let mut sum = row;
-                    sum.add(&self.judge.row(&before.floor, &before.steps));
-                    let together = self.judge.judge(&what(group), &sum);
-                    if together.verdict != Verdict::Growing {
-                        judged = together;
-                    }
-                }
-                Some(self.exact(place, group, tally, &judged))
-            })
-            .collect()
+        let mut families: FastMap<Family, Vec<(usize, &Group)>> = FastMap::default();
+        for (place, group) in self.judge.process.groups.groups() {
+            families
+                .entry(family(&group.key))
+                .or_default()
+                .push((place, group));
+        }
+        let mut found = Exact {
+            shown: Vec::new(),
+            before: FastMap::default(),
+        };
+        for (key, mut members) in families {
+            members.sort_unstable_by_key(|(place, _)| *place);
+            self.family(&key, &members, &tallies, &mut found);
+        }
+        found
     }
 
-    /// What was there of this size before the attach; none for those blocks themselves.
-    fn before(&self, group: &Group) -> Option<&Group> {
-        let key = GroupKey {
-            stack: BEFORE_ATTACH,
-            ..group.key
+    /// Judges the groups of one size. Blocks from before the attach have no stack: who takes their place one by one does not grow.
+    fn family(
+        &self,
+        key: &Family,
+        members: &[(usize, &Group)],
+        tallies: &FastMap<usize, Tally>,
+        found: &mut Exact,
+    ) {
+        let rows: Vec<Row> = members
+            .iter()
+            .map(|(_, group)| self.judge.row(&group.floor, &group.steps))
+            .collect();
+        let is_before = |at: &usize| {
+            members
+                .get(*at)
+                .is_some_and(|(_, group)| group.key.stack == BEFORE_ATTACH)
         };
-        (group.key.stack != BEFORE_ATTACH)
-            .then(|| self.judge.process.groups.find(&key))
-            .flatten()
+        let mut shares = vec![None; members.len()];
+        if let Some(before) = (0..members.len()).find(is_before)
+            && let Some(fallen) = rows.get(before)
+        {
+            let risen: Vec<usize> = (0..members.len()).filter(|at| *at != before).collect();
+            let of: Vec<&Row> = risen.iter().filter_map(|at| rows.get(*at)).collect();
+            let shared = replaced::shares(fallen, &of);
+            for (at, share) in risen.iter().zip(shared.of) {
+                if let Some(slot) = shares.get_mut(*at) {
+                    *slot = share;
+                }
+            }
+            let units = u32::try_from(key.size.div_ceil(UNIT)).unwrap_or(u32::MAX);
+            let rest = found.before.entry((key.device, key.space)).or_default();
+            rest.over.resize(shared.rest.over.len(), 0);
+            rest.add(&shared.rest.times(units));
+        }
+        for (((place, group), row), share) in members.iter().zip(rows).zip(shares) {
+            let Some(tally) = tallies.get(place) else {
+                continue;
+            };
+            let mut judged = self.judge.judge(&what(group), &row);
+            let mut net = row;
+            if judged.verdict != Verdict::Steady
+                && let Some(share) = share
+            {
+                net.add(&share);
+                let together = self.judge.judge(&what(group), &net);
+                if together.verdict != Verdict::Growing {
+                    judged = together;
+                }
+            }
+            let mut shown = self.exact(*place, group, tally, &judged);
+            shown.row = net;
+            found.shown.push(shown);
+        }
     }
 
     /// The same where less than all stacks was recorded for a time.
@@ -245,18 +295,14 @@ impl View<'_> {
     }
 
     fn exact(&self, place: usize, group: &Group, tally: &Tally, judged: &Judgement) -> Shown {
-        let growth_bytes = u64::from(judged.growth).saturating_mul(group.key.size);
+        let mean = tally.bytes as f64 / tally.count.max(1) as f64;
+        let growth_bytes = (f64::from(judged.growth) * mean) as u64;
         let mut shown = LeakGroup {
             device: group.key.device,
             space: group.key.space,
             stream: group.key.stream,
             size_bytes: group.key.size,
-            ..self.group(
-                tally,
-                judged,
-                growth_bytes.min(tally.bytes),
-                group.key.size as f64,
-            )
+            ..self.group(tally, judged, growth_bytes.min(tally.bytes), mean)
         };
         if let Some(axis) = &self.judge.steps {
             let lived = f64::from(group.freed.1) / axis.ticks_per_step;
@@ -268,6 +314,7 @@ impl View<'_> {
             class: group.class as usize,
             stack: Some(group.key.stack),
             young: judged.young,
+            row: Row::default(),
         }
     }
 }

@@ -13,6 +13,7 @@ const EXAMPLES: usize = 5;
 /// One live block or allocation.
 pub(crate) struct Item {
     pub(crate) addr: Option<u64>,
+    /// What it takes of the device.
     pub(crate) size: u64,
     pub(crate) born_ns: u64,
     pub(crate) place: Membership,
@@ -59,7 +60,7 @@ pub(crate) fn items(process: &Process) -> Vec<Item> {
         for (addr, block) in process.pool.blocks().filter(|(_, b)| !b.pending) {
             items.push(Item {
                 addr: Some(addr),
-                size: block.requested.unwrap_or(block.rounded),
+                size: block.rounded,
                 born_ns: block.born_ns,
                 place: block.place,
                 stack: Some(stacks::place(block.stack)),

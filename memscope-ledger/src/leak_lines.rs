@@ -205,6 +205,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::floor::Row;
     use proptest::prelude::*;
 
     /// Stack `n` is of line `n / 10` of the program; those that end in 0 are without a library's function, those from 90 on are not known.
@@ -259,6 +260,7 @@ mod tests {
             class: 0,
             stack: Some(stack),
             young: None,
+            row: Row::default(),
         }
     }
 

@@ -8,15 +8,19 @@
 use crate::coverage;
 use crate::distribution::class_bound;
 use crate::fast_hash::FastMap;
+use crate::floor::Row;
 use crate::group::{Group, OfStack, StackKey, UNIT};
+use crate::leak_exact::Exact;
 use crate::leak_items::{Item, Tally, items};
 use crate::leak_judge::{Amount, Judge, Judgement, What, Young, step_axis};
 use crate::leak_lines;
 use crate::leak_returned;
 use crate::process::Process;
+use crate::replaced;
 use crate::report::{AsOf, Frame, LeakGroup, LeakQuery, LeakReport, Space, Verdict, YoungGrowth};
 use crate::stacks::{BEFORE_ATTACH, StackIndex};
 use crate::step_report;
+use crate::trend;
 
 /// Everything that the groups are shown by.
 pub(crate) struct View<'a> {
@@ -34,9 +38,20 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
         judge: Judge::new(process, now, step_axis(process, now, q, steps.median_ns)),
         items,
     };
-    let mut groups = view.exact_groups();
-    groups.extend(view.stacks(&groups));
-    groups.extend(view.classes(&groups));
+    let mut exact = view.exact_groups();
+    let stacks = view.stacks(&exact);
+    let classes = view.classes(&exact.shown, &stacks);
+    // A block is told of once: what is told of as one of several sizes is not told of by its own.
+    let told: Vec<usize> = stacks
+        .iter()
+        .chain(&classes)
+        .flat_map(|(_, covers)| covers.iter().copied())
+        .collect();
+    exact
+        .shown
+        .retain(|shown| !shown.exact.is_some_and(|place| told.contains(&place)));
+    let mut groups = exact.shown;
+    groups.extend(stacks.into_iter().chain(classes).map(|(shown, _)| shown));
     let growing = |group: &LeakGroup| group.verdict == Verdict::Growing;
     let growing_bytes = groups
         .iter()
@@ -108,6 +123,11 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
     }
 }
 
+/// Units of one of a group's blocks.
+fn units(group: &Group) -> u32 {
+    u32::try_from(group.key.size.div_ceil(UNIT)).unwrap_or(u32::MAX)
+}
+
 /// A group, and its number if it is one of an exact size.
 pub(crate) struct Shown {
     pub(crate) group: LeakGroup,
@@ -115,42 +135,72 @@ pub(crate) struct Shown {
     pub(crate) class: usize,
     pub(crate) stack: Option<StackIndex>,
     pub(crate) young: Option<Young>,
+    /// What it was judged by, where it is one of an exact size and all stacks were recorded.
+    pub(crate) row: Row,
 }
+
+/// A row over several sizes, and the numbers of the groups whose blocks it counts.
+type Several = (Shown, Vec<usize>);
 
 impl View<'_> {
     /// Stacks whose bytes grow beyond what their exact sizes explain.
-    fn stacks(&self, exact: &[Shown]) -> Vec<Shown> {
+    fn stacks(&self, exact: &Exact) -> Vec<Several> {
         let mut explained: FastMap<StackIndex, Vec<usize>> = FastMap::default();
-        for shown in exact {
-            if let (Some(place), Some(stack)) = (shown.exact, shown.stack)
-                && shown.group.verdict == Verdict::Growing
-            {
-                explained.entry(stack).or_default().push(place);
+        let mut others: FastMap<StackIndex, Vec<&Shown>> = FastMap::default();
+        for shown in &exact.shown {
+            let (Some(place), Some(stack)) = (shown.exact, shown.stack) else {
+                continue;
+            };
+            match shown.group.verdict {
+                Verdict::Growing => explained.entry(stack).or_default().push(place),
+                _ => others.entry(stack).or_default().push(shown),
             }
         }
         let by_number: FastMap<usize, &Group> = self.judge.process.groups.groups().collect();
-        let mut found = Vec::new();
-        for (number, all) in self.judge.process.groups.of_stacks() {
-            if self.judge.process.stacks.is_missing(all.key.stack) {
-                continue;
-            }
-            let parts = explained.get(&all.key.stack).map_or(&[][..], Vec::as_slice);
-            let rest = {
+        let candidates: Vec<(usize, &OfStack)> = self
+            .judge
+            .process
+            .groups
+            .of_stacks()
+            .filter(|(_, all)| !self.judge.process.stacks.is_missing(all.key.stack))
+            .collect();
+        let parts_of = |stack: StackIndex| explained.get(&stack).map_or(&[][..], Vec::as_slice);
+        let rests: Vec<Row> = candidates
+            .iter()
+            .map(|(_, all)| {
                 let mut row = self.judge.row(&all.floor, &all.steps);
-                for group in parts.iter().filter_map(|part| by_number.get(part)) {
-                    let units = u32::try_from(group.key.size.div_ceil(UNIT)).unwrap_or(u32::MAX);
-                    row.without(&self.judge.row(&group.floor, &group.steps), units);
+                let parts = parts_of(all.key.stack).iter();
+                for group in parts.filter_map(|part| by_number.get(part)) {
+                    row.without(&self.judge.row(&group.floor, &group.steps), units(group));
+                }
+                // What took the place of as many blocks of its own size does not count.
+                for shown in others.get(&all.key.stack).into_iter().flatten() {
+                    let group = shown.exact.and_then(|place| by_number.get(&place));
+                    let Some(group) = group.filter(|group| {
+                        shown.row.over.len() == row.over.len()
+                            && (group.key.device, group.key.space)
+                                == (all.key.device, all.key.space)
+                    }) else {
+                        continue;
+                    };
+                    let mut share = shown.row.clone();
+                    share.without(&self.judge.row(&group.floor, &group.steps), 1);
+                    row.add(&share.times(units(group)));
                 }
                 row
-            };
+            })
+            .collect();
+        let shares = self.shares(exact, &candidates, &rests);
+        let mut found = Vec::new();
+        for (((number, all), rest), share) in candidates.into_iter().zip(rests).zip(shares) {
+            let parts = parts_of(all.key.stack);
             let what = What {
                 device: all.key.device,
                 bytes: UNIT as f64,
                 amount: Amount::Units,
             };
-            let recorded = self
-                .judge
-                .is_reduced()
+            let reduced = self.judge.is_reduced();
+            let recorded = reduced
                 .then(|| self.judge.judge_recorded(&what, &rest))
                 .flatten();
             let is_cut = recorded.is_some();
@@ -160,11 +210,17 @@ impl View<'_> {
             }
             // What took its blocks' place may be of those without a stack, and the other way round.
             let mut sum = rest;
-            let mut others = self.beside_stack(&all.key).peekable();
-            if others.peek().is_some() {
-                for other in others {
+            let mut is_alone = true;
+            if reduced {
+                for other in self.beside_stack(&all.key) {
+                    is_alone = false;
                     sum.add(&self.judge.row(&other.floor, &other.steps));
                 }
+            } else if let Some(share) = share {
+                is_alone = false;
+                sum.add(&share);
+            }
+            if !is_alone {
                 let together = self.judge.judge(&what, &sum);
                 if together.verdict != Verdict::Growing || !is_cut {
                     judged = together;
@@ -174,16 +230,20 @@ impl View<'_> {
                 continue;
             }
             let mut tally = Tally::default();
+            let mut covers = Vec::new();
             for item in &self.items {
                 if item.place.of_stack() == Some(number)
                     && !item.place.exact().is_some_and(|e| parts.contains(&e))
                 {
                     tally.add(item);
+                    covers.extend(item.place.exact());
                 }
             }
             if tally.count == 0 {
                 continue;
             }
+            covers.sort_unstable();
+            covers.dedup();
             let growth_bytes = u64::from(judged.growth)
                 .saturating_mul(UNIT)
                 .min(tally.bytes);
@@ -195,15 +255,42 @@ impl View<'_> {
                 ..self.group(&tally, &judged, growth_bytes, UNIT as f64)
             };
             group.reason = format!("blocks of several sizes of one stack: {}", group.reason);
-            found.push(Shown {
+            let shown = Shown {
                 group,
                 exact: None,
                 class: usize::MAX,
                 stack: Some(all.key.stack),
                 young: None,
-            });
+                row: Row::default(),
+            };
+            found.push((shown, covers));
         }
         found
+    }
+
+    /// Of each stack, what fell for it of the blocks from before the attach, where sizes differ.
+    fn shares(
+        &self,
+        exact: &Exact,
+        candidates: &[(usize, &OfStack)],
+        rests: &[Row],
+    ) -> Vec<Option<Row>> {
+        let mut shares = vec![None; candidates.len()];
+        for (place, before) in &exact.before {
+            let (of, rows): (Vec<usize>, Vec<&Row>) = candidates
+                .iter()
+                .zip(rests)
+                .enumerate()
+                .filter(|(_, ((_, all), _))| (all.key.device, all.key.space) == *place)
+                .map(|(at, (_, rest))| (at, rest))
+                .unzip();
+            for (at, share) in of.into_iter().zip(replaced::shares(before, &rows).of) {
+                if let Some(slot) = shares.get_mut(at) {
+                    *slot = share;
+                }
+            }
+        }
+        shares
     }
 
     /// What was there before the attach, and where less than all stacks was recorded for a time, all whose stack was not.
@@ -222,17 +309,32 @@ impl View<'_> {
             })
     }
 
-    /// Size classes that grow beyond what their exact sizes explain.
-    fn classes(&self, exact: &[Shown]) -> Vec<Shown> {
+    /// Size classes that grow beyond what their exact sizes and their stacks explain.
+    fn classes(&self, exact: &[Shown], stacks: &[Several]) -> Vec<Several> {
+        // Of each class: what is explained, and what rises and is not judged by its own.
         let mut explained: FastMap<usize, Vec<usize>> = FastMap::default();
+        let mut rising: FastMap<usize, FastMap<usize, &Shown>> = FastMap::default();
         for shown in exact {
-            if let Some(place) = shown.exact
-                && shown.group.verdict == Verdict::Growing
-            {
-                explained.entry(shown.class).or_default().push(place);
+            let Some(place) = shown.exact else { continue };
+            let enough = shown.group.growth_count >= u64::from(trend::ENOUGH_BLOCKS);
+            match shown.group.verdict {
+                Verdict::Growing => explained.entry(shown.class).or_default().push(place),
+                Verdict::Undecided if enough => {
+                    explained.entry(shown.class).or_default().push(place);
+                }
+                _ => {
+                    rising.entry(shown.class).or_default().insert(place, shown);
+                }
             }
         }
+        let grown: Vec<StackIndex> = exact
+            .iter()
+            .chain(stacks.iter().map(|(shown, _)| shown))
+            .filter(|shown| shown.group.verdict == Verdict::Growing)
+            .filter_map(|shown| shown.stack)
+            .collect();
         let by_number: FastMap<usize, &Group> = self.judge.process.groups.groups().collect();
+        let nothing = FastMap::default();
         let mut found = Vec::new();
         for (number, class) in self.judge.process.groups.classes() {
             let parts = explained.remove(&number).unwrap_or_default();
@@ -250,88 +352,101 @@ impl View<'_> {
             if judged.verdict != Verdict::Growing {
                 continue;
             }
-            let since = judged.since_ns;
-            let (mut tally, mut recent) = (Tally::default(), Tally::default());
-            for item in &self.items {
-                if item.place.class() == Some(number)
-                    && !item.place.exact().is_some_and(|e| parts.contains(&e))
-                {
-                    tally.add(item);
-                    if item.born_ns >= since {
-                        recent.add(item);
-                    }
-                }
-            }
-            if tally.count == 0 {
+            let members = rising.get(&number).unwrap_or(&nothing);
+            let several = self.of_class(number, &judged, members, &parts);
+            let Some((stack, tally, covers, share)) = several else {
+                continue;
+            };
+            if stack.is_some_and(|stack| grown.contains(&stack)) {
                 continue;
             }
-            let sample = if recent.count > 0 { &recent } else { &tally };
-            let mean = sample.bytes as f64 / sample.count as f64;
-            let growth_bytes = ((mean * f64::from(judged.growth)) as u64).min(tally.bytes);
+            let mean = tally.bytes as f64 / tally.count.max(1) as f64;
+            let growth = f64::from(judged.growth) * share;
+            let growth_bytes = ((mean * growth) as u64).min(tally.bytes);
             let mut group = LeakGroup {
                 device: class.key.device,
                 space: class.key.space,
                 stream: None,
                 size_bytes: bound,
-                ..self.group(&tally, &judged, growth_bytes, mean)
+                ..self.group(&tally, &judged, growth_bytes, mean * share)
             };
-
+            group.growth_count = (growth.round() as u64).min(tally.count);
             group.reason = format!(
                 "blocks of many sizes up to {} (more than half of that): {}",
                 memscope_units::bytes(bound),
                 group.reason
             );
-            let grown: Vec<StackIndex> = exact
-                .iter()
-                .filter(|shown| shown.group.verdict == Verdict::Growing)
-                .filter_map(|shown| shown.stack)
-                .collect();
-            if self.is_of(number, since, &grown) {
-                continue;
-            }
-            let stack = self.foremost(number, &parts, since);
-            found.push(Shown {
+            let shown = Shown {
                 group,
                 exact: None,
                 class: number,
                 stack,
                 young: None,
-            });
+                row: Row::default(),
+            };
+            found.push((shown, covers));
         }
         found
     }
 
-    /// Whether half of what came in a class since then is of stacks that are told of anyway.
-    fn is_of(&self, class: usize, since: u64, stacks: &[StackIndex]) -> bool {
-        let (mut theirs, mut all) = (0u64, 0u64);
-        for item in &self.items {
-            if item.place.class() == Some(class) && item.born_ns >= since {
-                all += item.size;
-                if item.stack.is_some_and(|stack| stacks.contains(&stack)) {
-                    theirs += item.size;
+    /// Whose blocks a class grows by, beside those that are told of by their own size: the stack that more than half of them are of, what is
+    /// held of them, the numbers of their groups, and the stack's share of the growth.
+    fn of_class(
+        &self,
+        class: usize,
+        judged: &Judgement,
+        rising: &FastMap<usize, &Shown>,
+        parts: &[usize],
+    ) -> Option<(Option<StackIndex>, Tally, Vec<usize>, f64)> {
+        // What each group rose by; of blocks that are in no group, those that came since.
+        let rise = |shown: &Shown| match shown.row.over.is_empty() {
+            true => u64::from(judged.growth),
+            false => u64::from(shown.row.risen_since(judged.first_window)),
+        };
+        // What rose before that is held as well.
+        let stays =
+            |shown: &Shown| shown.stack != Some(BEFORE_ATTACH) && shown.row.risen_since(1) > 0;
+        let risen: FastMap<usize, &Shown> = rising
+            .iter()
+            .filter(|(_, shown)| rise(shown) > 0 || stays(shown))
+            .map(|(place, shown)| (*place, *shown))
+            .collect();
+        let counts = |item: &Item| {
+            item.place.class() == Some(class)
+                && match item.place.exact() {
+                    Some(place) => !parts.contains(&place) && risen.contains_key(&place),
+                    None => item.born_ns >= judged.since_ns,
                 }
+        };
+        let mut by_stack: FastMap<Option<StackIndex>, u64> = FastMap::default();
+        for shown in risen.values() {
+            *by_stack.entry(shown.stack).or_default() += rise(shown);
+        }
+        for item in self.items.iter().filter(|item| counts(item)) {
+            if item.place.exact().is_none() {
+                *by_stack.entry(item.stack).or_default() += 1;
             }
         }
-        theirs * 2 >= all && all > 0
-    }
-
-    /// The stack of which most bytes of a class came since then; none if it is not the most of all.
-    fn foremost(&self, class: usize, without: &[usize], since: u64) -> Option<StackIndex> {
-        let mut bytes: FastMap<StackIndex, u64> = FastMap::default();
-        let mut all = 0u64;
-        for item in &self.items {
-            let counts = item.place.class() == Some(class)
-                && item.born_ns >= since
-                && !item.place.exact().is_some_and(|e| without.contains(&e));
-            if let (true, Some(stack)) = (counts, item.stack) {
-                *bytes.entry(stack).or_default() += item.size;
-                all += item.size;
-            }
-        }
-        let (stack, most) = bytes
+        let all: u64 = by_stack.values().sum();
+        let (foremost, most) = by_stack
             .into_iter()
-            .max_by_key(|(stack, bytes)| (*bytes, std::cmp::Reverse(*stack)))?;
-        (most * 2 > all).then_some(stack)
+            .max_by_key(|(stack, rise)| (*rise, std::cmp::Reverse(*stack)))?;
+        let stack = foremost.filter(|_| most * 2 > all);
+        let mut tally = Tally::default();
+        let mut covers = Vec::new();
+        for item in self.items.iter().filter(|item| counts(item)) {
+            if stack.is_none() || item.stack == stack {
+                tally.add(item);
+                covers.extend(item.place.exact());
+            }
+        }
+        covers.sort_unstable();
+        covers.dedup();
+        let share = match stack {
+            Some(_) => most as f64 / all.max(1) as f64,
+            None => 1.0,
+        };
+        (tally.count > 0).then_some((stack, tally, covers, share))
     }
 
     pub(crate) fn frames(&self, stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {

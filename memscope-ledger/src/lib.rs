@@ -49,6 +49,7 @@ mod process;
 mod rate;
 mod reading;
 mod regions;
+mod replaced;
 mod rooms;
 mod scene;
 mod segment;

@@ -434,15 +434,20 @@ fn counts_are_accurate() {
         .unwrap();
     let group = &report.groups[0];
     assert_eq!(group.verdict, Verdict::Growing);
-    assert_eq!(
-        (group.live_count, group.live_bytes),
-        (400, 400 * (MIB + 12345))
-    );
+    // What they take of the device, not what was asked for.
+    let leaked = program.sim.live.values();
+    let leaked: Vec<u64> = leaked
+        .filter(|block| block.told && block.requested == MIB + 12345)
+        .map(|block| block.rounded)
+        .collect();
+    let bytes = leaked.iter().sum::<u64>();
+    assert_eq!((group.live_count, group.live_bytes), (400, bytes));
+    assert_eq!(leaked.len(), 400);
     assert!(
         group.growth_count >= 280 && group.growth_count <= 300,
         "{group:?}"
     );
-    assert_eq!(group.growth_bytes, group.growth_count * (MIB + 12345));
+    assert_eq!(group.growth_bytes, group.growth_count * bytes / 400);
     assert_eq!(
         (group.device, group.stream, group.space),
         (Some(0), Some(0), Space::Pool)
@@ -516,8 +521,9 @@ fn leaked_blocks_that_all_differ_are_found_by_class() {
         "{}",
         group.reason
     );
+    // What came in the window that is not over yet is not known to stay.
     assert!(
-        group.live_count >= 490 && group.live_count <= 500,
+        group.live_count >= 475 && group.live_count <= 500,
         "{group:?}"
     );
     let mean = group.growth_bytes / group.growth_count;

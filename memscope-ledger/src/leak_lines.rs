@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::leaks::Shown;
-use crate::report::{Frame, FrameKind, LeakGroup, LeakLine, Space, Verdict};
+use crate::report::{Frame, FrameKind, LeakGroup, LeakLine, LeakTogether, Space, Verdict};
 use crate::stacks::StackIndex;
 
 /// Stacks of one line that must grow together before they look like a graph: below that, a list of a few results looks the same.
@@ -17,11 +17,15 @@ const STACKS_OF_A_GRAPH: usize = 3;
 /// What is folded together: a line, or, where none is known, blocks of one size.
 type Key = (Option<i32>, Space, Option<(String, u32)>, u64);
 
-/// Folds all groups that are shown. `frames` gives those of a stack and, of them, the program's own line.
+/// What grows at most so many times as often as something else may be in step with it: of more, every number is nearly a whole one.
+const MOST_IN_STEP: f64 = 50.0;
+
+/// Folds all groups that are shown, and finds the lines that grow together. `frames` gives those of a stack and, of them, the program's own
+/// line.
 pub(crate) fn lines(
     shown: &[Shown],
     frames: impl Fn(StackIndex) -> (Vec<Frame>, Option<Frame>),
-) -> Vec<LeakLine> {
+) -> (Vec<LeakLine>, Option<LeakTogether>) {
     let mut folds: BTreeMap<Key, Fold> = BTreeMap::new();
     for one in shown {
         let (frames, line) = one.stack.map(&frames).unwrap_or_default();
@@ -33,7 +37,9 @@ pub(crate) fn lines(
             .or_insert_with(|| Fold::new(group, line));
         fold.add(group, one.stack, &frames);
     }
-    let mut lines: Vec<LeakLine> = folds.into_values().map(Fold::line).collect();
+    let (mut lines, rises): (Vec<LeakLine>, Vec<Rises>) =
+        folds.into_values().map(Fold::line).unzip();
+    let together = together(&lines, &rises);
     lines.sort_by_key(|line| {
         let growing = line.verdict == Verdict::Growing;
         let weight = if growing {
@@ -43,8 +49,82 @@ pub(crate) fn lines(
         };
         (!growing, Reverse(weight), line.device)
     });
-    lines
+    (lines, together)
 }
+
+/// A line that grows, and the stacks that it does so by.
+type Growing<'a> = (&'a LeakLine, &'a Rises);
+
+/// The line that grows most, of those that keep blocks in the same steps as others, with these, and the innermost line that calls the most of
+/// them.
+fn together(lines: &[LeakLine], rises: &[Rises]) -> Option<LeakTogether> {
+    let mut growing: Vec<Growing<'_>> = lines
+        .iter()
+        .zip(rises)
+        .filter(|(line, _)| line.verdict == Verdict::Growing && line.line.is_some())
+        .collect();
+    growing.sort_by_key(|(line, _)| Reverse(line.growth_bytes));
+    // What calls everything that is held says nothing.
+    let says_nothing = |caller: &Frame| {
+        let mut others = lines.iter().filter(|line| line.verdict != Verdict::Growing);
+        let known = |line: &LeakLine| line.callers.contains(caller);
+        others.clone().any(known) && others.all(known)
+    };
+    let (caller, found) = growing.iter().find_map(|(most, _)| {
+        let callers = most.callers.iter().filter(|caller| !says_nothing(caller));
+        let mut best: Option<(&Frame, Vec<Growing<'_>>)> = None;
+        for caller in callers {
+            let found: Vec<Growing<'_>> = growing
+                .iter()
+                .filter(|(line, _)| {
+                    (line.device, line.space) == (most.device, most.space)
+                        && (line.callers.contains(caller) || line.line.as_ref() == Some(caller))
+                })
+                .copied()
+                .collect();
+            let counts = found.iter().flat_map(|(_, rises)| rises.values());
+            let least = best.as_ref().map_or(1, |(_, best)| best.len());
+            if found.len() > least && in_step(counts.map(|(count, _)| *count)) {
+                best = Some((caller, found));
+            }
+        }
+        best
+    })?;
+    let all = found.iter().map(|(line, _)| line);
+    Some(LeakTogether {
+        line: caller.clone(),
+        lines: found.len() as u64,
+        growth_bytes: all.clone().map(|line| line.growth_bytes).sum(),
+        growth_bytes_per_s: all.clone().map(|line| line.growth_bytes_per_s).sum(),
+        growth_bytes_per_step: all
+            .map(|line| line.growth_bytes_per_step.map(|[_, middle, _]| middle))
+            .sum(),
+        looks_like_kept_graph: is_like_a_graph(found.iter().flat_map(|(_, rises)| rises.values())),
+    })
+}
+
+/// Whether blocks come as often as the rarest of them, or a whole number of times as often.
+fn in_step(counts: impl Iterator<Item = u64> + Clone) -> bool {
+    let Some(least) = counts.clone().min() else {
+        return false;
+    };
+    counts.into_iter().all(|count| {
+        let times = (count as f64 / least.max(1) as f64).round().max(1.0);
+        let off = (count as f64 - times * least as f64).abs();
+        times <= MOST_IN_STEP && off <= 0.1 * times * least as f64
+    })
+}
+
+/// What a forward pass saves for its backward pass, of a graph that is kept: several functions of libraries, called by the program, and by
+/// each pass one block more of each, or so many that are in a layer that is called again and again.
+fn is_like_a_graph<'a>(rises: impl Iterator<Item = &'a (u64, bool)> + Clone) -> bool {
+    let of_libraries = rises.filter(|(_, of_library)| *of_library);
+    of_libraries.clone().count() >= STACKS_OF_A_GRAPH
+        && in_step(of_libraries.map(|(count, _)| *count))
+}
+
+/// Of each stack that grows: by how many blocks, and whether a library's function took them, called by the line.
+type Rises = BTreeMap<StackIndex, (u64, bool)>;
 
 /// A line as far as it has been folded.
 struct Fold {
@@ -53,8 +133,9 @@ struct Fold {
     /// What its growing groups grow by, and what those grow by that are not judged yet.
     grown: Sum,
     rising: Sum,
-    /// Of each stack that grows: by how many blocks, and whether a library's function took them, called by the line.
-    growing: BTreeMap<StackIndex, (u64, bool)>,
+    growing: Rises,
+    /// The program's own lines that called this one in all stacks: in those that grow, and in all.
+    callers: [Option<Vec<Frame>>; 2],
 }
 
 /// What several groups grow by together.
@@ -124,11 +205,13 @@ impl Fold {
                 looks_like_kept_graph: false,
                 beside: false,
                 reason: String::new(),
+                callers: Vec::new(),
             },
             stacks: BTreeSet::new(),
             grown: Sum::default(),
             rising: Sum::default(),
             growing: BTreeMap::new(),
+            callers: [None, None],
         }
     }
 
@@ -146,6 +229,19 @@ impl Fold {
             Verdict::Undecided => self.rising.add(group),
             Verdict::Steady => {}
         }
+        let own = frames.iter().filter(|frame| frame.is_own());
+        let callers: Vec<Frame> = own.skip(1).cloned().collect();
+        let [growing, all] = &mut self.callers;
+        let known = match group.verdict {
+            Verdict::Growing => vec![growing, all],
+            _ => vec![all],
+        };
+        for known in known {
+            match known {
+                Some(known) => known.retain(|caller| callers.contains(caller)),
+                None => *known = Some(callers.clone()),
+            }
+        }
         if let (Some(stack), Verdict::Growing) = (stack, group.verdict) {
             let own = self.line.line.as_ref();
             let innermost = frames.iter().find(|frame| frame.kind == FrameKind::Python);
@@ -155,15 +251,16 @@ impl Fold {
         }
     }
 
-    fn line(self) -> LeakLine {
-        let looks_like_kept_graph = self.is_like_a_graph();
+    fn line(self) -> (LeakLine, Rises) {
+        let looks_like_kept_graph = is_like_a_graph(self.growing.values());
         let growing_groups = self.grown.groups;
         let (verdict, sum) = match (growing_groups, self.rising.groups) {
             (1.., _) => (Verdict::Growing, self.grown),
             (0, 1..) => (Verdict::Undecided, self.rising),
             (0, 0) => (Verdict::Steady, Sum::default()),
         };
-        LeakLine {
+        let [growing, all] = self.callers;
+        let line = LeakLine {
             verdict,
             growing_groups,
             stacks: self.stacks.len() as u64,
@@ -175,28 +272,10 @@ impl Fold {
             reason: sum.reason,
             looks_like_kept_graph,
             beside: growing_groups > 0 && sum.beside == sum.groups,
+            callers: growing.or(all).unwrap_or_default(),
             ..self.line
-        }
-    }
-
-    /// What a forward pass saves for its backward pass, of a graph that is kept: several functions of libraries, called by one line, and by each
-    /// pass one block more of each, or so many that are in a layer that is called again and again.
-    fn is_like_a_graph(&self) -> bool {
-        let of_libraries: Vec<u64> = self
-            .growing
-            .values()
-            .filter(|(_, of_library)| *of_library)
-            .map(|(count, _)| *count)
-            .collect();
-        let Some(least) = of_libraries.iter().copied().min() else {
-            return false;
         };
-        // Each comes with the passes: as often as the rarest, or a whole number of times as often.
-        let in_step = |count: &u64| {
-            let times = (*count as f64 / least.max(1) as f64).round().max(1.0);
-            (*count as f64 - times * least as f64).abs() <= 0.1 * times * least as f64
-        };
-        of_libraries.len() >= STACKS_OF_A_GRAPH && of_libraries.iter().all(in_step)
+        (line, self.growing)
     }
 }
 
@@ -274,7 +353,7 @@ mod tests {
             shown(14, 64, 1, Verdict::Undecided),
             growing(21, 2048),
         ];
-        let lines = lines(&all, frames);
+        let (lines, _) = lines(&all, frames);
         assert_eq!(lines.len(), 2, "{lines:#?}");
         let line = &lines[0];
         assert_eq!(line.line.as_ref().unwrap().line, 1);
@@ -293,11 +372,12 @@ mod tests {
     fn what_comes_at_its_own_pace_is_no_graph() {
         let all =
             [11, 12, 13].map(|stack| shown(stack, 512, u64::from(stack) * 37, Verdict::Growing));
-        assert!(!lines(&all, frames)[0].looks_like_kept_graph);
+        assert!(!lines(&all, frames).0[0].looks_like_kept_graph);
         // Nor what the line itself takes, three times over.
         let all = [10, 20, 30].map(|stack| shown(stack, 512, 100, Verdict::Growing));
         assert!(
             lines(&all, frames)
+                .0
                 .iter()
                 .all(|line| !line.looks_like_kept_graph)
         );
@@ -310,10 +390,57 @@ mod tests {
             shown(91, 512, 10, Verdict::Growing),
             shown(92, 1024, 10, Verdict::Growing),
         ];
-        let lines = lines(&all, frames);
+        let (lines, _) = lines(&all, frames);
         let sizes: Vec<u64> = lines.iter().map(|line| line.largest_bytes).collect();
         assert_eq!(sizes, [512, 1024]);
         assert_eq!(lines[0].stacks, 2);
+    }
+
+    /// A model with functions of its own, called by the training and by a validation that keeps its results: only the latter grows.
+    #[test]
+    fn lines_that_one_line_calls() {
+        let of = |stack: StackIndex| {
+            let frame = |file: &str, line: u32| Frame {
+                kind: FrameKind::Python,
+                name: "f".into(),
+                file: file.into(),
+                line,
+            };
+            let caller = |line| frame("/home/me/train.py", line);
+            let own = frame("/home/me/nets.py", stack % 10);
+            let library = frame("/usr/lib/python3/site-packages/torch/nn.py", stack);
+            let frames = match stack {
+                1..=9 => vec![library, own, caller(68), caller(74), caller(90)],
+                11..=19 => vec![own, caller(74), caller(90)],
+                _ => vec![own, caller(18), caller(90)],
+            };
+            let own = frames.iter().find(|frame| frame.is_own()).cloned();
+            (frames, own)
+        };
+        let growing = |stack, count| shown(stack, 512, count, Verdict::Growing);
+        let mut all = vec![
+            growing(4, 40),
+            growing(5, 240),
+            growing(6, 120),
+            shown(21, 512, 300, Verdict::Undecided),
+        ];
+        let (found, together) = lines(&all, of);
+        let together = together.unwrap();
+        assert_eq!((together.line.line, together.lines), (68, 3));
+        assert!(together.looks_like_kept_graph);
+        assert_eq!(together.growth_bytes, 400 * 512);
+        assert_eq!(together.growth_bytes_per_step, Some(3.0));
+        let lines_of = |callers: &[Frame]| callers.iter().map(|f| f.line).collect::<Vec<u32>>();
+        assert_eq!(lines_of(&found[0].callers), [68, 74, 90]);
+        // What the caller's caller keeps beside them is of the same pass.
+        all.push(growing(17, 40));
+        let together = lines(&all, of).1.unwrap();
+        assert_eq!((together.line.line, together.lines), (74, 4));
+        // What comes at a pace of its own is not.
+        all.push(growing(23, 2071));
+        let together = lines(&all, of).1.unwrap();
+        assert_eq!((together.line.line, together.lines), (74, 4));
+        assert_eq!(lines(&all[3..4], of).1, None);
     }
 
     proptest! {
@@ -329,7 +456,7 @@ mod tests {
                     shown(*stack, *size, *count, verdict)
                 })
                 .collect();
-            let lines = lines(&all, frames);
+            let (lines, _) = lines(&all, frames);
             let of_groups = |number: fn(&LeakGroup) -> u64| all.iter().map(|one| number(&one.group)).sum::<u64>();
             let of_lines = |number: fn(&LeakLine) -> u64| lines.iter().map(number).sum::<u64>();
             prop_assert_eq!(of_lines(|line| line.groups), all.len() as u64);

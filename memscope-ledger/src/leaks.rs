@@ -83,7 +83,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
             group.size_bytes,
         )
     });
-    let mut lines = leak_lines::lines(&groups, |stack| view.frames(stack));
+    let (mut lines, together) = leak_lines::lines(&groups, |stack| view.frames(stack));
     let (all, all_lines) = (groups.len(), lines.len());
     let growing_lines = lines
         .iter()
@@ -111,6 +111,7 @@ pub(crate) fn report(process: &Process, as_of: AsOf, q: &LeakQuery) -> LeakRepor
         lines,
         omitted_lines,
         growing_lines,
+        together,
         groups,
         omitted_groups,
         growing_groups,

@@ -163,7 +163,8 @@ pub(crate) fn judge(row: &Row, follows: &dyn Fn(usize) -> bool, scale: Scale) ->
     let usual = (f64::from(growth) / steps.max(1.0)).max(1.0);
     let chance = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let kept = 1.0 - f64::from(fall) / f64::from(growth.max(1));
-    let growing = !matches!(verdict, Verdict::Steady);
+    // What is over has no pace any more, and will not go on.
+    let growing = !matches!(verdict, Verdict::Steady) && !is_over(quiet, gap);
     Trend {
         verdict,
         growth,

@@ -4,10 +4,12 @@
 
 mod common;
 
+use common::pictures::tell;
 use common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
+use std::collections::VecDeque;
 
 /// Stacks, each with one line of its own.
 const LEAK: u64 = 51;
@@ -25,8 +27,13 @@ struct Training {
 
 impl Training {
     fn new() -> Training {
-        let mut sim = Sim::new(Mode::Calibrated);
-        let mut ledger = attached(Level::Trace, true, sim.time);
+        Training::with(Sim::new(Mode::Calibrated), true)
+    }
+
+    /// Attached now, to a process that has done what the simulator was told until now.
+    fn with(mut sim: Sim, from_start: bool) -> Training {
+        sim.attached = true;
+        let mut ledger = attached(Level::Trace, from_start, sim.time);
         for (place, id) in [LEAK, OTHER, STEP, OTHER_STEP].into_iter().enumerate() {
             let code = 0x1000 * (place as u64 + 1);
             sim.emit(Body::Stack(Box::new(StackSeen {
@@ -520,5 +527,43 @@ impl Random {
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed >> 33) % end
+    }
+}
+
+/// A buffer that was full at the attach gives back an old block for each that it takes. Beside it blocks of the same size leak: the buffer does
+/// not grow, the leak does, and each block is told of once.
+#[test]
+fn a_full_buffer_beside_a_leak_of_blocks_of_the_same_size() {
+    const SIZE: u64 = 64 << 10;
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.attached = false;
+    let mut buffer: VecDeque<u64> = (0..200).map(|_| sim.alloc(0, 0, SIZE)).collect();
+    let mut training = Training::with(sim, false);
+    let parts = training.sim.reading(0, 1000);
+    tell(&mut training.ledger, training.sim.time, parts);
+    for step in 0..400u64 {
+        buffer.push_back(training.alloc(OTHER_STEP, SIZE));
+        training.free(buffer.pop_front().unwrap());
+        if step % 10 == 0 {
+            training.alloc(LEAK, SIZE);
+        }
+        training.step();
+        if step < 130 {
+            continue;
+        }
+        let report = training.ask(&LeakQuery::default());
+        let lines: Vec<(Option<u32>, u64)> = report
+            .lines
+            .iter()
+            .filter(|line| line.verdict == Verdict::Growing)
+            .map(|row| (row.line.as_ref().map(|frame| frame.line), row.live_count))
+            .collect();
+        assert_eq!(
+            lines,
+            [(Some(LEAK as u32), step / 10 + 1)],
+            "{step}: {report:#?}"
+        );
+        let held: u64 = report.groups.iter().map(|group| group.live_bytes).sum();
+        assert!(held <= training.sim.allocated(0), "{step}: {report:#?}");
     }
 }

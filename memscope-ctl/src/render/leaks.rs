@@ -20,11 +20,19 @@ pub(crate) fn leaks(answer: &v1::LeaksResponse, all: bool) -> String {
         text.push_str(&super::steps::summary(steps));
     }
     text.push_str(&headline(answer));
+    let ended = answer
+        .process
+        .as_ref()
+        .is_some_and(|process| process.ended_boot_ns.is_some());
     if let Some(left) = answer.seconds_to_full
         && let Ok(left) = Duration::try_from_secs_f64(left)
     {
         let left = units::duration(left);
         text.push_str(&format!("At this pace the device is full in {left}.\n"));
+    } else if answer.growing_lines > 0 && !ended {
+        text.push_str(
+            "When the device will be full is not known: nothing tells how much of it is free.\n",
+        );
     }
     if !answer.lines.is_empty() {
         text.push('\n');
@@ -52,6 +60,9 @@ pub(crate) fn leaks(answer: &v1::LeaksResponse, all: bool) -> String {
     text
 }
 
+/// Callers shown of a line.
+const CALLERS: usize = 4;
+
 /// Why each line grows: by the group of it that grows most.
 fn why_lines(answer: &v1::LeaksResponse) -> String {
     let mut text = String::new();
@@ -76,6 +87,15 @@ fn why_lines(answer: &v1::LeaksResponse) -> String {
         };
         parts.push(format!("{of}{}", plain(&line.reason)));
         text.push_str(&format!("  {at}\n    {}\n", parts.join("; ")));
+        if !line.callers.is_empty() {
+            let shown = line.callers.iter().take(CALLERS).map(place);
+            let more = match line.callers.len().saturating_sub(CALLERS) {
+                0 => String::new(),
+                more => format!(", {more} more"),
+            };
+            let callers: Vec<String> = shown.collect();
+            text.push_str(&format!("    called by {}{more}\n", callers.join(", ")));
+        }
     }
     if text.is_empty() {
         return text;
@@ -127,9 +147,13 @@ fn sizes(line: &v1::LeakLine) -> String {
 
 /// `train.py:18 (train_step)`: the file without its folders, which stand beneath the table.
 fn short(line: &v1::LeakLine) -> String {
-    let Some(at) = &line.line else {
-        return format!("blocks of {}, no line", sizes(line));
-    };
+    match &line.line {
+        Some(at) => place(at),
+        None => format!("blocks of {}, no line", sizes(line)),
+    }
+}
+
+fn place(at: &v1::CodeLine) -> String {
     let file = at.file.rsplit('/').next().unwrap_or(&at.file);
     format!("{}:{} ({})", plain(file), at.line, plain(&at.name))
 }
@@ -252,7 +276,37 @@ fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
         (Some(line), 1) => format!("{}.\n", foremost(line)),
         (Some(line), _) => format!("Most of it: {}.\n", foremost(line)),
     };
-    format!("{count}: {sum} in {watched}.\n{most}")
+    let together = answer.together.as_ref().map(together).unwrap_or_default();
+    let sure = answer.lines.iter().filter_map(|line| line.confidence);
+    let early = if sure.fold(f64::NAN, f64::max) < SURE {
+        "A cache that still fills looks the same until it is full: ask again later.\n"
+    } else {
+        ""
+    };
+    format!("{count}: {sum} in {watched}.\n{most}{together}{early}")
+}
+
+/// Above this nobody needs to be told that a cache may still be filling.
+const SURE: f64 = 0.95;
+
+/// What calls the lines that grow together.
+fn together(together: &v1::LeakTogether) -> String {
+    let Some(line) = &together.line else {
+        return String::new();
+    };
+    let pace = match together.growth_bytes_per_step {
+        Some(step) => format!("{} a step", units::signed_bytes(step.round() as i64)),
+        None => rate(together.growth_bytes_per_s),
+    };
+    let graph = match together.looks_like_kept_graph {
+        true => "; looks like a kept autograd graph",
+        false => "",
+    };
+    format!(
+        "{} of these lines grow together, called by {}: {pace} in all{graph}.\n",
+        grouped(together.lines),
+        place(line)
+    )
 }
 
 /// `20 groups rose in every step, 89 of 100 steps seen`.

@@ -256,6 +256,7 @@ mod tests {
             looks_like_kept_graph: false,
             beside: false,
             reason: "so".to_owned(),
+            callers: Vec::new(),
         }
     }
 

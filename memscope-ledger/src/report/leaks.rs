@@ -97,6 +97,25 @@ pub struct LeakLine {
     pub beside: bool,
     /// Why the largest of those groups is judged as it is, in a sentence; empty where there is none.
     pub reason: String,
+    /// The program's own lines that called this one in all stacks of its growing groups, innermost first.
+    pub callers: Vec<Frame>,
+}
+
+/// Lines that keep blocks in the same steps, all called by one line of the program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeakTogether {
+    /// The innermost line that calls all of them, or is one of them.
+    pub line: Frame,
+    /// How many lines there are.
+    pub lines: u64,
+    /// What they grew by, bytes.
+    pub growth_bytes: u64,
+    /// Growth per second.
+    pub growth_bytes_per_s: f64,
+    /// Growth per step, where steps are known.
+    pub growth_bytes_per_step: Option<f64>,
+    /// Several functions of libraries keep blocks there: as an autograd graph does that is kept.
+    pub looks_like_kept_graph: bool,
 }
 
 /// What to ask of `leaks`.
@@ -127,6 +146,8 @@ pub struct LeakReport {
     pub omitted_lines: u64,
     /// Lines that grow, also those that are not shown.
     pub growing_lines: u64,
+    /// Of the lines that grow together with others, the one that grows most and those others.
+    pub together: Option<LeakTogether>,
     /// Groups: growing ones first, by growth, then the rest by live bytes.
     pub groups: Vec<LeakGroup>,
     /// Groups beyond the limit that was asked for.

@@ -3,7 +3,7 @@
 use super::{coverage, event_id, source};
 use memscope_ledger::report::{
     DeviceFluctuation, FluctuationReport, GivenBack, Interval, LeakGroup, LeakLine, LeakReport,
-    Space, Verdict,
+    LeakTogether, Space, Verdict,
 };
 use memscope_proto::v1;
 
@@ -24,6 +24,7 @@ pub(crate) fn leaks(mut report: LeakReport, most: usize) -> v1::LeaksResponse {
         lines: report.lines.into_iter().map(line).collect(),
         omitted_lines: report.omitted_lines + omitted_lines,
         growing_lines: report.growing_lines,
+        together: report.together.map(together),
         growing_groups: report.growing_groups,
         growing_bytes: report.growing_bytes,
         young: report.young.map(|young| v1::YoungGrowth {
@@ -76,6 +77,18 @@ fn line(line: LeakLine) -> v1::LeakLine {
         looks_like_kept_graph: line.looks_like_kept_graph,
         beside: line.beside,
         reason: line.reason,
+        callers: line.callers.iter().map(super::steps::line).collect(),
+    }
+}
+
+fn together(together: LeakTogether) -> v1::LeakTogether {
+    v1::LeakTogether {
+        line: Some(super::steps::line(&together.line)),
+        lines: together.lines,
+        growth_bytes: together.growth_bytes,
+        growth_bytes_per_s: together.growth_bytes_per_s,
+        growth_bytes_per_step: together.growth_bytes_per_step,
+        looks_like_kept_graph: together.looks_like_kept_graph,
     }
 }
 

@@ -235,6 +235,7 @@ impl Daemon for FakeDaemon {
         Ok(LeakReport {
             omitted_lines: (all - lines.len()) as u64,
             growing_lines,
+            together: None,
             lines,
             process: process.stats.process,
             as_of: AS_OF,
@@ -387,5 +388,6 @@ fn line(group: &LeakGroup) -> LeakLine {
         } else {
             String::new()
         },
+        callers: Vec::new(),
     }
 }

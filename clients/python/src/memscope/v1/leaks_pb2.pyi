@@ -268,6 +268,7 @@ class LeakLine(_message.Message):
     LOOKS_LIKE_KEPT_GRAPH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     BESIDE_FIELD_NUMBER: _builtins.int
+    CALLERS_FIELD_NUMBER: _builtins.int
     device: _builtins.int
     """Ordinal of the device within the process."""
     source: _process_pb2.Source.ValueType
@@ -316,6 +317,10 @@ class LeakLine(_message.Message):
     def line(self) -> _steps_pb2.CodeLine:
         """The innermost of the program's own lines that allocated the blocks, where known."""
 
+    @_builtins.property
+    def callers(self) -> _containers.RepeatedCompositeFieldContainer[_steps_pb2.CodeLine]:
+        """The program's own lines that called this one in all stacks of its growing groups, innermost first."""
+
     def __init__(
         self,
         *,
@@ -341,10 +346,11 @@ class LeakLine(_message.Message):
         looks_like_kept_graph: _builtins.bool = ...,
         reason: _builtins.str = ...,
         beside: _builtins.bool = ...,
+        callers: _abc.Iterable[_steps_pb2.CodeLine] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "confidence", b"confidence", "device", b"device", "first_step", b"first_step", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "line", b"line"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "beside", b"beside", "confidence", b"confidence", "device", b"device", "first_step", b"first_step", "groups", b"groups", "growing_groups", b"growing_groups", "growth_bytes", b"growth_bytes", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "largest_bytes", b"largest_bytes", "line", b"line", "live_bytes", b"live_bytes", "live_count", b"live_count", "looks_like_kept_graph", b"looks_like_kept_graph", "oldest_age_ns", b"oldest_age_ns", "reason", b"reason", "smallest_bytes", b"smallest_bytes", "source", b"source", "stacks", b"stacks", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_device", b"_device", "_first_step", b"_first_step", "_growth_bytes_per_step", b"_growth_bytes_per_step", "_growth_bytes_per_step_high", b"_growth_bytes_per_step_high", "_growth_bytes_per_step_low", b"_growth_bytes_per_step_low", "_line", b"_line", "beside", b"beside", "callers", b"callers", "confidence", b"confidence", "device", b"device", "first_step", b"first_step", "groups", b"groups", "growing_groups", b"growing_groups", "growth_bytes", b"growth_bytes", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "growth_bytes_per_step_high", b"growth_bytes_per_step_high", "growth_bytes_per_step_low", b"growth_bytes_per_step_low", "largest_bytes", b"largest_bytes", "line", b"line", "live_bytes", b"live_bytes", "live_count", b"live_count", "looks_like_kept_graph", b"looks_like_kept_graph", "oldest_age_ns", b"oldest_age_ns", "reason", b"reason", "smallest_bytes", b"smallest_bytes", "source", b"source", "stacks", b"stacks", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
@@ -378,6 +384,52 @@ class LeakLine(_message.Message):
 Global___LeakLine: _TypeAlias = LeakLine  # noqa: Y015
 
 @_typing.final
+class LeakTogether(_message.Message):
+    """Lines that keep blocks in the same steps, all called by one line of the program."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINE_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    GROWTH_BYTES_FIELD_NUMBER: _builtins.int
+    GROWTH_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    GROWTH_BYTES_PER_STEP_FIELD_NUMBER: _builtins.int
+    LOOKS_LIKE_KEPT_GRAPH_FIELD_NUMBER: _builtins.int
+    lines: _builtins.int
+    """How many lines there are."""
+    growth_bytes: _builtins.int
+    """Sum of what they grew by, bytes."""
+    growth_bytes_per_s: _builtins.float
+    """Sum of the rises of their floors, bytes per second."""
+    growth_bytes_per_step: _builtins.float
+    """Sum of their growths per step, bytes."""
+    looks_like_kept_graph: _builtins.bool
+    """Several functions of libraries keep blocks there: as an autograd graph does that is kept."""
+    @_builtins.property
+    def line(self) -> _steps_pb2.CodeLine:
+        """The innermost line that calls all of them, or is one of them."""
+
+    def __init__(
+        self,
+        *,
+        line: _steps_pb2.CodeLine | None = ...,
+        lines: _builtins.int = ...,
+        growth_bytes: _builtins.int = ...,
+        growth_bytes_per_s: _builtins.float = ...,
+        growth_bytes_per_step: _builtins.float | None = ...,
+        looks_like_kept_graph: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_growth_bytes_per_step", b"_growth_bytes_per_step", "growth_bytes_per_step", b"growth_bytes_per_step", "line", b"line"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_growth_bytes_per_step", b"_growth_bytes_per_step", "growth_bytes", b"growth_bytes", "growth_bytes_per_s", b"growth_bytes_per_s", "growth_bytes_per_step", b"growth_bytes_per_step", "line", b"line", "lines", b"lines", "looks_like_kept_graph", b"looks_like_kept_graph"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__growth_bytes_per_step: _TypeAlias = _typing.Literal["growth_bytes_per_step"]  # noqa: Y015
+    _WhichOneofArgType__growth_bytes_per_step: _TypeAlias = _typing.Literal["_growth_bytes_per_step", b"_growth_bytes_per_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__growth_bytes_per_step) -> _WhichOneofReturnType__growth_bytes_per_step | None: ...
+
+Global___LeakTogether: _TypeAlias = LeakTogether  # noqa: Y015
+
+@_typing.final
 class LeaksResponse(_message.Message):
     """The groups of live blocks that grow."""
 
@@ -402,6 +454,7 @@ class LeaksResponse(_message.Message):
     LINES_FIELD_NUMBER: _builtins.int
     OMITTED_LINES_FIELD_NUMBER: _builtins.int
     GROWING_LINES_FIELD_NUMBER: _builtins.int
+    TOGETHER_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Process id."""
     as_of: _builtins.int
@@ -458,6 +511,10 @@ class LeaksResponse(_message.Message):
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeakLine]:
         """The groups folded into the program's own lines: growing ones first, by growth, then the rest by live bytes."""
 
+    @_builtins.property
+    def together(self) -> Global___LeakTogether:
+        """Of the lines that grow together with others, the one that grows most and those others."""
+
     def __init__(
         self,
         *,
@@ -480,10 +537,11 @@ class LeaksResponse(_message.Message):
         lines: _abc.Iterable[Global___LeakLine] | None = ...,
         omitted_lines: _builtins.int = ...,
         growing_lines: _builtins.int = ...,
+        together: Global___LeakTogether | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of_event", b"as_of_event", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "young", b"young"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of_event", b"as_of_event", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "young", b"young"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of", b"as_of", "as_of_boot_ns", b"as_of_boot_ns", "as_of_event", b"as_of_event", "coverage", b"coverage", "given_back", b"given_back", "groups", b"groups", "growing_bytes", b"growing_bytes", "growing_groups", b"growing_groups", "growing_lines", b"growing_lines", "lines", b"lines", "lost_records", b"lost_records", "omitted_groups", b"omitted_groups", "omitted_lines", b"omitted_lines", "pid", b"pid", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "watched_ns", b"watched_ns", "young", b"young"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full", "_young", b"_young", "as_of", b"as_of", "as_of_boot_ns", b"as_of_boot_ns", "as_of_event", b"as_of_event", "coverage", b"coverage", "given_back", b"given_back", "groups", b"groups", "growing_bytes", b"growing_bytes", "growing_groups", b"growing_groups", "growing_lines", b"growing_lines", "lines", b"lines", "lost_records", b"lost_records", "omitted_groups", b"omitted_groups", "omitted_lines", b"omitted_lines", "pid", b"pid", "process", b"process", "seconds_to_full", b"seconds_to_full", "steps", b"steps", "together", b"together", "watched_ns", b"watched_ns", "young", b"young"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seconds_to_full: _TypeAlias = _typing.Literal["seconds_to_full"]  # noqa: Y015
     _WhichOneofArgType__seconds_to_full: _TypeAlias = _typing.Literal["_seconds_to_full", b"_seconds_to_full"]  # noqa: Y015

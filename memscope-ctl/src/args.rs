@@ -324,6 +324,24 @@ impl Processes {
 
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub(crate) struct Process {
+    /// The process; may be left out while only one is traced. --pid says the same.
+    #[arg(value_name = "PID", conflicts_with = "pid", value_parser = clap::value_parser!(u32).range(1..))]
+    process: Option<u32>,
+    /// The process; may be left out while only one is traced.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+}
+
+impl Process {
+    /// The one that is named.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.or(self.pid)
+    }
+}
+
+/// The process of a command whose first word is something else.
+#[derive(Clone, Copy, Debug, ClapArgs)]
+pub(crate) struct ProcessOption {
     /// The process; may be left out while only one is traced.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pid: Option<u32>,
@@ -410,7 +428,7 @@ pub(crate) struct Record {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Mark {
     #[command(flatten)]
-    pub(crate) process: Process,
+    pub(crate) process: ProcessOption,
     /// A step ends with it, and the next one begins.
     #[arg(long)]
     pub(crate) step: bool,
@@ -465,7 +483,7 @@ pub(crate) struct Diff {
     #[arg(long, requires = "files", conflicts_with = "from")]
     pub(crate) same_process: bool,
     #[command(flatten)]
-    pub(crate) process: Process,
+    pub(crate) process: ProcessOption,
     /// The first moment, from the journal: an age (-5m), a time (2026-11-20T08:30:00Z, or nanoseconds
     /// since 1970), event:NUMBER, step:NUMBER, or mark:NAME.
     #[arg(long, value_name = "MOMENT", value_parser = crate::moment::parse, allow_hyphen_values = true, required_unless_present = "files")]
@@ -527,6 +545,22 @@ mod tests {
             assert_eq!(attach.pid(), Some(4242));
         }
         assert!(Args::try_parse_from(["memscope-ctl", "attach", "1", "--pid", "2"]).is_err());
+        for command in [
+            "flamegraph",
+            "pool",
+            "snapshot",
+            "steps",
+            "marks",
+            "fluctuation",
+            "top",
+        ] {
+            for words in [&[command, "4242"][..], &[command, "--pid", "4242"]] {
+                let words = [&["memscope-ctl"], words].concat();
+                assert!(Args::try_parse_from(&words).is_ok(), "{words:?}");
+            }
+            let both = ["memscope-ctl", command, "1", "--pid", "2"];
+            assert!(Args::try_parse_from(both).is_err(), "{both:?}");
+        }
         assert!(Args::try_parse_from(["memscope-ctl", "detach", "1", "--all"]).is_err());
     }
 

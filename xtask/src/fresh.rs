@@ -240,11 +240,12 @@ fn walk(place: &Path, command: &str) -> Result<Duration> {
 }
 
 /// A line of shell in the root, with the system's own file systems, the toolchain and the repository mounted there, in a mount
-/// namespace of its own, so that nothing stays mounted.
+/// namespace of its own, so that nothing stays mounted. The root is a mount point, as on any machine: tests make namespaces themselves.
 fn inside(place: &Path, line: &str) -> Result<Command> {
     let rust = process::output(Command::new("rustc").args(["--print", "sysroot"]))?;
     let script = "set -e
         mount --make-rprivate /
+        mount --rbind \"$1\" \"$1\"
         mount -t proc proc \"$1/proc\"
         mount --rbind /sys \"$1/sys\"
         mount --rbind /dev \"$1/dev\"

@@ -48,7 +48,7 @@ pub(super) async fn ps(client: &Client, live: bool, json: bool) -> Result<Exit, 
 
 pub(super) async fn pool(client: &Client, pool: &args::Pool, json: bool) -> Result<Exit, Failure> {
     let question = v1::PoolRequest {
-        pid: client.choose(pool.process.pid).await?,
+        pid: client.choose(pool.process.pid()).await?,
         at: pool.at.clone(),
         from: pool.from.clone(),
     };
@@ -217,7 +217,7 @@ pub(super) async fn steps(
     json: bool,
 ) -> Result<Exit, Failure> {
     let question = v1::StepsRequest {
-        pid: client.choose(steps.process.pid).await?,
+        pid: client.choose(steps.process.pid()).await?,
         limit: steps.last,
         survivors: steps.survivors,
         every: steps.every,
@@ -258,7 +258,7 @@ pub(super) async fn marks(
     json: bool,
 ) -> Result<Exit, Failure> {
     let question = v1::MarksRequest {
-        pid: client.choose(marks.process.pid).await?,
+        pid: client.choose(marks.process.pid()).await?,
         limit: marks.last,
         include_framework: marks.all,
     };
@@ -279,7 +279,7 @@ pub(super) async fn fluctuation(
     json: bool,
 ) -> Result<Exit, Failure> {
     let question = v1::FluctuationRequest {
-        pid: client.choose(fluctuation.process.pid).await?,
+        pid: client.choose(fluctuation.process.pid()).await?,
         window_ns: nanoseconds(fluctuation.window),
         intervals: fluctuation.intervals,
     };

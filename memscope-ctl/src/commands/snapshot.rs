@@ -33,7 +33,7 @@ pub(super) async fn snapshot(
     json: bool,
 ) -> Result<Exit, Failure> {
     let chosen = snapshot.format()?;
-    let pid = client.choose(snapshot.process.pid).await?;
+    let pid = client.choose(snapshot.process.pid()).await?;
     let mut target = Target::open(snapshot.output.as_deref())?;
     let format = match chosen {
         Format::MemoryViz => Some(v1::ExportFormat::MemoryViz),

@@ -114,7 +114,7 @@ pub(super) async fn flamegraph(
     json: bool,
 ) -> Result<Exit, Failure> {
     let format = request.format()?;
-    let pid = client.choose(request.process.pid).await?;
+    let pid = client.choose(request.process.pid()).await?;
     let question = v1::ExportRequest {
         pid,
         format: format.wire().into(),

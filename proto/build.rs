@@ -16,7 +16,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         prost::Message::encode_to_vec(&descriptors),
     )?;
 
-    let mut builder = tonic_prost_build::configure()
+    let mut builder = prost_build::Config::new();
+    builder
         .message_attribute(".", "#[derive(serde::Serialize)]")
         // A process reads as one flat object, though its facts travel as a message of their own.
         .field_attribute(".memscope.v1.Process.facts", "#[serde(flatten)]")
@@ -30,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 if oneof.name().starts_with('_') {
                     continue;
                 }
-                builder = builder.type_attribute(
+                builder.type_attribute(
                     format!("{name}.{}", oneof.name()),
                     "#[derive(serde::Serialize)] \
                      #[serde(tag = \"kind\", content = \"body\", rename_all = \"snake_case\")]",
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     return Err(format!("{name}.{}: only plain enum fields", field.name()).into());
                 }
                 let kind = field.type_name().rsplit('.').next().unwrap_or_default();
-                builder = builder.field_attribute(
+                builder.field_attribute(
                     format!("{name}.{}", field.name()),
                     format!("#[serde(serialize_with = \"crate::json::word::<{kind}, _>\")]"),
                 );

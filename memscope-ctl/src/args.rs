@@ -386,7 +386,7 @@ pub(crate) struct Leaks {
 pub(crate) struct Steps {
     #[command(flatten)]
     pub(crate) process: Process,
-    /// Show so many of the last steps, 0 for all that are kept (4,096).
+    /// Show so many of the last rows, 0 for all that are kept (4,096 steps); a row is a step, or --every steps.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) last: u32,
     /// Put so many steps into a row: their lowest and highest levels, as a monitor that starts anew each N steps.
@@ -456,7 +456,7 @@ pub(crate) struct Fluctuation {
     /// How far back to look, 0s for all that is kept.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     pub(crate) window: Duration,
-    /// Into how many intervals to cut it.
+    /// Into how many intervals to cut it, at most: one is no shorter than the buckets that are kept.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) intervals: u32,
 }

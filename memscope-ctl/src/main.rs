@@ -10,6 +10,7 @@ mod failure;
 mod files;
 mod moment;
 mod output;
+mod preflight;
 mod progress;
 mod recording;
 mod render;

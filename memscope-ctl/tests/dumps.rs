@@ -15,10 +15,7 @@ fn ask(args: &[&str]) -> Answer {
 }
 
 fn golden(name: &str) -> String {
-    let folder = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../memscope-dump/tests/golden/"
-    );
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/dump/tests/golden/");
     format!("{folder}{name}")
 }
 

@@ -226,7 +226,7 @@ fn a_closed_output_is_no_failure() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 
     let mut process = memscope_rpc::fake::process(4242, 0);
-    process.stats.process.state = memscope_ledger::report::ProcessState::Attached;
+    process.process.state = memscope_ledger::report::ProcessState::Attached;
     let server = Server::start(FakeDaemon::with([process]));
     let mut child = command(&server.socket(), &["watch", "--interval", "10ms", "--json"])
         .stdout(Stdio::piped())

@@ -126,7 +126,7 @@ fn an_error_is_a_document_too() {
 fn watch_prints_a_document_a_line() {
     let mut process = fake::process(4242, 0);
     // Its own pid and ids, so that it counts as a live process that the caller may see.
-    process.stats.process.state = memscope_ledger::report::ProcessState::Attached;
+    process.process.state = memscope_ledger::report::ProcessState::Attached;
     let server = Server::start(memscope_rpc::fake::FakeDaemon::with([process]));
     let answer = server.ctl(&["watch", "--interval", "10ms", "--count", "3", "--json"]);
     assert_eq!(answer.code, 0, "{}", answer.err);

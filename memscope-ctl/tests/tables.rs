@@ -278,9 +278,9 @@ fn doctor_says_what_to_do() {
 #[test]
 fn hostile_names_do_not_reach_the_terminal() {
     let mut process = fake::process(4242, 0);
-    process.stats.process.facts.comm = "\x1b]0;pwned\x07".into();
-    process.stats.process.facts.cmdline = vec!["a\x1b[2J\nb".into()];
-    process.stats.coverage[0].text = "\x1b[31m".into();
+    process.process.facts.comm = "\x1b]0;pwned\x07".into();
+    process.process.facts.cmdline = vec!["a\x1b[2J\nb".into()];
+    process.coverage[0].text = "\x1b[31m".into();
     let server = Server::start(FakeDaemon::with([process]));
     for command in ["stats", "ps", "leaks", "fluctuation"] {
         let answer = server.ctl(&[command]);

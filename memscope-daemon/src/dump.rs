@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use memscope_decode::{Decoder, Outcome};
 use memscope_dump::rows::Rows;
 use memscope_dump::{DumpError, Format, Row, Settings, Tree};
-use memscope_journal::{Absent, Piece, Recording, RecordingError, SegmentPlace};
 use memscope_ledger::event::{Body, Event, EventId, ProcessHandle, StackRef};
 use memscope_ledger::report::ProcessSummary;
 use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_log::records::{Decoder, Outcome};
+use memscope_log::{Absent, Piece, Recording, RecordingError, SegmentPlace};
 use serde::Serialize;
 
 /// What was made.

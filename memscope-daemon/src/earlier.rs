@@ -4,9 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use memscope_journal::Recording;
 use memscope_ledger::LedgerConfig;
 use memscope_ledger::report::ProcessSummary;
+use memscope_log::Recording;
 use serde::Serialize;
 
 use crate::replay::{Until, replay_until};
@@ -62,7 +62,7 @@ pub fn earlier(state_dir: &Path, config: &LedgerConfig) -> Result<Vec<EarlierRun
 pub fn resolve(path: &Path) -> PathBuf {
     for journals in [path.join("journal"), path.to_owned()] {
         let latest = ended(&journals).ok().and_then(|mut found| found.pop());
-        let running = || memscope_journal::epochs(&journals).ok()?.pop();
+        let running = || memscope_log::epochs(&journals).ok()?.pop();
         if let Some(found) = latest.or_else(running) {
             return found;
         }
@@ -76,8 +76,8 @@ fn ended(journals: &Path) -> Result<Vec<PathBuf>, EarlierError> {
         path: journals.to_owned(),
         source,
     };
-    let mut found = memscope_journal::epochs(journals).map_err(fail)?;
-    if memscope_journal::is_in_use(journals).map_err(fail)? {
+    let mut found = memscope_log::epochs(journals).map_err(fail)?;
+    if memscope_log::is_in_use(journals).map_err(fail)? {
         found.pop();
     }
     Ok(found)

@@ -7,11 +7,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use memscope_decode::{DaemonRecord, EncodeError, SiteDefined, Stamp, encode};
 use memscope_dump::events::{FUNCTIONS, Imported, import as import_rows};
 use memscope_dump::{DumpError, Reader};
-use memscope_journal::{ClockPair, Config, Journal, JournalError};
 use memscope_ledger::event::{Body, Call, CallOp, Event, Layer, ProcessHandle, Vendor};
+use memscope_log::records::{DaemonRecord, EncodeError, SiteDefined, Stamp, encode};
+use memscope_log::{ClockPair, Config, Journal, JournalError};
 use serde::Serialize;
 
 /// Bytes of records that are appended together.

@@ -8,17 +8,17 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use memscope_daemon::config::{Config, DumpFormat};
 use memscope_daemon::keeper::{Command, Keeper, KeeperHandle, Taking};
-use memscope_daemon::messages::Messages;
+use memscope_daemon::messages::{Messages, Severity};
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;
 use memscope_daemon::snapshots::{self, Limits};
 use memscope_daemon::tracer::{Order, Tracer, told_channel};
 use memscope_daemon::triggers::Triggers;
 use memscope_daemon::{clock, dump, earlier, import, panics, replay};
-use memscope_journal::{ClockPair, Journal};
 use memscope_ledger::LedgerConfig;
+use memscope_log::{ClockPair, Journal};
 use memscope_rpc::{
-    Condition, EventHub, Export, ListenOptions, Listener, Metric, ServeOptions, Severity, serve,
+    Condition, EventHub, Export, ListenOptions, Listener, Metric, ServeOptions, serve,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -188,9 +188,9 @@ fn start_journal(config: &Config, epoch: u64) -> Result<Option<Journal>> {
     let (boot_ns, unix_ns) = clock::pair();
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .ok()
-        .and_then(|text| memscope_journal::boot_id(text.trim()))
+        .and_then(|text| memscope_log::boot_id(text.trim()))
         .unwrap_or_default();
-    let mut journal = memscope_journal::Config::new(epoch, boot_id, ClockPair { boot_ns, unix_ns });
+    let mut journal = memscope_log::Config::new(epoch, boot_id, ClockPair { boot_ns, unix_ns });
     journal.total_bytes = config.journal_mib << 20;
     journal.segment_bytes = (journal.total_bytes / 16).clamp(256 << 10, 16 << 20);
     let dir = config.state_dir.join("journal");

@@ -3,16 +3,39 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memscope_rpc::{Severity, StatusMessage};
+use memscope_proto::v1;
 
 use crate::clock;
 
 /// Messages kept.
 const MESSAGES: usize = 64;
 
+/// How grave a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Good to know.
+    Info,
+    /// Something is less than it should be.
+    Warning,
+    /// Something failed.
+    Error,
+}
+
+impl Severity {
+    /// Its word in answers.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
 /// What the daemon has to say about itself.
 #[derive(Clone, Default)]
-pub struct Messages(Arc<Mutex<VecDeque<StatusMessage>>>);
+pub struct Messages(Arc<Mutex<VecDeque<v1::Message>>>);
 
 impl Messages {
     /// Adds a message; the oldest goes when there are too many.
@@ -22,15 +45,15 @@ impl Messages {
         if list.len() == MESSAGES {
             list.pop_front();
         }
-        list.push_back(StatusMessage {
-            unix_ns,
-            severity,
+        list.push_back(v1::Message {
+            time_unix_ns: unix_ns,
+            severity: severity.word().to_owned(),
             text,
         });
     }
 
     /// All that is kept, oldest first.
-    pub fn all(&self) -> Vec<StatusMessage> {
+    pub fn all(&self) -> Vec<v1::Message> {
         let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         list.iter().cloned().collect()
     }

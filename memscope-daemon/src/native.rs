@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError};
 
-use memscope_decode::stack_copy;
 use memscope_ledger::event::{NativeFunction, NativeName, ProcessHandle};
+use memscope_log::records::stack_copy;
 use memscope_native::{Image, Piece, Process, Shared, Symbols};
 
 use crate::keeper::{Command, KeeperHandle};

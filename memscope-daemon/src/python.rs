@@ -5,8 +5,8 @@ use memscope_common::{
     CODE_OBJECT, ENTRY_ALWAYS, ENTRY_INTERNAL, FRAME_BYTES, PYTHON_CFRAME, PYTHON_CURRENT_FRAME,
     PYTHON_FRAME_OBJECTS, PythonEntry, THREAD_STATE_BYTES,
 };
-use memscope_decode::DyingCode;
 use memscope_ledger::event::CodeName;
+use memscope_log::records::DyingCode;
 use memscope_python::layout::{
     INSTRUCTION_ADDRESS, INSTRUCTION_UNITS, KIND_CFRAME, KIND_CURRENT_FRAME, KIND_FRAME_OBJECT,
     Layout, NONE,

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use memscope_common::KIND_DAEMON_FIRST;
-use memscope_decode::{Decoder, Header, KIND_ATTACHED, Outcome};
-use memscope_journal::{
-    Absent, Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
-};
 use memscope_ledger::event::{Body, CoverageNote, Event, EventId, ProcessHandle};
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_log::records::{Decoder, Header, KIND_ATTACHED, Outcome};
+use memscope_log::{
+    Absent, Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
+};
 
 /// How much later than a stack its names may come: the daemon may have been busy.
 const NAMED_WITHIN_NS: u64 = 5_000_000_000;

@@ -4,25 +4,22 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use memscope_decode::DaemonRecord;
-use memscope_journal::{Recording, RecordingError, SegmentPlace};
-use memscope_ledger::event::{EventId, Finding, Level, Mark, MarkSource, ProcessHandle};
-use memscope_ledger::report::{
-    AsOf, FluctuationQuery, FluctuationReport, LeakQuery, LeakReport, MarksReport, ProcessSummary,
-    SnapshotReport, StackReport, StatsReport, StepQuery, StepsReport,
-};
-use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle};
+use memscope_ledger::report::{AsOf, ProcessSummary, SnapshotReport, StackReport};
+use memscope_ledger::{Answered, Asked, Ledger, LedgerConfig, Needs, Who};
+use memscope_log::records::DaemonRecord;
+use memscope_log::{Recording, RecordingError, SegmentPlace};
+use memscope_proto::v1;
 use memscope_rpc::{
-    AttachOutcome, AttachRequest, Caller, Daemon, DaemonStatus, DetachOutcome, DetachScope,
-    EventFilter, EventItem, JournalState, JournalStatus, Moment, RecordingWriter, Refusal,
-    Severity, StatusMessage,
+    AttachRequest, Caller, Daemon, DetachScope, EventFilter, EventItem, Moment, RecordingWriter,
+    Refusal,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 use crate::ended::still_there;
 use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus};
-use crate::messages::Messages;
+use crate::messages::{Messages, Severity};
 use crate::replay::{ReplayError, Until, replay_until};
 use crate::snapshots::Shelf;
 use crate::tracer::{Order, QUESTION, TracerStatus};
@@ -91,7 +88,7 @@ impl Serving {
         let gone = |gone| RefusalOf::from(gone).0;
         self.keeper.ask(|_, _| ()).await.map_err(gone)?;
         let keeper = self.keeper.status().await.map_err(gone)?;
-        if !matches!(keeper.journal, Some(memscope_journal::State::Running)) {
+        if !matches!(keeper.journal, Some(memscope_log::State::Running)) {
             return Err(not_in_the_journal("needs a journal, and none is written"));
         }
         Ok(keeper.journal_dir)
@@ -99,22 +96,17 @@ impl Serving {
 
     /// When a step ended, boot time in nanoseconds.
     async fn end_of_step(&self, pid: u32, number: u64) -> Result<u64, Refusal> {
-        let report = self
-            .about(pid, |ledger, process, as_of| {
-                ledger.steps(process, as_of, &StepQuery::default())
-            })
+        let (ends, evidence) = self
+            .about(pid, |ledger, process, _| ledger.ends_of_steps(process))
             .await?;
-        if let Some(row) = report.rows.iter().find(|row| row.step == number) {
-            return Ok(row.to_ns);
+        if let Some((_, ended_ns)) = ends.iter().find(|(step, _)| *step == number) {
+            return Ok(*ended_ns);
         }
-        let what = match (report.rows.first(), report.rows.last()) {
-            (Some(first), Some(last)) => {
-                format!(
-                    "is no step from {} to {}, which are kept",
-                    first.step, last.step
-                )
+        let what = match (ends.first(), ends.last()) {
+            (Some((first, _)), Some((last, _))) => {
+                format!("is no step from {first} to {last}, which are kept")
             }
-            _ => format!("is no step: {}", report.summary.evidence),
+            _ => format!("is no step: {evidence}"),
         };
         Err(not_in_the_journal(&what))
     }
@@ -174,7 +166,7 @@ impl Daemon for Serving {
         &self,
         caller: Caller,
         request: AttachRequest,
-    ) -> Result<AttachOutcome, Refusal> {
+    ) -> Result<v1::AttachResponse, Refusal> {
         self.order(|reply| Order::Attach {
             caller,
             request,
@@ -183,7 +175,11 @@ impl Daemon for Serving {
         .await?
     }
 
-    async fn detach(&self, caller: Caller, scope: DetachScope) -> Result<DetachOutcome, Refusal> {
+    async fn detach(
+        &self,
+        caller: Caller,
+        scope: DetachScope,
+    ) -> Result<v1::DetachResponse, Refusal> {
         self.order(|reply| Order::Detach {
             caller,
             scope,
@@ -192,59 +188,37 @@ impl Daemon for Serving {
         .await?
     }
 
-    async fn list(&self) -> Result<Vec<ProcessSummary>, Refusal> {
+    async fn who(&self, pid: Option<u32>) -> Result<Vec<Who>, Refusal> {
         self.keeper
-            .ask(|ledger, _| ledger.processes())
+            .ask(move |ledger, _| ledger.who(pid))
             .await
             .map_err(|gone| RefusalOf::from(gone).0)
     }
 
-    async fn known_from(&self) -> Result<Vec<(ProcessHandle, u64)>, Refusal> {
-        let Some(recording) = self.kept_recording().await? else {
-            return Ok(Vec::new());
-        };
-        self.keeper
-            .ask(move |ledger, _| {
-                let known = |process: ProcessSummary| {
-                    let first = recording.complete_from(process.handle.0);
-                    let first = first.map_or(0, |place| place.header.first_boot_ns);
-                    let from = ledger.unix_ns(process.attached_ns.max(first));
-                    (process.handle, from)
-                };
-                ledger.processes().into_iter().map(known).collect()
-            })
-            .await
-            .map_err(|gone| RefusalOf::from(gone).0)
-    }
-
-    async fn findings(&self) -> Result<Vec<(ProcessHandle, Finding)>, Refusal> {
-        Ok(self.keeper.hub().findings())
-    }
-
-    async fn stats(&self, pid: u32) -> Result<StatsReport, Refusal> {
+    async fn ask(&self, asked: Asked, of: Vec<ProcessHandle>) -> Result<Answered, Refusal> {
         crate::panics::if_a_test_wants_it(crate::panics::ANSWERS);
-        let read = self.is_only_read(pid).await;
-        self.refresh(pid, read).await;
-        self.about(pid, |ledger, process, as_of| ledger.stats(process, as_of))
+        let pid = asked.pid();
+        match (pid, asked.needs()) {
+            (None, _) | (_, Needs::Events) => {}
+            (Some(pid), Needs::Reading) => self.refresh_if_read(pid).await,
+            (Some(pid), Needs::Totals) => {
+                let read = self.is_only_read(pid).await;
+                self.refresh(pid, read).await;
+            }
+        }
+        let end = self.replay.as_ref().map(|(_, end)| *end);
+        let mut answered = self
+            .keeper
+            .ask(move |ledger, as_of| asked.answer(ledger, &of, end.unwrap_or(as_of)))
             .await
-    }
-
-    async fn leaks(&self, pid: u32, query: LeakQuery) -> Result<LeakReport, Refusal> {
-        // Also for what is free on the devices.
-        let read = self.is_only_read(pid).await;
-        self.refresh(pid, read).await;
-        self.about(pid, move |ledger, process, as_of| {
-            ledger.leaks(process, as_of, &query)
-        })
-        .await
-    }
-
-    async fn steps(&self, pid: u32, query: StepQuery) -> Result<StepsReport, Refusal> {
-        self.refresh_if_read(pid).await;
-        self.about(pid, move |ledger, process, as_of| {
-            ledger.steps(process, as_of, &query)
-        })
-        .await
+            .map_err(|gone| RefusalOf::from(gone).0)?
+            .ok_or(Refusal::NotTraced {
+                pid: pid.unwrap_or_default(),
+            })?;
+        if let Answered::List(list) = &mut answered {
+            self.add_to_list(list).await?;
+        }
+        Ok(answered)
     }
 
     async fn recording(&self) -> Result<RecordingWriter, Refusal> {
@@ -288,30 +262,21 @@ impl Daemon for Serving {
             .map_err(|gone| RefusalOf::from(gone).0)?;
         // Events may have come behind it since.
         let made = move |ledger: &Ledger, process, as_of: AsOf| {
-            let marks = ledger.marks(process, as_of)?.marks;
-            let mut named = marks.iter().rev().filter(|row| {
-                row.mark.source == MarkSource::Outside && *row.mark.name == *name.trim_matches('"')
-            });
-            Some(named.next().map_or(as_of.event, |row| row.mark.event))
+            let marks = ledger
+                .ask(&[process], as_of, &v1::MarksRequest::default())?
+                .marks;
+            let outside = marks
+                .iter()
+                .rev()
+                .filter(|mark| mark.source() == v1::MarkSource::Outside);
+            let mut named = outside.filter(|mark| mark.name == name.trim_matches('"'));
+            let event = named.next().and_then(|mark| mark.event);
+            Some(event.map_or(as_of.event, |event| EventId {
+                epoch: event.epoch,
+                sequence: event.sequence,
+            }))
         };
         self.about(pid, made).await
-    }
-
-    async fn marks(&self, pid: u32) -> Result<MarksReport, Refusal> {
-        self.about(pid, |ledger, process, as_of| ledger.marks(process, as_of))
-            .await
-    }
-
-    async fn fluctuation(
-        &self,
-        pid: u32,
-        query: FluctuationQuery,
-    ) -> Result<FluctuationReport, Refusal> {
-        self.refresh_if_read(pid).await;
-        self.about(pid, move |ledger, process, as_of| {
-            ledger.fluctuation(process, as_of, &query)
-        })
-        .await
     }
 
     async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal> {
@@ -351,7 +316,7 @@ impl Daemon for Serving {
         Ok(self.keeper.hub().subscribe(filter))
     }
 
-    async fn status(&self) -> Result<DaemonStatus, Refusal> {
+    async fn status(&self) -> Result<v1::StatusResponse, Refusal> {
         let keeper = self
             .keeper
             .status()
@@ -385,6 +350,44 @@ impl Serving {
         let read = move || Recording::open(&path).ok();
         // What cannot be read cannot be asked.
         Ok(tokio::task::spawn_blocking(read).await.ok().flatten())
+    }
+
+    /// From when on each process can be asked about its past, nanoseconds since 1970. Processes of which no past is kept
+    /// are left out.
+    async fn known_from(&self) -> Result<Vec<(ProcessHandle, u64)>, Refusal> {
+        let Some(recording) = self.kept_recording().await? else {
+            return Ok(Vec::new());
+        };
+        self.keeper
+            .ask(move |ledger, _| {
+                let known = |process: ProcessSummary| {
+                    let first = recording.complete_from(process.handle.0);
+                    let first = first.map_or(0, |place| place.header.first_boot_ns);
+                    let from = ledger.unix_ns(process.attached_ns.max(first));
+                    (process.handle, from)
+                };
+                ledger.processes().into_iter().map(known).collect()
+            })
+            .await
+            .map_err(|gone| RefusalOf::from(gone).0)
+    }
+
+    /// Since when the past of each process is known, and what grows in it.
+    async fn add_to_list(&self, list: &mut v1::ListResponse) -> Result<(), Refusal> {
+        let known_from = self.known_from().await?;
+        let findings = self.keeper.hub().findings();
+        for process in &mut list.processes {
+            let known = known_from.iter().find(|(of, _)| of.0 == process.handle);
+            process.known_from_unix_ns = known.map(|(_, from)| *from);
+            for (_, finding) in findings.iter().filter(|(of, _)| of.0 == process.handle) {
+                process.growing_lines += 1;
+                process.growth_bytes_per_s += finding.growth_bytes_per_s;
+                let step = [process.growth_bytes_per_step, finding.growth_bytes_per_step];
+                process.growth_bytes_per_step =
+                    step.into_iter().flatten().reduce(|sum, more| sum + more);
+            }
+        }
+        Ok(())
     }
 
     /// From when on a process can be asked about its past.
@@ -464,34 +467,29 @@ impl Serving {
         keeper: KeeperStatus,
         tracer: Option<TracerStatus>,
         known_from_unix_ns: Option<u64>,
-    ) -> DaemonStatus {
+    ) -> v1::StatusResponse {
+        let (_, now_unix_ns) = clock::pair();
         let mut messages = self.messages.all();
-        let (_, unix_ns) = clock::pair();
         messages.extend(
             keeper
                 .calibrating
                 .iter()
-                .map(|(pid, progress)| StatusMessage {
-                    unix_ns,
-                    severity: Severity::Info,
+                .map(|(pid, progress)| v1::Message {
+                    time_unix_ns: now_unix_ns,
+                    severity: Severity::Info.word().to_owned(),
                     text: format!("process {pid}: looking for the allocator's layout ({progress})"),
                 }),
         );
-        let mut drops = keeper.skipped.clone();
-        let journal = JournalStatus {
-            state: match (&self.replay, &keeper.journal) {
-                (Some(_), _) => JournalState::Replay,
-                (None, None) => JournalState::Off,
-                (None, Some(memscope_journal::State::Running)) => JournalState::Writing,
-                (None, Some(memscope_journal::State::Stopped { .. })) => {
-                    if keeper.journal_full {
-                        JournalState::Full
-                    } else {
-                        JournalState::Failed
-                    }
-                }
-            },
-            path: keeper.journal_dir.clone(),
+        let state = match (&self.replay, &keeper.journal) {
+            (Some(_), _) => "replay",
+            (None, None) => "off",
+            (None, Some(memscope_log::State::Running)) => "writing",
+            (None, Some(memscope_log::State::Stopped { .. })) if keeper.journal_full => "full",
+            (None, Some(memscope_log::State::Stopped { .. })) => "failed",
+        };
+        let journal = v1::Journal {
+            state: state.to_owned(),
+            path: keeper.journal_dir.display().to_string(),
             epoch: keeper.epoch,
             last_sequence: keeper.journal_sequence,
             bytes: directory_bytes(&keeper.journal_dir),
@@ -500,18 +498,24 @@ impl Serving {
             problem: keeper.journal_problem.clone(),
             known_from_unix_ns,
         };
-        let mut status = DaemonStatus {
+        let mut drops = keeper.skipped.clone();
+        let mut status = v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
             kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
                 .map(|s| s.trim().to_owned())
                 .unwrap_or_default(),
-            uptime: self.started.elapsed(),
-            replay: self.replay.as_ref().map(|(path, _)| path.clone()),
+            uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            now_unix_ns,
+            replay: self
+                .replay
+                .as_ref()
+                .map(|(path, _)| path.display().to_string()),
             ring_bytes: keeper.ring_bytes,
-            journal,
+            journal: Some(journal),
             records: keeper.records,
             messages,
-            ..DaemonStatus::default()
+            ..v1::StatusResponse::default()
         };
         if let Some(tracer) = tracer {
             drops.extend(tracer.drops);
@@ -520,7 +524,10 @@ impl Serving {
             status.libraries = tracer.libraries;
             status.rules = tracer.rules;
         }
-        status.drops = drops;
+        let drops = drops.into_iter();
+        status.drops = drops
+            .map(|(cause, count)| v1::Cause { cause, count })
+            .collect();
         status
     }
 }

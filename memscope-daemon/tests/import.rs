@@ -5,12 +5,13 @@ use memscope_daemon::import::{ImportError, import};
 use memscope_daemon::replay::{Replayed, replay};
 use memscope_dump::{Attr, Device, DumpError, Format, Reader, Row, Writer};
 use memscope_ledger::LedgerConfig;
-use memscope_ledger::report::{BlockState, StatsReport};
+use memscope_ledger::report::BlockState;
+use memscope_proto::v1::{StatsRequest, StatsResponse};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 fn golden(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../memscope-dump/tests/golden");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/dump/tests/golden");
     folder.join(name)
 }
 
@@ -23,9 +24,12 @@ fn folded(dump: &Path, folder: &Path) -> Replayed {
     replayed
 }
 
-fn stats(replayed: &Replayed, pid: u32) -> StatsReport {
+fn stats(replayed: &Replayed, pid: u32) -> StatsResponse {
     let handle = replayed.ledger.find(pid).unwrap();
-    replayed.ledger.stats(handle, replayed.end).unwrap()
+    let ledger = &replayed.ledger;
+    ledger
+        .ask(&[handle], replayed.end, &StatsRequest::default())
+        .unwrap()
 }
 
 /// Live blocks by device and address, read from the rows alone: in the order of their IDs, what came and did not go. The golden
@@ -87,7 +91,7 @@ fn golden_dumps_have_the_blocks_that_their_rows_leave() {
             assert_eq!(device.live_blocks, blocks, "{name} device {ordinal}");
             let (count, bytes) = of(&driver, ordinal);
             assert_eq!(
-                (device.driver.count, device.driver.bytes),
+                (device.driver.unwrap().count, device.driver.unwrap().bytes),
                 (count, bytes),
                 "{name} device {ordinal}"
             );
@@ -219,7 +223,7 @@ fn totals_stacks_and_notes() {
         assert_eq!(device.allocated_bytes, Some(2 * MIB));
         assert_eq!(device.reserved_bytes, Some(20 * MIB));
         assert_eq!(device.peak_allocated_bytes, Some(3 * MIB));
-        assert_eq!(device.driver.bytes, 20 * MIB);
+        assert_eq!(device.driver.unwrap().bytes, 20 * MIB);
         assert_eq!((device.live_blocks, device.oom_count), (1, 1));
         let codes: Vec<&str> = stats
             .coverage

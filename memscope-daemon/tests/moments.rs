@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_daemon::replay::{Until, replay_until};
-use memscope_decode::encode;
-use memscope_journal::{ClockPair, Config, Journal};
 use memscope_ledger::LedgerConfig;
 use memscope_ledger::event::*;
+use memscope_log::records::encode;
+use memscope_log::{ClockPair, Config, Journal};
 
 const EPOCH: u64 = 5;
 
@@ -90,15 +90,11 @@ fn what_the_kernel_sent_while_the_daemon_wrote_is_before_the_moment() {
         let replayed =
             replay_until(journal.epoch_dir(), LedgerConfig::default(), until, None).unwrap();
         let process = replayed.ledger.find(42).unwrap();
-        let stats = replayed.ledger.stats(process, replayed.end).unwrap();
-        let notes: Vec<String> = stats
-            .coverage
-            .iter()
-            .map(|note| note.code.clone())
-            .collect();
+        let notes = replayed.ledger.coverage(process).unwrap();
+        let gauge = replayed.ledger.gauge(process, 0).unwrap();
         (
-            stats.devices[0].allocated_bytes,
-            notes.contains(&"late".to_owned()),
+            gauge.allocated_bytes,
+            notes.iter().any(|note| note.code == "late"),
         )
     };
     let unix = |ns: u64| Until::Unix(1_000_000_000_000_000_000 + ns);

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_daemon::replay::{NotThere, ReplayError, Replayed, Until, replay, replay_until};
-use memscope_decode::{Decoder, Outcome, encode};
-use memscope_journal::{ClockPair, Config, Folded, Journal};
 use memscope_ledger::event::*;
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_log::records::{Decoder, Outcome, encode};
+use memscope_log::{ClockPair, Config, Folded, Journal};
+use memscope_proto::v1::{LeaksRequest, StatsRequest};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -231,24 +232,24 @@ fn told(ledger: &Ledger, as_of: AsOf, left_out: &[NotThere]) -> Vec<String> {
     let mut told = vec![format!("{processes:?}")];
     for process in processes {
         let of = process.handle;
-        told.push(format!("{:?}", ledger.stats(of, as_of)));
+        told.push(format!(
+            "{:?}",
+            ledger.ask(&[of], as_of, &StatsRequest::default())
+        ));
         told.push(format!("{:?}", ledger.snapshot(of, as_of)));
         told.push(format!(
             "{:?}",
-            ledger.leaks(of, as_of, &Default::default())
+            ledger.ask(&[of], as_of, &LeaksRequest::default())
         ));
     }
     told
 }
 
-fn says_that_it_is_damaged(ledger: &Ledger, as_of: AsOf) -> bool {
+fn says_that_it_is_damaged(ledger: &Ledger) -> bool {
     let codes = ["recording_damaged", "journal_begins_late"];
     ledger.processes().iter().all(|process| {
-        let stats = ledger.stats(process.handle, as_of).unwrap();
-        stats
-            .coverage
-            .iter()
-            .any(|note| codes.contains(&note.code.as_str()))
+        let notes = ledger.coverage(process.handle).unwrap();
+        notes.iter().any(|note| codes.contains(&note.code.as_str()))
     })
 }
 
@@ -291,7 +292,7 @@ fn look_back(world: &mut World, dir: &Path, damaged: bool) -> (Vec<u64>, Vec<u64
                 }
                 assert!(is_right || damaged, "{until:?} is not as it was");
                 assert!(
-                    is_right || says_that_it_is_damaged(&ledger, end),
+                    is_right || says_that_it_is_damaged(&ledger),
                     "{until:?} is not as it was, and nothing says so"
                 );
             }
@@ -334,7 +335,7 @@ proptest! {
 
         // An export of it is the same, and so is what the next one finds.
         let export = dir.path().join("export.mscope");
-        memscope_journal::Recording::open(&epoch_dir).unwrap().export(&export).unwrap();
+        memscope_log::Recording::open(&epoch_dir).unwrap().export(&export).unwrap();
         world.journal.settle().unwrap();
         look_back(&mut world, &export, false);
         (world.refused, world.answered) = ([0; 3], [u64::MAX; 3]);
@@ -398,7 +399,7 @@ fn a_loud_process_does_not_push_out_a_quiet_ones_past() {
     assert!(pasts[0] > 3 * pasts[2], "{pasts:?}");
     // A recording of it says the same.
     let export = dir.path().join("export.mscope");
-    let recording = memscope_journal::Recording::open(&epoch_dir).unwrap();
+    let recording = memscope_log::Recording::open(&epoch_dir).unwrap();
     recording.export(&export).unwrap();
     for process in 1..=3 {
         let from = |path| known_from(&world, path, process);

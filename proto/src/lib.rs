@@ -9,7 +9,7 @@ mod json;
 /// The package `memscope.v1`.
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
-    tonic::include_proto!("memscope.v1");
+    include!(concat!(env!("OUT_DIR"), "/memscope.v1.rs"));
 }
 
 /// The package as an encoded `FileDescriptorSet`, for the reflection service.

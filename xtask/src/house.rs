@@ -23,36 +23,13 @@ const RULES: &[Rule] = &[
     Rule {
         words: &["tonic::", "prost::"],
         allowed: &[
-            "memscope-rpc/",
+            "crates/rpc/",
+            "crates/service/",
             "memscope-ctl/",
             "proto/",
             "memscope-daemon/src/serve.rs",
         ],
-        why: "the wire belongs to the rpc crate, its clients, and the trait's implementation",
-    },
-    Rule {
-        words: &[
-            "memscope_ledger::",
-            "memscope_daemon::",
-            "memscope_site::",
-            "memscope_journal::",
-        ],
-        allowed: &[
-            "memscope-daemon/",
-            "memscope-rpc/",
-            "memscope-decode/",
-            "memscope-export/",
-            "memscope-dump/",
-            "memscope-journal/",
-            "memscope-site/",
-            "memscope-python/",
-            "memscope-native/",
-            "memscope-ledger/tests/",
-            "memscope-ledger/benches/",
-            "memscope-ledger/examples/",
-            "memscope-ctl/tests/",
-        ],
-        why: "clients know the wire only, and the ledger knows nothing of ours",
+        why: "gRPC belongs to the server, its clients, and the trait's implementation",
     },
     Rule {
         words: &[
@@ -63,7 +40,7 @@ const RULES: &[Rule] = &[
             "SystemTime::now",
             "Instant::now",
         ],
-        allowed: &["!memscope-ledger/src/"],
+        allowed: &["!crates/ledger/src/"],
         why: "the ledger has no I/O and no clock",
     },
     Rule {
@@ -79,22 +56,36 @@ const RULES: &[Rule] = &[
             "SystemTime::now",
             "Instant::now",
         ],
-        allowed: &["!memscope-dump/src/"],
+        allowed: &["!crates/dump/src/"],
         why: "msMemScope's files are read and written without a clock, a process or the network",
     },
     Rule {
         words: &["memscope_dump::"],
-        allowed: &["memscope-dump/", "memscope-daemon/", "memscope-ctl/"],
+        allowed: &["crates/dump/", "memscope-daemon/", "memscope-ctl/"],
         why: "msMemScope's files concern the two programs only",
     },
 ];
 
-/// Files past this many lines are two rooms.
-const LONGEST: usize = 600;
+/// What a crate may use of ours, where less than everything: its tests may use more.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("proto", &[]),
+    ("crates/units", &[]),
+    ("crates/vendors", &["common"]),
+    ("crates/ledger", &["proto", "units", "vendors"]),
+    ("crates/log", &["common", "ledger", "units"]),
+    ("crates/export", &["ledger", "proto", "units"]),
+    ("crates/service", &["proto"]),
+    ("crates/structure", &[]),
+    (
+        "memscope-ctl",
+        &["dump", "proto", "service", "units", "vendors"],
+    ),
+];
 
 /// Checks every Rust file of the workspace.
 pub fn check() -> Result<()> {
     let root = process::root();
+    check_uses(&root)?;
     let mut files = Vec::new();
     collect(&root, &mut files)?;
     let mut found = Vec::new();
@@ -105,12 +96,6 @@ pub fn check() -> Result<()> {
             .to_string_lossy()
             .into_owned();
         let text = fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
-        if text.lines().count() > LONGEST {
-            found.push(format!(
-                "{place}: {} lines, more than {LONGEST}",
-                text.lines().count()
-            ));
-        }
         for rule in RULES {
             check_rule(rule, &place, &text, &mut found);
         }
@@ -119,6 +104,34 @@ pub fn check() -> Result<()> {
         bail!("the house's rules are broken:\n  {}", found.join("\n  "));
     }
     eprintln!("house: {} files keep the rules", files.len());
+    Ok(())
+}
+
+/// Compares the dependencies of crates with what they may use.
+fn check_uses(root: &Path) -> Result<()> {
+    let mut found = Vec::new();
+    for (folder, may_use) in MAY_USE {
+        let path = root.join(folder).join("Cargo.toml");
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let manifest: toml::Table = text
+            .parse()
+            .with_context(|| format!("{folder}/Cargo.toml"))?;
+        let uses = manifest.get("dependencies").and_then(toml::Value::as_table);
+        let ours = uses
+            .into_iter()
+            .flat_map(toml::Table::keys)
+            .filter_map(|name| name.strip_prefix("memscope-"));
+        for name in ours.filter(|name| !may_use.contains(name)) {
+            found.push(format!("{folder} uses {name}"));
+        }
+    }
+    if !found.is_empty() {
+        bail!(
+            "crates use what they may not (ARCHITECTURE.md):\n  {}",
+            found.join("\n  ")
+        );
+    }
     Ok(())
 }
 

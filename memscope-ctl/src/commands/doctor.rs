@@ -5,8 +5,8 @@ use crate::args::Args;
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
 use crate::output::ErrorBody;
+use crate::preflight::{self, Check, Machine, Role, Scan, Status};
 use crate::{output, render};
-use memscope_preflight::{Check, Machine, Role, Scan, Status};
 use memscope_proto::v1;
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub(super) async fn doctor(args: &Args) -> Result<Exit, Failure> {
     } else {
         Role::Client
     };
-    let report = memscope_preflight::examine(&Machine::here(), role, Some(&args.socket));
+    let report = preflight::examine(&Machine::here(), role, Some(&args.socket));
     let daemon = match Client::connect(&args.socket, args.timeout()).await {
         Ok(client) => ask_status(&client).await,
         Err(failure) => Err(failure),

@@ -1,6 +1,6 @@
 //! `diff`.
 
-use super::stacks::folded;
+use super::frames::folded;
 use super::table::{Column, table};
 use super::{Known, coverage};
 use crate::args::DiffBy;

@@ -3,8 +3,8 @@
 use super::command_line;
 use super::table::{Column, table};
 use crate::failure::Failure;
+use crate::preflight::{DeviceProcess, Report, Status};
 use crate::units::{maybe_bytes, plain};
-use memscope_preflight::{DeviceProcess, Report, Status};
 use memscope_proto::v1;
 
 /// Characters of a command line that are shown.

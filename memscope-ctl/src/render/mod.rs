@@ -5,6 +5,7 @@ pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod earlier;
+pub(crate) mod frames;
 pub(crate) mod leaks;
 pub(crate) mod marks;
 pub(crate) mod pool;

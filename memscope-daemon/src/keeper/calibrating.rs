@@ -59,7 +59,7 @@ impl Keeper {
                     _ => return,
                 };
                 // Entries sent before or after the registers were wanted come without them.
-                let candidates: Vec<(u8, u64)> = match memscope_decode::calibration(record) {
+                let candidates: Vec<(u8, u64)> = match memscope_log::records::calibration(record) {
                     Some(seen) => (0u8..)
                         .zip(seen.registers)
                         .chain((PLACE_STACK..).zip(seen.stack))
@@ -76,7 +76,7 @@ impl Keeper {
                         size: trace.size,
                         candidates: &candidates,
                         block_size: trace.block_size,
-                        totals: memscope_decode::totals_on_trial(record),
+                        totals: memscope_log::records::totals_on_trial(record),
                     },
                     &one.memory,
                 );

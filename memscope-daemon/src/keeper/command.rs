@@ -2,10 +2,10 @@
 
 use std::sync::mpsc::Sender;
 
-use memscope_decode::{DaemonRecord, What};
 use memscope_ledger::Ledger;
 use memscope_ledger::event::{NativeName, ProcessHandle};
 use memscope_ledger::report::AsOf;
+use memscope_log::records::{DaemonRecord, What};
 
 use super::{KeeperStatus, Taking};
 use crate::native::Jobs;

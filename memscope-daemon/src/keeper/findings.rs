@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 
-use memscope_decode::DaemonRecord;
 use memscope_ledger::event::{Finding, ProcessHandle};
-use memscope_ledger::report::{AsOf, Frame, GivenBack, LeakLine, LeakQuery, Space, Verdict};
+use memscope_ledger::report::AsOf;
+use memscope_log::records::DaemonRecord;
+use memscope_proto::v1::{CodeLine, GivenBack, LeakLine, LeaksRequest, Source, Verdict};
 
 use super::Keeper;
 
@@ -24,7 +25,7 @@ const MOST: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     device: Option<i32>,
-    space: Space,
+    source: Source,
     line: Option<(String, u32)>,
     /// Where no line is known.
     size: u64,
@@ -59,7 +60,7 @@ impl Findings {
     ) -> Vec<Finding> {
         let (numbers, said) = self.said.entry(process).or_default();
         // What stands beside others is a part of what is told of them.
-        let growing = |line: &&LeakLine| line.verdict == Verdict::Growing && !line.beside;
+        let growing = |line: &&LeakLine| line.verdict() == Verdict::Growing && !line.beside;
         let found: Vec<(Key, Finding)> = lines
             .iter()
             .filter(growing)
@@ -67,7 +68,15 @@ impl Findings {
             .collect();
         let mut news = Vec::new();
         for one in said.iter_mut() {
-            let still = found.iter().any(|(key, _)| *key == one.key);
+            let now = found.iter().find(|(key, _)| *key == one.key);
+            let still = now.is_some();
+            if let Some((_, now)) = now {
+                // Who asks later is told what it grows by now.
+                one.finding = Finding {
+                    number: one.finding.number,
+                    ..now.clone()
+                };
+            }
             one.missing = if still { 0 } else { one.missing + 1 };
             let back = given_back.iter().find(|back| key_of(back) == one.key);
             let reason = match back {
@@ -107,22 +116,27 @@ impl Findings {
 fn key(line: &LeakLine) -> Key {
     Key::of(
         line.device,
-        line.space,
+        line.source(),
         line.line.as_ref(),
         line.largest_bytes,
     )
 }
 
 fn key_of(back: &GivenBack) -> Key {
-    Key::of(back.device, back.space, back.line.as_ref(), back.size_bytes)
+    Key::of(
+        back.device,
+        back.source(),
+        back.line.as_ref(),
+        back.size_bytes(),
+    )
 }
 
 impl Key {
-    fn of(device: Option<i32>, space: Space, line: Option<&Frame>, size: u64) -> Key {
+    fn of(device: Option<i32>, source: Source, line: Option<&CodeLine>, size: u64) -> Key {
         Key {
             device,
-            space,
-            line: line.map(|frame| (frame.file.to_string(), frame.line)),
+            source,
+            line: line.map(|frame| (frame.file.clone(), frame.line)),
             size: if line.is_some() { 0 } else { size },
         }
     }
@@ -148,20 +162,15 @@ fn finding(grows: &LeakLine) -> Finding {
     let line = grows.line.as_ref();
     Finding {
         device: grows.device,
-        space: match grows.space {
-            Space::Pool => "pool",
-            Space::Driver => "driver",
-            Space::Host => "host",
-        }
-        .to_owned(),
+        space: grows.source().to_string(),
         live_bytes: grows.live_bytes,
         growth_bytes_per_s: grows.growth_bytes_per_s,
-        growth_bytes_per_step: grows.growth_bytes_per_step.map(|[_, middle, _]| middle),
+        growth_bytes_per_step: grows.growth_bytes_per_step,
         first_step: grows.first_step,
         confidence: grows.confidence,
-        file: line.map(|frame| frame.file.to_string()).unwrap_or_default(),
+        file: line.map(|frame| frame.file.clone()).unwrap_or_default(),
         line: line.map_or(0, |frame| frame.line),
-        name: line.map(|frame| frame.name.to_string()).unwrap_or_default(),
+        name: line.map(|frame| frame.name.clone()).unwrap_or_default(),
         reason: grows.reason.clone(),
         ..Finding::default()
     }
@@ -174,7 +183,7 @@ impl Keeper {
             return;
         }
         // All of them: what is not among the largest any more has not stopped.
-        let query = LeakQuery::default();
+        let query = LeaksRequest::default();
         let as_of = AsOf {
             boot_ns: now,
             ..AsOf::default()
@@ -185,7 +194,7 @@ impl Keeper {
             .map(|(process, watched)| (*process, watched.pid))
             .collect();
         for (process, pid) in processes {
-            let Some(report) = self.ledger.leaks(process, as_of, &query) else {
+            let Some(report) = self.ledger.ask(&[process], as_of, &query) else {
                 continue;
             };
             for finding in self
@@ -225,21 +234,19 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memscope_ledger::report::FrameKind;
 
     const P: ProcessHandle = ProcessHandle(1);
 
     fn line(number: u32, size: u64, verdict: Verdict) -> LeakLine {
         LeakLine {
             device: Some(0),
-            space: Space::Pool,
-            line: (number > 0).then(|| Frame {
-                kind: FrameKind::Python,
+            source: Source::Pool.into(),
+            line: (number > 0).then(|| CodeLine {
                 name: "f".into(),
                 file: "a.py".into(),
                 line: number,
             }),
-            verdict,
+            verdict: verdict.into(),
             confidence: Some(0.9),
             groups: 1,
             growing_groups: 1,
@@ -250,13 +257,10 @@ mod tests {
             live_bytes: 100,
             growth_bytes: 100,
             growth_bytes_per_s: 10.0,
-            growth_bytes_per_step: Some([1.0, 2.0, 3.0]),
+            growth_bytes_per_step: Some(2.0),
             first_step: Some(7),
-            oldest_age_ns: 0,
-            looks_like_kept_graph: false,
-            beside: false,
             reason: "so".to_owned(),
-            callers: Vec::new(),
+            ..LeakLine::default()
         }
     }
 
@@ -304,10 +308,10 @@ mod tests {
     fn given_back(number: u32) -> GivenBack {
         GivenBack {
             device: Some(0),
-            space: Space::Pool,
-            size_bytes: 512,
+            source: Source::Pool.into(),
+            size_bytes: Some(512),
             bytes: 51_200,
-            last_ns: 77,
+            last_boot_ns: 77,
             step: Some(210),
             first_step: Some(7),
             reserved_unused_bytes: Some(2_097_152),

@@ -36,7 +36,7 @@ pub struct KeeperStatus {
     /// Records of no use, by cause.
     pub skipped: Vec<(String, u64)>,
     /// State of the journal, if there is one.
-    pub journal: Option<memscope_journal::State>,
+    pub journal: Option<memscope_log::State>,
     /// Where it lies.
     pub journal_dir: PathBuf,
     /// Records that it did not take.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use memscope_common::KIND_STACK_COPY;
-use memscope_decode::{Outcome, RecordReader};
-use memscope_journal::{Folded, Journal, leading};
 use memscope_ledger::event::{Body, Event};
+use memscope_log::records::{Outcome, RecordReader};
+use memscope_log::{Folded, Journal, leading};
 use memscope_rpc::EventItem;
 
 use super::{Keeper, KeeperStatus, Told, is_kind};
@@ -78,7 +78,7 @@ impl Keeper {
             if let Err(error) = journal.append(records, position, Some(state)) {
                 let text = crate::error_chain(&error);
                 tracing::error!(error = %text, "the journal has stopped; tracing goes on without it");
-                self.journal_full = matches!(error, memscope_journal::JournalError::NoSpace { .. });
+                self.journal_full = matches!(error, memscope_log::JournalError::NoSpace { .. });
                 self.journal_problem = Some(text);
             }
         }

@@ -22,11 +22,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
-use memscope_decode::{DaemonRecord, Decoder, Stamp};
-use memscope_journal::Journal;
 use memscope_ledger::event::{EventId, ProcessHandle};
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_log::Journal;
+use memscope_log::records::{DaemonRecord, Decoder, Stamp};
 use memscope_rpc::EventHub;
 
 use crate::clock;
@@ -354,7 +354,7 @@ impl Keeper {
         self.write(ProcessHandle(0), boot_ns, &record);
         self.ledger.expire(now);
         if let Some(journal) = &mut self.journal {
-            journal.set_clock(memscope_journal::ClockPair { boot_ns, unix_ns });
+            journal.set_clock(memscope_log::ClockPair { boot_ns, unix_ns });
         }
         self.end_triggers();
     }

@@ -6,8 +6,8 @@
 
 use std::collections::HashSet;
 
-use memscope_decode::{DaemonRecord, dying_code};
 use memscope_ledger::event::{CodeName, Event, ProcessHandle, StackSeen};
+use memscope_log::records::{DaemonRecord, dying_code};
 
 use super::Keeper;
 

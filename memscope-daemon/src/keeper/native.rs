@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use memscope_decode::{DaemonRecord, stack_copy};
 use memscope_ledger::event::{ProcessHandle, StackSeen};
+use memscope_log::records::{DaemonRecord, stack_copy};
 
 use super::Keeper;
 use crate::native::{Job, hand};

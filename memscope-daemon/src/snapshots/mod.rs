@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clap::ValueEnum;
 use memscope_ledger::report::{Baseline, BlockState, SnapshotBlock, SnapshotReport};
-use memscope_rpc::{Condition, Metric, Severity, TriggerStatus};
+use memscope_rpc::{Condition, Metric, TriggerStatus};
 pub use store::{About, Limits, Store};
 
-use crate::messages::Messages;
+use crate::messages::{Messages, Severity};
 use crate::triggers::Firing;
 
 /// Snapshots that wait to be written: enough for every process of a machine to run out of memory at once.

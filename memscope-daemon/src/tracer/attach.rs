@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use memscope_common::{DEVICE_UNKNOWN, NOWHERE, ProcessEntry};
-use memscope_decode::DaemonRecord;
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
-use memscope_rpc::{
-    AttachOutcome, AttachRequest, AttachScope, AttachedProcess, Caller, Refusal, RefusedProcess,
-    StackKinds,
-};
+use memscope_log::records::DaemonRecord;
+use memscope_proto::v1::{AttachResponse, AttachedProcess, RefusedProcess};
+use memscope_rpc::{AttachRequest, AttachScope, Caller, Refusal, StackKinds};
 use memscope_site::{Resolved, SiteError};
 use memscope_vendors::Purpose;
 
@@ -40,7 +38,7 @@ impl Tracer {
         &mut self,
         caller: Caller,
         request: &AttachRequest,
-    ) -> Result<AttachOutcome, Refusal> {
+    ) -> Result<AttachResponse, Refusal> {
         match &request.scope {
             AttachScope::Pid {
                 pid,
@@ -60,15 +58,15 @@ impl Tracer {
                     late: None,
                 };
                 let attached = self.attach_one(caller, *pid, cause)?;
-                Ok(AttachOutcome {
+                Ok(AttachResponse {
                     processes: vec![attached],
-                    ..AttachOutcome::default()
+                    ..AttachResponse::default()
                 })
             }
             _ => {
                 let rule = self.add_rule(caller, request);
                 let (processes, refused) = self.apply_rule(rule);
-                Ok(AttachOutcome {
+                Ok(AttachResponse {
                     processes,
                     rule: Some(rule),
                     refused,
@@ -97,7 +95,7 @@ impl Tracer {
                     | Refusal::DiedDuringAttach { .. }
                     | Refusal::NoDeviceLibraries { .. },
                 ) => {}
-                Err(refusal) => refused.push(RefusedProcess { pid, refusal }),
+                Err(refusal) => refused.push(refusal.of_process(pid)),
             }
         }
         (attached, refused)
@@ -283,8 +281,8 @@ impl Tracer {
             comm: traced.facts.comm.clone(),
             sites: traced.sites(),
             ways: traced.ways(),
-            level: traced.level,
-            coverage: traced.coverage(),
+            level: traced.level.into(),
+            coverage: traced.coverage().into_iter().map(Into::into).collect(),
             cost: traced.cost(),
             baseline: None,
             baseline_pending: false,

@@ -1,8 +1,8 @@
 //! Following processes: libraries loaded later, execs, forks, matches of rules, and the allocator in
 //! use.
 
-use memscope_decode::{DaemonRecord, What};
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
+use memscope_log::records::{DaemonRecord, What};
 use memscope_rpc::Caller;
 use memscope_site::Memory;
 use memscope_vendors::VENDORS;
@@ -179,7 +179,7 @@ impl Tracer {
         for rule in rules {
             let (_, refused) = self.apply_rule(rule);
             for one in refused {
-                tracing::debug!(pid = one.pid, rule, error = %one.refusal.what(), "not attached");
+                tracing::debug!(pid = one.pid, rule, error = one.message, "not attached");
             }
         }
     }

@@ -27,12 +27,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use memscope_common::WATCH_ALL;
-use memscope_decode::{DaemonRecord, SiteDefined};
 use memscope_ledger::event::ProcessHandle;
-use memscope_rpc::{
-    AttachOutcome, AttachRequest, Caller, DetachOutcome, DetachScope, LibraryStatus, Refusal,
-    RuleStatus,
-};
+use memscope_log::records::{DaemonRecord, SiteDefined};
+use memscope_proto::v1;
+use memscope_rpc::{AttachRequest, AttachScope, Caller, DetachScope, Refusal};
 use memscope_site::{FileIdentity, FoundSite, ObjectSites, Resolver};
 use memscope_vendors::Purpose;
 use tokio::sync::oneshot;
@@ -58,7 +56,7 @@ pub enum Order {
         /// What.
         request: AttachRequest,
         /// Where the outcome goes.
-        reply: oneshot::Sender<Result<AttachOutcome, Refusal>>,
+        reply: oneshot::Sender<Result<v1::AttachResponse, Refusal>>,
     },
     /// Detach.
     Detach {
@@ -67,7 +65,7 @@ pub enum Order {
         /// What.
         scope: DetachScope,
         /// Where the outcome goes.
-        reply: oneshot::Sender<Result<DetachOutcome, Refusal>>,
+        reply: oneshot::Sender<Result<v1::DetachResponse, Refusal>>,
     },
     /// Look at the process's allocator again, before a question about it is answered.
     Refresh {
@@ -105,9 +103,9 @@ pub struct TracerStatus {
     /// Losses by cause, from the kernel side.
     pub drops: Vec<(String, u64)>,
     /// Libraries with probes.
-    pub libraries: Vec<LibraryStatus>,
+    pub libraries: Vec<v1::Library>,
     /// Rules.
-    pub rules: Vec<RuleStatus>,
+    pub rules: Vec<v1::Rule>,
 }
 
 /// The state of the thread.
@@ -298,7 +296,7 @@ impl Tracer {
         let number = self.sites.len() as u32 + 1;
         self.sites.insert(key, number);
         let op = match site.row.purpose {
-            Purpose::Call(op) => memscope_decode::call_op(op),
+            Purpose::Call(op) => memscope_log::records::call_op(op),
             _ => None,
         };
         new.push(DaemonRecord::SiteDefined(SiteDefined {
@@ -374,9 +372,13 @@ impl Tracer {
         Some(traced)
     }
 
-    fn detach(&mut self, caller: Caller, scope: DetachScope) -> Result<DetachOutcome, Refusal> {
+    fn detach(
+        &mut self,
+        caller: Caller,
+        scope: DetachScope,
+    ) -> Result<v1::DetachResponse, Refusal> {
         self.notice_exits();
-        let mut outcome = DetachOutcome::default();
+        let mut outcome = v1::DetachResponse::default();
         let pids: Vec<u32> = match scope {
             DetachScope::Pid(pid) => {
                 match self.traced.get(&pid) {
@@ -442,7 +444,7 @@ impl Tracer {
     }
 
     fn status(&self) -> TracerStatus {
-        let mut libraries: BTreeMap<String, LibraryStatus> = BTreeMap::new();
+        let mut libraries: BTreeMap<String, v1::Library> = BTreeMap::new();
         for traced in self.traced.values() {
             for (path, used) in &traced.libraries {
                 let library = libraries.entry(path.clone()).or_default();
@@ -470,10 +472,10 @@ impl Tracer {
             rules: self
                 .rules
                 .iter()
-                .map(|r| RuleStatus {
+                .map(|r| v1::Rule {
                     rule: r.id,
-                    scope: r.scope.clone(),
-                    level: r.level,
+                    scope: scope(&r.scope),
+                    level: r.level.into(),
                     uid: r.caller.uid,
                     attached: r.attached,
                 })
@@ -513,4 +515,14 @@ pub fn told_channel(orders: Sender<Order>) -> std::io::Result<Sender<Told>> {
             }
         })?;
     Ok(sender)
+}
+
+/// The processes of a rule, as `status` has them.
+fn scope(scope: &AttachScope) -> String {
+    match scope {
+        AttachScope::Pid { pid, .. } => format!("pid={pid}"),
+        AttachScope::Comm(name) => format!("comm={name}"),
+        AttachScope::Cgroup(path) => format!("cgroup={path}"),
+        AttachScope::All => "all".to_owned(),
+    }
 }

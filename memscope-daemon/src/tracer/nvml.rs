@@ -5,8 +5,8 @@
 //! the order is that of the bus and the process was not given a part of the machine, or where devices are named by their UUIDs. Else nothing is said of what is free, and their
 //! size only if all have the same.
 
-use memscope_decode::DeviceTotal;
 use memscope_ledger::event::ProcessFacts;
+use memscope_log::records::DeviceTotal;
 use nvml_wrapper::Nvml;
 
 /// NVML, tried once.

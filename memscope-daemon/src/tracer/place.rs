@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use memscope_decode::DaemonRecord;
 use memscope_ledger::event::{CoverageNote, Level, Placement};
+use memscope_log::records::DaemonRecord;
 use memscope_rpc::Refusal;
 use memscope_site::{FileIdentity, ObjectSites, Resolved, SiteError};
 use memscope_vendors::{Purpose, Variant};

@@ -5,12 +5,12 @@
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use memscope_decode::{DaemonRecord, held_parts};
 use memscope_ledger::PoolChange;
 use memscope_ledger::event::{
     Backend, HeldPart, HeldSegment, Level, ProcessHandle, ReadingCost, TraceAction,
 };
-use memscope_rpc::BaselineRead;
+use memscope_log::records::{DaemonRecord, held_parts};
+use memscope_proto::v1::BaselineRead;
 use memscope_structure::{
     BlockState, Change, ChangeKind, DeviceReading, Layout, ProcessMemory, Reader, SegmentReading,
     StructureError,
@@ -139,7 +139,7 @@ impl Tracer {
         let again = std::mem::take(&mut traced.read_again);
         match outcome {
             Outcome::Taken { reader, found } => {
-                let raced = found.cost.raced;
+                let raced = found.cost.map_or(0, |cost| cost.raced);
                 if traced.level == Level::Read {
                     tracing::debug!(pid, raced, "the allocator's structures were read");
                 } else {
@@ -352,13 +352,14 @@ impl Job {
             });
             match outcome {
                 Ok((reader, mut found)) if self.taken() => {
-                    found.cost = ReadingCost {
-                        at_ns: found.cost.at_ns,
+                    let cost = ReadingCost {
+                        at_ns: found.cost.map_or(0, |cost| cost.at_boot_ns),
                         duration_ns: self.began.elapsed().as_nanos() as u64,
                         bytes_read: reader.bytes_read() - read_before,
                         raced: pace.raced,
                     };
-                    self.append(DaemonRecord::ReadingCost(found.cost));
+                    found.cost = Some(cost.into());
+                    self.append(DaemonRecord::ReadingCost(cost));
                     return Outcome::Taken { reader, found };
                 }
                 Ok((reader, _)) if refused < AGAIN => {
@@ -403,7 +404,7 @@ impl Job {
             loop {
                 match self.read_device(memory, reader, object, device, &mut pace.slow) {
                     Ok((at_ns, reading)) => {
-                        found.cost.at_ns = at_ns;
+                        found.cost.get_or_insert_default().at_boot_ns = at_ns;
                         add(&mut found, &reading);
                         self.hold(at_ns, reading);
                         break;
@@ -517,13 +518,11 @@ impl Job {
     fn taken(&self) -> bool {
         let process = self.process;
         self.keeper
-            .ask_blocking(move |ledger, as_of| {
-                ledger.stats(process, as_of).is_none_or(|stats| {
-                    !stats
-                        .coverage
-                        .iter()
-                        .any(|note| NOT_TAKEN.contains(&note.code.as_str()))
-                })
+            .ask_blocking(move |ledger, _| {
+                let notes = ledger.coverage(process).unwrap_or_default();
+                !notes
+                    .iter()
+                    .any(|note| NOT_TAKEN.contains(&note.code.as_str()))
             })
             .unwrap_or(true)
     }
@@ -553,7 +552,7 @@ fn change(change: PoolChange) -> Option<Change> {
 fn add(found: &mut BaselineRead, reading: &DeviceReading) {
     found.devices += u32::from(reading.reserved_bytes > 0);
     found.segments += reading.segments.len() as u64;
-    found.bytes += reading.allocated_bytes;
+    found.allocated_bytes += reading.allocated_bytes;
     found.reserved_bytes += reading.reserved_bytes;
     found.blocks += reading
         .segments

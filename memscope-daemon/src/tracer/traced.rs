@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use memscope_ledger::event::{
     AllocatorFacts, Backend, CoverageNote, Level, ProcessFacts, ProcessHandle,
 };
-use memscope_rpc::{BaselineRead, StackKinds};
+use memscope_proto::v1::BaselineRead;
+use memscope_rpc::StackKinds;
 use memscope_site::FileIdentity;
 
 use crate::probe::links::Link;
@@ -102,7 +103,7 @@ pub struct Traced {
     /// Tables that had no room for something of it, as far as said: a bit for each [`memscope_common::DropReason`].
     pub full: u64,
     /// Memory of its devices, as told last.
-    pub memory: Vec<memscope_decode::DeviceTotal>,
+    pub memory: Vec<memscope_log::records::DeviceTotal>,
     /// Coverage notes said so far.
     pub notes: BTreeMap<String, String>,
     /// Libraries with sites, by path.

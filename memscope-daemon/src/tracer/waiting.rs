@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use memscope_rpc::{AttachOutcome, Refusal};
+use memscope_proto::v1::AttachResponse;
+use memscope_rpc::Refusal;
 use tokio::sync::oneshot;
 
 use super::Tracer;
@@ -17,8 +18,8 @@ pub const QUESTION: Duration = Duration::from_secs(2);
 /// An attach that is live, and whose readings are under way.
 pub(super) struct Attaching {
     deadline: Instant,
-    outcome: AttachOutcome,
-    reply: oneshot::Sender<Result<AttachOutcome, Refusal>>,
+    outcome: AttachResponse,
+    reply: oneshot::Sender<Result<AttachResponse, Refusal>>,
 }
 
 /// A question that wants a new reading.
@@ -36,8 +37,8 @@ impl Tracer {
     /// Answers an attach once its first readings have ended.
     pub(super) fn answer_attach(
         &mut self,
-        outcome: AttachOutcome,
-        reply: oneshot::Sender<Result<AttachOutcome, Refusal>>,
+        outcome: AttachResponse,
+        reply: oneshot::Sender<Result<AttachResponse, Refusal>>,
     ) {
         self.attaching.push(Attaching {
             deadline: Instant::now() + ATTACH,
@@ -82,7 +83,7 @@ impl Tracer {
                 if let Some(traced) = self.traced.get(&process.pid) {
                     process.baseline = traced.baseline;
                     process.baseline_pending = traced.reading && traced.baseline.is_none();
-                    process.coverage = traced.coverage();
+                    process.coverage = traced.coverage().into_iter().map(Into::into).collect();
                     process.cost = traced.cost();
                 }
             }

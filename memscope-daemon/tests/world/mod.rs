@@ -1,7 +1,7 @@
 //! The ledger and the triggers over a small simulated allocator: the ledger's own, of its tests.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "../../../memscope-ledger/tests/common/mod.rs"]
+#[path = "../../../crates/ledger/tests/common/mod.rs"]
 pub mod common;
 
 use common::*;

@@ -23,15 +23,12 @@ impl Sources {
     /// Reads those of the programs and of `cargo xtask`. Tests are none: a message that only a test has is not printed.
     pub fn read() -> Sources {
         let mut texts = Vec::new();
-        for entry in std::fs::read_dir(root()).expect("the workspace") {
-            let path = entry.expect("an entry of the workspace").path();
-            let name = path
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            if name.starts_with("memscope-") || name == "xtask" {
-                collect(&path.join("src"), &mut texts);
+        for folder in [root(), root().join("crates")] {
+            for entry in std::fs::read_dir(folder).expect("the workspace") {
+                let path = entry.expect("an entry of the workspace").path();
+                if path.join("Cargo.toml").is_file() {
+                    collect(&path.join("src"), &mut texts);
+                }
             }
         }
         assert!(texts.len() > 1000, "{} texts in the sources", texts.len());

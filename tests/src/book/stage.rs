@@ -249,7 +249,7 @@ impl Stage {
     fn make_files(&mut self, words: &[String]) {
         for word in words {
             let file = self.folder.path().join(word);
-            let golden = |name: &str| root().join("memscope-dump/tests/golden").join(name);
+            let golden = |name: &str| root().join("crates/dump/tests/golden").join(name);
             let source = match word.as_str() {
                 _ if file.exists() => continue,
                 "before.pickle" | "after.pickle" => {

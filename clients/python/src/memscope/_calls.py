@@ -168,7 +168,7 @@ class Calls(Connection):
 
         * pid: Process id.
         * window_ns: How far back to look, nanoseconds; 0 means all that is kept.
-        * intervals: Into how many intervals to cut it, at most 10,000; 0 means 20.
+        * intervals: Into how many intervals to cut it at most, 10,000 or fewer; 0 means 20. They begin and end where the course that is kept has its buckets: half a second wide for the last four minutes, else a 512th of the time that was watched.
         """
         return self._ask(
             self._memscope.Fluctuation,

@@ -690,7 +690,9 @@ class FluctuationRequest(_message.Message):
     window_ns: _builtins.int
     """How far back to look, nanoseconds; 0 means all that is kept."""
     intervals: _builtins.int
-    """Into how many intervals to cut it, at most 10,000; 0 means 20."""
+    """Into how many intervals to cut it at most, 10,000 or fewer; 0 means 20. They begin and end where the course that is kept has its
+    buckets: half a second wide for the last four minutes, else a 512th of the time that was watched.
+    """
     def __init__(
         self,
         *,

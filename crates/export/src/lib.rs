@@ -1,0 +1,126 @@
+//! Snapshots and stacks in the formats of other tools.
+//!
+//! Owns: the mapping of [`SnapshotReport`] to the dictionary that PyTorch's
+//! `torch.cuda.memory._snapshot()` returns, and its two encodings: the pickle that
+//! <https://pytorch.org/memory_viz> opens ([`memory_viz`]), and JSON ([`json`]); a trace for Perfetto
+//! ([`perfetto`]) and a page with a viewer of our own ([`html`]); and what differs between two snapshots
+//! ([`diff`](fn@diff)). Pickle and JSON are written as the report is walked and need no memory; Perfetto and
+//! the page sort the trace first and need a part of the report's own size. And reports of stacks, compared, summed
+//! up and as flame graphs, folded text, pprof and speedscope files ([`stacks`]). Refuses: questions (the ledger
+//! answers them), and repairs: segments, blocks and entries are written as the report has them.
+//!
+//! # What the dictionary says, and what it cannot
+//!
+//! * The keys are those of the newest format (PyTorch 2.15); older versions write fewer.
+//! * `requested_size` of a block whose requested size is not known is its rounded size, as the viewer
+//!   itself falls back to that. Free blocks have that of their last use, as in PyTorch; 0 where it is not
+//!   known.
+//! * `frames` are those of Python: of every entry of the trace but frees, and of blocks that were handed out since the
+//!   attach. Empty where no stack was taken, where a thread ran no Python, and always of segments, whose entries
+//!   in the trace have them. `compile_context` is `N/A`.
+//!   `external_annotations`, `host_segments` and `host_traces` are empty, as in PyTorch while nobody asked it
+//!   to record them.
+//! * `allocator_settings` are what the process's memory says of them, else its environment at its start
+//!   (`memscope.settings_from` says which): what a script then changed is not in that.
+//! * One key more than PyTorch's, `memscope`: whose snapshot it is, of when, and what limits it. Readers
+//!   of PyTorch's snapshots pass over keys that they do not know.
+
+mod belonging;
+mod diff;
+mod history;
+mod html;
+mod json;
+mod levels;
+mod perfetto;
+mod pickle;
+pub mod pool;
+mod settings;
+mod sink;
+mod snapshot;
+pub mod stacks;
+mod wire;
+
+pub use diff::diff;
+use memscope_ledger::report::SnapshotReport;
+pub use pool::pool;
+use std::io::{self, BufWriter, Write};
+
+/// Bytes gathered before they go to the output.
+const BUFFER: usize = 64 << 10;
+
+/// An export failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The output does not take it.
+    #[error("cannot write the export")]
+    Write {
+        /// Why.
+        #[from]
+        source: io::Error,
+    },
+    /// A device ordinal for which there is no place among the traces, which are a list by ordinal.
+    #[error("a trace entry of device {device}: ordinals go from 0 to {most}")]
+    Device {
+        /// The ordinal.
+        device: i32,
+        /// The largest.
+        most: i32,
+    },
+    /// Growth of a report that was compared with nothing.
+    #[error("growth is since an earlier moment, and none was given")]
+    NoEarlier,
+    /// Sums that the format cannot hold.
+    #[error("the numbers are too large for this format")]
+    TooMuch,
+}
+
+/// Is told, from time to time, how many blocks and trace entries are written, and of how many.
+pub type Progress<'a> = &'a dyn Fn(u64, u64);
+
+/// Writes the snapshot as the pickle that PyTorch's viewer opens.
+pub fn memory_viz(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
+    memory_viz_told(report, out, &|_, _| {})
+}
+
+/// The same; `tell` hears how far it is.
+pub fn memory_viz_told(
+    report: &SnapshotReport,
+    out: &mut dyn Write,
+    tell: Progress<'_>,
+) -> Result<(), ExportError> {
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    let mut pickle = pickle::Pickle::start(&mut out)?;
+    snapshot::write(report, &mut pickle, tell)?;
+    pickle.stop()?;
+    Ok(out.flush()?)
+}
+
+/// Writes the same dictionary as JSON (tuples are lists there).
+pub fn json(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    snapshot::write(report, &mut json::Json::new(&mut out), &|_, _| {})?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// Writes a trace that <https://ui.perfetto.dev> opens: counters of allocated and reserved bytes per
+/// device and private pool, slices for long-lived blocks, and the allocator's own events.
+///
+/// Allocated bytes are requested bytes, which is what the trace has. Where PyTorch's trace does not name pools, they
+/// are those of the segments; what was in a segment that is gone counts for its device only. At most 20,000 blocks become
+/// slices, largest first; the event `snapshot` at the end counts the others.
+pub fn perfetto(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    perfetto::write(report, &mut out)?;
+    Ok(out.flush()?)
+}
+
+/// Writes one HTML file with the data and a viewer in it: it works from a disk, without a network.
+///
+/// It draws at most 50,000 blocks over time and about as many in the map of the segments, the largest
+/// first, and says how many it left out.
+pub fn html(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    html::write(report, &mut out)?;
+    Ok(out.flush()?)
+}

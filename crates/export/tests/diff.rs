@@ -1,0 +1,156 @@
+//! The difference is what a naive model finds, block by block.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{block, course::course, report};
+use memscope_export::diff;
+use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport};
+use memscope_proto::v1::{Amount, DiffResponse, GroupDiff};
+use proptest::prelude::*;
+
+/// Address, size class, requested or not, since, state: few of each, so that they meet.
+type Part = (u64, u64, bool, u64, u8);
+
+fn snapshot(parts: &[Part], boot_ns: u64, start_ticks: u64) -> SnapshotReport {
+    let mut snapshot = report();
+    snapshot.as_of.boot_ns = boot_ns;
+    snapshot.process.facts.start_ticks = start_ticks;
+    for (number, segment) in snapshot.segments.iter_mut().enumerate() {
+        segment.blocks.clear();
+        let mut taken = Vec::new();
+        for (slot, class, requested, since_ns, state) in parts {
+            if slot % 2 != number as u64 || taken.contains(slot) {
+                continue;
+            }
+            taken.push(*slot);
+            let size = 512 * class;
+            let state = match state {
+                0 => BlockState::Inactive,
+                1 => BlockState::PendingFree,
+                _ => BlockState::Active,
+            };
+            segment.blocks.push(SnapshotBlock {
+                since_ns: *since_ns,
+                ..block(
+                    segment.addr + slot * 4096,
+                    size,
+                    requested.then_some(size - 100),
+                    state,
+                )
+            });
+        }
+    }
+    snapshot
+}
+
+/// (device, stream, size, requested): counts and bytes that came, went, stayed.
+type Rows = Vec<((i32, u64, u64, bool), [(u64, u64); 3])>;
+
+fn naive(a: &SnapshotReport, b: &SnapshotReport) -> Rows {
+    let live = |report: &SnapshotReport| {
+        let mut all = Vec::new();
+        for segment in &report.segments {
+            for block in &segment.blocks {
+                if block.state == BlockState::Active {
+                    all.push((segment.device, segment.stream, *block));
+                }
+            }
+        }
+        all
+    };
+    let (a_live, mut b_live) = (live(a), live(b));
+    let mut rows: Rows = Vec::new();
+    let mut add = |at: usize, (device, stream, block): (i32, u64, SnapshotBlock)| {
+        let size = block.requested.unwrap_or(block.size);
+        let key = (device, stream, size, block.requested.is_some());
+        let found = rows.iter().position(|row| row.0 == key);
+        let row = found.unwrap_or_else(|| {
+            rows.push((key, [(0, 0); 3]));
+            rows.len() - 1
+        });
+        rows[row].1[at].0 += 1;
+        rows[row].1[at].1 += block.size;
+    };
+    let same_process = a.process.facts.start_ticks == b.process.facts.start_ticks;
+    for one in a_live {
+        let found = b_live.iter().position(|other| {
+            let (then, now) = (one.2, other.2);
+            if same_process {
+                let earliest = a.as_of.boot_ns.min(b.as_of.boot_ns);
+                let since = then.since_ns == now.since_ns
+                    || then.since_ns == 0 && now.since_ns <= earliest
+                    || now.since_ns == 0 && then.since_ns <= earliest;
+                one.0 == other.0 && then.addr == now.addr && then.size == now.size && since
+            } else {
+                (one.0, one.1, then.size, then.requested)
+                    == (other.0, other.1, now.size, now.requested)
+            }
+        });
+        match found {
+            Some(index) => add(2, b_live.remove(index)),
+            None => add(1, one),
+        }
+    }
+    for one in b_live {
+        add(0, one);
+    }
+    rows.sort();
+    rows
+}
+
+fn of(amount: Option<Amount>) -> Amount {
+    amount.unwrap()
+}
+
+fn rows(diff: &DiffResponse) -> Rows {
+    let row = |group: &GroupDiff| {
+        let amounts = [group.came, group.went, group.stayed];
+        (
+            (
+                group.device,
+                group.stream,
+                group.size_bytes,
+                group.requested,
+            ),
+            amounts.map(|amount| (of(amount).count, of(amount).bytes)),
+        )
+    };
+    let mut rows: Rows = diff.groups.iter().map(row).collect();
+    rows.sort();
+    rows
+}
+
+fn parts() -> impl Strategy<Value = Vec<Part>> {
+    prop::collection::vec((0..24u64, 1..4u64, any::<bool>(), 0..5u64, 0..5u8), 0..40)
+}
+
+proptest! {
+    #[test]
+    fn as_a_naive_model(
+        first in parts(), second in parts(), at in 0..6u64, later in 0..6u64, other in any::<bool>(),
+    ) {
+        let a = snapshot(&first, at, 1);
+        let b = snapshot(&second, later, 1 + u64::from(other));
+        let found = diff(&a, &b);
+        prop_assert_eq!(rows(&found), naive(&a, &b));
+        for device in &found.devices {
+            prop_assert_eq!(of(device.went).bytes + of(device.stayed).bytes, device.allocated_before_bytes);
+            prop_assert_eq!(of(device.came).bytes + of(device.stayed).bytes, device.allocated_after_bytes);
+        }
+        let changes = found.groups.iter().map(|g| of(g.came).bytes.abs_diff(of(g.went).bytes));
+        prop_assert!(changes.is_sorted_by(|a, b| a >= b));
+    }
+}
+
+#[test]
+fn nothing_between_a_snapshot_and_itself() {
+    let one = course(2000, 0, 5);
+    let found = diff(&one, &one);
+    assert_eq!(found.devices.len(), 2);
+    for device in &found.devices {
+        assert_eq!((of(device.came).count, of(device.went).count), (0, 0));
+        assert!(of(device.stayed).count > 0);
+        assert_eq!(device.reserved_before_bytes, device.reserved_after_bytes);
+    }
+}

@@ -1,0 +1,439 @@
+//! What limits the numbers.
+//!
+//! Owns: the notes that follow from the state, beside those that came as events. Refuses: numbers that
+//! reports already carry, except in words; and what a note makes inexact, which `affects` says.
+
+use crate::device::Refusal;
+use crate::event::{CoverageNote, Level};
+use crate::process::Process;
+use crate::reading::MOST;
+use crate::report::{RegionPool, Source};
+use crate::words;
+use memscope_proto::v1;
+
+/// All notes of a process: the daemon's, then those that its state gives. Where both speak of one
+/// thing, the state knows the numbers.
+pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
+    let mut all = process.notes.clone();
+    let mut say = |code: &str, text: String| {
+        all.take(&CoverageNote {
+            code: code.to_owned(),
+            text,
+        });
+    };
+    from_attach(process, &mut say);
+    from_loss(process, &mut say);
+    from_readings(process, &mut say);
+    from_pool(process, &mut say);
+    from_driver(process, &mut say);
+    from_regions(process, &mut say);
+    let (first, count) = &process.children;
+    if *count > 0 {
+        let pids: Vec<String> = first.iter().map(u32::to_string).collect();
+        let more = if *count > first.len() as u64 {
+            ", …"
+        } else {
+            ""
+        };
+        say(
+            "forked",
+            format!(
+                "{count} children were forked and are not followed here (pid {}{more})",
+                pids.join(", ")
+            ),
+        );
+    }
+    all.all().into_iter().map(Into::into).collect()
+}
+
+/// The same for a picture of memory: also how far it is put together from what was seen.
+pub(crate) fn of_picture(process: &Process) -> Vec<v1::CoverageNote> {
+    let mut all = notes(process);
+    let unread: Vec<String> = process
+        .devices
+        .iter()
+        .filter(|row| row.pool.seen && !row.pool.is_read(process.facts.level))
+        .map(|row| words::device(row.ordinal))
+        .collect();
+    if process.source() == Source::Pool && !process.is_pool_hidden() && !unread.is_empty() {
+        let note = CoverageNote {
+            code: "layout_not_read".to_owned(),
+            text: format!(
+                "the allocator's structures were not read since the last event on {}: segments, their streams and \
+                 pools, and requested sizes are put together from what was seen",
+                unread.join(", ")
+            ),
+        };
+        all.push(note.into());
+    }
+    all
+}
+
+fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let pools = process.region_pools();
+    let titles = |pools: &[&RegionPool]| {
+        let titles: Vec<String> = pools.iter().map(|pool| pool.title()).collect();
+        titles.join(", ")
+    };
+    let all: Vec<&RegionPool> = pools.iter().collect();
+    if all.is_empty() {
+        // The daemon says it of a library that came late; nobody spoke.
+        say("regions_baseline_unknown", String::new());
+    } else if !process.facts.from_start {
+        say(
+            "regions_baseline_unknown",
+            format!(
+                "pools tell of themselves through mstx ({}): what they had before the attach is not known",
+                titles(&all)
+            ),
+        );
+    }
+    if all.iter().any(|pool| pool.domain.is_none()) {
+        let own = if process.pool_way_in {
+            ", which may be torch_npu's own memory once more"
+        } else {
+            ""
+        };
+        say(
+            "regions_domain_unknown",
+            format!(
+                "regions of memory are told of in a domain of mstx that was made before the attach or without a tool, so \
+                 that its name is not known{own}"
+            ),
+        );
+    }
+    let untold: Vec<&RegionPool> = pools.iter().filter(|pool| pool.untold_count > 0).collect();
+    if !untold.is_empty() {
+        let count: u64 = untold.iter().map(|pool| pool.untold_count).sum();
+        say(
+            "regions_untold",
+            format!(
+                "{count} regions are missing in the numbers of {}: calls named more than are told of",
+                titles(&untold)
+            ),
+        );
+    }
+}
+
+fn from_attach(process: &Process, say: &mut impl FnMut(&str, String)) {
+    if process.facts.from_start {
+        return;
+    }
+    if process.source() == Source::Driver {
+        say(
+            "driver_baseline_unknown",
+            "memory taken from the runtime or driver before the attach is not in these numbers"
+                .to_owned(),
+        );
+        return;
+    }
+    let mut parts = Vec::new();
+    let mut known = Vec::new();
+    let mut any_unknown = false;
+    for row in process.visible_devices() {
+        let read = &row.pool.read;
+        if read.count > 0 {
+            if read.baseline_blocks > 0 {
+                known.push(format!(
+                    "{} in {} blocks on {}",
+                    memscope_units::bytes(read.baseline_bytes),
+                    read.baseline_blocks,
+                    words::device(row.ordinal)
+                ));
+            }
+            continue;
+        }
+        match row.pool.totals.baseline() {
+            Some(0) => {}
+            Some(bytes) => parts.push(format!(
+                "{} on {}",
+                memscope_units::bytes(bytes),
+                words::device(row.ordinal)
+            )),
+            None => any_unknown |= row.ordinal.is_some(),
+        }
+    }
+    if !known.is_empty() {
+        say(
+            "baseline_read",
+            format!(
+                "{} were there before the attach; their ages are not known",
+                known.join(", ")
+            ),
+        );
+    }
+    if process.facts.level == Some(Level::Read) {
+        return;
+    }
+    if !parts.is_empty() {
+        say(
+            "attached_late",
+            format!(
+                "{} were allocated before the attach; their blocks are not known",
+                parts.join(", ")
+            ),
+        );
+    } else if any_unknown || !process.pool.seen() {
+        say(
+            "attached_late",
+            "what was allocated before the attach is not known until the pool's next event"
+                .to_owned(),
+        );
+    }
+    if any_unknown || !process.pool.seen() {
+        say(
+            "totals_unknown",
+            "how much is handed out is not known on every device until the pool's next event"
+                .to_owned(),
+        );
+    }
+}
+
+fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let lost = process.loss.records();
+    if lost > 0 {
+        say(
+            "records_lost",
+            format!(
+                "{lost} records were lost in {} gaps",
+                process.loss.gap_count()
+            ),
+        );
+    }
+    let (mut resyncs, mut gone, mut overhang) = (0, 0, 0);
+    // Where nothing was read since the loss, nothing proves that what was lost changed nothing.
+    let mut unread = false;
+    for row in process.devices.iter() {
+        // What came before a reading is settled by it.
+        let (settled_resyncs, settled_gone) = row.pool.read.settled;
+        resyncs += row.pool.resync_count.saturating_sub(settled_resyncs);
+        gone += row.pool.found_gone.saturating_sub(settled_gone);
+        overhang += row.pool.totals.overhang();
+        unread |= row.pool.seen && row.pool.read.until_ns <= process.pool.lost_by;
+    }
+    unread &= lost > 0;
+    let driver_gone = process.driver.found_gone();
+    if lost > 0 || driver_gone > 0 {
+        // The pool's own numbers do not depend on these.
+        let code = match process.source() {
+            Source::Driver => "totals_inexact_after_loss",
+            Source::Pool => "driver_inexact_after_loss",
+        };
+        say(
+            code,
+            format!(
+                "{driver_gone} allocations of the runtime and the driver turned out to have been \
+                 freed unseen: sums of these allocations may be off by what was lost"
+            ),
+        );
+    }
+    if process.source() == Source::Driver {
+        return;
+    }
+    if resyncs + gone + overhang == 0 && !unread {
+        return;
+    }
+    let mut text = format!(
+        "the allocator's totals were taken over {resyncs} times where they differed, and {gone} \
+         blocks turned out to have been freed unseen: which blocks live is not exactly known"
+    );
+    if overhang > 0 {
+        text.push_str(&format!(
+            "; blocks of {} listed as live must be gone",
+            memscope_units::bytes(overhang)
+        ));
+    }
+    let suspects = process.pool.suspects();
+    if suspects > 0 {
+        text.push_str(&format!(
+            "; {suspects} blocks that lived at the last loss are not confirmed since"
+        ));
+    }
+    say("inexact_after_loss", text);
+}
+
+/// Readings that were not taken over, until one is.
+fn from_readings(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let refused = |row: &crate::device::Device| row.pool.read.refusal.is_some();
+    let is_old = process.notes.has("reading_failed") || process.devices.iter().any(refused);
+    if process.facts.level == Some(Level::Read) && is_old {
+        say(
+            "totals_old",
+            "what is handed out and reserved was so at the last reading that succeeded".to_owned(),
+        );
+    }
+    let incomplete =
+        format!("did not come in all its parts, or has more than {MOST} blocks and free rooms,");
+    for (refusal, code, why) in [
+        (
+            Refusal::TooOld,
+            "reading_too_old",
+            "was older than what is known of its events without a hole",
+        ),
+        (
+            Refusal::Contradicted,
+            "reading_contradicted",
+            "did not agree with the allocator's totals",
+        ),
+        (Refusal::Incomplete, "reading_incomplete", &incomplete),
+    ] {
+        let devices: Vec<String> = process
+            .devices
+            .iter()
+            .filter(|row| row.pool.read.refusal == Some(refusal))
+            .map(|row| words::device(row.ordinal))
+            .collect();
+        if !devices.is_empty() {
+            say(
+                code,
+                format!(
+                    "the last reading of the blocks on {} {why} and was not taken over",
+                    devices.join(", ")
+                ),
+            );
+        }
+    }
+}
+
+fn from_pool(process: &Process, say: &mut impl FnMut(&str, String)) {
+    if process.facts.level == Some(Level::Read) {
+        let between = "at level read nothing is seen but what each reading shows: blocks that came and \
+                       went between two readings, peaks, failed calls, and memory that the pool does \
+                       not hold are not in these numbers; the age of a block is known to within the \
+                       time between readings";
+        say("level_read", between.to_owned());
+        if process.source() == Source::Pool
+            && !process.devices.iter().any(|row| row.pool.read.count > 0)
+        {
+            say(
+                "totals_unknown",
+                "nothing has been read yet: what the process holds is not known".to_owned(),
+            );
+        }
+    }
+    if process.is_pool_hidden() {
+        say(
+            "level_segments",
+            "at level segments the blocks inside the framework's pool are not seen".to_owned(),
+        );
+    }
+    if process.facts.level == Some(Level::Blocks) && process.source() == Source::Pool {
+        let blind = "at level blocks the trace has rounded sizes, neither streams nor segments, and a free \
+                     that waits for a stream looks done; the blocks and segments of a snapshot of now are \
+                     read from the allocator's structures, those of an earlier moment are put together \
+                     from what was seen";
+        say("level_blocks", blind.to_owned());
+    }
+    if process.devices.iter().any(|row| row.pool.totals.is_open()) {
+        say(
+            "rounded_size_unknown",
+            "the rounded size of some blocks is not known until the allocator's next total"
+                .to_owned(),
+        );
+    }
+    let traced = || process.devices.iter().filter(|row| row.pool.traced);
+    let untold: u64 = process
+        .devices
+        .iter()
+        .map(|row| row.pool.unsized_count)
+        .sum();
+    if untold > 0 {
+        say(
+            "sizes_untold",
+            format!(
+                "the rounded sizes of blocks were not told {untold} times: peaks may have been higher"
+            ),
+        );
+    }
+    let untold: usize = traced().map(|row| row.pool.untold_segments()).sum();
+    if untold > 0 {
+        say(
+            "pool_ids_unknown",
+            format!(
+                "{untold} segments came of which this version's trace does not tell whether they are a \
+                 private pool's; they are shown as the default pool's until the structures are read"
+            ),
+        );
+    }
+    let unknown: u64 = traced().map(|row| row.pool.unknown_bytes()).sum();
+    if unknown > 0 {
+        say(
+            "segments_unknown",
+            format!(
+                "{} of the allocator's segments are not known one by one",
+                memscope_units::bytes(unknown)
+            ),
+        );
+    }
+    let (unplaced, asked) = process.pool.unplaced();
+    if unplaced > 0 {
+        say(
+            "pool_device_unknown",
+            format!(
+                "{unplaced} entries of the allocator's trace name no device and are not in these numbers"
+            ),
+        );
+    }
+    if asked > 0 {
+        say(
+            "snapshot_device_unknown",
+            format!(
+                "{asked} entries of the allocator's trace say that the program took a snapshot, and not of which \
+                 device; they are missing in the trace"
+            ),
+        );
+    }
+    if process.groups.refused() > 0 {
+        say(
+            "leak_groups_full",
+            format!(
+                "{} blocks are watched by size class only: there are too many different sizes",
+                process.groups.refused()
+            ),
+        );
+    }
+}
+
+fn from_driver(process: &Process, say: &mut impl FnMut(&str, String)) {
+    let unknown = process
+        .devices
+        .iter()
+        .filter(|row| row.ordinal.is_none())
+        .map(|row| row.driver.held().bytes)
+        .sum::<u64>();
+    if unknown > 0 {
+        say(
+            "device_unknown",
+            format!(
+                "{} are on a device for which there is no evidence yet",
+                memscope_units::bytes(unknown)
+            ),
+        );
+    }
+    if process.driver.ipc_opened() > 0 {
+        say(
+            "ipc_import",
+            format!(
+                "{} times memory of another process was opened; its size is not known and it is \
+                 in no sum",
+                process.driver.ipc_opened()
+            ),
+        );
+    }
+    let (made, live) = process.driver.arrays();
+    if made > 0 {
+        say(
+            "array_alloc",
+            format!("{made} arrays were made and {live} live; their sizes are not known"),
+        );
+    }
+    if process.driver.vmm.unknown() > 0 {
+        say(
+            "vmm_unknown",
+            format!(
+                "{} releases or unmaps were of physical memory that was not seen to come",
+                process.driver.vmm.unknown()
+            ),
+        );
+    }
+}

@@ -1,0 +1,350 @@
+//! Groups of one size and one stack, as the answer to `leaks` has them.
+//!
+//! Owns: their judgement, also where for a time less than all stacks was recorded. What came in that time belongs to other groups (of
+//! blocks without a stack, or with less of it), so that a stack's row stands still there or rises too slowly, whatever the program does. It
+//! grows if it does together with those groups, and rises in all that is seen of it; and by what is known to be its own. What came in
+//! that time is shown beside it. Refuses: sizes that differ; see `leaks`.
+
+use super::items::Tally;
+use super::judge::{Amount, Judgement, What};
+use super::replaced;
+use super::view::{Shown, View};
+use crate::fast_hash::FastMap;
+use crate::floor::Row;
+use crate::group::{Group, GroupKey, UNIT};
+use crate::report::{Space, Verdict};
+use crate::stacks::{BEFORE_ATTACH, StackIndex};
+use crate::trend;
+use memscope_proto::v1;
+use memscope_proto::v1::LeakGroup;
+
+/// All groups of one size and stack.
+pub(super) struct Exact {
+    pub(super) shown: Vec<Shown>,
+    /// What fell of the blocks from before the attach and was replaced by none of its own size: in units, of each device and kind of memory.
+    pub(super) before: FastMap<(Option<i32>, Space), Row>,
+}
+
+/// Blocks of one size and place, whoever allocated them.
+type Family = GroupKey;
+
+fn family(key: &GroupKey) -> Family {
+    GroupKey {
+        stack: StackIndex::MAX,
+        ..*key
+    }
+}
+
+/// One group of a family.
+struct Member<'a> {
+    place: usize,
+    group: &'a Group,
+    row: Row,
+    /// What fell of the blocks from before the attach because this group took their place.
+    share: Option<Row>,
+    /// Its blocks came while less than all stacks was recorded, whosever they are.
+    unrecorded: bool,
+}
+
+impl Member<'_> {
+    fn is_before(&self) -> bool {
+        self.group.key.stack == BEFORE_ATTACH
+    }
+
+    /// Its row together with what it took the place of.
+    fn net(&self) -> Row {
+        let mut net = self.row.clone();
+        if let Some(share) = &self.share {
+            net.add(share);
+        }
+        net
+    }
+}
+
+impl View<'_> {
+    /// All groups of one size and stack that have live blocks.
+    pub(super) fn exact_groups(&self) -> Exact {
+        let mut tallies: FastMap<usize, Tally> = FastMap::default();
+        for item in &self.items {
+            if let Some(place) = item.place.exact() {
+                tallies.entry(place).or_default().add(item);
+            }
+        }
+        let mut families: FastMap<Family, Vec<Member<'_>>> = FastMap::default();
+        for (place, group) in self.judge.process.groups.groups() {
+            families
+                .entry(family(&group.key))
+                .or_default()
+                .push(Member {
+                    place,
+                    group,
+                    row: self.judge.row(&group.floor, &group.steps),
+                    share: None,
+                    unrecorded: false,
+                });
+        }
+        let mut found = Exact {
+            shown: Vec::new(),
+            before: FastMap::default(),
+        };
+        for (key, mut members) in families {
+            members.sort_unstable_by_key(|member| member.place);
+            self.mark_unrecorded(&mut members);
+            self.share_out(&key, &mut members, &mut found.before);
+            let shown = if self.judge.is_reduced() {
+                self.reduced_groups(&members, &tallies)
+            } else {
+                self.recorded_groups(&members, &tallies)
+            };
+            found.shown.extend(shown);
+        }
+        found
+    }
+
+    /// The groups of one size, of which all stacks were recorded. Blocks from before the attach have no stack: who takes their place one by
+    /// one does not grow.
+    fn recorded_groups(
+        &self,
+        members: &[Member<'_>],
+        tallies: &FastMap<usize, Tally>,
+    ) -> Vec<Shown> {
+        let with_tally = members
+            .iter()
+            .filter_map(|member| Some((member, tallies.get(&member.place)?)));
+        with_tally
+            .map(|(member, tally)| {
+                let what = what(member.group);
+                let mut judged = self.judge.judge(&what, &member.row);
+                if judged.verdict != Verdict::Steady && member.share.is_some() {
+                    let together = self.judge.judge(&what, &member.net());
+                    if together.verdict != Verdict::Growing {
+                        judged = together;
+                    }
+                }
+                self.exact(member, tally, &judged)
+            })
+            .collect()
+    }
+
+    /// The same where less than all stacks was recorded for a time.
+    fn reduced_groups(
+        &self,
+        members: &[Member<'_>],
+        tallies: &FastMap<usize, Tally>,
+    ) -> Vec<Shown> {
+        let mut found = Vec::new();
+        let mut grows_since: Option<usize> = None;
+        for member in members.iter().filter(|member| !member.unrecorded) {
+            let judged = self.recorded(member, members);
+            if judged.verdict == Verdict::Growing {
+                let first = judged.first_window;
+                grows_since = Some(grows_since.map_or(first, |known| known.min(first)));
+            }
+            if let Some(tally) = tallies.get(&member.place) {
+                found.push(self.exact(member, tally, &judged));
+            }
+        }
+        for member in members.iter().filter(|member| member.unrecorded) {
+            if let Some(tally) = tallies.get(&member.place) {
+                found.push(self.unrecorded(member, members, tally, grows_since));
+            }
+        }
+        found
+    }
+
+    /// Finds out which groups of a size took the place of blocks from before the attach: for what fell while less than all stacks was recorded,
+    /// those whose blocks came then. What nobody took the place of is left to stacks whose blocks differ in size.
+    fn share_out(
+        &self,
+        key: &Family,
+        members: &mut [Member<'_>],
+        before: &mut FastMap<(Option<i32>, Space), Row>,
+    ) {
+        let Some(old) = members.iter().find(|member| member.is_before()) else {
+            return;
+        };
+        let units = units(old.group);
+        let fallen = old.row.split_falls(&self.judge.recorded);
+        for (fallen, unrecorded) in fallen.into_iter().zip([false, true]) {
+            let mut others: Vec<&mut Member<'_>> = members
+                .iter_mut()
+                .filter(|member| !member.is_before() && member.unrecorded == unrecorded)
+                .collect();
+            let rows: Vec<&Row> = others.iter().map(|member| &member.row).collect();
+            let shared = replaced::shares(&fallen, &rows);
+            for (member, share) in others.iter_mut().zip(shared.of) {
+                member.share = share;
+            }
+            let rest = before.entry((key.device, key.space)).or_default();
+            rest.over.resize(shared.rest.over.len(), 0);
+            rest.add(&shared.rest.times(units));
+        }
+    }
+
+    /// Says of which groups the stack is not the one that would have been recorded: it was not taken then, or there was less of it. Of the
+    /// others something was seen to come while all was recorded.
+    fn mark_unrecorded(&self, members: &mut [Member<'_>]) {
+        if !self.judge.is_reduced() {
+            return;
+        }
+        let rises: Vec<[u64; 2]> = members.iter().map(|m| self.rises(&m.row)).collect();
+        let is_known = |[recorded, _]: &[u64; 2]| *recorded >= u64::from(trend::ENOUGH_BLOCKS);
+        let some_known = rises.iter().any(is_known);
+        for (member, rises) in members.iter_mut().zip(&rises) {
+            let stack = member.group.key.stack;
+            let [recorded, unrecorded] = rises;
+            let less_of_it = some_known && !is_known(rises) && unrecorded > recorded;
+            member.unrecorded = stack != BEFORE_ATTACH
+                && (less_of_it || self.judge.process.stacks.is_left_out(stack));
+        }
+    }
+
+    /// What a row rose by while all stacks were recorded, and while less was. A floor rises in the window after.
+    fn rises(&self, row: &Row) -> [u64; 2] {
+        let lasting = row.lasting();
+        let mut sums = [0, 0];
+        for (pair, recorded) in lasting.windows(2).zip(&self.judge.recorded.over) {
+            let &[before, after] = pair else { continue };
+            let rise = u64::from(after.saturating_sub(before));
+            sums[usize::from(*recorded == 0)] += rise;
+        }
+        sums
+    }
+
+    /// The judgement of a group whose blocks came while all stacks were recorded.
+    fn recorded(&self, member: &Member<'_>, members: &[Member<'_>]) -> Judgement {
+        let what = what(member.group);
+        let mut sum = member.net();
+        let others = members
+            .iter()
+            .filter(|other| other.place != member.place && other.unrecorded);
+        for other in others {
+            sum.add(&other.net());
+        }
+        let mut together = self.judge.judge(&what, &sum);
+        together.reason = format!(
+            "with blocks of this size whose stack was not recorded: {}",
+            together.reason
+        );
+        let own = self.judge.judge_recorded(&what, &member.row);
+        let grows = |judged: &Judgement| judged.verdict == Verdict::Growing;
+        let since = together.first_window;
+        let grown = member.row.risen_since(since);
+        let still = grows(&together) && self.judge.still_rises(&member.row, since);
+        match own {
+            // Its rate is that of the time in which all was recorded.
+            Some(own) if grows(&own) && still && since < own.first_window => Judgement {
+                growth: grown,
+                per_step: own.per_step,
+                confidence: own.confidence,
+                ..together
+            },
+            Some(own) if grows(&own) && grows(&together) => own,
+            _ if still => Judgement {
+                growth: grown,
+                per_step: None,
+                ..together
+            },
+            Some(own) if !grows(&own) => own,
+            own => {
+                // There is nothing but the whole to judge it by.
+                let own = own.unwrap_or_else(|| self.judge.judge(&what, &member.row));
+                match own.growth {
+                    0 => own,
+                    growth => Judgement {
+                        growth: growth.max(grown).min(together.growth),
+                        per_step: None,
+                        ..together
+                    },
+                }
+            }
+        }
+    }
+
+    /// A group whose blocks came while less than all stacks was recorded: it grows where others of its size do, and then by
+    /// what it rose by since; else the whole of that size says whether it does.
+    fn unrecorded(
+        &self,
+        member: &Member<'_>,
+        members: &[Member<'_>],
+        tally: &Tally,
+        grows_since: Option<usize>,
+    ) -> Shown {
+        let what = what(member.group);
+        let own = self.judge.judge(&what, &member.row);
+        let mut whole = member.row.clone();
+        for other in members.iter().filter(|other| other.place != member.place) {
+            whole.add(&other.row);
+        }
+        let whole = self.judge.judge(&what, &whole);
+        let whole_since = (whole.verdict == Verdict::Growing).then_some(whole.first_window);
+        let Some(since) = grows_since.or(whole_since) else {
+            let judged = if own.verdict == Verdict::Growing {
+                whole
+            } else {
+                own
+            };
+            return self.exact(member, tally, &judged);
+        };
+        let judged = Judgement {
+            verdict: Verdict::Growing,
+            growth: member.row.risen_since(since),
+            reason: "they came while less than all stacks was recorded, and blocks of this size keep growing; whose \
+                     they are is not known"
+                .to_owned(),
+            confidence: None,
+            per_step: None,
+            young: None,
+            ..own
+        };
+        let mut shown = self.exact(member, tally, &judged);
+        if grows_since.is_some() {
+            // The rate is that of the groups it stands beside.
+            shown.group.growth_bytes_per_s = 0.0;
+            shown.group.beside = true;
+        }
+        shown
+    }
+
+    fn exact(&self, member: &Member<'_>, tally: &Tally, judged: &Judgement) -> Shown {
+        let group = member.group;
+        let mean = tally.bytes as f64 / tally.count.max(1) as f64;
+        let growth_bytes = (f64::from(judged.growth) * mean) as u64;
+        let mut shown = LeakGroup {
+            device: group.key.device,
+            source: v1::Source::from(group.key.space).into(),
+            stream: group.key.stream,
+            size_bytes: group.key.size,
+            ..self.group(tally, judged, growth_bytes.min(tally.bytes), mean)
+        };
+        if let Some(axis) = &self.judge.steps {
+            let lived = f64::from(group.freed.1) / axis.ticks_per_step;
+            shown.freed_count = group.freed.0;
+            shown.freed_longest_steps = lived.ceil() as u64;
+        }
+        Shown {
+            group: shown,
+            space: group.key.space,
+            verdict: judged.verdict,
+            exact: Some(member.place),
+            class: group.class as usize,
+            stack: Some(group.key.stack),
+            young: judged.young,
+            net: member.net(),
+            share: member.share.as_ref().map(|share| share.times(units(group))),
+        }
+    }
+}
+
+/// Units of one of a group's blocks.
+pub(super) fn units(group: &Group) -> u32 {
+    u32::try_from(group.key.size.div_ceil(UNIT)).unwrap_or(u32::MAX)
+}
+
+fn what(group: &Group) -> What {
+    What {
+        device: group.key.device,
+        bytes: group.key.size as f64,
+        amount: Amount::Blocks,
+    }
+}

@@ -1,0 +1,97 @@
+//! Live blocks and allocations as the answer to `leaks` counts them.
+//!
+//! Owns: which of them belong to a group, and the counts of those that are shown together. Refuses: verdicts.
+
+use crate::allocation::Allocation;
+use crate::group::Membership;
+use crate::process::Process;
+use crate::report::Source;
+use crate::stacks::{self, StackIndex};
+
+/// Addresses shown of a group.
+const EXAMPLES: usize = 5;
+/// One live block or allocation.
+pub(super) struct Item {
+    pub(super) addr: Option<u64>,
+    /// What it takes of the device.
+    pub(super) size: u64,
+    pub(super) born_ns: u64,
+    pub(super) place: Membership,
+    pub(super) stack: Option<StackIndex>,
+}
+
+/// Live blocks of one group, counted.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) count: u64,
+    pub(super) bytes: u64,
+    pub(super) oldest_ns: u64,
+    pub(super) newest_ns: u64,
+    /// (birth, address), oldest first.
+    pub(super) examples: Vec<(u64, u64)>,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, item: &Item) {
+        if self.count == 0 {
+            self.oldest_ns = item.born_ns;
+            self.newest_ns = item.born_ns;
+        }
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(item.size);
+        self.oldest_ns = self.oldest_ns.min(item.born_ns);
+        self.newest_ns = self.newest_ns.max(item.born_ns);
+        if let Some(addr) = item.addr {
+            let place = self
+                .examples
+                .partition_point(|e| *e <= (item.born_ns, addr));
+            if place < EXAMPLES {
+                self.examples.insert(place, (item.born_ns, addr));
+                self.examples.truncate(EXAMPLES);
+            }
+        }
+    }
+}
+
+/// Every live block that belongs to a group.
+pub(super) fn items(process: &Process) -> Vec<Item> {
+    let mut items = Vec::new();
+    if process.source() == Source::Pool {
+        for (addr, block) in process.pool.blocks().filter(|(_, b)| !b.pending) {
+            items.push(Item {
+                addr: Some(addr),
+                size: block.rounded,
+                born_ns: block.born_ns,
+                place: block.place,
+                stack: Some(stacks::place(block.stack)),
+            });
+        }
+    }
+    for (addr, pinned) in process.driver.host.allocated() {
+        items.push(Item {
+            addr: Some(addr),
+            size: pinned.size,
+            born_ns: pinned.born_ns,
+            place: pinned.place,
+            stack: None,
+        });
+    }
+    let mut direct = |addr: Option<u64>, allocation: &Allocation| {
+        if !allocation.pooled {
+            items.push(Item {
+                addr,
+                size: allocation.size,
+                born_ns: allocation.born_ns,
+                place: allocation.place,
+                stack: Some(stacks::place(allocation.stack)),
+            });
+        }
+    };
+    for (addr, allocation) in process.driver.live() {
+        direct(Some(addr), allocation);
+    }
+    for allocation in process.driver.vmm.allocations() {
+        direct(None, allocation);
+    }
+    items
+}

@@ -1,0 +1,311 @@
+//! How a row of floors is judged: from step to step where steps are known, else by time.
+//!
+//! Owns: which of the two it is, and what is told in either case. Refuses: groups; `leaks` has them.
+
+use crate::floor::{Floor, Row, WindowClock};
+use crate::group::UNIT;
+use crate::process::Process;
+use crate::report::{StepSource, Verdict};
+use crate::trend::{self, Scale};
+use crate::verdict;
+use memscope_proto::v1;
+
+/// Steps that a growth must have lasted, unless asked otherwise.
+const SURE_AFTER: u64 = 100;
+/// Without a step for this long, and for so many times the usual, time is what is judged by.
+const STALE_NS: u64 = 30_000_000_000;
+const STALE_STEPS: u64 = 20;
+/// Allocations in a pattern that counts as a step.
+const ENOUGH_IN_A_PATTERN: usize = 4;
+/// Ends of steps needed to judge by them.
+const ENOUGH_TICKS: u64 = 4;
+
+/// Steps to judge by.
+pub(super) struct StepAxis {
+    pub(super) clock: WindowClock,
+    pub(super) ticks_per_step: f64,
+    pub(super) sure_after: u64,
+    pub(super) step_ns: Option<u64>,
+}
+
+/// What a row of floors counts.
+#[derive(Clone, Copy)]
+pub(super) enum Amount {
+    /// Blocks.
+    Blocks,
+    /// Units of bytes.
+    Units,
+}
+
+/// Whose row it is.
+pub(super) struct What {
+    pub(super) device: Option<i32>,
+    /// Bytes of one of its blocks or units.
+    pub(super) bytes: f64,
+    pub(super) amount: Amount,
+}
+
+/// What a row of floors says.
+pub(super) struct Judgement {
+    pub(super) verdict: Verdict,
+    pub(super) growth: u32,
+    pub(super) reason: String,
+    /// When the growth began, as far as that is told by time.
+    pub(super) since_ns: u64,
+    pub(super) confidence: Option<f64>,
+    /// Blocks per step.
+    pub(super) per_step: Option<[f64; 3]>,
+    pub(super) first_step: Option<u64>,
+    /// The window in which the growth began.
+    pub(super) first_window: usize,
+    pub(super) young: Option<Young>,
+}
+
+/// What rises and was not watched for long enough to tell what that is.
+#[derive(Clone, Copy)]
+pub(super) struct Young {
+    /// Steps that it was watched for; 0 where steps are not known.
+    pub(super) steps: u64,
+    /// It rose in each of them.
+    pub(super) in_every_step: bool,
+}
+
+/// Whether steps are there to judge by.
+pub(super) fn step_axis(
+    process: &Process,
+    now: u64,
+    asked: &v1::LeaksRequest,
+    step_ns: Option<u64>,
+) -> Option<StepAxis> {
+    let steps = &process.steps;
+    let (_, ticks_per_step) = steps.count()?;
+    let stale = STALE_NS.max(step_ns.unwrap_or(0).saturating_mul(STALE_STEPS));
+    let sure_after = match u64::from(asked.sure_after_steps) {
+        0 => SURE_AFTER,
+        steps => steps,
+    };
+    // A pattern of an allocation or two is no measure for how long something was watched, and one of many passes
+    // may be several steps: until it has come often enough, time is the measure.
+    let short = steps.source == StepSource::Pattern
+        && steps
+            .pattern
+            .cycles()
+            .is_none_or(|(cycles, period)| cycles < sure_after || period < ENOUGH_IN_A_PATTERN);
+    if short || steps.windows() < ENOUGH_TICKS || now.saturating_sub(steps.last_ns) > stale {
+        return None;
+    }
+    Some(StepAxis {
+        clock: process.groups.ticks(),
+        ticks_per_step: ticks_per_step.max(1e-9),
+        sure_after,
+        step_ns,
+    })
+}
+
+/// Judges rows.
+pub(super) struct Judge<'a> {
+    pub(super) process: &'a Process,
+    pub(super) now: u64,
+    /// Windows of time.
+    pub(super) clock: WindowClock,
+    pub(super) steps: Option<StepAxis>,
+    /// In which windows all stacks were recorded: 1, else 0.
+    pub(super) recorded: Row,
+}
+
+impl<'a> Judge<'a> {
+    /// By steps where they are known, else by time.
+    pub(super) fn new(process: &'a Process, now: u64, steps: Option<StepAxis>) -> Judge<'a> {
+        let clock = process.groups.clock_at(now);
+        let recorded = process
+            .groups
+            .recorded(steps.as_ref().map(|axis| &axis.clock), &clock);
+        Judge {
+            process,
+            now,
+            clock,
+            steps,
+            recorded,
+        }
+    }
+
+    /// The row of a group, of its floors over time and over steps.
+    pub(super) fn row(&self, time: &Floor, steps: &Floor) -> Row {
+        match &self.steps {
+            Some(axis) => steps.row(&axis.clock),
+            None => time.row(&self.clock),
+        }
+    }
+
+    /// Whether less than all stacks was recorded for a part of the watch: a stack's row then rests in those windows,
+    /// whatever the program does.
+    pub(super) fn is_reduced(&self) -> bool {
+        self.recorded.now == 0 || self.recorded.over.contains(&0)
+    }
+
+    /// Judges a stack's row by those windows alone in which all stacks were recorded; `None`: they are too few.
+    pub(super) fn judge_recorded(&self, what: &What, row: &Row) -> Option<Judgement> {
+        let windows: Vec<usize> = (0..row.over.len())
+            .filter(|place| self.recorded.over.get(*place) == Some(&1))
+            .collect();
+        let cut = Row {
+            over: windows
+                .iter()
+                .filter_map(|place| row.over.get(*place).copied())
+                .collect(),
+            now: row.now,
+        };
+        if windows.len() < trend::ENOUGH_WINDOWS {
+            return None;
+        }
+        let place = |place: usize| windows.get(place).copied().unwrap_or(place);
+        let judged = self.judge_windows(what, &cut, row.over.len(), &place);
+        // What is known to be its own counts, whenever it came.
+        let grown = row.risen_since(judged.first_window);
+        Some(Judgement {
+            growth: match judged.growth {
+                0 => 0,
+                growth => growth.max(grown),
+            },
+            ..judged
+        })
+    }
+
+    /// Whether all that is seen of a stack's row since a window says that it still rises: where less than all stacks was recorded, a rise
+    /// says something, and its absence nothing.
+    pub(super) fn still_rises(&self, row: &Row, since: usize) -> bool {
+        let lasting = row.lasting();
+        let (mut rises, mut seen, mut quiet) = (0usize, 0usize, 0usize);
+        for (place, pair) in lasting.windows(2).enumerate().skip(since.max(1) - 1) {
+            let &[before, after] = pair else { continue };
+            if after > before {
+                (rises, seen, quiet) = (rises + 1, seen + 1, 0);
+            } else if self.recorded.over.get(place) == Some(&1) {
+                (seen, quiet) = (seen + 1, quiet + 1);
+            }
+        }
+        let gap = (seen - quiet) as f64 / rises.max(1) as f64;
+        let enough = row.risen_since(since) >= trend::ENOUGH_BLOCKS;
+        enough && seen >= trend::ENOUGH_WINDOWS && !trend::is_over(quiet, gap)
+    }
+
+    /// Judges a row.
+    pub(super) fn judge(&self, what: &What, row: &Row) -> Judgement {
+        self.judge_windows(what, row, row.over.len(), &|place| place)
+    }
+
+    /// `all` windows, of which the row has some; `place` says which.
+    fn judge_windows(
+        &self,
+        what: &What,
+        row: &Row,
+        all: usize,
+        place: &dyn Fn(usize) -> usize,
+    ) -> Judgement {
+        let amount = match what.amount {
+            Amount::Blocks => trend::blocks,
+            Amount::Units => |units| memscope_units::bytes(u64::from(units) * UNIT),
+        };
+        let Some(axis) = &self.steps else {
+            let judged = verdict::judge(row, amount);
+            let first_window = place(judged.from_window);
+            let windows = self.clock.width_ns().saturating_mul(first_window as u64);
+            return Judgement {
+                verdict: judged.verdict,
+                growth: judged.growth,
+                reason: format!(
+                    "{} (watched {})",
+                    judged.reason,
+                    memscope_units::nanoseconds(self.now.saturating_sub(self.clock.start_ns()))
+                ),
+                since_ns: self.clock.start_ns().saturating_add(windows),
+                confidence: None,
+                per_step: None,
+                first_step: None,
+                first_window,
+                young: judged.young.then_some(Young {
+                    steps: 0,
+                    in_every_step: false,
+                }),
+            };
+        };
+        let steps = axis.clock.width_ns() as f64 / axis.ticks_per_step;
+        let scale = Scale {
+            steps,
+            sure_after: axis.sure_after,
+            urgent: false,
+            amount,
+            above_falls: match what.amount {
+                Amount::Blocks => 2,
+                // Sums of random sizes wander.
+                Amount::Units => 4,
+            },
+            rises: match what.amount {
+                Amount::Blocks => 4,
+                // One block that is made anew and larger now and then may be a batch that is to grow.
+                Amount::Units => 12,
+            },
+        };
+        let follows = |window: usize| {
+            let before = window.checked_sub(1).map(place);
+            before.is_some_and(|before| place(window) == before + 1)
+        };
+        let mut judged = trend::judge(row, &follows, scale);
+        let per_step = judged.slope.map(|slope| slope / steps);
+        let [_, middle, _] = per_step;
+        if judged.verdict == Verdict::Undecided
+            && self.is_full_within(what.device, middle * what.bytes, axis.sure_after)
+        {
+            judged = trend::judge(
+                row,
+                &follows,
+                Scale {
+                    urgent: true,
+                    ..scale
+                },
+            );
+        }
+        let first_window = place(judged.first_window);
+        // A block raises the floor of the window after the one that it came in.
+        let first_step = Self::step_of(axis, place(judged.first_window.saturating_sub(1)));
+        let grown = judged.growth > 0;
+        let windows = all.saturating_sub(first_window);
+        let back = windows as f64 * steps * axis.step_ns.unwrap_or(0) as f64;
+        Judgement {
+            verdict: judged.verdict,
+            growth: judged.growth,
+            reason: judged.reason,
+            since_ns: self.now.saturating_sub(back as u64),
+            confidence: judged.confidence.filter(|_| grown),
+            per_step: (grown && judged.verdict != Verdict::Steady).then_some(per_step),
+            first_step: grown.then_some(first_step),
+            first_window,
+            young: judged.young.then_some(Young {
+                steps: (judged.windows as f64 * steps) as u64,
+                in_every_step: judged.in_every_window,
+            }),
+        }
+    }
+
+    /// The step that a window begins with.
+    fn step_of(axis: &StepAxis, window: usize) -> u64 {
+        let tick = (window as u64).saturating_mul(axis.clock.width_ns());
+        (tick as f64 / axis.ticks_per_step).floor() as u64 + 1
+    }
+
+    /// The step after so many ticks.
+    pub(super) fn step_after(&self, tick: u64) -> Option<u64> {
+        let axis = self.steps.as_ref()?;
+        Some((tick as f64 / axis.ticks_per_step).floor() as u64 + 1)
+    }
+
+    /// Whether so much growth fills the device before it would be called one.
+    fn is_full_within(&self, device: Option<i32>, bytes_per_step: f64, steps: u64) -> bool {
+        let rows = self.process.devices.iter();
+        let mut free = rows
+            .filter(|row| row.ordinal == device)
+            .filter_map(|row| row.free_at(self.now));
+        let growth = bytes_per_step * steps as f64;
+        growth > 0.0 && free.any(|free| (free as f64) < growth)
+    }
+}

@@ -1,0 +1,498 @@
+//! The lines of the program that keep more and more, as the answer to `leaks` has them.
+//!
+//! A line of a program that keeps a loss keeps whatever the forward pass saved: dozens of groups, of which each has a stack of its own,
+//! and which all grow by the same steps. Owns: folding groups into the program's own line, and what their pattern looks like. Refuses:
+//! verdicts; a line grows if one of its groups does.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::view::Shown;
+use crate::report::{Frame, FrameKind, Space, Verdict};
+use crate::stacks::StackIndex;
+use memscope_proto::v1;
+use memscope_proto::v1::{CodeLine, LeakGroup, LeakLine, LeakTogether};
+
+/// Stacks of one line that must grow together before they look like a graph: below that, a list of a few results looks the same.
+const STACKS_OF_A_GRAPH: usize = 3;
+
+/// What is folded together: a line, or, where none is known, blocks of one size.
+type Key = (Option<i32>, Space, Option<(String, u32)>, u64);
+
+/// What grows at most so many times as often as something else may be in step with it: of more, every number is nearly a whole one.
+const MOST_IN_STEP: f64 = 50.0;
+
+/// Folds all groups that are shown, and finds the lines that grow together. `frames` gives the frames of a stack, and which of them is the
+/// program's own line.
+pub(super) fn lines(
+    shown: &[Shown],
+    frames: impl Fn(StackIndex) -> (Vec<Frame>, Option<Frame>),
+) -> (Vec<LeakLine>, Option<LeakTogether>) {
+    let mut folds: BTreeMap<Key, Fold> = BTreeMap::new();
+    for one in shown {
+        let (frames, line) = one.stack.map(&frames).unwrap_or_default();
+        let place = line.as_ref().map(|line| (line.file.to_string(), line.line));
+        let size = if place.is_some() {
+            0
+        } else {
+            one.group.size_bytes
+        };
+        let fold = folds
+            .entry((one.group.device, one.space, place, size))
+            .or_insert_with(|| Fold::new(one, line));
+        fold.add(one, &frames);
+    }
+    let (mut lines, rises): (Vec<LeakLine>, Vec<Rises>) =
+        folds.into_values().map(Fold::line).unzip();
+    let together = together(&lines, &rises);
+    lines.sort_by_key(|line| {
+        let growing = grows(line);
+        let weight = if growing {
+            line.growth_bytes
+        } else {
+            line.live_bytes
+        };
+        (!growing, Reverse(weight), line.device)
+    });
+    (lines, together)
+}
+
+fn grows(line: &LeakLine) -> bool {
+    line.verdict() == v1::Verdict::Growing
+}
+
+/// A line that grows, and the stacks that it does so by.
+type Growing<'a> = (&'a LeakLine, &'a Rises);
+
+/// The lines that keep blocks in the same steps as the one that grows most of all such lines,
+/// and the innermost line that calls the most of them.
+fn together(lines: &[LeakLine], rises: &[Rises]) -> Option<LeakTogether> {
+    let mut growing: Vec<Growing<'_>> = lines
+        .iter()
+        .zip(rises)
+        .filter(|(line, _)| grows(line) && line.line.is_some())
+        .collect();
+    growing.sort_by_key(|(line, _)| Reverse(line.growth_bytes));
+    // What calls everything that is held says nothing.
+    let says_nothing = |caller: &CodeLine| {
+        let mut others = lines.iter().filter(|line| !grows(line));
+        let known = |line: &LeakLine| line.callers.contains(caller);
+        others.clone().any(known) && others.all(known)
+    };
+    let (caller, found) = growing.iter().find_map(|(most, _)| {
+        let callers = most.callers.iter().filter(|caller| !says_nothing(caller));
+        let mut best: Option<(&CodeLine, Vec<Growing<'_>>)> = None;
+        for caller in callers {
+            let found: Vec<Growing<'_>> = growing
+                .iter()
+                .filter(|(line, _)| {
+                    (line.device, line.source) == (most.device, most.source)
+                        && (line.callers.contains(caller) || line.line.as_ref() == Some(caller))
+                })
+                .copied()
+                .collect();
+            let counts = found.iter().flat_map(|(_, rises)| rises.values());
+            let least = best.as_ref().map_or(1, |(_, best)| best.len());
+            if found.len() > least && in_step(counts.map(|(count, _)| *count)) {
+                best = Some((caller, found));
+            }
+        }
+        best
+    })?;
+    let all = found.iter().map(|(line, _)| line);
+    Some(LeakTogether {
+        line: Some(caller.clone()),
+        lines: found.len() as u64,
+        growth_bytes: all.clone().map(|line| line.growth_bytes).sum(),
+        growth_bytes_per_s: all.clone().map(|line| line.growth_bytes_per_s).sum(),
+        growth_bytes_per_step: all.map(|line| line.growth_bytes_per_step).sum(),
+        looks_like_kept_graph: is_like_a_graph(found.iter().flat_map(|(_, rises)| rises.values())),
+    })
+}
+
+/// Whether blocks come as often as the rarest of them, or a whole number of times as often.
+fn in_step(counts: impl Iterator<Item = u64> + Clone) -> bool {
+    let Some(least) = counts.clone().min() else {
+        return false;
+    };
+    counts.into_iter().all(|count| {
+        let times = (count as f64 / least.max(1) as f64).round().max(1.0);
+        let off = (count as f64 - times * least as f64).abs();
+        times <= MOST_IN_STEP && off <= 0.1 * times * least as f64
+    })
+}
+
+/// What a forward pass saves for its backward pass, of a graph that is kept: several functions of libraries, called by the program, and by
+/// each pass one block more of each, or so many that are in a layer that is called again and again.
+fn is_like_a_graph<'a>(rises: impl Iterator<Item = &'a (u64, bool)> + Clone) -> bool {
+    let of_libraries = rises.filter(|(_, of_library)| *of_library);
+    of_libraries.clone().count() >= STACKS_OF_A_GRAPH
+        && in_step(of_libraries.map(|(count, _)| *count))
+}
+
+/// Of each stack that grows: by how many blocks, and whether a library's function took them, called by the line.
+type Rises = BTreeMap<StackIndex, (u64, bool)>;
+
+/// A line as far as it has been folded.
+struct Fold {
+    line: LeakLine,
+    own: Option<Frame>,
+    stacks: BTreeSet<StackIndex>,
+    /// What its growing groups grow by, and what those grow by that are not judged yet.
+    grown: Sum,
+    rising: Sum,
+    growing: Rises,
+    /// The program's own lines that called this one in all stacks: in those that grow, and in all.
+    callers: [Option<Vec<Frame>>; 2],
+}
+
+/// What several groups grow by together.
+#[derive(Default)]
+struct Sum {
+    groups: u64,
+    /// Those of them that stand beside others.
+    beside: u64,
+    bytes: u64,
+    bytes_per_s: f64,
+    /// Of the lower ends of their intervals, the medians, and the upper ends.
+    bytes_per_step: [Option<f64>; 3],
+    first_step: Option<u64>,
+    confidence: Option<f64>,
+    /// Of the first one: groups come in the order of their growth.
+    reason: String,
+}
+
+impl Sum {
+    fn add(&mut self, group: &LeakGroup) {
+        if self.groups == 0 {
+            self.reason.clone_from(&group.reason);
+        }
+        self.groups += 1;
+        self.beside += u64::from(group.beside);
+        self.bytes = self.bytes.saturating_add(group.growth_bytes);
+        self.bytes_per_s += group.growth_bytes_per_s;
+        self.first_step = [self.first_step, group.first_step]
+            .into_iter()
+            .flatten()
+            .min();
+        self.confidence = match (self.confidence, group.confidence) {
+            (Some(one), Some(other)) => Some(one.max(other)),
+            (one, other) => one.or(other),
+        };
+        // The ends of the intervals add up to one that holds the sum at least as often as each holds its own.
+        let slopes = [
+            group.growth_bytes_per_step_low,
+            group.growth_bytes_per_step,
+            group.growth_bytes_per_step_high,
+        ];
+        for (sum, slope) in self.bytes_per_step.iter_mut().zip(slopes) {
+            *sum = [*sum, slope]
+                .into_iter()
+                .flatten()
+                .reduce(|sum, more| sum + more);
+        }
+    }
+}
+
+impl Fold {
+    fn new(first: &Shown, own: Option<Frame>) -> Fold {
+        Fold {
+            line: LeakLine {
+                device: first.group.device,
+                source: v1::Source::from(first.space).into(),
+                line: own.as_ref().map(Into::into),
+                smallest_bytes: u64::MAX,
+                ..LeakLine::default()
+            },
+            own,
+            stacks: BTreeSet::new(),
+            grown: Sum::default(),
+            rising: Sum::default(),
+            growing: BTreeMap::new(),
+            callers: [None, None],
+        }
+    }
+
+    fn add(&mut self, shown: &Shown, frames: &[Frame]) {
+        let (group, stack) = (&shown.group, shown.stack);
+        let line = &mut self.line;
+        line.groups += 1;
+        line.smallest_bytes = line.smallest_bytes.min(group.size_bytes);
+        line.largest_bytes = line.largest_bytes.max(group.size_bytes);
+        line.live_count = line.live_count.saturating_add(group.live_count);
+        line.live_bytes = line.live_bytes.saturating_add(group.live_bytes);
+        line.oldest_age_ns = line.oldest_age_ns.max(group.oldest_age_ns);
+        self.stacks.extend(stack);
+        match shown.verdict {
+            Verdict::Growing => self.grown.add(group),
+            Verdict::Undecided => self.rising.add(group),
+            Verdict::Steady => {}
+        }
+        let own = frames.iter().filter(|frame| frame.is_own());
+        let callers: Vec<Frame> = own.skip(1).cloned().collect();
+        let [growing, all] = &mut self.callers;
+        let known = match shown.verdict {
+            Verdict::Growing => vec![growing, all],
+            _ => vec![all],
+        };
+        for known in known {
+            match known {
+                Some(known) => known.retain(|caller| callers.contains(caller)),
+                None => *known = Some(callers.clone()),
+            }
+        }
+        if let (Some(stack), Verdict::Growing) = (stack, shown.verdict) {
+            let own = self.own.as_ref();
+            let innermost = frames.iter().find(|frame| frame.kind == FrameKind::Python);
+            let of_library = innermost.is_some_and(|frame| Some(frame) != own);
+            let grown = self.growing.entry(stack).or_insert((0, of_library));
+            grown.0 = grown.0.saturating_add(group.growth_count);
+        }
+    }
+
+    fn line(self) -> (LeakLine, Rises) {
+        let looks_like_kept_graph = is_like_a_graph(self.growing.values());
+        let growing_groups = self.grown.groups;
+        let (verdict, sum) = match (growing_groups, self.rising.groups) {
+            (1.., _) => (Verdict::Growing, self.grown),
+            (0, 1..) => (Verdict::Undecided, self.rising),
+            (0, 0) => (Verdict::Steady, Sum::default()),
+        };
+        let [growing, all] = self.callers;
+        let [low, middle, high] = sum.bytes_per_step;
+        let callers = growing.or(all).unwrap_or_default();
+        let line = LeakLine {
+            verdict: verdict.into(),
+            growing_groups,
+            stacks: self.stacks.len() as u64,
+            growth_bytes: sum.bytes,
+            growth_bytes_per_s: sum.bytes_per_s,
+            growth_bytes_per_step_low: low,
+            growth_bytes_per_step: middle,
+            growth_bytes_per_step_high: high,
+            first_step: sum.first_step,
+            confidence: sum.confidence,
+            reason: sum.reason,
+            looks_like_kept_graph,
+            beside: growing_groups > 0 && sum.beside == sum.groups,
+            callers: callers.iter().map(Into::into).collect(),
+            ..self.line
+        };
+        (line, self.growing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::floor::Row;
+    use proptest::prelude::*;
+
+    /// Stack `n` is of line `n / 10` of the program; those that end in 0 are without a library's function, those from 90 on are not known.
+    fn frames(stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {
+        let frame = |file: &str, line| Frame {
+            kind: FrameKind::Python,
+            name: "f".into(),
+            file: file.into(),
+            line,
+        };
+        if stack >= 90 {
+            return (Vec::new(), None);
+        }
+        let own = frame("/home/me/train.py", stack / 10);
+        let mut frames = vec![own.clone()];
+        if !stack.is_multiple_of(10) {
+            frames.insert(
+                0,
+                frame("/usr/lib/python3/site-packages/torch/nn.py", stack),
+            );
+        }
+        (frames, Some(own))
+    }
+
+    fn shown(stack: StackIndex, size: u64, count: u64, verdict: Verdict) -> Shown {
+        let growth = if verdict == Verdict::Steady { 0 } else { count };
+        let per_step = |slope: f64| (growth > 0).then_some(slope);
+        Shown {
+            space: Space::Pool,
+            verdict,
+            group: LeakGroup {
+                device: Some(0),
+                source: v1::Source::Pool.into(),
+                stream: Some(0),
+                size_bytes: size,
+                live_count: count + 1,
+                live_bytes: (count + 1) * size,
+                growth_count: growth,
+                growth_bytes: growth * size,
+                growth_bytes_per_s: growth as f64,
+                oldest_age_ns: count,
+                verdict: verdict.into(),
+                confidence: per_step(count as f64 / 1000.0),
+                growth_bytes_per_step_low: per_step(0.5),
+                growth_bytes_per_step: per_step(1.0),
+                growth_bytes_per_step_high: per_step(1.5),
+                first_step: (growth > 0).then_some(count),
+                reason: format!("{count}"),
+                ..LeakGroup::default()
+            },
+            exact: None,
+            class: 0,
+            stack: Some(stack),
+            young: None,
+            net: Row::default(),
+            share: None,
+        }
+    }
+
+    #[test]
+    fn a_kept_loss_is_one_line_that_looks_like_a_graph() {
+        let growing = |stack, size| shown(stack, size, 100, Verdict::Growing);
+        let all = [
+            growing(11, 4096),
+            growing(12, 512),
+            growing(13, 512),
+            shown(14, 64, 1, Verdict::Undecided),
+            growing(21, 2048),
+        ];
+        let (lines, _) = lines(&all, frames);
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        let line = &lines[0];
+        assert_eq!(line.line.as_ref().unwrap().line, 1);
+        assert_eq!((line.groups, line.growing_groups, line.stacks), (4, 3, 4));
+        assert_eq!((line.smallest_bytes, line.largest_bytes), (64, 4096));
+        assert_eq!(line.growth_bytes, 100 * (4096 + 512 + 512));
+        assert_eq!(line.growth_bytes_per_step_low, Some(1.5));
+        assert_eq!(line.growth_bytes_per_step, Some(3.0));
+        assert_eq!(line.growth_bytes_per_step_high, Some(4.5));
+        assert!(line.looks_like_kept_graph);
+        assert!(
+            !lines[1].looks_like_kept_graph,
+            "one stack is a list of results"
+        );
+    }
+
+    #[test]
+    fn what_comes_at_its_own_pace_is_no_graph() {
+        let all =
+            [11, 12, 13].map(|stack| shown(stack, 512, u64::from(stack) * 37, Verdict::Growing));
+        assert!(!lines(&all, frames).0[0].looks_like_kept_graph);
+        // Nor what the line itself takes, three times over.
+        let all = [10, 20, 30].map(|stack| shown(stack, 512, 100, Verdict::Growing));
+        assert!(
+            lines(&all, frames)
+                .0
+                .iter()
+                .all(|line| !line.looks_like_kept_graph)
+        );
+    }
+
+    #[test]
+    fn blocks_whose_line_is_not_known_are_told_by_their_size() {
+        let all = [
+            shown(90, 512, 10, Verdict::Growing),
+            shown(91, 512, 10, Verdict::Growing),
+            shown(92, 1024, 10, Verdict::Growing),
+        ];
+        let (lines, _) = lines(&all, frames);
+        let sizes: Vec<u64> = lines.iter().map(|line| line.largest_bytes).collect();
+        assert_eq!(sizes, [512, 1024]);
+        assert_eq!(lines[0].stacks, 2);
+    }
+
+    /// A model with functions of its own, called by the training and by a validation that keeps its results: only the latter grows.
+    #[test]
+    fn lines_that_one_line_calls() {
+        let of = |stack: StackIndex| {
+            let frame = |file: &str, line: u32| Frame {
+                kind: FrameKind::Python,
+                name: "f".into(),
+                file: file.into(),
+                line,
+            };
+            let caller = |line| frame("/home/me/train.py", line);
+            let own = frame("/home/me/nets.py", stack % 10);
+            let library = frame("/usr/lib/python3/site-packages/torch/nn.py", stack);
+            let frames = match stack {
+                1..=9 => vec![library, own, caller(68), caller(74), caller(90)],
+                11..=19 => vec![own, caller(74), caller(90)],
+                _ => vec![own, caller(18), caller(90)],
+            };
+            let own = frames.iter().find(|frame| frame.is_own()).cloned();
+            (frames, own)
+        };
+        let growing = |stack, count| shown(stack, 512, count, Verdict::Growing);
+        let mut all = vec![
+            growing(4, 40),
+            growing(5, 240),
+            growing(6, 120),
+            shown(21, 512, 300, Verdict::Undecided),
+        ];
+        let (found, together) = lines(&all, of);
+        let together = together.unwrap();
+        assert_eq!(
+            (together.line.as_ref().unwrap().line, together.lines),
+            (68, 3)
+        );
+        assert!(together.looks_like_kept_graph);
+        assert_eq!(together.growth_bytes, 400 * 512);
+        assert_eq!(together.growth_bytes_per_step, Some(3.0));
+        let lines_of = |callers: &[CodeLine]| callers.iter().map(|f| f.line).collect::<Vec<u32>>();
+        assert_eq!(lines_of(&found[0].callers), [68, 74, 90]);
+        // What the caller's caller keeps beside them is of the same pass.
+        all.push(growing(17, 40));
+        let together = lines(&all, of).1.unwrap();
+        assert_eq!(
+            (together.line.as_ref().unwrap().line, together.lines),
+            (74, 4)
+        );
+        // What comes at a pace of its own is not.
+        all.push(growing(23, 2071));
+        let together = lines(&all, of).1.unwrap();
+        assert_eq!(
+            (together.line.as_ref().unwrap().line, together.lines),
+            (74, 4)
+        );
+        assert_eq!(lines(&all[3..4], of).1, None);
+    }
+
+    proptest! {
+        /// Nothing is lost and nothing is told twice.
+        #[test]
+        fn sums_are_those_of_the_groups(
+            groups in proptest::collection::vec((0_u32..100, 1_u64..5000, 1_u64..500, 0_u8..3), 0..60)
+        ) {
+            let all: Vec<Shown> = groups
+                .iter()
+                .map(|(stack, size, count, verdict)| {
+                    let verdict = [Verdict::Growing, Verdict::Undecided, Verdict::Steady][usize::from(*verdict)];
+                    shown(*stack, *size, *count, verdict)
+                })
+                .collect();
+            let (lines, _) = lines(&all, frames);
+            let of_groups = |number: fn(&LeakGroup) -> u64| all.iter().map(|one| number(&one.group)).sum::<u64>();
+            let of_lines = |number: fn(&LeakLine) -> u64| lines.iter().map(number).sum::<u64>();
+            prop_assert_eq!(of_lines(|line| line.groups), all.len() as u64);
+            prop_assert_eq!(of_lines(|line| line.live_bytes), of_groups(|group| group.live_bytes));
+            prop_assert_eq!(of_lines(|line| line.live_count), of_groups(|group| group.live_count));
+            let growing = |bytes: u64, verdict: Verdict| if verdict == Verdict::Growing { bytes } else { 0 };
+            prop_assert_eq!(
+                lines.iter().map(|line| if grows(line) { line.growth_bytes } else { 0 }).sum::<u64>(),
+                all.iter().map(|one| growing(one.group.growth_bytes, one.verdict)).sum::<u64>()
+            );
+            for line in &lines {
+                prop_assert_eq!(grows(line), line.growing_groups > 0);
+                prop_assert_eq!(line.growth_bytes > 0, line.verdict() != v1::Verdict::Steady);
+                prop_assert!(line.growth_bytes <= line.live_bytes);
+                prop_assert!(line.smallest_bytes <= line.largest_bytes);
+            }
+            // Growing lines first.
+            let sorted = lines.windows(2).all(|pair| {
+                grows(&pair[0]) || !grows(&pair[1])
+            });
+            prop_assert!(sorted);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The answer to `leaks`.
+//!
+//! Owns: which groups of live blocks are shown, and how. A group is judged by its exact size and stack; a size
+//! class is shown only for growth that its exact sizes and stacks do not explain, as when every leaked block
+//! has another size. Where steps are known, it is judged from step to step (`trend`), else by time (`verdict`). Sums are those of
+//! all groups, however many are shown. Refuses: to keep anything; see `group` and `floor`.
+
+mod exact;
+mod items;
+mod judge;
+mod lines;
+mod replaced;
+mod returned;
+mod several;
+mod view;
+
+use super::affects::Answer;
+use super::question::{OfOne, One, answer};
+use super::steps;
+use crate::fast_hash::FastMap;
+use crate::process::Process;
+use crate::report::Verdict;
+use items::items;
+use judge::{Judge, step_axis};
+use memscope_proto::v1;
+use memscope_proto::v1::YoungGrowth;
+use view::{Shown, View};
+
+/// Most groups, and most lines, in one answer, which must stay below gRPC's 4 MiB.
+const MOST: usize = 5_000;
+
+impl OfOne for v1::LeaksRequest {
+    type Reply = v1::LeaksResponse;
+    const KIND: Option<Answer> = Some(Answer::Leaks);
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn answer(&self, one: &One<'_>) -> v1::LeaksResponse {
+        let process = one.process;
+        let now = process.moment(one.as_of);
+        let mut items = items(process);
+        items.retain(|item| now.saturating_sub(item.born_ns) >= self.min_age_ns);
+        let summary = steps::summary(process);
+        let view = View {
+            judge: Judge::new(
+                process,
+                now,
+                step_axis(process, now, self, summary.median_ns),
+            ),
+            items,
+        };
+        let mut groups = view.all();
+        let growing = |shown: &Shown| shown.verdict == Verdict::Growing;
+        let growing_bytes = groups
+            .iter()
+            .filter(|shown| growing(shown))
+            .fold(0u64, |sum, shown| {
+                sum.saturating_add(shown.group.growth_bytes)
+            });
+        let growing_groups = groups.iter().filter(|shown| growing(shown)).count() as u64;
+        let young = young(&view, &groups);
+        let seconds_to_full = seconds_to_full(process, &groups, now);
+        groups.retain(|shown| match shown.verdict {
+            Verdict::Growing => true,
+            Verdict::Undecided => self.include_steady || shown.group.growth_bytes > 0,
+            Verdict::Steady => self.include_steady,
+        });
+        groups.sort_by_key(|shown| {
+            let group = &shown.group;
+            let weight = if growing(shown) {
+                group.growth_bytes
+            } else {
+                group.live_bytes
+            };
+            (
+                !growing(shown),
+                std::cmp::Reverse(weight),
+                group.device,
+                group.stream,
+                group.size_bytes,
+            )
+        });
+        let (mut lines, together) = lines::lines(&groups, |stack| view.frames(stack));
+        let (all, all_lines) = (groups.len(), lines.len());
+        let growing_lines = lines
+            .iter()
+            .filter(|line| line.verdict() == v1::Verdict::Growing)
+            .count() as u64;
+        let most = match self.limit as usize {
+            0 => MOST,
+            limit => limit.min(MOST),
+        };
+        groups.truncate(most);
+        lines.truncate(most);
+        answer!(LeaksResponse of one, {
+            steps: Some(summary),
+            omitted_lines: (all_lines - lines.len()) as u64,
+            lines,
+            growing_lines,
+            together,
+            omitted_groups: (all - groups.len()) as u64,
+            groups: groups.into_iter().map(|shown| view.with_frames(shown)).collect(),
+            growing_groups,
+            growing_bytes,
+            young,
+            given_back: returned::given_back(&view),
+            watched_ns: now.saturating_sub(view.judge.clock.start_ns()),
+            seconds_to_full,
+        })
+    }
+}
+
+impl View<'_> {
+    /// All groups: those of an exact size and stack, and those of several sizes.
+    fn all(&self) -> Vec<Shown> {
+        let mut exact = self.exact_groups();
+        let stacks = self.stacks(&exact);
+        let classes = self.classes(&exact.shown, &stacks);
+        // A block is told of once: what is told of as one of several sizes is not told of by its own.
+        let told: Vec<usize> = stacks
+            .iter()
+            .chain(&classes)
+            .flat_map(|(_, covers)| covers.iter().copied())
+            .collect();
+        exact
+            .shown
+            .retain(|shown| !shown.exact.is_some_and(|place| told.contains(&place)));
+        let mut groups = exact.shown;
+        groups.extend(stacks.into_iter().chain(classes).map(|(shown, _)| shown));
+        groups
+    }
+}
+
+/// What rises and is too young to be judged, if anything.
+fn young(view: &View<'_>, groups: &[Shown]) -> Option<YoungGrowth> {
+    let mut found: Option<YoungGrowth> = None;
+    let needed = view.judge.steps.as_ref().map(|axis| axis.sure_after);
+    for young in groups.iter().filter_map(|shown| shown.young) {
+        let all = found.get_or_insert(YoungGrowth {
+            groups: 0,
+            in_every_step: true,
+            steps: needed.map(|_| 0),
+            needed_steps: needed,
+        });
+        all.groups += 1;
+        all.in_every_step &= young.in_every_step;
+        all.steps = all.steps.map(|steps| steps.max(young.steps));
+    }
+    found
+}
+
+/// The device that is full first at this growth. Of a process that is no longer traced nothing is known of its growth.
+fn seconds_to_full(process: &Process, groups: &[Shown], now: u64) -> Option<f64> {
+    if process.ended_ns.is_some() {
+        return None;
+    }
+    let mut rates: FastMap<Option<i32>, f64> = FastMap::default();
+    for shown in groups {
+        let group = &shown.group;
+        if shown.verdict != Verdict::Growing {
+            continue;
+        }
+        *rates.entry(group.device).or_default() += group.growth_bytes_per_s;
+    }
+    process
+        .devices
+        .iter()
+        .filter_map(|row| {
+            let rate = rates
+                .get(&row.ordinal)
+                .copied()
+                .filter(|rate| *rate > 0.0)?;
+            Some(row.free_at(now)? as f64 / rate)
+        })
+        .min_by(f64::total_cmp)
+}

@@ -1,0 +1,135 @@
+//! Growth that was given back: what was a leak until then, and holds nothing now.
+//!
+//! Owns: which groups grew until they gave most of it back, how much that was and when. Refuses: what merely comes and goes; it never
+//! grew by the rules of `trend` and `verdict`.
+
+use super::judge::{Amount, What};
+use super::view::View;
+use crate::floor::{Floor, Row};
+use crate::group::{Left, UNIT};
+use crate::report::{Source, Space, Verdict};
+use crate::stacks::StackIndex;
+use crate::verdict::ENOUGH_BLOCKS;
+use memscope_proto::v1;
+use memscope_proto::v1::GivenBack;
+
+/// Most of them that are told of, the last ones.
+const MOST: usize = 10;
+
+/// A row that may have grown and fallen.
+struct Candidate<'a> {
+    what: What,
+    space: Space,
+    floors: (&'a Floor, &'a Floor),
+    left: Option<Left>,
+    stack: StackIndex,
+    /// Bytes of a block; 0 where they differ.
+    size: u64,
+    /// Bytes that one of the row's amount stands for.
+    each: u64,
+}
+
+/// What grew, and has given back at least half of what it held; the last ones first.
+pub(super) fn given_back(view: &View<'_>) -> Vec<GivenBack> {
+    let groups = &view.judge.process.groups;
+    let exact = groups.groups().map(|(_, group)| Candidate {
+        what: What {
+            device: group.key.device,
+            bytes: group.key.size as f64,
+            amount: Amount::Blocks,
+        },
+        space: group.key.space,
+        floors: (&group.floor, &group.steps),
+        left: group.left,
+        stack: group.key.stack,
+        size: group.key.size,
+        each: group.key.size,
+    });
+    let mut found: Vec<(StackIndex, GivenBack)> = exact
+        .filter_map(|one| Some((one.stack, of(view, &one)?)))
+        .collect();
+    let stacks = &view.judge.process.stacks;
+    let of_stacks = groups
+        .of_stacks()
+        .filter(|(_, all)| !stacks.is_missing(all.key.stack))
+        .map(|(_, all)| Candidate {
+            what: What {
+                device: all.key.device,
+                bytes: UNIT as f64,
+                amount: Amount::Units,
+            },
+            space: all.key.space,
+            floors: (&all.floor, &all.steps),
+            left: all.left,
+            stack: all.key.stack,
+            size: 0,
+            each: UNIT,
+        });
+    let told: Vec<StackIndex> = found.iter().map(|(stack, _)| *stack).collect();
+    found.extend(
+        of_stacks
+            .filter(|one| !told.contains(&one.stack))
+            .filter_map(|one| Some((one.stack, of(view, &one)?))),
+    );
+    found.sort_by_key(|(stack, one)| {
+        (
+            std::cmp::Reverse(one.last_boot_ns),
+            std::cmp::Reverse(one.bytes),
+            one.size_bytes,
+            *stack,
+        )
+    });
+    found.truncate(MOST);
+    found
+        .into_iter()
+        .map(|(stack, mut one)| {
+            one.line = view.frames(stack).1.as_ref().map(Into::into);
+            one
+        })
+        .collect()
+}
+
+fn of(view: &View<'_>, one: &Candidate<'_>) -> Option<GivenBack> {
+    let left = one.left?;
+    let row = view.judge.row(one.floors.0, one.floors.1);
+    let highest = *row.over.iter().max()?;
+    // Where it was highest last.
+    let top = row.over.iter().rposition(|floor| *floor == highest)?;
+    let after = row.over.get(top..).unwrap_or_default();
+    let lowest = after.iter().copied().min()?.min(row.now);
+    let fall = highest - lowest;
+    if fall < ENOUGH_BLOCKS || fall < highest - fall {
+        return None;
+    }
+    let grown = Row {
+        over: row.over.get(..=top)?.to_vec(),
+        now: highest,
+    };
+    let judged = view.judge.judge(&one.what, &grown);
+    if judged.verdict != Verdict::Growing {
+        return None;
+    }
+    let process = view.judge.process;
+    let device = process
+        .visible_devices()
+        .into_iter()
+        .find(|row| row.ordinal == one.what.device);
+    let unused = device
+        .filter(|_| one.space == Space::Pool)
+        .filter(|row| process.source_of(row) == Source::Pool)
+        .and_then(|row| {
+            let reserved = process.reserved_bytes(row)?;
+            reserved.checked_sub(process.allocated_bytes(row)?)
+        });
+    Some(GivenBack {
+        device: one.what.device,
+        source: v1::Source::from(one.space).into(),
+        size_bytes: (one.size > 0).then_some(one.size),
+        bytes: u64::from(fall).saturating_mul(one.each),
+        last_boot_ns: left.time_ns,
+        step: view.judge.step_after(left.tick),
+        first_step: judged.first_step,
+        reserved_unused_bytes: unused,
+        line: None,
+    })
+}

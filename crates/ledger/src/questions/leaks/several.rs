@@ -1,0 +1,326 @@
+//! Groups of blocks of several sizes, as the answer to `leaks` has them.
+//!
+//! Owns: stacks and size classes that grow beyond what their exact sizes explain, as when every leaked block has another size. Refuses:
+//! groups of one size; `exact` has them.
+
+use super::exact::{Exact, units};
+use super::items::{Item, Tally};
+use super::judge::{Amount, Judgement, What};
+use super::replaced;
+use super::view::{Shown, View};
+use crate::distribution::class_bound;
+use crate::fast_hash::FastMap;
+use crate::floor::Row;
+use crate::group::{Group, OfStack, StackKey, UNIT};
+use crate::report::Verdict;
+use crate::stacks::{BEFORE_ATTACH, StackIndex};
+use crate::trend;
+use memscope_proto::v1;
+use memscope_proto::v1::LeakGroup;
+
+/// A row over several sizes, and the numbers of the groups whose blocks it counts.
+pub(super) type Several = (Shown, Vec<usize>);
+
+impl View<'_> {
+    /// Stacks whose bytes grow beyond what their exact sizes explain.
+    pub(super) fn stacks(&self, exact: &Exact) -> Vec<Several> {
+        let mut explained: FastMap<StackKey, Vec<usize>> = FastMap::default();
+        let mut replaced: FastMap<StackKey, Vec<&Row>> = FastMap::default();
+        for shown in &exact.shown {
+            let (Some(place), Some(stack)) = (shown.exact, shown.stack) else {
+                continue;
+            };
+            let key = StackKey {
+                device: shown.group.device,
+                space: shown.space,
+                stack,
+            };
+            if shown.verdict == Verdict::Growing {
+                explained.entry(key).or_default().push(place);
+            } else if let Some(share) = &shown.share {
+                replaced.entry(key).or_default().push(share);
+            }
+        }
+        let by_number: FastMap<usize, &Group> = self.judge.process.groups.groups().collect();
+        let candidates: Vec<(usize, &OfStack)> = self
+            .judge
+            .process
+            .groups
+            .of_stacks()
+            .filter(|(_, all)| !self.judge.process.stacks.is_missing(all.key.stack))
+            .collect();
+        let parts_of = |key: &StackKey| explained.get(key).map_or(&[][..], Vec::as_slice);
+        let rests: Vec<Row> = candidates
+            .iter()
+            .map(|(_, all)| {
+                let mut row = self.judge.row(&all.floor, &all.steps);
+                let parts = parts_of(&all.key).iter();
+                for group in parts.filter_map(|part| by_number.get(part)) {
+                    row.without(&self.judge.row(&group.floor, &group.steps), units(group));
+                }
+                // What took the place of as many blocks of its own size does not count.
+                for share in replaced.get(&all.key).into_iter().flatten() {
+                    row.add(share);
+                }
+                row
+            })
+            .collect();
+        let shares = self.shares(exact, &candidates, &rests);
+        let mut found = Vec::new();
+        for (((number, all), rest), share) in candidates.into_iter().zip(rests).zip(shares) {
+            let parts = parts_of(&all.key);
+            let what = What {
+                device: all.key.device,
+                bytes: UNIT as f64,
+                amount: Amount::Units,
+            };
+            let reduced = self.judge.is_reduced();
+            let recorded = reduced
+                .then(|| self.judge.judge_recorded(&what, &rest))
+                .flatten();
+            let is_cut = recorded.is_some();
+            let mut judged = recorded.unwrap_or_else(|| self.judge.judge(&what, &rest));
+            if judged.verdict != Verdict::Growing {
+                continue;
+            }
+            // What took its blocks' place may be of those without a stack, and the other way round.
+            let mut sum = rest;
+            let unrecorded = self.unrecorded_stacks(&all.key);
+            let others: Vec<Row> = unrecorded.into_iter().chain(share).collect();
+            others.iter().for_each(|other| sum.add(other));
+            if !others.is_empty() {
+                let together = self.judge.judge(&what, &sum);
+                if together.verdict != Verdict::Growing || !is_cut {
+                    judged = together;
+                }
+            }
+            if judged.verdict != Verdict::Growing {
+                continue;
+            }
+            let mut tally = Tally::default();
+            let mut covers = Vec::new();
+            for item in &self.items {
+                if item.place.of_stack() == Some(number)
+                    && !item.place.exact().is_some_and(|e| parts.contains(&e))
+                {
+                    tally.add(item);
+                    covers.extend(item.place.exact());
+                }
+            }
+            if tally.count == 0 {
+                continue;
+            }
+            covers.sort_unstable();
+            covers.dedup();
+            let growth_bytes = u64::from(judged.growth)
+                .saturating_mul(UNIT)
+                .min(tally.bytes);
+            let mut group = LeakGroup {
+                device: all.key.device,
+                source: v1::Source::from(all.key.space).into(),
+                size_bytes: tally.bytes / tally.count,
+                growth_count: 0,
+                ..self.group(&tally, &judged, growth_bytes, UNIT as f64)
+            };
+            group.reason = format!("blocks of several sizes of one stack: {}", group.reason);
+            let shown = Shown {
+                group,
+                space: all.key.space,
+                verdict: judged.verdict,
+                exact: None,
+                class: usize::MAX,
+                stack: Some(all.key.stack),
+                young: None,
+                net: Row::default(),
+                share: None,
+            };
+            found.push((shown, covers));
+        }
+        found
+    }
+
+    /// Of each stack, what fell for it of the blocks from before the attach, where sizes differ.
+    fn shares(
+        &self,
+        exact: &Exact,
+        candidates: &[(usize, &OfStack)],
+        rests: &[Row],
+    ) -> Vec<Option<Row>> {
+        let mut shares = vec![None; candidates.len()];
+        for (place, before) in &exact.before {
+            let (of, rows): (Vec<usize>, Vec<&Row>) = candidates
+                .iter()
+                .zip(rests)
+                .enumerate()
+                .filter(|(_, ((_, all), _))| (all.key.device, all.key.space) == *place)
+                .map(|(at, (_, rest))| (at, rest))
+                .unzip();
+            for (at, share) in of.into_iter().zip(replaced::shares(before, &rows).of) {
+                if let Some(slot) = shares.get_mut(at) {
+                    *slot = share;
+                }
+            }
+        }
+        shares
+    }
+
+    /// Where less than all stacks was recorded for a time, what came beside a stack then and whose stack was not.
+    fn unrecorded_stacks(&self, key: &StackKey) -> Vec<Row> {
+        if !self.judge.is_reduced() {
+            return Vec::new();
+        }
+        let process = self.judge.process;
+        let of_stacks = process.groups.of_stacks().map(|(_, of)| of);
+        of_stacks
+            .filter(|of| {
+                let stack = of.key.stack;
+                (of.key.device, of.key.space) == (key.device, key.space)
+                    && stack != BEFORE_ATTACH
+                    && process.stacks.is_missing(stack)
+            })
+            .map(|of| self.judge.row(&of.floor, &of.steps))
+            .collect()
+    }
+
+    /// Size classes that grow beyond what their exact sizes and their stacks explain.
+    pub(super) fn classes(&self, exact: &[Shown], stacks: &[Several]) -> Vec<Several> {
+        // Of each class: what is explained, and what rises and is not judged by its own.
+        let mut explained: FastMap<usize, Vec<usize>> = FastMap::default();
+        let mut rising: FastMap<usize, FastMap<usize, &Shown>> = FastMap::default();
+        for shown in exact {
+            let Some(place) = shown.exact else { continue };
+            let enough = shown.group.growth_count >= u64::from(trend::ENOUGH_BLOCKS);
+            match shown.verdict {
+                Verdict::Growing => explained.entry(shown.class).or_default().push(place),
+                Verdict::Undecided if enough => {
+                    explained.entry(shown.class).or_default().push(place);
+                }
+                _ => {
+                    rising.entry(shown.class).or_default().insert(place, shown);
+                }
+            }
+        }
+        let grown: Vec<StackIndex> = exact
+            .iter()
+            .chain(stacks.iter().map(|(shown, _)| shown))
+            .filter(|shown| shown.verdict == Verdict::Growing)
+            .filter_map(|shown| shown.stack)
+            .collect();
+        let by_number: FastMap<usize, &Group> = self.judge.process.groups.groups().collect();
+        let nothing = FastMap::default();
+        let mut found = Vec::new();
+        for (number, class) in self.judge.process.groups.classes() {
+            let parts = explained.remove(&number).unwrap_or_default();
+            let bound = class_bound(class.key.power);
+            let mut rest = self.judge.row(&class.floor, &class.steps);
+            for group in parts.iter().filter_map(|part| by_number.get(part)) {
+                rest.without(&self.judge.row(&group.floor, &group.steps), 1);
+            }
+            let what = What {
+                device: class.key.device,
+                bytes: bound as f64,
+                amount: Amount::Blocks,
+            };
+            let judged = self.judge.judge(&what, &rest);
+            if judged.verdict != Verdict::Growing {
+                continue;
+            }
+            let members = rising.get(&number).unwrap_or(&nothing);
+            let several = self.of_class(number, &judged, members, &parts, &grown);
+            let Some((stack, tally, covers, share)) = several else {
+                continue;
+            };
+            let mean = tally.bytes as f64 / tally.count.max(1) as f64;
+            let growth = f64::from(judged.growth) * share;
+            let growth_bytes = ((mean * growth) as u64).min(tally.bytes);
+            let mut group = LeakGroup {
+                device: class.key.device,
+                source: v1::Source::from(class.key.space).into(),
+                size_bytes: bound,
+                ..self.group(&tally, &judged, growth_bytes, mean * share)
+            };
+            group.growth_count = (growth.round() as u64).min(tally.count);
+            group.reason = format!(
+                "blocks of many sizes up to {} (more than half of that): {}",
+                memscope_units::bytes(bound),
+                group.reason
+            );
+            let shown = Shown {
+                group,
+                space: class.key.space,
+                verdict: judged.verdict,
+                exact: None,
+                class: number,
+                stack,
+                young: None,
+                net: Row::default(),
+                share: None,
+            };
+            found.push((shown, covers));
+        }
+        found
+    }
+
+    /// Whose blocks a class grows by, beside those that are told of by their own size or their stack (`told`): the stack that more than half of
+    /// them are of, what is held of them, the numbers of their groups, and their share of the growth. `None` where at least half of it is told
+    /// of anyway.
+    fn of_class(
+        &self,
+        class: usize,
+        judged: &Judgement,
+        rising: &FastMap<usize, &Shown>,
+        parts: &[usize],
+        told: &[StackIndex],
+    ) -> Option<(Option<StackIndex>, Tally, Vec<usize>, f64)> {
+        // What each group rose by; of blocks that are in no group, those that came since.
+        let rise = |shown: &Shown| u64::from(shown.net.risen_since(judged.first_window));
+        // What rose before that is held as well.
+        let stays =
+            |shown: &Shown| shown.stack != Some(BEFORE_ATTACH) && shown.net.risen_since(1) > 0;
+        let risen: FastMap<usize, &Shown> = rising
+            .iter()
+            .filter(|(_, shown)| rise(shown) > 0 || stays(shown))
+            .map(|(place, shown)| (*place, *shown))
+            .collect();
+        let counts = |item: &Item| {
+            item.place.class() == Some(class)
+                && match item.place.exact() {
+                    Some(place) => !parts.contains(&place) && risen.contains_key(&place),
+                    None => item.born_ns >= judged.since_ns,
+                }
+        };
+        let mut by_stack: FastMap<Option<StackIndex>, u64> = FastMap::default();
+        for shown in risen.values() {
+            *by_stack.entry(shown.stack).or_default() += rise(shown);
+        }
+        for item in self.items.iter().filter(|item| counts(item)) {
+            if item.place.exact().is_none() {
+                *by_stack.entry(item.stack).or_default() += 1;
+            }
+        }
+        let all: u64 = by_stack.values().sum();
+        let is_told = |stack: &Option<StackIndex>| stack.is_some_and(|stack| told.contains(&stack));
+        by_stack.retain(|stack, _| !is_told(stack));
+        let rest: u64 = by_stack.values().sum();
+        if rest * 2 <= all {
+            return None;
+        }
+        let (foremost, most) = by_stack
+            .into_iter()
+            .max_by_key(|(stack, rise)| (*rise, std::cmp::Reverse(*stack)))?;
+        let stack = foremost.filter(|_| most * 2 > rest);
+        let mut tally = Tally::default();
+        let mut covers = Vec::new();
+        for item in self.items.iter().filter(|item| counts(item)) {
+            if !is_told(&item.stack) && (stack.is_none() || item.stack == stack) {
+                tally.add(item);
+                covers.extend(item.place.exact());
+            }
+        }
+        covers.sort_unstable();
+        covers.dedup();
+        let theirs = if stack.is_some() { most } else { rest };
+        let share = theirs as f64 / all.max(1) as f64;
+        (tally.count > 0).then_some((stack, tally, covers, share))
+    }
+}

@@ -1,0 +1,97 @@
+//! What the groups of an answer to `leaks` are made from, and how one is put together.
+//!
+//! Owns: the live blocks and the judge, and a group as it is shown. Refuses: which groups there are; `exact` and `several` find them.
+
+use super::super::steps;
+use super::items::{Item, Tally};
+use super::judge::{Judge, Judgement, Young};
+use crate::floor::Row;
+use crate::report::{Frame, Space, Verdict};
+use crate::stacks::StackIndex;
+use memscope_proto::v1::LeakGroup;
+
+/// Most frames of a group.
+const MOST_FRAMES: usize = 64;
+
+/// Everything that the groups are shown by.
+pub(super) struct View<'a> {
+    pub(super) judge: Judge<'a>,
+    pub(super) items: Vec<Item>,
+}
+
+/// A group, and its number if it is one of an exact size.
+pub(super) struct Shown {
+    pub(super) group: LeakGroup,
+    pub(super) space: Space,
+    pub(super) verdict: Verdict,
+    pub(super) exact: Option<usize>,
+    pub(super) class: usize,
+    pub(super) stack: Option<StackIndex>,
+    pub(super) young: Option<Young>,
+    /// Its floors together with those of the blocks from before the attach whose place it took, where it is one of an exact size.
+    pub(super) net: Row,
+    /// In units: what fell of those.
+    pub(super) share: Option<Row>,
+}
+
+impl View<'_> {
+    pub(super) fn frames(&self, stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {
+        let frames = self.judge.process.stacks.frames_of(stack);
+        let line = steps::own_line(&frames).cloned();
+        (frames, line)
+    }
+
+    /// A group with the frames of its stack.
+    pub(super) fn with_frames(&self, shown: Shown) -> LeakGroup {
+        let (frames, line) = shown
+            .stack
+            .map(|stack| self.frames(stack))
+            .unwrap_or_default();
+        LeakGroup {
+            line: line.as_ref().map(Into::into),
+            frames: frames.iter().take(MOST_FRAMES).map(Into::into).collect(),
+            ..shown.group
+        }
+    }
+
+    pub(super) fn group(
+        &self,
+        tally: &Tally,
+        judged: &Judgement,
+        growth_bytes: u64,
+        bytes: f64,
+    ) -> LeakGroup {
+        let per_step = judged.per_step.map(|slopes| slopes.map(|s| s * bytes));
+        let step_ns = self.judge.steps.as_ref().and_then(|axis| axis.step_ns);
+        let seconds = self.judge.now.saturating_sub(judged.since_ns) as f64 / 1e9;
+        let growth_bytes_per_s = match (per_step, step_ns) {
+            (Some([_, middle, _]), Some(step_ns)) if step_ns > 0 => middle / (step_ns as f64 / 1e9),
+            _ if seconds > 0.0 => growth_bytes as f64 / seconds,
+            _ => 0.0,
+        };
+        let mut group = LeakGroup {
+            live_count: tally.count,
+            live_bytes: tally.bytes,
+            growth_count: u64::from(judged.growth).min(tally.count),
+            growth_bytes,
+            growth_bytes_per_s,
+            oldest_age_ns: self.judge.now.saturating_sub(tally.oldest_ns),
+            newest_age_ns: self.judge.now.saturating_sub(tally.newest_ns),
+            verdict: judged.verdict.into(),
+            confidence: judged.confidence,
+            first_step: judged.first_step,
+            reason: judged.reason.clone(),
+            examples: tally.examples.iter().map(|(_, addr)| *addr).collect(),
+            ..LeakGroup::default()
+        };
+        let slopes = [
+            &mut group.growth_bytes_per_step_low,
+            &mut group.growth_bytes_per_step,
+            &mut group.growth_bytes_per_step_high,
+        ];
+        for (slope, known) in slopes.into_iter().zip(per_step.into_iter().flatten()) {
+            *slope = Some(known);
+        }
+        group
+    }
+}

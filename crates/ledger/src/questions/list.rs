@@ -1,0 +1,40 @@
+//! The answer to `list`: all processes that the caller may see, in brief.
+//!
+//! Owns: what a list leaves out of a process. Refuses: since when the past of one is known and what grows in it, which the daemon adds.
+
+use super::affects::Answer;
+use super::question::Question;
+use crate::Ledger;
+use crate::event::ProcessHandle;
+use crate::report::AsOf;
+use crate::wire::cut;
+use memscope_proto::v1;
+
+/// Bytes of a command line that a list shows: a program given with `-c` may be long.
+const CMDLINE: usize = 1024;
+/// Environment that a list shows: the place in the job.
+const ENVIRONMENT: &[&str] = &["RANK", "LOCAL_RANK", "WORLD_SIZE"];
+
+impl Question for v1::ListRequest {
+    type Reply = v1::ListResponse;
+    const KIND: Option<Answer> = None;
+
+    fn pid(&self) -> Option<u32> {
+        None
+    }
+
+    fn answer(&self, ledger: &Ledger, of: &[ProcessHandle], _: AsOf) -> Option<v1::ListResponse> {
+        let summaries = of.iter().filter_map(|handle| ledger.summary(*handle));
+        let processes = summaries.map(|mut process| {
+            let facts = &mut process.facts;
+            facts.cmdline = cut(std::mem::take(&mut facts.cmdline), CMDLINE);
+            facts
+                .environment
+                .retain(|(name, _)| ENVIRONMENT.contains(&name.as_str()));
+            process.into()
+        });
+        Some(v1::ListResponse {
+            processes: processes.collect(),
+        })
+    }
+}

@@ -1,0 +1,367 @@
+//! The answer to `snapshot`: segments with their blocks, and the trace.
+//!
+//! Owns: the picture of memory, put together so that blocks never overlap and cover their segment.
+//! Refuses: to place what has no device.
+
+use super::coverage;
+use crate::block::Origin;
+use crate::clock::Clock;
+use crate::device::Device;
+use crate::event::{AllocatorFacts, Level};
+use crate::fast_hash::FastMap;
+use crate::process::Process;
+use crate::report::{
+    AsOf, BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source, Stack,
+};
+use crate::segment::{Segment, Segments};
+use crate::stacks::NOT_TAKEN;
+use std::sync::Arc;
+
+/// Blocks up to this size come from the small pool (`kSmallSize`).
+const SMALL_BLOCK: u64 = 1 << 20;
+/// Segments of the small pool have exactly this size (`kSmallBuffer`).
+const SMALL_SEGMENT: u64 = 2 << 20;
+
+/// A block on its way into a segment.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    block: SnapshotBlock,
+    stream: Option<u64>,
+    serial: u64,
+}
+
+impl Placed {
+    fn end(&self) -> u64 {
+        self.block.addr.saturating_add(self.block.size)
+    }
+}
+
+/// Builds the report.
+pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotReport {
+    let mut segments = Vec::new();
+    let mut trace: Vec<SnapshotTrace> = Vec::new();
+    let mut trace_dropped = 0;
+    for row in process.devices.sorted() {
+        let Some(device) = row.ordinal else {
+            continue;
+        };
+        match process.source() {
+            Source::Pool => segments.extend(pool_segments(process, row, device)),
+            Source::Driver => segments.extend(driver_segments(process, device)),
+        }
+        trace.extend(row.pool.ring.entries().map(|entry| SnapshotTrace {
+            action: entry.action,
+            device,
+            addr: entry.addr,
+            size: entry.size,
+            stream: entry.stream,
+            pool: entry.pool,
+            time_ns: entry.time_ns,
+            unix_ns: clock.unix_ns(entry.time_ns),
+            tid: entry.tid,
+            stack: entry.stack,
+        }));
+        trace_dropped += row.pool.ring.dropped();
+    }
+    trace.sort_by_key(|entry| entry.time_ns);
+    let stacks = name_stacks(process, &mut segments, &mut trace);
+    SnapshotReport {
+        process: process.summary(),
+        as_of,
+        segments,
+        trace,
+        trace_dropped,
+        allocator: AllocatorFacts {
+            devices: devices_found(process),
+            ..process.allocator.clone()
+        },
+        stacks,
+        coverage: coverage::of_picture(process),
+    }
+}
+
+/// How many devices the framework has: as it says, or as many as its allocator had objects for in a
+/// reading.
+fn devices_found(process: &Process) -> u32 {
+    if process.allocator.devices > 0 {
+        return process.allocator.devices;
+    }
+    let rows = process.devices.iter().filter(|row| row.pool.read.count > 0);
+    let most = rows.filter_map(|row| row.ordinal).max();
+    most.and_then(|ordinal| u32::try_from(ordinal + 1).ok())
+        .unwrap_or(0)
+}
+
+/// The stacks in use, renumbered.
+fn name_stacks(
+    process: &Process,
+    segments: &mut [SnapshotSegment],
+    trace: &mut [SnapshotTrace],
+) -> Vec<Arc<Stack>> {
+    let mut stacks = vec![Arc::new(process.stacks.stack(NOT_TAKEN))];
+    let mut numbers = FastMap::default();
+    numbers.insert(NOT_TAKEN, 0);
+    let blocks = segments.iter_mut().flat_map(|segment| &mut segment.blocks);
+    let places = blocks
+        .map(|block| &mut block.stack)
+        .chain(trace.iter_mut().map(|entry| &mut entry.stack));
+    for place in places {
+        *place = *numbers.entry(*place).or_insert_with(|| {
+            stacks.push(Arc::new(process.stacks.stack(*place)));
+            stacks.len() as u32 - 1
+        });
+    }
+    stacks
+}
+
+/// Every driver allocation is a segment with one block.
+fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
+    let plain = process
+        .driver
+        .live()
+        .map(|(addr, allocation)| (addr, allocation.size, *allocation));
+    let mapped = process
+        .driver
+        .vmm
+        .mapped()
+        .map(|range| (range.addr, range.size, range.allocation));
+    let mut segments: Vec<SnapshotSegment> = plain
+        .chain(mapped)
+        .filter(|(_, _, allocation)| allocation.device == Some(device))
+        .map(|(addr, size, allocation)| SnapshotSegment {
+            device,
+            addr,
+            size,
+            stream: allocation.stream.unwrap_or(0),
+            large: size > SMALL_SEGMENT,
+            pool: (0, 0),
+            expandable: false,
+            seen: true,
+            blocks: vec![SnapshotBlock {
+                addr,
+                size,
+                requested: Some(allocation.size),
+                state: BlockState::Active,
+                since_ns: allocation.born_ns,
+                stack: allocation.stack,
+            }],
+        })
+        .collect();
+    segments.sort_by_key(|segment| segment.addr);
+    segments
+}
+
+fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSegment> {
+    let ranges = known_ranges(process, row, device);
+    let mut blocks = placed_blocks(process, row, device).into_iter().peekable();
+    let mut unplaced = Vec::new();
+    let mut segments = Vec::new();
+    for range in &ranges {
+        while let Some(block) = blocks.next_if(|b| b.block.addr < range.addr) {
+            unplaced.push(block);
+        }
+        let mut inside = Vec::new();
+        while let Some(mut block) = blocks.next_if(|b| b.block.addr < range.end()) {
+            // Only after a loss can a block reach past its segment.
+            block.block.size = block.block.size.min(range.end() - block.block.addr);
+            inside.push(block);
+        }
+        segments.push(segment(row, device, range, inside, true));
+    }
+    unplaced.extend(blocks);
+    for run in runs(unplaced, &ranges) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            continue;
+        };
+        let range = Segment {
+            addr: first.block.addr,
+            size: last.end() - first.block.addr,
+            stream: run.iter().find_map(|b| b.stream).unwrap_or(0),
+            pool: (0, 0),
+            expandable: false,
+            large: None,
+            told: false,
+        };
+        segments.push(segment(row, device, &range, run, false));
+    }
+    segments.sort_by_key(|segment| segment.addr);
+    segments
+}
+
+/// Segments from the trace or a reading, and where these have not told of one, driver allocations that
+/// hold blocks: those from before a reading are in it or are no segments.
+fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
+    let mut from_driver = Segments::default();
+    let plain = process
+        .driver
+        .live()
+        .map(|(addr, allocation)| (addr, allocation.size, allocation, false));
+    let mapped: Vec<_> = process.driver.vmm.mapped().collect();
+    let mapped = mapped
+        .iter()
+        .map(|range| (range.addr, range.size, &range.allocation, true));
+    for (addr, size, allocation, expandable) in plain.chain(mapped) {
+        let told = allocation.born_ns < row.pool.read.until_ns
+            || row.pool.segments.overlaps(addr, addr.saturating_add(size));
+        if allocation.pooled && allocation.device == Some(device) && !told {
+            from_driver.add(Segment {
+                addr,
+                size,
+                stream: 0,
+                pool: (0, 0),
+                expandable,
+                large: None,
+                told: false,
+            });
+        }
+    }
+    let mut ranges: Vec<Segment> = from_driver.iter().copied().collect();
+    ranges.extend(row.pool.segments.iter().copied());
+    ranges.sort_by_key(|range| range.addr);
+    ranges
+}
+
+/// The device's blocks by address, without overlaps: where two lie over each other, the older one
+/// has gone unseen.
+fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
+    let mut blocks: Vec<Placed> = process
+        .pool
+        .blocks()
+        .filter(|(_, block)| block.device == device)
+        .map(|(addr, block)| Placed {
+            block: SnapshotBlock {
+                addr,
+                size: block.rounded,
+                requested: block.requested,
+                state: if block.pending {
+                    BlockState::PendingFree
+                } else {
+                    BlockState::Active
+                },
+                since_ns: match block.origin {
+                    Origin::Seen => block.born_ns,
+                    // The reading before it did not have it.
+                    Origin::Found if process.facts.level == Some(Level::Read) => block.born_ns,
+                    Origin::Baseline | Origin::Found => 0,
+                },
+                stack: block.stack,
+            },
+            stream: block.stream,
+            serial: block.serial,
+        })
+        .collect();
+    blocks.extend(row.pool.read.pending.iter().map(|(held, stack)| Placed {
+        block: SnapshotBlock {
+            addr: held.addr,
+            size: held.rounded,
+            requested: held.requested(),
+            state: BlockState::PendingFree,
+            since_ns: 0,
+            stack: *stack,
+        },
+        stream: Some(held.stream),
+        serial: 0,
+    }));
+    blocks.sort_by_key(|placed| placed.block.addr);
+    let mut kept: Vec<Placed> = Vec::with_capacity(blocks.len());
+    'next: for placed in blocks {
+        while let Some(last) = kept.last() {
+            if last.end() <= placed.block.addr {
+                break;
+            }
+            if last.serial > placed.serial {
+                continue 'next;
+            }
+            kept.pop();
+        }
+        kept.push(placed);
+    }
+    kept
+}
+
+/// Maximal runs of blocks that touch, on one stream as far as known, with no known segment between.
+fn runs(blocks: Vec<Placed>, ranges: &[Segment]) -> Vec<Vec<Placed>> {
+    let mut runs: Vec<Vec<Placed>> = Vec::new();
+    for mut placed in blocks {
+        let next = ranges.partition_point(|range| range.addr <= placed.block.addr);
+        if let Some(range) = ranges.get(next) {
+            placed.block.size = placed.block.size.min(range.addr - placed.block.addr);
+        }
+        match runs.last_mut() {
+            Some(run)
+                if run.last().is_some_and(|last| {
+                    last.end() == placed.block.addr
+                        && (last.stream == placed.stream
+                            || last.stream.is_none()
+                            || placed.stream.is_none())
+                }) =>
+            {
+                run.push(placed);
+            }
+            _ => runs.push(vec![placed]),
+        }
+    }
+    runs
+}
+
+/// A segment with its blocks, and the room between them as inactive ones.
+fn segment(
+    row: &Device,
+    device: i32,
+    range: &Segment,
+    inside: Vec<Placed>,
+    seen: bool,
+) -> SnapshotSegment {
+    let large = if let Some(told) = range.large {
+        told
+    } else if !seen || range.expandable {
+        // A range of chunks can have any size; its blocks tell which pool it is.
+        let mut sizes = inside.iter().map(|placed| placed.block.size);
+        if inside.is_empty() {
+            range.size > SMALL_SEGMENT
+        } else {
+            sizes.any(|size| size > SMALL_BLOCK)
+        }
+    } else {
+        range.size > SMALL_SEGMENT
+    };
+    let mut blocks = Vec::with_capacity(inside.len() * 2 + 1);
+    let mut at = range.addr;
+    let room = |from: u64, to: u64| SnapshotBlock {
+        addr: from,
+        size: to - from,
+        requested: Some(row.pool.rooms.requested(from, to)),
+        state: BlockState::Inactive,
+        since_ns: 0,
+        stack: NOT_TAKEN,
+    };
+    let stream = inside.iter().find_map(|placed| placed.stream);
+    for placed in inside {
+        if placed.block.size == 0 {
+            continue;
+        }
+        if placed.block.addr > at {
+            blocks.push(room(at, placed.block.addr));
+        }
+        at = placed.end();
+        blocks.push(placed.block);
+    }
+    if at < range.end() {
+        blocks.push(room(at, range.end()));
+    }
+    SnapshotSegment {
+        device,
+        addr: range.addr,
+        size: range.size,
+        stream: if range.stream == 0 {
+            stream.unwrap_or(0)
+        } else {
+            range.stream
+        },
+        large,
+        pool: range.pool,
+        expandable: range.expandable,
+        seen,
+        blocks,
+    }
+}

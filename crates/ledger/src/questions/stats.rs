@@ -1,0 +1,145 @@
+//! The answer to `stats`.
+//!
+//! Owns: which number stands for what, by source and level. Refuses: to keep anything.
+
+use super::affects::{Affects, Answer, effect};
+use super::question::{OfOne, One, answer};
+use crate::device::Device;
+use crate::process::Process;
+use crate::report::Source;
+use memscope_proto::v1;
+use memscope_proto::v1::DeviceStats;
+
+impl OfOne for v1::StatsRequest {
+    type Reply = v1::StatsResponse;
+    const KIND: Option<Answer> = Some(Answer::Stats);
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn answer(&self, one: &One<'_>) -> v1::StatsResponse {
+        let process = one.process;
+        let driver = &process.driver;
+        let level = process.facts.level;
+        let host_components = driver.host.components().into_iter();
+        let region_pools = process.region_pools().into_iter();
+        let mut answer = answer!(StatsResponse of one, {
+            devices: process
+                .visible_devices()
+                .into_iter()
+                .map(|row| device(process, row))
+                .collect(),
+            level: level.map_or(v1::Level::Unspecified, Into::into).into(),
+            backend: Some(process.backend.clone().into()),
+            placement: Some(process.placement.clone().into()),
+            region_pools: region_pools.map(Into::into).collect(),
+            host: Some(driver.host.total().into()),
+            host_registered: Some(driver.host.registered().into()),
+            host_components: host_components.map(Into::into).collect(),
+            address_reserved: Some(driver.vmm.reserved().into()),
+            failures: driver.failures(),
+            nested_calls: driver.nested(),
+            gaps: process.loss.gaps().into_iter().map(Into::into).collect(),
+            reading: process.reading_cost.map(Into::into),
+        });
+        leave_out_doubtful(&mut answer.devices, &answer.coverage);
+        answer
+    }
+}
+
+/// Leaves out totals that may be too large as well as too small: those are not known. What can only be too small stays, with a note.
+fn leave_out_doubtful(devices: &mut [DeviceStats], notes: &[v1::CoverageNote]) {
+    let doubtful = |kind: Affects| {
+        notes.iter().any(|note| {
+            let effect = effect(&note.code);
+            !effect.lower_bound && effect.affects.contains(&kind)
+        })
+    };
+    let (totals, history) = (doubtful(Affects::Totals), doubtful(Affects::History));
+    for device in devices {
+        if totals {
+            device.allocated_bytes = None;
+            device.reserved_bytes = None;
+            device.baseline_bytes = None;
+        }
+        if history {
+            device.peak_allocated_bytes = None;
+            device.peak_reserved_bytes = None;
+        }
+    }
+}
+
+fn device(process: &Process, row: &Device) -> DeviceStats {
+    let pool = &row.pool;
+    let driver = &row.driver;
+    let source = process.source_of(row);
+    let stats = DeviceStats {
+        device: row.ordinal,
+        device_kind: process.vendor.map(|vendor| vendor.device_kind().to_owned()),
+        source: v1::Source::from(source).into(),
+        allocated_bytes: process.allocated_bytes(row),
+        reserved_bytes: process.reserved_bytes(row),
+        total_bytes: row.total_bytes.or(row.nvml_total_bytes),
+        free_bytes: row.free_bytes.map(|(bytes, _)| bytes),
+        free_bytes_boot_ns: row.free_bytes.map(|(_, when)| when),
+        driver: Some(driver.held().into()),
+        direct: Some(driver.direct().into()),
+        components: driver
+            .components
+            .held()
+            .into_iter()
+            .map(Into::into)
+            .collect(),
+        async_pool: Some(driver.async_pool.into()),
+        managed: Some(driver.managed.into()),
+        physical: Some(driver.physical.into()),
+        imported: Some(driver.imported.into()),
+        oom_count: pool.oom_count,
+        resync_count: pool.resync_count,
+        readings: pool.read.count,
+        readings_refused: pool.read.refused,
+        ..DeviceStats::default()
+    };
+    match source {
+        Source::Pool => {
+            let zero = process.zero_if_unseen(row);
+            // A reading tells what a trace tells, until reports go on without one.
+            let told = pool.traced || pool.read.count > 0 && pool.is_traced(process.facts.level);
+            let peak_reserved = if process.is_pool_hidden() {
+                process.facts.from_start.then_some(driver.peak_bytes)
+            } else {
+                pool.peak_reserved.or(zero)
+            };
+            DeviceStats {
+                peak_allocated_bytes: pool.totals.peak().or(zero),
+                peak_reserved_bytes: peak_reserved,
+                baseline_bytes: pool.baseline().or(zero),
+                requested_bytes: told.then_some(pool.requested_bytes),
+                pending_free_bytes: told.then_some(pool.pending_bytes),
+                live_blocks: pool.live_blocks,
+                segments: told.then_some(pool.segments.len() as u64),
+                alloc_count: pool.alloc_count,
+                free_count: pool.free_count,
+                orphan_free_count: pool.orphan_free_count,
+                orphan_free_bytes: pool.orphan_free_bytes,
+                sizes: Some(pool.sizes.distribution()),
+                lifetimes: Some(pool.lifetimes.distribution()),
+                baseline_blocks: (pool.read.count > 0).then_some(pool.read.baseline_blocks),
+                ..stats
+            }
+        }
+        Source::Driver => DeviceStats {
+            peak_allocated_bytes: Some(driver.peak_bytes),
+            peak_reserved_bytes: Some(driver.peak_bytes),
+            baseline_bytes: process.facts.from_start.then_some(0),
+            live_blocks: driver.held().count,
+            alloc_count: driver.alloc_count,
+            free_count: driver.free_count,
+            orphan_free_count: driver.orphan_free_count,
+            sizes: Some(driver.sizes.distribution()),
+            lifetimes: Some(driver.lifetimes.distribution()),
+            ..stats
+        },
+    }
+}

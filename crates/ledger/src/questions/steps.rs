@@ -1,0 +1,413 @@
+//! The answer to `steps`: how many there were, how we know, and how far memory went in each.
+//!
+//! Owns: what is said of steps, msMemScope's gap table and its list of blocks that outlive their step. Refuses: to keep
+//! anything; see `steps`.
+
+use super::affects::Answer;
+use super::question::{OfOne, One, answer};
+use crate::process::Process;
+use crate::report::{Frame, FrameKind, Source, StepSource};
+use crate::slope;
+use crate::stacks::Stacks;
+use crate::steps::{Row, Steps};
+use memscope_proto::v1;
+use memscope_proto::v1::{StepDevice, StepGap, StepRow};
+use std::collections::BTreeMap;
+
+/// Most rows in one answer, which must stay below gRPC's 4 MiB.
+const MOST_ROWS: usize = 10_000;
+/// Most blocks that outlived their step in one answer.
+const MOST_SURVIVORS: usize = 20_000;
+
+impl OfOne for v1::StepsRequest {
+    type Reply = v1::StepsResponse;
+    const KIND: Option<Answer> = Some(Answer::Steps);
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn answer(&self, one: &One<'_>) -> v1::StepsResponse {
+        let process = one.process;
+        let steps = &process.steps;
+        let rows = whole_steps(process);
+        let mut shown = shown(process, &rows, 1);
+        let devices = by_device(&shown);
+        if self.every > 1 {
+            let every = u64::from(self.every);
+            shown = self::shown(process, &in_groups(rows, every), every);
+        }
+        let most = match self.limit as usize {
+            0 => MOST_ROWS,
+            limit => limit.min(MOST_ROWS),
+        };
+        let survivors = &steps.survivors;
+        let found = survivors.found.iter();
+        let wanted = (self.survivors as usize).min(MOST_SURVIVORS);
+        answer!(StepsResponse of one, {
+            summary: Some(summary(process)),
+            lines: lines(steps, &process.stacks),
+            devices,
+            rows: shown.split_off(shown.len().saturating_sub(most)),
+            launches: steps.launches,
+            survivor_count: survivors.found.len() as u64 + survivors.more.0,
+            survivor_bytes: found
+                .clone()
+                .fold(survivors.more.1, |sum, one| sum.saturating_add(one.size)),
+            survivors: found
+                .take(wanted)
+                .map(|one| v1::StepSurvivor {
+                    device: one.device,
+                    address: one.addr,
+                    size_bytes: one.size,
+                    step: one.step,
+                    launches_before: steps.launches.map(|_| one.launches_before),
+                })
+                .collect(),
+            unchecked_blocks: survivors.unchecked,
+        })
+    }
+
+    fn unknown(reply: &v1::StepsResponse) -> Option<&str> {
+        let summary = reply.summary.as_ref()?;
+        summary.count.is_none().then_some(&summary.evidence)
+    }
+}
+
+/// When each step that is kept ended: its number and boot time in nanoseconds, oldest first.
+pub(crate) fn ends(process: &Process) -> Vec<(u64, u64)> {
+    let rows = whole_steps(process).into_iter();
+    rows.map(|row| (row.step, row.to_ns)).collect()
+}
+
+/// The lines of the program that tell of steps.
+fn lines(steps: &Steps, stacks: &Stacks) -> Vec<v1::StepLine> {
+    let counts = by_line(steps, &steps.lines(stacks)).into_iter();
+    let told = counts.filter_map(|(place, count)| {
+        let key = steps.keys.get(place)?;
+        Some(v1::StepLine {
+            name: key.name.to_string(),
+            count,
+            line: own_line(&stacks.frames_of(key.stack)).map(Into::into),
+        })
+    });
+    told.collect()
+}
+
+/// The innermost line that is the program's own: not of an installed package, of the standard library, or made at
+/// run time. Where there is none, the innermost of Python at all.
+pub(crate) fn own_line(frames: &[Frame]) -> Option<&Frame> {
+    let mut python = frames
+        .iter()
+        .filter(|frame| frame.kind == FrameKind::Python && frame.line > 0);
+    let first = python.clone().next();
+    python.find(|frame| frame.is_own()).or(first)
+}
+
+/// What is known of steps.
+pub(crate) fn summary(process: &Process) -> v1::StepSummary {
+    let steps = &process.steps;
+    let count = steps.count();
+    v1::StepSummary {
+        source: steps.source.into(),
+        count: count.map(|(count, _)| count),
+        median_ns: count.and_then(|_| median_ns(steps)),
+        evidence: evidence(process, steps),
+    }
+}
+
+/// The median time of the last hundred steps.
+fn median_ns(steps: &Steps) -> Option<u64> {
+    let mut times: Vec<u64> = Vec::new();
+    let mut from: Option<u64> = None;
+    for (row, ends) in steps.rows.iter().zip(steps.ends()) {
+        let began = *from.get_or_insert(row.from_ns);
+        if ends {
+            times.push(row.to_ns.saturating_sub(began));
+            from = None;
+        }
+    }
+    let mut times = times.split_off(times.len().saturating_sub(101));
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
+}
+
+fn evidence(process: &Process, steps: &Steps) -> String {
+    let line = |place: usize| {
+        let key = steps.keys.get(place);
+        let frames = key
+            .map(|key| process.stacks.frames_of(key.stack))
+            .unwrap_or_default();
+        match own_line(&frames) {
+            Some(frame) => {
+                let base = frame.file.rsplit('/').next().unwrap_or_default();
+                format!(" at {base}:{}", frame.line)
+            }
+            None => String::new(),
+        }
+    };
+    let many = |number: u64, one: &str, more: &str| {
+        format!("{number} {}", if number == 1 { one } else { more })
+    };
+    match steps.source {
+        StepSource::Unknown => "no optimizer, no backward pass, no mark, and no pattern of allocations that repeats itself".to_owned(),
+        StepSource::Pattern => {
+            let period = steps.pattern.cycles().map_or(0, |(_, period)| period);
+            format!(
+                "the same {} come again and again",
+                many(period as u64, "allocation", "allocations")
+            )
+        }
+        StepSource::Backward => {
+            let passes = steps.passes();
+            let all = many(steps.ticks, "backward pass", "backward passes");
+            if passes > 1 {
+                format!("{all}{}, {passes} in a step by what is allocated between them", line(0))
+            } else {
+                format!("{all}{}", line(0))
+            }
+        }
+        _ if steps.ranges => format!("{} of the program", many(steps.ticks, "range “step start”", "ranges “step start”")),
+        _ => {
+            let lines = named_lines(steps, &process.stacks);
+            let counts = by_line(steps, &lines);
+            let named = |place: usize| {
+                let name = steps.keys.get(place).map(|key| key.name.as_ref());
+                let name = name.filter(|name| !name.is_empty()).unwrap_or("a mark");
+                format!("{name}{}", line(place))
+            };
+            let mut led: Vec<usize> = steps
+                .told
+                .loops()
+                .map(|led| lines.get(led.line).copied().unwrap_or(led.line))
+                .collect();
+            led.sort_unstable();
+            led.dedup();
+            let told = |place: &usize| counts.get(place).copied().unwrap_or_default();
+            led.sort_by_key(|place| std::cmp::Reverse(told(place)));
+            let Some((first, more)) = led.split_first() else {
+                return String::new();
+            };
+            let mut text = format!("{} of {}", many(told(first), "call", "calls"), named(*first));
+            for place in more.iter().take(3) {
+                text.push_str(&format!(", {} of {}", told(place), named(*place)));
+            }
+            let others: Vec<String> = counts
+                .iter()
+                .filter(|(place, _)| !led.contains(place))
+                .take(3)
+                .map(|(place, count)| format!("{count} of {}", named(*place)))
+                .collect();
+            if !others.is_empty() {
+                text.push_str("; beside it ");
+                text.push_str(&others.join(", "));
+            }
+            text
+        }
+    }
+}
+
+/// The line of each key as it is told to people. A moment whose stack is missing, such as one right after the attach, is taken for
+/// one of the line of this name, if there is only one.
+fn named_lines(steps: &Steps, stacks: &Stacks) -> Vec<usize> {
+    let mut lines = steps.lines(stacks);
+    // The lines of each name that have a stack.
+    let mut known: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (key, line) in steps.keys.iter().zip(&lines) {
+        let of_name = known.entry(&key.name).or_default();
+        if !stacks.is_missing(key.stack) && !of_name.contains(line) {
+            of_name.push(*line);
+        }
+    }
+    for (key, line) in steps.keys.iter().zip(&mut lines) {
+        if stacks.is_missing(key.stack)
+            && let Some([only]) = known.get(&*key.name).map(Vec::as_slice)
+        {
+            *line = *only;
+        }
+    }
+    lines
+}
+
+/// First key and count of each line.
+fn by_line(steps: &Steps, lines: &[usize]) -> BTreeMap<usize, u64> {
+    let mut counts = BTreeMap::new();
+    for (key, line) in steps.keys.iter().zip(lines) {
+        *counts.entry(*line).or_default() += key.count;
+    }
+    counts
+}
+
+/// Rows of whole steps: ticks between two ends of steps are one.
+pub(crate) fn whole_steps(process: &Process) -> Vec<Row> {
+    let steps = &process.steps;
+    let passes = steps.passes();
+    let ends = steps.ends();
+    let mut behind = ends.iter().filter(|ends| **ends).count() as u64;
+    let count = steps.count().map_or(0, |(count, _)| count);
+    let mut whole: Vec<Row> = Vec::new();
+    let mut open: Option<Row> = None;
+    for (row, ends) in steps.rows.iter().zip(ends) {
+        let mut merged = match open.take() {
+            Some(before) => merge(before, row),
+            None => row.clone(),
+        };
+        if !ends {
+            open = Some(merged);
+            continue;
+        }
+        behind -= 1;
+        // Numbered as the loop counts them: the last one is the number of all.
+        merged.step = match steps.source {
+            StepSource::Backward => row.step / passes,
+            _ if steps.has_lines() && !steps.ranges => count.saturating_sub(behind),
+            _ => row.step,
+        };
+        whole.push(merged);
+    }
+    whole
+}
+
+fn merge(mut before: Row, row: &Row) -> Row {
+    for (ordinal, pool, driver) in &row.devices {
+        match before
+            .devices
+            .iter_mut()
+            .find(|(known, _, _)| known == ordinal)
+        {
+            None => before.devices.push((*ordinal, *pool, *driver)),
+            Some((_, old_pool, old_driver)) => {
+                for (old, new) in [(old_pool, pool), (old_driver, driver)] {
+                    match (old.as_mut(), new) {
+                        (Some(old), Some(new)) => old.join(new),
+                        (None, Some(new)) => *old = Some(*new),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    before.to_ns = row.to_ns;
+    before
+}
+
+/// So many steps in a row: 1 to N, N + 1 to 2 N, ….
+fn in_groups(rows: Vec<Row>, every: u64) -> Vec<Row> {
+    let mut groups: Vec<Row> = Vec::new();
+    for row in rows {
+        let number = |step: u64| step.saturating_sub(1) / every;
+        match groups.last_mut() {
+            Some(last) if number(last.step) == number(row.step) => {
+                let step = row.step;
+                *last = merge(last.clone(), &row);
+                last.step = step;
+            }
+            _ => groups.push(row),
+        }
+    }
+    groups
+}
+
+/// Rows as they are shown, device by device.
+fn shown(process: &Process, rows: &[Row], every: u64) -> Vec<StepRow> {
+    let hidden = process.is_pool_hidden();
+    let mut shown = Vec::new();
+    for row in rows {
+        for (device, pool, driver) in &row.devices {
+            let of_pool = !hidden && device.is_some() && process.source() == Source::Pool;
+            let (source, levels) = if of_pool {
+                (Source::Pool, pool)
+            } else {
+                (Source::Driver, driver)
+            };
+            let Some(levels) = levels else { continue };
+            shown.push(StepRow {
+                step: row.step,
+                steps: row.step.saturating_sub(1) % every + 1,
+                from_boot_ns: row.from_ns,
+                to_boot_ns: row.to_ns,
+                device: *device,
+                source: v1::Source::from(source).into(),
+                min_allocated_bytes: levels.min,
+                max_allocated_bytes: levels.max,
+                end_allocated_bytes: levels.end,
+                max_reserved_bytes: levels.max_reserved,
+                reserved_at_max_bytes: levels.reserved_at_max,
+                allocs: levels.allocs,
+                frees: levels.frees,
+                allocated_bytes: levels.allocated_bytes,
+                freed_bytes: levels.freed_bytes,
+            });
+        }
+    }
+    shown
+}
+
+/// msMemScope's gap analysis, and what else is of interest over steps. The first step warms up.
+fn by_device(rows: &[StepRow]) -> Vec<StepDevice> {
+    let mut devices: BTreeMap<(bool, Option<i32>), Vec<&StepRow>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.step > 1) {
+        let key = (row.device.is_none(), row.device);
+        devices.entry(key).or_default().push(row);
+    }
+    devices
+        .into_values()
+        .filter_map(|rows| {
+            let first = rows.first()?;
+            let gap = |row: &&StepRow| StepGap {
+                step: row.step,
+                min_bytes: row.min_allocated_bytes,
+                max_bytes: row.max_allocated_bytes,
+                ratio: row.min_allocated_bytes as f64 / row.max_allocated_bytes as f64,
+            };
+            let mut smallest: Option<StepGap> = None;
+            let mut largest: Option<StepGap> = None;
+            for gap in rows
+                .iter()
+                .filter(|row| row.max_allocated_bytes > 0)
+                .map(gap)
+            {
+                if smallest.is_none_or(|known| gap.ratio < known.ratio) {
+                    smallest = Some(gap);
+                }
+                if largest.is_none_or(|known| gap.ratio > known.ratio) {
+                    largest = Some(gap);
+                }
+            }
+            let quantiles = |pick: fn(&StepRow) -> u64| {
+                let mut values: Vec<u64> = rows.iter().map(|row| pick(row)).collect();
+                values.sort_unstable();
+                let at = |share: f64| {
+                    let place = ((values.len() as f64 * share).ceil() as usize).max(1) - 1;
+                    values.get(place).copied().unwrap_or_default()
+                };
+                Some(v1::StepQuantiles {
+                    p5: at(0.05),
+                    p50: at(0.5),
+                    p95: at(0.95),
+                })
+            };
+            let floors: Vec<u64> = rows.iter().map(|row| row.min_allocated_bytes).collect();
+            Some(StepDevice {
+                device: first.device,
+                source: first.source,
+                steps: rows.len() as u64,
+                smallest_gap: smallest,
+                largest_gap: largest,
+                min_bytes: quantiles(|row| row.min_allocated_bytes),
+                max_bytes: quantiles(|row| row.max_allocated_bytes),
+                floor_bytes_per_step: floor_slope(&floors),
+                allocs: rows.iter().map(|row| row.allocs).sum(),
+                frees: rows.iter().map(|row| row.frees).sum(),
+            })
+        })
+        .collect()
+}
+
+/// The median slope of at most the last 512 steps.
+fn floor_slope(floors: &[u64]) -> f64 {
+    let recent = floors
+        .get(floors.len().saturating_sub(512)..)
+        .unwrap_or_default();
+    slope::of_row(recent.iter().map(|floor| *floor as f64))
+}

@@ -1,0 +1,323 @@
+//! Runtime and driver calls: what enters, what does not, and where it ends up.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::calls::plain;
+use common::*;
+use memscope_ledger::event::*;
+use memscope_ledger::report::*;
+use memscope_proto::v1;
+use std::sync::Arc;
+
+#[test]
+fn only_success_enters() {
+    let mut c = plain();
+    c.send(CallOp::Alloc, |call| {
+        call.function = Arc::from("cudaMalloc");
+        call.status = 2;
+        call.size = 1 << 40;
+        call.ptr = 0xdead;
+    });
+    c.send(CallOp::Alloc, |call| {
+        call.function = Arc::from("cudaMalloc");
+        call.status = 2;
+        call.size = 5;
+    });
+    assert_eq!(stats(&c.ledger).devices, vec![]);
+    assert_eq!(
+        stats(&c.ledger).failures,
+        vec![v1::Failure {
+            function: "cudaMalloc".into(),
+            status: 2,
+            count: 2,
+            bytes: (1 << 40) + 5
+        }]
+    );
+    c.at(CallOp::Alloc, 0x1000, 4096);
+    // A free that failed has freed nothing.
+    c.send(CallOp::Free, |call| {
+        call.ptr = 0x1000;
+        call.status = 1;
+    });
+    assert_eq!(c.device().allocated_bytes, Some(4096));
+    assert_eq!(c.ledger.summary(P).unwrap().allocated_bytes, Some(4096));
+}
+
+#[test]
+fn null_is_nothing_and_unknown_is_an_orphan() {
+    let mut c = plain();
+    c.at(CallOp::Alloc, 0, 0);
+    c.at(CallOp::Free, 0, 0);
+    c.at(CallOp::AsyncFree, 0, 0);
+    c.at(CallOp::HostFree, 0, 0);
+    assert_eq!(stats(&c.ledger).devices, vec![]);
+    c.at(CallOp::Free, 0x9000, 0);
+    let seen = c.device();
+    assert_eq!(
+        (seen.orphan_free_count, seen.free_count, seen.alloc_count),
+        (1, 1, 0)
+    );
+}
+
+#[test]
+fn an_address_given_twice_was_freed_unseen() {
+    let mut c = plain();
+    c.at(CallOp::Alloc, 0x1000, 4096);
+    c.at(CallOp::Alloc, 0x8000, 4096);
+    c.at(CallOp::Alloc, 0x1000, 8192);
+    let seen = c.device();
+    assert_eq!(seen.driver, bytes(2, 12288));
+    assert_eq!((seen.alloc_count, seen.free_count), (3, 0));
+    // Over the middle of both.
+    c.at(CallOp::Alloc, 0x2800, 0x6000);
+    assert_eq!(c.device().driver, bytes(1, 0x6000));
+    assert!(has_note(
+        &stats(&c.ledger).coverage,
+        "totals_inexact_after_loss"
+    ));
+}
+
+/// B frees what A allocated; while B's free returns, C is given the same address and is told of first.
+#[test]
+fn a_free_that_is_told_of_late_does_not_take_the_next_owners_block() {
+    let mut calls = plain();
+    calls.at(CallOp::Alloc, 0x1000, 100);
+    calls.at(CallOp::Alloc, 0x1000, 300);
+    calls.send(CallOp::Free, |free| {
+        free.ptr = 0x1000;
+        // Entered before the second allocation returned.
+        free.duration_ns = 1500;
+    });
+    let device = calls.device();
+    assert_eq!(
+        (device.driver.unwrap().count, device.driver.unwrap().bytes),
+        (1, 300)
+    );
+    assert_eq!((device.free_count, device.orphan_free_count), (1, 0));
+    calls.at(CallOp::Free, 0x1000, 0);
+    let device = calls.device();
+    assert_eq!(
+        (device.driver.unwrap().count, device.driver.unwrap().bytes),
+        (0, 0)
+    );
+    assert_eq!((device.free_count, device.orphan_free_count), (2, 0));
+    let report = stats(&calls.ledger);
+    assert!(
+        !report
+            .coverage
+            .iter()
+            .any(|note| note.code == "totals_inexact_after_loss"),
+        "{:?}",
+        report.coverage
+    );
+}
+
+#[test]
+fn any_free_takes_any_pointer() {
+    let mut c = plain();
+    let kinds = [CallOp::Alloc, CallOp::AsyncAlloc, CallOp::ManagedAlloc];
+    for (i, kind) in kinds.iter().cycle().take(6).enumerate() {
+        c.at(*kind, 0x10000 * (i as u64 + 1), 1000);
+    }
+    c.at(CallOp::HostAlloc, 0xff0000, 500);
+    c.at(CallOp::HostRegister, 0xee0000, 300);
+    let report = stats(&c.ledger);
+    assert_eq!(report.host, bytes(2, 800));
+    assert_eq!(report.host_registered, bytes(1, 300));
+    let seen = c.device();
+    assert_eq!(seen.driver.unwrap().bytes, 6000);
+    assert_eq!(seen.managed, bytes(2, 2000));
+    assert_eq!(seen.async_pool, bytes(2, 2000));
+    assert_eq!(seen.direct, seen.driver);
+    for (i, free) in [CallOp::AsyncFree, CallOp::Free, CallOp::Free]
+        .iter()
+        .cycle()
+        .take(6)
+        .enumerate()
+    {
+        // Another thread, another current device: the address decides.
+        c.send(*free, |call| {
+            call.ptr = 0x10000 * (i as u64 + 1);
+            call.device = Some(3);
+        });
+    }
+    c.at(CallOp::Free, 0xff0000, 0);
+    c.at(CallOp::HostUnregister, 0xee0000, 0);
+    let report = stats(&c.ledger);
+    assert_eq!(report.host.unwrap().count, 0);
+    let seen = c.device();
+    assert_eq!(
+        (
+            seen.driver.unwrap().count,
+            seen.driver.unwrap().bytes,
+            seen.peak_allocated_bytes
+        ),
+        (0, 0, Some(6000))
+    );
+    assert_eq!((seen.free_count, seen.orphan_free_count), (6, 0));
+    assert_eq!(report.devices.len(), 1, "no row for device 3");
+}
+
+#[test]
+fn reset_takes_one_device() {
+    let mut c = plain();
+    c.at(CallOp::Alloc, 0x1000, 100);
+    c.send(CallOp::Alloc, |call| {
+        call.ptr = 0x2000;
+        call.size = 200;
+        call.device = Some(1);
+    });
+    c.send(CallOp::Alloc, |call| {
+        call.ptr = 0x3000;
+        call.size = 400;
+        call.device = None;
+    });
+    assert!(has_note(&stats(&c.ledger).coverage, "device_unknown"));
+    c.send(CallOp::Reset, |call| call.device = Some(1));
+    assert_eq!(device(&c.ledger, 1).driver.unwrap().count, 0);
+    assert_eq!(c.device().driver.unwrap().bytes, 100);
+    assert_eq!(
+        find_device(&c.ledger, None).unwrap().driver.unwrap().bytes,
+        400
+    );
+    c.send(CallOp::Reset, |call| call.device = None);
+    assert_eq!(
+        find_device(&c.ledger, None).unwrap().driver.unwrap().bytes,
+        0
+    );
+    assert_eq!(c.device().driver.unwrap().bytes, 100);
+    assert!(!has_note(&stats(&c.ledger).coverage, "device_unknown"));
+}
+
+#[test]
+fn imports_and_arrays_are_in_no_sum() {
+    let mut c = plain();
+    c.at(CallOp::IpcOpen, 0x1000, 0);
+    c.at(CallOp::IpcOpen, 0x1000, 0);
+    c.handle(CallOp::Import, 9, 4096);
+    c.handle(CallOp::ArrayAlloc, 0xa, 0);
+    let seen = c.device();
+    assert_eq!(seen.imported, bytes(2, 4096));
+    assert_eq!(seen.allocated_bytes, Some(0));
+    let notes = stats(&c.ledger).coverage;
+    assert!(has_note(&notes, "ipc_import") && has_note(&notes, "array_alloc"));
+    c.at(CallOp::IpcClose, 0x1000, 0);
+    c.map(0x5000, 4096, 9);
+    c.handle(CallOp::Release, 9, 0);
+    assert_eq!(c.device().imported.unwrap().count, 1, "still mapped");
+    c.at(CallOp::Unmap, 0x5000, 4096);
+    assert_eq!(
+        find_device(&c.ledger, Some(0)),
+        None,
+        "nothing of it is left"
+    );
+}
+
+#[test]
+fn memory_info_nested_and_totals() {
+    let mut c = plain();
+    c.at(CallOp::Alloc, 0x1000, 100);
+    c.ledger.apply(&event(
+        P,
+        5,
+        Body::DeviceTotal {
+            device: 0,
+            total_bytes: 80,
+            free_bytes: None,
+        },
+    ));
+    assert_eq!(c.device().total_bytes, Some(80));
+    c.send(CallOp::MemInfo, |call| {
+        call.size = 90;
+        call.extra = 70;
+        call.nested = 3;
+    });
+    let seen = c.device();
+    assert_eq!(
+        (seen.total_bytes, seen.free_bytes, seen.free_bytes_boot_ns),
+        (Some(90), Some(70), Some(c.time))
+    );
+    assert_eq!(stats(&c.ledger).nested_calls, 3);
+    // NVML alone makes no row.
+    c.ledger.apply(&event(
+        P,
+        5,
+        Body::DeviceTotal {
+            device: 5,
+            total_bytes: 80,
+            free_bytes: Some(40),
+        },
+    ));
+    assert_eq!(stats(&c.ledger).devices.len(), 1);
+}
+
+#[test]
+fn sources_by_backend() {
+    for (backend, from_start, source, allocated, baseline) in [
+        (Backend::Unknown, true, Source::Driver, Some(7), Some(0)),
+        (Backend::Uncached, true, Source::Driver, Some(7), Some(0)),
+        (Backend::MallocAsync, false, Source::Driver, Some(7), None),
+        (
+            Backend::Other("MyPool".into()),
+            false,
+            Source::Driver,
+            Some(7),
+            None,
+        ),
+        (Backend::Native, true, Source::Pool, None, None),
+        (Backend::Native, false, Source::Pool, None, None),
+    ] {
+        let mut ledger = attached_as(Level::Segments, from_start, 1, backend.clone());
+        let Body::Call(mut c) = call("cudaMalloc", CallOp::Alloc, 0x1000, 7) else {
+            unreachable!()
+        };
+        c.device = Some(0);
+        ledger.apply(&event(P, 2, Body::Call(c)));
+        let seen = device(&ledger, 0);
+        assert_eq!(seen.source(), v1::Source::from(source), "{backend:?}");
+        assert_eq!(seen.allocated_bytes, allocated, "{backend:?}");
+        assert_eq!(seen.baseline_bytes, baseline, "{backend:?}");
+        let notes = stats(&ledger).coverage;
+        assert_eq!(
+            has_note(&notes, "driver_baseline_unknown"),
+            source == Source::Driver && !from_start
+        );
+        assert_eq!(has_note(&notes, "level_segments"), source == Source::Pool);
+        if source == Source::Pool {
+            assert_eq!(seen.reserved_bytes, from_start.then_some(7));
+            assert_eq!(seen.peak_reserved_bytes, from_start.then_some(7));
+        }
+    }
+}
+
+#[test]
+fn pool_segments_are_not_direct_and_tell_the_device() {
+    let mut sim = Sim::new(Mode::Calibrated);
+    sim.driver_calls = true; // cudaMalloc names no device
+    let mut ledger = attached(Level::Trace, true, sim.time);
+    sim.alloc(1, 0, 5 * MIB);
+    sim.emit(call("cudaMalloc", CallOp::Alloc, 0x1000, 777));
+    sim.feed(&mut ledger);
+    let seen = device(&ledger, 1);
+    assert_eq!(seen.driver, bytes(1, 20 * MIB));
+    assert_eq!(seen.direct, bytes(0, 0));
+    let unknown = find_device(&ledger, None).unwrap();
+    assert_eq!(unknown.direct, bytes(1, 777));
+    assert_eq!(unknown.source(), v1::Source::Driver);
+    // The unknown row does not spoil the sum of the pools.
+    assert_eq!(ledger.summary(P).unwrap().allocated_bytes, Some(5 * MIB));
+    assert_eq!(ledger.summary(P).unwrap().reserved_bytes, Some(20 * MIB));
+    // At level blocks a block inside is evidence enough.
+    let mut sim = Sim::new(Mode::Reports);
+    sim.driver_calls = true;
+    let mut ledger = attached(Level::Blocks, true, sim.time);
+    sim.alloc(1, 0, 5 * MIB);
+    sim.alloc(1, 0, 5 * MIB);
+    sim.feed(&mut ledger);
+    let seen = device(&ledger, 1);
+    assert_eq!(seen.driver.unwrap().bytes, 20 * MIB);
+    assert_eq!(seen.direct.unwrap().count, 0);
+    assert_eq!(seen.alloc_count, 2);
+    assert_eq!(find_device(&ledger, None), None);
+}

@@ -1,0 +1,519 @@
+//! Sums by stack, against a naive model that keeps every live block with its stack.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::*;
+use memscope_ledger::Ledger;
+use memscope_ledger::event::*;
+use memscope_ledger::report::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const NAMES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
+
+fn say(ledger: &mut Ledger, body: Body) {
+    ledger.apply(&event(P, SECOND, body));
+}
+
+fn seen(id: u64, frames: &[(u64, u64)]) -> Body {
+    Body::Stack(Box::new(StackSeen {
+        id,
+        frames: frames.to_vec(),
+        ..StackSeen::default()
+    }))
+}
+
+fn named(code: u64, name: &str, died: Option<u64>) -> Body {
+    Body::Code(Box::new(CodeName {
+        code,
+        died,
+        name: name.into(),
+        file: "model.py".into(),
+        first_line: 10,
+        origin: code + 100,
+        unit: 1,
+        entered_at: 0,
+        lines: vec![(0, 10), (4, 11), (8, 0), (12, 20)],
+        lines_cut: false,
+    }))
+}
+
+/// The names of a row's frames, or why there are none.
+fn title(stack: &Stack) -> String {
+    match stack.missing {
+        Some(why) => format!("[{why}]"),
+        None => {
+            let names: Vec<String> = stack
+                .frames
+                .iter()
+                .map(|f| format!("{}:{}", f.name, f.line))
+                .collect();
+            names.join(";")
+        }
+    }
+}
+
+/// (device, title) → (live, peak, allocated), each (count, bytes).
+type Sums = BTreeMap<(i32, String), [(u64, u64); 3]>;
+
+fn reported(ledger: &Ledger) -> Sums {
+    let mut sums = Sums::new();
+    for row in ledger.stacks(P, as_of(0)).unwrap().rows {
+        let key = (row.device.unwrap(), title(&row.stack));
+        let entry = sums.entry(key).or_default();
+        for (place, tally) in [row.live, row.peak, row.allocated].into_iter().enumerate() {
+            entry[place].0 += tally.count;
+            entry[place].1 += tally.bytes;
+        }
+    }
+    sums.retain(|_, sums| *sums != [(0, 0); 3]);
+    sums
+}
+
+/// Count and bytes by title.
+type Titles = BTreeMap<String, (u64, u64)>;
+
+#[derive(Default)]
+struct Model {
+    /// Address → (device, title, bytes).
+    live: BTreeMap<u64, (i32, String, u64)>,
+    allocated: BTreeMap<(i32, String), (u64, u64)>,
+    peaks: BTreeMap<i32, (u64, Titles)>,
+}
+
+impl Model {
+    fn by_title(&self, device: i32) -> Titles {
+        let mut sums = Titles::new();
+        for (of, title, bytes) in self.live.values() {
+            if *of == device {
+                let sum = sums.entry(title.clone()).or_default();
+                *sum = (sum.0 + 1, sum.1 + bytes);
+            }
+        }
+        sums
+    }
+
+    fn level(&mut self, device: i32) {
+        let now = self.by_title(device);
+        let total = now.values().map(|sum| sum.1).sum();
+        let peak = self.peaks.entry(device).or_default();
+        if total > peak.0 {
+            *peak = (total, now);
+        }
+    }
+
+    fn sums(&self) -> Sums {
+        let mut sums = Sums::new();
+        for device in 0..2 {
+            for (title, live) in self.by_title(device) {
+                sums.entry((device, title)).or_default()[0] = live;
+            }
+            if let Some((_, peak)) = self.peaks.get(&device) {
+                for (title, at_peak) in peak {
+                    sums.entry((device, title.clone())).or_default()[1] = *at_peak;
+                }
+            }
+        }
+        for ((device, title), allocated) in &self.allocated {
+            sums.entry((*device, title.clone())).or_default()[2] = *allocated;
+        }
+        sums
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn sums_are_those_of_the_blocks(
+        seed in any::<u64>(),
+        steps in 1u64..120,
+        mode in prop::sample::select(&[Mode::Calibrated, Mode::Uncalibrated, Mode::Both, Mode::Reports][..]),
+        known in 0u64..5,
+    ) {
+        let mut dice = Dice(seed);
+        let mut sim = Sim::new(mode);
+        let mut ledger = attached(Level::Trace, true, sim.time);
+        say(&mut ledger, Body::Placed(Box::new(Placement { pool_seen: true, ..Placement::default() })));
+        let mut model = Model::default();
+        for (at, name) in NAMES.iter().enumerate().take(known as usize) {
+            let code = 0x1000 * (at as u64 + 1);
+            say(&mut ledger, seen(100 + at as u64, &[(code, code + 104)]));
+            say(&mut ledger, named(code, name, None));
+        }
+        for _ in 0..steps {
+            sim.time += 1 + dice.below(MS);
+            if dice.below(3) < 2 {
+                let which = dice.below(6);
+                sim.stack = if which < 4 { StackRef::Id(100 + which) } else { StackRef::NoPython };
+                let title = match which {
+                    4.. => "[no_python]".to_owned(),
+                    _ if which < known => format!("{}:11", NAMES[which as usize]),
+                    _ => "[lost]".to_owned(),
+                };
+                let device = dice.below(2) as i32;
+                let addr = sim.alloc(device, 0, 1 + dice.below(4 << 20));
+                let bytes = sim.live[&addr].rounded;
+                model.live.insert(addr, (device, title.clone(), bytes));
+                let sum = model.allocated.entry((device, title)).or_default();
+                *sum = (sum.0 + 1, sum.1 + bytes);
+                model.level(device);
+            } else if !sim.live.is_empty() {
+                sim.stack = StackRef::NotTaken;
+                let at = dice.below(sim.live.len() as u64) as usize;
+                let addr = *sim.live.keys().nth(at).unwrap();
+                sim.free(addr, false);
+                model.live.remove(&addr);
+            }
+            sim.feed(&mut ledger);
+            prop_assert_eq!(reported(&ledger), model.sums());
+        }
+    }
+}
+
+/// An address that names another code object after the first one's death never gives a wrong name.
+#[test]
+fn an_address_that_is_used_again() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let mut sim = Sim::new(Mode::Calibrated);
+    let mut allocate = |ledger: &mut Ledger, id: u64| {
+        sim.time += MS;
+        sim.stack = StackRef::Id(id);
+        sim.alloc(0, 0, 1000);
+        sim.feed(ledger);
+    };
+    let titles = |ledger: &Ledger| -> Vec<String> {
+        let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+        let mut titles: Vec<String> = rows.iter().map(|row| title(&row.stack)).collect();
+        titles.sort();
+        titles
+    };
+    say(&mut ledger, seen(50, &[(0x1000, 0x1064)]));
+    allocate(&mut ledger, 50);
+    let first = ledger.code_sighting(P, 0x1000).unwrap();
+    assert_eq!(titles(&ledger), [":0"], "not named yet");
+    // It dies before anybody has read it; what it was is told then.
+    let mut death = event(P, SECOND, Body::CodeDied { code: 0x1000 });
+    death.id.sequence = 77;
+    ledger.apply(&death);
+    assert_eq!(ledger.code_sighting(P, 0x1000), None);
+    say(&mut ledger, seen(51, &[(0x1000, 0x1064)]));
+    allocate(&mut ledger, 51);
+    let second = ledger.code_sighting(P, 0x1000).unwrap();
+    assert_ne!(first, second);
+    say(&mut ledger, named(0x1000, "first", Some(77)));
+    say(&mut ledger, named(0x1000, "second", None));
+    assert_eq!(titles(&ledger), ["first:10", "second:10"]);
+    // A death that this log does not have, or that has been named: nothing changes.
+    say(&mut ledger, named(0x1000, "wrong", Some(76)));
+    say(&mut ledger, named(0x1000, "wrong", Some(77)));
+    say(&mut ledger, named(0x1000, "wrong", None));
+    assert_eq!(titles(&ledger), ["first:10", "second:10"]);
+    // The same stack under another identity is the same stack.
+    say(&mut ledger, seen(52, &[(0x1000, 0x1064)]));
+    allocate(&mut ledger, 52);
+    assert_eq!(titles(&ledger), ["first:10", "second:10"]);
+}
+
+/// Of what lies behind the moment asked about, names count for the stacks before it, and nothing else.
+#[test]
+fn what_comes_later_names_what_was_there() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let mut sim = Sim::new(Mode::Calibrated);
+    for (id, code) in [(50, 0x1000), (51, 0x2000)] {
+        say(&mut ledger, seen(id, &[(code, code + 100)]));
+        sim.time += MS;
+        sim.stack = StackRef::Id(id);
+        sim.alloc(0, 0, 1000);
+        sim.feed(&mut ledger);
+    }
+    let before = stats(&ledger);
+    assert!(ledger.has_unnamed());
+    let mut number = 100;
+    let mut learn = |ledger: &mut Ledger, body: Body| {
+        number += 1;
+        let mut later = event(P, 2 * SECOND, body);
+        later.id.sequence = number;
+        ledger.learn(&later);
+        number
+    };
+    // The first dies, another one comes in its place and is named before the first is.
+    let death = learn(&mut ledger, Body::CodeDied { code: 0x1000 });
+    learn(&mut ledger, seen(52, &[(0x1000, 0x1064)]));
+    learn(&mut ledger, named(0x1000, "another", None));
+    assert!(ledger.has_unnamed());
+    learn(&mut ledger, named(0x1000, "first", Some(death)));
+    learn(&mut ledger, named(0x2000, "second", None));
+    assert!(!ledger.has_unnamed());
+    learn(&mut ledger, Body::Exited);
+    let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+    let titles: BTreeMap<String, u64> = rows
+        .iter()
+        .map(|row| (title(&row.stack), row.live.count))
+        .collect();
+    let wanted = ["first:10", "second:10"].map(|title| (title.to_owned(), 1));
+    assert_eq!(titles, BTreeMap::from(wanted));
+    assert_eq!(stats(&ledger), before);
+}
+
+#[test]
+fn lines_are_where_they_begin() {
+    let Body::Code(name) = named(0x1000, "f", None) else {
+        unreachable!()
+    };
+    let line = |at: u64| name.line(0x1064 + at);
+    assert_eq!(
+        [0, 3, 4, 7, 8, 12, 4000].map(line),
+        [10, 10, 11, 11, 0, 20, 20]
+    );
+    assert_eq!(
+        name.line(0x1063),
+        10,
+        "before the first instruction: the first line"
+    );
+}
+
+fn native(address: u64, module: &str, functions: &[&str]) -> Body {
+    let functions = functions.iter().map(|name| NativeFunction {
+        name: (*name).into(),
+        ..NativeFunction::default()
+    });
+    Body::Native(Box::new(NativeName {
+        address,
+        module: module.into(),
+        offset: address & 0xffff,
+        functions: functions.collect(),
+        ..NativeName::default()
+    }))
+}
+
+/// Python code stands where the interpreter executes it, and up to the frame that this call of it began with.
+#[test]
+fn python_among_compiled_code() {
+    const EVAL: &str = "_PyEval_EvalFrameDefault";
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let mut sim = Sim::new(Mode::Calibrated);
+    for (place, name) in NAMES.iter().enumerate() {
+        let code = 0x1000 * (place as u64 + 1);
+        say(&mut ledger, seen(40 + place as u64, &[(code, code + 100)]));
+        say(&mut ledger, named(code, name, None));
+    }
+    for (address, functions) in [
+        (0x7f01, &["malloc"][..]),
+        (0x7f02, &["inlined", "empty"]),
+        (0x7f03, &[EVAL]),
+        (0x7f04, &["sort"]),
+        (0x7f05, &[EVAL]),
+        (0x7f06, &["main"]),
+        (0x7f07, &[""]),
+    ] {
+        say(&mut ledger, native(address, "/lib/libx.so", functions));
+    }
+    let frames: Vec<(u64, u64)> = (1..=4).map(|n| (0x1000 * n, 0x1000 * n + 100)).collect();
+    let mut allocate = |ledger: &mut Ledger, seen: StackSeen| -> Vec<String> {
+        sim.time += MS;
+        sim.stack = StackRef::Id(seen.id);
+        say(ledger, Body::Stack(Box::new(seen)));
+        sim.alloc(0, 0, 1000);
+        sim.feed(ledger);
+        let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+        let newest = rows
+            .iter()
+            .max_by_key(|row| row.stack.frames.len())
+            .unwrap();
+        let frames = newest.stack.frames.iter();
+        frames.map(|frame| frame.name.to_string()).collect()
+    };
+    let mixed = StackSeen {
+        id: 60,
+        frames: frames.clone(),
+        entries: vec![1, 3],
+        natives: vec![0x7f01, 0x7f02, 0x7f03, 0x7f04, 0x7f05, 0x7f06],
+        ..StackSeen::default()
+    };
+    assert_eq!(
+        allocate(&mut ledger, mixed.clone()),
+        [
+            "malloc", "inlined", "empty", "alpha", "beta", "sort", "gamma", "delta", "main"
+        ]
+    );
+    // Only the inner frames are there yet: Python's are not lost, and the others come to where they belong.
+    let unfinished = StackSeen {
+        id: 61,
+        natives: vec![0x7f01],
+        unfinished: true,
+        truncated: true,
+        ..mixed.clone()
+    };
+    allocate(&mut ledger, unfinished);
+    let short = |ledger: &Ledger| -> Vec<Stack> {
+        let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+        let stacks = rows.iter().map(|row| Stack::clone(&row.stack));
+        stacks.filter(|stack| stack.truncated).collect()
+    };
+    let cut = short(&ledger);
+    assert_eq!(cut.len(), 1);
+    assert_eq!(
+        title(&cut[0]),
+        "malloc:0;alpha:10;beta:10;gamma:10;delta:10"
+    );
+    // A code object of it dies meanwhile: what completes the stack does not touch its Python frames.
+    say(&mut ledger, Body::CodeDied { code: 0x1000 });
+    let rest = StackSeen {
+        id: 61,
+        natives: mixed.natives.clone(),
+        completes: true,
+        ..StackSeen::default()
+    };
+    say(&mut ledger, Body::Stack(Box::new(rest)));
+    assert!(short(&ledger).is_empty());
+    let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+    let titles: std::collections::BTreeSet<String> =
+        rows.iter().map(|row| title(&row.stack)).collect();
+    assert_eq!(titles.len(), 1, "{titles:#?}");
+    // What completes a stack that nobody knows is nothing.
+    let stranger = StackSeen {
+        id: 99,
+        natives: vec![0x7f01],
+        completes: true,
+        ..StackSeen::default()
+    };
+    say(&mut ledger, Body::Stack(Box::new(stranger)));
+    // Addresses without a name say where they are; without Python nothing stands for the interpreter's calls.
+    let plain = StackSeen {
+        id: 62,
+        natives: vec![0x7f07, 0x7f03, 0x7fff, 1, 2, 3, 4, 5, 6, 7],
+        ..StackSeen::default()
+    };
+    let names = allocate(&mut ledger, plain);
+    assert_eq!(names[..3], ["libx.so+0x7f07", EVAL, "0x7fff"]);
+}
+
+/// A sampled stack stands for its interval of bytes; what was not taken is told by those that were. Larger blocks
+/// stand for themselves, and everything goes as it came.
+#[test]
+fn sampled_stacks_are_estimates() {
+    const INTERVAL: u64 = 1 << 20;
+    const BLOCKS: u64 = 40_000;
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let mut sim = Sim::new(Mode::Calibrated);
+    say(&mut ledger, seen(50, &[(0x1000, 0x1064)]));
+    say(&mut ledger, named(0x1000, "f", None));
+    let mut state = 7u64;
+    let mut taken = 0;
+    let mut addresses = Vec::new();
+    for _ in 0..BLOCKS {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        sim.time += MS;
+        // As the programs decide.
+        let sampled = (state >> 33) & (INTERVAL - 1) < 5120;
+        (sim.stack, sim.sampling) = if sampled {
+            taken += 1;
+            (StackRef::Id(50), 20)
+        } else {
+            (StackRef::NotSampled, 0)
+        };
+        addresses.push(sim.alloc(0, 0, 5120));
+    }
+    sim.feed(&mut ledger);
+    let row = |ledger: &Ledger| {
+        let rows = ledger.stacks(P, as_of(0)).unwrap().rows;
+        assert!(rows.len() <= 1, "{rows:#?}");
+        rows.first().map(|row| (row.live, row.allocated))
+    };
+    let (live, allocated) = row(&ledger).unwrap();
+    assert_eq!(live, allocated);
+    assert_eq!(live.bytes, taken * INTERVAL, "each stands for the interval");
+    assert_eq!(live.count, taken * ((INTERVAL + 2560) / 5120));
+    let real = (BLOCKS * 5120) as f64;
+    assert!(
+        (live.bytes as f64 - real).abs() < real * 0.35,
+        "{} of {real}",
+        live.bytes
+    );
+    // Larger than the interval: itself.
+    sim.stack = StackRef::Id(50);
+    sim.sampling = 20;
+    let large = sim.alloc(0, 0, 9 << 20);
+    sim.feed(&mut ledger);
+    assert_eq!(row(&ledger).unwrap().0.bytes, live.bytes + (9 << 20));
+    // A free has no stack, and another sampling may be in force by then.
+    sim.stack = StackRef::NotTaken;
+    sim.sampling = 0;
+    for address in addresses.into_iter().chain([large]) {
+        sim.time += MS;
+        sim.free(address, false);
+    }
+    sim.feed(&mut ledger);
+    let (live, after) = row(&ledger).unwrap();
+    assert_eq!(live, Tally::default(), "all that came went");
+    assert_eq!(after.bytes, allocated.bytes + (9 << 20));
+}
+
+#[test]
+fn identities_that_were_given_up_are_forgotten() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let stacks = 200u64;
+    for death in 0..2_000 {
+        // Each death of a code object gives every stack another identity.
+        for stack in 0..stacks {
+            let id = 1_000_000 + death * stacks + stack;
+            say(&mut ledger, seen(id, &[(7, stack)]));
+        }
+        say(&mut ledger, Body::CodeDied { code: 900 + death });
+    }
+    let kept = ledger.kept(P).unwrap().identities;
+    assert!(kept < 40_000, "{kept} of {}", 2_000 * stacks);
+    // The newest are known, and those of a walk that began before the last deaths.
+    for death in [1_999, 1_950] {
+        let frames = ledger.frames(P, StackRef::Id(1_000_000 + death * stacks));
+        assert_eq!(frames.len(), 1);
+    }
+    assert_eq!(ledger.frames(P, StackRef::Id(1_000_000)), []);
+}
+
+/// PyTorch 2.1 does not tell the device of an entry, and no version tells it of a snapshot's: they wait until another entry
+/// tells whose allocator it is. They keep the stack that they came with.
+#[test]
+fn what_waits_for_its_device_keeps_its_own_stack() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    for (id, code, name) in [(1, 0x1000, "first"), (2, 0x2000, "second")] {
+        say(&mut ledger, seen(id, &[(code, code + 100)]));
+        say(&mut ledger, named(code, name, None));
+    }
+    let mut trace = |stack, action, device, addr| {
+        let body = Body::Trace(PoolTrace {
+            action,
+            allocator: 0x7000,
+            device,
+            addr,
+            size: 512,
+            stream: 0,
+            block_size: Some(512),
+            total_allocated: None,
+            total_reserved: None,
+            pool: Some((0, 0)),
+        });
+        ledger.apply(&Event {
+            stack,
+            ..event(P, SECOND, body)
+        });
+    };
+    trace(StackRef::NotTaken, TraceAction::Snapshot, Some(0), 0);
+    trace(StackRef::Id(1), TraceAction::Alloc, None, 0x10_0000);
+    trace(StackRef::Id(2), TraceAction::Alloc, Some(0), 0x20_0000);
+    let report = ledger.snapshot(P, as_of(SECOND)).unwrap();
+    let titles: Vec<String> = report
+        .trace
+        .iter()
+        .map(|entry| title(&report.stacks[entry.stack as usize]))
+        .collect();
+    assert_eq!(titles, ["[not_taken]", "first:10", "second:10"]);
+    let sums = reported(&ledger);
+    let live = |name: &str| sums.get(&(0, name.to_owned())).map(|sums| sums[0]);
+    assert_eq!(live("first:10"), Some((1, 512)), "{sums:?}");
+    assert_eq!(live("second:10"), Some((1, 512)), "{sums:?}");
+}

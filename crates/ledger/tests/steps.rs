@@ -1,0 +1,603 @@
+//! Steps: msMemScope's rules against its worked examples and against a plain implementation of them, and what tells of
+//! steps.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{P, SECOND};
+use memscope_ledger::event::*;
+use memscope_ledger::report::*;
+use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_proto::v1;
+use memscope_proto::v1::{StepGap, StepsRequest, StepsResponse};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// A process that is told of events one by one.
+struct Told {
+    ledger: Ledger,
+    sequence: u64,
+    time: u64,
+    launches: u64,
+}
+
+impl Told {
+    fn new() -> Told {
+        let mut told = Told {
+            ledger: Ledger::new(LedgerConfig::default()),
+            sequence: 0,
+            time: SECOND,
+            launches: 0,
+        };
+        told.say(
+            Body::Attached(Box::new(ProcessFacts {
+                from_start: true,
+                ..ProcessFacts::default()
+            })),
+            StackRef::NotTaken,
+        );
+        told.say(
+            Body::Placed(Box::new(Placement {
+                pool_seen: true,
+                ..Placement::default()
+            })),
+            StackRef::NotTaken,
+        );
+        told
+    }
+
+    fn say(&mut self, body: Body, stack: StackRef) {
+        self.sequence += 1;
+        self.time += 1_000_000;
+        self.ledger.apply(&Event {
+            id: EventId {
+                epoch: 1,
+                sequence: self.sequence,
+            },
+            time_ns: self.time,
+            process: P,
+            tid: 7,
+            lost_before: 0,
+            stack,
+            sampling: 0,
+            body,
+        });
+    }
+
+    fn mark(&mut self, kind: MarkKind, source: MarkSource, name: &str, stack: StackRef) {
+        let mark = Mark {
+            kind,
+            source,
+            name: name.into(),
+            ..Mark::default()
+        };
+        self.say(Body::Mark(Box::new(mark)), stack);
+    }
+
+    fn optimizer(&mut self, name: &str, stack: u64) {
+        self.mark(
+            MarkKind::Begin,
+            MarkSource::RecordFunction,
+            &format!("Optimizer.step#{name}.step"),
+            StackRef::Id(stack),
+        );
+    }
+
+    fn report(&mut self, ptr: u64, size: i64, used: u64, stack: StackRef) {
+        self.say(
+            Body::Report(PoolReport {
+                device: 0,
+                ptr,
+                size,
+                total_allocated: used,
+                total_reserved: 1 << 40,
+            }),
+            stack,
+        );
+    }
+
+    fn stack(&mut self, id: u64) {
+        self.say(
+            Body::Stack(Box::new(StackSeen {
+                id,
+                frames: vec![(id, 0)],
+                ..StackSeen::default()
+            })),
+            StackRef::NotTaken,
+        );
+    }
+
+    fn steps(&self) -> StepsResponse {
+        let as_of = AsOf {
+            boot_ns: self.time,
+            ..AsOf::default()
+        };
+        self.ledger
+            .ask(
+                &[P],
+                as_of,
+                &StepsRequest {
+                    survivors: 1_000,
+                    ..StepsRequest::default()
+                },
+            )
+            .expect("the process is there")
+    }
+}
+
+/// What happens in an example.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Start,
+    End,
+    Launch,
+    Malloc { ptr: u64, size: u64, used: u64 },
+    Free { ptr: u64, size: u64, used: u64 },
+}
+
+fn fold(events: &[Happens]) -> StepsResponse {
+    let mut told = Told::new();
+    for event in events {
+        match *event {
+            Happens::Start => told.mark(
+                MarkKind::Begin,
+                MarkSource::Mstx,
+                "\"step start\"",
+                StackRef::NotTaken,
+            ),
+            Happens::End => told.mark(MarkKind::End, MarkSource::Mstx, "", StackRef::NotTaken),
+            Happens::Launch => {
+                told.launches += 1;
+                let count = told.launches;
+                told.say(Body::Launches { count }, StackRef::NotTaken);
+            }
+            Happens::Malloc { ptr, size, used } => {
+                told.report(ptr, size as i64, used, StackRef::NotTaken);
+            }
+            Happens::Free { ptr, size, used } => {
+                told.report(ptr, -(size as i64), used, StackRef::NotTaken);
+            }
+        }
+    }
+    told.steps()
+}
+
+/// As the worked examples write it.
+fn figures(report: &StepsResponse) -> Value {
+    let survivors: Vec<Value> = report
+        .survivors
+        .iter()
+        .map(|one| {
+            json!({"ptr": one.address, "size": one.size_bytes, "step": one.step, "kernel_launches_before": one.launches_before.unwrap_or(0)})
+        })
+        .collect();
+    let gap = |gap: StepGap| json!({"step": gap.step, "min": gap.min_bytes, "max": gap.max_bytes, "ratio": gap.ratio});
+    let device = report.devices.first();
+    let gaps: Vec<Value> = report
+        .rows
+        .iter()
+        .filter(|row| row.step > 1 && row.max_allocated_bytes > 0)
+        .map(|row| {
+            let (min, max) = (row.min_allocated_bytes, row.max_allocated_bytes);
+            json!({"step": row.step, "min": min, "max": max, "ratio": min as f64 / max as f64})
+        })
+        .collect();
+    json!({
+        "step_survival": survivors,
+        "leaked_bytes": report.survivor_bytes,
+        "max_gap": device.and_then(|d| d.largest_gap).map(gap),
+        "min_gap": device.and_then(|d| d.smallest_gap).map(gap),
+        "gaps": gaps,
+    })
+}
+
+/// The rules once more, plainly, after the text: everything is remembered, and looked at again at each end of a step.
+fn plain(events: &[Happens]) -> Value {
+    let mut step = 0u64;
+    let mut open = false;
+    let mut launches = 0u64;
+    // address → (size, step, launches)
+    let mut live: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
+    let mut found: Vec<(u64, u64, u64, u64)> = Vec::new();
+    let mut levels: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for event in events {
+        match *event {
+            Happens::Start => {
+                step += 1;
+                open = true;
+            }
+            Happens::End => {
+                open = false;
+                for (ptr, (size, born, before)) in &live {
+                    let is_leak = *born > 1 && step - born >= 1;
+                    let one = (*ptr, *size, *born, *before);
+                    if is_leak && !found.iter().any(|f| f.0 == one.0 && f.2 == one.2) {
+                        found.push(one);
+                    }
+                }
+            }
+            Happens::Launch => launches += 1,
+            Happens::Malloc { ptr, size, used } => {
+                live.insert(ptr, (size, step, launches));
+                if open {
+                    levels.entry(step).or_default().push(used);
+                }
+            }
+            Happens::Free { ptr, used, .. } => {
+                live.remove(&ptr);
+                if open {
+                    levels.entry(step).or_default().push(used);
+                }
+            }
+        }
+    }
+    if open {
+        levels.remove(&step); // it has not ended
+    }
+    found.sort_by_key(|(ptr, _, born, before)| (*born, *before, *ptr));
+    let survivors: Vec<Value> = found
+        .iter()
+        .map(|(ptr, size, step, before)| {
+            json!({"ptr": ptr, "size": size, "step": step, "kernel_launches_before": before})
+        })
+        .collect();
+    let mut gaps: Vec<Value> = Vec::new();
+    let (mut largest, mut smallest): (Option<Value>, Option<Value>) = (None, None);
+    for (step, levels) in levels {
+        let (min, max) = (*levels.iter().min().unwrap(), *levels.iter().max().unwrap());
+        if step <= 1 || max == 0 {
+            continue;
+        }
+        let ratio = min as f64 / max as f64;
+        let gap = json!({"step": step, "min": min, "max": max, "ratio": ratio});
+        let of = |known: &Option<Value>| known.as_ref().map(|k| k["ratio"].as_f64().unwrap());
+        if of(&largest).is_none_or(|known| ratio > known) {
+            largest = Some(gap.clone());
+        }
+        if of(&smallest).is_none_or(|known| ratio < known) {
+            smallest = Some(gap.clone());
+        }
+        gaps.push(gap);
+    }
+    json!({
+        "step_survival": survivors,
+        "leaked_bytes": found.iter().map(|f| f.1).sum::<u64>(),
+        "max_gap": largest,
+        "min_gap": smallest,
+        "gaps": gaps,
+    })
+}
+
+/// Survivors in the order of their steps and launches: those of one moment may stand in any order.
+fn in_order(mut figures: Value) -> Value {
+    let list = figures["step_survival"].as_array_mut().unwrap();
+    list.sort_by_key(|one| {
+        let number = |key: &str| one[key].as_u64().unwrap();
+        (
+            number("step"),
+            number("kernel_launches_before"),
+            number("ptr"),
+        )
+    });
+    figures
+}
+
+#[test]
+fn the_worked_examples() {
+    for number in 1..=3 {
+        let read = |ending: &str| -> Value {
+            let name = format!("tests/golden/step_leaks_and_gap_{number}.{ending}");
+            serde_json::from_str(&std::fs::read_to_string(&name).expect(&name)).unwrap()
+        };
+        let events: Vec<Happens> = read("json")
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|event| {
+                let number = |key: &str| event[key].as_u64().unwrap();
+                match event["kind"].as_str().unwrap() {
+                    "step_start" => Happens::Start,
+                    "step_end" => Happens::End,
+                    "kernel_launch" => Happens::Launch,
+                    "malloc" => Happens::Malloc {
+                        ptr: number("ptr"),
+                        size: number("size"),
+                        used: number("used"),
+                    },
+                    "free" => Happens::Free {
+                        ptr: number("ptr"),
+                        size: number("size"),
+                        used: number("used"),
+                    },
+                    other => panic!("{other}"),
+                }
+            })
+            .collect();
+        let wanted = in_order(read("expected.json"));
+        assert!(!wanted["step_survival"].as_array().unwrap().is_empty());
+        assert_eq!(
+            in_order(figures(&fold(&events))),
+            wanted,
+            "example {number}"
+        );
+        assert_eq!(
+            in_order(plain(&events)),
+            wanted,
+            "plainly, example {number}"
+        );
+    }
+}
+
+/// A program that steps, launches, allocates and frees in some order.
+fn programs() -> impl Strategy<Value = Vec<Happens>> {
+    prop::collection::vec((0u8..12, 1u64..40, 1u64..64), 0..400).prop_map(|choices| {
+        let mut events = Vec::new();
+        let mut live: BTreeMap<u64, u64> = BTreeMap::new();
+        let (mut used, mut open) = (0u64, false);
+        for (what, place, size) in choices {
+            let (ptr, size) = (0x1000_0000 + place * 0x10_0000, size * 512);
+            match what {
+                0 if open => {
+                    events.push(Happens::End);
+                    open = false;
+                }
+                0 | 1 if !open => {
+                    events.push(Happens::Start);
+                    open = true;
+                }
+                2 => events.push(Happens::Launch),
+                _ => match live.remove(&ptr) {
+                    Some(size) => {
+                        used -= size;
+                        events.push(Happens::Free { ptr, size, used });
+                    }
+                    None => {
+                        used += size;
+                        live.insert(ptr, size);
+                        events.push(Happens::Malloc { ptr, size, used });
+                    }
+                },
+            }
+        }
+        events
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn as_the_plain_rules(events in programs()) {
+        prop_assert_eq!(in_order(figures(&fold(&events))), in_order(plain(&events)));
+    }
+}
+
+#[test]
+fn nothing_tells_of_steps() {
+    let mut told = Told::new();
+    for i in 0..500u64 {
+        told.report(
+            0x1000 * i + 0x1000,
+            512 * (1 + i as i64 * 37 % 101),
+            1 << 20,
+            StackRef::NotTaken,
+        );
+    }
+    let report = told.steps();
+    assert_eq!(
+        report.summary.as_ref().unwrap().source(),
+        v1::StepSource::Unknown
+    );
+    assert_eq!(report.summary.as_ref().unwrap().count, None);
+    assert!(report.rows.is_empty());
+}
+
+#[test]
+fn an_optimizer_is_better_than_a_backward_pass() {
+    let mut told = Told::new();
+    for step in 0..20u64 {
+        for _ in 0..4 {
+            told.mark(MarkKind::Instant, MarkSource::Backward, "", StackRef::Id(1));
+        }
+        if step == 0 {
+            assert_eq!(
+                told.steps().summary.as_ref().unwrap().source(),
+                v1::StepSource::Backward
+            );
+        }
+        told.optimizer("AdamW", 2);
+        let summary = told.steps().summary.unwrap();
+        assert_eq!(
+            (summary.source(), summary.count),
+            (v1::StepSource::Optimizer, Some(step + 1))
+        );
+    }
+}
+
+#[test]
+fn two_optimizers_make_one_step() {
+    let mut told = Told::new();
+    told.stack(1);
+    told.stack(2);
+    for _ in 0..20 {
+        told.optimizer("Adam", 1);
+        told.optimizer("Adam", 2);
+    }
+    let report = told.steps();
+    assert_eq!(report.summary.as_ref().unwrap().count, Some(20));
+    // One that steps each fifth time does not count.
+    let mut told = Told::new();
+    told.stack(1);
+    told.stack(2);
+    for step in 0..40 {
+        told.optimizer("Adam", 1);
+        if step % 5 == 4 {
+            told.optimizer("Adam", 2);
+        }
+    }
+    assert_eq!(told.steps().summary.as_ref().unwrap().count, Some(40));
+}
+
+#[test]
+fn several_steps_make_a_row() {
+    let mut told = Told::new();
+    let mut used = 0;
+    for step in 0..25u64 {
+        used += 512;
+        told.report(0x1000 * (step + 1), 512, used, StackRef::NotTaken);
+        told.optimizer("SGD", 1);
+    }
+    let as_of = AsOf::default();
+    let query = StepsRequest {
+        every: 10,
+        ..StepsRequest::default()
+    };
+    let report = told.ledger.ask(&[P], as_of, &query).unwrap();
+    let rows: Vec<(u64, u64, u64, u64)> = report
+        .rows
+        .iter()
+        .map(|row| {
+            (
+                row.step,
+                row.steps,
+                row.min_allocated_bytes / 512,
+                row.max_allocated_bytes / 512,
+            )
+        })
+        .collect();
+    assert_eq!(rows, [(10, 10, 1, 10), (20, 10, 11, 20), (25, 5, 21, 25)]);
+    assert_eq!(report.rows[0].allocs, 10);
+    // What is told of devices is of single steps.
+    assert_eq!(report.devices[0].steps, 24);
+}
+
+/// The first call after an attach may have begun before it, and has no stack then.
+#[test]
+fn a_call_without_a_stack_is_one_of_its_line() {
+    let mut told = Told::new();
+    told.stack(1);
+    let optimizer = "Optimizer.step#SGD.step";
+    told.mark(
+        MarkKind::Begin,
+        MarkSource::RecordFunction,
+        optimizer,
+        StackRef::NotTaken,
+    );
+    for _ in 0..40 {
+        told.optimizer("SGD", 1);
+    }
+    let summary = told.steps().summary.unwrap();
+    assert_eq!(summary.count, Some(41));
+    assert!(
+        summary
+            .evidence
+            .starts_with(&format!("41 calls of {optimizer}")),
+        "{}",
+        summary.evidence
+    );
+    assert!(!summary.evidence.contains(','), "{}", summary.evidence);
+}
+
+#[test]
+fn accumulated_gradients_make_one_step() {
+    let mut told = Told::new();
+    let mut used = 0u64;
+    let mut next = 0x1000u64;
+    for _ in 0..30 {
+        for pass in 0..4u64 {
+            // Gradients come with the first pass of a step.
+            let blocks = if pass == 0 { 5 } else { 3 };
+            for _ in 0..blocks {
+                used += 512;
+                next += 0x1000;
+                told.report(next, 512, used, StackRef::NotTaken);
+            }
+            for _ in 0..blocks {
+                used -= 512;
+                told.report(next, -512, used, StackRef::NotTaken);
+                next -= 0x1000;
+            }
+            told.mark(MarkKind::Instant, MarkSource::Backward, "", StackRef::Id(1));
+        }
+    }
+    let report = told.steps();
+    assert_eq!(
+        report.summary.as_ref().unwrap().source(),
+        v1::StepSource::Backward
+    );
+    assert_eq!(
+        report.summary.as_ref().unwrap().count,
+        Some(30),
+        "{}",
+        report.summary.as_ref().unwrap().evidence
+    );
+    assert_eq!(report.rows.last().unwrap().step, 30);
+}
+
+#[test]
+fn what_the_user_picked_is_best() {
+    let mut told = Told::new();
+    told.say(
+        Body::Attached(Box::new(ProcessFacts {
+            from_start: true,
+            step_name: Some("iteration *".to_owned()),
+            ..ProcessFacts::default()
+        })),
+        StackRef::NotTaken,
+    );
+    for i in 0..30 {
+        told.optimizer("SGD", 1);
+        told.mark(MarkKind::Step, MarkSource::Memscope, "", StackRef::NotTaken);
+        if i % 2 == 0 {
+            let name = format!("iteration {i}");
+            told.mark(MarkKind::Begin, MarkSource::Nvtx, &name, StackRef::NotTaken);
+        }
+    }
+    let summary = told.steps().summary.unwrap();
+    assert_eq!(
+        (summary.source(), summary.count),
+        (v1::StepSource::Named, Some(15))
+    );
+}
+
+#[test]
+fn inference_is_counted_by_its_pattern() {
+    let mut told = Told::new();
+    told.stack(5);
+    let mut used = 1u64 << 30;
+    // One of them is unlike all others.
+    let size = |layer: u64| {
+        if layer == 11 {
+            50
+        } else {
+            1 + layer as i64 % 7
+        }
+    };
+    for pass in 0..100u64 {
+        for layer in 0..20u64 {
+            used += 512;
+            told.report(
+                0x10_0000 + layer * 0x1000,
+                512 * size(layer),
+                used,
+                StackRef::Id(5),
+            );
+        }
+        for layer in 0..20u64 {
+            used -= 512;
+            told.report(
+                0x10_0000 + layer * 0x1000,
+                -512 * size(layer),
+                used,
+                StackRef::NotTaken,
+            );
+        }
+        if pass > 30 {
+            let summary = told.steps().summary.unwrap();
+            assert_eq!(
+                (summary.source(), summary.count),
+                (v1::StepSource::Pattern, Some(pass + 1))
+            );
+        }
+    }
+}

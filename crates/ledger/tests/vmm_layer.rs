@@ -1,0 +1,192 @@
+//! Virtual memory management: when physical memory ends, and whose it is.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::calls::plain;
+use common::*;
+use memscope_ledger::event::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+#[test]
+fn physical_memory_ends_with_its_last_handle_and_mapping() {
+    let mut c = plain();
+    c.handle(CallOp::Create, 1, 100);
+    c.map(0x1000, 100, 1);
+    c.map(0x2000, 100, 1);
+    c.handle(CallOp::Release, 1, 0);
+    assert_eq!(c.device().physical, bytes(1, 100));
+    // The number is given anew while the old memory is mapped.
+    c.handle(CallOp::Create, 1, 30);
+    assert_eq!(c.device().physical, bytes(2, 130));
+    c.send(CallOp::Retain, |call| {
+        call.ptr = 0x2010;
+        call.handle = 55;
+    });
+    c.at(CallOp::Unmap, 0x1000, 0x1000 + 100);
+    assert_eq!(c.device().physical.unwrap().count, 2, "still named 55");
+    c.handle(CallOp::Release, 55, 0);
+    assert_eq!(c.device().physical, bytes(1, 30));
+    c.handle(CallOp::Release, 1, 0);
+    assert_eq!(c.device().physical.unwrap().count, 0);
+    assert_eq!(c.device().free_count, 2);
+    // Things from before the attach.
+    c.handle(CallOp::Release, 99, 0);
+    c.at(CallOp::Unmap, 0x7000, 100);
+    assert!(has_note(&stats(&c.ledger).coverage, "vmm_unknown"));
+    c.at(CallOp::Reserve, 0x100_0000, 1 << 30);
+    assert_eq!(stats(&c.ledger).address_reserved.unwrap().bytes, 1 << 30);
+    c.at(CallOp::ReserveFree, 0x100_0000, 0);
+    assert_eq!(stats(&c.ledger).address_reserved.unwrap().count, 0);
+    assert_eq!(c.ledger.kept(P).unwrap().allocations, 0);
+}
+
+#[test]
+fn expandable_segments_are_the_pools() {
+    let mut ledger = attached(Level::Trace, true, SECOND);
+    let mut send = |body: Body| ledger.apply(&event(P, 2 * SECOND, body));
+    for i in 0..3u64 {
+        let at = 0x1000_0000 + i * 20 * MIB;
+        let Body::Call(mut create) = call("cuMemCreate", CallOp::Create, 0, 20 * MIB) else {
+            unreachable!()
+        };
+        create.handle = 70 + i;
+        send(Body::Call(create.clone()));
+        create.op = CallOp::Map;
+        create.ptr = at;
+        send(Body::Call(create));
+        send(Body::Trace(PoolTrace {
+            action: TraceAction::SegmentMap,
+            allocator: 1,
+            device: Some(0),
+            addr: at,
+            size: 20 * MIB,
+            stream: 0,
+            block_size: None,
+            total_allocated: Some(0),
+            total_reserved: Some((i + 1) * 20 * MIB),
+            pool: Some((0, 0)),
+        }));
+    }
+    let seen = device(&ledger, 0);
+    assert_eq!(seen.physical, bytes(3, 60 * MIB));
+    assert_eq!(seen.direct, bytes(0, 0));
+    assert_eq!(seen.segments, Some(1));
+    assert_eq!(seen.reserved_bytes, Some(60 * MIB));
+    assert_eq!(find_device(&ledger, None), None);
+}
+
+#[derive(Clone, Debug)]
+enum VmmOp {
+    Create(u64, u64),
+    Release(u64),
+    Map { slot: u64, handle: u64 },
+    Unmap { slot: u64, slots: u64 },
+    Retain { slot: u64, handle: u64 },
+}
+
+fn vmm_op() -> impl Strategy<Value = VmmOp> {
+    prop_oneof![
+        (0u64..6, 1u64..100).prop_map(|(h, s)| VmmOp::Create(h, s)),
+        (0u64..6).prop_map(VmmOp::Release),
+        (0u64..8, 0u64..6).prop_map(|(slot, handle)| VmmOp::Map { slot, handle }),
+        (0u64..8, 1u64..4).prop_map(|(slot, slots)| VmmOp::Unmap { slot, slots }),
+        (0u64..8, 0u64..6).prop_map(|(slot, handle)| VmmOp::Retain { slot, handle }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Only what a driver would allow: handles are given anew only when no name holds them.
+    #[test]
+    fn vmm_model(ops in prop::collection::vec(vmm_op(), 1..120)) {
+        const SLOT: u64 = 0x1_0000;
+        let mut c = plain();
+        let mut names: HashMap<u64, (usize, u32)> = HashMap::new();
+        let mut maps: HashMap<u64, usize> = HashMap::new();
+        let mut sizes: Vec<u64> = Vec::new();
+        for op in ops {
+            match op {
+                VmmOp::Create(handle, size) => {
+                    if names.contains_key(&handle) { continue; }
+                    sizes.push(size);
+                    names.insert(handle, (sizes.len() - 1, 1));
+                    c.handle(CallOp::Create, handle, size);
+                }
+                VmmOp::Release(handle) => {
+                    let Some(name) = names.get_mut(&handle) else { continue };
+                    name.1 -= 1;
+                    if name.1 == 0 { names.remove(&handle); }
+                    c.handle(CallOp::Release, handle, 0);
+                }
+                VmmOp::Map { slot, handle } => {
+                    let Some(&(memory, _)) = names.get(&handle) else { continue };
+                    if maps.contains_key(&slot) { continue; }
+                    maps.insert(slot, memory);
+                    c.map(SLOT * (slot + 1), SLOT, handle);
+                }
+                VmmOp::Unmap { slot, slots } => {
+                    for s in slot..slot + slots { maps.remove(&s); }
+                    c.at(CallOp::Unmap, SLOT * (slot + 1), SLOT * slots);
+                }
+                VmmOp::Retain { slot, handle } => {
+                    let Some(&memory) = maps.get(&slot) else { continue };
+                    match names.get_mut(&handle) {
+                        Some(name) if name.0 == memory => name.1 += 1,
+                        Some(_) => continue,
+                        None => { names.insert(handle, (memory, 1)); }
+                    }
+                    c.send(CallOp::Retain, |call| {
+                        call.ptr = SLOT * (slot + 1) + 5;
+                        call.handle = handle;
+                    });
+                }
+            }
+            let alive: Vec<u64> = (0..sizes.len())
+                .filter(|m| names.values().any(|n| n.0 == *m) || maps.values().any(|n| n == m))
+                .map(|m| sizes[m])
+                .collect();
+            let seen = find_device(&c.ledger, Some(0)).map_or(bytes(0, 0), |d| d.physical);
+            prop_assert_eq!(seen, bytes(alive.len() as u64, alive.iter().sum()));
+        }
+    }
+
+    /// Allocations on any thread and device against a map.
+    #[test]
+    fn driver_model(ops in prop::collection::vec((0u64..12, 0u8..5, 1u64..5000, 0i32..3), 1..200)) {
+        let mut c = plain();
+        let mut live: HashMap<u64, (i32, u64)> = HashMap::new();
+        let mut peak = [0u64; 3];
+        let (mut came, mut orphans) = ([0u64; 3], 0);
+        for (slot, kind, size, on) in ops {
+            let ptr = 0x10000 * (slot + 1);
+            match kind {
+                0..3 if !live.contains_key(&ptr) => {
+                    let op = [CallOp::Alloc, CallOp::AsyncAlloc, CallOp::ManagedAlloc][kind as usize];
+                    c.send(op, |call| { call.ptr = ptr; call.size = size; call.device = Some(on); });
+                    live.insert(ptr, (on, size));
+                    came[on as usize] += 1;
+                }
+                _ => {
+                    c.send(CallOp::Free, |call| { call.ptr = ptr; call.device = Some(on); });
+                    orphans += u64::from(live.remove(&ptr).is_none());
+                }
+            }
+            for on in 0..3 {
+                let held: u64 = live.values().filter(|(d, _)| *d == on).map(|(_, s)| *s).sum();
+                peak[on as usize] = peak[on as usize].max(held);
+                if let Some(seen) = find_device(&c.ledger, Some(on)) {
+                    prop_assert_eq!(seen.allocated_bytes, Some(held));
+                    prop_assert_eq!(seen.peak_allocated_bytes, Some(peak[on as usize]));
+                    prop_assert_eq!(seen.alloc_count, came[on as usize]);
+                } else {
+                    prop_assert_eq!(held, 0);
+                }
+            }
+        }
+        let told: u64 = stats(&c.ledger).devices.iter().map(|d| d.orphan_free_count).sum();
+        prop_assert_eq!(told, orphans);
+    }
+}

@@ -1,0 +1,328 @@
+//! The segments and batches of a recording, in order, with what is wrong in between.
+
+use crate::journal::checkpoint::{Beginning, SegmentFile};
+use crate::journal::error::RecordingError;
+use crate::journal::format::{
+    ALIGN, BATCH_HEADER, BATCH_MARK, BatchHeader, PLAIN_BATCH_MARK, Packing, SEGMENT_HEADER,
+    SEGMENT_MARK, SegmentHeader,
+};
+use crate::journal::pack::unpack;
+use crate::journal::tally::{Tally, tally};
+use crate::journal::warning::Warning;
+use crate::journal::window::Window;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes read at once while looking for the next batch.
+const STRIDE: usize = 64 << 10;
+/// Most bytes of would-be batches whose check sums are tried in one search: a file made to look
+/// full of batches must not cost more than reading it some times over.
+const SEARCH_BUDGET: u64 = 64 << 20;
+
+/// Goes through the files of a recording.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    files: Arc<[SegmentFile]>,
+    file: usize,
+    open: Option<Window>,
+    at: u64,
+    epoch: u64,
+    /// Number that the next record must have.
+    expected: Option<u64>,
+    /// Some are left out of the segment, so that others may have been joined with it.
+    is_thinned: bool,
+    /// The segment begins with records that came before: it has been joined with the one before it, and was not removed yet.
+    was_read: bool,
+    warnings: Vec<Warning>,
+}
+
+/// What comes next.
+pub(crate) enum Item {
+    /// A segment begins: its header, and what it begins with.
+    Segment(SegmentHeader, Beginning),
+    /// A batch.
+    Batch(Batch),
+}
+
+/// A batch that was read.
+pub(crate) struct Batch {
+    pub(crate) header: BatchHeader,
+    /// Its bytes as they are, header and all.
+    pub(crate) stored: Vec<u8>,
+    /// Its records.
+    pub(crate) records: Vec<u8>,
+}
+
+/// What stands at a place.
+enum Place {
+    Segment(SegmentHeader),
+    Batch(Batch, Tally),
+    Nothing,
+}
+
+/// Where a search ended.
+enum Search {
+    Found(u64),
+    /// Only zeros up to the end of the file.
+    Zeros,
+    /// No batch; the last byte that is not zero is before this place.
+    Lost(u64),
+}
+
+impl Batches {
+    /// Begins at a place of one of the files.
+    pub(crate) fn new(
+        files: Arc<[SegmentFile]>,
+        (file, at): (usize, u64),
+        epoch: u64,
+        warnings: Vec<Warning>,
+    ) -> Self {
+        Self {
+            files,
+            file,
+            open: None,
+            at,
+            epoch,
+            expected: None,
+            is_thinned: false,
+            was_read: false,
+            warnings,
+        }
+    }
+
+    pub(crate) fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    /// The next segment or batch; `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<Item>, RecordingError> {
+        loop {
+            let Some(segment) = self.files.get(self.file).cloned() else {
+                return Ok(None);
+            };
+            if self.open.is_none() {
+                self.open = Some(Window::new(Arc::clone(&segment.file)));
+            }
+            let path = segment.path.clone();
+            match self.place(self.at, &path)? {
+                Place::Segment(header) => {
+                    let beginning = match Beginning::read(&segment, self.at, &header) {
+                        Err(RecordingError::DamagedHeader { .. }) => {
+                            self.search_on(path)?;
+                            continue;
+                        }
+                        other => other?,
+                    };
+                    self.at = self
+                        .at
+                        .saturating_add(SEGMENT_HEADER as u64)
+                        .saturating_add(header.checkpoint_bytes);
+                    let repeats = self
+                        .expected
+                        .is_some_and(|next| header.first_sequence < next);
+                    self.was_read = repeats && self.is_thinned;
+                    self.is_thinned = !beginning.left_out.is_empty() || self.was_read;
+                    self.begin(&header, beginning.checkpoint.is_some(), &path)?;
+                    if !self.was_read {
+                        return Ok(Some(Item::Segment(header, beginning)));
+                    }
+                }
+                Place::Batch(batch, tally) => {
+                    let at = self.at;
+                    self.at += batch.stored.len() as u64;
+                    if self.in_order(&batch.header, &tally, at, &path) {
+                        return Ok(Some(Item::Batch(batch)));
+                    }
+                }
+                Place::Nothing => self.search_on(path)?,
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        header: &SegmentHeader,
+        has_state: bool,
+        path: &Path,
+    ) -> Result<(), RecordingError> {
+        if header.epoch != self.epoch {
+            return Err(RecordingError::MixedEpochs {
+                path: path.to_path_buf(),
+                epoch: self.epoch,
+                found: header.epoch,
+            });
+        }
+        match self.expected {
+            None => {
+                if header.first_sequence > 1 && !has_state {
+                    self.warnings.push(Warning::BeginsLate {
+                        first_sequence: header.first_sequence,
+                    });
+                }
+                self.expected = Some(header.first_sequence);
+            }
+            Some(expected) => self.missing(expected, header.first_sequence),
+        }
+        Ok(())
+    }
+
+    fn missing(&mut self, expected: u64, found: u64) {
+        if found > expected {
+            self.warnings.push(Warning::Missing {
+                from_sequence: expected,
+                records: found - expected,
+            });
+            self.expected = Some(found);
+        }
+    }
+
+    fn in_order(&mut self, header: &BatchHeader, tally: &Tally, at: u64, path: &Path) -> bool {
+        let expected = self.expected.unwrap_or(header.first_sequence);
+        if header.first_sequence < expected {
+            let end = header.first_sequence.saturating_add(tally.numbered);
+            if !self.was_read || end > expected {
+                self.warnings.push(Warning::OutOfOrder {
+                    path: path.to_path_buf(),
+                    at,
+                });
+            }
+            return false;
+        }
+        self.missing(expected, header.first_sequence);
+        self.expected = Some(header.first_sequence.saturating_add(tally.numbered));
+        true
+    }
+
+    /// Looks at a place of the open file.
+    fn place(&mut self, at: u64, path: &Path) -> Result<Place, RecordingError> {
+        let Some(window) = &mut self.open else {
+            return Ok(Place::Nothing);
+        };
+        let failed = |error| RecordingError::of("read", path, error);
+        let head = window.get(at, SEGMENT_HEADER).map_err(failed)?;
+        if head.starts_with(&SEGMENT_MARK) {
+            return Ok(match SegmentHeader::decode(head) {
+                Ok(header) => Place::Segment(header),
+                Err(_) => Place::Nothing,
+            });
+        }
+        let Some((header, crc)) = BatchHeader::decode(head) else {
+            return Ok(Place::Nothing);
+        };
+        let len = header.header_len + header.stored as usize;
+        let bytes = window.get(at, len).map_err(failed)?;
+        if bytes.len() < len {
+            return Ok(Place::Nothing);
+        }
+        let stored = bytes.get(header.header_len..).unwrap_or_default();
+        if header.crc(stored) != crc {
+            return Ok(Place::Nothing);
+        }
+        let records = match header.packing {
+            Packing::Plain => stored.get(..header.len as usize).map(<[u8]>::to_vec),
+            Packing::Packed => unpack(stored, header.len as usize).ok(),
+            // It belongs to a segment whose beginning is damaged.
+            Packing::Checkpoint | Packing::LeftOut => None,
+        };
+        let Some(records) = records else {
+            return Ok(Place::Nothing);
+        };
+        match tally(&records) {
+            Ok(tally) if tally.count == header.count => {
+                let stored = bytes.to_vec();
+                let batch = Batch {
+                    header,
+                    stored,
+                    records,
+                };
+                Ok(Place::Batch(batch, tally))
+            }
+            _ => Ok(Place::Nothing),
+        }
+    }
+
+    fn next_file(&mut self) {
+        self.open = None;
+        self.file += 1;
+        self.at = 0;
+    }
+
+    /// Nothing stands at `self.at`: goes to the next thing in this file, or to the next file.
+    fn search_on(&mut self, path: PathBuf) -> Result<(), RecordingError> {
+        let at = self.at;
+        match self.search(at, &path)? {
+            Search::Found(next) => {
+                self.warnings.push(Warning::Damaged {
+                    path,
+                    at,
+                    lost_bytes: next - at,
+                });
+                self.at = next;
+                return Ok(());
+            }
+            Search::Zeros => {}
+            Search::Lost(end) => self.warnings.push(Warning::Truncated {
+                path,
+                at,
+                lost_bytes: end - at,
+            }),
+        }
+        self.next_file();
+        Ok(())
+    }
+
+    fn search(&mut self, from: u64, path: &Path) -> Result<Search, RecordingError> {
+        let mut budget = SEARCH_BUDGET;
+        let mut end_of_data = None;
+        let mut at = from;
+        while let Some(window) = &mut self.open {
+            let bytes = window
+                .get(at, STRIDE)
+                .map_err(|error| RecordingError::of("read", path, error))?;
+            if bytes.is_empty() {
+                break;
+            }
+            let read = bytes.len() as u64;
+            if let Some(last) = bytes.iter().rposition(|byte| *byte != 0) {
+                end_of_data = Some(at + last as u64 + 1);
+            }
+            let marked = |word: &[u8]| {
+                word.starts_with(&BATCH_MARK)
+                    || word.starts_with(&PLAIN_BATCH_MARK)
+                    || word == SEGMENT_MARK
+            };
+            let candidates: Vec<u64> = bytes
+                .chunks(ALIGN)
+                .zip((at..).step_by(ALIGN))
+                .filter(|(word, place)| *place > from && marked(word))
+                .map(|(_, place)| place)
+                .collect();
+            for place in candidates {
+                if budget == 0 {
+                    break;
+                }
+                if !matches!(self.place(place, path)?, Place::Nothing) {
+                    return Ok(Search::Found(place));
+                }
+                budget = budget.saturating_sub(self.claimed(place, path)?);
+            }
+            if read < STRIDE as u64 {
+                break;
+            }
+            at += read;
+        }
+        Ok(end_of_data.map_or(Search::Zeros, Search::Lost))
+    }
+
+    /// What looking at a would-be batch has cost: the bytes that it claims to have.
+    fn claimed(&mut self, at: u64, path: &Path) -> Result<u64, RecordingError> {
+        let Some(window) = &mut self.open else {
+            return Ok(0);
+        };
+        let head = window
+            .get(at, BATCH_HEADER)
+            .map_err(|error| RecordingError::of("read", path, error))?;
+        let records = BatchHeader::decode(head).map_or(0, |(header, _)| u64::from(header.stored));
+        Ok(records + BATCH_HEADER as u64)
+    }
+}

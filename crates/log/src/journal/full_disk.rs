@@ -1,0 +1,145 @@
+//! Tests with an allocator that fails.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use crate::journal::config::Config;
+use crate::journal::segment::{Disk, Space};
+use crate::journal::writer::{Journal, State};
+use crate::journal::{ClockPair, JournalError, Recording, Warning};
+use crate::records::{DaemonRecord, Stamp};
+use memscope_ledger::event::ProcessHandle;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// A disk that takes so many segments more, and then fails.
+#[derive(Clone)]
+struct Tight {
+    segments: Arc<AtomicI32>,
+    error: rustix::io::Errno,
+}
+
+impl Space for Tight {
+    fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
+        if self.segments.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            return Err(self.error.into());
+        }
+        Disk.allocate(file, bytes)
+    }
+}
+
+fn tight(segments: i32, error: rustix::io::Errno) -> Tight {
+    Tight {
+        segments: Arc::new(AtomicI32::new(segments)),
+        error,
+    }
+}
+
+fn journal(dir: &Path, space: Tight) -> Result<Journal, JournalError> {
+    let config = Config {
+        segment_bytes: 256 << 10,
+        ..Config::new(5, [0; 16], ClockPair::default())
+    };
+    Journal::create_in(dir, config, Box::new(space))
+}
+
+/// Characters that no packing makes much smaller.
+fn noise(number: u64) -> String {
+    let mut state = number;
+    let letter = |_| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        char::from(b'0' + (mixed >> 58) as u8)
+    };
+    (0..60_000)
+        .map(letter)
+        .filter(|letter| *letter != '\\')
+        .collect()
+}
+
+fn record(n: u64) -> Vec<u8> {
+    DaemonRecord::Backend(memscope_ledger::event::Backend::Other(noise(n)))
+        .encode(Stamp {
+            process: ProcessHandle(1),
+            tid: 0,
+            time_ns: n,
+            lost_before: 0,
+        })
+        .unwrap()
+}
+
+fn numbers(journal: &Journal) -> (Vec<u64>, Vec<Warning>) {
+    let mut records = Recording::open(journal.epoch_dir()).unwrap().records();
+    let mut numbers = Vec::new();
+    while let Some(entry) = records.next_record().unwrap() {
+        numbers.push(entry.sequence);
+    }
+    (numbers, records.warnings().to_vec())
+}
+
+#[test]
+fn no_space_for_the_first_segment_is_an_error_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for (errno, no_space) in [
+        (rustix::io::Errno::NOSPC, true),
+        (rustix::io::Errno::DQUOT, true),
+        (rustix::io::Errno::FBIG, true),
+        (rustix::io::Errno::IO, false),
+    ] {
+        let error = journal(dir.path(), tight(0, errno)).unwrap_err();
+        assert_eq!(
+            matches!(error, JournalError::NoSpace { .. }),
+            no_space,
+            "{error}"
+        );
+        assert_eq!(
+            crate::journal::epochs(dir.path()).unwrap(),
+            Vec::<std::path::PathBuf>::new()
+        );
+    }
+    let read_only = journal(dir.path(), tight(0, rustix::io::Errno::ROFS)).unwrap_err();
+    assert!(matches!(read_only, JournalError::NotPermitted { .. }));
+    // What failed is cleared away: the same epoch can be begun.
+    journal(dir.path(), tight(1, rustix::io::Errno::IO)).unwrap();
+}
+
+#[test]
+fn it_stops_counts_and_goes_on_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = tight(2, rustix::io::Errno::NOSPC);
+    let mut journal = journal(dir.path(), space.clone()).unwrap();
+    // Five records fill a segment. The eleventh does not fit; three come at once.
+    for n in 1..=10 {
+        assert_eq!(journal.append(&record(n), n, None).unwrap(), n);
+    }
+    assert_eq!(*journal.state(), State::Running);
+    let three: Vec<u8> = (11..=13).flat_map(record).collect();
+    let error = journal.append(&three, 13, None).unwrap_err();
+    assert!(matches!(error, JournalError::NoSpace { .. }));
+    let State::Stopped {
+        reason,
+        from_sequence,
+    } = journal.state().clone()
+    else {
+        panic!("{:?}", journal.state())
+    };
+    assert_eq!((reason, from_sequence), (error.to_string(), 11));
+    assert_eq!((journal.dropped(), journal.next_sequence()), (3, 14));
+    // The error comes once; numbers go on.
+    assert_eq!(journal.append(&record(14), 14, None).unwrap(), 14);
+    assert_eq!(journal.dropped(), 4);
+    assert_eq!(numbers(&journal), ((1..=10).collect(), vec![]));
+
+    space.segments.store(9, Ordering::Relaxed);
+    journal.resume();
+    assert_eq!(journal.append(&record(15), 15, None).unwrap(), 15);
+    let gap = Warning::Missing {
+        from_sequence: 11,
+        records: 4,
+    };
+    assert_eq!(
+        numbers(&journal),
+        ((1..=10).chain([15]).collect(), vec![gap])
+    );
+}

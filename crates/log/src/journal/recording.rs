@@ -1,0 +1,565 @@
+//! A recording being read: a segment file, an epoch's directory, or an exported file.
+
+use crate::journal::batches::{Batches, Item};
+use crate::journal::checkpoint::{self, Beginning, CheckpointPlace, Restored, SegmentFile};
+use crate::journal::error::RecordingError;
+use crate::journal::format::{
+    BatchHeader, FORMAT_VERSION, HeaderFault, SEGMENT_HEADER, SEGMENT_MARK, SegmentHeader,
+};
+use crate::journal::parts::LeftOut;
+use crate::journal::retain;
+use crate::journal::tally::numbers;
+use crate::journal::warning::Warning;
+use crate::journal::window::Window;
+use crate::records::{Header, RecordReader};
+use memscope_common::{KIND_LEFT_OUT, RECORD_VERSION};
+use std::fs::{self, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How often a directory is read that changes while it is.
+const OPENED_AGAIN: u32 = 100;
+
+/// A recording. Opening reads the headers; [`Recording::records`] reads the rest.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    path: PathBuf,
+    files: Arc<[SegmentFile]>,
+    /// The segments; never empty.
+    segments: Vec<SegmentPlace>,
+    header: SegmentHeader,
+    warnings: Vec<Warning>,
+}
+
+/// A segment of a recording.
+#[derive(Clone, Debug)]
+pub struct SegmentPlace {
+    /// What it says of itself.
+    pub header: SegmentHeader,
+    beginning: Beginning,
+    file: usize,
+    at: u64,
+}
+
+impl SegmentPlace {
+    /// Whether it can be read without those before it.
+    pub fn stands_alone(&self) -> bool {
+        self.beginning.checkpoint.is_some() || self.header.first_sequence <= 1
+    }
+
+    /// The processes that are left out of it: their records, and what was known of them before.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.beginning.left_out
+    }
+
+    /// Where the state stands that it begins with.
+    pub fn checkpoint(&self) -> Option<&CheckpointPlace> {
+        self.beginning.checkpoint.as_ref()
+    }
+
+    /// Boot time of its first record as nanoseconds since 1970, by the clocks at its beginning.
+    pub fn first_unix_ns(&self) -> u64 {
+        let header = &self.header;
+        let unix = i128::from(header.clock.unix_ns) + i128::from(header.first_boot_ns)
+            - i128::from(header.clock.boot_ns);
+        u64::try_from(unix).unwrap_or(0)
+    }
+}
+
+impl Recording {
+    /// Opens a segment file, an exported file, or the directory of an epoch, which may be one that
+    /// is being written.
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
+        let facts = fs::metadata(path).map_err(|error| RecordingError::of("open", path, error))?;
+        if facts.is_dir() {
+            return Self::open_dir(path);
+        }
+        if !facts.is_file() {
+            return Err(RecordingError::NotARecording {
+                path: path.to_path_buf(),
+                looks: "is neither a file nor a directory",
+            });
+        }
+        let (file, header) = read_header(path)?;
+        let segments = segments_of(&file, &header)?;
+        Self::begin(path, [file].into(), segments, Vec::new())
+    }
+
+    /// Leaves out what comes before the first segment that can be read alone.
+    fn begin(
+        path: &Path,
+        files: Arc<[SegmentFile]>,
+        mut segments: Vec<SegmentPlace>,
+        warnings: Vec<Warning>,
+    ) -> Result<Self, RecordingError> {
+        // Format 1 has no checkpoints: what is left of it is read as far as it goes, and says that it begins late.
+        let begins = |place: &SegmentPlace| place.stands_alone() || place.header.format_version < 2;
+        let first =
+            segments
+                .iter()
+                .position(begins)
+                .ok_or_else(|| RecordingError::NoBeginning {
+                    path: path.to_owned(),
+                })?;
+        segments.drain(..first);
+        let header = segments.first().map(|place| place.header.clone());
+        Ok(Self {
+            path: path.to_path_buf(),
+            files,
+            header: header.ok_or_else(|| RecordingError::NoBeginning {
+                path: path.to_owned(),
+            })?,
+            segments,
+            warnings,
+        })
+    }
+
+    fn open_dir(path: &Path) -> Result<Self, RecordingError> {
+        // A living journal may join two segments just now; that takes longer than looking again.
+        for _ in 0..OPENED_AGAIN {
+            if let Some(recording) = Self::open_segments(path)? {
+                return Ok(recording);
+            }
+        }
+        Err(RecordingError::Changing {
+            path: path.to_path_buf(),
+        })
+    }
+
+    /// Opens the segments that are there. None if one in their middle went away meanwhile.
+    fn open_segments(path: &Path) -> Result<Option<Self>, RecordingError> {
+        let found =
+            retain::segments(path).map_err(|error| RecordingError::of("read", path, error))?;
+        let mut files = Vec::new();
+        let mut segments = Vec::new();
+        let mut warnings = Vec::new();
+        let mut failure = None;
+        for segment in found {
+            let begun = read_header(&segment.path).and_then(|(file, header)| {
+                let beginning = Beginning::read(&file, 0, &header)?;
+                Ok((file, header, beginning))
+            });
+            match begun {
+                Ok((file, header, beginning)) => {
+                    segments.push(SegmentPlace {
+                        beginning,
+                        header,
+                        file: files.len(),
+                        at: 0,
+                    });
+                    files.push(file);
+                }
+                // The bound of a living journal took it away just now.
+                Err(RecordingError::NotFound { .. }) if segments.is_empty() => {}
+                Err(RecordingError::NotFound { .. }) => return Ok(None),
+                // One bad segment does not spoil the others.
+                Err(
+                    error @ (RecordingError::Empty { .. }
+                    | RecordingError::ShortHeader { .. }
+                    | RecordingError::DamagedHeader { .. }
+                    | RecordingError::NotARecording { .. }),
+                ) => {
+                    warnings.push(Warning::SegmentUnreadable {
+                        path: segment.path,
+                        reason: error.to_string(),
+                    });
+                    failure.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match (segments.is_empty(), failure) {
+            (false, _) => Self::begin(path, files.into(), segments, warnings).map(Some),
+            (true, Some(failure)) => Err(failure),
+            (true, None) => Err(RecordingError::NoSegments {
+                path: path.to_path_buf(),
+            }),
+        }
+    }
+
+    /// The header of its first segment.
+    pub fn header(&self) -> &SegmentHeader {
+        &self.header
+    }
+
+    /// What was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its segments, from the first that can be read alone.
+    pub fn segments(&self) -> &[SegmentPlace] {
+        &self.segments
+    }
+
+    /// The last segment that can be read alone of those that begin before a moment; the first one if none does.
+    pub fn segment_before(&self, is_before: impl Fn(&SegmentPlace) -> bool) -> &SegmentPlace {
+        let mut found = &self.segments[0];
+        for place in &self.segments {
+            if place.stands_alone() && is_before(place) {
+                found = place;
+            }
+        }
+        found
+    }
+
+    /// The first segment from which on a process is in all of them, with the state that it begins with.
+    pub fn complete_from(&self, process: u32) -> Option<&SegmentPlace> {
+        let is_left_out = |place: &SegmentPlace| {
+            let mut left_out = place.left_out().iter();
+            left_out.any(|one| one.process == process)
+        };
+        let last = self.segments.iter().rposition(is_left_out);
+        let mut rest = self.segments.iter().skip(last.map_or(0, |last| last + 1));
+        rest.find(|place| place.stands_alone())
+    }
+
+    /// Reads from the start.
+    pub fn records(&self) -> Records {
+        self.records_from(&self.segments[0])
+    }
+
+    /// Reads from the start of a segment.
+    pub fn records_from(&self, place: &SegmentPlace) -> Records {
+        Records {
+            batches: self.batches(place),
+            batch: Vec::new(),
+            at: 0,
+            sequence: 0,
+            ring_position: 0,
+        }
+    }
+
+    fn batches(&self, place: &SegmentPlace) -> Batches {
+        Batches::new(
+            Arc::clone(&self.files),
+            (place.file, place.at),
+            self.header.epoch,
+            self.warnings.clone(),
+        )
+    }
+
+    /// Reads a checkpoint: what is known of all processes, or of those with this number in the system (and perhaps of others).
+    pub fn restore(
+        &self,
+        place: &CheckpointPlace,
+        pid: Option<u32>,
+    ) -> Result<Restored, RecordingError> {
+        checkpoint::read(place, pid)
+    }
+
+    /// Writes the recording as a single file. Nothing is overwritten; a file that cannot be written
+    /// whole is removed.
+    pub fn export(&self, to: &Path) -> Result<Exported, RecordingError> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(to)
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::AlreadyExists => RecordingError::ExportExists {
+                    path: to.to_path_buf(),
+                },
+                _ => RecordingError::of("create", to, error),
+            })?;
+        let mut out = BufWriter::new(file);
+        let exported = self.copy(&mut out, to);
+        if exported.is_err() {
+            // The error that counts is the first one.
+            let _ = fs::remove_file(to);
+        }
+        exported
+    }
+
+    /// Writes the recording as the bytes of a single file.
+    pub fn write_to(&self, out: &mut dyn Write) -> Result<Exported, RecordingError> {
+        self.copy(out, Path::new("the export"))
+    }
+
+    fn copy(&self, out: &mut dyn Write, to: &Path) -> Result<Exported, RecordingError> {
+        let failed = |error| RecordingError::Io {
+            doing: "write",
+            path: to.to_path_buf(),
+            source: error,
+        };
+        let mut batches = self.batches(&self.segments[0]);
+        let mut exported = Exported::default();
+        while let Some(item) = batches.next()? {
+            let (bytes, checkpoint) = match item {
+                Item::Segment(mut header, beginning) => {
+                    let list = LeftOut::encode(&beginning.left_out);
+                    let state = beginning.checkpoint.as_ref().map_or(0, |place| place.bytes);
+                    header.checkpoint_bytes = list.len() as u64 + state;
+                    ([header.encode(), list].concat(), beginning.checkpoint)
+                }
+                Item::Batch(batch) => {
+                    exported.records += u64::from(batch.header.count);
+                    (batch.stored, None)
+                }
+            };
+            out.write_all(&bytes).map_err(failed)?;
+            exported.bytes += bytes.len() as u64;
+            if let Some(place) = checkpoint {
+                exported.bytes += place.copy_to(out)?;
+            }
+        }
+        out.flush().map_err(failed)?;
+        exported.warnings = batches.warnings().to_vec();
+        Ok(exported)
+    }
+}
+
+/// What an export wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Bytes.
+    pub bytes: u64,
+    /// Records, repeated ones among them.
+    pub records: u64,
+    /// What could not be read, and is not in the export.
+    pub warnings: Vec<Warning>,
+}
+
+/// One record of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Number of the record, or for a repeated one the number that the next will have: what
+    /// [`crate::records::Decoder::seek`] is to be given before it decodes the record.
+    pub sequence: u64,
+    /// It stands in a segment's preamble and has no number.
+    pub repeated: bool,
+    /// Where the ring's reader stood after the record's batch.
+    pub ring_position: u64,
+    /// The record.
+    pub record: &'a [u8],
+}
+
+/// What comes next in a recording.
+#[derive(Debug)]
+pub enum Piece<'a> {
+    /// A segment begins.
+    Segment {
+        /// What it says of itself.
+        header: SegmentHeader,
+        /// The state that all records before it have come to, but for those who are left out.
+        checkpoint: Option<CheckpointPlace>,
+        /// Of whom there is nothing in the segment.
+        left_out: Arc<[LeftOut]>,
+    },
+    /// A record.
+    Record(Entry<'a>),
+}
+
+/// What was read from the file.
+enum ReadOn {
+    Segment(SegmentHeader, Beginning),
+    Batch,
+    End,
+}
+
+/// The records of a recording, in order.
+#[derive(Debug)]
+pub struct Records {
+    batches: Batches,
+    batch: Vec<u8>,
+    at: usize,
+    sequence: u64,
+    ring_position: u64,
+}
+
+impl Records {
+    /// The next record; `None` at the end. What cannot be read is left out and stands in
+    /// [`Records::warnings`]; an error is one of the system, or another recording's segment.
+    pub fn next_record(&mut self) -> Result<Option<Entry<'_>>, RecordingError> {
+        loop {
+            if self.is_at_record() {
+                return Ok(self.entry());
+            }
+            if let ReadOn::End = self.read_on()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next record, or the beginning of the next segment.
+    pub fn next_piece(&mut self) -> Result<Option<Piece<'_>>, RecordingError> {
+        while !self.is_at_record() {
+            match self.read_on()? {
+                ReadOn::Segment(header, beginning) => {
+                    return Ok(Some(Piece::Segment {
+                        header,
+                        checkpoint: beginning.checkpoint,
+                        left_out: beginning.left_out,
+                    }));
+                }
+                ReadOn::Batch => {}
+                ReadOn::End => return Ok(None),
+            }
+        }
+        Ok(self.entry().map(Piece::Record))
+    }
+
+    /// Whether another record stands in the batch. What stands for records that are left out is none.
+    fn is_at_record(&mut self) -> bool {
+        while let Some(rest) = self.batch.get(self.at..) {
+            match Header::read(rest) {
+                Ok(header) if header.kind == KIND_LEFT_OUT => {
+                    self.at += header.len;
+                    self.sequence = self.sequence.saturating_add(header.sequence);
+                }
+                _ => return !rest.is_empty(),
+            }
+        }
+        false
+    }
+
+    fn read_on(&mut self) -> Result<ReadOn, RecordingError> {
+        Ok(match self.batches.next()? {
+            Some(Item::Segment(header, beginning)) => ReadOn::Segment(header, beginning),
+            Some(Item::Batch(batch)) => {
+                self.batch = batch.records;
+                self.at = 0;
+                self.sequence = batch.header.first_sequence;
+                self.ring_position = batch.header.ring_position;
+                ReadOn::Batch
+            }
+            None => ReadOn::End,
+        })
+    }
+
+    fn entry(&mut self) -> Option<Entry<'_>> {
+        let rest = self.batch.get(self.at..).unwrap_or_default();
+        // A batch is given out only if its bytes are whole records.
+        let next = RecordReader::new(rest).next();
+        let Some((record, header)) = next.and_then(|record| {
+            let record = record.ok()?;
+            Some((record, Header::read(record).ok()?))
+        }) else {
+            self.at = self.batch.len();
+            return None;
+        };
+        self.at += record.len();
+        let repeated = header.is_repeated();
+        let sequence = self.sequence;
+        self.sequence = self.sequence.saturating_add(numbers(&header));
+        Some(Entry {
+            sequence,
+            repeated,
+            ring_position: self.ring_position,
+            record,
+        })
+    }
+
+    /// What was missing or could not be read so far.
+    pub fn warnings(&self) -> &[Warning] {
+        self.batches.warnings()
+    }
+}
+
+pub(crate) fn read_header(path: &Path) -> Result<(SegmentFile, SegmentHeader), RecordingError> {
+    let failed = |error| RecordingError::of("read", path, error);
+    let segment = SegmentFile::open(path).map_err(failed)?;
+    let mut window = Window::new(Arc::clone(&segment.file));
+    let bytes = window.get(0, SEGMENT_HEADER).map_err(failed)?;
+    let path = path.to_path_buf();
+    if bytes.is_empty() {
+        return Err(RecordingError::Empty { path });
+    }
+    let header = SegmentHeader::decode(bytes).map_err(|fault| match fault {
+        HeaderFault::NotOurs => RecordingError::NotARecording {
+            path,
+            looks: looks(bytes),
+        },
+        HeaderFault::Short => RecordingError::ShortHeader {
+            path,
+            len: bytes.len() as u64,
+        },
+        HeaderFault::ByteOrder => RecordingError::ForeignByteOrder { path },
+        HeaderFault::Damaged => RecordingError::DamagedHeader { path },
+        HeaderFault::NewerFormat(found) => RecordingError::Newer {
+            path,
+            what: "format",
+            found: u32::from(found),
+            known: u32::from(FORMAT_VERSION),
+        },
+        HeaderFault::NewerRecords(found) => RecordingError::Newer {
+            path,
+            what: "record",
+            found: u32::from(found),
+            known: u32::from(RECORD_VERSION),
+        },
+        HeaderFault::OlderRecords(found) => RecordingError::Older {
+            path,
+            found: u32::from(found),
+            known: u32::from(RECORD_VERSION),
+        },
+        HeaderFault::Architecture(found) => RecordingError::ForeignArchitecture {
+            path,
+            found,
+            here: std::env::consts::ARCH,
+        },
+    })?;
+    Ok((segment, header))
+}
+
+/// The segments of a single file: goes from header to header.
+fn segments_of(
+    segment: &SegmentFile,
+    first: &SegmentHeader,
+) -> Result<Vec<SegmentPlace>, RecordingError> {
+    let failed = |error| RecordingError::of("read", &segment.path, error);
+    let mut window = Window::new(Arc::clone(&segment.file));
+    let mut segments = Vec::new();
+    let mut at = 0;
+    loop {
+        let head = window.get(at, SEGMENT_HEADER).map_err(failed)?;
+        if head.starts_with(&SEGMENT_MARK) {
+            let Ok(header) = SegmentHeader::decode(head) else {
+                break;
+            };
+            let bytes = header.checkpoint_bytes;
+            segments.push(SegmentPlace {
+                beginning: Beginning::read(segment, at, &header)?,
+                header,
+                file: 0,
+                at,
+            });
+            at = at
+                .saturating_add(SEGMENT_HEADER as u64)
+                .saturating_add(bytes);
+        } else if let Some((batch, _)) = BatchHeader::decode(head) {
+            at += batch.header_len as u64 + u64::from(batch.stored);
+        } else {
+            // The end, or damage: what is behind it is found when the records are read.
+            break;
+        }
+    }
+    if segments.is_empty() {
+        segments.push(SegmentPlace {
+            beginning: Beginning::read(segment, 0, first)?,
+            header: first.clone(),
+            file: 0,
+            at: 0,
+        });
+    }
+    Ok(segments)
+}
+
+/// What a file that is no recording looks like.
+fn looks(bytes: &[u8]) -> &'static str {
+    let begins = |mark: &[u8]| bytes.starts_with(mark);
+    match bytes {
+        [0x80, 2..=5, ..] => "looks like a pickle (a PyTorch snapshot?)",
+        _ if begins(&[0x1f, 0x8b]) => "is compressed with gzip",
+        _ if begins(&[0x28, 0xb5, 0x2f, 0xfd]) => "is compressed with zstd",
+        _ if begins(b"PK\x03\x04") => "is a zip archive",
+        _ if begins(b"\x7fELF") => "is a program or library",
+        _ if begins(b"SQLite format 3") => "is a SQLite database",
+        _ if bytes.iter().all(|byte| *byte == 0) => "begins with zeros",
+        _ if begins(b"{") || begins(b"[") => "looks like JSON",
+        _ if std::str::from_utf8(bytes).is_ok_and(|text| !text.contains('\0')) => "looks like text",
+        _ => "does not begin as one",
+    }
+}

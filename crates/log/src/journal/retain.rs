@@ -1,0 +1,232 @@
+//! The bound: which segments there are, and which go first.
+
+use crate::journal::error::JournalError;
+use crate::journal::segment::{CHECKPOINT, ENDING, UNFINISHED};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// For so long after its last write an earlier run of the daemon keeps what it has in its share.
+pub const EARLIER_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// Earlier runs keep this part of the journal between them: one in so many bytes.
+pub const EARLIER_SHARE: u64 = 4;
+
+/// A segment file of some epoch.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) index: u64,
+    pub(crate) path: PathBuf,
+    /// Of the segment and of its checkpoint.
+    pub(crate) bytes: u64,
+}
+
+/// Removes a segment, and its checkpoint if it has one.
+pub(crate) fn remove(segment: &Path) -> io::Result<()> {
+    fs::remove_file(segment)?;
+    remove_if_there(&segment.with_extension(CHECKPOINT))
+}
+
+/// Removes a file.
+pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of segments and checkpoints: those of the current epoch, those that earlier ones keep as their share, and those that
+/// go first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bytes {
+    pub(crate) own: u64,
+    pub(crate) earlier_kept: u64,
+    pub(crate) earlier: u64,
+}
+
+/// What lies in a journal of which all may be `most` bytes.
+pub(crate) fn bytes(journal: &Path, epoch_dir: &Path, most: u64) -> io::Result<Bytes> {
+    let epochs = scan(journal)?;
+    let kept = kept_of_earlier(&epochs, epoch_dir, most);
+    let mut sums = Bytes::default();
+    for epoch in &epochs {
+        for segment in &epoch.segments {
+            if epoch.path == epoch_dir {
+                sums.own += segment.bytes;
+            } else if kept.contains(&segment.path) {
+                sums.earlier_kept += segment.bytes;
+            } else {
+                sums.earlier += segment.bytes;
+            }
+        }
+    }
+    Ok(sums)
+}
+
+/// The segments of earlier epochs that stay while there is anything else to remove: the newest, up to their share, of epochs that
+/// ended not long ago. What lies before a segment that does not fit is of no use without it.
+fn kept_of_earlier(epochs: &[Epoch], current: &Path, most: u64) -> BTreeSet<PathBuf> {
+    let mut left = most / EARLIER_SHARE;
+    let mut kept = BTreeSet::new();
+    for epoch in epochs.iter().rev().filter(|epoch| epoch.path != current) {
+        if epoch.newest.elapsed().is_ok_and(|age| age > EARLIER_KEPT) {
+            break;
+        }
+        for segment in epoch.segments.iter().rev() {
+            let Some(rest) = left.checked_sub(segment.bytes) else {
+                return kept;
+            };
+            left = rest;
+            kept.insert(segment.path.clone());
+        }
+    }
+    kept
+}
+
+#[derive(Debug)]
+struct Epoch {
+    path: PathBuf,
+    segments: Vec<Found>,
+    /// Last write. Epochs are boot times, so their numbers do not order them across boots.
+    newest: SystemTime,
+}
+
+/// The segments of an epoch, oldest first. Other files are not ours and not looked at.
+pub(crate) fn segments(dir: &Path) -> io::Result<Vec<Found>> {
+    Ok(scan_epoch(dir)?.segments)
+}
+
+fn scan_epoch(dir: &Path) -> io::Result<Epoch> {
+    let mut epoch = Epoch {
+        path: dir.to_path_buf(),
+        segments: Vec::new(),
+        newest: SystemTime::UNIX_EPOCH,
+    };
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let Some(index) = numbered(&entry.path(), ENDING) else {
+            continue;
+        };
+        let facts = match entry.metadata() {
+            Ok(facts) => facts,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        if facts.is_file() {
+            epoch.newest = epoch.newest.max(facts.modified()?);
+            epoch.segments.push(Found {
+                index,
+                path: entry.path(),
+                bytes: facts.len() + checkpoint_bytes(&entry.path()),
+            });
+        }
+    }
+    epoch.segments.sort_by_key(|segment| segment.index);
+    Ok(epoch)
+}
+
+/// Bytes of the checkpoint beside a segment; 0 where there is none.
+fn checkpoint_bytes(segment: &Path) -> u64 {
+    fs::metadata(segment.with_extension(CHECKPOINT)).map_or(0, |facts| facts.len())
+}
+
+/// The number in a file name of digits and this ending.
+fn numbered(path: &Path, ending: &str) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    digits(name.strip_suffix(ending)?.strip_suffix('.')?)
+}
+
+fn digits(text: &str) -> Option<u64> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        text.parse().ok()
+    } else {
+        None
+    }
+}
+
+fn scan(journal: &Path) -> io::Result<Vec<Epoch>> {
+    let mut epochs = Vec::new();
+    for entry in fs::read_dir(journal)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_str().and_then(digits).is_some() && entry.file_type()?.is_dir() {
+            epochs.push(scan_epoch(&entry.path())?);
+        }
+    }
+    epochs.sort_by_key(|epoch| epoch.newest);
+    Ok(epochs)
+}
+
+/// Directories of the epochs under a journal's directory that hold segments, the one written last
+/// at the end.
+pub fn epochs(journal: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(scan(journal)?
+        .into_iter()
+        .filter(|epoch| !epoch.segments.is_empty())
+        .map(|epoch| epoch.path)
+        .collect())
+}
+
+/// Removes segments until `needed` bytes fit under `most`: first those of earlier epochs that are not in these epochs' share, the one
+/// written longest ago first; then those of the current epoch before the one with the number `kept`; then the share of the earlier ones.
+/// Gives the numbers of those that went of the current epoch. Only the holder of the lock may call this.
+pub(crate) fn make_room(
+    journal: &Path,
+    (current, kept): (&Path, u64),
+    needed: u64,
+    most: u64,
+) -> Result<Vec<u64>, JournalError> {
+    let fail = |error| JournalError::of("read", journal, needed, error);
+    let epochs = scan(journal).map_err(fail)?;
+    let kept_of_earlier = kept_of_earlier(&epochs, current, most);
+    let all = || {
+        epochs.iter().flat_map(|epoch| {
+            let is_current = epoch.path == current;
+            epoch.segments.iter().map(move |one| (is_current, one))
+        })
+    };
+    let earlier = || all().filter(|(is_current, _)| !is_current);
+    let is_share = |segment: &Found| kept_of_earlier.contains(&segment.path);
+    let goes = earlier()
+        .filter(|(_, segment)| !is_share(segment))
+        .chain(all().filter(|(is_current, segment)| *is_current && segment.index < kept))
+        .chain(earlier().filter(|(_, segment)| is_share(segment)));
+    let mut total: u64 = all().map(|(_, segment)| segment.bytes).sum();
+    let mut gone = Vec::new();
+    for (is_current, segment) in goes {
+        if total.saturating_add(needed) <= most {
+            break;
+        }
+        remove(&segment.path)
+            .map_err(|error| JournalError::of("remove", &segment.path, needed, error))?;
+        total -= segment.bytes;
+        if is_current {
+            gone.push(segment.index);
+        }
+    }
+    for epoch in epochs.iter().filter(|epoch| epoch.path != current) {
+        // Fails where there is something left; then it stays.
+        let _ = fs::remove_dir(&epoch.path);
+    }
+    Ok(gone)
+}
+
+/// Removes segments and checkpoints that a killed daemon had begun to make.
+pub(crate) fn clear_unfinished(journal: &Path) -> Result<(), JournalError> {
+    let fail = |error| JournalError::of("read", journal, 0, error);
+    for epoch in scan(journal).map_err(fail)? {
+        for entry in fs::read_dir(&epoch.path).map_err(fail)? {
+            let path = entry.map_err(fail)?.path();
+            let whole = path.with_extension("");
+            let is_ours = [ENDING, CHECKPOINT]
+                .iter()
+                .any(|ending| numbered(&whole, ending).is_some());
+            if is_ours && path.extension().is_some_and(|ending| ending == UNFINISHED) {
+                fs::remove_file(&path)
+                    .map_err(|error| JournalError::of("remove", &path, 0, error))?;
+            }
+        }
+    }
+    Ok(())
+}

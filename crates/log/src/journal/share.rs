@@ -1,0 +1,196 @@
+//! A share of the journal for each process: who takes how much of it, and who gives way.
+//!
+//! Where the journal is full, the processes that take the most of it lose their oldest part, and the others keep theirs: a
+//! loud process does not push out a quiet one's hour. Processes that take at least half as much as the loudest one count as equally loud, so
+//! that among equals whole segments are removed, which costs nothing.
+
+use crate::journal::checkpoint::Shares;
+use crate::journal::tally::Tally;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a segment has, as far as it was written by this journal.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Content {
+    /// Bytes of records by process, before they are packed.
+    pub(crate) records: BTreeMap<u32, u64>,
+    /// Bytes of all of them on disk.
+    pub(crate) packed: u64,
+    /// Bytes of the checkpoint.
+    pub(crate) checkpoint: Shares,
+    /// Of whom there is nothing in it.
+    pub(crate) left_out: BTreeSet<u32>,
+    /// It could not be written anew: it stays as it is until it is removed.
+    pub(crate) is_kept_as_it_is: bool,
+}
+
+impl Content {
+    /// Records were added, and took so many bytes on disk.
+    pub(crate) fn add(&mut self, tally: &Tally, packed: u64) {
+        for (process, bytes) in &tally.bytes {
+            *self.records.entry(*process).or_default() += bytes;
+        }
+        self.packed += packed;
+    }
+
+    /// Bytes on disk of a process.
+    fn of(&self, process: u32) -> u64 {
+        let all: u64 = self.records.values().sum();
+        let own = self.records.get(&process).copied().unwrap_or(0);
+        let packed = u128::from(self.packed) * u128::from(own) / u128::from(all.max(1));
+        let checkpoint = self.checkpoint.get(&process).copied().unwrap_or(0);
+        u64::try_from(packed)
+            .unwrap_or(u64::MAX)
+            .saturating_add(checkpoint)
+    }
+
+    /// Who is in it.
+    fn processes(&self) -> BTreeSet<u32> {
+        let all = self.records.keys().chain(self.checkpoint.keys());
+        all.copied().filter(|process| *process != 0).collect()
+    }
+
+    fn checkpoint_bytes(&self) -> u64 {
+        self.checkpoint.values().sum()
+    }
+
+    /// Bytes that it takes on disk, but for some headers.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.packed.saturating_add(self.checkpoint_bytes())
+    }
+}
+
+/// What makes room next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// All that is in the oldest segment is of those who give way, or it cannot be written anew.
+    Remove(u64),
+    /// Write a segment anew.
+    Thin {
+        /// Number of the segment.
+        index: u64,
+        /// Of whom nothing is kept in it.
+        leave_out: BTreeSet<u32>,
+        /// The segment before it, to whose end it is written: both leave out the same ones, and are small.
+        join: Option<u64>,
+    },
+}
+
+/// Chooses the next step, among segments that are older than the one with the number `newest`. None: there is nothing to be had.
+pub(crate) fn next_step(
+    contents: &BTreeMap<u64, Content>,
+    newest: u64,
+    small: u64,
+) -> Option<Step> {
+    let mut totals: BTreeMap<u32, u64> = BTreeMap::new();
+    for content in contents.values() {
+        for process in content.processes() {
+            *totals.entry(process).or_default() += content.of(process);
+        }
+    }
+    let loudest = totals.values().copied().max()?;
+    let loud: BTreeSet<u32> = totals
+        .into_iter()
+        .filter(|(_, bytes)| bytes.saturating_mul(2) >= loudest)
+        .map(|(process, _)| process)
+        .collect();
+    let (oldest, _) = contents.first_key_value()?;
+    let is_candidate = |(index, content): &(&u64, &Content)| {
+        let can_be = !content.is_kept_as_it_is || *index == oldest;
+        can_be && !content.processes().is_disjoint(&loud)
+    };
+    let (index, content) = contents.range(..newest).find(is_candidate)?;
+    let there = content.processes();
+    if index == oldest && (there.is_subset(&loud) || content.is_kept_as_it_is) {
+        return Some(Step::Remove(*index));
+    }
+    let gone: BTreeSet<u32> = there.intersection(&loud).copied().collect();
+    let join = contents.range(..index).next_back();
+    let join = join.filter(|(_, before)| {
+        let left: u64 = there.difference(&gone).map(|left| content.of(*left)).sum();
+        let together = before.packed.saturating_add(left);
+        let after: BTreeSet<u32> = content.left_out.union(&gone).copied().collect();
+        !before.is_kept_as_it_is
+            && !before.left_out.is_empty()
+            && after.is_subset(&before.left_out)
+            && there
+                .difference(&gone)
+                .all(|left| !before.left_out.contains(left))
+            && together <= small.max(before.checkpoint_bytes())
+    });
+    Some(Step::Thin {
+        index: *index,
+        leave_out: gone,
+        join: join.map(|(before, _)| *before),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(records: &[(u32, u64)], left_out: &[u32]) -> Content {
+        Content {
+            records: records.iter().copied().collect(),
+            packed: records.iter().map(|(_, bytes)| bytes / 10).sum(),
+            left_out: left_out.iter().copied().collect(),
+            ..Content::default()
+        }
+    }
+
+    fn journal(contents: Vec<Content>) -> BTreeMap<u64, Content> {
+        (0..).zip(contents).collect()
+    }
+
+    #[test]
+    fn among_equals_the_oldest_segment_goes() {
+        let all = journal(vec![content(&[(1, 900), (2, 600)], &[]); 3]);
+        assert_eq!(next_step(&all, 2, 100), Some(Step::Remove(0)));
+        let one = journal(vec![content(&[(0, 50), (1, 900)], &[]); 3]);
+        assert_eq!(next_step(&one, 2, 100), Some(Step::Remove(0)));
+        assert_eq!(next_step(&one, 0, 100), None);
+        assert_eq!(next_step(&BTreeMap::new(), 0, 100), None);
+    }
+
+    #[test]
+    fn a_loud_process_gives_way() {
+        let thin = |index, join| {
+            Some(Step::Thin {
+                index,
+                leave_out: BTreeSet::from([1]),
+                join,
+            })
+        };
+        let mut all = journal(vec![content(&[(1, 900), (2, 60)], &[]); 4]);
+        assert_eq!(next_step(&all, 3, 100), thin(0, None));
+        all.insert(0, content(&[(2, 60)], &[1]));
+        assert_eq!(next_step(&all, 3, 100), thin(1, Some(0)));
+        // It would grow larger than a small one.
+        assert_eq!(next_step(&all, 3, 11), thin(1, None));
+        // One that cannot be written anew is passed by.
+        if let Some(content) = all.get_mut(&1) {
+            content.is_kept_as_it_is = true;
+        }
+        assert_eq!(next_step(&all, 3, 100), thin(2, None));
+    }
+
+    #[test]
+    fn segments_that_leave_out_others_are_not_joined() {
+        let before = content(&[(2, 60)], &[1, 3]);
+        let mut all = journal(vec![before]);
+        // Process 3 is in the second one: it is known from there on.
+        all.insert(1, content(&[(1, 900), (2, 60), (3, 60)], &[]));
+        all.insert(2, content(&[(1, 900), (2, 60)], &[]));
+        let step = next_step(&all, 2, 1000);
+        assert!(
+            matches!(
+                &step,
+                Some(Step::Thin {
+                    index: 1,
+                    join: None,
+                    ..
+                })
+            ),
+            "{step:?}"
+        );
+    }
+}

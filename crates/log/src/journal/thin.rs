@@ -1,0 +1,294 @@
+//! Writes a segment anew, without some processes.
+
+use crate::journal::batches::{Batches, Item};
+use crate::journal::checkpoint::{Beginning, SegmentFile};
+use crate::journal::error::RecordingError;
+use crate::journal::format::{BATCH_MOST, FORMAT_VERSION, SEGMENT_HEADER, SegmentHeader};
+use crate::journal::pack::frame;
+use crate::journal::parts::LeftOut;
+use crate::journal::recording::read_header;
+use crate::journal::share::Content;
+use crate::journal::tally::{numbers, tally};
+use crate::records::{DaemonRecord, Header, KIND_ATTACHED, RecordReader};
+use core::mem::offset_of;
+use memscope_common::{KIND_LEFT_OUT, RECORD_VERSION, RecordHeader};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Records that are packed together, in bytes: longer batches are packed better.
+const TOGETHER: usize = 1 << 20;
+
+/// Why a segment was not written anew.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotThinned {
+    /// It cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] RecordingError),
+    /// A part of it is damaged.
+    #[error("{0}")]
+    Damaged(crate::journal::Warning),
+    /// The new one cannot be written.
+    #[error("cannot write {}", path.display())]
+    Unwritable {
+        /// The file that it was to be written to.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The thread panicked.
+    #[error("the thread that writes it panicked")]
+    Panicked,
+}
+
+/// A segment that another thread writes anew.
+pub(crate) struct Thinning {
+    /// The segments that it is made of; it takes the place of the first.
+    pub(crate) sources: Vec<u64>,
+    /// Its file, under the name that says that it is not whole yet.
+    pub(crate) new: PathBuf,
+    thread: JoinHandle<Result<Content, NotThinned>>,
+}
+
+impl Thinning {
+    /// Begins to write the segments at `paths`, which follow one another, as one, without some processes. `contents` are theirs.
+    pub(crate) fn begin(
+        sources: Vec<(u64, PathBuf)>,
+        leave_out: BTreeSet<u32>,
+        new: PathBuf,
+    ) -> std::io::Result<Thinning> {
+        let (sources, paths): (Vec<u64>, Vec<PathBuf>) = sources.into_iter().unzip();
+        let path = new.clone();
+        let thread = std::thread::Builder::new()
+            .name("journal share".to_owned())
+            .spawn(move || thin(&paths, leave_out, &path))?;
+        Ok(Thinning {
+            sources,
+            new,
+            thread,
+        })
+    }
+
+    /// Whether [`Thinning::finish`] does not wait.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for it; gives what the new segment has. The file is removed if it is not whole.
+    pub(crate) fn finish(self) -> Result<Content, NotThinned> {
+        let written = self.thread.join().unwrap_or(Err(NotThinned::Panicked));
+        if written.is_err() {
+            // The error that counts is the first one.
+            let _ = std::fs::remove_file(&self.new);
+        }
+        written
+    }
+}
+
+/// Writes the records that are kept.
+struct Kept<'a> {
+    out: BufWriter<&'a File>,
+    /// Records that are not written yet.
+    records: Vec<u8>,
+    /// Number of the first of them, and of the one behind the last.
+    first: u64,
+    next: u64,
+    /// So many before `next` are left out, and nothing says so yet.
+    gap: u64,
+    ring_position: u64,
+    framed: Vec<u8>,
+    content: Content,
+    pids: BTreeMap<u32, u32>,
+}
+
+impl Kept<'_> {
+    /// Takes a batch, without the records of some processes.
+    fn take(
+        &mut self,
+        (first, position): (u64, u64),
+        records: &[u8],
+        leave_out: &BTreeSet<u32>,
+    ) -> std::io::Result<()> {
+        // What is written has at most as many bytes as it had, so that it fits if the batch fits alone.
+        if first != self.next || self.records.len() + records.len() > BATCH_MOST {
+            self.put()?;
+            (self.first, self.next) = (first, first);
+        }
+        for record in RecordReader::new(records).flatten() {
+            let Ok(header) = Header::read(record) else {
+                continue;
+            };
+            let count = numbers(&header);
+            self.next = self.next.saturating_add(count);
+            if header.kind == KIND_LEFT_OUT {
+                self.gap += count;
+            } else if leave_out.contains(&header.process) {
+                self.gap += count;
+                self.note_pid(&header, record);
+            } else {
+                self.close_gap();
+                self.records.extend_from_slice(record);
+            }
+        }
+        self.ring_position = position;
+        if self.records.len() >= TOGETHER {
+            self.put()?;
+        }
+        Ok(())
+    }
+
+    fn note_pid(&mut self, header: &Header, record: &[u8]) {
+        if header.kind == KIND_ATTACHED
+            && let Ok(Some(DaemonRecord::Attached(facts))) = DaemonRecord::decode(record)
+        {
+            self.pids.insert(header.process, facts.pid);
+        }
+    }
+
+    /// Writes a record that stands for those that are left out.
+    fn close_gap(&mut self) {
+        if self.gap == 0 {
+            return;
+        }
+        let mut record = [0; Header::SIZE];
+        // The other fields are zeros.
+        let fields: [(usize, &[u8]); 4] = [
+            (
+                offset_of!(RecordHeader, len),
+                &(Header::SIZE as u16).to_ne_bytes(),
+            ),
+            (offset_of!(RecordHeader, kind), &KIND_LEFT_OUT.to_ne_bytes()),
+            (offset_of!(RecordHeader, version), &[RECORD_VERSION]),
+            (offset_of!(RecordHeader, sequence), &self.gap.to_ne_bytes()),
+        ];
+        for (at, bytes) in fields {
+            if let Some(place) = record.get_mut(at..at + bytes.len()) {
+                place.copy_from_slice(bytes);
+            }
+        }
+        self.records.extend_from_slice(&record);
+        self.gap = 0;
+    }
+
+    /// Writes what has come together as a batch.
+    fn put(&mut self) -> std::io::Result<()> {
+        self.close_gap();
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let Ok(tally) = tally(&self.records) else {
+            return Err(std::io::ErrorKind::InvalidData.into());
+        };
+        self.framed.clear();
+        let place = (self.first, self.ring_position);
+        frame(&self.records, tally.count, place, &mut self.framed);
+        self.out.write_all(&self.framed)?;
+        self.content.add(&tally, self.framed.len() as u64);
+        self.records.clear();
+        self.first = self.next;
+        Ok(())
+    }
+}
+
+fn thin(paths: &[PathBuf], leave_out: BTreeSet<u32>, new: &Path) -> Result<Content, NotThinned> {
+    let failed = |source| NotThinned::Unwritable {
+        path: new.to_owned(),
+        source,
+    };
+    let mut sources: Vec<(SegmentFile, SegmentHeader)> = Vec::new();
+    for path in paths {
+        sources.push(read_header(path)?);
+    }
+    let Some((first, header)) = sources.first() else {
+        return Ok(Content::default());
+    };
+    let beginning = Beginning::read(first, 0, header)?;
+    let mut pids: BTreeMap<u32, u32> = BTreeMap::new();
+    for (file, header) in &sources {
+        let list = Beginning::read(file, 0, header)?.left_out;
+        pids.extend(list.iter().map(|one| (one.process, one.pid)));
+    }
+    for process in &leave_out {
+        pids.entry(*process).or_insert(0);
+    }
+    let leave_out: BTreeSet<u32> = pids.keys().copied().collect();
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(new)
+        .map_err(failed)?;
+    let list_bytes = LeftOut::list_bytes(leave_out.len());
+    let mut kept = Kept {
+        out: BufWriter::new(&file),
+        records: Vec::new(),
+        first: header.first_sequence,
+        next: header.first_sequence,
+        gap: 0,
+        ring_position: 0,
+        framed: Vec::new(),
+        content: Content {
+            left_out: leave_out.clone(),
+            ..Content::default()
+        },
+        pids,
+    };
+    // The header and the list come last: the numbers of processes are in the records.
+    let begin = SEGMENT_HEADER as u64 + list_bytes;
+    kept.out.seek(SeekFrom::Start(begin)).map_err(failed)?;
+    if let Some(place) = &beginning.checkpoint {
+        for part in place.parts()? {
+            if leave_out.contains(&part.process) {
+                kept.pids.insert(part.process, part.pid);
+                continue;
+            }
+            part.copy_to(&place.file, &mut kept.out).map_err(failed)?;
+            kept.content.checkpoint.insert(part.process, part.bytes);
+        }
+    }
+    let state_bytes: u64 = kept.content.checkpoint.values().sum();
+    for (file, header) in &sources {
+        let files: Arc<[SegmentFile]> = [file.clone()].into();
+        let mut batches = Batches::new(files, (0, 0), header.epoch, Vec::new());
+        while let Some(item) = batches.next()? {
+            if let Item::Batch(batch) = item {
+                let place = (batch.header.first_sequence, batch.header.ring_position);
+                kept.take(place, &batch.records, &leave_out)
+                    .map_err(failed)?;
+            }
+        }
+        if let Some(warning) = batches.warnings().iter().find(|warning| is_damage(warning)) {
+            return Err(NotThinned::Damaged(warning.clone()));
+        }
+    }
+    kept.put().map_err(failed)?;
+    kept.out.flush().map_err(failed)?;
+    let list: Vec<LeftOut> = leave_out
+        .iter()
+        .map(|process| LeftOut {
+            process: *process,
+            pid: kept.pids.get(process).copied().unwrap_or(0),
+        })
+        .collect();
+    let header = SegmentHeader {
+        format_version: FORMAT_VERSION,
+        segment_bytes: begin + state_bytes + kept.content.packed,
+        checkpoint_bytes: list_bytes + state_bytes,
+        left_out: list.len() as u64,
+        ..header.clone()
+    };
+    let front = [header.encode(), LeftOut::encode(&list)].concat();
+    file.write_all_at(&front, 0).map_err(failed)?;
+    file.sync_data().map_err(failed)?;
+    Ok(kept.content)
+}
+
+/// Whether something of the segment cannot be read. A segment that is read without those before it begins late, and that is none.
+fn is_damage(warning: &crate::journal::Warning) -> bool {
+    !matches!(warning, crate::journal::Warning::BeginsLate { .. })
+}

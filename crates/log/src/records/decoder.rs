@@ -1,0 +1,203 @@
+//! From one record to its outcome, with what must be remembered between records.
+
+use crate::records::bytes::{Header, check};
+use crate::records::daemon::{DaemonRecord, SiteDefined};
+use crate::records::hal::Visible;
+use crate::records::kernel::{self, Said, Site};
+use crate::records::outcome::{Malformed, Notice, Outcome, Skipped, What};
+use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION};
+use memscope_ledger::event::{Body, Event, EventId, ProcessHandle};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// How a process came to be known in this run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Known {
+    /// By a record with a number.
+    First,
+    /// By a preamble that stands behind the record with this number.
+    Repeated(u64),
+}
+
+/// Decodes the records of one journal, in order.
+///
+/// It remembers the sites, the running number, and which processes have been seen attached, so that
+/// a segment's preamble changes nothing where the segments before it were read as well.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Decoder {
+    epoch: u64,
+    /// Number of the last record that had one.
+    sequence: u64,
+    sites: HashMap<u32, Site>,
+    known: HashMap<u32, Known>,
+    /// Of processes that see some of Ascend's devices only.
+    visible: HashMap<u32, Visible>,
+    all_visible: Visible,
+}
+
+impl Decoder {
+    /// Starts at the first record of a journal.
+    pub fn new(epoch: u64) -> Self {
+        Self {
+            epoch,
+            sequence: 0,
+            sites: HashMap::new(),
+            known: HashMap::new(),
+            visible: HashMap::new(),
+            all_visible: Visible::default(),
+        }
+    }
+
+    /// The next record has this number. For a reader that does not begin at the first record, or
+    /// that had to leave out damaged ones.
+    pub fn seek(&mut self, next: u64) {
+        self.sequence = next.saturating_sub(1);
+    }
+
+    /// The number that the next record will have.
+    pub fn next_sequence(&self) -> u64 {
+        self.sequence.saturating_add(1)
+    }
+
+    /// The definition of a site, if it has been seen.
+    pub fn site(&self, site: u32) -> Option<&SiteDefined> {
+        self.sites.get(&site).map(|site| &site.definition)
+    }
+
+    /// Decodes one record.
+    ///
+    /// A record that is not whole (see [`check`]) is malformed and takes no number. An event from
+    /// a repeated record has the number of the record before it.
+    pub fn decode(&mut self, record: &[u8]) -> Outcome {
+        let header = match check(record) {
+            Ok(header) => header,
+            Err(malformed) => return Outcome::Malformed(malformed),
+        };
+        if !header.is_repeated() {
+            self.sequence = self.sequence.saturating_add(1);
+        }
+        match self.understand(&header, record) {
+            Ok(Said::Event(body)) => Outcome::Decoded(Event {
+                id: self.id(),
+                time_ns: header.time_ns,
+                process: ProcessHandle(header.process),
+                tid: header.tid,
+                lost_before: header.lost_before,
+                stack: kernel::stack_ref(header.stack),
+                sampling: kernel::sampling(header.stack),
+                body,
+            }),
+            Ok(Said::Notice(what)) => Outcome::Notice(Notice {
+                id: self.id(),
+                time_ns: header.time_ns,
+                process: ProcessHandle(header.process),
+                tid: header.tid,
+                lost_before: header.lost_before,
+                what,
+            }),
+            Ok(Said::Skip(why)) => Outcome::Skipped(why),
+            Err(malformed) => Outcome::Malformed(malformed),
+        }
+    }
+
+    fn id(&self) -> EventId {
+        EventId {
+            epoch: self.epoch,
+            sequence: self.sequence,
+        }
+    }
+
+    fn understand(&mut self, header: &Header, record: &[u8]) -> Result<Said, Malformed> {
+        if header.version == 0 {
+            return Err(Malformed::Version(header.version));
+        }
+        if header.version > RECORD_VERSION {
+            return Ok(Said::Skip(Skipped::NewerVersion {
+                found: header.version,
+                known: RECORD_VERSION,
+            }));
+        }
+        if header.kind < KIND_DAEMON_FIRST {
+            let visible = self.visible.get(&header.process);
+            let visible = visible.unwrap_or(&self.all_visible);
+            return kernel::decode(header, record, |site| self.sites.get(&site), visible);
+        }
+        match DaemonRecord::decode_body(header, record)? {
+            Some(said) => Ok(self.daemon(header, said)),
+            None => Ok(Said::Skip(Skipped::UnknownKind(header.kind))),
+        }
+    }
+
+    fn daemon(&mut self, header: &Header, said: DaemonRecord) -> Said {
+        let body = match said {
+            // Definitions are taken every time: they are the same, or the newer one is right.
+            DaemonRecord::SiteDefined(definition) => {
+                let function = Arc::from(definition.function.as_str());
+                self.sites.insert(
+                    definition.site,
+                    Site {
+                        definition: definition.clone(),
+                        function,
+                    },
+                );
+                return Said::Notice(What::SiteDefined(definition));
+            }
+            _ if !self.is_news(header) => return Said::Skip(Skipped::Repeated),
+            DaemonRecord::Attached(facts) => {
+                let visible = Visible::of(&facts.environment);
+                if !visible.is_all() {
+                    self.visible.insert(header.process, visible);
+                }
+                Body::Attached(facts)
+            }
+            DaemonRecord::Placed(placement) => Body::Placed(Box::new(placement)),
+            DaemonRecord::Detached => Body::Detached,
+            DaemonRecord::Exited => Body::Exited,
+            DaemonRecord::Replaced => Body::Replaced,
+            DaemonRecord::Coverage(note) => Body::Coverage(note),
+            DaemonRecord::Backend(backend) => Body::Backend(backend),
+            DaemonRecord::Allocator(facts) => Body::Allocator(facts),
+            DaemonRecord::Clock { unix_ns } => Body::Clock { unix_ns },
+            DaemonRecord::DeviceTotal(total) => Body::DeviceTotal {
+                device: total.device,
+                total_bytes: total.total_bytes,
+                free_bytes: total.free_bytes,
+            },
+            DaemonRecord::Held(part) => Body::Held(Box::new(part)),
+            DaemonRecord::ReadingCost(cost) => Body::ReadingCost(cost),
+            DaemonRecord::Lost => Body::Lost,
+            DaemonRecord::Code(name) => Body::Code(Box::new(name)),
+            DaemonRecord::Stack(seen) => Body::Stack(seen),
+            DaemonRecord::Native(name) => Body::Native(Box::new(name)),
+            DaemonRecord::Mark(mark) => Body::Mark(Box::new(mark)),
+            DaemonRecord::Launches { count } => Body::Launches { count },
+            DaemonRecord::Finding(finding) => Body::Finding(Box::new(finding)),
+        };
+        self.remember(header, &body);
+        Said::Event(body)
+    }
+
+    /// A repeated record tells something only of a process that nothing was known of before its
+    /// preamble: otherwise its first copy has been applied, and more since.
+    fn is_news(&self, header: &Header) -> bool {
+        !header.is_repeated()
+            || match self.known.get(&header.process) {
+                None => true,
+                Some(Known::First) => false,
+                Some(Known::Repeated(at)) => *at == self.sequence,
+            }
+    }
+
+    fn remember(&mut self, header: &Header, body: &Body) {
+        // The machine (process 0) is never attached: its first record makes it known.
+        if header.process == 0 || matches!(body, Body::Attached(_)) {
+            let known = if header.is_repeated() {
+                Known::Repeated(self.sequence)
+            } else {
+                Known::First
+            };
+            self.known.insert(header.process, known);
+        }
+    }
+}

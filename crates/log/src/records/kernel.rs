@@ -1,0 +1,535 @@
+//! The records that BPF programs write.
+
+use crate::records::bytes::{Bytes, Header, check};
+use crate::records::daemon::SiteDefined;
+use crate::records::hal::{self, Visible};
+use crate::records::outcome::{Malformed, Skipped, What};
+use crate::records::region;
+use core::mem::{offset_of, size_of};
+use memscope_common::{
+    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES,
+    CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord, CodeRecord, DomainRecord, FRAME_ENTRY,
+    KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_DOMAIN, KIND_LAUNCHES_SO_FAR, KIND_MAPPINGS,
+    KIND_MARK, KIND_OOM, KIND_PROCESS, KIND_REGION, KIND_REPORT, KIND_STACK, KIND_STACK_COPY,
+    KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME,
+    MARK_STEP, MappingsRecord, MarkRecord, OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK,
+    ProcessRecord, PythonFrame, RegionRecord, ReportRecord, STACK_AT_ENTRY, STACK_BITS,
+    STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_MASK, STACK_NO_FRAMES, STACK_NONE,
+    STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord,
+    StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE,
+    TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
+};
+use memscope_ledger::event::{
+    Body, Call, CallOp, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
+    StackRef, StackSeen, TraceAction, Workspace,
+};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// `c10::DeviceType` of CUDA; ROCm builds report it as well.
+const DEVICE_TYPE_CUDA: i32 = 1;
+/// `c10::DeviceType` of HIP.
+const DEVICE_TYPE_HIP: i32 = 6;
+/// `c10::DeviceType` of backends outside PyTorch, which is what torch_npu is.
+const DEVICE_TYPE_PRIVATE: i32 = 20;
+
+/// What the decoder keeps of a site.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Site {
+    pub(crate) definition: SiteDefined,
+    pub(crate) function: Arc<str>,
+}
+
+/// What a kernel record says.
+pub(crate) enum Said {
+    Event(Body),
+    Notice(What),
+    Skip(Skipped),
+}
+
+/// Decodes a kernel record whose header has been read and whose length is right for its bytes.
+pub(crate) fn decode<'s>(
+    header: &Header,
+    record: &[u8],
+    site: impl FnOnce(u32) -> Option<&'s Site>,
+    visible: &Visible,
+) -> Result<Said, Malformed> {
+    let raw = Bytes(record);
+    match header.kind {
+        KIND_CALL => sized::<CallRecord>(header).and_then(|()| call(header, raw, site, visible)),
+        KIND_REPORT => sized::<ReportRecord>(header).and_then(|()| report(header, raw)),
+        KIND_WORKSPACE => sized::<ReportRecord>(header).and_then(|()| workspace(header, raw)),
+        KIND_DOMAIN => {
+            sized::<DomainRecord>(header).and_then(|()| region::domain(header, raw, record))
+        }
+        KIND_REGION => sized::<RegionRecord>(header).and_then(|()| region::region(header, raw)),
+        KIND_OOM => sized::<OomRecord>(header).and_then(|()| oom(header, raw)),
+        KIND_TRACE => sized::<TraceRecord>(header).and_then(|()| trace(header, raw)),
+        // The trace is the first field of a calibration record.
+        KIND_CALIBRATION => sized::<CalibrationRecord>(header).and_then(|()| trace(header, raw)),
+        KIND_PROCESS => sized::<ProcessRecord>(header).and_then(|()| process(header, raw)),
+        KIND_STACK => stack(header, raw),
+        KIND_CODE => sized::<CodeRecord>(header).and_then(|()| code_died(header, raw)),
+        KIND_LAUNCHES_SO_FAR => sized::<LaunchesRecord>(header).and_then(|()| {
+            if header.process == 0 {
+                return Ok(Said::Skip(Skipped::NoProcess));
+            }
+            let count = raw.u64(offset_of!(LaunchesRecord, count))?;
+            Ok(Said::Event(Body::Launches { count }))
+        }),
+        KIND_MARK => sized::<MarkRecord>(header).and_then(|()| mark(header, raw, record)),
+        KIND_MAPPINGS => {
+            sized::<MappingsRecord>(header).map(|()| Said::Notice(What::MappingsChanged))
+        }
+        kind => Ok(Said::Skip(Skipped::UnknownKind(kind))),
+    }
+}
+
+pub(crate) fn sized<T>(header: &Header) -> Result<(), Malformed> {
+    if header.len == size_of::<T>() {
+        return Ok(());
+    }
+    Err(Malformed::Size {
+        kind: header.kind,
+        expected: size_of::<T>(),
+        found: header.len,
+    })
+}
+
+fn call<'s>(
+    header: &Header,
+    raw: Bytes,
+    site: impl FnOnce(u32) -> Option<&'s Site>,
+    visible: &Visible,
+) -> Result<Said, Malformed> {
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    let number = raw.u16(offset_of!(CallRecord, op))?;
+    let Some(op) = Op::from_u16(number) else {
+        return Ok(Said::Skip(Skipped::UnknownOp(number)));
+    };
+    let Some(op) = call_op(op) else {
+        return Ok(Said::Skip(Skipped::NoMemoryOp(number)));
+    };
+    let at = raw.u32(offset_of!(CallRecord, site))?;
+    let Some(site) = site(at) else {
+        return Ok(Said::Skip(Skipped::UnknownSite(at)));
+    };
+    let Some(layer) = site.definition.layer else {
+        return Ok(Said::Skip(Skipped::NotACall(at)));
+    };
+    let known = CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD | CALL_DEVICE_BY_ARGUMENT;
+    let device = raw.i32(offset_of!(CallRecord, device))?;
+    let (ptr, handle) = (
+        raw.u64(offset_of!(CallRecord, ptr))?,
+        raw.u64(offset_of!(CallRecord, handle))?,
+    );
+    if ptr == UNKNOWN_U64 || handle == UNKNOWN_U64 {
+        return Ok(Said::Skip(Skipped::Unreadable));
+    }
+    let size = raw.u64(offset_of!(CallRecord, size))?;
+    let extra = raw.u64(offset_of!(CallRecord, extra))?;
+    let told = (header.flags & CALL_HAL != 0).then(|| hal::facts(extra));
+    let by_hal = told.and_then(|told| visible.ordinal(&told));
+    let device = by_hal.or((header.flags & known != 0 && device >= 0).then_some(device));
+    let stream = raw.u64(offset_of!(CallRecord, stream))?;
+    Ok(Said::Event(Body::Call(Call {
+        function: Arc::clone(&site.function),
+        layer,
+        vendor: site.definition.vendor.unwrap_or_default(),
+        op,
+        status: raw.i32(offset_of!(CallRecord, status))?,
+        device,
+        ptr,
+        size: if size == UNKNOWN_U64 { 0 } else { size },
+        stream: (stream != UNKNOWN_U64).then_some(stream),
+        handle,
+        extra: if told.is_some() { 0 } else { extra },
+        hal: told,
+        nested: u32::from(raw.u16(offset_of!(CallRecord, nested))?),
+        duration_ns: raw.u64(offset_of!(CallRecord, duration_ns))?,
+    })))
+}
+
+/// The ledger's word for an operation; `None` for those that only select a device or context.
+pub fn call_op(op: Op) -> Option<CallOp> {
+    Some(match op {
+        Op::Alloc => CallOp::Alloc,
+        Op::Free => CallOp::Free,
+        Op::AsyncAlloc => CallOp::AsyncAlloc,
+        Op::AsyncFree => CallOp::AsyncFree,
+        Op::ManagedAlloc => CallOp::ManagedAlloc,
+        Op::HostAlloc => CallOp::HostAlloc,
+        Op::HostFree => CallOp::HostFree,
+        Op::HostRegister => CallOp::HostRegister,
+        Op::HostUnregister => CallOp::HostUnregister,
+        Op::Reserve => CallOp::Reserve,
+        Op::ReserveFree => CallOp::ReserveFree,
+        Op::Create => CallOp::Create,
+        Op::Release => CallOp::Release,
+        Op::Map => CallOp::Map,
+        Op::Unmap => CallOp::Unmap,
+        Op::Retain => CallOp::Retain,
+        Op::Import => CallOp::Import,
+        Op::IpcOpen => CallOp::IpcOpen,
+        Op::IpcClose => CallOp::IpcClose,
+        Op::MemInfo => CallOp::MemInfo,
+        Op::Reset => CallOp::Reset,
+        Op::ArrayAlloc => CallOp::ArrayAlloc,
+        Op::ArrayFree => CallOp::ArrayFree,
+        Op::SetDevice | Op::SetContext | Op::PushContext | Op::PopContext | Op::PrimaryContext => {
+            return None;
+        }
+    })
+}
+
+/// Why a pool record is not for the ledger, if it is not.
+fn foreign(header: &Header, device_type: i32, device: i32, totals: [u64; 2]) -> Option<Skipped> {
+    if header.process == 0 {
+        Some(Skipped::NoProcess)
+    } else if !matches!(
+        device_type,
+        DEVICE_TYPE_CUDA | DEVICE_TYPE_HIP | DEVICE_TYPE_PRIVATE
+    ) {
+        Some(Skipped::DeviceType(device_type))
+    } else if device < 0 {
+        Some(Skipped::NoDevice)
+    } else if totals.contains(&UNKNOWN_U64) {
+        Some(Skipped::NoTotals)
+    } else {
+        None
+    }
+}
+
+fn report(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    let device = raw.i32(offset_of!(ReportRecord, device))?;
+    let total_allocated = raw.u64(offset_of!(ReportRecord, total_allocated))?;
+    let total_reserved = raw.u64(offset_of!(ReportRecord, total_reserved))?;
+    let device_type = raw.i32(offset_of!(ReportRecord, device_type))?;
+    if let Some(why) = foreign(
+        header,
+        device_type,
+        device,
+        [total_allocated, total_reserved],
+    ) {
+        return Ok(Said::Skip(why));
+    }
+    Ok(Said::Event(Body::Report(PoolReport {
+        device,
+        ptr: raw.u64(offset_of!(ReportRecord, ptr))?,
+        size: raw.i64(offset_of!(ReportRecord, size))?,
+        total_allocated,
+        total_reserved,
+    })))
+}
+
+fn workspace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    let device = raw.i32(offset_of!(ReportRecord, device))?;
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    Ok(Said::Event(Body::Workspace(Workspace {
+        device: (device >= 0).then_some(device),
+        ptr: raw.u64(offset_of!(ReportRecord, ptr))?,
+        size: raw.i64(offset_of!(ReportRecord, size))?,
+    })))
+}
+
+fn oom(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    let device = raw.i32(offset_of!(OomRecord, device))?;
+    let total_allocated = raw.u64(offset_of!(OomRecord, total_allocated))?;
+    let total_reserved = raw.u64(offset_of!(OomRecord, total_reserved))?;
+    let device_type = raw.i32(offset_of!(OomRecord, device_type))?;
+    if let Some(why) = foreign(
+        header,
+        device_type,
+        device,
+        [total_allocated, total_reserved],
+    ) {
+        return Ok(Said::Skip(why));
+    }
+    let size = raw.i64(offset_of!(OomRecord, size))?;
+    Ok(Said::Event(Body::Oom(PoolOom {
+        device,
+        size: u64::try_from(size).map_err(|_| Malformed::Value {
+            field: "size",
+            value: size,
+        })?,
+        total_allocated,
+        total_reserved,
+    })))
+}
+
+/// How many bytes its stack stands for, as a logarithm.
+pub(crate) fn sampling(stack: u64) -> u8 {
+    (stack >> STACK_BITS) as u8
+}
+
+/// Which stack a header names.
+pub(crate) fn stack_ref(stack: u64) -> StackRef {
+    match stack & STACK_MASK {
+        STACK_NONE => StackRef::NotTaken,
+        STACK_NO_FRAMES => StackRef::NoPython,
+        STACK_UNREADABLE => StackRef::Unreadable,
+        STACK_BUSY => StackRef::Busy,
+        STACK_NOT_SAMPLED => StackRef::NotSampled,
+        id => StackRef::Id(id),
+    }
+}
+
+fn stack(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    let count = raw.u32(offset_of!(StackRecord, count))? as usize;
+    let natives = raw.u32(offset_of!(StackRecord, natives))? as usize;
+    let frame = size_of::<PythonFrame>();
+    let expected = STACK_HEAD
+        .saturating_add(count.saturating_mul(frame))
+        .saturating_add(natives.saturating_mul(size_of::<u64>()));
+    if header.len != expected {
+        return Err(Malformed::Size {
+            kind: header.kind,
+            expected,
+            found: header.len,
+        });
+    }
+    let mut seen = StackSeen {
+        id: header.stack,
+        frames: Vec::with_capacity(count),
+        natives: Vec::with_capacity(natives),
+        truncated: header.flags & (STACK_TRUNCATED | STACK_BROKEN) != 0,
+        unfinished: header.flags & STACK_UNFINISHED != 0,
+        ..StackSeen::default()
+    };
+    for index in 0..count {
+        let at = STACK_HEAD + index * frame;
+        let code = raw.u64(at + offset_of!(PythonFrame, code))?;
+        if code & FRAME_ENTRY != 0 {
+            seen.entries.push(index as u32);
+        }
+        let instruction = raw.u64(at + offset_of!(PythonFrame, instruction))?;
+        seen.frames.push((code & !FRAME_ENTRY, instruction));
+    }
+    for index in 0..natives {
+        let at = STACK_HEAD + count * frame + index * size_of::<u64>();
+        seen.natives.push(raw.u64(at)?);
+    }
+    if header.flags & STACK_AT_ENTRY != 0
+        && let Some(first) = seen.natives.first_mut()
+    {
+        // All others lie behind the instruction that is meant.
+        *first = first.wrapping_add(1);
+    }
+    Ok(Said::Event(Body::Stack(Box::new(seen))))
+}
+
+/// A piece of a stack whose rules of unwinding were not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackCopy<'a> {
+    /// Whose.
+    pub process: ProcessHandle,
+    /// Identity of the stack that it is the outer part of.
+    pub stack: u64,
+    /// The address whose rule is missing.
+    pub pc: u64,
+    /// Stack pointer there.
+    pub sp: u64,
+    /// Frame pointer there.
+    pub bp: u64,
+    /// Where `bytes` lay.
+    pub base: u64,
+    /// The stack from there on.
+    pub bytes: &'a [u8],
+}
+
+/// Reads such a record; `None` for any other.
+pub fn stack_copy(record: &[u8]) -> Option<StackCopy<'_>> {
+    let header = check(record).ok()?;
+    if header.kind != KIND_STACK_COPY || header.len != size_of::<StackCopyRecord>() {
+        return None;
+    }
+    let raw = Bytes(record);
+    let len = usize::try_from(raw.u64(offset_of!(StackCopyRecord, len)).ok()?).ok()?;
+    let from = offset_of!(StackCopyRecord, bytes);
+    Some(StackCopy {
+        process: ProcessHandle(header.process),
+        stack: header.stack,
+        pc: raw.u64(offset_of!(StackCopyRecord, pc)).ok()?,
+        sp: raw.u64(offset_of!(StackCopyRecord, sp)).ok()?,
+        bp: raw.u64(offset_of!(StackCopyRecord, bp)).ok()?,
+        base: raw.u64(offset_of!(StackCopyRecord, base)).ok()?,
+        bytes: record.get(from..from.checked_add(len)?)?,
+    })
+}
+
+fn mark(header: &Header, raw: Bytes, record: &[u8]) -> Result<Said, Malformed> {
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    let number = raw.u16(offset_of!(MarkRecord, kind))?;
+    let kind = match number {
+        MARK_INSTANT => MarkKind::Instant,
+        MARK_BEGIN => MarkKind::Begin,
+        MARK_END => MarkKind::End,
+        MARK_STEP => MarkKind::Step,
+        _ => return Ok(Said::Skip(Skipped::UnknownMark(number))),
+    };
+    let number = raw.u16(offset_of!(MarkRecord, source))?;
+    let source = match number {
+        0 => MarkSource::Memscope,
+        1 => MarkSource::Mstx,
+        2 => MarkSource::Nvtx,
+        3 => MarkSource::RecordFunction,
+        4 => MarkSource::Backward,
+        _ => return Ok(Said::Skip(Skipped::UnknownMark(number))),
+    };
+    let told = raw.u32(offset_of!(MarkRecord, name_len))? as usize;
+    let from = offset_of!(MarkRecord, name);
+    let kept = told.min(MARK_NAME);
+    let bytes = record.get(from..from + kept).unwrap_or_default();
+    let name = ended_by_nul(bytes, told >= MARK_NAME - 1);
+    Ok(Said::Event(Body::Mark(Box::new(Mark {
+        kind,
+        source,
+        range: raw.u64(offset_of!(MarkRecord, range))?,
+        name: name.into(),
+        // Of a text that ends with NUL no more is known than was kept.
+        cut: told > MARK_NAME || (told == MARK_NAME - 1 && kept == told),
+    }))))
+}
+
+/// A name, which may have been cut.
+pub(crate) fn ended_by_nul(bytes: &[u8], cut: bool) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(name) => name.to_owned(),
+        // A character that the cut went through is left out; others that are none are replaced.
+        Err(error) if error.error_len().is_none() && cut => {
+            String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default())
+                .into_owned()
+        }
+        Err(_) => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}
+
+fn code_died(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    let code = raw.u64(offset_of!(CodeRecord, code))?;
+    Ok(Said::Event(Body::CodeDied { code }))
+}
+
+/// What was copied of a code object when it died, for whoever knows the interpreter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DyingCode<'a> {
+    /// Its address.
+    pub code: u64,
+    /// The object itself, from its start, as much as was kept.
+    pub object: Option<&'a [u8]>,
+    /// The string object of the file's name, from its start, as much as was kept.
+    pub filename: Option<&'a [u8]>,
+    /// The string object of the name.
+    pub name: Option<&'a [u8]>,
+    /// The bytes object of the line table.
+    pub lines: Option<&'a [u8]>,
+}
+
+/// Reads a record of a code object that died; `None` for any other.
+pub fn dying_code(record: &[u8]) -> Option<DyingCode<'_>> {
+    let header = crate::records::bytes::check(record).ok()?;
+    if header.kind != KIND_CODE || header.len != size_of::<CodeRecord>() {
+        return None;
+    }
+    let raw = Bytes(record);
+    let readable = raw.u64(offset_of!(CodeRecord, readable)).ok()?;
+    let part = |bit: u32, at: usize, len: usize| {
+        (readable & (1 << bit) != 0)
+            .then(|| record.get(at..at + len))
+            .flatten()
+    };
+    Some(DyingCode {
+        code: raw.u64(offset_of!(CodeRecord, code)).ok()?,
+        object: part(0, offset_of!(CodeRecord, object), CODE_OBJECT),
+        filename: part(1, offset_of!(CodeRecord, filename), CODE_TEXT),
+        name: part(2, offset_of!(CodeRecord, name), CODE_TEXT),
+        lines: part(3, offset_of!(CodeRecord, lines), CODE_LINES),
+    })
+}
+
+/// The ledger's word for PyTorch's action number.
+pub(crate) fn trace_action(number: i32) -> Option<TraceAction> {
+    Some(match number {
+        0 => TraceAction::Alloc,
+        1 => TraceAction::FreeRequested,
+        2 => TraceAction::FreeCompleted,
+        3 => TraceAction::SegmentAlloc,
+        4 => TraceAction::SegmentFree,
+        5 => TraceAction::SegmentMap,
+        6 => TraceAction::SegmentUnmap,
+        7 => TraceAction::Snapshot,
+        8 => TraceAction::Oom,
+        _ => return None,
+    })
+}
+
+fn trace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    if header.process == 0 {
+        return Ok(Said::Skip(Skipped::NoProcess));
+    }
+    let number = raw.i32(offset_of!(TraceRecord, action))?;
+    let Some(action) = trace_action(number) else {
+        return Ok(Said::Skip(Skipped::UnknownAction(number)));
+    };
+    let has = |flag| header.flags & flag != 0;
+    let device = raw.i32(offset_of!(TraceRecord, device))?;
+    let block = raw.u64(offset_of!(TraceRecord, block_size))?;
+    let allocated = raw.u64(offset_of!(TraceRecord, total_allocated))?;
+    let reserved = raw.u64(offset_of!(TraceRecord, total_reserved))?;
+    let pool = offset_of!(TraceRecord, pool);
+    let block_size = has(TRACE_HAS_BLOCK).then_some(block);
+    let told = has(TRACE_HAS_TOTALS) && !has(TRACE_ON_TRIAL);
+    let in_memory = told.then_some(allocated);
+    // PyTorch counts a new block just after it has recorded it, a freed one just before.
+    let total_allocated = match action {
+        TraceAction::Alloc => in_memory
+            .zip(block_size)
+            .and_then(|(total, block)| total.checked_add(block)),
+        _ => in_memory,
+    };
+    // A segment is taken off only after it was recorded and given back.
+    let total_reserved = match action {
+        TraceAction::SegmentFree => reserved.checked_sub(raw.u64(offset_of!(TraceRecord, size))?),
+        _ => Some(reserved),
+    }
+    .filter(|_| told);
+    Ok(Said::Event(Body::Trace(PoolTrace {
+        action,
+        allocator: raw.u64(offset_of!(TraceRecord, allocator))?,
+        device: (!has(TRACE_NO_DEVICE) && device >= 0).then_some(device),
+        addr: raw.u64(offset_of!(TraceRecord, addr))?,
+        size: raw.u64(offset_of!(TraceRecord, size))?,
+        stream: raw.u64(offset_of!(TraceRecord, stream))?,
+        block_size,
+        total_allocated,
+        total_reserved,
+        pool: if has(TRACE_HAS_POOL) {
+            Some((raw.u64(pool)?, raw.u64(pool + size_of::<u64>())?))
+        } else {
+            None
+        },
+    })))
+}
+
+fn process(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    let tgid = raw.u32(offset_of!(ProcessRecord, tgid))?;
+    let child = raw.u32(offset_of!(ProcessRecord, other))?;
+    Ok(match raw.u32(offset_of!(ProcessRecord, what))? {
+        PROCESS_FORK if header.process == 0 => Said::Notice(What::ForkedElsewhere { tgid, child }),
+        PROCESS_FORK => Said::Event(Body::Forked { child }),
+        PROCESS_EXEC => Said::Notice(What::Exec { tgid }),
+        PROCESS_EXIT => Said::Notice(What::LeaderExited { tgid }),
+        other => Said::Skip(Skipped::UnknownChange(other)),
+    })
+}

@@ -1,0 +1,137 @@
+//! Making a daemon's record fit: a record's length is a 16-bit number, a command line is not.
+
+use crate::records::daemon::{DaemonRecord, EncodeError};
+use memscope_ledger::event::Backend;
+
+/// Most bytes of JSON in a record.
+///
+/// What is longer is cut until it fits: strings longer than *n* bytes are cut there (at a
+/// character's boundary) and end in `…`; lists longer than *m* entries keep the first *m*, and a
+/// list of strings then ends in an entry `…`. (*n*, *m*) goes from (8192, 1024) down, halved each
+/// time, to (64, 8). So a long command line loses its tail before an ordinary environment
+/// loses anything. What fits is written whole. A part of a reading is never cut: half of it would be a
+/// lie, and [`crate::records::held_parts`] makes parts that fit.
+pub const MAX_JSON: usize = 60 * 1024;
+
+const STEPS: u32 = 8;
+const LONGEST: usize = 8192;
+const MOST: usize = 1024;
+const CUT: &str = "…";
+
+/// The JSON of `record`, cut where it must be.
+pub(crate) fn fit(record: &DaemonRecord) -> Result<Vec<u8>, EncodeError> {
+    let whole = record.json()?;
+    let mut len = whole.len();
+    if len <= MAX_JSON {
+        return Ok(whole);
+    }
+    if let DaemonRecord::Held(_) = record {
+        return Err(EncodeError::TooLong {
+            kind: record.kind(),
+            len,
+        });
+    }
+    let mut record = record.clone();
+    for step in 0..STEPS {
+        trim(&mut record, LONGEST >> step, MOST >> step);
+        let json = record.json()?;
+        len = json.len();
+        if len <= MAX_JSON {
+            return Ok(json);
+        }
+    }
+    Err(EncodeError::TooLong {
+        kind: record.kind(),
+        len,
+    })
+}
+
+fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
+    match record {
+        DaemonRecord::SiteDefined(site) => {
+            cut(&mut site.function, longest);
+            cut(&mut site.library, longest);
+        }
+        DaemonRecord::Attached(facts) => {
+            cut(&mut facts.comm, longest);
+            if let Some(cgroup) = &mut facts.cgroup {
+                cut(cgroup, longest);
+            }
+            cut_list(&mut facts.cmdline, longest, most);
+            facts.environment.truncate(most);
+            for (name, value) in &mut facts.environment {
+                cut(name, longest);
+                cut(value, longest);
+            }
+        }
+        DaemonRecord::Placed(placement) => {
+            cut_list(&mut placement.ways, longest, most);
+            cut_list(&mut placement.libraries, longest, most);
+        }
+        DaemonRecord::Coverage(note) => {
+            cut(&mut note.code, longest);
+            cut(&mut note.text, longest);
+        }
+        DaemonRecord::Backend(Backend::Other(name)) => cut(name, longest),
+        DaemonRecord::Allocator(facts) => {
+            if let Some(settings) = &mut facts.settings {
+                cut(&mut settings.text, longest);
+            }
+        }
+        DaemonRecord::Backend(_)
+        | DaemonRecord::Detached
+        | DaemonRecord::Exited
+        | DaemonRecord::Replaced
+        | DaemonRecord::Clock { .. }
+        | DaemonRecord::DeviceTotal(_)
+        | DaemonRecord::Held(_)
+        | DaemonRecord::ReadingCost(_)
+        | DaemonRecord::Launches { .. }
+        | DaemonRecord::Lost => {}
+        DaemonRecord::Finding(finding) => {
+            for text in [&mut finding.file, &mut finding.name, &mut finding.reason] {
+                cut(text, longest);
+            }
+        }
+        DaemonRecord::Mark(mark) => {
+            if mark.name.len() > longest {
+                let mut name = mark.name.to_string();
+                cut(&mut name, longest);
+                mark.name = name.into();
+                mark.cut = true;
+            }
+        }
+        DaemonRecord::Code(name) => {
+            // Line tables of generated code can be of any length.
+            let most = most.saturating_mul(4);
+            name.lines_cut |= name.lines.len() > most;
+            name.lines.truncate(most);
+        }
+        DaemonRecord::Stack(seen) => {
+            seen.truncated |= seen.frames.len() > most || seen.natives.len() > most;
+            seen.frames.truncate(most);
+            seen.natives.truncate(most);
+        }
+        DaemonRecord::Native(name) => {
+            // Functions that were inlined, so many that nobody reads them.
+            name.functions.truncate(most.min(64));
+        }
+    }
+}
+
+fn cut_list(list: &mut Vec<String>, longest: usize, most: usize) {
+    if list.len() > most {
+        list.truncate(most - 1);
+        list.push(CUT.to_owned());
+    }
+    for text in list {
+        cut(text, longest);
+    }
+}
+
+fn cut(text: &mut String, longest: usize) {
+    if text.len() > longest {
+        text.truncate(text.floor_char_boundary(longest - CUT.len()));
+        text.push_str(CUT);
+    }
+}

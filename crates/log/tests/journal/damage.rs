@@ -1,0 +1,217 @@
+//! Broken files: nothing panics, what is whole is read, and what is not is said.
+
+use crate::common::{Writer, config, read, record, small};
+use memscope_log::{Journal, Piece, Recording, RecordingError, Warning};
+use std::fs;
+
+#[test]
+fn killed_at_every_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = small(&dir.path().join("journal"), 4);
+    let whole = fs::read(&file).unwrap();
+    let cut = dir.path().join("cut.msj");
+    let padded = dir.path().join("padded.msj");
+    let mut seen = 0;
+    for len in 0..=whole.len() {
+        fs::write(&cut, &whole[..len]).unwrap();
+        match read(&cut) {
+            Ok((numbers, _, warnings)) => {
+                assert!(len >= 128);
+                assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+                assert!(numbers.len() >= seen, "more bytes, fewer records");
+                seen = numbers.len();
+                // Clean only where a batch ends.
+                let ends = [128, whole.len()];
+                assert_eq!(
+                    warnings.is_empty(),
+                    ends.contains(&len) || is_end(&whole, len)
+                );
+                for warning in &warnings {
+                    assert!(matches!(warning, Warning::Truncated { at, lost_bytes, .. }
+                        if *at < len as u64 && *lost_bytes <= len as u64 - at));
+                    assert_eq!(warning.note().code, "recording_truncated");
+                }
+            }
+            Err(RecordingError::Empty { .. }) => assert_eq!(len, 0),
+            Err(RecordingError::ShortHeader { .. }) => assert!((1..128).contains(&len)),
+            Err(other) => panic!("{len}: {other}"),
+        }
+        // The same in a file whose space was allocated ahead.
+        let mut bytes = whole[..len].to_vec();
+        bytes.resize(16 << 10, 0);
+        fs::write(&padded, &bytes).unwrap();
+        match read(&padded) {
+            // A batch whose last bytes are zeros is whole without them.
+            Ok((numbers, _, _)) => assert!(numbers.len() >= seen && numbers.len() <= 10),
+            Err(error) => assert!(len < 128, "{len}: {error}"),
+        }
+    }
+    assert_eq!(seen, 10);
+}
+
+/// Whether a batch ends here.
+fn is_end(whole: &[u8], len: usize) -> bool {
+    whole[len..].starts_with(b"MSJ2")
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = small(&dir.path().join("journal"), 3);
+    let mut whole = fs::read(&file).unwrap();
+    whole.resize(whole.len() + 64, 0);
+    let flipped = dir.path().join("flipped.msj");
+    for bit in 0..whole.len() * 8 {
+        whole[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&flipped, &whole).unwrap();
+        if let Ok((numbers, _, warnings)) = read(&flipped) {
+            assert!(!warnings.is_empty(), "bit {bit} was not noticed");
+            assert!(numbers.is_sorted() && numbers.len() <= 6);
+            assert!(bit >= 128 * 8, "bit {bit} of the header was not noticed");
+        }
+        whole[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+#[test]
+fn reading_goes_on_behind_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = small(&dir.path().join("journal"), 4);
+    let mut bytes = fs::read(&file).unwrap();
+    let batches: Vec<usize> = (0..bytes.len() - 4)
+        .filter(|at| bytes[*at..].starts_with(b"MSJ2"))
+        .collect();
+    let second = batches[1];
+    bytes[second + 50] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let (numbers, _, warnings) = read(&file).unwrap();
+    assert_eq!(numbers, [1, 4, 5, 6, 7, 8, 9, 10]);
+    let lost = (batches[2] - second) as u64;
+    assert_eq!(
+        warnings,
+        [
+            Warning::Damaged {
+                path: file.clone(),
+                at: second as u64,
+                lost_bytes: lost
+            },
+            Warning::Missing {
+                from_sequence: 2,
+                records: 2
+            },
+        ]
+    );
+    assert_eq!(warnings[1].to_string(), "records 2 to 3 are missing");
+    // An export leaves the damage out, and the gap is still seen.
+    let export = dir.path().join("export.msj");
+    let exported = Recording::open(&file).unwrap().export(&export).unwrap();
+    assert_eq!(exported.warnings.len(), 2);
+    assert_eq!(read(&export).unwrap().2, warnings[1..]);
+}
+
+#[test]
+fn a_segment_that_is_gone_is_a_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Writer::create(dir.path(), config(5)).unwrap();
+    for n in 1..=40 {
+        journal.append(&record(n, 20_000), 0).unwrap();
+    }
+    let epoch_dir = journal.journal.epoch_dir().to_path_buf();
+    drop(journal);
+    let third = Recording::open(&epoch_dir.join("000002.msj"))
+        .unwrap()
+        .header()
+        .first_sequence;
+    let second = Recording::open(&epoch_dir.join("000001.msj"))
+        .unwrap()
+        .header()
+        .first_sequence;
+    let recording = Recording::open(&epoch_dir).unwrap();
+    fs::remove_file(epoch_dir.join("000001.msj")).unwrap();
+    let missing = Warning::Missing {
+        from_sequence: second,
+        records: third - second,
+    };
+    // The next segment's checkpoint has what the missing records came to.
+    let mut records = Recording::open(&epoch_dir).unwrap().records();
+    let mut checkpoints = Vec::new();
+    while let Some(piece) = records.next_piece().unwrap() {
+        if let Piece::Segment { checkpoint, .. } = piece {
+            checkpoints.push((checkpoint, records.warnings().len()));
+        }
+    }
+    assert!(matches!(&checkpoints[..2], [(None, 0), (Some(_), 1)]));
+    let place = checkpoints.swap_remove(1).0.unwrap();
+    let restored = recording.restore(&place, None).unwrap();
+    assert_eq!(restored.decoder.next_sequence(), third);
+    assert_eq!(read(&epoch_dir).unwrap().2, std::slice::from_ref(&missing));
+    // Gone after the opening, as happens with a living journal: whoever has opened it reads all of it.
+    let mut records = recording.records();
+    let mut count = 0;
+    while records.next_record().unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!((count, records.warnings()), (40, &[][..]));
+    // Damaged headers: the segment is left out; if it is the only one, that is the error.
+    fs::write(epoch_dir.join("000002.msj"), vec![0; 4096]).unwrap();
+    let (_, _, warnings) = read(&epoch_dir).unwrap();
+    assert!(matches!(warnings[0], Warning::SegmentUnreadable { .. }));
+    assert!(matches!(
+        Recording::open(&epoch_dir.join("000002.msj")),
+        Err(RecordingError::NotARecording {
+            looks: "begins with zeros",
+            ..
+        })
+    ));
+}
+
+#[test]
+fn two_recordings_in_one_file_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = small(&dir.path().join("a"), 2);
+    let other = {
+        let journal = Journal::create(&dir.path().join("b"), config(6)).unwrap();
+        journal.epoch_dir().join("000000.msj")
+    };
+    let mut bytes = fs::read(&file).unwrap();
+    let twice = [bytes.clone(), bytes.clone()].concat();
+    bytes.extend(fs::read(&other).unwrap());
+    let both = dir.path().join("both.msj");
+    fs::write(&both, &bytes).unwrap();
+    assert!(matches!(
+        read(&both),
+        Err(RecordingError::MixedEpochs {
+            epoch: 5,
+            found: 6,
+            ..
+        })
+    ));
+    // The same one twice is read once.
+    fs::write(&both, &twice).unwrap();
+    let (numbers, _, warnings) = read(&both).unwrap();
+    assert_eq!(numbers, [1, 2, 3]);
+    assert!(matches!(
+        warnings[..],
+        [Warning::OutOfOrder { .. }, Warning::OutOfOrder { .. }]
+    ));
+}
+
+#[test]
+fn a_file_full_of_would_be_batches_is_read_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = small(&dir.path().join("journal"), 1);
+    let mut bytes = fs::read(&file).unwrap();
+    bytes.extend_from_slice(&[1; 8]);
+    let whole = bytes.len();
+    for mark in [b"MSJB", b"MSJ2"] {
+        bytes.truncate(whole);
+        let mut fake = mark.to_vec();
+        fake.extend_from_slice(&(4u32 << 20).to_ne_bytes());
+        bytes.extend(fake.repeat(1 << 20));
+        fs::write(&file, &bytes).unwrap();
+        let started = std::time::Instant::now();
+        let (numbers, _, warnings) = read(&file).unwrap();
+        assert_eq!((numbers.len(), warnings.len()), (1, 1));
+        assert!(started.elapsed().as_secs() < 20);
+    }
+}

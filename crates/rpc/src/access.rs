@@ -1,0 +1,82 @@
+//! Who may see which process. A question is asked about processes that the caller may see, by their handles; a picture is asked for by
+//! process id, so the rule is applied to it as well. So a pid that changes hands in between shows nothing.
+
+use crate::{Caller, Daemon, Refusal};
+use memscope_ledger::Who;
+
+/// The rule in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Root sees everything, others only processes whose real, effective and saved user is theirs.
+    #[default]
+    Owner,
+    /// Whoever can open the socket sees everything: for recordings on a private socket, whose user
+    /// ids belong to another machine.
+    Everyone,
+}
+
+impl Access {
+    /// Whether `caller` may see this process.
+    pub(crate) fn shows(self, caller: Caller, who: &Who) -> bool {
+        if self.shows_all(caller) {
+            return true;
+        }
+        if !caller.may_see(&who.uids) {
+            return false;
+        }
+        // A live process may have changed its ids since the attach.
+        !who.is_live || uids_now(who.pid).is_none_or(|uids| caller.may_see(&uids))
+    }
+
+    /// Whether `caller` sees everything.
+    pub(crate) fn shows_all(self, caller: Caller) -> bool {
+        self == Access::Everyone || caller.is_root()
+    }
+
+    /// The processes that a question is about, as far as the caller may see them: the one with this pid, or all.
+    ///
+    /// # Errors
+    /// In the words for a process that is not traced, where the caller may not see the one.
+    pub(crate) async fn visible(
+        self,
+        daemon: &dyn Daemon,
+        caller: Caller,
+        pid: Option<u32>,
+    ) -> Result<Vec<Who>, Refusal> {
+        let mut whose = daemon.who(pid).await?;
+        whose.retain(|who| self.shows(caller, who));
+        match pid {
+            Some(pid) if whose.is_empty() => Err(Refusal::NotTraced { pid }),
+            _ => Ok(whose),
+        }
+    }
+
+    /// Refuses a picture of a process that the caller may not see: it was asked for by its number.
+    pub(crate) fn check(self, caller: Caller, who: &Who) -> Result<(), Refusal> {
+        match self.shows(caller, who) {
+            true => Ok(()),
+            false => Err(Refusal::NotTraced { pid: who.pid }),
+        }
+    }
+}
+
+/// Real, effective and saved uid of a process, `None` if it is gone.
+fn uids_now(pid: u32) -> Option<[u32; 3]> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut uids = line.split_ascii_whitespace().map(str::parse::<u32>);
+    Some([uids.next()?.ok()?, uids.next()?.ok()?, uids.next()?.ok()?])
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_our_own_uids() {
+        let uid = rustix::process::getuid().as_raw();
+        assert_eq!(uids_now(std::process::id()).unwrap()[0], uid);
+        assert_eq!(uids_now(u32::MAX), None);
+    }
+}

@@ -1,0 +1,257 @@
+//! A daemon without probes: its answers are made up and can be changed. For tests.
+
+mod answers;
+mod stacks;
+mod triggers;
+
+pub use answers::{device, event, given_back, group, noted, process, snapshot, summary, young};
+pub use stacks::{hard, native, python, stack_row, stacks};
+pub use triggers::{FakeTriggers, kept, trigger};
+
+use crate::{
+    AttachRequest, AttachScope, Caller, Daemon, DetachScope, EventFilter, EventHub, EventItem,
+    Refusal,
+};
+use answers::AS_OF;
+use memscope_ledger::event::{EventId, Mark, ProcessHandle};
+use memscope_ledger::report::{ProcessSummary, SnapshotReport, StackReport};
+use memscope_ledger::{Answered, Asked, Who};
+use memscope_proto::v1;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+
+/// What the fake knows of one process.
+#[derive(Clone, Debug)]
+pub struct FakeProcess {
+    /// The process that every answer is about.
+    pub process: ProcessSummary,
+    /// What limits every answer.
+    pub coverage: Vec<v1::CoverageNote>,
+    /// Answer to `stats`.
+    pub devices: Vec<v1::DeviceStats>,
+    /// Answer to `leaks`.
+    pub groups: Vec<v1::LeakGroup>,
+    /// What it says is too young.
+    pub young: Option<v1::YoungGrowth>,
+    /// What it says was given back.
+    pub given_back: Vec<v1::GivenBack>,
+    /// Size of the snapshot: segments, blocks in each, trace entries.
+    pub snapshot: (usize, usize, usize),
+    /// Number of plain stacks in the answer to `stacks`, which has others besides.
+    pub stacks: usize,
+}
+
+/// A daemon whose processes and answers a test makes up.
+#[derive(Default)]
+pub struct FakeDaemon {
+    /// Its processes by pid.
+    pub processes: Mutex<BTreeMap<u32, FakeProcess>>,
+    /// Makes the next refusal of every `attach`.
+    pub refuse: Mutex<Option<Refusal>>,
+    /// Every question waits for ever.
+    pub hangs: bool,
+    /// Its readers of events.
+    pub hub: EventHub,
+    /// The moments that snapshots and stacks were asked for, in order.
+    pub asked: Mutex<Vec<Option<crate::Moment>>>,
+    /// Its triggers.
+    pub triggers: Mutex<FakeTriggers>,
+}
+
+impl FakeDaemon {
+    /// With these processes.
+    #[must_use]
+    pub fn with(processes: impl IntoIterator<Item = FakeProcess>) -> Self {
+        let fake = FakeDaemon::default();
+        lock(&fake.processes).extend(
+            processes
+                .into_iter()
+                .map(|process| (process.process.facts.pid, process)),
+        );
+        fake
+    }
+
+    /// One that never answers.
+    #[must_use]
+    pub fn hanging() -> Self {
+        FakeDaemon {
+            hangs: true,
+            ..FakeDaemon::default()
+        }
+    }
+
+    async fn find(&self, pid: u32) -> Result<FakeProcess, Refusal> {
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        lock(&self.processes)
+            .get(&pid)
+            .cloned()
+            .ok_or(Refusal::NotTraced { pid })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[tonic::async_trait]
+impl Daemon for FakeDaemon {
+    async fn attach(
+        &self,
+        caller: Caller,
+        request: AttachRequest,
+    ) -> Result<v1::AttachResponse, Refusal> {
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        if let Some(refusal) = lock(&self.refuse).as_ref() {
+            return Err(refusal.duplicate());
+        }
+        let (pid, rule) = match request.scope {
+            AttachScope::Pid { pid, .. } => (pid, None),
+            _ => (4242, Some(1)),
+        };
+        let mut processes = lock(&self.processes);
+        let traced = processes
+            .entry(pid)
+            .or_insert_with(|| process(pid, caller.uid));
+        if !caller.may_see(&traced.process.facts.uids) {
+            return Err(Refusal::NoSuchProcess { pid });
+        }
+        Ok(v1::AttachResponse {
+            processes: vec![v1::AttachedProcess {
+                pid,
+                comm: traced.process.facts.comm.clone(),
+                sites: 61,
+                ways: vec!["record_trace".into()],
+                level: request.level.into(),
+                coverage: traced.coverage.clone(),
+                cost: Some("Two traps for each block.".into()),
+                baseline: None,
+                baseline_pending: true,
+            }],
+            rule,
+            refused: Vec::new(),
+        })
+    }
+
+    async fn detach(
+        &self,
+        caller: Caller,
+        scope: DetachScope,
+    ) -> Result<v1::DetachResponse, Refusal> {
+        let mut processes = lock(&self.processes);
+        let pids: Vec<u32> = match scope {
+            DetachScope::Pid(pid) => vec![pid],
+            DetachScope::Rule(rule) => return Err(Refusal::NoSuchRule { rule }),
+            DetachScope::All => processes
+                .iter()
+                .filter(|(_, process)| caller.may_see(&process.process.facts.uids))
+                .map(|(pid, _)| *pid)
+                .collect(),
+        };
+        for pid in &pids {
+            if processes.remove(pid).is_none() {
+                return Err(Refusal::NotTraced { pid: *pid });
+            }
+        }
+        Ok(v1::DetachResponse {
+            pids,
+            rules: Vec::new(),
+        })
+    }
+
+    async fn who(&self, pid: Option<u32>) -> Result<Vec<Who>, Refusal> {
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        let processes = lock(&self.processes);
+        let asked = |one: &&FakeProcess| pid.is_none_or(|pid| one.process.facts.pid == pid);
+        Ok(processes
+            .values()
+            .filter(asked)
+            .map(|one| one.process.who())
+            .collect())
+    }
+
+    async fn ask(&self, asked: Asked, of: Vec<ProcessHandle>) -> Result<Answered, Refusal> {
+        let processes = lock(&self.processes);
+        let all = processes.values();
+        let about: Vec<&FakeProcess> = all.filter(|one| of.contains(&one.process.handle)).collect();
+        let pid = asked.pid().unwrap_or_default();
+        answers::answer(&asked, &about).ok_or(Refusal::NotTraced { pid })
+    }
+
+    async fn recording(&self) -> Result<crate::RecordingWriter, Refusal> {
+        Ok(Box::new(|out| out.write_all(b"a recording")))
+    }
+
+    async fn mark(&self, pid: u32, _mark: Mark) -> Result<EventId, Refusal> {
+        self.find(pid).await?;
+        Ok(AS_OF.event)
+    }
+
+    async fn snapshot(
+        &self,
+        pid: u32,
+        at: Option<crate::Moment>,
+    ) -> Result<Arc<SnapshotReport>, Refusal> {
+        let process = self.find(pid).await?;
+        lock(&self.asked).push(at);
+        let (segments, blocks, entries) = process.snapshot;
+        Ok(Arc::new(SnapshotReport {
+            process: process.process,
+            coverage: process.coverage,
+            ..snapshot(pid, segments, blocks, entries)
+        }))
+    }
+
+    async fn stacks(&self, pid: u32, at: Option<crate::Moment>) -> Result<StackReport, Refusal> {
+        let process = self.find(pid).await?;
+        lock(&self.asked).push(at);
+        Ok(StackReport {
+            process: process.process,
+            ..stacks(pid, 0, process.stacks, at.is_some())
+        })
+    }
+
+    async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal> {
+        Ok(self.hub.subscribe(filter))
+    }
+
+    async fn status(&self) -> Result<v1::StatusResponse, Refusal> {
+        Ok(v1::StatusResponse {
+            version: "0.1.0".into(),
+            pid: std::process::id(),
+            kernel: "6.12.0".into(),
+            uptime_ns: 90_000_000_000,
+            now_unix_ns: AS_OF.unix_ns,
+            attach_method: Some("uprobe_multi".into()),
+            ring_bytes: Some(8 << 20),
+            sites: 61,
+            journal: Some(v1::Journal {
+                state: "writing".into(),
+                path: "/var/lib/memscope/journal".into(),
+                epoch: 1,
+                last_sequence: 4711,
+                bytes: 1 << 20,
+                ..v1::Journal::default()
+            }),
+            records: 4711,
+            drops: vec![v1::Cause {
+                cause: "ring_full".into(),
+                count: 0,
+            }],
+            libraries: vec![v1::Library {
+                path: "/venv/libc10_cuda.so".into(),
+                pids: vec![4242],
+                sites: 2,
+                ways: vec!["record_trace".into()],
+                ..v1::Library::default()
+            }],
+            ..v1::StatusResponse::default()
+        })
+    }
+}

@@ -1,0 +1,153 @@
+//! Kinds of events by the names that the wire has for them: the fields of `Event.body`.
+
+use memscope_ledger::event::Body;
+
+/// One list for both: a kind that it lacks does not compile.
+macro_rules! kinds {
+    ($($name:literal: $body:pat),* $(,)?) => {
+        /// All of them.
+        pub(crate) const NAMES: &[&str] = &[$($name),*];
+
+        /// The name of an event's kind.
+        pub(crate) fn name(body: &Body) -> &'static str {
+            match body {
+                $($body => $name),*
+            }
+        }
+    };
+}
+
+kinds! {
+    "allocator": Body::Allocator(_),
+    "attached": Body::Attached(_),
+    "backend": Body::Backend(_),
+    "call": Body::Call(_),
+    "clock": Body::Clock { .. },
+    "code": Body::Code(_),
+    "code_died": Body::CodeDied { .. },
+    "coverage": Body::Coverage(_),
+    "detached": Body::Detached,
+    "device_total": Body::DeviceTotal { .. },
+    "domain": Body::Domain(_),
+    "exited": Body::Exited,
+    "finding": Body::Finding(_),
+    "forked": Body::Forked { .. },
+    "held": Body::Held(_),
+    "launches": Body::Launches { .. },
+    "lost": Body::Lost,
+    "mark": Body::Mark(_),
+    "native": Body::Native(_),
+    "oom": Body::Oom(_),
+    "placed": Body::Placed(_),
+    "reading_cost": Body::ReadingCost(_),
+    "region": Body::Region(_),
+    "replaced": Body::Replaced,
+    "report": Body::Report(_),
+    "stack": Body::Stack(_),
+    "trace": Body::Trace(_),
+    "workspace": Body::Workspace(_),
+}
+
+/// What a reader asks for who wants PyTorch's own marks, too: they are of the kind `mark`, but there are so many of them (each step of an
+/// optimizer, each backward pass) that whoever asks for marks does not mean them.
+pub(crate) const FRAMEWORK_MARK: &str = "framework_mark";
+
+/// Whether an event is of one of the kinds that were asked for; none: all are.
+pub(crate) fn is_of(kinds: &[&str], body: &Body) -> bool {
+    let word = match body {
+        Body::Mark(mark) if mark.is_of_the_framework() => FRAMEWORK_MARK,
+        body => name(body),
+    };
+    kinds.is_empty() || kinds.contains(&word)
+}
+
+/// Which kinds a reader asked for.
+///
+/// # Errors
+/// The first word that is none.
+pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static str>, &str> {
+    words
+        .iter()
+        .map(|word| {
+            let mut all = NAMES.iter().copied().chain([FRAMEWORK_MARK]);
+            let known = all.find(|name| name == word);
+            known.ok_or(word.as_str())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::{event, fake};
+    use memscope_ledger::event::{Finding, Mark, MarkSource};
+    use prost::Message;
+    use std::collections::BTreeSet;
+
+    /// The fields of `Event.body`, by the wire's own description.
+    fn fields() -> BTreeSet<String> {
+        let set = memscope_proto::FILE_DESCRIPTOR_SET;
+        let set = prost_types::FileDescriptorSet::decode(set).unwrap();
+        let mut messages = set.file.into_iter().flat_map(|file| file.message_type);
+        let event = messages.find(|message| message.name() == "Event").unwrap();
+        let body = event.oneof_decl.iter().position(|of| of.name() == "body");
+        let body = i32::try_from(body.unwrap()).unwrap();
+        let fields = event.field.into_iter();
+        fields
+            .filter(|field| field.oneof_index == Some(body))
+            .map(|field| field.name().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn the_names_are_the_wires() {
+        let names: BTreeSet<String> = NAMES.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(names, fields());
+        for body in [
+            Body::Detached,
+            Body::Exited,
+            Body::Replaced,
+            Body::Lost,
+            Body::Forked { child: 1 },
+            Body::Clock { unix_ns: 1 },
+            Body::CodeDied { code: 1 },
+            Body::Launches { count: 1 },
+            Body::DeviceTotal {
+                device: 0,
+                total_bytes: 1,
+                free_bytes: Some(1),
+            },
+            Body::Finding(Box::<Finding>::default()),
+        ] {
+            // As the reader of a stream sees it.
+            let item = fake::event(1, 0, 1, body);
+            let json = serde_json::to_value(event::event(&item)).unwrap();
+            assert_eq!(json["kind"], name(&item.event.body));
+        }
+    }
+
+    #[test]
+    fn pytorchs_own_marks_are_asked_for_by_their_own_word() {
+        let mark = |name: &str| {
+            Body::Mark(Box::new(Mark {
+                source: MarkSource::RecordFunction,
+                name: name.into(),
+                ..Mark::default()
+            }))
+        };
+        let (own, program) = (mark("Optimizer.step#AdamW.step"), mark("epoch"));
+        assert!(is_of(&["mark"], &program) && !is_of(&["mark"], &own));
+        assert!(!is_of(&[FRAMEWORK_MARK], &program) && is_of(&[FRAMEWORK_MARK], &own));
+        assert!(is_of(&[], &program) && is_of(&[], &own));
+    }
+
+    #[test]
+    fn words_that_are_none() {
+        let words = |list: &[&str]| list.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        assert_eq!(chosen(&[]), Ok(Vec::new()));
+        let list = ["oom", "mark", "framework_mark"];
+        assert_eq!(chosen(&words(&list)), Ok(list.to_vec()));
+        assert_eq!(chosen(&words(&["oom", "OOM"])), Err("OOM"));
+    }
+}

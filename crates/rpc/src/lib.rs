@@ -1,0 +1,44 @@
+//! memscope's gRPC server.
+//!
+//! Owns: the socket, who may ask what, the one way by which questions are asked, the streaming
+//! of large answers, and the fan-out of events. Refuses: knowing how answers come about; that is
+//! behind the trait [`Daemon`].
+
+mod access;
+mod asked;
+mod authority;
+mod caller;
+mod condition;
+mod daemon;
+mod event;
+mod exact;
+mod export;
+mod fanout;
+mod kinds;
+mod listen;
+mod named;
+mod parts;
+mod refusal;
+mod serve;
+mod service;
+mod service_triggers;
+mod stacks;
+mod triggers;
+
+#[cfg(feature = "fake")]
+pub mod fake;
+
+pub use access::Access;
+pub use caller::{Caller, Identify, peer_credentials};
+pub use condition::{Condition, ConditionError, Metric};
+pub use daemon::{
+    AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, EventItem, Moment,
+    RecordingWriter, StackKinds,
+};
+pub use export::{Export, Exporter, Progress};
+pub use fanout::EventHub;
+pub use listen::{ListenError, ListenOptions, Listener, Reach};
+pub use refusal::Refusal;
+pub use serve::{ServeError, ServeOptions, serve};
+pub use tonic::async_trait;
+pub use triggers::{Kept, KeptSnapshot, OpenKept, TriggerStatus, Triggers};

@@ -1,0 +1,398 @@
+//! Why a request was not fulfilled: what happened, and what to do about it.
+
+use memscope_ledger::event::Level;
+use memscope_proto::{ERROR_CODE, HINT_SEPARATOR, v1};
+use std::error::Error;
+use std::path::PathBuf;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+/// A request that was not fulfilled. Its `Display` says what happened, [`Refusal::hint`] what to
+/// do.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No process has this pid, or the caller may not know that one has.
+    #[error("there is no process {pid} that you may see")]
+    NoSuchProcess {
+        /// The pid.
+        pid: u32,
+    },
+    /// The process is not traced, or the caller may not know that it is.
+    #[error("process {pid} is not traced")]
+    NotTraced {
+        /// The pid.
+        pid: u32,
+    },
+    /// No rule has this number.
+    #[error("there is no rule {rule}")]
+    NoSuchRule {
+        /// The number.
+        rule: u64,
+    },
+    /// No trigger has this number, or the caller may not know that one has.
+    #[error("there is no trigger {trigger}")]
+    NoSuchTrigger {
+        /// The number.
+        trigger: u64,
+    },
+    /// No kept snapshot has this number, or the caller may not know that one has.
+    #[error("there is no snapshot {snapshot}")]
+    NoSuchSnapshot {
+        /// The number.
+        snapshot: u64,
+    },
+    /// The daemon keeps no snapshots of its own.
+    #[error("this daemon takes no snapshots by itself: {why}")]
+    NoTriggers {
+        /// Why.
+        why: &'static str,
+    },
+    /// The caller may not do this.
+    #[error("you may not {what}")]
+    NotPermitted {
+        /// What, after "you may not".
+        what: String,
+    },
+    /// The process can be seen and nothing in it could ever be probed.
+    #[error("there is nothing to probe in process {pid}: {why}")]
+    NothingToProbe {
+        /// The pid.
+        pid: u32,
+        /// Why.
+        why: String,
+    },
+    /// The process maps no device library.
+    #[error("process {pid} ({comm}) uses no GPU or NPU: it maps no device library")]
+    NoDeviceLibraries {
+        /// The pid.
+        pid: u32,
+        /// Its short name.
+        comm: String,
+    },
+    /// The library that matters has no usable symbols.
+    #[error("process {pid} maps {path}, which is stripped: {missing} cannot be found in it")]
+    StrippedLibrary {
+        /// The pid.
+        pid: u32,
+        /// The library, as the process sees it.
+        path: PathBuf,
+        /// What was looked for.
+        missing: String,
+    },
+    /// The process ended before its probes were live.
+    #[error("process {pid} ended while it was being attached")]
+    DiedDuringAttach {
+        /// The pid.
+        pid: u32,
+    },
+    /// It is traced already, at another level.
+    #[error("process {pid} is traced already, at level {}", word(*level))]
+    AlreadyAttached {
+        /// The pid.
+        pid: u32,
+        /// The level.
+        level: Level,
+    },
+    /// The process could not be inspected.
+    #[error("{what} of process {pid} cannot be read")]
+    Unreadable {
+        /// The pid.
+        pid: u32,
+        /// What could not be read (`the mappings`).
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The process is no longer there or no longer traced: it has no present moment.
+    #[error("process {pid} {how} at {at}: it has no present moment")]
+    Ended {
+        /// The pid.
+        pid: u32,
+        /// What happened: `has ended`, `was detached`.
+        how: &'static str,
+        /// When, in words.
+        at: String,
+    },
+    /// An exact answer was wanted, and this one is not.
+    #[error("the answer is not exact: {why}")]
+    NotExact {
+        /// What is not, and why.
+        why: String,
+    },
+    /// The daemon replays a recording; there is nothing to attach.
+    #[error("this daemon replays a recording: it cannot attach or detach")]
+    Replaying,
+    /// Too much is going on.
+    #[error("the daemon is busy: {what}")]
+    Busy {
+        /// With what.
+        what: String,
+    },
+    /// It ends.
+    #[error("the daemon is shutting down")]
+    ShuttingDown,
+    /// The request makes no sense.
+    #[error("{what}")]
+    Invalid {
+        /// Why not.
+        what: String,
+        /// What would.
+        hint: String,
+    },
+    /// A fault of the daemon.
+    #[error("{what}")]
+    Internal {
+        /// What was being done.
+        what: String,
+        /// What went wrong.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// Copy of another refusal whose sources cannot be copied.
+    #[error("{what}")]
+    Copied {
+        /// Its word.
+        word: &'static str,
+        /// Its code.
+        code: Code,
+        /// What happened, with its causes.
+        what: String,
+        /// What to do.
+        hint: String,
+    },
+}
+
+fn word(level: Level) -> &'static str {
+    match level {
+        Level::Read => "read",
+        Level::Segments => "segments",
+        Level::Blocks => "blocks",
+        Level::Trace => "trace",
+    }
+}
+
+impl Refusal {
+    /// The stable word for programs.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Refusal::NoSuchProcess { .. } => "no_such_process",
+            Refusal::NotTraced { .. } => "not_traced",
+            Refusal::NoSuchRule { .. } => "no_such_rule",
+            Refusal::NoSuchTrigger { .. } => "no_such_trigger",
+            Refusal::NoSuchSnapshot { .. } => "no_such_snapshot",
+            Refusal::NoTriggers { .. } => "no_triggers",
+            Refusal::NotPermitted { .. } => "not_permitted",
+            Refusal::NothingToProbe { .. } => "nothing_to_probe",
+            Refusal::NoDeviceLibraries { .. } => "no_device_libraries",
+            Refusal::StrippedLibrary { .. } => "stripped_library",
+            Refusal::DiedDuringAttach { .. } => "died_during_attach",
+            Refusal::AlreadyAttached { .. } => "already_attached",
+            Refusal::Unreadable { .. } => "unreadable",
+            Refusal::Ended { .. } => "ended",
+            Refusal::NotExact { .. } => "not_exact",
+            Refusal::Replaying => "replaying",
+            Refusal::Busy { .. } => "busy",
+            Refusal::ShuttingDown => "shutting_down",
+            Refusal::Invalid { .. } => "invalid",
+            Refusal::Internal { .. } => "internal",
+            Refusal::Copied { word, .. } => word,
+        }
+    }
+
+    /// The code on the wire.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Refusal::NoSuchProcess { .. }
+            | Refusal::NotTraced { .. }
+            | Refusal::NoSuchRule { .. }
+            | Refusal::NoSuchTrigger { .. }
+            | Refusal::Ended { .. }
+            | Refusal::NoSuchSnapshot { .. } => Code::NotFound,
+            Refusal::NotPermitted { .. } => Code::PermissionDenied,
+            Refusal::NothingToProbe { .. }
+            | Refusal::NoDeviceLibraries { .. }
+            | Refusal::StrippedLibrary { .. }
+            | Refusal::Unreadable { .. }
+            | Refusal::NotExact { .. }
+            | Refusal::NoTriggers { .. }
+            | Refusal::Replaying => Code::FailedPrecondition,
+            Refusal::DiedDuringAttach { .. } => Code::Aborted,
+            Refusal::AlreadyAttached { .. } => Code::AlreadyExists,
+            Refusal::Busy { .. } => Code::ResourceExhausted,
+            Refusal::ShuttingDown => Code::Unavailable,
+            Refusal::Invalid { .. } => Code::InvalidArgument,
+            Refusal::Internal { .. } => Code::Internal,
+            Refusal::Copied { code, .. } => *code,
+        }
+    }
+
+    /// What to do.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Refusal::NoSuchProcess { .. } => {
+                "check the number (ps, nvidia-smi); a process of another user needs root".into()
+            }
+            Refusal::NotTraced { pid } => format!(
+                "attach it first: memscope-ctl attach --pid {pid}; `memscope-ctl ps` lists what is \
+                 traced; a process of another user needs root"
+            ),
+            Refusal::NoSuchRule { .. } => "`memscope-ctl status` lists the rules".into(),
+            Refusal::NoSuchTrigger { .. } => "`memscope-ctl trigger list` lists them".into(),
+            Refusal::NoSuchSnapshot { .. } => {
+                "`memscope-ctl snapshots` lists those that are kept".into()
+            }
+            Refusal::NoTriggers { .. } => {
+                "start memscoped with --snapshots-keep N, more than 0".into()
+            }
+            Refusal::NotPermitted { .. } => {
+                "ask as root, or for a process whose real, effective and saved user are yours"
+                    .into()
+            }
+            Refusal::NothingToProbe { .. } => {
+                "`memscope-ctl doctor` shows the processes that can be traced".into()
+            }
+            Refusal::NoDeviceLibraries { pid, .. } => format!(
+                "is it the right process? `memscope-ctl doctor` lists those with device \
+                 libraries; if it loads one later: memscope-ctl attach --pid {pid} --wait; if a \
+                 child does the work: --children"
+            ),
+            Refusal::StrippedLibrary { .. } => {
+                "--level segments needs no symbols of the framework; or install the library \
+                 unstripped"
+                    .into()
+            }
+            Refusal::DiedDuringAttach { .. } => {
+                "start it again; `memscope-ctl attach --comm NAME` attaches it as soon as it runs"
+                    .into()
+            }
+            Refusal::AlreadyAttached { pid, .. } => {
+                format!("for another level, detach it first: memscope-ctl detach --pid {pid}")
+            }
+            Refusal::Unreadable { .. } if may_trace() => {
+                "the daemon has the capability for it (CAP_SYS_PTRACE), and the kernel denies it all the \
+                 same: a security module protects this process, or it is of another user namespace. \
+                 memscope cannot trace it"
+                    .into()
+            }
+            Refusal::Unreadable { .. } => {
+                "the daemon needs CAP_SYS_PTRACE and the host's /proc; `memscope-ctl doctor` checks \
+                 both"
+                    .into()
+            }
+            Refusal::Ended { pid, .. } => format!(
+                "`memscope-ctl marks --pid {pid}` lists the marks that it has; a moment of its past is named by its time"
+            ),
+            Refusal::NotExact { .. } => {
+                "without --strict it is shown, with what limits it; `memscope-ctl stats` has all notes"
+                    .into()
+            }
+            Refusal::Replaying => "ask a live daemon: leave out --recording".into(),
+            Refusal::Busy { .. } => "ask again in a moment".into(),
+            Refusal::ShuttingDown => "ask again when it runs again".into(),
+            Refusal::Invalid { hint, .. } => hint.clone(),
+            Refusal::Internal { .. } => {
+                "this is a fault of memscope: please report it with the daemon's log".into()
+            }
+            Refusal::Copied { hint, .. } => hint.clone(),
+        }
+    }
+
+    /// What happened, with every cause.
+    #[must_use]
+    pub fn what(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+
+    /// The whole message: what happened and what to do.
+    #[must_use]
+    pub fn message(&self) -> String {
+        format!("{}{HINT_SEPARATOR}{}", self.what(), self.hint())
+    }
+
+    /// As an attach tells of a process that it was not possible for.
+    #[must_use]
+    pub fn of_process(&self, pid: u32) -> v1::RefusedProcess {
+        v1::RefusedProcess {
+            pid,
+            code: self.word().into(),
+            message: self.message(),
+        }
+    }
+
+    /// The same refusal once more, its causes as text.
+    #[must_use]
+    pub fn duplicate(&self) -> Refusal {
+        Refusal::Copied {
+            word: self.word(),
+            code: self.code(),
+            what: self.what(),
+            hint: self.hint(),
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Status {
+        let mut status = Status::new(refusal.code(), refusal.message());
+        status
+            .metadata_mut()
+            .insert(ERROR_CODE, MetadataValue::from_static(refusal.word()));
+        status
+    }
+}
+
+/// Whether this process has the capability to read others.
+fn may_trace() -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| {
+        sets.effective
+            .contains(rustix::thread::CapabilitySet::SYS_PTRACE)
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_not_erased() {
+        let refusal = Refusal::Unreadable {
+            pid: 7,
+            what: "the mappings".into(),
+            source: std::io::Error::from_raw_os_error(13),
+        };
+        let status = Status::from(refusal);
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        let (what, hint) = memscope_proto::split_message(status.message());
+        assert_eq!(
+            what,
+            "the mappings of process 7 cannot be read: Permission denied (os error 13)"
+        );
+        // What is missing is named; what is there is not blamed.
+        let expected = if may_trace() {
+            "denies it all the same"
+        } else {
+            "needs CAP_SYS_PTRACE"
+        };
+        assert!(hint.unwrap().contains(expected), "{hint:?}");
+        assert_eq!(status.metadata().get(ERROR_CODE).unwrap(), "unreadable");
+    }
+
+    #[test]
+    fn a_copy_says_the_same() {
+        let refusal = Refusal::NotTraced { pid: 7 };
+        let copy = refusal.duplicate();
+        assert_eq!(copy.message(), refusal.message());
+        assert_eq!(copy.word(), refusal.word());
+        assert_eq!(copy.code(), refusal.code());
+    }
+}

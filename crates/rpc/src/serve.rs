@@ -1,0 +1,109 @@
+//! Puts the services on the socket.
+
+use crate::access::Access;
+use crate::authority::Connection;
+use crate::caller::{Identify, peer_credentials};
+use crate::export::Export;
+use crate::service::Service;
+use crate::{Daemon, Listener};
+use memscope_proto::FILE_DESCRIPTOR_SET;
+use memscope_service::memscope_server::MemscopeServer;
+use memscope_service::triggers_server::TriggersServer;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+
+/// Time for answers under way when the daemon shuts down.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often a silent connection is asked whether it lives, and how long it may take to say so.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// How to serve.
+#[derive(Clone)]
+pub struct ServeOptions {
+    /// Who may see what.
+    pub access: Access,
+    /// Who asks.
+    pub identify: Identify,
+    /// File formats.
+    pub export: Export,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        ServeOptions {
+            access: Access::Owner,
+            identify: peer_credentials(),
+            export: Export::default(),
+        }
+    }
+}
+
+/// Why the server ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The transport failed.
+    #[error("the gRPC server failed")]
+    Transport(#[from] tonic::transport::Error),
+    /// The description of the services is broken.
+    #[error("the reflection service cannot read the service description")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// Serves until `shutdown`, then lets answers under way end (event streams end at once) and
+/// removes the socket.
+pub async fn serve(
+    listener: Listener,
+    daemon: Arc<dyn Daemon>,
+    options: ServeOptions,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
+    let (ending, ended) = watch::channel(false);
+    let service = Service::new(daemon, options, ended.clone());
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<MemscopeServer<Service>>().await;
+    health.set_serving::<TriggersServer<Service>>().await;
+    // Clients ask for either version of the service, and do not try the other.
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let reflection_v1 = reflection().build_v1()?;
+    let reflection_v1alpha = reflection().build_v1alpha()?;
+    let (socket, claim) = listener.into_parts();
+
+    let stop = async move {
+        shutdown.await;
+        health.set_not_serving::<MemscopeServer<Service>>().await;
+        health.set_not_serving::<TriggersServer<Service>>().await;
+        // Fails only if every stream is gone already.
+        let _ = ending.send(true);
+    };
+    let connections = UnixListenerStream::new(socket).map(|stream| stream.map(Connection::new));
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .add_service(health_service)
+        .add_service(reflection_v1)
+        .add_service(reflection_v1alpha)
+        .add_service(TriggersServer::new(service.clone()))
+        .add_service(MemscopeServer::new(service))
+        .serve_with_incoming_shutdown(connections, stop);
+    let out_of_time = async move {
+        let mut ended = ended;
+        // An error means that the sender is gone: the server has ended by itself.
+        let _ = ended.wait_for(|ended| *ended).await;
+        tokio::time::sleep(GRACE).await;
+    };
+    let result = tokio::select! {
+        result = server => result.map_err(ServeError::from),
+        () = out_of_time => Ok(()),
+    };
+    drop(claim);
+    result
+}

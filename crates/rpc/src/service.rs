@@ -1,0 +1,508 @@
+//! The RPCs: who asks, what is asked, the daemon's answer, its form on the wire.
+
+use crate::access::Access;
+use crate::asked::{
+    attach_scope, depth, detach_scope, level, mark, read_every, sampling, stacks as kinds,
+};
+use crate::caller::{Caller, identify};
+use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter, Moment};
+use crate::exact::Strict;
+use crate::export::ChunkStream;
+use crate::serve::ServeOptions;
+use crate::stacks::{self, Question as StackQuestion};
+use crate::{Refusal, StackKinds, event, export, kinds, named, parts};
+use memscope_ledger::report::SnapshotReport;
+use memscope_ledger::{Answer, Question, Senseless, Who};
+use memscope_proto::v1;
+use memscope_service::memscope_server::Memscope;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, watch};
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+
+/// Snapshots made at the same time: each is a copy of a process's whole state.
+const SNAPSHOTS: usize = 4;
+
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) daemon: Arc<dyn Daemon>,
+    options: ServeOptions,
+    ended: watch::Receiver<bool>,
+    snapshots: Arc<Semaphore>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        daemon: Arc<dyn Daemon>,
+        options: ServeOptions,
+        ended: watch::Receiver<bool>,
+    ) -> Self {
+        Service {
+            daemon,
+            options,
+            ended,
+            snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
+        }
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.options.access
+    }
+
+    pub(crate) fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        identify(&self.options.identify, request.extensions())
+    }
+
+    /// The processes that a question is about, as far as the caller may see them.
+    async fn visible(&self, caller: Caller, pid: Option<u32>) -> Result<Vec<Who>, Refusal> {
+        let access = self.access();
+        access.visible(self.daemon.as_ref(), caller, pid).await
+    }
+
+    /// Who asks about `pid`, if they may.
+    pub(crate) async fn asker<T>(&self, request: &Request<T>, pid: u32) -> Result<Caller, Status> {
+        let caller = self.caller(request)?;
+        self.visible(caller, Some(pid)).await?;
+        Ok(caller)
+    }
+
+    /// Asks a question: the one way, by which each answer passes those who may not see it, or want none that is not exact.
+    async fn ask<Q: Question>(&self, request: Request<Q>) -> Result<Response<Q::Reply>, Status> {
+        let caller = self.caller(&request)?;
+        let strict = Strict::of(&request);
+        let reply = self.answer(caller, request.into_inner()).await?;
+        if let Some(kind) = Q::KIND {
+            strict.check(kind, Q::coverage(&reply))?;
+        }
+        strict.known(Q::unknown(&reply))?;
+        Ok(Response::new(reply))
+    }
+
+    /// The answer about the processes that the caller may see when they ask. It names these processes, not their numbers: a number that
+    /// changes hands in the meantime shows nothing of its new owner.
+    async fn answer<Q: Question>(&self, caller: Caller, question: Q) -> Result<Q::Reply, Refusal> {
+        question
+            .check()
+            .map_err(|Senseless { what, hint }| Refusal::Invalid { what, hint })?;
+        let whose = self.visible(caller, question.pid()).await?;
+        let of = whose.iter().map(|who| who.handle).collect();
+        let answered = self.daemon.ask(question.into(), of).await?;
+        Q::Reply::try_from(answered).map_err(|_| Refusal::Internal {
+            what: "another question was answered".to_owned(),
+            source: std::any::type_name::<Q>().into(),
+        })
+    }
+
+    /// The moment that is asked for, also by the name of a mark.
+    async fn moment(
+        &self,
+        caller: Caller,
+        pid: u32,
+        at: Option<v1::Moment>,
+    ) -> Result<Option<Moment>, Refusal> {
+        let all = v1::MarksRequest {
+            pid,
+            limit: 0,
+            include_framework: true,
+        };
+        named::moment(pid, at, async || self.answer(caller, all).await).await
+    }
+
+    async fn take_snapshot(
+        &self,
+        caller: Caller,
+        pid: u32,
+        at: Option<v1::Moment>,
+    ) -> Result<Arc<SnapshotReport>, Status> {
+        let at = self.moment(caller, pid, at).await?;
+        let _turn = self
+            .snapshots
+            .acquire()
+            .await
+            .map_err(|_| Refusal::ShuttingDown)?;
+        let report = self.daemon.snapshot(pid, at).await?;
+        self.access().check(caller, &report.process.who())?;
+        Ok(report)
+    }
+
+    /// The stacks of one or two moments. The report is put together by whoever has the time for it.
+    async fn take_stacks(
+        &self,
+        caller: Caller,
+        pid: u32,
+        question: StackQuestion,
+        strict: Strict,
+    ) -> Result<stacks::Answer, Status> {
+        let _turn = self
+            .snapshots
+            .acquire()
+            .await
+            .map_err(|_| Refusal::ShuttingDown)?;
+        let access = self.access();
+        let may_see = |who: Who| access.check(caller, &who);
+        let answer = question.ask(self.daemon.as_ref(), pid, may_see).await?;
+        strict.check(question.kind(), &answer.notes())?;
+        Ok(answer)
+    }
+}
+
+/// Runs to the end even if the client goes away: half an attach helps nobody.
+pub(crate) async fn to_the_end<T: Send + 'static>(
+    what: &'static str,
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    match tokio::spawn(work).await {
+        Ok(result) => result,
+        Err(error) => Err(Refusal::Internal {
+            what: format!("{what} failed"),
+            source: Box::new(error),
+        }),
+    }
+}
+
+/// What a picture of now, or of an earlier moment, consists of.
+fn picture(earlier: bool) -> Answer {
+    match earlier {
+        true => Answer::EarlierPicture,
+        false => Answer::Picture,
+    }
+}
+
+pub(crate) fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Refusal {
+    Refusal::Invalid {
+        what: what.into(),
+        hint: hint.into(),
+    }
+}
+
+type Streaming<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Memscope for Service {
+    async fn attach(
+        &self,
+        request: Request<v1::AttachRequest>,
+    ) -> Result<Response<v1::AttachResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let request = request.into_inner();
+        let level = level(request.level)?;
+        let request = AttachRequest {
+            level,
+            read_every: read_every(level, request.read_every_ns)?,
+            stacks: StackKinds {
+                depth: depth(request.stack_depth)?,
+                sampling: sampling(request.stack_sample_bytes)?,
+                ..kinds(request.stacks)?
+            },
+            launches: request.launches,
+            step_name: (!request.step_name.is_empty()).then_some(request.step_name),
+            scope: attach_scope(request.scope)?,
+        };
+        let daemon = Arc::clone(&self.daemon);
+        let work = async move { daemon.attach(caller, request).await };
+        Ok(Response::new(to_the_end("the attach", work).await?))
+    }
+
+    async fn detach(
+        &self,
+        request: Request<v1::DetachRequest>,
+    ) -> Result<Response<v1::DetachResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let scope = detach_scope(request.into_inner().scope)?;
+        let daemon = Arc::clone(&self.daemon);
+        if let DetachScope::Pid(pid) = scope {
+            self.visible(caller, Some(pid)).await?;
+        }
+        let work = async move { daemon.detach(caller, scope).await };
+        Ok(Response::new(to_the_end("the detach", work).await?))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListResponse>, Status> {
+        self.ask(request).await
+    }
+
+    async fn stats(
+        &self,
+        request: Request<v1::StatsRequest>,
+    ) -> Result<Response<v1::StatsResponse>, Status> {
+        self.ask(request).await
+    }
+
+    async fn leaks(
+        &self,
+        request: Request<v1::LeaksRequest>,
+    ) -> Result<Response<v1::LeaksResponse>, Status> {
+        self.ask(request).await
+    }
+
+    async fn steps(
+        &self,
+        request: Request<v1::StepsRequest>,
+    ) -> Result<Response<v1::StepsResponse>, Status> {
+        self.ask(request).await
+    }
+
+    async fn mark(
+        &self,
+        request: Request<v1::MarkRequest>,
+    ) -> Result<Response<v1::MarkResponse>, Status> {
+        let pid = request.get_ref().pid;
+        self.asker(&request, pid).await?;
+        let mark = mark(request.into_inner())?;
+        let event = self.daemon.mark(pid, mark).await?;
+        Ok(Response::new(v1::MarkResponse {
+            event: Some(event.into()),
+        }))
+    }
+
+    async fn marks(
+        &self,
+        request: Request<v1::MarksRequest>,
+    ) -> Result<Response<v1::MarksResponse>, Status> {
+        self.ask(request).await
+    }
+
+    async fn fluctuation(
+        &self,
+        request: Request<v1::FluctuationRequest>,
+    ) -> Result<Response<v1::FluctuationResponse>, Status> {
+        self.ask(request).await
+    }
+
+    type SnapshotStream = Streaming<v1::SnapshotPart>;
+
+    async fn snapshot(
+        &self,
+        request: Request<v1::SnapshotRequest>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = self.asker(&request, pid).await?;
+        let strict = Strict::of(&request);
+        let at = request.into_inner().at;
+        let kind = picture(at.is_some());
+        let report = self.take_snapshot(caller, pid, at).await?;
+        strict.check(kind, &report.coverage)?;
+        // Each part is made when the client has room for it.
+        let parts = tokio_stream::iter(parts::SnapshotParts::new(report)).map(Ok);
+        Ok(Response::new(Box::pin(parts)))
+    }
+
+    async fn diff(
+        &self,
+        request: Request<v1::DiffRequest>,
+    ) -> Result<Response<v1::DiffResponse>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = self.asker(&request, pid).await?;
+        let strict = Strict::of(&request);
+        let question = request.into_inner();
+        let Some(from) = question.from else {
+            return Err(invalid(
+                "the request names no first moment",
+                "give a time, an age or an event",
+            )
+            .into());
+        };
+        // The later one first: as time goes on, an age moves with it.
+        let to = self.take_snapshot(caller, pid, question.to).await?;
+        let from = self.take_snapshot(caller, pid, Some(from)).await?;
+        let mut notes = from.coverage.clone();
+        let new = to.coverage.iter();
+        notes.extend(new.filter(|note| !from.coverage.contains(note)).cloned());
+        strict.check(Answer::EarlierPicture, &notes)?;
+        let work = move || memscope_export::diff(&from, &to);
+        let answer = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| Status::internal(format!("the comparison failed: {error}")))?;
+        Ok(Response::new(answer))
+    }
+
+    async fn pool(
+        &self,
+        request: Request<v1::PoolRequest>,
+    ) -> Result<Response<v1::PoolResponse>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = self.asker(&request, pid).await?;
+        let strict = Strict::of(&request);
+        let question = request.into_inner();
+        let kind = picture(question.at.is_some());
+        let now = self.take_snapshot(caller, pid, question.at).await?;
+        strict.check(kind, &now.coverage)?;
+        let before = match question.from {
+            Some(from) => {
+                let before = self.take_snapshot(caller, pid, Some(from)).await?;
+                strict.check(Answer::EarlierPicture, &before.coverage)?;
+                Some(before)
+            }
+            None => None,
+        };
+        let work = move || memscope_export::pool(&now, before.as_deref());
+        let answer = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| Status::internal(format!("the description failed: {error}")))?;
+        Ok(Response::new(answer))
+    }
+
+    async fn stacks(
+        &self,
+        request: Request<v1::StacksRequest>,
+    ) -> Result<Response<v1::StacksResponse>, Status> {
+        let strict = Strict::of(&request);
+        let question = request.get_ref().clone();
+        let by = stacks::grouping(question.by)?;
+        let caller = self.asker(&request, question.pid).await?;
+        let at = self.moment(caller, question.pid, question.at).await?;
+        let from = self.moment(caller, question.pid, question.from).await?;
+        let asked = StackQuestion::new(question.view, at, from)?;
+        let answer = self
+            .take_stacks(caller, question.pid, asked, strict)
+            .await?;
+        let work = move || {
+            let limit = question.limit as usize;
+            let report = answer.report();
+            stacks::stacks(&report, asked.view, by, question.cumulative, limit)
+        };
+        let answer = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| Status::internal(format!("summing up failed: {error}")))?;
+        Ok(Response::new(answer))
+    }
+
+    type ExportStream = ChunkStream;
+
+    async fn export(
+        &self,
+        request: Request<v1::ExportRequest>,
+    ) -> Result<Response<Self::ExportStream>, Status> {
+        let strict = Strict::of(&request);
+        let question = request.get_ref().clone();
+        let caller = self.asker(&request, question.pid).await?;
+        let format =
+            v1::ExportFormat::try_from(question.format).unwrap_or(v1::ExportFormat::Unspecified);
+        if let Some(writer) = stacks::writer(format) {
+            let at = question.at.clone();
+            let at = self.moment(caller, question.pid, at).await?;
+            let from = question.from.clone();
+            let from = self.moment(caller, question.pid, from).await?;
+            let asked = stacks::exported(format, &question, (at, from))?;
+            let answer = self
+                .take_stacks(caller, question.pid, asked, strict)
+                .await?;
+            let stream = export::stream(move |out, _| {
+                let report = answer.report();
+                stacks::written(writer(&report, asked.view, question.differential, out))
+            });
+            return Ok(Response::new(stream));
+        }
+        let exporter = match format {
+            v1::ExportFormat::MemoryViz => self.options.export.memory_viz.clone(),
+            v1::ExportFormat::Perfetto => self.options.export.perfetto.clone(),
+            v1::ExportFormat::Html => self.options.export.html.clone(),
+            _ => None,
+        };
+        let exporter = exporter.ok_or_else(|| {
+            invalid(
+                "this daemon does not write that format",
+                "ask for memory-viz, or update the daemon",
+            )
+        })?;
+        let kind = match format {
+            v1::ExportFormat::MemoryViz => picture(question.at.is_some()),
+            _ => Answer::Course,
+        };
+        let report = self
+            .take_snapshot(caller, question.pid, question.at)
+            .await?;
+        strict.check(kind, &report.coverage)?;
+        let stream = export::stream(move |out, tell| exporter(&report, out, tell));
+        Ok(Response::new(stream))
+    }
+
+    type RecordStream = export::ChunkStream;
+
+    async fn record(
+        &self,
+        request: Request<v1::RecordRequest>,
+    ) -> Result<Response<Self::RecordStream>, Status> {
+        let caller = self.caller(&request)?;
+        if caller.uid != 0 {
+            return Err(Refusal::NotPermitted {
+                what: "have the journal, which tells of all processes".into(),
+            }
+            .into());
+        }
+        let write = self.daemon.recording().await?;
+        Ok(Response::new(export::stream(move |out, _| write(out))))
+    }
+
+    type EventsStream = Streaming<v1::Event>;
+
+    async fn events(
+        &self,
+        request: Request<v1::EventsRequest>,
+    ) -> Result<Response<Self::EventsStream>, Status> {
+        let pid = request.get_ref().pid;
+        let caller = match pid {
+            Some(pid) => self.asker(&request, pid).await?,
+            None => self.caller(&request)?,
+        };
+        let kinds = kinds::chosen(&request.get_ref().kinds).map_err(|word| {
+            invalid(
+                format!("{word:?} is no kind of event"),
+                format!(
+                    "the kinds are {}, {}",
+                    kinds::NAMES.join(", "),
+                    kinds::FRAMEWORK_MARK
+                ),
+            )
+        })?;
+        let filter = EventFilter {
+            pid,
+            caller: (!self.access().shows_all(caller)).then_some(caller),
+            kinds,
+        };
+        let items = self.daemon.events(filter.clone()).await?;
+        let ended = self.ended.clone();
+        let ended = tokio_stream::once(()).then(move |()| {
+            let mut ended = ended.clone();
+            // An error means that the server is gone, which is an end too.
+            async move {
+                let _ = ended.wait_for(|ended| *ended).await;
+            }
+        });
+        // Two streams, read in turn; the end of either ends both.
+        let items = ReceiverStream::new(items)
+            .map(Some)
+            .chain(tokio_stream::once(None));
+        let events = items
+            .merge(ended.map(|()| None))
+            .map_while(|item| item)
+            .filter(move |item| filter.accepts(item))
+            .map(|item| Ok(event::event(&item)));
+        Ok(Response::new(Box::pin(events)))
+    }
+
+    async fn status(
+        &self,
+        request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let mut status = self.daemon.status().await?;
+        let visible = self.visible(caller, None).await?;
+        status.traced_processes = visible.iter().filter(|who| who.is_live).count() as u64;
+        if !self.access().shows_all(caller) {
+            for library in &mut status.libraries {
+                library
+                    .pids
+                    .retain(|pid| visible.iter().any(|who| who.pid == *pid));
+            }
+            status.libraries.retain(|library| !library.pids.is_empty());
+            status.rules.retain(|rule| rule.uid == caller.uid);
+            status.messages.clear();
+        }
+        Ok(Response::new(status))
+    }
+}

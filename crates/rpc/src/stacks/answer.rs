@@ -1,0 +1,259 @@
+//! The answer to `stacks`. Names travel once: a hundred frames of a thousand stacks are some thousand
+//! different ones.
+
+use crate::Refusal;
+use crate::service::invalid;
+use memscope_export::stacks::{Group, GroupBy, Metric, Tallies, Unit, View, groups};
+use memscope_ledger::report::{Frame, FrameKind, StackReport, StackRow, Tally};
+use memscope_proto::v1;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+/// Bytes that rows and their names may take: an answer stays below gRPC's 4 MiB.
+const MOST_BYTES: usize = 3 << 20;
+/// What a row takes besides its frames, at most: four amounts twice, ordinals and lengths.
+const ROW_BYTES: usize = 240;
+/// What a frame takes at most, and its index in a row.
+const FRAME_BYTES: usize = 24;
+const INDEX_BYTES: usize = 5;
+
+/// By what stacks are summed up; `None`: not at all.
+pub(crate) fn grouping(number: i32) -> Result<Option<GroupBy>, Refusal> {
+    use v1::StackGrouping::{File, Function, Line, OwnLine, Stack, Unspecified};
+    match v1::StackGrouping::try_from(number) {
+        Ok(Stack | Unspecified) => Ok(None),
+        Ok(Function) => Ok(Some(GroupBy::Function)),
+        Ok(File) => Ok(Some(GroupBy::File)),
+        Ok(Line) => Ok(Some(GroupBy::Line)),
+        Ok(OwnLine) => Ok(Some(GroupBy::OwnLine)),
+        Err(_) => Err(invalid(
+            format!("{number} is nothing to sum up by"),
+            "stack, function, file, line and own line are",
+        )),
+    }
+}
+
+pub(crate) fn stacks(
+    report: &StackReport,
+    view: View,
+    by: Option<GroupBy>,
+    cumulative: bool,
+    limit: usize,
+) -> v1::StacksResponse {
+    let limit = if limit == 0 { usize::MAX } else { limit };
+    let mut answer = v1::StacksResponse {
+        pid: report.process.facts.pid,
+        as_of: report.as_of.unix_ns,
+        as_of_boot_ns: report.as_of.boot_ns,
+        as_of_event: Some(report.as_of.event.into()),
+        lost_records: report.process.lost_records,
+        from_unix_ns: report.from.map(|from| from.unix_ns),
+        metric: metric(view.metric).into(),
+        unit: unit(view.unit).into(),
+        by: by.map_or(v1::StackGrouping::Stack, grouping_word).into(),
+        devices: devices(report),
+        process: Some(report.process.clone().into()),
+        coverage: report.coverage.clone(),
+        ..v1::StacksResponse::default()
+    };
+    let mut names = Names::new();
+    let mut others = Tallies::default();
+    match by {
+        None => {
+            let mut rows: Vec<&StackRow> = report.rows.iter().collect();
+            // Stable: what is equal keeps the order of live bytes.
+            rows.sort_by_key(|row| Reverse(view.of(&Tallies::of(row))));
+            for row in rows {
+                let tallies = Tallies::of(row);
+                let matters = view.of(&tallies) != 0;
+                if matters && answer.rows.len() < limit && names.take(&row.stack.frames) {
+                    answer.rows.push(names.row(row));
+                } else {
+                    names.full |= matters;
+                    others.add(&tallies);
+                    answer.omitted += u64::from(matters);
+                }
+            }
+        }
+        Some(by) => {
+            for group in groups(report, by, view, cumulative) {
+                let matters = view.of(&group.total) != 0 || view.of(&group.own) != 0;
+                if matters && answer.groups.len() < limit && names.take(group.frame.as_slice()) {
+                    answer.groups.push(names.group(&group));
+                } else {
+                    names.full |= matters;
+                    others.add(&group.own);
+                    answer.omitted += u64::from(matters);
+                }
+            }
+        }
+    }
+    answer.others = Some(amounts(&others));
+    answer.strings = names.strings;
+    answer.frames = names.frames;
+    answer
+}
+
+/// Strings and frames, each once.
+struct Names {
+    strings: Vec<String>,
+    string_places: HashMap<String, u32>,
+    frames: Vec<v1::StackFrame>,
+    frame_places: HashMap<Frame, u32>,
+    bytes: usize,
+    /// Something did not fit: nothing smaller is taken in its place.
+    full: bool,
+}
+
+impl Names {
+    fn new() -> Names {
+        Names {
+            strings: vec![String::new()],
+            string_places: HashMap::from([(String::new(), 0)]),
+            frames: Vec::new(),
+            frame_places: HashMap::new(),
+            bytes: 0,
+            full: false,
+        }
+    }
+
+    /// Takes room for a row with these frames, if there is any.
+    fn take(&mut self, frames: &[Frame]) -> bool {
+        let mut bytes = ROW_BYTES + frames.len() * INDEX_BYTES;
+        for frame in frames {
+            if !self.frame_places.contains_key(frame) {
+                // Its strings may be there already: then this is too much, which does no harm.
+                bytes += FRAME_BYTES + frame.name.len() + frame.file.len();
+            }
+        }
+        if self.full || self.bytes + bytes > MOST_BYTES {
+            self.full = true;
+            return false;
+        }
+        self.bytes += bytes;
+        true
+    }
+
+    fn string(&mut self, text: &str) -> u32 {
+        if let Some(place) = self.string_places.get(text) {
+            return *place;
+        }
+        let place = self.strings.len() as u32;
+        self.strings.push(text.to_owned());
+        self.string_places.insert(text.to_owned(), place);
+        place
+    }
+
+    fn frame(&mut self, frame: &Frame) -> u32 {
+        if let Some(place) = self.frame_places.get(frame) {
+            return *place;
+        }
+        let made = v1::StackFrame {
+            kind: match frame.kind {
+                FrameKind::Python => v1::FrameKind::Python.into(),
+                FrameKind::Native => v1::FrameKind::Native.into(),
+            },
+            name: self.string(&frame.name),
+            file: self.string(&frame.file),
+            line: frame.line,
+        };
+        let place = self.frames.len() as u32;
+        self.frames.push(made);
+        self.frame_places.insert(frame.clone(), place);
+        place
+    }
+
+    fn row(&mut self, row: &StackRow) -> v1::StackRow {
+        let stack = &row.stack;
+        v1::StackRow {
+            device: row.device,
+            frames: stack.frames.iter().map(|frame| self.frame(frame)).collect(),
+            truncated: stack.truncated,
+            missing: missing(stack.frames.is_empty(), stack.missing),
+            amounts: Some(amounts(&Tallies::of(row))),
+        }
+    }
+
+    fn group(&mut self, group: &Group) -> v1::StackGroup {
+        v1::StackGroup {
+            device: group.device,
+            frame: group.frame.as_ref().map(|frame| self.frame(frame)),
+            missing: missing(group.frame.is_none(), group.missing),
+            own: Some(amounts(&group.own)),
+            total: Some(amounts(&group.total)),
+            stacks: group.stacks,
+        }
+    }
+}
+
+fn missing(is_empty: bool, why: Option<&'static str>) -> Option<String> {
+    is_empty.then(|| why.unwrap_or("unknown").to_owned())
+}
+
+fn devices(report: &StackReport) -> Vec<v1::StackDevice> {
+    // The unknown one last.
+    let mut devices: BTreeMap<(bool, Option<i32>), (u64, [Tallies; 3])> = BTreeMap::new();
+    for row in &report.rows {
+        let key = (row.device.is_none(), row.device);
+        let (stacks, [all, truncated, missing]) = devices.entry(key).or_default();
+        let tallies = Tallies::of(row);
+        *stacks += 1;
+        all.add(&tallies);
+        if row.stack.truncated {
+            truncated.add(&tallies);
+        }
+        if row.stack.frames.is_empty() {
+            missing.add(&tallies);
+        }
+    }
+    let devices = devices.into_iter();
+    devices
+        .map(
+            |((_, device), (stacks, [all, truncated, missing]))| v1::StackDevice {
+                device,
+                amounts: Some(amounts(&all)),
+                stacks,
+                truncated: Some(amounts(&truncated)),
+                missing: Some(amounts(&missing)),
+            },
+        )
+        .collect()
+}
+
+fn amounts(tallies: &Tallies) -> v1::StackAmounts {
+    let amount = |tally: Tally| v1::Amount {
+        count: tally.count,
+        bytes: tally.bytes,
+    };
+    v1::StackAmounts {
+        live: Some(amount(tallies.live)),
+        peak: Some(amount(tallies.peak)),
+        allocated: Some(amount(tallies.allocated)),
+        before: tallies.before.map(amount),
+    }
+}
+
+fn metric(metric: Metric) -> v1::StackMetric {
+    match metric {
+        Metric::Live => v1::StackMetric::Live,
+        Metric::Peak => v1::StackMetric::Peak,
+        Metric::Allocated => v1::StackMetric::Allocated,
+        Metric::Growth => v1::StackMetric::Growth,
+    }
+}
+
+fn unit(unit: Unit) -> v1::StackUnit {
+    match unit {
+        Unit::Bytes => v1::StackUnit::Bytes,
+        Unit::Count => v1::StackUnit::Count,
+    }
+}
+
+fn grouping_word(by: GroupBy) -> v1::StackGrouping {
+    match by {
+        GroupBy::Function => v1::StackGrouping::Function,
+        GroupBy::File => v1::StackGrouping::File,
+        GroupBy::Line => v1::StackGrouping::Line,
+        GroupBy::OwnLine => v1::StackGrouping::OwnLine,
+    }
+}

@@ -1,0 +1,265 @@
+//! Questions about stacks: what is asked, whether it makes sense, and the comparison of two moments.
+
+mod answer;
+
+pub(crate) use answer::{grouping, stacks};
+
+use crate::daemon::Moment;
+use crate::service::invalid;
+use crate::{Daemon, Refusal};
+use memscope_export::ExportError;
+use memscope_export::stacks::{self, Metric, Unit, View};
+use memscope_ledger::Who;
+use memscope_ledger::report::StackReport;
+use memscope_proto::v1;
+use std::io::{self, Write};
+
+/// What is asked of the stacks of a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question {
+    pub(crate) view: View,
+    device: Option<i32>,
+    at: Option<Moment>,
+    from: Option<Moment>,
+}
+
+impl Question {
+    pub(crate) fn new(
+        view: Option<v1::StackView>,
+        at: Option<Moment>,
+        from: Option<Moment>,
+    ) -> Result<Question, Refusal> {
+        let wire = view.unwrap_or_default();
+        let view = View {
+            metric: metric(wire.metric)?,
+            unit: unit(wire.unit)?,
+        };
+        if view.metric == Metric::Growth && from.is_none() {
+            return Err(no_earlier("growth"));
+        }
+        Ok(Question {
+            view,
+            device: wire.device,
+            at,
+            from,
+        })
+    }
+
+    /// What the answer consists of.
+    pub(crate) fn kind(self) -> memscope_ledger::Answer {
+        match self.view.metric {
+            Metric::Peak | Metric::Allocated => memscope_ledger::Answer::StacksOverTime,
+            Metric::Live | Metric::Growth => memscope_ledger::Answer::Stacks,
+        }
+    }
+
+    /// What lives, and what changed: the metric is not used.
+    fn differential(self) -> Result<Question, Refusal> {
+        match self.from {
+            None => Err(no_earlier("a difference")),
+            Some(_) => Ok(self),
+        }
+    }
+
+    /// Asks the daemon. The later moment first: as time goes on, an age moves with it. `may_see` is asked
+    /// about both answers.
+    pub(crate) async fn ask(
+        self,
+        daemon: &dyn Daemon,
+        pid: u32,
+        may_see: impl Fn(Who) -> Result<(), Refusal>,
+    ) -> Result<Answer, Refusal> {
+        let later = daemon.stacks(pid, self.at).await?;
+        may_see(later.process.who())?;
+        let earlier = match self.from {
+            None => None,
+            Some(from) => {
+                let earlier = daemon.stacks(pid, Some(from)).await?;
+                may_see(earlier.process.who())?;
+                in_order(&later, &earlier)?;
+                Some(earlier)
+            }
+        };
+        Ok(Answer {
+            later,
+            earlier,
+            device: self.device,
+        })
+    }
+}
+
+/// What the daemon told.
+pub(crate) struct Answer {
+    later: StackReport,
+    earlier: Option<StackReport>,
+    device: Option<i32>,
+}
+
+impl Answer {
+    /// Everything that limits it.
+    pub(crate) fn notes(&self) -> Vec<v1::CoverageNote> {
+        let earlier = self.earlier.iter().flat_map(|report| &report.coverage);
+        self.later.coverage.iter().chain(earlier).cloned().collect()
+    }
+
+    /// One report of one or both moments, each stack once. Takes time where there are many stacks.
+    pub(crate) fn report(mut self) -> StackReport {
+        if let Some(device) = self.device {
+            let reports = [Some(&mut self.later), self.earlier.as_mut()];
+            for report in reports.into_iter().flatten() {
+                report.rows.retain(|row| row.device == Some(device));
+            }
+        }
+        match &self.earlier {
+            Some(earlier) => stacks::compare(&self.later, earlier),
+            None => stacks::merged(self.later),
+        }
+    }
+}
+
+/// The second must be the first at an earlier time.
+fn in_order(later: &StackReport, earlier: &StackReport) -> Result<(), Refusal> {
+    let image = |report: &StackReport| {
+        let facts = &report.process.facts;
+        (facts.start_ticks, facts.generation)
+    };
+    if image(later) != image(earlier) {
+        return Err(invalid(
+            format!(
+                "at the first moment, process {} was another one, or had not executed its program yet",
+                later.process.facts.pid
+            ),
+            "`memscope-ctl ps` says since when a process is traced",
+        ));
+    }
+    if earlier.as_of.boot_ns > later.as_of.boot_ns {
+        return Err(invalid(
+            "the first moment lies after the second",
+            "exchange them: growth is from the earlier one to the later one",
+        ));
+    }
+    Ok(())
+}
+
+/// Writes the stacks in a format.
+pub(crate) type StackExporter =
+    fn(&StackReport, View, bool, &mut dyn Write) -> Result<(), ExportError>;
+
+/// The writer of a format; `None` where the format is not one of stacks.
+pub(crate) fn writer(format: v1::ExportFormat) -> Option<StackExporter> {
+    Some(match format {
+        v1::ExportFormat::Flamegraph => |report, view, differential, out| match differential {
+            true => stacks::flamegraph_diff(report, view.unit, out),
+            false => stacks::flamegraph(report, view, out),
+        },
+        v1::ExportFormat::Folded => |report, view, differential, out| match differential {
+            true => stacks::folded_diff(report, view.unit, out),
+            false => stacks::folded(report, view, out),
+        },
+        v1::ExportFormat::Pprof => |report, view, _, out| stacks::pprof(report, view, out),
+        v1::ExportFormat::Speedscope => {
+            |report, view, _, out| stacks::speedscope(report, view, out)
+        }
+        _ => return None,
+    })
+}
+
+/// What an export of stacks asks for.
+pub(crate) fn exported(
+    format: v1::ExportFormat,
+    request: &v1::ExportRequest,
+    (at, from): (Option<Moment>, Option<Moment>),
+) -> Result<Question, Refusal> {
+    let question = Question::new(request.view, at, from)?;
+    if !request.differential {
+        return Ok(question);
+    }
+    if let v1::ExportFormat::Pprof | v1::ExportFormat::Speedscope = format {
+        return Err(invalid(
+            "that format has no differences",
+            "ask for growth, or for a flame graph or folded text",
+        ));
+    }
+    question.differential()
+}
+
+/// What an export says when it cannot be written.
+pub(crate) fn written(result: Result<(), ExportError>) -> io::Result<()> {
+    result.map_err(|error| match error {
+        ExportError::Write { source } => source,
+        other => io::Error::other(other),
+    })
+}
+
+fn no_earlier(what: &str) -> Refusal {
+    invalid(
+        format!("{what} is since an earlier moment, and none is named"),
+        "name one, as in --from -5m",
+    )
+}
+
+fn metric(number: i32) -> Result<Metric, Refusal> {
+    match v1::StackMetric::try_from(number) {
+        Ok(v1::StackMetric::Live | v1::StackMetric::Unspecified) => Ok(Metric::Live),
+        Ok(v1::StackMetric::Peak) => Ok(Metric::Peak),
+        Ok(v1::StackMetric::Allocated) => Ok(Metric::Allocated),
+        Ok(v1::StackMetric::Growth) => Ok(Metric::Growth),
+        Err(_) => Err(invalid(
+            format!("metric {number} is not known"),
+            "live, peak, allocated and growth are",
+        )),
+    }
+}
+
+fn unit(number: i32) -> Result<Unit, Refusal> {
+    match v1::StackUnit::try_from(number) {
+        Ok(v1::StackUnit::Bytes | v1::StackUnit::Unspecified) => Ok(Unit::Bytes),
+        Ok(v1::StackUnit::Count) => Ok(Unit::Count),
+        Err(_) => Err(invalid(
+            format!("unit {number} is not known"),
+            "bytes and count are",
+        )),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::fake;
+
+    #[test]
+    fn two_moments_of_one_program_in_order() {
+        let (now, before) = (fake::stacks(7, 0, 1, false), fake::stacks(7, 0, 1, true));
+        assert!(in_order(&now, &before).is_ok());
+        assert!(in_order(&now, &now).is_ok());
+        let word = |result: Result<(), Refusal>| result.unwrap_err().to_string();
+        assert!(word(in_order(&before, &now)).contains("lies after"));
+        let mut other = before.clone();
+        other.process.facts.generation += 1;
+        assert!(word(in_order(&now, &other)).contains("another one"));
+        let mut other = before;
+        other.process.facts.start_ticks += 1;
+        assert!(word(in_order(&now, &other)).contains("another one"));
+    }
+
+    #[test]
+    fn calls_on_one_line_are_one_stack() {
+        let answer = |device| {
+            let mut later = fake::stacks(7, 0, 3, false);
+            let like = later.rows.clone();
+            later.rows.extend(like);
+            Answer {
+                later,
+                earlier: None,
+                device,
+            }
+            .report()
+        };
+        let once = fake::stacks(7, 0, 3, false);
+        let all = answer(None);
+        assert_eq!(all.rows.len(), once.rows.len());
+        assert_eq!(all.rows[0].live.bytes, once.rows[0].live.bytes * 2);
+        assert!(answer(Some(1)).rows.iter().all(|row| row.device == Some(1)));
+    }
+}

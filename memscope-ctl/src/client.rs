@@ -1,7 +1,7 @@
 //! The connection to a daemon. Nothing here waits longer than `--timeout`.
 
-use crate::args::Processes;
 use crate::failure::Failure;
+use crate::process::Processes;
 use hyper_util::rt::TokioIo;
 use memscope_proto::v1;
 use memscope_service::memscope_client::MemscopeClient;
@@ -162,7 +162,7 @@ impl Client {
         if let Some(pid) = pid {
             return Ok(pid);
         }
-        only_one(&self.list().await?)
+        only_one(&self.list().await?.processes)
     }
 
     /// The processes that are meant: those named, else all.
@@ -171,20 +171,43 @@ impl Client {
         if !named.is_empty() {
             return Ok(named);
         }
-        match all(&self.list().await?) {
+        match all(&self.list().await?.processes) {
             none if none.is_empty() => Err(Failure::NothingTraced),
             pids => Ok(pids),
         }
     }
 
     /// All that are or were traced.
-    pub(crate) async fn list(&self) -> Result<Vec<v1::Process>, Failure> {
-        let list = self
-            .ask(v1::ListRequest {}, async |mut rpc, request| {
-                rpc.list(request).await
-            })
-            .await?;
-        Ok(list.processes)
+    pub(crate) async fn list(&self) -> Result<v1::ListResponse, Failure> {
+        self.ask(v1::ListRequest {}, async |mut rpc, request| {
+            rpc.list(request).await
+        })
+        .await
+    }
+
+    /// How the daemon does.
+    pub(crate) async fn status(&self) -> Result<v1::StatusResponse, Failure> {
+        self.ask(v1::StatusRequest {}, async |mut rpc, request| {
+            rpc.status(request).await
+        })
+        .await
+    }
+
+    /// What a process holds.
+    pub(crate) async fn stats(&self, pid: u32) -> Result<v1::StatsResponse, Failure> {
+        self.ask(v1::StatsRequest { pid }, async |mut rpc, request| {
+            rpc.stats(request).await
+        })
+        .await
+    }
+
+    /// What grows in a process.
+    pub(crate) async fn leaks(
+        &self,
+        question: v1::LeaksRequest,
+    ) -> Result<v1::LeaksResponse, Failure> {
+        self.ask(question, async |mut rpc, request| rpc.leaks(request).await)
+            .await
     }
 }
 

@@ -3,18 +3,20 @@
 //! Owns: arguments, exit codes, tables. Refuses: knowing how answers come about; it speaks
 //! `memscope.v1` and nothing else.
 
-mod args;
 mod client;
 mod commands;
 mod failure;
+mod file;
 mod files;
 mod moment;
 mod output;
 mod preflight;
+mod process;
 mod progress;
 mod recording;
 mod render;
-mod stack_args;
+mod session;
+mod signals;
 mod units;
 
 use clap::Parser;
@@ -22,8 +24,8 @@ use failure::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let args = args::Args::parse();
-    let json = args.json;
+    let args = commands::Args::parse();
+    let json = args.global.json;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

@@ -1,7 +1,7 @@
 //! Standard output and standard error, without panics when nobody reads them.
 
 use crate::failure::Failure;
-use crate::render::watch::Window;
+use crate::render::window::Window;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 

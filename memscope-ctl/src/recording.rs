@@ -2,7 +2,6 @@
 
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
-use memscope_proto::v1;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -93,11 +92,7 @@ impl Replayer {
     async fn ask(&self, deadline: Instant) -> Result<Client, Failure> {
         let left = deadline.saturating_duration_since(Instant::now());
         let client = Client::connect(&self.folder.path().join("replay.sock"), left).await?;
-        client
-            .ask(v1::StatusRequest {}, async |mut rpc, request| {
-                rpc.status(request).await
-            })
-            .await?;
+        client.status().await?;
         Ok(client)
     }
 

@@ -27,6 +27,11 @@ pub(crate) fn rate(per_second: f64) -> String {
     format!("{sign}{}/s", bytes(per_second.abs().round() as u64))
 }
 
+/// A duration as it goes over the wire; one that is too long for that is the longest.
+pub(crate) fn in_nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// What stands for a number that is not known.
 pub(crate) fn unknown() -> String {
     "unknown".to_owned()

@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle};
-use memscope_ledger::report::{AsOf, ProcessSummary, SnapshotReport, StackReport};
+use memscope_ledger::report::{AsOf, ProcessState, ProcessSummary, SnapshotReport, StackReport};
 use memscope_ledger::{Answered, Asked, Ledger, LedgerConfig, Needs, Who};
 use memscope_log::records::DaemonRecord;
 use memscope_log::{Recording, RecordingError, SegmentPlace};
@@ -122,32 +122,51 @@ impl Serving {
         answer.await.map_err(|_| Refusal::ShuttingDown)
     }
 
-    /// Has the tracer look at a process's allocator again: it may have been exchanged since. With `read`
-    /// also at its structures: there may be no other way to know what it holds now.
-    async fn refresh(&self, pid: u32, read: bool) {
-        if self.tracer.is_none() {
+    /// Has the tracer look at processes' allocators again, since they may have been exchanged, and at what is free on the devices. `true`
+    /// beside a process: also at the allocator's structures, because there may be no other way to know what it holds now.
+    async fn refresh(&self, processes: &[(u32, bool)]) {
+        let Some(tracer) = &self.tracer else {
+            return;
+        };
+        let looks: Vec<_> = processes
+            .iter()
+            .filter_map(|(pid, read)| {
+                let (reply, done) = oneshot::channel();
+                let (pid, read) = (*pid, *read);
+                tracer.send(Order::Refresh { pid, read, reply }).ok()?;
+                Some(done)
+            })
+            .collect();
+        let reads = processes.iter().any(|(_, read)| *read);
+        let patience = if reads { QUESTION + REFRESH } else { REFRESH };
+        let all = async {
+            for look in looks {
+                // A tracer that has ended tells nothing; the answer is from what is known.
+                let _ = look.await;
+            }
+        };
+        // Without an answer in time the last reading stands.
+        let _ = tokio::time::timeout(patience, all).await;
+    }
+
+    /// Makes what is known of processes as new as a question needs it.
+    async fn refresh_for(&self, needs: Needs, of: &[ProcessHandle]) {
+        if needs == Needs::Events || self.tracer.is_none() {
             return;
         }
-        let patience = if read { QUESTION + REFRESH } else { REFRESH };
-        let order = self.order(|reply| Order::Refresh { pid, read, reply });
-        // Without an answer in time the last reading stands.
-        let _ = tokio::time::timeout(patience, order).await;
-    }
-
-    /// Whether nothing but readings tells of this process.
-    async fn is_only_read(&self, pid: u32) -> bool {
-        let level = self
-            .keeper
-            .ask(move |ledger, _| ledger.level(ledger.find(pid)?))
-            .await;
-        matches!(level, Ok(Some(Level::Read)))
-    }
-
-    /// Before a question whose answer is only as new as the last reading.
-    async fn refresh_if_read(&self, pid: u32) {
-        if self.tracer.is_some() && self.is_only_read(pid).await {
-            self.refresh(pid, true).await;
-        }
+        let of = of.to_vec();
+        let traced = self.keeper.ask(move |ledger, _| {
+            let all = of.iter().filter_map(|process| ledger.summary(*process));
+            let traced = all.filter(|process| process.state == ProcessState::Attached);
+            let level = |process: ProcessSummary| {
+                let is_only_read = process.facts.level == Some(Level::Read);
+                (process.facts.pid, is_only_read)
+            };
+            traced.map(level).collect::<Vec<_>>()
+        });
+        let mut traced = traced.await.unwrap_or_default();
+        traced.retain(|(_, is_only_read)| *is_only_read || needs == Needs::Totals);
+        self.refresh(&traced).await;
     }
 
     /// Before a snapshot, which is to have every block and segment.
@@ -156,7 +175,7 @@ impl Serving {
             .keeper
             .ask(move |ledger, _| ledger.find(pid).is_some_and(|p| ledger.wants_reading(p)))
             .await;
-        self.refresh(pid, incomplete.unwrap_or(false)).await;
+        self.refresh(&[(pid, incomplete.unwrap_or(false))]).await;
     }
 }
 
@@ -198,14 +217,7 @@ impl Daemon for Serving {
     async fn ask(&self, asked: Asked, of: Vec<ProcessHandle>) -> Result<Answered, Refusal> {
         crate::panics::if_a_test_wants_it(crate::panics::ANSWERS);
         let pid = asked.pid();
-        match (pid, asked.needs()) {
-            (None, _) | (_, Needs::Events) => {}
-            (Some(pid), Needs::Reading) => self.refresh_if_read(pid).await,
-            (Some(pid), Needs::Totals) => {
-                let read = self.is_only_read(pid).await;
-                self.refresh(pid, read).await;
-            }
-        }
+        self.refresh_for(asked.needs(), &of).await;
         let end = self.replay.as_ref().map(|(_, end)| *end);
         let mut answered = self
             .keeper
@@ -305,7 +317,8 @@ impl Daemon for Serving {
                 .await
             }
             None => {
-                self.refresh_if_read(pid).await;
+                let process = self.about(pid, |_, process, _| Some(process)).await?;
+                self.refresh_for(Needs::Reading, &[process]).await;
                 self.about(pid, |ledger, process, as_of| ledger.stacks(process, as_of))
                     .await
             }

@@ -6,11 +6,13 @@
 #![allow(internal_features)]
 
 mod emit;
+mod identity;
 mod inflight;
 mod native;
 mod probes;
 mod python;
 mod read;
+mod scratch;
 mod stack;
 
 #[cfg(not(test))]

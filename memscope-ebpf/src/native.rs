@@ -16,8 +16,9 @@ use memscope_common::{
 };
 
 use crate::emit::{CONFIG, RING, count_drop};
+use crate::identity::{finish, mix};
 use crate::read;
-use crate::stack::{WALKS, mix};
+use crate::scratch::WALKS;
 
 #[map]
 static RULES: HashMap<u64, Rule> = HashMap::with_max_entries(RULES_MOST, BPF_F_NO_PREALLOC);
@@ -366,7 +367,7 @@ pub fn send_copy(process: *mut ProcessEntry, tid: u32, natives: *mut Natives) ->
     let base = walk.sp & !(STACK_PAGE as u64 - 1);
     // SAFETY: a helper without arguments.
     let time_ns = unsafe { bpf_ktime_get_boot_ns() };
-    let id = crate::stack::finish(mix(mix(walk.hash, time_ns), tid as u64));
+    let id = finish(mix(mix(walk.hash, time_ns), tid as u64));
     // SAFETY: the reservation is as large as the record; what is not read is zeroed by the helper.
     unsafe {
         (*record).header = RecordHeader {

@@ -22,9 +22,10 @@ use memscope_common::{
 };
 
 use crate::emit::{RING, count_drop, live_process, note_full};
+use crate::identity::mix;
 use crate::probes::ids;
 use crate::read;
-use crate::stack::{Scratch, claim, mix, release};
+use crate::scratch::{Scratch, claim, release};
 
 /// Offset in `struct task_struct` of what the user's thread pointer is kept in, from the kernel's BTF, set before the
 /// load. On aarch64 it is written when the thread is switched out, and a thread's pointer never changes.
@@ -55,38 +56,6 @@ fn field(buffer: *const u8, offset: u32, mask: u32) -> u64 {
 
 const FRAME_MASK: u32 = FRAME_BYTES as u32 - 1;
 const STATE_MASK: u32 = THREAD_STATE_BYTES as u32 - 1;
-
-/// Where a walk stands. It lies in a map, of whose contents the verifier knows nothing: what it knew it would tell apart,
-/// and follow the walk for each case anew.
-#[repr(C)]
-pub struct Walk {
-    /// The frame at hand; 0: there is none.
-    pub frame: u64,
-    /// The innermost one.
-    first: u64,
-    hash: u64,
-    /// The window: its first address, and the largest distance at which a frame lies whole in it.
-    base: u64,
-    reach: u64,
-    /// The newest chunk of the data stack.
-    chunk: u64,
-    /// Frames in the record.
-    pub count: u64,
-    /// One could not be read.
-    pub broken: u64,
-    /// The table of code objects had no room for one.
-    full: u64,
-    kind: u32,
-    frame_bytes: u32,
-    frame_code: u32,
-    frame_previous: u32,
-    frame_instruction: u32,
-    frame_owner: u32,
-    owner_internal: u32,
-    frame_entry: u32,
-    code_tags: u64,
-    handle: u64,
-}
 
 /// What the steps of a loop get, which must lie on the stack.
 #[repr(C)]

@@ -5,95 +5,26 @@ use aya_ebpf::helpers::generated::{
     bpf_get_prandom_u32, bpf_ktime_get_boot_ns, bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output,
 };
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, PerCpuArray};
+use aya_ebpf::maps::Array;
 use core::ffi::c_void;
-use core::intrinsics::{AtomicOrdering, atomic_xchg};
 use core::ptr::{read_volatile, write_volatile};
 use memscope_common::{
-    CodeRecord, DropReason, FRAME_BYTES, KIND_STACK, MOST_FRAMES, MOST_NATIVE, ProcessEntry,
-    PythonFrame, RECORD_VERSION, RecordHeader, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN,
-    STACK_BUSY, STACK_FIRST, STACK_HEAD, STACK_MASK, STACK_NONE, STACK_NOT_SAMPLED, STACK_TIMED,
-    STACK_TRUNCATED, STACK_UNFINISHED, StackRecord, THREAD_STATE_BYTES, WINDOW,
+    DropReason, KIND_STACK, MOST_FRAMES, MOST_NATIVE, ProcessEntry, PythonFrame, RECORD_VERSION,
+    RecordHeader, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_NONE,
+    STACK_NOT_SAMPLED, STACK_TIMED, STACK_TRUNCATED, STACK_UNFINISHED, StackRecord,
 };
 
 use crate::emit::{RING, add, count_drop};
+use crate::identity::{finish, mix};
 use crate::native::{self, Natives, Place};
-use crate::python::{self, Walk};
+use crate::python;
+use crate::scratch::{Scratch, claim, release};
 
-/// Buffers of one walk.
-#[repr(C)]
-pub struct Scratch {
-    busy: u64,
-    /// Why there are no frames of Python.
-    pub why: u64,
-    /// `header.flags` of the record.
-    flags: u64,
-    id: u64,
-    pub walk: Walk,
-    /// When the walk began, where it is timed.
-    began: u64,
-    sampling: u64,
-    pub state: [u8; THREAD_STATE_BYTES + FRAME_BYTES],
-    /// Some bytes more than are read, so that an offset within a frame never leads outside.
-    pub window: [u8; WINDOW + FRAME_BYTES + 8],
-    pub stack: StackRecord,
-    pub code: CodeRecord,
-}
-
-/// A program may be interrupted in its walk by another task on the same processor: so many walks may
-/// be under way at a time.
-pub const WALKS: u32 = 4;
 /// Identities that are remembered as sent. A collision only sends a stack again.
 const SEEN_SLOTS: u32 = 1 << 16;
 
 #[map]
-static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(WALKS, 0);
-#[map]
 static SEEN: Array<u64> = Array::with_max_entries(SEEN_SLOTS, 0);
-
-const K1: u64 = 0x9e37_79b9_7f4a_7c15;
-const K2: u64 = 0xd6e8_feb8_6659_fd93;
-
-/// Adds a word to a hash.
-#[inline(always)]
-pub fn mix(hash: u64, value: u64) -> u64 {
-    let hash = hash.wrapping_add(value).wrapping_mul(K2);
-    hash ^ (hash >> 32)
-}
-
-/// An identity made of a hash.
-#[inline(always)]
-pub fn finish(hash: u64) -> u64 {
-    let hash = (hash ^ (hash >> 29)).wrapping_mul(K1);
-    let hash = (hash ^ (hash >> 32)) & STACK_MASK;
-    if hash < STACK_FIRST {
-        hash + STACK_FIRST
-    } else {
-        hash
-    }
-}
-
-/// Buffers for a walk, and their number.
-#[inline(always)]
-pub fn claim() -> Option<(u32, *mut Scratch)> {
-    for index in 0..WALKS {
-        let scratch = SCRATCH.get_ptr_mut(index)?;
-        // SAFETY: a map value.
-        let before =
-            unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*scratch).busy, 1) };
-        if before == 0 {
-            return Some((index, scratch));
-        }
-    }
-    None
-}
-
-/// Gives them back.
-#[inline(always)]
-pub fn release(scratch: *mut Scratch) {
-    // SAFETY: a map value that this program has claimed.
-    unsafe { write_volatile(&raw mut (*scratch).busy, 0) };
-}
 
 /// The stack of an allocation of so many bytes, as events have it: its identity, and the sampling above it;
 /// sends the stack if it is new. `STACK_NONE` where the process's stacks are not wanted.

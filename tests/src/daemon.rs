@@ -12,7 +12,6 @@ use crate::ctl::{Asking, Said};
 use crate::need_root;
 use crate::places::{scratch, tool};
 use crate::program::{kill_group, tied};
-use crate::torch::Torch;
 use crate::wait::{SHORT, until};
 
 /// A daemon with a socket and a state directory of its own. Ends when it is dropped, and must then end
@@ -94,20 +93,6 @@ impl Daemon {
         let folder = std::mem::replace(&mut self.folder, scratch());
         let daemon = Daemon::launch_in(folder, &[], &[]);
         daemon.answers()
-    }
-
-    /// Has a traced process allocate and free this often, and gives what it says of itself afterwards. It goes in pieces that the
-    /// ring buffer has room for, and the daemon has read each piece before the next one begins: so no record is lost on a machine
-    /// where the daemon has to wait for a core.
-    #[track_caller]
-    pub fn churn(&self, torch: &mut Torch, pairs: usize) -> Value {
-        const PIECE: usize = 5000;
-        let mut told = Value::Null;
-        for first in (0..pairs).step_by(PIECE) {
-            told = torch.ask(&format!("churn {}", PIECE.min(pairs - first)));
-            self.json(&["ps"]);
-        }
-        told
     }
 
     /// Its process id.

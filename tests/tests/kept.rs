@@ -70,7 +70,7 @@ fn bytes_are_bounded_too() {
     assert!(sizes.iter().sum::<u64>() <= MIB, "{sizes:?}");
     assert!(!sizes.is_empty());
     // A trace that is longer than all that may be kept.
-    daemon.churn(&mut torch, 30000);
+    torch.churn(&daemon, 30000);
     torch.ask("oom");
     let after: Vec<u64> = daemon.kept().iter().map(|k| number(&k["bytes"])).collect();
     assert_eq!(after, sizes, "it takes nobody's place");

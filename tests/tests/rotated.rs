@@ -91,7 +91,7 @@ fn run(late: bool) {
     let mut moments = Vec::new();
     for round in 0..14 {
         torch.ask(&format!("allocs round{round} {} 3000", round + 5));
-        let told = daemon.churn(&mut torch, 30000);
+        let told = torch.churn(&daemon, 30000);
         let stats = daemon.stats(torch.pid());
         assert!(!coverage(&stats).contains(&"records_lost"), "{stats}");
         assert_totals(&stats, &told);
@@ -213,7 +213,7 @@ fn a_quiet_process_keeps_its_past() {
         quiet.ask(&format!("allocs round{rounds} {} 3000", rounds % 5 + 5));
         let words = ["snapshot", "--pid", &pid, "--format", "json"];
         moments.push(Moment::of(daemon.ctl(&words).document()));
-        daemon.churn(&mut loud, 30000);
+        loud.churn(&daemon, 30000);
         // Built for tests, the daemon writes parts of its journal anew more slowly than this process fills it.
         until(LONG, "the journal is as it should be", || {
             let files = std::fs::read_dir(daemon.recording()).unwrap();
@@ -291,7 +291,7 @@ fn a_journal_that_is_too_small_for_the_state_refuses() {
     let mut said = ask();
     assert_eq!(said.code, 0, "{said}");
     for _ in 0..40 {
-        daemon.churn(&mut torch, 30000);
+        torch.churn(&daemon, 30000);
         said = ask();
         if said.code != 0 {
             // The last checkpoint that fitted may still be there: then it is the moment that is too old.

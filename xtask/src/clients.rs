@@ -1,193 +1,255 @@
-//! What clients of other languages are made and tried with: gRPC's own libraries for Python, Node.js and Go, and what generates code for them.
+//! `cargo xtask clients`: makes what the Python package has of `proto/memscope/v1`, which is committed, and compares it with what the
+//! `.proto` files give.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 
-use crate::setup::Mode;
-use crate::tool::{Found, Tool, Version, found, provide};
-use crate::{apt, npm, process, toolchain, venv};
+use crate::process;
+use crate::setup::grpc;
+use crate::setup::mode::Mode;
 
-const PROTOC: Tool = Tool {
-    name: "protoc",
-    why: "it generates what clients are made of",
-    programs: &["protoc"],
-    ask: &["--version"],
-    // The first that writes Python's stubs.
-    least: Version(3, 20),
-    packages: &["protobuf-compiler"],
-};
-const GO: Tool = Tool {
-    name: "Go",
-    why: "it compiles a client in Go",
-    programs: &["go"],
-    ask: &["version"],
-    least: Version(1, 18),
-    packages: &["golang-go"],
-};
-const GO_MESSAGES: Tool = Tool {
-    name: "protoc-gen-go",
-    why: "it generates messages for Go",
-    programs: &["protoc-gen-go"],
-    ask: &["--version"],
-    // The first that knows optional fields.
-    least: Version(1, 25),
-    packages: &["protoc-gen-go"],
-};
-const GO_CALLS: Tool = Tool {
-    name: "protoc-gen-go-grpc",
-    why: "it generates calls for Go",
-    programs: &["protoc-gen-go-grpc"],
-    ask: &["--version"],
-    least: Version(1, 0),
-    packages: &["protoc-gen-go-grpc"],
-};
-/// The oldest grpc-go that the generated calls are made for.
-const GO_LIBRARY: Version = Version(1, 32);
-/// What `protoc` calls for Python's calls. It does not say its version.
-pub const PYTHON_CALLS: &str = "grpc_python_plugin";
-/// Where Debian puts the sources of Go's libraries.
-const GO_SOURCES: &str = "/usr/share/gocode";
+/// The `protoc` that the committed files are made with, as Debian 12 and 13 and Ubuntu 24.04 have it. What it generates for Python runs
+/// with protobuf from 3.20 on. What `protoc` 26 and later generate refuses every protobuf that is older than itself.
+const PROTOC: &str = "libprotoc 3.21.12";
+/// What the package's modules lie below.
+const SOURCES: &str = "clients/python/src";
+/// What stands in calls that newer plugins generate: they refuse every grpcio that is older than the plugin.
+const REFUSES_OLDER: &str = "GRPC_GENERATED_VERSION";
+const AGAIN: &str = "`cargo xtask clients` makes them anew";
 
-/// Makes sure that they are there. False: something is missing.
-pub fn ensure(mode: Mode) -> Result<bool> {
-    // Each reports for itself, also after one that is missing.
-    let found = [
-        ensure_python(mode)?,
-        ensure_node(mode)?,
-        ensure_generators(mode)?,
-        ensure_go(mode)?,
-    ];
-    Ok(found.into_iter().all(|found| found))
+/// What to do.
+#[derive(Args, Clone, Default)]
+pub struct Options {
+    /// Write nothing; fail if the committed files are not what the .proto files give
+    #[arg(long)]
+    pub check: bool,
 }
 
-/// The environment with gRPC for Python.
-pub fn python() -> PathBuf {
-    folder().join("python")
-}
+/// Files by their names below [`SOURCES`].
+type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-fn folder() -> PathBuf {
-    process::target().join("clients")
-}
-
-fn pins(name: &str) -> PathBuf {
-    process::root().join("tests/clients").join(name)
-}
-
-/// gRPC for Python, and the oldest protobuf that the package works with in a folder beside it.
-pub fn ensure_python(mode: Mode) -> Result<bool> {
-    let python = python();
-    let newest = installed_from(&python, "requirements.txt", mode, |pins| {
-        toolchain::ensure_python(mode)?;
-        venv::make_with(&python, pins)
-    })?;
-    if !newest {
-        return Ok(false);
+/// Runs the task.
+pub fn run(options: &Options) -> Result<()> {
+    if !grpc::ensure_python(Mode::Check)? || !grpc::ensure_generators(Mode::Check)? {
+        bail!("something is missing; `cargo xtask setup --clients` installs it");
     }
-    let oldest = folder().join("oldest");
-    installed_from(&oldest, "oldest.txt", mode, |pins| {
-        if oldest.exists() {
-            fs::remove_dir_all(&oldest)?;
+    let here = grpc::protoc_version()?;
+    let root = process::root();
+    let made = make(&root)?;
+    let committed = committed(&root)?;
+    if options.check {
+        return check(&made, &committed, &here);
+    }
+    ensure!(
+        here == PROTOC,
+        "the package is made with {PROTOC}, so that older releases of protobuf can read it; here is {here}"
+    );
+    for (name, text) in &made {
+        let refuses = text
+            .windows(REFUSES_OLDER.len())
+            .any(|part| part == REFUSES_OLDER.as_bytes());
+        // The stub of a module names it anyway.
+        ensure!(
+            !refuses || name.extension().is_some_and(|ending| ending == "pyi"),
+            "{} of this machine makes calls that refuse older releases of grpcio",
+            grpc::PYTHON_CALLS
+        );
+    }
+    for name in committed.keys().filter(|name| !made.contains_key(*name)) {
+        fs::remove_file(root.join(SOURCES).join(name))?;
+        eprintln!("{}: removed", name.display());
+    }
+    for (name, text) in &made {
+        if committed.get(name) != Some(text) {
+            let path = root.join(SOURCES).join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            eprintln!("{}: {} bytes", name.display(), text.len());
         }
-        venv::install_into(&python, &oldest, pins)
-    })
+    }
+    Ok(())
 }
 
-/// Whether a folder has what a file of requirements names, which is installed if it may be.
-fn installed_from(
-    folder: &Path,
-    name: &str,
-    mode: Mode,
-    install: impl Fn(&Path) -> Result<()>,
-) -> Result<bool> {
-    let pins = pins(name);
-    let wanted =
-        fs::read_to_string(&pins).with_context(|| format!("cannot read {}", pins.display()))?;
-    // Written last: an interrupted installation has none.
-    let done = folder.join("complete");
-    if !fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
-        if mode == Mode::Check {
-            eprintln!("gRPC for Python, {name}: missing; tests ask the daemon with it");
-            return Ok(false);
+/// Fails unless both are the same. Of what another `protoc` makes, only the files that do not depend on it can be compared.
+fn check(made: &Files, committed: &Files, here: &str) -> Result<()> {
+    let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
+    ensure!(
+        names(made) == names(committed),
+        "{SOURCES} has other files than the .proto files give; {AGAIN}"
+    );
+    let mut compared = 0;
+    for (name, text) in made {
+        let is_protocs = name.to_string_lossy().contains("_pb2") && !is_stub(name);
+        if here != PROTOC && is_protocs {
+            continue;
         }
-        install(&pins)?;
-        fs::write(&done, wanted)?;
+        ensure!(
+            committed.get(name) == Some(text),
+            "{SOURCES}/{} is not what the .proto files give; {AGAIN}",
+            name.display()
+        );
+        compared += 1;
     }
-    eprintln!("gRPC for Python, {name}: found in {}", folder.display());
-    Ok(true)
+    eprintln!("{compared} of {} files: the same, byte by byte", made.len());
+    if here != PROTOC {
+        eprintln!(
+            "the others were made by {PROTOC}, and here is {here}: not compared; a test compares their descriptors with the daemon's"
+        );
+    }
+    Ok(())
 }
 
-fn ensure_node(mode: Mode) -> Result<bool> {
-    let (pins, node) = (process::root().join("tests/clients"), folder().join("node"));
-    if mode == Mode::Check && !npm::installed(&pins, &node)? {
-        eprintln!("gRPC for Node.js: missing; tests ask the daemon with it");
-        return Ok(false);
-    }
-    npm::install(&pins, &node)?;
-    eprintln!("gRPC for Node.js: found in {}", node.display());
-    toolchain::ensure_node(mode)
+fn is_stub(name: &Path) -> bool {
+    name.extension().is_some_and(|ending| ending == "pyi")
 }
 
-/// What generates code for Python, apart from what is in the environment.
-pub fn ensure_generators(mode: Mode) -> Result<bool> {
-    let why = "it generates calls for Python";
-    let starts = || {
-        let program = process::find_program(PYTHON_CALLS)
-            .ok_or_else(|| format!("{PYTHON_CALLS} is not on PATH"))?;
-        // It is asked to generate nothing.
-        process::output(&mut std::process::Command::new(&program))
-            .map_err(|error| error.to_string())?;
-        let version = "which says no version, starts".to_owned();
-        Ok(Found { program, version })
+/// What the `.proto` files give.
+fn make(root: &Path) -> Result<Files> {
+    let folder = process::target().join("clients/generated");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(folder.join("memscope/v1"))?;
+    let protos = root.join("proto");
+    let mut all = Vec::new();
+    let mut services = Vec::new();
+    let mut entries: Vec<_> =
+        fs::read_dir(protos.join("memscope/v1"))?.collect::<std::io::Result<_>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let name = Path::new("memscope/v1").join(entry.file_name());
+        let text = fs::read_to_string(entry.path())?;
+        if text.lines().any(|line| line.starts_with("service ")) {
+            services.push(name.clone());
+        }
+        all.push(name);
+    }
+    let python = grpc::python().join("bin");
+    let calls = process::find_program(grpc::PYTHON_CALLS)
+        .with_context(|| format!("{} is not on PATH", grpc::PYTHON_CALLS))?;
+    let out = |option: &str| words(&[option.as_ref(), "=".as_ref(), folder.as_os_str()]);
+    let quiet = |option: &str| words(&[option.as_ref(), "=quiet:".as_ref(), folder.as_os_str()]);
+    let plugin = |name: &str, program: &Path| {
+        words(&[
+            "--plugin=".as_ref(),
+            name.as_ref(),
+            "=".as_ref(),
+            program.as_os_str(),
+        ])
     };
-    let calls = provide(PYTHON_CALLS, why, mode, starts, || {
-        apt::apt(&["protobuf-compiler-grpc"])
-    })?;
-    Ok(PROTOC.ensure(mode)? & calls)
+    process::run(
+        protoc(&protos)
+            .args([out("--python_out"), quiet("--mypy_out")])
+            .arg(plugin("protoc-gen-mypy", &python.join("protoc-gen-mypy")))
+            .args(&all),
+    )?;
+    process::run(
+        protoc(&protos)
+            .args([out("--grpc_python_out"), quiet("--mypy_grpc_out")])
+            .arg(plugin("protoc-gen-grpc_python", &calls))
+            .arg(plugin(
+                "protoc-gen-mypy_grpc",
+                &python.join("protoc-gen-mypy_grpc"),
+            ))
+            .args(&services),
+    )?;
+    let descriptors = folder.join("descriptors");
+    process::run(
+        protoc(&protos)
+            .args(["--include_imports", "--include_source_info"])
+            .arg(words(&[
+                "--descriptor_set_out=".as_ref(),
+                descriptors.as_os_str(),
+            ]))
+            .args(&all),
+    )?;
+    let mut derive = Command::new(python.join("python"))
+        .arg(root.join("clients/python/generate.py"))
+        .arg(folder.join("memscope"))
+        .stdin(Stdio::piped())
+        .spawn()
+        .context("cannot start Python")?;
+    derive
+        .stdin
+        .take()
+        .context("no input")?
+        .write_all(&fs::read(&descriptors)?)?;
+    ensure!(derive.wait()?.success(), "generate.py failed");
+    read(&folder)
 }
 
-/// Go, and gRPC for it.
-fn ensure_go(mode: Mode) -> Result<bool> {
-    let library = || {
-        let source = Path::new(GO_SOURCES).join("src/google.golang.org/grpc/version.go");
-        let text = fs::read_to_string(&source)
-            .map_err(|error| format!("{}: {error}", source.display()))?;
-        let version = text
-            .lines()
-            .find_map(|line| line.strip_prefix("const Version = "));
-        let version = version.map(|version| version.trim_matches('"').to_owned());
-        let version = version.ok_or_else(|| format!("{} says no version", source.display()))?;
-        if Version::in_words(&version).is_none_or(|version| version < GO_LIBRARY) {
-            return Err(format!("{version} is too old; {GO_LIBRARY} is needed"));
-        }
-        // What it is made of comes with it, in either of two packages; this one knows optional fields.
-        let messages = Path::new(GO_SOURCES).join("src/google.golang.org/protobuf/reflect");
-        let bridge = Path::new(GO_SOURCES).join("src/github.com/golang/protobuf/proto/wire.go");
-        for part in [messages, bridge] {
-            if !part.exists() {
-                return Err(format!("{} is not there", part.display()));
+fn protoc(protos: &Path) -> Command {
+    let mut command = process::command("protoc");
+    command.arg("-I").arg(protos).current_dir(protos);
+    command
+}
+
+fn words(parts: &[&std::ffi::OsStr]) -> OsString {
+    parts.iter().copied().collect()
+}
+
+/// The same files as they are committed.
+fn committed(root: &Path) -> Result<Files> {
+    let mut files = read(&root.join(SOURCES))?;
+    files.retain(|name, _| name.starts_with("memscope/v1") || name.ends_with("_calls.py"));
+    Ok(files)
+}
+
+/// The files of the package in a folder.
+fn read(folder: &Path) -> Result<Files> {
+    let mut files = Files::new();
+    for part in ["memscope", "memscope/v1"] {
+        for entry in fs::read_dir(folder.join(part))? {
+            let name = Path::new(part).join(entry?.file_name());
+            let ending = name.extension().unwrap_or_default();
+            if ending == "py" || ending == "pyi" {
+                files.insert(name.clone(), fs::read(folder.join(&name))?);
             }
         }
-        Ok(Found {
-            program: source,
-            version,
-        })
-    };
-    let why = "a client in Go is compiled with it";
-    let library = provide("gRPC for Go", why, mode, library, || {
-        apt::apt(&[
-            "golang-google-grpc-dev",
-            "golang-google-protobuf-dev",
-            "golang-github-golang-protobuf-1-5-dev",
-        ])
-    })?;
-    Ok(GO.ensure(mode)? & GO_MESSAGES.ensure(mode)? & GO_CALLS.ensure(mode)? & library)
+    }
+    Ok(files)
 }
 
-/// What `protoc` says of its version.
-pub fn protoc_version() -> Result<String> {
-    let program = process::find_program("protoc").context("protoc is not on PATH")?;
-    let found = found(program, PROTOC.ask, PROTOC.least).map_err(anyhow::Error::msg)?;
-    Ok(found.version)
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn files(texts: &[(&str, &str)]) -> Files {
+        let file = |(name, text): &(&str, &str)| (name.into(), text.as_bytes().to_vec());
+        texts.iter().map(file).collect()
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let made = [
+            ("v1/a_pb2.py", "a"),
+            ("v1/a_pb2.pyi", "b"),
+            ("_calls.py", "c"),
+        ];
+        let why = |committed: &[(&str, &str)], here: &str| {
+            let result = check(&files(&made), &files(committed), here);
+            result
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default()
+        };
+        assert_eq!(why(&made, PROTOC), "");
+        for changed in 0..made.len() {
+            let mut committed = made;
+            committed[changed].1 = "other";
+            assert!(why(&committed, PROTOC).contains(made[changed].0));
+            // Of another protoc, only its own file may differ.
+            let is_taken = why(&committed, "libprotoc 30.0").is_empty();
+            assert_eq!(is_taken, changed == 0, "{}", made[changed].0);
+        }
+        assert!(why(&made[1..], PROTOC).contains("other files"));
+    }
 }

@@ -2,14 +2,13 @@
 //!
 //! Each task is a module with an `Options` type (its command line) and a `run` function. What a task
 //! says goes to standard error; standard output belongs to results and to the programs it starts.
+//!
+//! Each task has a file or a folder of its name here, but for three: `cross` is in `aarch64`, `fresh` and `pythons` are in
+//! `roots`. What several tasks use is in `process` (starting programs), `live` (a daemon and a Python program),
+//! `elf` (what libraries export), `setup` (what has to be installed, `setup::torch` for PyTorch) and `sim`.
 
 mod aarch64;
-mod absent;
-mod apt;
 mod bench;
-mod bench_export;
-mod bench_read;
-mod bench_stacks;
 mod clients;
 mod conformance;
 mod demo;
@@ -17,31 +16,17 @@ mod differential;
 mod dist;
 mod ebpf;
 mod elf;
-mod fresh;
-mod generate;
-mod headers;
 mod house;
 mod live;
-mod npm;
-mod phases;
 mod process;
-mod pythons;
-mod root;
-mod selftest;
+mod roots;
 mod setup;
 mod sim;
-mod simbuild;
-mod simcann;
-mod simcc;
 mod soak;
 mod test;
-mod tool;
-mod toolchain;
-mod venv;
 mod verdicts;
 mod viewers;
 mod vm;
-mod wheels;
 
 use std::process::ExitCode;
 
@@ -64,13 +49,15 @@ enum Task {
     /// Make the BPF objects that are committed, or check them
     Ebpf(ebpf::Options),
     /// Make what the Python package has of the .proto files, or check it
-    Clients(generate::Options),
+    Clients(clients::Options),
     /// Run README's two commands in fresh Debian roots, as a new user would
-    Fresh(fresh::Options),
+    Fresh(roots::fresh::Options),
     /// Build for 64-bit Arm on another machine
     Cross(aarch64::Options),
     /// Boot a 64-bit Arm machine, trace programs in it, and compare with what they say
     Vm(vm::Options),
+    /// Check the rules of the house: what may use what, and no circles of files
+    House,
     /// Show it: a training loop leaks, memscope attaches while it runs and names the leak
     Demo(demo::Options),
     /// Build the programs as users get them: small, in a folder and an archive
@@ -82,7 +69,7 @@ enum Task {
     /// Compare with PyTorch's own numbers on random programs
     Differential(differential::Options),
     /// Compare with what CPython of several releases says of itself
-    Pythons(pythons::Options),
+    Pythons(roots::pythons::Options),
     /// Open exports in the viewers they are made for
     Viewers(viewers::Options),
     /// Try the verdicts on leaks with scripts of which it is known what leaks
@@ -98,16 +85,17 @@ fn main() -> ExitCode {
         Task::Setup(options) => setup::run(&options),
         Task::Sim(options) => sim::run(&options),
         Task::Ebpf(options) => ebpf::run(&options),
-        Task::Clients(options) => generate::run(&options),
-        Task::Fresh(options) => fresh::run(&options),
+        Task::Clients(options) => clients::run(&options),
+        Task::Fresh(options) => roots::fresh::run(&options),
         Task::Cross(options) => aarch64::run(&options),
         Task::Vm(options) => vm::run(&options),
+        Task::House => house::check(),
         Task::Demo(options) => demo::run(&options),
         Task::Dist(options) => dist::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Conformance(options) => conformance::run(&options),
         Task::Differential(options) => differential::run(&options),
-        Task::Pythons(options) => pythons::run(&options),
+        Task::Pythons(options) => roots::pythons::run(&options),
         Task::Viewers(options) => viewers::run(&options),
         Task::Verdicts(options) => verdicts::run(&options),
         Task::Soak(options) => soak::run(&options),

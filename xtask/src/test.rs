@@ -6,7 +6,8 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::{ebpf, house, process, selftest, setup, sim};
+use crate::sim::selftest;
+use crate::{ebpf, house, process, setup, sim};
 
 /// What to run.
 #[derive(Args, Clone, Default)]

@@ -15,7 +15,8 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::live::{Daemon, Python};
-use crate::{npm, process, setup, sim, venv};
+use crate::setup::{self, npm, torch};
+use crate::{process, sim};
 
 /// What to open, and with what.
 #[derive(Args, Clone, Default)]
@@ -95,7 +96,7 @@ impl Found {
 /// Runs the task; tables go to standard output as Markdown and end with the count.
 pub fn run(options: &Options) -> Result<()> {
     let versions = match options.torch.as_slice() {
-        [] => vec![venv::pins()?.default],
+        [] => vec![torch::pins()?.default],
         named => named.to_vec(),
     };
     setup::run(&setup::Options {
@@ -115,7 +116,7 @@ pub fn run(options: &Options) -> Result<()> {
     );
     for version in &versions {
         let daemon = Daemon::start(false)?;
-        let environment = venv::pins()?.get(Some(version))?.folder();
+        let environment = torch::pins()?.get(Some(version))?.folder();
         let python = environment.join("bin/python");
         for (scene, variables) in SCENES {
             eprintln!("== torch {version}: {scene}");

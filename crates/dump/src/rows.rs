@@ -8,81 +8,23 @@
 //! msMemScope's own files, not in the order of their IDs.
 
 mod pools;
+mod scene;
+
+pub use scene::{Rows, Stacks};
 
 use crate::attr::Attr;
 use crate::events::SYSTEM_MARK;
-use crate::row::{Device, Row, hex};
+use crate::row::{Device, Row};
 use memscope_ledger::event::{
-    Body, Call, CallOp, Event, HalSpace, HeldPart, Mark, MarkKind, PoolTrace, ProcessHandle,
-    StackRef, TraceAction, Vendor,
+    Body, Call, CallOp, Event, HalSpace, HeldPart, Mark, MarkKind, PoolTrace, TraceAction, Vendor,
 };
-use std::collections::{BTreeMap, HashMap};
+use scene::{Block, Half, Process, Scene, Sums, attr_of, begun, device};
 
 /// Most launches of which one event tells and that become rows; a counter that was read seldom tells of more.
 const MOST_LAUNCHES: u64 = 1000;
 
-/// Text of a stack for the column of Python stacks: one frame a line, innermost first.
-pub type Stacks<'a> = dyn Fn(ProcessHandle, StackRef) -> Option<String> + 'a;
-
 /// Frees that are remembered for readings to come.
 const MOST_ORPHANS: usize = 1 << 16;
-
-/// Where a block is: in a pool of a device, at an address.
-type Place = (i32, u64);
-
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    allocation: u64,
-    size: u64,
-    /// `None`: not known, or the host.
-    device: Option<i32>,
-    /// Page-locked memory of the host.
-    host: bool,
-}
-
-/// The sums of one device.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    allocated: Option<u64>,
-    reserved: Option<u64>,
-    driver: u64,
-    total: Option<(u64, u64)>,
-}
-
-/// What a thread told last, whose report may follow.
-#[derive(Clone, Debug)]
-struct Half {
-    device: i32,
-    ptr: u64,
-    frees: bool,
-    /// Not told yet: its size or its sums are missing.
-    row: Option<Row>,
-}
-
-#[derive(Debug, Default)]
-struct Process {
-    pid: Option<u32>,
-    live: HashMap<Place, Block>,
-    /// What the driver gave out, by address or handle: a free may name no device.
-    driver: HashMap<u64, Block>,
-    /// Frees of blocks that nobody had told of, for readings that are of an earlier moment.
-    orphans: HashMap<Place, u64>,
-    sums: BTreeMap<Option<i32>, Sums>,
-    halves: HashMap<u32, Half>,
-    launches: u64,
-    pools: pools::Pools,
-}
-
-/// See the module.
-#[derive(Debug, Default)]
-pub struct Rows {
-    /// Time of day less boot time, nanoseconds.
-    apart_ns: i128,
-    last_id: u64,
-    last_allocation: u64,
-    processes: HashMap<ProcessHandle, Process>,
-    left_out: u64,
-}
 
 impl Rows {
     /// No row yet.
@@ -145,20 +87,6 @@ fn begins(action: TraceAction) -> bool {
         action,
         TraceAction::Alloc | TraceAction::FreeRequested | TraceAction::Oom
     )
-}
-
-/// One event on its way.
-struct Scene<'a> {
-    rows: &'a mut Rows,
-    event: &'a Event,
-    stacks: &'a Stacks<'a>,
-    tell: &'a mut dyn FnMut(Row),
-}
-
-fn device(ordinal: Option<i32>) -> Device {
-    ordinal
-        .and_then(|ordinal| u32::try_from(ordinal).ok())
-        .map_or(Device::None, Device::Number)
 }
 
 impl Scene<'_> {
@@ -510,24 +438,4 @@ impl Scene<'_> {
 /// Whether the driver was asked for memory of the host.
 fn of_host(call: &Call) -> bool {
     call.hal.is_some_and(|hal| hal.space == HalSpace::Host)
-}
-
-fn begun(allocation: Option<u64>, ptr: u64) -> Attr {
-    let mut attr = Attr::new();
-    if let Some(allocation) = allocation {
-        attr.push("allocation_id", allocation.to_string());
-    }
-    attr.with("addr", hex(ptr))
-}
-
-/// A pool's row with what was missing.
-fn attr_of(row: &Row, size: u64, sums: Sums) -> Attr {
-    let mut attr = row.attr.clone();
-    attr.set("size", size.to_string());
-    for (name, value) in [("used", sums.allocated), ("total", sums.reserved)] {
-        if let Some(value) = value {
-            attr.set(name, value.to_string());
-        }
-    }
-    attr
 }

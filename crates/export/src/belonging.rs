@@ -4,7 +4,7 @@
 //! from the process. Owns: that answer, worked out backwards from the segments of the end. Refuses: guesses. What was
 //! in a segment that is gone by then stays with the default pool, from its birth to its end.
 
-use crate::history::{DEFAULT_POOL, Pool};
+use crate::private_pool::{DEFAULT_POOL, Pool};
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{SnapshotReport, SnapshotTrace};
 use std::collections::BTreeMap;

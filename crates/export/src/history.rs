@@ -9,13 +9,10 @@
 //! says so; nothing goes below zero.
 
 use crate::belonging::Belonging;
+use crate::private_pool::Pool;
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{BlockState, SnapshotReport, SnapshotTrace};
 use std::collections::{BTreeMap, HashMap};
-
-/// A pool's id; `(0, 0)` is the default one, and stands also for one that is not told.
-pub(crate) type Pool = (u64, u64);
-pub(crate) const DEFAULT_POOL: Pool = (0, 0);
 
 /// How a life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

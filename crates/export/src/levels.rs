@@ -1,6 +1,7 @@
 //! Walks through a history and tells the level of every device and private pool as it changes.
 
-use crate::history::{DEFAULT_POOL, History, Pool};
+use crate::history::History;
+use crate::private_pool::{DEFAULT_POOL, Pool};
 use std::collections::BTreeMap;
 
 /// What has a level: a device as a whole, or one private pool of it.

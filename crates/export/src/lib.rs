@@ -27,6 +27,7 @@
 
 mod belonging;
 mod diff;
+mod error;
 mod history;
 mod html;
 mod json;
@@ -34,6 +35,8 @@ mod levels;
 mod perfetto;
 mod pickle;
 pub mod pool;
+mod private_pool;
+mod progress;
 mod settings;
 mod sink;
 mod snapshot;
@@ -41,41 +44,14 @@ pub mod stacks;
 mod wire;
 
 pub use diff::diff;
+pub use error::ExportError;
 use memscope_ledger::report::SnapshotReport;
 pub use pool::pool;
-use std::io::{self, BufWriter, Write};
+pub use progress::Progress;
+use std::io::{BufWriter, Write};
 
 /// Bytes gathered before they go to the output.
 const BUFFER: usize = 64 << 10;
-
-/// An export failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ExportError {
-    /// The output does not take it.
-    #[error("cannot write the export")]
-    Write {
-        /// Why.
-        #[from]
-        source: io::Error,
-    },
-    /// A device ordinal for which there is no place among the traces, which are a list by ordinal.
-    #[error("a trace entry of device {device}: ordinals go from 0 to {most}")]
-    Device {
-        /// The ordinal.
-        device: i32,
-        /// The largest.
-        most: i32,
-    },
-    /// Growth of a report that was compared with nothing.
-    #[error("growth is since an earlier moment, and none was given")]
-    NoEarlier,
-    /// Sums that the format cannot hold.
-    #[error("the numbers are too large for this format")]
-    TooMuch,
-}
-
-/// Is told, from time to time, how many blocks and trace entries are written, and of how many.
-pub type Progress<'a> = &'a dyn Fn(u64, u64);
 
 /// Writes the snapshot as the pickle that PyTorch's viewer opens.
 pub fn memory_viz(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportError> {

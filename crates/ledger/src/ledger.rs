@@ -7,15 +7,16 @@ use crate::clock::Clock;
 use crate::config::{Kept, LedgerConfig};
 use crate::event::{Body, CodeName, Event, Level, ProcessFacts, ProcessHandle, StackRef};
 use crate::fast_hash::FastMap;
-use crate::process::Process;
 use crate::report::{Frame, ProcessState, ProcessSummary, Who};
+use crate::state::process::Process;
 use serde::{Deserialize, Serialize};
 
 /// All state of all traced processes. See the crate's documentation.
 ///
 /// It can be written with `serde` and read again: what is read answers and goes on exactly as what was written. That is a
 /// checkpoint of the journal. Processes are written and read one by one ([`Ledger::parts`], [`Ledger::put`]), so that a
-/// checkpoint can be without one of them. A field that is added to any state must have `#[serde(default)]` if checkpoints without it are to be read.
+/// checkpoint can be without one of them. A field that is added to any state must have `#[serde(default)]` if checkpoints without it are
+/// to be read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ledger {
     config: LedgerConfig,

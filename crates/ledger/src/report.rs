@@ -5,18 +5,20 @@
 mod component;
 mod marks;
 mod region;
+mod stack;
 mod steps;
 
 pub use component::{Component, Holder};
 pub use marks::{KeptMark, MarkOrigin, OriginMarks};
 pub use region::{RegionPool, RegionsOnDevice};
-use serde::{Deserialize, Serialize};
+pub(crate) use stack::MISSING;
+pub use stack::{Frame, FrameKind, Stack, missing_words};
 pub use steps::*;
 
-use memscope_proto::v1;
-use std::sync::Arc;
-
 use crate::event::{AllocatorFacts, EventId, ProcessFacts, ProcessHandle};
+use memscope_proto::v1;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The moment that an answer describes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,7 +113,7 @@ pub struct Who {
     pub is_live: bool,
 }
 
-/// The levels of one device of a process; the same numbers as in [`DeviceStats`].
+/// The levels of one device of a process; the same numbers as in [`v1::DeviceStats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauge {
     /// Ordinal within the process.
@@ -263,56 +265,6 @@ pub struct SnapshotReport {
     pub stacks: Vec<Arc<Stack>>,
     /// What limits this answer.
     pub coverage: Vec<v1::CoverageNote>,
-}
-
-/// What a frame is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum FrameKind {
-    /// Python code.
-    Python,
-    /// Compiled code.
-    Native,
-}
-
-/// One frame of a stack.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Frame {
-    /// What it is of.
-    pub kind: FrameKind,
-    /// Function (Python: `co_name`). Empty where it is not known.
-    pub name: Arc<str>,
-    /// Source file (Python: `co_filename`); for compiled code without line information its object's path.
-    pub file: Arc<str>,
-    /// Line, from 1; 0 where it is not known.
-    pub line: u32,
-}
-
-impl Frame {
-    /// Whether it is of the program itself: Python code in a file, and of no installed package and not of Python's own library.
-    #[must_use]
-    pub fn is_own(&self) -> bool {
-        let library = ["/site-packages/", "/dist-packages/", "/lib/python3"]
-            .iter()
-            .any(|part| self.file.contains(part));
-        self.kind == FrameKind::Python && self.line > 0 && !library && !self.file.starts_with('<')
-    }
-}
-
-/// The words that a stack without frames can say in `missing`.
-#[must_use]
-pub fn missing_words() -> &'static [&'static str] {
-    &crate::stacks::MISSING
-}
-
-/// A stack as it was taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Stack {
-    /// Innermost first. Empty: see `missing`.
-    pub frames: Vec<Frame>,
-    /// Outer frames were cut off, or a frame in the middle could not be read.
-    pub truncated: bool,
-    /// Why there are no frames (`no_python`, `unreadable`, `busy`, `lost`, `not_taken`), a stable word.
-    pub missing: Option<&'static str>,
 }
 
 /// Blocks and their bytes.

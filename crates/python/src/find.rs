@@ -15,7 +15,8 @@ use crate::layout::{Layout, NONE};
 use crate::prove::{self, ATTEMPTS, Proof, Proven, Refused};
 use crate::slot::{self, Pthread, ThreadStateAt};
 use crate::tables;
-use crate::threads::{self, Thread, at};
+use crate::thread::{Thread, at};
+use crate::threads::list;
 use crate::tls;
 use crate::version::{FIRST, LAST, Release, Version};
 use crate::walk::{self, Walk};
@@ -441,7 +442,7 @@ pub fn threads<M: Memory + ?Sized>(
     memory: &M,
     interpreter: &Interpreter,
 ) -> io::Result<Vec<Thread>> {
-    threads::list(
+    list(
         memory,
         &interpreter.layout,
         interpreter.runtime,

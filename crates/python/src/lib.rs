@@ -28,6 +28,7 @@ mod tables;
 #[cfg(test)]
 mod testing;
 mod text;
+mod thread;
 mod threads;
 mod tls;
 mod version;
@@ -46,6 +47,6 @@ pub use prove::Proof;
 pub use slot::{Pthread, ThreadStateAt, ThreadStatePath};
 pub use tables::layout as table;
 pub use text::Text;
-pub use threads::Thread;
+pub use thread::Thread;
 pub use version::{Release, Version};
 pub use walk::{End, MAX_FRAMES, RawFrame, Walk, decode};

@@ -8,7 +8,8 @@ use memscope_site::Memory;
 use crate::layout::{LINES_LNOTAB, Layout, NONE};
 use crate::slot::Pthread;
 use crate::text::part;
-use crate::threads::{Thread, at, is_thread, list};
+use crate::thread::{Thread, at, is_thread};
+use crate::threads::list;
 use crate::walk::{End, walk};
 
 /// In a type object: its name, the function that frees its objects, its table of members.

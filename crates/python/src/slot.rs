@@ -11,7 +11,7 @@ use memscope_site::Memory;
 use memscope_site::elf::{Elf, SymbolTable};
 use memscope_site::mapped::Mapped;
 
-use crate::threads::{Thread, at, is_thread};
+use crate::thread::{THREAD_POINTER_AT_END, Thread, at, is_thread};
 
 /// Where a thread's state is, starting from the thread's `fsbase`. 0 at any step: the thread has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,10 +121,6 @@ pub struct Pthread {
     /// glibc's own description was read; otherwise these are the numbers of all its versions so far.
     pub described: bool,
 }
-
-/// Whether the thread pointer is the end of `struct pthread` (the ABI's first variant of thread-local storage) or its
-/// beginning.
-pub(crate) const THREAD_POINTER_AT_END: bool = cfg!(target_arch = "aarch64");
 
 /// Slots in a block of pthread keys (`PTHREAD_KEY_2NDLEVEL_SIZE`).
 const BLOCK: u32 = 32;

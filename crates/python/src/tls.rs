@@ -7,7 +7,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use memscope_site::Memory;
 
 use crate::slot::{ThreadStateAt, Trial, attempt};
-use crate::threads::{Thread, is_thread};
+use crate::thread::{Thread, is_thread};
 
 /// Where glibc keeps the pointer to a thread's vector, from `fsbase`.
 const VECTOR: i64 = 8;

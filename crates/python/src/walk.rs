@@ -8,7 +8,7 @@ use crate::layout::{
     INSTRUCTION_ADDRESS, KIND_CFRAME, KIND_CURRENT_FRAME, KIND_FRAME_OBJECT, Layout, NONE,
 };
 use crate::text::part;
-use crate::threads::at;
+use crate::thread::at;
 
 /// No stack is followed further.
 pub const MAX_FRAMES: usize = 1024;

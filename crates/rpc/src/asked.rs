@@ -1,7 +1,7 @@
 //! What is asked, read from the wire: every number and word is checked here.
 
 use crate::daemon::{AttachScope, DetachScope, Moment, SHORTEST_READ_EVERY};
-use crate::service::invalid;
+use crate::refusal::invalid;
 use crate::{Refusal, StackKinds};
 use memscope_ledger::event::{Level, Mark, MarkKind, MarkSource};
 use memscope_proto::v1;

@@ -12,7 +12,10 @@
 //! on        = "on" "device" number
 //! ```
 
+mod error;
 mod scan;
+
+pub use error::ConditionError;
 
 use memscope_units::{byte_unit, scaled, time_unit_ns};
 use scan::{Scanner, Token};
@@ -80,18 +83,6 @@ impl Metric {
             Metric::Growth { .. } => "growth",
         }
     }
-}
-
-/// A text that is no condition.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("column {column}: {what}; {hint}")]
-pub struct ConditionError {
-    /// Where, in characters from 1; one past the end where something is missing.
-    pub column: usize,
-    /// What is wrong.
-    pub what: String,
-    /// What would be right.
-    pub hint: String,
 }
 
 fn wrong<T>(

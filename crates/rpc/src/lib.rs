@@ -17,6 +17,7 @@ mod fanout;
 mod kinds;
 mod listen;
 mod named;
+mod options;
 mod parts;
 mod refusal;
 mod serve;
@@ -38,7 +39,8 @@ pub use daemon::{
 pub use export::{Export, Exporter, Progress};
 pub use fanout::EventHub;
 pub use listen::{ListenError, ListenOptions, Listener, Reach};
+pub use options::ServeOptions;
 pub use refusal::Refusal;
-pub use serve::{ServeError, ServeOptions, serve};
+pub use serve::{ServeError, serve};
 pub use tonic::async_trait;
 pub use triggers::{Kept, KeptSnapshot, OpenKept, TriggerStatus, Triggers};

@@ -5,7 +5,7 @@
 use crate::Refusal;
 use crate::asked::{Asked, asked};
 use crate::daemon::Moment;
-use crate::service::invalid;
+use crate::refusal::invalid;
 use memscope_ledger::find_mark;
 use memscope_proto::v1;
 

@@ -358,6 +358,14 @@ fn may_trace() -> bool {
     })
 }
 
+/// A question that makes no sense, and what helps.
+pub(crate) fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Refusal {
+    Refusal::Invalid {
+        what: what.into(),
+        hint: hint.into(),
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

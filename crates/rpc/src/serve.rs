@@ -1,9 +1,7 @@
 //! Puts the services on the socket.
 
-use crate::access::Access;
 use crate::authority::Connection;
-use crate::caller::{Identify, peer_credentials};
-use crate::export::Export;
+use crate::options::ServeOptions;
 use crate::service::Service;
 use crate::{Daemon, Listener};
 use memscope_proto::FILE_DESCRIPTOR_SET;
@@ -21,27 +19,6 @@ use tonic::transport::Server;
 const GRACE: Duration = Duration::from_secs(2);
 /// How often a silent connection is asked whether it lives, and how long it may take to say so.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-
-/// How to serve.
-#[derive(Clone)]
-pub struct ServeOptions {
-    /// Who may see what.
-    pub access: Access,
-    /// Who asks.
-    pub identify: Identify,
-    /// File formats.
-    pub export: Export,
-}
-
-impl Default for ServeOptions {
-    fn default() -> Self {
-        ServeOptions {
-            access: Access::Owner,
-            identify: peer_credentials(),
-            export: Export::default(),
-        }
-    }
-}
 
 /// Why the server ended early.
 #[derive(Debug, thiserror::Error)]

@@ -8,11 +8,12 @@ use crate::caller::{Caller, identify};
 use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter, Moment};
 use crate::exact::Strict;
 use crate::export::ChunkStream;
-use crate::serve::ServeOptions;
+use crate::options::ServeOptions;
+use crate::refusal::invalid;
 use crate::stacks::{self, Question as StackQuestion};
 use crate::{Refusal, StackKinds, event, export, kinds, named, parts};
 use memscope_ledger::report::SnapshotReport;
-use memscope_ledger::{Answer, Question, Senseless, Who};
+use memscope_ledger::{Answer, Answered, Asked, Question, Senseless, Who};
 use memscope_proto::v1;
 use memscope_service::memscope_server::Memscope;
 use std::pin::Pin;
@@ -68,7 +69,11 @@ impl Service {
     }
 
     /// Asks a question: the one way, by which each answer passes those who may not see it, or want none that is not exact.
-    async fn ask<Q: Question>(&self, request: Request<Q>) -> Result<Response<Q::Reply>, Status> {
+    async fn ask<Q>(&self, request: Request<Q>) -> Result<Response<Q::Reply>, Status>
+    where
+        Q: Question + Into<Asked>,
+        Q::Reply: TryFrom<Answered>,
+    {
         let caller = self.caller(&request)?;
         let strict = Strict::of(&request);
         let reply = self.answer(caller, request.into_inner()).await?;
@@ -81,7 +86,11 @@ impl Service {
 
     /// The answer about the processes that the caller may see when they ask. It names these processes, not their numbers: a number that
     /// changes hands in the meantime shows nothing of its new owner.
-    async fn answer<Q: Question>(&self, caller: Caller, question: Q) -> Result<Q::Reply, Refusal> {
+    async fn answer<Q>(&self, caller: Caller, question: Q) -> Result<Q::Reply, Refusal>
+    where
+        Q: Question + Into<Asked>,
+        Q::Reply: TryFrom<Answered>,
+    {
         question
             .check()
             .map_err(|Senseless { what, hint }| Refusal::Invalid { what, hint })?;
@@ -166,13 +175,6 @@ fn picture(earlier: bool) -> Answer {
     match earlier {
         true => Answer::EarlierPicture,
         false => Answer::Picture,
-    }
-}
-
-pub(crate) fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Refusal {
-    Refusal::Invalid {
-        what: what.into(),
-        hint: hint.into(),
     }
 }
 

@@ -21,6 +21,7 @@
 //! It holds for little-endian 64-bit processes with libstdc++ and glibc, which is what PyTorch's wheels are.
 
 mod blocks;
+mod edge_search;
 mod edges;
 mod error;
 mod fetch;

@@ -9,83 +9,21 @@
 
 mod ascend;
 mod cuda;
+mod facts;
 mod hip;
 mod marks;
 mod mstx_memory;
 pub mod pytorch;
+mod reading;
 mod row;
 pub mod torch_npu;
+mod vendor;
 
+pub use facts::{Facts, Library};
 pub use row::{Abi, Layer, Match, Purpose, Row, Variant};
+pub use vendor::Vendor;
 
 use std::sync::LazyLock;
-
-use serde::{Deserialize, Serialize};
-
-/// Whose functions, and so whose devices.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Vendor {
-    /// NVIDIA CUDA.
-    #[default]
-    Cuda,
-    /// Huawei Ascend.
-    Ascend,
-    /// AMD ROCm, by its HIP runtime.
-    Hip,
-}
-
-/// What is known of a vendor.
-#[derive(Debug)]
-pub struct Facts {
-    /// Which.
-    pub vendor: Vendor,
-    /// Its name for people.
-    pub name: &'static str,
-    /// What an answer calls its devices: `cuda`, `npu`, `hip`.
-    pub device_kind: &'static str,
-    /// The environment variable by which a process chooses among devices.
-    pub visible_devices: &'static str,
-    /// Environment variables that choose devices, or change what the allocator does: they are read at the attach.
-    pub settings: &'static [&'static str],
-    /// Libraries by which a process that uses its devices is recognised.
-    pub libraries: &'static [Library],
-    /// Its functions.
-    pub rows: &'static [&'static [Row]],
-}
-
-/// A library by which a process is recognised.
-#[derive(Clone, Copy, Debug)]
-pub struct Library {
-    /// Its name: `libcudart` is `libcudart.so.13` and `libcudart-0d7a4d33.so.12`, and not `libcudart_static.a`.
-    pub name: &'static str,
-    /// It is a framework's, which brings it along wherever it was built for the vendor, also where it uses other devices.
-    pub is_frameworks: bool,
-}
-
-impl Library {
-    pub(crate) const fn of_device(name: &'static str) -> Library {
-        Library {
-            name,
-            is_frameworks: false,
-        }
-    }
-
-    pub(crate) const fn of_framework(name: &'static str) -> Library {
-        Library {
-            name,
-            is_frameworks: true,
-        }
-    }
-
-    /// Whether a file with this name, without its folder, is this library.
-    pub fn is(&self, file_name: &[u8]) -> bool {
-        let rest = file_name.strip_prefix(self.name.as_bytes());
-        rest.is_some_and(|rest| matches!(rest.first(), Some(b'.' | b'-')))
-    }
-}
 
 /// Every vendor. Where libraries of several are in a process, the first of them is the one whose devices it uses: PyTorch for CUDA brings
 /// CUDA's libraries along wherever it is loaded, and nobody maps those of the others for nothing.

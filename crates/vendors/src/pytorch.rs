@@ -6,6 +6,7 @@
 
 use memscope_common::{MarkForm, TorchAbi};
 
+pub use crate::reading::Reading;
 use crate::{Layer, Purpose, Row, Variant, Vendor, torch_npu};
 
 const REPORT: &str = "_ZN3c1027reportMemoryUsageToProfilerE";
@@ -60,17 +61,6 @@ pub(crate) const ROWS: &[Row] = &[
     )
     .essential(),
 ];
-
-/// What a symbol that begins like a row's is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reading {
-    /// This variant.
-    Is(Variant),
-    /// A piece of the function that is not an entry of its own (`.cold`): nothing to say.
-    Piece,
-    /// Not one whose arguments we know; why.
-    Refused(String),
-}
 
 /// Reads the rest of a symbol, after the prefix of its row, which is that of a function with this purpose.
 pub fn read(prefix: &str, purpose: Purpose, rest: &str) -> Reading {

@@ -2,7 +2,7 @@
 
 use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, RegionOp, SizeMode, Told, TorchAbi};
 
-use crate::Vendor;
+use crate::vendor::Vendor;
 
 /// Which layer of software a function belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,7 +3,7 @@
 
 use memscope_common::TorchAbi;
 
-use crate::pytorch::Reading;
+use crate::reading::Reading;
 use crate::{Layer, Purpose, Row, Variant, Vendor};
 
 /// `c10_npu::NPUCachingAllocator::allocator`, the pointer to the allocator in use.

@@ -1,14 +1,22 @@
 //! `doctor`: the machine first, then the daemon, if there is one.
 
-use super::query::ask_status;
-use crate::args::Args;
-use crate::client::Client;
+use super::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::output::ErrorBody;
-use crate::preflight::{self, Check, Machine, Role, Scan, Status};
-use crate::{output, render};
+use crate::preflight::{self, Check, DeviceProcess, Machine, Report, Role, Scan, Status};
+use crate::render::table::{Column, table};
+use crate::render::{command_line, libraries::libraries};
+use crate::session::Session;
+use crate::units::{maybe_bytes, plain};
 use memscope_proto::v1;
 use serde::Serialize;
+
+/// Show what works on this machine, what does not, and what to do about it.
+///
+/// Checks kernel, privileges and surroundings, lists the processes that use a device, and asks
+/// the daemon, if one runs, which ways it has into them. Needs no daemon and no privilege.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Doctor {}
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -19,29 +27,141 @@ struct Document<'a> {
     daemon_error: Option<ErrorBody<'a>>,
 }
 
-pub(super) async fn doctor(args: &Args) -> Result<Exit, Failure> {
-    let role = if rustix::process::geteuid().is_root() {
-        Role::Daemon
-    } else {
-        Role::Client
-    };
-    let report = preflight::examine(&Machine::here(), role, Some(&args.socket));
-    let daemon = match Client::connect(&args.socket, args.timeout()).await {
-        Ok(client) => ask_status(&client).await,
-        Err(failure) => Err(failure),
-    };
-    if args.json {
-        output::json(&Document {
+impl Run for Doctor {
+    const NO_RECORDING: Option<(&'static str, &'static str)> = Some((
+        "a recording has no machine to examine",
+        "leave out --recording, or ask for its status",
+    ));
+
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let role = if rustix::process::geteuid().is_root() {
+            Role::Daemon
+        } else {
+            Role::Client
+        };
+        let report = preflight::examine(&Machine::here(), role, Some(&session.global.socket));
+        let daemon = match session.daemon().await {
+            Ok(client) => client.status().await,
+            Err(failure) => Err(failure),
+        };
+        let document = Document {
             checks: &report.checks,
             scan: &report.scan,
             daemon: daemon.as_ref().ok(),
             daemon_error: daemon.as_ref().err().map(ErrorBody::from),
-        })?;
-    } else {
-        output::text(&render::doctor::doctor(&report, &daemon))?;
+        };
+        session.show(&document, |_| text(&report, &daemon))?;
+        match report.worst() {
+            Status::Fail => Ok(Exit::Failed),
+            Status::Ok | Status::Warn => Ok(Exit::Done),
+        }
     }
-    match report.worst() {
-        Status::Fail => Ok(Exit::Failed),
-        Status::Ok | Status::Warn => Ok(Exit::Done),
+}
+
+/// Characters of a command line that are shown.
+const COMMAND: usize = 40;
+
+fn text(report: &Report, daemon: &Result<v1::StatusResponse, Failure>) -> String {
+    let rows = report.checks.iter().map(|check| {
+        let word = match check.status {
+            Status::Ok => "ok",
+            Status::Warn => "warn",
+            Status::Fail => "FAIL",
+        };
+        vec![word.to_owned(), check.name.to_owned(), plain(&check.found)]
+    });
+    let head = [
+        Column::Left(""),
+        Column::Left("CHECK"),
+        Column::Left("FOUND"),
+    ];
+    let mut text = table(&head, rows.collect());
+    let bad: Vec<_> = report
+        .checks
+        .iter()
+        .filter(|check| check.status != Status::Ok)
+        .collect();
+    if !bad.is_empty() {
+        text.push_str("\nWhat that means\n");
+    }
+    for check in bad {
+        text.push_str(&format!("  {}: {}\n", check.name, check.means));
+        if let Some(todo) = &check.todo {
+            text.push_str(&format!("    try: {todo}\n"));
+        }
+    }
+    text.push_str(&processes(&report.scan.processes));
+    text.push_str(&ways(daemon));
+    text
+}
+
+fn processes(processes: &[DeviceProcess]) -> String {
+    if processes.is_empty() {
+        return String::new();
+    }
+    let head = [
+        Column::Right("PID"),
+        Column::Left("RANK"),
+        Column::Right("RESIDENT"),
+        Column::Left("COMMAND"),
+        Column::Left("DEVICE LIBRARIES"),
+        Column::Left("NOTES"),
+    ];
+    let rows = processes.iter().map(|process| {
+        let mut names: Vec<_> = process
+            .libraries
+            .iter()
+            .map(|library| library.name)
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        let notes = [
+            (process.other_mounts, "container"),
+            (process.other_root, "chroot"),
+            (
+                process.libraries.iter().any(|library| library.deleted),
+                "library replaced on disk",
+            ),
+        ];
+        let notes: Vec<_> = notes
+            .iter()
+            .filter(|(is, _)| *is)
+            .map(|(_, note)| *note)
+            .collect();
+        vec![
+            process.pid.to_string(),
+            process.rank.as_deref().map(plain).unwrap_or_default(),
+            maybe_bytes(process.resident_bytes),
+            command_line(&process.cmdline, &process.comm, COMMAND),
+            names.join(", "),
+            notes.join(", "),
+        ]
+    });
+    format!("\n{}", table(&head, rows.collect()))
+}
+
+fn ways(daemon: &Result<v1::StatusResponse, Failure>) -> String {
+    match daemon {
+        Ok(status) => {
+            let method = status.attach_method.as_deref().unwrap_or("unknown");
+            let libraries = libraries(&status.libraries);
+            let in_use = if libraries.is_empty() {
+                "\nNo probe is in use.\n".to_owned()
+            } else {
+                libraries
+            };
+            format!(
+                "\nDaemon: memscoped {}, attaches by {}\n{in_use}",
+                plain(&status.version),
+                plain(method)
+            )
+        }
+        Err(failure) => {
+            let mut text = format!("\nDaemon: {}\n", plain(&failure.what()));
+            if let Some(hint) = failure.hint() {
+                text.push_str(&format!("  try: {}\n", plain(&hint)));
+            }
+            text
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! One question about several processes.
 
-use crate::args::Processes;
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
 use crate::output;
+use crate::process::Processes;
 use serde::Serialize;
 use serde_json::Value;
 

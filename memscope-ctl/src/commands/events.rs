@@ -1,32 +1,50 @@
-//! `events`.
+//! `events`: as they happen.
 
-use crate::args;
-use crate::client::Client;
+use super::run::Run;
 use crate::failure::{Exit, Failure};
 use crate::output;
+use crate::session::Session;
 use memscope_proto::v1;
-use std::time::Duration;
 
-pub(super) async fn events(
-    client: &Client,
-    events: &args::Events,
-    patience: Option<Duration>,
-) -> Result<Exit, Failure> {
-    let question = v1::EventsRequest {
-        pid: events.pid,
-        kinds: events.kind.clone(),
-    };
-    let mut stream = client
-        .ask(question, async |mut rpc, request| rpc.events(request).await)
-        .await?;
-    let mut left = events.count.unwrap_or(u64::MAX);
-    while left > 0 {
-        // Ends when the daemon ends.
-        let Some(event) = client.next_within(&mut stream, patience).await? else {
-            break;
+/// Print events as they happen, one JSON object a line.
+///
+/// Findings that stand are told first. Ends with exit code 6 when --timeout is given and no event comes within it. A reader that is too slow misses events; `missed` says how many just before an event.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Events {
+    /// Only events of this process.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
+    /// Only events of these kinds, as `kind` in the output names them: finding, oom, mark, coverage, attached, exited, …
+    ///
+    /// Then the others are not sent at all, and a reader that waits for something rare does not miss it. Marks that PyTorch makes by itself
+    /// (steps of optimizers, backward passes) are framework_mark: `mark` alone leaves them out.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) kind: Vec<String>,
+    /// End after so many.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+impl Run for Events {
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let client = session.client().await?;
+        let question = v1::EventsRequest {
+            pid: self.pid,
+            kinds: self.kind.clone(),
         };
-        output::json_line(&event)?;
-        left -= 1;
+        let mut stream = client
+            .ask(question, async |mut rpc, request| rpc.events(request).await)
+            .await?;
+        let mut left = self.count.unwrap_or(u64::MAX);
+        while left > 0 {
+            // Ends when the daemon ends.
+            let patience = session.global.patience();
+            let Some(event) = client.next_within(&mut stream, patience).await? else {
+                break;
+            };
+            output::json_line(&event)?;
+            left -= 1;
+        }
+        Ok(Exit::Done)
     }
-    Ok(Exit::Done)
 }

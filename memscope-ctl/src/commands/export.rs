@@ -1,16 +1,44 @@
 //! `export`: msMemScope's files of all that was recorded.
 
-use super::interrupted;
-use super::snapshot::{Target, recorded_to};
-use crate::args::{Args, Export, ExportFormat};
-use crate::client::Client;
+use super::run::Run;
 use crate::failure::{Exit, Failure};
-use crate::output;
+use crate::file::{Target, recorded_to};
 use crate::recording::{NOT_MADE, made_by_memscoped};
+use crate::session::Session;
 use crate::units::{grouped, moment};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Write msMemScope's files: its folders with a dump for each device.
+///
+/// All that the journal has, or the recording, as the rows that msMemScope would have written: MALLOC and FREE of the
+/// framework's pool (PTA) and of runtime and driver (HAL), marks, steps, launches, out of memory. check-leaks, compare and
+/// msMemScope's own tools read them. Of a live daemon: for root.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  sudo memscope-ctl export --format msmemscope-csv -o dumps
+  memscope-ctl --recording run.mscope export --format msmemscope-db --pid 4242 -o dumps")]
+pub(crate) struct Export {
+    /// Format of the files.
+    #[arg(long, value_enum)]
+    pub(crate) format: ExportFormat,
+    /// Only this process.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
+    /// The folder that the folders come into.
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// Comma-separated values.
+    MsmemscopeCsv,
+    /// SQLite.
+    MsmemscopeDb,
+}
 
 /// What memscoped made.
 #[derive(Debug, Deserialize, Serialize)]
@@ -21,66 +49,65 @@ struct Made {
     known_from_unix_ns: Option<u64>,
 }
 
-pub(super) async fn run(export: &Export, args: &Args) -> Result<Exit, Failure> {
-    tokio::select! {
-        result = written(export, args) => result,
-        // Ends memscoped, too: it is killed when it is dropped.
-        code = interrupted() => Ok(code),
-    }
-}
+impl Run for Export {
+    /// memscoped works for it, and a recording lies in a folder of its own.
+    const CLEANS_UP: bool = true;
 
-async fn written(export: &Export, args: &Args) -> Result<Exit, Failure> {
-    if let Some(recording) = &args.recording {
-        return dump(recording, export, args.json).await;
-    }
-    let client = Client::connect(&args.socket, args.timeout()).await?;
-    let cannot = |source| Failure::Output {
-        what: "no private folder can be made for the recording".into(),
-        source,
-    };
-    let folder = tempfile::Builder::new()
-        .prefix("memscope-")
-        .tempdir()
-        .map_err(cannot)?;
-    let file = folder.path().join("recording");
-    let mut target = Target::open(Some(&file))?;
-    recorded_to(&client, &mut target).await?;
-    target.finish()?;
-    dump(&file, export, args.json).await
-}
-
-async fn dump(recording: &Path, export: &Export, json: bool) -> Result<Exit, Failure> {
-    let format = match export.format {
-        ExportFormat::MsmemscopeCsv => "csv",
-        ExportFormat::MsmemscopeDb => "db",
-    };
-    let mut words: Vec<OsString> = vec!["--replay".into(), recording.into()];
-    words.extend(["--dump", format, "--output"].map(OsString::from));
-    words.push(export.output.clone().into());
-    if let Some(pid) = export.pid {
-        words.extend(["--pid".into(), pid.to_string().into()]);
-    }
-    let made: Made = made_by_memscoped(&words, "not_exported", "write the files", NOT_MADE).await?;
-    if json {
-        output::json(&made)?;
-    } else {
-        let mut text = String::new();
-        for folder in &made.folders {
-            text.push_str(&format!("{folder}\n"));
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        if let Some(recording) = &session.global.recording {
+            return self.dump(recording, session).await;
         }
+        let client = session.daemon().await?;
+        let cannot = |source| Failure::Output {
+            what: "no private folder can be made for the recording".into(),
+            source,
+        };
+        let folder = tempfile::Builder::new()
+            .prefix("memscope-")
+            .tempdir()
+            .map_err(cannot)?;
+        let file = folder.path().join("recording");
+        let mut target = Target::open(Some(&file))?;
+        recorded_to(&client, &mut target).await?;
+        target.finish()?;
+        self.dump(&file, session).await
+    }
+}
+
+impl Export {
+    async fn dump(&self, recording: &Path, session: &Session) -> Result<Exit, Failure> {
+        let format = match self.format {
+            ExportFormat::MsmemscopeCsv => "csv",
+            ExportFormat::MsmemscopeDb => "db",
+        };
+        let mut words: Vec<OsString> = vec!["--replay".into(), recording.into()];
+        words.extend(["--dump", format, "--output"].map(OsString::from));
+        words.push(self.output.clone().into());
+        if let Some(pid) = self.pid {
+            words.extend(["--pid".into(), pid.to_string().into()]);
+        }
+        let made: Made =
+            made_by_memscoped(&words, "not_exported", "write the files", NOT_MADE).await?;
+        session.show(&made, text)
+    }
+}
+
+fn text(made: &Made) -> String {
+    let mut text = String::new();
+    for folder in &made.folders {
+        text.push_str(&format!("{folder}\n"));
+    }
+    text.push_str(&format!(
+        "{} rows; {} events have none in msMemScope's files.\n",
+        grouped(made.rows),
+        grouped(made.events_left_out)
+    ));
+    if let Some(from) = made.known_from_unix_ns {
         text.push_str(&format!(
-            "{} rows; {} events have none in msMemScope's files.\n",
-            grouped(made.rows),
-            grouped(made.events_left_out)
+            "The older part of the recording is gone: the rows begin at {}, and blocks that came before it have no row \
+             of their coming.\n",
+            moment(from)
         ));
-        if let Some(from) = made.known_from_unix_ns {
-            text.push_str(&format!(
-                "The older part of the recording is gone: the rows begin at {}, and blocks that came before it have no row \
-                 of their coming.\n",
-                moment(from)
-            ));
-        }
-        output::text(&text)?;
     }
-    Ok(Exit::Done)
+    text
 }

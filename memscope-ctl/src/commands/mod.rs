@@ -1,162 +1,212 @@
-//! The commands: ask, then show.
+//! The commands: a file each, with what it takes, what it asks and what it shows; and the list of them.
 
 mod attach;
+mod diff;
 mod doctor;
 mod dump;
 mod each;
 mod earlier;
 mod events;
 mod export;
-mod query;
+mod fluctuation;
+mod leaks;
+mod mark;
+mod marks;
+mod pool;
+mod ps;
+mod record;
+mod run;
 mod snapshot;
+mod snapshots;
 mod stacks;
+mod stats;
+mod status;
+mod steps;
 mod trigger;
 mod watch;
 
-use crate::args::{Args, Command, KeptCommand};
-use crate::client::Client;
 use crate::failure::{Exit, Failure};
-use crate::recording::Replayer;
-use tokio::signal::unix::{SignalKind, signal};
+use crate::session::{Global, Session};
+use crate::signals::interrupted;
+use clap::{Parser, Subcommand};
+use run::Run;
+
+/// The list: the name of a command, which clap turns into lower case with hyphens, and its type.
+macro_rules! commands {
+    ($($name:ident: $type:ty,)*) => {
+        #[derive(Debug, Subcommand)]
+        enum Command {
+            $($name($type),)*
+        }
+
+        impl Command {
+            async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+                match self {
+                    $(Command::$name(command) => checked(command, session).await,)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    Doctor: doctor::Doctor,
+    Status: status::Status,
+    Ps: ps::Ps,
+    Attach: attach::Attach,
+    Detach: attach::Detach,
+    Stats: stats::Stats,
+    Watch: watch::Watch,
+    Leaks: leaks::Leaks,
+    Fluctuation: fluctuation::Fluctuation,
+    Steps: steps::Steps,
+    Record: record::Record,
+    Export: export::Export,
+    Mark: mark::Mark,
+    Marks: marks::Marks,
+    Pool: pool::Pool,
+    Top: stacks::top::Top,
+    Flamegraph: stacks::flamegraph::Flamegraph,
+    Snapshot: snapshot::Snapshot,
+    Diff: diff::Diff,
+    Trigger: trigger::Trigger,
+    Snapshots: snapshots::Snapshots,
+    Events: events::Events,
+    CheckLeaks: dump::CheckLeaks,
+    Inefficient: dump::Inefficient,
+    Compare: dump::Compare,
+    Import: dump::Import,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  sudo memscope-ctl doctor                      what works on this machine
+  sudo memscope-ctl attach --pid 4242           follow a running process
+  memscope-ctl stats --pid 4242 --json          what it holds, for programs
+  memscope-ctl watch --pid 4242                 the same, live
+  memscope-ctl leaks --pid 4242 --min-age 30s   what keeps growing
+  memscope-ctl top --pid 4242                   whose memory it is
+  memscope-ctl flamegraph --pid 4242 -o x.svg   the same, drawn
+  memscope-ctl snapshot --pid 4242 -o s.pickle  for https://pytorch.org/memory_viz
+  memscope-ctl --recording run.mscope stats     ask a recording instead of a daemon
+  memscope-ctl --strict stats --pid 4242        exact numbers, or exit code 11
+
+Durations are written 500ms, 5s, 2m, 1h; a bare number means seconds.
+
+With --json, one JSON document goes to standard output (watch and events: one in a line). Names
+are those of memscope.v1, integers are numbers, unknown is null. An error is the document
+{\"error\": {\"code\", \"message\", \"hint\"}}; it is also told on standard error.
+
+Exit codes:
+   0  done; nothing that was looked for was found
+   1  the daemon refused or failed, or the answer could not be written
+   2  the command line makes no sense
+   3  no daemon can be reached
+   4  there is no such process, or it is not traced
+   5  not permitted
+   6  no answer within --timeout
+  10  found: something grows (leaks --exit-code)
+  11  cannot tell: something rises and is too young to be judged (leaks --exit-code); with
+      --strict, the answer is not exact, and the message says what of it is not";
+
+/// Follows the GPU and NPU memory of running processes, without restarting them.
+///
+/// Asks memscoped, the daemon that traces processes with eBPF probes, and shows its answers: as
+/// tables, or with --json for programs.
+#[derive(Debug, Parser)]
+#[command(name = "memscope-ctl", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
-    if let Command::Doctor = args.command {
-        if args.recording.is_some() {
-            return Err(Failure::Usage {
-                what: "a recording has no machine to examine".into(),
-                hint: "leave out --recording, or ask for its status".into(),
-            });
-        }
-        return doctor::doctor(&args).await;
-    }
-    if let Command::Ps(ps) = &args.command
-        && ps.earlier
-    {
-        if args.recording.is_some() {
-            return Err(Failure::Usage {
-                what: "a recording has no earlier runs".into(),
-                hint: "leave out --recording; --state-dir names a state directory".into(),
-            });
-        }
-        return earlier::earlier(ps, &args).await;
-    }
-    if let Command::Export(request) = &args.command {
-        return export::run(request, &args).await;
-    }
-    if let Command::Dump(command) = &args.command {
-        return dump::run(command, &args).await;
-    }
-    if let Command::Diff(request) = &args.command
-        && let [before, after] = &request.files[..]
-    {
-        if args.recording.is_some() {
-            return Err(Failure::Usage {
-                what: "--recording and two files are three things to compare".into(),
-                hint: "name the recording as one of the files".into(),
-            });
-        }
-        return tokio::select! {
-            result = query::diff_files(before, after, request, &args) => result,
-            code = interrupted() => Ok(code),
-        };
-    }
-    // Told before anything is asked or started.
-    if let Command::Snapshot(snapshot) = &args.command {
-        snapshot::refuse_terminal(snapshot)?;
-    }
-    if let Command::Snapshots(kept) = &args.command {
-        trigger::check(kept)?;
-    }
-    if let Command::Flamegraph(request) = &args.command {
-        stacks::check(request)?;
-    }
-    match &args.recording {
-        None => {
-            let client = Client::connect(&args.socket, args.timeout()).await?;
-            let client = client.strict(args.strict);
-            ask(&client, &args).await
-        }
-        Some(recording) => {
-            tokio::select! {
-                result = ask_recording(recording, &args) => result,
-                // Ends the replayer, too: it is killed when it is dropped.
-                code = interrupted() => Ok(code),
-            }
-        }
-    }
-}
-
-async fn ask_recording(recording: &std::path::Path, args: &Args) -> Result<Exit, Failure> {
-    if let Command::Mark(_) = args.command {
-        return Err(Failure::Usage {
-            what: "a recording has no present moment to mark".into(),
-            hint: "leave out --recording".into(),
-        });
-    }
-    if let Command::Attach(_) | Command::Detach(_) = args.command {
-        return Err(Failure::Usage {
-            what: "a recording cannot be attached to or detached from".into(),
-            hint: "leave out --recording".into(),
-        });
-    }
-    if let Command::Trigger(_) | Command::Snapshots(_) = args.command {
-        return Err(Failure::Usage {
-            what: "nothing is taken by itself from a recording".into(),
-            hint: "leave out --recording; `snapshot --at` takes one of any moment of it".into(),
-        });
-    }
-    let (replayer, client) =
-        Replayer::start(recording, args.as_of.as_deref(), args.timeout()).await?;
-    let client = client.strict(args.strict);
-    let result = ask(&client, args).await;
-    drop(client);
-    replayer.stop().await;
+    let session = Session::new(args.global);
+    let result = args.command.run(&session).await;
+    session.end().await;
     result
 }
 
-/// Waits for a signal that ends programs.
-async fn interrupted() -> Exit {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) else {
-        // Without handlers, signals do what they always do.
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+async fn checked<C: Run>(command: &C, session: &Session) -> Result<Exit, Failure> {
+    let is_recording = session.global.recording.is_some();
+    if let (true, Some((what, hint))) = (is_recording, C::NO_RECORDING) {
+        return Err(Failure::Usage {
+            what: what.into(),
+            hint: hint.into(),
+        });
     }
-    Exit::Failed
+    command.check(session)?;
+    if !C::CLEANS_UP && !is_recording {
+        return command.run(session).await;
+    }
+    tokio::select! {
+        result = command.run(session) => result,
+        // Ends whatever works for it, too: that is killed when it is dropped.
+        () = interrupted() => Ok(Exit::Failed),
+    }
 }
 
-async fn ask(client: &Client, args: &Args) -> Result<Exit, Failure> {
-    match &args.command {
-        // Handled before a daemon was sought.
-        Command::Doctor | Command::Dump(_) | Command::Export(_) => Ok(Exit::Done),
-        Command::Status => query::status(client, args.json).await,
-        Command::Ps(_) => query::ps(client, args.recording.is_none(), args.json).await,
-        Command::Attach(request) => attach::attach(client, request, args.json).await,
-        Command::Detach(request) => attach::detach(client, request, args.json).await,
-        Command::Stats(processes) => query::stats(client, processes, args.json).await,
-        Command::Watch(request) => watch::watch(client, request, args.json).await,
-        Command::Leaks(request) => query::leaks(client, request, args.json).await,
-        Command::Steps(request) => query::steps(client, request, args.json).await,
-        Command::Record(request) => snapshot::record(client, request, args.json).await,
-        Command::Marks(request) => query::marks(client, request, args.json).await,
-        Command::Mark(request) => query::mark(client, request, args.json).await,
-        Command::Fluctuation(request) => query::fluctuation(client, request, args.json).await,
-        Command::Snapshot(request) => snapshot::snapshot(client, request, args.json).await,
-        Command::Pool(request) => query::pool(client, request, args.json).await,
-        Command::Trigger(request) => trigger::trigger(client, &request.command, args.json).await,
-        Command::Snapshots(kept) => match &kept.command {
-            None => trigger::kept(client, kept, args.json).await,
-            Some(KeptCommand::Get(get)) => trigger::get(client, get, args.json).await,
-        },
-        Command::Diff(request) => query::diff(client, request, args.json).await,
-        Command::Top(request) => stacks::top(client, request, args.json).await,
-        Command::Flamegraph(request) => stacks::flamegraph(client, request, args.json).await,
-        Command::Events(request) => events::events(client, request, args.patience()).await,
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::snapshot::Format;
+    use super::{Args, Command};
+    use clap::Parser;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_process_is_named_with_or_without_the_option() {
+        for words in [&["attach", "4242"][..], &["attach", "--pid", "4242"]] {
+            let words = [&["memscope-ctl"], words].concat();
+            let Command::Attach(attach) = Args::parse_from(words).command else {
+                panic!("not attach");
+            };
+            assert_eq!(attach.pid(), Some(4242));
+        }
+        assert!(Args::try_parse_from(["memscope-ctl", "attach", "1", "--pid", "2"]).is_err());
+        for command in [
+            "flamegraph",
+            "pool",
+            "snapshot",
+            "steps",
+            "marks",
+            "fluctuation",
+            "top",
+        ] {
+            for words in [&[command, "4242"][..], &[command, "--pid", "4242"]] {
+                let words = [&["memscope-ctl"], words].concat();
+                assert!(Args::try_parse_from(&words).is_ok(), "{words:?}");
+            }
+            let both = ["memscope-ctl", command, "1", "--pid", "2"];
+            assert!(Args::try_parse_from(both).is_err(), "{both:?}");
+        }
+        assert!(Args::try_parse_from(["memscope-ctl", "detach", "1", "--all"]).is_err());
+    }
+
+    #[test]
+    fn a_snapshots_name_says_its_format() {
+        for (words, format) in [
+            (&["-o", "s.pickle"][..], Some(Format::MemoryViz)),
+            (&["-o", "s"], Some(Format::MemoryViz)),
+            (&[], Some(Format::MemoryViz)),
+            (&["-o", "then.html"], Some(Format::Html)),
+            (&["-o", "then.html", "--format", "json"], Some(Format::Json)),
+            (&["-o", "s.pftrace"], Some(Format::Perfetto)),
+            (&["-o", "s.svg"], None),
+        ] {
+            let line = [&["memscope-ctl", "snapshot"], words].concat();
+            let Command::Snapshot(snapshot) = Args::parse_from(line).command else {
+                panic!("not snapshot");
+            };
+            assert_eq!(snapshot.format().ok(), format, "{words:?}");
+        }
     }
 }

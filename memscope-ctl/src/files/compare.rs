@@ -3,7 +3,7 @@
 //! Blocks are those handed out; what waits for a stream is in the devices' sums. Bytes are the blocks'
 //! own (rounded) bytes, so that groups add up to the totals.
 
-use super::{Block, Kept, Segment, Stack, State};
+use super::kept::{Block, Kept, Segment, Stack, State};
 use memscope_proto::v1::{Amount, DeviceDiff, GroupDiff};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -291,7 +291,7 @@ fn paired<K: Ord>(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::files::Image;
+    use crate::files::kept::Image;
 
     const MIB: u64 = 1 << 20;
 

@@ -1,7 +1,8 @@
 //! Reads snapshots as JSON: `memscope-ctl snapshot --format json`, and PyTorch's dictionary or list of segments,
 //! which memscope's triggers (`--snapshot-format memory-viz-json`) and `json.dump` write.
 
-use super::{Births, Block, FileError, Image, Kept, Segment, Stacks, State, line_of, not_judged};
+use super::error::FileError;
+use super::kept::{Births, Block, Image, Kept, Segment, Stacks, State, line_of, not_judged};
 use memscope_proto::v1;
 use serde::Deserialize;
 use std::io::Read;

@@ -1,6 +1,7 @@
 //! Of files: real ones of PyTorch's, the same damaged, and some that only an enemy would make.
 #![allow(clippy::unwrap_used)]
 
+use super::kept::{Image, State};
 use super::*;
 use proptest::prelude::*;
 

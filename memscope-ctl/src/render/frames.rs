@@ -9,7 +9,7 @@ const LONGEST_NAME: usize = 60;
 const INNERMOST: usize = 2;
 
 /// A frame with its words.
-pub(super) struct Frame<'a> {
+pub(crate) struct Frame<'a> {
     name: &'a str,
     file: &'a str,
     line: u32,
@@ -17,7 +17,7 @@ pub(super) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    pub(super) fn of(answer: &'a v1::StacksResponse, frame: &v1::StackFrame) -> Frame<'a> {
+    pub(crate) fn of(answer: &'a v1::StacksResponse, frame: &v1::StackFrame) -> Frame<'a> {
         let string = |place: u32| {
             answer
                 .strings
@@ -59,7 +59,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let name = match self.name {
             "" => "[unknown]".to_owned(),
             name => plain(name),
@@ -72,7 +72,7 @@ impl<'a> Frame<'a> {
     }
 
     /// `torch/nn/modules/linear.py:125`.
-    pub(super) fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         let mut place = match self.file {
             "" => "?".to_owned(),
             file => plain(short_file(file)),
@@ -119,7 +119,7 @@ fn short_file(file: &str) -> &str {
     below().unwrap_or(file)
 }
 
-pub(super) fn why_missing(word: Option<&str>) -> String {
+pub(crate) fn why_missing(word: Option<&str>) -> String {
     match word {
         Some("no_python") => "[no Python frames]".to_owned(),
         Some("unreadable") => "[stack not readable]".to_owned(),
@@ -193,13 +193,13 @@ fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
 }
 
 /// A stack as a file has it, its frames as `name (file:line)`, in at most so many lines as `top` shows it.
-pub(super) fn folded(frames: &[String], most: usize) -> Vec<String> {
+pub(crate) fn folded(frames: &[String], most: usize) -> Vec<String> {
     let frames: Vec<Frame<'_>> = frames.iter().map(|text| Frame::parse(text)).collect();
     lines_of(&frames, most)
 }
 
 /// A stack as the lines of a cell.
-pub(super) fn stack(frames: &[Frame<'_>], row: &v1::StackRow, most: usize) -> String {
+pub(crate) fn stack(frames: &[Frame<'_>], row: &v1::StackRow, most: usize) -> String {
     if frames.is_empty() {
         return why_missing(row.missing.as_deref());
     }

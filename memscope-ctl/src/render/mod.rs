@@ -1,24 +1,12 @@
 //! Answers as text for people. Pure: answers in, text out.
 
-pub(crate) mod attach;
-pub(crate) mod diff;
-pub(crate) mod doctor;
-pub(crate) mod dump;
-pub(crate) mod earlier;
 pub(crate) mod frames;
-pub(crate) mod leaks;
-pub(crate) mod marks;
-pub(crate) mod pool;
-pub(crate) mod processes;
-pub(crate) mod stacks;
-pub(crate) mod stats;
-pub(crate) mod status;
+pub(crate) mod libraries;
 pub(crate) mod steps;
 pub(crate) mod table;
-pub(crate) mod trigger;
-pub(crate) mod watch;
+pub(crate) mod window;
 
-use crate::units::{self, plain};
+use crate::units::{self, plain, rate, signed_bytes};
 use memscope_proto::v1;
 
 /// How far numbers of one kind are known.
@@ -156,6 +144,23 @@ pub(crate) fn command_line(words: &[String], comm: &str, most: usize) -> String 
     let mut cut: String = text.chars().take(most.saturating_sub(1)).collect();
     cut.push('…');
     cut
+}
+
+/// What the lines that are known to leak grow by, in a step or, where there are none, in a second; empty where none is known.
+pub(crate) fn growth(process: &v1::Process) -> String {
+    match (process.growing_lines, process.growth_bytes_per_step) {
+        (0, _) => String::new(),
+        (_, Some(step)) => format!("{}/step", signed_bytes(step.round() as i64)),
+        (_, None) => rate(process.growth_bytes_per_s),
+    }
+}
+
+/// Where the driver's allocations are the totals, what spoils the one spoils the other.
+pub(crate) fn totals_of(device: &v1::DeviceStats, notes: &[v1::CoverageNote]) -> Known {
+    match device.source() {
+        v1::Source::Driver => Known::of(notes, &["totals", "driver"]),
+        _ => Known::of(notes, &["totals"]),
+    }
 }
 
 #[cfg(test)]

@@ -6,20 +6,9 @@ use std::os::unix::fs::FileExt;
 use memscope_common::PLACE_STACK;
 use memscope_ledger::event::{Body, Event, ProcessHandle, TraceAction};
 
-use super::{Keeper, Told};
+use super::command::Told;
+use super::state::{Calibrating, Keeper, Target};
 use crate::probe::calibrate::{Calibrator, Layout, Memory, ReportSeen, Step, TraceSeen};
-use crate::probe::slot::Slot;
-
-/// One search.
-pub(super) struct Calibrating {
-    pub(super) pid: u32,
-    pub(super) search: Calibrator,
-    memory: Target,
-    slot: Slot,
-}
-
-/// `/proc/<pid>/mem`.
-struct Target(Option<File>);
 
 impl Memory for Target {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {

@@ -7,7 +7,8 @@ use memscope_ledger::event::{NativeName, ProcessHandle};
 use memscope_ledger::report::AsOf;
 use memscope_log::records::{DaemonRecord, What};
 
-use super::{KeeperStatus, Taking};
+use super::status::KeeperStatus;
+use super::taking::Taking;
 use crate::native::Jobs;
 use crate::probe::calibrate::Layout;
 use crate::probe::slot::Slot;

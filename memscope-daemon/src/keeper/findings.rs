@@ -3,14 +3,12 @@
 //! Owns: what was said. Looks from time to time, and the less often the longer a look takes. Refuses: to judge; the ledger's
 //! answer to `leaks` does.
 
-use std::collections::HashMap;
-
 use memscope_ledger::event::{Finding, ProcessHandle};
 use memscope_ledger::report::AsOf;
 use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::{CodeLine, GivenBack, LeakLine, LeaksRequest, Source, Verdict};
 
-use super::Keeper;
+use super::state::{Findings, Keeper, Key, Said};
 
 /// Time between two looks.
 const PAUSE_NS: u64 = 2_000_000_000;
@@ -20,30 +18,6 @@ const SHARE: u64 = 100;
 const PATIENCE: u32 = 3;
 /// Most findings of a process at a time.
 const MOST: usize = 20;
-
-/// What makes two looks see one finding: the same line, whatever the sizes of its blocks and the ways to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Key {
-    device: Option<i32>,
-    source: Source,
-    line: Option<(String, u32)>,
-    /// Where no line is known.
-    size: u64,
-}
-
-struct Said {
-    key: Key,
-    finding: Finding,
-    /// Looks since it was so last.
-    missing: u32,
-}
-
-/// See the module.
-#[derive(Default)]
-pub(super) struct Findings {
-    said: HashMap<ProcessHandle, (u64, Vec<Said>)>,
-    next_ns: u64,
-}
 
 impl Findings {
     /// A process is gone, and what was said of it.

@@ -1,7 +1,6 @@
 //! What others hold of the keeper.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
@@ -10,7 +9,9 @@ use memscope_ledger::report::AsOf;
 use memscope_rpc::EventHub;
 use tokio::sync::Semaphore;
 
-use super::{Command, Taking};
+use super::command::Command;
+use super::status::KeeperStatus;
+use super::taking::Taking;
 
 /// Commands that may wait.
 pub(super) const QUEUE: usize = 1024;
@@ -26,37 +27,6 @@ pub enum Gone {
     /// It has ended.
     #[error("the daemon is ending")]
     Ended,
-}
-
-/// How the keeper is.
-#[derive(Debug, Clone)]
-pub struct KeeperStatus {
-    /// Records read since the start.
-    pub records: u64,
-    /// Records of no use, by cause.
-    pub skipped: Vec<(String, u64)>,
-    /// State of the journal, if there is one.
-    pub journal: Option<memscope_log::State>,
-    /// Where it lies.
-    pub journal_dir: PathBuf,
-    /// Records that it did not take.
-    pub journal_dropped: u64,
-    /// Number of its last record.
-    pub journal_sequence: u64,
-    /// Why it stopped.
-    pub journal_problem: Option<String>,
-    /// It stopped because there was no room.
-    pub journal_full: bool,
-    /// Its epoch.
-    pub epoch: u64,
-    /// Size of the ring.
-    pub ring_bytes: Option<u64>,
-    /// Bytes in it that were not read when asked.
-    pub ring_unread: u64,
-    /// Searches under way: pid and progress.
-    pub calibrating: Vec<(u32, String)>,
-    /// Boot time of this.
-    pub boot_ns: u64,
 }
 
 /// Sends commands to the keeper.

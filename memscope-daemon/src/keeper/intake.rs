@@ -8,7 +8,9 @@ use memscope_log::records::{Outcome, RecordReader};
 use memscope_log::{Folded, Journal, leading};
 use memscope_rpc::EventItem;
 
-use super::{Keeper, KeeperStatus, Told, is_kind};
+use super::command::Told;
+use super::state::Keeper;
+use super::status::KeeperStatus;
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 
@@ -216,4 +218,8 @@ impl Keeper {
             boot_ns: clock::boot_ns(),
         }
     }
+}
+
+fn is_kind(record: &[u8], kind: u16) -> bool {
+    record.get(2..4) == Some(&kind.to_ne_bytes())
 }

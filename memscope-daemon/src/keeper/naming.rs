@@ -9,16 +9,7 @@ use std::collections::HashSet;
 use memscope_ledger::event::{CodeName, Event, ProcessHandle, StackSeen};
 use memscope_log::records::{DaemonRecord, dying_code};
 
-use super::Keeper;
-
-/// What is to be named when the records at hand have been applied.
-#[derive(Default)]
-pub(super) struct Naming {
-    stacks: Vec<(ProcessHandle, Box<StackSeen>)>,
-    dying: Vec<(ProcessHandle, CodeName)>,
-    /// Names are being appended: what that turns up waits for the next round.
-    busy: bool,
-}
+use super::state::Keeper;
 
 /// Rounds in which naming turns up more to name; the rest waits for the next records.
 const ROUNDS: u32 = 8;

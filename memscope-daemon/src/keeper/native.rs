@@ -1,26 +1,13 @@
 //! Stacks of compiled code: handing over what is to be unwound and named, and taking what came of it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-
 use memscope_ledger::event::{ProcessHandle, StackSeen};
 use memscope_log::records::{DaemonRecord, stack_copy};
 
-use super::Keeper;
+use super::state::{Keeper, Natives};
 use crate::native::{Job, hand};
 
 /// Most stacks that wait for their outer frames.
 const MOST_WAITING: usize = 1 << 16;
-
-/// What is under way.
-#[derive(Default)]
-pub(super) struct Natives {
-    /// Addresses that were named, or are being named.
-    told: HashSet<(ProcessHandle, u64)>,
-    /// Stacks that wait for their outer frames: the inner ones.
-    waiting: HashMap<(ProcessHandle, u64), Vec<u64>>,
-    /// The same in the order in which they came: one whose piece was never handed over goes with its time.
-    waited: VecDeque<(ProcessHandle, u64)>,
-}
 
 impl Natives {
     fn wait(&mut self, process: ProcessHandle, seen: &StackSeen) {

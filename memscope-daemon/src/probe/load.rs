@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData};
+use aya::maps::{Array, HashMap as BpfHashMap, MapData};
 use aya::programs::{RawTracePoint, UProbe};
 use memscope_common::{DropReason, GlobalConfig, ProcessEntry, PythonEntry, Rule, name, rule_key};
 
+use super::maps::{map_data, map_error};
 use super::slot::{Slot, Slots, map_slots};
 use super::tables::Tables;
 use super::{ProbeError, kernel, multi};
@@ -160,29 +161,6 @@ impl Rules {
     pub fn remove(&mut self, process: u32, address: u64) {
         // It may never have found room.
         let _ = self.0.remove(&rule_key(process, address));
-    }
-}
-
-pub(super) fn map_error(
-    map: &'static str,
-    action: &'static str,
-) -> impl Fn(aya::maps::MapError) -> ProbeError {
-    move |source| ProbeError::Map {
-        map,
-        action,
-        source: Box::new(source),
-    }
-}
-
-/// The data of a map, whatever its kind in this object.
-pub(super) fn map_data(map: &Map) -> Option<&MapData> {
-    match map {
-        Map::Array(d)
-        | Map::HashMap(d)
-        | Map::LruHashMap(d)
-        | Map::PerCpuArray(d)
-        | Map::RingBuf(d) => Some(d),
-        _ => None,
     }
 }
 

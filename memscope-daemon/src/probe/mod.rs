@@ -5,6 +5,7 @@ pub mod calibrate;
 pub mod kernel;
 pub mod links;
 pub mod load;
+mod maps;
 pub mod multi;
 pub mod slot;
 mod tables;

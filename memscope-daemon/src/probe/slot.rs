@@ -12,7 +12,7 @@ use memscope_common::{
 
 use super::ProbeError;
 use super::calibrate::Layout;
-use super::load::map_data;
+use super::maps::map_data;
 
 /// The slots of traced processes, shared with the programs.
 pub(super) struct Slots {

@@ -10,7 +10,7 @@ use aya::maps::{HashMap as BpfHashMap, MapData};
 use memscope_common::{InflightThread, RegionCall, name, process_of_thread};
 
 use super::ProbeError;
-use super::load::map_error;
+use super::maps::map_error;
 
 /// By thread: [`memscope_common::thread_key`].
 type ByThread<const VALUE: usize> = BpfHashMap<MapData, u64, [u8; VALUE]>;

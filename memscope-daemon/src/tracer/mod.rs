@@ -15,6 +15,7 @@ mod reading;
 mod rules;
 mod traced;
 mod waiting;
+mod waits;
 
 pub use reading::Outcome as ReadingOutcome;
 pub use rules::{Rule, maps_device_library};
@@ -131,8 +132,8 @@ pub struct Tracer {
     last_rescan: Instant,
     nvml: nvml::Machine,
     /// Answers that wait for readings.
-    attaching: Vec<waiting::Attaching>,
-    refreshing: Vec<waiting::Refreshing>,
+    attaching: Vec<waits::Attaching>,
+    refreshing: Vec<waits::Refreshing>,
 }
 
 impl Tracer {

@@ -8,26 +8,13 @@ use memscope_rpc::Refusal;
 use tokio::sync::oneshot;
 
 use super::Tracer;
+use super::waits::{Attaching, Refreshing};
 
 /// How long an attach waits for its first readings: a process that allocates without a pause makes them
 /// try again.
 const ATTACH: Duration = Duration::from_secs(5);
 /// How long a question waits for a new reading.
 pub const QUESTION: Duration = Duration::from_secs(2);
-
-/// An attach that is live, and whose readings are under way.
-pub(super) struct Attaching {
-    deadline: Instant,
-    outcome: AttachResponse,
-    reply: oneshot::Sender<Result<AttachResponse, Refusal>>,
-}
-
-/// A question that wants a new reading.
-pub(super) struct Refreshing {
-    deadline: Instant,
-    pid: u32,
-    reply: oneshot::Sender<()>,
-}
 
 impl Tracer {
     fn is_reading(&self, pid: u32) -> bool {

@@ -8,9 +8,12 @@
 //! the block's own event, and the snapshot has the block in it.
 
 mod edge;
+mod firing;
 mod growth;
 mod process;
 mod words;
+
+pub use firing::Firing;
 
 use std::collections::BTreeMap;
 
@@ -24,26 +27,6 @@ const MOST: usize = 64;
 const MOST_OF_A_USER: usize = 16;
 /// How often levels are looked at without an event, nanoseconds.
 const TICK_NS: u64 = 40_000_000;
-
-/// Something for which a snapshot is to be taken.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Firing {
-    /// Number of the trigger.
-    pub trigger: u64,
-    /// Its condition.
-    pub condition: Condition,
-    /// In which process.
-    pub process: ProcessHandle,
-    /// On which device, where one is named.
-    pub device: Option<i32>,
-    /// What happened, in a sentence without the process.
-    pub reason: String,
-    /// It fired so many times in this process since its last snapshot there, this one included, too soon
-    /// after that: none is to be taken now.
-    pub paused: Option<u64>,
-    /// How often it fired so before this one.
-    pub paused_before: u64,
-}
 
 /// Which processes a trigger watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

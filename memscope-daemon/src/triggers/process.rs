@@ -5,8 +5,8 @@ use memscope_ledger::event::ProcessHandle;
 use memscope_ledger::report::{Baseline, Gauge};
 use memscope_rpc::{Condition, Metric};
 
-use super::Firing;
 use super::edge::{Edge, Step};
+use super::firing::Firing;
 use super::growth::{Growth, Risen};
 use super::words::share;
 use memscope_units::bytes;

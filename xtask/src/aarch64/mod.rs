@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::process;
-use crate::setup::Mode;
-use crate::tool::{Tool, Version};
+use crate::setup::mode::Mode;
+use crate::setup::tool::{Tool, Version};
 
 /// Rust's name of the target.
 pub const TARGET: &str = "aarch64-unknown-linux-gnu";

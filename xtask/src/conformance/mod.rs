@@ -5,6 +5,8 @@
 //! `xtask/conformance/wrapper.py`, which stops where memscope is to attach and where the two are compared;
 //! `xtask/conformance/compare.py` compares.
 
+mod installation;
+mod mode;
 mod script;
 mod session;
 mod stripped;
@@ -15,10 +17,13 @@ mod workload;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use anyhow::{Result, bail};
+use clap::Args;
 
-use crate::{live, setup, sim, venv};
+use crate::setup::{self, torch};
+use crate::{live, sim};
+use installation::Installation;
+use mode::Mode;
 use session::Outcome;
 use stripped::Stripped;
 use table::Table;
@@ -77,98 +82,6 @@ pub struct Options {
     pub suites: bool,
 }
 
-/// When memscope attaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Before the first allocation: state and whole trace
-    FromStart,
-    /// After the script has run once, with what it left alive: then it runs again
-    Late,
-}
-
-impl Mode {
-    /// As the wrapper knows it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Mode::FromStart => "from-start",
-            Mode::Late => "late",
-        }
-    }
-}
-
-/// A PyTorch to compare with.
-#[derive(Clone, Debug)]
-pub struct Installation {
-    /// What the table calls it.
-    pub name: String,
-    /// The virtual environment.
-    pub folder: PathBuf,
-    /// Variables with which its Python is started.
-    pub more: Vec<(String, String)>,
-    /// Its allocator's libraries have no symbols, so that the trace cannot be seen.
-    pub stripped: bool,
-    /// It runs on this machine's GPU.
-    pub real_device: bool,
-    /// What its devices are.
-    pub device: sim::Device,
-}
-
-impl Installation {
-    /// One of somebody's, looked at before anything is built.
-    fn of(folder: &std::path::Path) -> Result<Installation> {
-        let folder = std::path::absolute(folder).context("cannot find the current directory")?;
-        let shown = folder.display();
-        if !folder.join("bin/python").exists() {
-            bail!(
-                "{shown} is not a virtual environment: it has no bin/python; make one with python3 -m venv {shown}"
-            );
-        }
-        let version = folder_version(&folder)?;
-        Ok(Installation {
-            name: version,
-            folder,
-            more: Vec::new(),
-            stripped: false,
-            real_device: false,
-            device: sim::Device::Cuda,
-        })
-    }
-
-    /// Its Python.
-    pub fn python(&self) -> PathBuf {
-        self.folder.join("bin/python")
-    }
-
-    /// Variables that make the simulated device that a workload wants.
-    pub fn variables(&self, workload: &Workload) -> Result<Vec<(String, String)>> {
-        if self.real_device {
-            return Ok(Vec::new());
-        }
-        sim::environment_of(&self.folder, &workload.device(self.device))
-    }
-}
-
-/// The version of an environment's PyTorch, by its metadata: nothing is run for it.
-fn folder_version(folder: &std::path::Path) -> Result<String> {
-    let packages = venv::site_packages(folder)?;
-    let text = std::fs::read_to_string(packages.join("torch/version.py")).with_context(|| {
-        format!(
-            "{0} has no torch; install a CUDA build into it: {0}/bin/pip install torch",
-            folder.display()
-        )
-    })?;
-    let version = text
-        .lines()
-        .find_map(|line| line.strip_prefix("__version__ = "))
-        .with_context(|| {
-            format!(
-                "{} has a torch that does not say its version",
-                folder.display()
-            )
-        })?;
-    Ok(version.trim_matches(['\'', '"']).to_owned())
-}
-
 fn installations(options: &Options) -> Result<Vec<Installation>> {
     if !options.torch_venv.is_empty() {
         return options
@@ -192,7 +105,7 @@ fn installations(options: &Options) -> Result<Vec<Installation>> {
             ..Installation::of(std::path::Path::new(&folder))?
         }]);
     }
-    let pins = venv::pins()?;
+    let pins = torch::pins()?;
     let versions: Vec<String> = if options.full {
         pins.torch.iter().map(|pin| pin.version.clone()).collect()
     } else if options.torch.is_empty() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::Mode;
+use super::mode::Mode;
 use super::workload::Workload;
 use crate::live::{Ended, tied};
 use crate::{process, sim};

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use super::installation::Installation;
+use super::mode::Mode;
 use super::script::{Script, Step};
 use super::workload::Workload;
-use super::{Installation, Mode};
 use crate::live::Daemon;
 use crate::process;
 

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use super::Installation;
-use crate::{process, venv};
+use super::installation::Installation;
+use crate::process;
+use crate::setup::torch;
 
 /// Where the allocator and its reports are.
 const LIBRARIES: [&str; 2] = ["libc10.so", "libc10_cuda.so"];
@@ -33,7 +34,7 @@ impl Stripped {
             .prefix("memscope-stripped-")
             .tempdir()
             .context("cannot make a temporary folder")?;
-        let from = venv::site_packages(&whole.folder)?;
+        let from = torch::site_packages(&whole.folder)?;
         link_all(&from, folder.path(), &["torch"])?;
         let package = folder.path().join("torch");
         link_all(&from.join("torch"), &package, &["lib"])?;

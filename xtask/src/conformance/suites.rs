@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use super::Installation;
+use super::installation::Installation;
 
 /// Test binaries that compare with PyTorch.
 const ORACLES: &[&str] = &[

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::installation::Installation;
+use super::mode::Mode;
 use super::session::Report;
-use super::{Installation, Mode};
 
 /// How one comparison went.
 pub enum Verdict {

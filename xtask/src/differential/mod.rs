@@ -22,8 +22,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::json;
 
+use crate::setup::{self, torch};
 use crate::verdicts::seeds::Seeds;
-use crate::{live, process, setup, venv};
+use crate::{live, process};
 use bench::{Bench, Setting};
 use judgement::Judgement;
 use program::Program;
@@ -167,7 +168,7 @@ pub fn run(options: &Options) -> Result<()> {
 
 fn installations(versions: &[String]) -> Result<Vec<Installation>> {
     if versions.is_empty() {
-        let folder = venv::locate(None)?;
+        let folder = torch::locate(None)?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         return Ok(vec![Installation {
             version: name.trim_start_matches("torch-").to_owned(),
@@ -178,7 +179,7 @@ fn installations(versions: &[String]) -> Result<Vec<Installation>> {
         torch: Some(versions.to_vec()),
         ..setup::Options::default()
     })?;
-    let pins = venv::pins()?;
+    let pins = torch::pins()?;
     versions
         .iter()
         .map(|version| {

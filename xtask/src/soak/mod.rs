@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 
 use crate::live::{self, Daemon, Python};
-use crate::{process, setup, sim, venv};
+use crate::setup::{self, torch};
+use crate::{process, sim};
 use memory::Memory;
 use moments::Moments;
 use visits::Visits;
@@ -81,7 +82,7 @@ pub fn run(options: &Options) -> Result<()> {
         torch: Some(Vec::new()),
         ..setup::Options::default()
     })?;
-    let python = venv::locate(None)?.join("bin/python");
+    let python = torch::locate(None)?.join("bin/python");
     let variables = sim::environment(&sim::Options::default())?;
     let programs = live::build(options.release)?;
     let journal = options.journal_mib.to_string();

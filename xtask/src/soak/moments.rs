@@ -220,7 +220,8 @@ impl Moments {
         }
         let refused = self.all.iter().filter(|moment| moment.refused > 0).count();
         text.push_str(&format!(
-            "\n{} moments, {refused} of them refused at least once because the journal no longer had them; {} things compared; the slowest answer took {:.1} s.\n",
+            "\n{} moments, {refused} of them refused at least once because the journal no longer had them; \
+             {} things compared; the slowest answer took {:.1} s.\n",
             self.all.len(),
             self.compared,
             self.slowest.as_secs_f64(),

@@ -8,6 +8,7 @@
 mod answer;
 mod driver;
 mod judge;
+mod mode;
 pub mod seeds;
 mod session;
 mod table;
@@ -18,9 +19,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use crate::{live, sim, venv};
+use crate::setup::torch;
+use crate::{live, sim};
+use mode::Mode;
 use seeds::Seeds;
 use session::Course;
 use table::Table;
@@ -83,28 +86,9 @@ pub struct Options {
     pub timeout: u64,
 }
 
-/// When memscope attaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// When the script is imported, before it makes anything
-    FromStart,
-    /// After 20 steps
-    Late,
-}
-
-impl Mode {
-    /// As the table knows it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Mode::FromStart => "from-start",
-            Mode::Late => "late",
-        }
-    }
-}
-
 /// Runs the task. The table goes to standard output as Markdown and ends with what it comes to.
 pub fn run(options: &Options) -> Result<()> {
-    let installation = venv::locate(None)?;
+    let installation = torch::locate(None)?;
     // Scripts that are generated are in it as long as they run.
     let folder = tempfile::Builder::new()
         .prefix("memscope-verdicts-")

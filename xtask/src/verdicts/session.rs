@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::Mode;
 use super::answer::Answer;
 use super::driver::{Driver, How, Said};
 use super::judge::{Asked, Judgement, Truth, judge, together};
+use super::mode::Mode;
 use super::workload::Workload;
 use crate::live::Daemon;
 

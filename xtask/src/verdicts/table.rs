@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Mode;
 use super::judge::Judgement;
+use super::mode::Mode;
 use super::session::Outcome;
 
 /// A row.

@@ -17,9 +17,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::aarch64::{self, CC, Packages};
-use crate::setup::Mode;
-use crate::tool::{Tool, Version};
-use crate::{process, simcann};
+use crate::process;
+use crate::setup::mode::Mode;
+use crate::setup::tool::{Tool, Version};
+use crate::sim::cann;
 use image::Image;
 
 /// A runtime that the programs call. What it is called in C says tests/vm/device.h.
@@ -184,7 +185,7 @@ fn make(folder: &Path, programs: &Path, device: &Device) -> Result<PathBuf> {
     let calls = folder.join("calls");
     let source = sources.join("calls.c");
     if device.simulated {
-        let libraries = simcann::build(CC, None)?;
+        let libraries = cann::build(CC, None)?;
         for entry in fs::read_dir(libraries.folder())? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();

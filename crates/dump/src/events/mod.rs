@@ -18,25 +18,17 @@
 //! ordered by ID, and no event is earlier than the one before it.
 
 mod beside;
+mod log;
 mod process;
 mod stacks;
 
 use crate::error::DumpError;
 use crate::row::Row;
-use memscope_ledger::event::{Body, Event, EventId, ProcessHandle, StackRef};
+use log::Log;
+pub use log::{FUNCTIONS, SYSTEM_MARK};
+use memscope_ledger::event::{Body, Event, ProcessHandle, StackRef};
 use process::Process;
 use std::collections::BTreeMap;
-
-/// Before the name of a mark that was a `SYSTEM` row.
-pub const SYSTEM_MARK: &str = "msmemscope: ";
-
-/// The driver's functions: of device memory and of page-locked memory, allocating and freeing.
-pub const FUNCTIONS: [&str; 4] = [
-    "halMemAlloc",
-    "halMemFree",
-    "aclrtHostRegister",
-    "aclrtHostUnregister",
-];
 
 /// What a dump told.
 #[derive(Clone, Debug)]
@@ -142,29 +134,4 @@ fn ordered(
         .collect();
     timed.sort_by_key(|timed| timed.at_ns);
     timed
-}
-
-/// The events so far.
-struct Log {
-    epoch: u64,
-    now_ns: u64,
-    events: Vec<Event>,
-}
-
-impl Log {
-    fn push(&mut self, process: ProcessHandle, tid: u32, stack: StackRef, body: Body) {
-        self.events.push(Event {
-            id: EventId {
-                epoch: self.epoch,
-                sequence: self.events.len() as u64 + 1,
-            },
-            time_ns: self.now_ns,
-            process,
-            tid,
-            lost_before: 0,
-            stack,
-            sampling: 0,
-            body,
-        });
-    }
 }

@@ -1,8 +1,8 @@
 //! One process of a dump.
 
 use super::beside::Beside;
+use super::log::{FUNCTIONS, Log, SYSTEM_MARK};
 use super::stacks::Stacks;
-use super::{FUNCTIONS, Log, SYSTEM_MARK};
 use crate::row::{Device, Row};
 use memscope_ledger::event::{
     Body, Call, CallOp, CoverageNote, HalFacts, HalModule, HalPage, HalSpace, Layer, Level, Mark,

@@ -2,27 +2,13 @@
 //!
 //! Owns: which kind of row a domain's regions are, and that a workspace of which two functions tell is one.
 
-use super::{Block, Process, Scene, attr_of, begun, device};
+use super::scene::{Process, Scene, Sums, attr_of, begun, device};
+use crate::row::Row;
+use memscope_ledger::RegionStep;
 use memscope_ledger::event::{Region, Workspace};
-use memscope_ledger::{RegionBook, RegionStep};
-use std::collections::HashMap;
 
 /// msMemScope's documentation names it so; its code writes such rows as `PTA`, where nobody can tell them from others.
 const WORKSPACE: &str = "PTA_WORKSPACE";
-
-/// What a process has told of such pools.
-#[derive(Debug, Default)]
-pub(super) struct Pools {
-    pub(super) book: RegionBook,
-    /// Tracing began before the process had made a domain.
-    pub(super) from_start: bool,
-    /// The framework's own functions tell of its blocks.
-    pub(super) pool_seen: bool,
-    /// By domain and the region's number in it.
-    regions: HashMap<(u64, u64), u64>,
-    workspaces: HashMap<u64, Block>,
-    in_workspaces: HashMap<Option<i32>, u64>,
-}
 
 /// The type of rows of a domain; `None`: there is none.
 fn event_type(name: &str, pool_seen: bool) -> Option<&'static str> {
@@ -129,10 +115,10 @@ impl Scene<'_> {
             held.saturating_sub(block.size)
         };
         // Each is taken from the runtime for itself: what the allocator has is what it has handed out.
-        let sums = super::Sums {
+        let sums = Sums {
             allocated: Some(*held),
             reserved: Some(*held),
-            ..super::Sums::default()
+            ..Sums::default()
         };
         let event = if came { "MALLOC" } else { "FREE" };
         let mut row = self.row(process, event, WORKSPACE);
@@ -140,6 +126,6 @@ impl Scene<'_> {
         row.ptr = Some(ptr);
         row.attr = begun(Some(block.allocation), ptr);
         let attr = attr_of(&row, block.size, sums);
-        (self.tell)(super::Row { attr, ..row });
+        (self.tell)(Row { attr, ..row });
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Owns: field numbers, clocks, and tracks' identities. Refuses: to know what a block is.
 
-use crate::history::Pool;
 use crate::levels::Holder;
+use crate::private_pool::Pool;
 use crate::wire::Message;
 use memscope_ledger::report::SnapshotReport;
 use std::io::{self, Write};

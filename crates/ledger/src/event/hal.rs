@@ -2,7 +2,6 @@
 //!
 //! Owns: the words for components, pages and places. Refuses: the bits in which they travel, which the decoder knows.
 
-use super::Call;
 use serde::{Deserialize, Serialize};
 
 /// Whose memory it is.
@@ -196,17 +195,6 @@ pub struct HalFacts {
     /// Kind of physical memory (`drv_mem_type`: 0 HBM, 1 DDR, 2 and 3 the same for peers, 4 the scheduler's), where that
     /// was said.
     pub memory: Option<u8>,
-}
-
-/// `ACL_HOST_REG_PINNED`.
-const REGISTERED_PINNED: u64 = 0x1000_0000;
-
-impl Call {
-    /// Whether memory that this call registers is page-locked by it. Ascend's newer function says so by a flag; without
-    /// that the memory is only mapped for the device.
-    pub fn is_page_locked(&self) -> bool {
-        &*self.function != "aclrtHostRegisterV2" || self.extra & REGISTERED_PINNED != 0
-    }
 }
 
 #[cfg(test)]

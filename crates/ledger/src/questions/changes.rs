@@ -4,8 +4,8 @@
 //! answer with a hole in it.
 
 use crate::event::TraceAction;
-use crate::process::Process;
-use crate::trace_ring::Entry;
+use crate::state::pool::trace_ring::Entry;
+use crate::state::process::Process;
 
 /// One thing that happened to a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

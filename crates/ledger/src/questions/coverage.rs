@@ -3,12 +3,12 @@
 //! Owns: the notes that follow from the state, beside those that came as events. Refuses: numbers that
 //! reports already carry, except in words; and what a note makes inexact, which `affects` says.
 
-use crate::device::Refusal;
 use crate::event::{CoverageNote, Level};
-use crate::process::Process;
-use crate::reading::MOST;
+use crate::questions::words;
 use crate::report::{RegionPool, Source};
-use crate::words;
+use crate::state::device::Refusal;
+use crate::state::pool::reading::MOST;
+use crate::state::process::Process;
 use memscope_proto::v1;
 
 /// All notes of a process: the daemon's, then those that its state gives. Where both speak of one
@@ -254,7 +254,7 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
 
 /// Readings that were not taken over, until one is.
 fn from_readings(process: &Process, say: &mut impl FnMut(&str, String)) {
-    let refused = |row: &crate::device::Device| row.pool.read.refusal.is_some();
+    let refused = |row: &crate::state::device::Device| row.pool.read.refusal.is_some();
     let is_old = process.notes.has("reading_failed") || process.devices.iter().any(refused);
     if process.facts.level == Some(Level::Read) && is_old {
         say(

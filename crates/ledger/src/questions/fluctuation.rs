@@ -1,11 +1,11 @@
 //! The answer to `fluctuation`: how a device's memory went over time.
 //!
-//! Owns: the cut into intervals, swing and slope. Refuses: to keep anything; see `series`.
+//! Owns: the cut into intervals, swing and slope. Refuses: to keep anything; see `state::series`.
 
 use super::affects::Answer;
 use super::question::{OfOne, One, Senseless, answer};
+use crate::growth::slope::{median, slopes};
 use crate::report::Source;
-use crate::slope::{median, slopes};
 use memscope_proto::v1;
 use memscope_proto::v1::Interval;
 

@@ -3,9 +3,9 @@
 //! Owns: which number stands for which level (the same as in `stats`), at the cost of a lookup.
 //! Refuses: to keep anything.
 
-use crate::device::Device;
-use crate::process::Process;
 use crate::report::{Baseline, Gauge, Source};
+use crate::state::device::Device;
+use crate::state::process::Process;
 
 /// What the daemon notes of a process whose structures could not be read.
 const NOT_READ: &str = "baseline_not_read";

@@ -6,7 +6,7 @@ use super::affects::Answer;
 use super::question::Question;
 use crate::Ledger;
 use crate::event::ProcessHandle;
-use crate::report::AsOf;
+use crate::report::{AsOf, ProcessSummary};
 use crate::wire::cut;
 use memscope_proto::v1;
 
@@ -25,16 +25,19 @@ impl Question for v1::ListRequest {
 
     fn answer(&self, ledger: &Ledger, of: &[ProcessHandle], _: AsOf) -> Option<v1::ListResponse> {
         let summaries = of.iter().filter_map(|handle| ledger.summary(*handle));
-        let processes = summaries.map(|mut process| {
-            let facts = &mut process.facts;
-            facts.cmdline = cut(std::mem::take(&mut facts.cmdline), CMDLINE);
-            facts
-                .environment
-                .retain(|(name, _)| ENVIRONMENT.contains(&name.as_str()));
-            process.into()
-        });
+        let processes = summaries.map(brief);
         Some(v1::ListResponse {
             processes: processes.collect(),
         })
     }
+}
+
+/// A process without what makes lists long.
+pub(super) fn brief(mut process: ProcessSummary) -> v1::Process {
+    let facts = &mut process.facts;
+    facts.cmdline = cut(std::mem::take(&mut facts.cmdline), CMDLINE);
+    facts
+        .environment
+        .retain(|(name, _)| ENVIRONMENT.contains(&name.as_str()));
+    process.into()
 }

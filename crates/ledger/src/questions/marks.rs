@@ -1,6 +1,6 @@
 //! The answer to `marks`, and which mark a text names.
 //!
-//! Owns: the step of each mark, and the search by name. Refuses: to keep anything; see `marks`.
+//! Owns: the step of each mark, and the search by name. Refuses: to keep anything; see `state::marks`.
 
 use super::affects::Answer;
 use super::question::{OfOne, One, answer};

@@ -1,9 +1,10 @@
 //! Questions: one file each, which folds what is known into the message that goes to whoever asked.
 //!
-//! Owns: the list of questions, and the ways to ask any of them. Refuses: to know how a question travels or who may ask it; the server does.
+//! Owns: the list of questions, and the ways to ask any of them. Refuses: to know how a question travels or who may ask it; the server
+//! does.
 //!
-//! A new question is a file here, a line in the list of `question`, and its messages in `proto/`. Questions about one process implement `OfOne`.
-//! Pictures (`snapshot`, `stacks`) are no messages: whoever asked for one makes a file, a comparison or a stream of it.
+//! A new question is a file here, a line in the list below, and its messages in `proto/`. Questions about one process implement
+//! `OfOne`. Pictures (`snapshot`, `stacks`) are no messages: whoever asked for one makes a file, a comparison or a stream of it.
 
 mod affects;
 mod changes;
@@ -18,16 +19,31 @@ mod snapshot;
 mod stacks;
 mod stats;
 mod steps;
+mod words;
 
 pub use affects::{Affects, Answer, EFFECTS, Effect, effect, inexact, is_judged};
 pub use changes::PoolChange;
 pub use marks::find_mark;
-pub use question::{Answered, Asked, Needs, Question, Senseless};
+pub use question::{Needs, Question, Senseless};
 
 use crate::Ledger;
 use crate::event::ProcessHandle;
 use crate::report::{AsOf, Baseline, Gauge, SnapshotReport, StackReport};
 use memscope_proto::v1;
+use question::{AboutOne, questions};
+
+questions! {
+    about one process {
+        Fluctuation: FluctuationRequest => FluctuationResponse, Reading;
+        Leaks: LeaksRequest => LeaksResponse, Totals;
+        Marks: MarksRequest => MarksResponse, Events;
+        Stats: StatsRequest => StatsResponse, Totals;
+        Steps: StepsRequest => StepsResponse, Reading;
+    }
+    about all that the caller may see {
+        List: ListRequest => ListResponse, Events;
+    }
+}
 
 impl Ledger {
     /// Asks a question about processes; `None` where one of them is not known.

@@ -6,8 +6,8 @@ use super::affects::Answer;
 use crate::Ledger;
 use crate::clock::Clock;
 use crate::event::ProcessHandle;
-use crate::process::Process;
 use crate::report::AsOf;
+use crate::state::process::Process;
 use memscope_proto::v1;
 
 /// What a question needs before it is answered: how new what is known of the process must be.
@@ -31,9 +31,9 @@ pub struct Senseless {
 }
 
 /// A question as it comes over the wire, and the message that answers it.
-pub trait Question: Into<Asked> + Send + Sync + 'static {
+pub trait Question: Send + Sync + 'static {
     /// The message that answers it.
-    type Reply: TryFrom<Answered>;
+    type Reply;
 
     /// Which answer it is, for those who want exact ones only; `None`: it has no numbers that could be inexact.
     const KIND: Option<Answer>;
@@ -71,8 +71,8 @@ pub struct One<'a> {
 }
 
 /// A question about one process.
-pub trait OfOne: Into<Asked> + Send + Sync + 'static {
-    type Reply: TryFrom<Answered> + AboutOne;
+pub trait OfOne: Send + Sync + 'static {
+    type Reply: AboutOne;
     const KIND: Option<Answer>;
 
     fn pid(&self) -> u32;
@@ -223,16 +223,4 @@ macro_rules! questions {
         )*
     };
 }
-
-questions! {
-    about one process {
-        Fluctuation: FluctuationRequest => FluctuationResponse, Reading;
-        Leaks: LeaksRequest => LeaksResponse, Totals;
-        Marks: MarksRequest => MarksResponse, Events;
-        Stats: StatsRequest => StatsResponse, Totals;
-        Steps: StepsRequest => StepsResponse, Reading;
-    }
-    about all that the caller may see {
-        List: ListRequest => ListResponse, Events;
-    }
-}
+pub(crate) use questions;

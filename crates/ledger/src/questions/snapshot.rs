@@ -4,17 +4,17 @@
 //! Refuses: to place what has no device.
 
 use super::coverage;
-use crate::block::Origin;
 use crate::clock::Clock;
-use crate::device::Device;
 use crate::event::{AllocatorFacts, Level};
 use crate::fast_hash::FastMap;
-use crate::process::Process;
 use crate::report::{
     AsOf, BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment, SnapshotTrace, Source, Stack,
 };
-use crate::segment::{Segment, Segments};
-use crate::stacks::NOT_TAKEN;
+use crate::state::device::Device;
+use crate::state::pool::block::Origin;
+use crate::state::pool::segment::{Segment, Segments};
+use crate::state::process::Process;
+use crate::state::stacks::NOT_TAKEN;
 use std::sync::Arc;
 
 /// Blocks up to this size come from the small pool (`kSmallSize`).

@@ -1,10 +1,10 @@
 //! The answer to `stacks`.
 //!
-//! Owns: nothing. Refuses: names; `stacks` has them.
+//! Owns: nothing. Refuses: names; `state::stacks` has them.
 
 use super::coverage;
-use crate::process::Process;
 use crate::report::{AsOf, StackReport, StackRow};
+use crate::state::process::Process;
 use std::sync::Arc;
 
 /// Builds the report: rows that allocated anything, by live bytes.

@@ -4,9 +4,9 @@
 
 use super::affects::{Affects, Answer, effect};
 use super::question::{OfOne, One, answer};
-use crate::device::Device;
-use crate::process::Process;
 use crate::report::Source;
+use crate::state::device::Device;
+use crate::state::process::Process;
 use memscope_proto::v1;
 use memscope_proto::v1::DeviceStats;
 

@@ -1,14 +1,14 @@
 //! The answer to `steps`: how many there were, how we know, and how far memory went in each.
 //!
 //! Owns: what is said of steps, msMemScope's gap table and its list of blocks that outlive their step. Refuses: to keep
-//! anything; see `steps`.
+//! anything; see `crate::steps`.
 
 use super::affects::Answer;
 use super::question::{OfOne, One, answer};
-use crate::process::Process;
+use crate::growth::slope;
 use crate::report::{Frame, FrameKind, Source, StepSource};
-use crate::slope;
-use crate::stacks::Stacks;
+use crate::state::process::Process;
+use crate::state::stacks::Stacks;
 use crate::steps::{Row, Steps};
 use memscope_proto::v1;
 use memscope_proto::v1::{StepDevice, StepGap, StepRow};

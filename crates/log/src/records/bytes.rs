@@ -1,9 +1,13 @@
 //! Reading integers out of foreign bytes, and the common header.
 
-use crate::records::daemon::REPEATED;
 use crate::records::outcome::Malformed;
 use core::mem::{offset_of, size_of};
 use memscope_common::{KIND_DAEMON_FIRST, RecordHeader};
+
+/// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
+/// without the segments before it. The record was in the journal before; this copy has no number
+/// of its own.
+pub const REPEATED: u8 = 0x80;
 
 /// Integers at offsets of a byte slice of any alignment.
 #[derive(Clone, Copy)]

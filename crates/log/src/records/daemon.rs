@@ -2,12 +2,11 @@
 
 use crate::records::bytes::{Header, check};
 use crate::records::outcome::Malformed;
-use crate::records::trim::fit;
-use core::mem::offset_of;
-use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION, RecordHeader};
+use crate::records::site::SiteDefined;
+use memscope_common::KIND_DAEMON_FIRST;
 use memscope_ledger::event::{
-    AllocatorFacts, Backend, CallOp, CodeName, CoverageNote, Finding, HeldPart, Layer, Mark,
-    NativeName, Placement, ProcessFacts, ProcessHandle, ReadingCost, StackSeen, Vendor,
+    AllocatorFacts, Backend, CodeName, CoverageNote, Finding, HeldPart, Mark, NativeName,
+    Placement, ProcessFacts, ProcessHandle, ReadingCost, StackSeen,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -59,31 +58,6 @@ pub const KIND_LAUNCHES: u16 = KIND_DAEMON_FIRST + 19;
 
 /// [`DaemonRecord::Finding`].
 pub const KIND_FINDING: u16 = KIND_DAEMON_FIRST + 20;
-
-/// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
-/// without the segments before it. The record was in the journal before; this copy has no number
-/// of its own.
-pub const REPEATED: u8 = 0x80;
-
-/// One function in one binary where probes are placed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SiteDefined {
-    /// The number that the attach cookie carries.
-    pub site: u32,
-    /// Name of the function as exported.
-    pub function: String,
-    /// Whose function, for runtime and driver functions; `None` for a framework's.
-    pub layer: Option<Layer>,
-    /// Whose devices, for runtime and driver functions; earlier recordings do not say, and have CUDA's alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vendor: Option<Vendor>,
-    /// What it does, for runtime and driver functions.
-    pub op: Option<CallOp>,
-    /// Path of the binary as the process maps it.
-    pub library: String,
-    /// Offset of the probe in the file.
-    pub offset: u64,
-}
 
 /// Memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,55 +226,6 @@ impl DaemonRecord {
         })
     }
 
-    /// The record's bytes. JSON that is longer than [`crate::records::MAX_JSON`] is cut first, by the rules
-    /// given there.
-    pub fn encode(&self, stamp: Stamp) -> Result<Vec<u8>, EncodeError> {
-        let json = fit(self)?;
-        let len = (Header::SIZE + json.len()).next_multiple_of(8);
-        let len_field = u16::try_from(len).map_err(|_| EncodeError::TooLong {
-            kind: self.kind(),
-            len: json.len(),
-        })?;
-        let mut record = vec![0; len];
-        put(
-            &mut record,
-            offset_of!(RecordHeader, len),
-            &len_field.to_ne_bytes(),
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, kind),
-            &self.kind().to_ne_bytes(),
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, version),
-            &[RECORD_VERSION],
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, process),
-            &stamp.process.0.to_ne_bytes(),
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, tid),
-            &stamp.tid.to_ne_bytes(),
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, time_ns),
-            &stamp.time_ns.to_ne_bytes(),
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, lost_before),
-            &stamp.lost_before.to_ne_bytes(),
-        );
-        put(&mut record, Header::SIZE, &json);
-        Ok(record)
-    }
-
     /// Reads a daemon's record; `None` for a kind that is not one of these.
     pub fn decode(record: &[u8]) -> Result<Option<DaemonRecord>, Malformed> {
         let header = check(record)?;
@@ -361,11 +286,5 @@ impl Json<'_> {
             kind: self.kind,
             source: Arc::new(source),
         })
-    }
-}
-
-pub(crate) fn put(record: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = record.get_mut(at..at + bytes.len()) {
-        place.copy_from_slice(bytes);
     }
 }

@@ -1,10 +1,12 @@
 //! From one record to its outcome, with what must be remembered between records.
 
 use crate::records::bytes::{Header, check};
-use crate::records::daemon::{DaemonRecord, SiteDefined};
+use crate::records::daemon::DaemonRecord;
 use crate::records::hal::Visible;
-use crate::records::kernel::{self, Said, Site};
+use crate::records::kernel::{self, Site};
 use crate::records::outcome::{Malformed, Notice, Outcome, Skipped, What};
+use crate::records::said::Said;
+use crate::records::site::SiteDefined;
 use memscope_common::{KIND_DAEMON_FIRST, RECORD_VERSION};
 use memscope_ledger::event::{Body, Event, EventId, ProcessHandle};
 use serde::{Deserialize, Serialize};

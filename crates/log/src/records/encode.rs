@@ -3,18 +3,17 @@
 //! The reverse of decoding: what [`encode`] writes, [`crate::records::Decoder`] reads as the same event. Calls need the number of a
 //! site, whose definition must stand before them in the journal.
 
-use crate::records::daemon::{DaemonRecord, DeviceTotal, EncodeError, Stamp, put};
+use crate::records::begun::{begun, put, stack};
+use crate::records::daemon::{DaemonRecord, DeviceTotal, EncodeError, Stamp};
 use crate::records::hal;
 use crate::records::kernel::call_op;
 use crate::records::region;
-use core::mem::{offset_of, size_of};
+use core::mem::offset_of;
 use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_KNOWN, CALL_HAL, CallRecord, DEVICE_UNKNOWN, KIND_CALL,
-    KIND_OOM, KIND_REPORT, KIND_WORKSPACE, OomRecord, Op, RECORD_VERSION, RecordHeader,
-    ReportRecord, STACK_BITS, STACK_BUSY, STACK_MASK, STACK_NO_FRAMES, STACK_NONE,
-    STACK_NOT_SAMPLED, STACK_UNREADABLE, UNKNOWN_U64,
+    KIND_OOM, KIND_REPORT, KIND_WORKSPACE, OomRecord, Op, RecordHeader, ReportRecord, UNKNOWN_U64,
 };
-use memscope_ledger::event::{Body, Call, Event, PoolOom, PoolReport, StackRef, Workspace};
+use memscope_ledger::event::{Body, Call, Event, PoolOom, PoolReport, Workspace};
 
 /// `c10::DeviceType` of CUDA: what the ledger calls a device, whosever it is.
 const DEVICE_TYPE: i32 = 1;
@@ -74,59 +73,6 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
         &stack(event).to_ne_bytes(),
     );
     Ok(Some(record))
-}
-
-fn stack(event: &Event) -> u64 {
-    let stack = match event.stack {
-        StackRef::NotTaken => STACK_NONE,
-        StackRef::NoPython => STACK_NO_FRAMES,
-        StackRef::Unreadable => STACK_UNREADABLE,
-        StackRef::Busy => STACK_BUSY,
-        StackRef::NotSampled => STACK_NOT_SAMPLED,
-        StackRef::Id(id) => id & STACK_MASK,
-    };
-    stack | u64::from(event.sampling) << STACK_BITS
-}
-
-/// An empty record with its header. The records that are made here have a few dozen bytes.
-pub(crate) fn begun<T>(event: &Event, kind: u16, flags: u8) -> Vec<u8> {
-    let mut record = vec![0; size_of::<T>()];
-    let len = size_of::<T>() as u16;
-    put(
-        &mut record,
-        offset_of!(RecordHeader, len),
-        &len.to_ne_bytes(),
-    );
-    put(
-        &mut record,
-        offset_of!(RecordHeader, kind),
-        &kind.to_ne_bytes(),
-    );
-    put(
-        &mut record,
-        offset_of!(RecordHeader, version),
-        &[RECORD_VERSION],
-    );
-    put(&mut record, offset_of!(RecordHeader, flags), &[flags]);
-    put(
-        &mut record,
-        offset_of!(RecordHeader, process),
-        &event.process.0.to_ne_bytes(),
-    );
-    put(
-        &mut record,
-        offset_of!(RecordHeader, tid),
-        &event.tid.to_ne_bytes(),
-    );
-    for (at, number) in [
-        (offset_of!(RecordHeader, time_ns), event.time_ns),
-        (offset_of!(RecordHeader, sequence), event.id.sequence),
-        (offset_of!(RecordHeader, lost_before), event.lost_before),
-        (offset_of!(RecordHeader, stack), stack(event)),
-    ] {
-        put(&mut record, at, &number.to_ne_bytes());
-    }
-    record
 }
 
 fn pool_report(event: &Event, report: &PoolReport) -> Vec<u8> {

@@ -1,10 +1,11 @@
 //! The records that BPF programs write.
 
 use crate::records::bytes::{Bytes, Header, check};
-use crate::records::daemon::SiteDefined;
 use crate::records::hal::{self, Visible};
 use crate::records::outcome::{Malformed, Skipped, What};
 use crate::records::region;
+use crate::records::said::{Said, ended_by_nul};
+use crate::records::site::SiteDefined;
 use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES,
@@ -38,13 +39,6 @@ const DEVICE_TYPE_PRIVATE: i32 = 20;
 pub(crate) struct Site {
     pub(crate) definition: SiteDefined,
     pub(crate) function: Arc<str>,
-}
-
-/// What a kernel record says.
-pub(crate) enum Said {
-    Event(Body),
-    Notice(What),
-    Skip(Skipped),
 }
 
 /// Decodes a kernel record whose header has been read and whose length is right for its bytes.
@@ -398,19 +392,6 @@ fn mark(header: &Header, raw: Bytes, record: &[u8]) -> Result<Said, Malformed> {
         // Of a text that ends with NUL no more is known than was kept.
         cut: told > MARK_NAME || (told == MARK_NAME - 1 && kept == told),
     }))))
-}
-
-/// A name, which may have been cut.
-pub(crate) fn ended_by_nul(bytes: &[u8], cut: bool) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(name) => name.to_owned(),
-        // A character that the cut went through is left out; others that are none are replaced.
-        Err(error) if error.error_len().is_none() && cut => {
-            String::from_utf8_lossy(bytes.get(..error.valid_up_to()).unwrap_or_default())
-                .into_owned()
-        }
-        Err(_) => String::from_utf8_lossy(bytes).into_owned(),
-    }
 }
 
 fn code_died(header: &Header, raw: Bytes) -> Result<Said, Malformed> {

@@ -19,6 +19,7 @@
 //! have no number: bytes that fail [`check`] (the journal cannot hold them), and repeated records
 //! ([`REPEATED`]), with which a segment of a journal of format 1 begins so that it can be read alone.
 
+mod begun;
 mod bytes;
 mod calibration;
 mod daemon;
@@ -30,15 +31,17 @@ mod kernel;
 mod outcome;
 mod reader;
 mod region;
+mod said;
+mod site;
 mod trim;
 
-pub use bytes::{Header, check, is_repeated};
+pub use bytes::{Header, REPEATED, check, is_repeated};
 pub use calibration::{Calibration, calibration, totals_on_trial};
 pub use daemon::{
     DaemonRecord, DeviceTotal, EncodeError, KIND_ALLOCATOR, KIND_ATTACHED, KIND_BACKEND,
     KIND_CLOCK, KIND_CODE_NAME, KIND_COVERAGE, KIND_DETACHED, KIND_DEVICE_TOTAL, KIND_EXITED,
     KIND_HELD, KIND_LOST, KIND_NATIVE_NAME, KIND_PLACED, KIND_READING_COST, KIND_REPLACED,
-    KIND_SITE_DEFINED, KIND_STACK_WHOLE, REPEATED, SiteDefined, Stamp,
+    KIND_SITE_DEFINED, KIND_STACK_WHOLE, Stamp,
 };
 pub use decoder::Decoder;
 pub use encode::encode;
@@ -46,4 +49,5 @@ pub use held::held_parts;
 pub use kernel::{DyingCode, StackCopy, call_op, dying_code, stack_copy};
 pub use outcome::{Malformed, Notice, Outcome, Skipped, What};
 pub use reader::RecordReader;
+pub use site::SiteDefined;
 pub use trim::MAX_JSON;

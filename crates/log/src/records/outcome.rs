@@ -1,6 +1,6 @@
 //! What becomes of a record.
 
-use crate::records::daemon::SiteDefined;
+use crate::records::site::SiteDefined;
 use memscope_ledger::event::{Event, EventId, ProcessHandle};
 use std::sync::Arc;
 

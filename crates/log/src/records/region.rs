@@ -1,9 +1,9 @@
 //! Pools that tell of themselves through mstx: records as events, and back.
 
+use crate::records::begun::{begun, put};
 use crate::records::bytes::{Bytes, Header};
-use crate::records::daemon::put;
-use crate::records::kernel::{Said, ended_by_nul};
 use crate::records::outcome::{Malformed, Skipped};
+use crate::records::said::{Said, ended_by_nul};
 use core::mem::offset_of;
 use memscope_common::{
     DEVICE_UNKNOWN, DOMAIN_NAME, DomainRecord, HEAP_CAME, HEAP_WENT, KIND_DOMAIN, KIND_REGION,
@@ -68,7 +68,7 @@ pub(crate) fn region(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
 }
 
 pub(crate) fn domain_record(event: &Event, domain: &Domain) -> Vec<u8> {
-    let mut record = crate::records::encode::begun::<DomainRecord>(event, KIND_DOMAIN, 0);
+    let mut record = begun::<DomainRecord>(event, KIND_DOMAIN, 0);
     put(
         &mut record,
         offset_of!(DomainRecord, handle),
@@ -92,7 +92,7 @@ pub(crate) fn domain_record(event: &Event, domain: &Domain) -> Vec<u8> {
 }
 
 pub(crate) fn region_record(event: &Event, region: &Region) -> Vec<u8> {
-    let mut record = crate::records::encode::begun::<RegionRecord>(event, KIND_REGION, 0);
+    let mut record = begun::<RegionRecord>(event, KIND_REGION, 0);
     let (what, device, numbers) = match region.change {
         RegionChange::HeapCame {
             device,

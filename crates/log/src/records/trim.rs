@@ -1,6 +1,10 @@
 //! Making a daemon's record fit: a record's length is a 16-bit number, a command line is not.
 
-use crate::records::daemon::{DaemonRecord, EncodeError};
+use crate::records::begun::put;
+use crate::records::bytes::Header;
+use crate::records::daemon::{DaemonRecord, EncodeError, Stamp};
+use core::mem::offset_of;
+use memscope_common::{RECORD_VERSION, RecordHeader};
 use memscope_ledger::event::Backend;
 
 /// Most bytes of JSON in a record.
@@ -18,8 +22,59 @@ const LONGEST: usize = 8192;
 const MOST: usize = 1024;
 const CUT: &str = "…";
 
+impl DaemonRecord {
+    /// The record's bytes. JSON that is longer than [`crate::records::MAX_JSON`] is cut first, by the rules
+    /// given there.
+    pub fn encode(&self, stamp: Stamp) -> Result<Vec<u8>, EncodeError> {
+        let json = fit(self)?;
+        let len = (Header::SIZE + json.len()).next_multiple_of(8);
+        let len_field = u16::try_from(len).map_err(|_| EncodeError::TooLong {
+            kind: self.kind(),
+            len: json.len(),
+        })?;
+        let mut record = vec![0; len];
+        put(
+            &mut record,
+            offset_of!(RecordHeader, len),
+            &len_field.to_ne_bytes(),
+        );
+        put(
+            &mut record,
+            offset_of!(RecordHeader, kind),
+            &self.kind().to_ne_bytes(),
+        );
+        put(
+            &mut record,
+            offset_of!(RecordHeader, version),
+            &[RECORD_VERSION],
+        );
+        put(
+            &mut record,
+            offset_of!(RecordHeader, process),
+            &stamp.process.0.to_ne_bytes(),
+        );
+        put(
+            &mut record,
+            offset_of!(RecordHeader, tid),
+            &stamp.tid.to_ne_bytes(),
+        );
+        put(
+            &mut record,
+            offset_of!(RecordHeader, time_ns),
+            &stamp.time_ns.to_ne_bytes(),
+        );
+        put(
+            &mut record,
+            offset_of!(RecordHeader, lost_before),
+            &stamp.lost_before.to_ne_bytes(),
+        );
+        put(&mut record, Header::SIZE, &json);
+        Ok(record)
+    }
+}
+
 /// The JSON of `record`, cut where it must be.
-pub(crate) fn fit(record: &DaemonRecord) -> Result<Vec<u8>, EncodeError> {
+fn fit(record: &DaemonRecord) -> Result<Vec<u8>, EncodeError> {
     let whole = record.json()?;
     let mut len = whole.len();
     if len <= MAX_JSON {

@@ -1,6 +1,6 @@
 //! The words, numbers and signs of a condition, with their columns.
 
-use super::ConditionError;
+use super::error::ConditionError;
 use std::fmt;
 
 /// Longest text that is looked at.

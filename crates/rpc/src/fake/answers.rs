@@ -1,6 +1,6 @@
 //! Made-up answers.
 
-use super::FakeProcess;
+use super::process::FakeProcess;
 use crate::EventItem;
 use memscope_ledger::event::{
     Body, CoverageNote, Event, EventId, Level, ProcessFacts, ProcessHandle, TraceAction,

@@ -1,10 +1,12 @@
 //! A daemon without probes: its answers are made up and can be changed. For tests.
 
 mod answers;
+mod process;
 mod stacks;
 mod triggers;
 
 pub use answers::{device, event, given_back, group, noted, process, snapshot, summary, young};
+pub use process::FakeProcess;
 pub use stacks::{hard, native, python, stack_row, stacks};
 pub use triggers::{FakeTriggers, kept, trigger};
 
@@ -14,33 +16,12 @@ use crate::{
 };
 use answers::AS_OF;
 use memscope_ledger::event::{EventId, Mark, ProcessHandle};
-use memscope_ledger::report::{ProcessSummary, SnapshotReport, StackReport};
+use memscope_ledger::report::{SnapshotReport, StackReport};
 use memscope_ledger::{Answered, Asked, Who};
 use memscope_proto::v1;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
-
-/// What the fake knows of one process.
-#[derive(Clone, Debug)]
-pub struct FakeProcess {
-    /// The process that every answer is about.
-    pub process: ProcessSummary,
-    /// What limits every answer.
-    pub coverage: Vec<v1::CoverageNote>,
-    /// Answer to `stats`.
-    pub devices: Vec<v1::DeviceStats>,
-    /// Answer to `leaks`.
-    pub groups: Vec<v1::LeakGroup>,
-    /// What it says is too young.
-    pub young: Option<v1::YoungGrowth>,
-    /// What it says was given back.
-    pub given_back: Vec<v1::GivenBack>,
-    /// Size of the snapshot: segments, blocks in each, trace entries.
-    pub snapshot: (usize, usize, usize),
-    /// Number of plain stacks in the answer to `stacks`, which has others besides.
-    pub stacks: usize,
-}
 
 /// A daemon whose processes and answers a test makes up.
 #[derive(Default)]

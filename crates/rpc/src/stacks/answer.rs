@@ -2,7 +2,7 @@
 //! different ones.
 
 use crate::Refusal;
-use crate::service::invalid;
+use crate::refusal::invalid;
 use memscope_export::stacks::{Group, GroupBy, Metric, Tallies, Unit, View, groups};
 use memscope_ledger::report::{Frame, FrameKind, StackReport, StackRow, Tally};
 use memscope_proto::v1;

@@ -5,7 +5,7 @@ mod answer;
 pub(crate) use answer::{grouping, stacks};
 
 use crate::daemon::Moment;
-use crate::service::invalid;
+use crate::refusal::invalid;
 use crate::{Daemon, Refusal};
 use memscope_export::ExportError;
 use memscope_export::stacks::{self, Metric, Unit, View};

@@ -2,7 +2,7 @@
 
 use memscope_ledger::event::Level;
 
-use super::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved};
+use super::found::{FoundSite, LoaderHook, Missing, ObjectSites, Resolved};
 use crate::SiteError;
 use crate::file_sites::{FileSite, FileSites, Why};
 use crate::identity::FileIdentity;

@@ -10,18 +10,20 @@ use super::judge::{Amount, Judgement, What};
 use super::replaced;
 use super::view::{Shown, View};
 use crate::fast_hash::FastMap;
-use crate::floor::Row;
-use crate::group::{Group, GroupKey, UNIT};
+use crate::growth::floor::Row;
+use crate::growth::group::{Group, UNIT};
+use crate::growth::trend;
 use crate::report::{Space, Verdict};
-use crate::stacks::{BEFORE_ATTACH, StackIndex};
-use crate::trend;
+use crate::state::membership::GroupKey;
+use crate::state::stacks::{BEFORE_ATTACH, StackIndex};
 use memscope_proto::v1;
 use memscope_proto::v1::LeakGroup;
 
 /// All groups of one size and stack.
 pub(super) struct Exact {
     pub(super) shown: Vec<Shown>,
-    /// What fell of the blocks from before the attach and was replaced by none of its own size: in units, of each device and kind of memory.
+    /// What fell of the blocks from before the attach and was replaced by none of its own size: in units, of each device and kind of
+    /// memory.
     pub(super) before: FastMap<(Option<i32>, Space), Row>,
 }
 
@@ -152,8 +154,8 @@ impl View<'_> {
         found
     }
 
-    /// Finds out which groups of a size took the place of blocks from before the attach: for what fell while less than all stacks was recorded,
-    /// those whose blocks came then. What nobody took the place of is left to stacks whose blocks differ in size.
+    /// Finds out which groups of a size took the place of blocks from before the attach: for what fell while less than all stacks was
+    /// recorded, those whose blocks came then. What nobody took the place of is left to stacks whose blocks differ in size.
     fn share_out(
         &self,
         key: &Family,

@@ -2,11 +2,11 @@
 //!
 //! Owns: which of them belong to a group, and the counts of those that are shown together. Refuses: verdicts.
 
-use crate::allocation::Allocation;
-use crate::group::Membership;
-use crate::process::Process;
 use crate::report::Source;
-use crate::stacks::{self, StackIndex};
+use crate::state::driver::allocation::Allocation;
+use crate::state::membership::Membership;
+use crate::state::process::Process;
+use crate::state::stacks::{self, StackIndex};
 
 /// Addresses shown of a group.
 const EXAMPLES: usize = 5;

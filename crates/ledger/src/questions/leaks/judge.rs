@@ -2,12 +2,12 @@
 //!
 //! Owns: which of the two it is, and what is told in either case. Refuses: groups; `leaks` has them.
 
-use crate::floor::{Floor, Row, WindowClock};
-use crate::group::UNIT;
-use crate::process::Process;
+use crate::growth::floor::{Floor, Row, WindowClock};
+use crate::growth::group::UNIT;
+use crate::growth::trend::{self, Scale};
+use crate::growth::verdict;
 use crate::report::{StepSource, Verdict};
-use crate::trend::{self, Scale};
-use crate::verdict;
+use crate::state::process::Process;
 use memscope_proto::v1;
 
 /// Steps that a growth must have lasted, unless asked otherwise.

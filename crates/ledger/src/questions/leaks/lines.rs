@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::view::Shown;
 use crate::report::{Frame, FrameKind, Space, Verdict};
-use crate::stacks::StackIndex;
+use crate::state::stacks::StackIndex;
 use memscope_proto::v1;
 use memscope_proto::v1::{CodeLine, LeakGroup, LeakLine, LeakTogether};
 
@@ -287,7 +287,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::floor::Row;
+    use crate::growth::floor::Row;
     use proptest::prelude::*;
 
     /// Stack `n` is of line `n / 10` of the program; those that end in 0 are without a library's function, those from 90 on are not known.

@@ -2,8 +2,8 @@
 //!
 //! Owns: which groups of live blocks are shown, and how. A group is judged by its exact size and stack; a size
 //! class is shown only for growth that its exact sizes and stacks do not explain, as when every leaked block
-//! has another size. Where steps are known, it is judged from step to step (`trend`), else by time (`verdict`). Sums are those of
-//! all groups, however many are shown. Refuses: to keep anything; see `group` and `floor`.
+//! has another size. Where steps are known, it is judged from step to step (`growth::trend`), else by time (`growth::verdict`). Sums are
+//! those of all groups, however many are shown. Refuses: to keep anything; see `growth::group` and `growth::floor`.
 
 mod exact;
 mod items;
@@ -18,8 +18,8 @@ use super::affects::Answer;
 use super::question::{OfOne, One, answer};
 use super::steps;
 use crate::fast_hash::FastMap;
-use crate::process::Process;
 use crate::report::Verdict;
+use crate::state::process::Process;
 use items::items;
 use judge::{Judge, step_axis};
 use memscope_proto::v1;

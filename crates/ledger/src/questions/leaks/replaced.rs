@@ -5,10 +5,10 @@
 //! back for it. Owns: which of the rows that rise beside a row that falls took whose place, by how well the one's rises follow the other's
 //! falls over time. Refuses: verdicts; a row is judged together with what fell for it.
 
-use crate::floor::Row;
+use crate::growth::floor::Row;
 
-/// Parts of the time in which something fell that are compared. A block that goes at the end of a window raises its successor's floor in the next one, so
-/// that single windows do not agree.
+/// Parts of the time in which something fell that are compared. A block that goes at the end of a window raises its successor's floor in
+/// the next one, so that single windows do not agree.
 const PARTS: usize = 16;
 /// Who rose by so much of what fell took the place of all of it.
 const NEARLY_ALL: f64 = 0.75;

@@ -1,15 +1,15 @@
 //! Growth that was given back: what was a leak until then, and holds nothing now.
 //!
 //! Owns: which groups grew until they gave most of it back, how much that was and when. Refuses: what merely comes and goes; it never
-//! grew by the rules of `trend` and `verdict`.
+//! grew by the rules of `growth::trend` and `growth::verdict`.
 
 use super::judge::{Amount, What};
 use super::view::View;
-use crate::floor::{Floor, Row};
-use crate::group::{Left, UNIT};
+use crate::growth::floor::{Floor, Row};
+use crate::growth::group::{Left, UNIT};
+use crate::growth::verdict::ENOUGH_BLOCKS;
 use crate::report::{Source, Space, Verdict};
-use crate::stacks::StackIndex;
-use crate::verdict::ENOUGH_BLOCKS;
+use crate::state::stacks::StackIndex;
 use memscope_proto::v1;
 use memscope_proto::v1::GivenBack;
 

@@ -8,13 +8,13 @@ use super::items::{Item, Tally};
 use super::judge::{Amount, Judgement, What};
 use super::replaced;
 use super::view::{Shown, View};
-use crate::distribution::class_bound;
 use crate::fast_hash::FastMap;
-use crate::floor::Row;
-use crate::group::{Group, OfStack, StackKey, UNIT};
+use crate::growth::floor::Row;
+use crate::growth::group::{Group, OfStack, StackKey, UNIT};
+use crate::growth::trend;
 use crate::report::Verdict;
-use crate::stacks::{BEFORE_ATTACH, StackIndex};
-use crate::trend;
+use crate::state::distribution::class_bound;
+use crate::state::stacks::{BEFORE_ATTACH, StackIndex};
 use memscope_proto::v1;
 use memscope_proto::v1::LeakGroup;
 
@@ -261,9 +261,9 @@ impl View<'_> {
         found
     }
 
-    /// Whose blocks a class grows by, beside those that are told of by their own size or their stack (`told`): the stack that more than half of
-    /// them are of, what is held of them, the numbers of their groups, and their share of the growth. `None` where at least half of it is told
-    /// of anyway.
+    /// Whose blocks a class grows by, beside those that are told of by their own size or their stack (`told`): the stack that more than
+    /// half of them are of, what is held of them, the numbers of their groups, and their share of the growth. `None` where at least half
+    /// of it is told of anyway.
     fn of_class(
         &self,
         class: usize,

@@ -5,9 +5,9 @@
 use super::super::steps;
 use super::items::{Item, Tally};
 use super::judge::{Judge, Judgement, Young};
-use crate::floor::Row;
+use crate::growth::floor::Row;
 use crate::report::{Frame, Space, Verdict};
-use crate::stacks::StackIndex;
+use crate::state::stacks::StackIndex;
 use memscope_proto::v1::LeakGroup;
 
 /// Most frames of a group.

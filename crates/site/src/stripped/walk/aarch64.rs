@@ -1,7 +1,7 @@
 //! 64-bit Arm: the few kinds of instructions that matter here (Arm Architecture Reference Manual, C4.1, "A64 instruction set
 //! encoding").
 
-use super::{Effect, Flow, Step, Value};
+use super::step::{Effect, Flow, Step, Value};
 
 /// Bytes of an instruction.
 const LENGTH: usize = 4;

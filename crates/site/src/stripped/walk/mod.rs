@@ -1,12 +1,14 @@
 //! Reads the code that some functions reach by direct calls, and notes how each call passes what matters here.
 
 mod aarch64;
+mod step;
 mod x86_64;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::elf::{Elf, ElfError, ReadAt};
 use crate::place::Machine;
+use step::{Effect, Flow, Step, Value};
 
 /// Calls are followed so deep from the functions of the table.
 const DEPTH: u32 = 3;
@@ -145,62 +147,6 @@ impl<R: ReadAt + ?Sized> Pieces<'_, '_, R> {
         let piece = self.pieces.get(&start).map_or(&[][..], Vec::as_slice);
         Ok(piece.get((address - start) as usize..).unwrap_or(&[]))
     }
-}
-
-/// Where the code goes after an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flow {
-    Next,
-    /// A direct call.
-    Call(u64),
-    /// A call of what is known at run time only.
-    OtherCall,
-    /// A jump that may or may not be taken.
-    MayJump(u64),
-    Jump(u64),
-    /// It does not come back here.
-    End,
-}
-
-/// What an instruction does, as far as it matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Effect {
-    None,
-    /// Puts something into a register.
-    Set {
-        register: u8,
-        value: Value,
-    },
-    /// Puts something into two.
-    SetTwo(u8, u8),
-    /// Writes to the stack: which base register, how far from it, how many bytes, and what.
-    Store {
-        base: u8,
-        at: i64,
-        bytes: i64,
-        value: Value,
-    },
-}
-
-/// What is known of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
-    Unknown,
-    Constant(u64),
-    /// What the register holds.
-    Of(u8),
-}
-
-/// A decoded instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Step {
-    bytes: usize,
-    flow: Flow,
-    effect: Effect,
-    /// Number of the register with the second argument.
-    second: u8,
-    /// Registers from this number on keep their values over a call.
-    kept_from: u8,
 }
 
 /// What the code before a call did.

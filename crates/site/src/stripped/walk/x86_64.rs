@@ -2,7 +2,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
-use super::{Effect, Flow, Step, Value};
+use super::step::{Effect, Flow, Step, Value};
 
 /// The numbers under which registers are known here.
 const RSI: u8 = 1;

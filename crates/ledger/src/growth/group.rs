@@ -1,0 +1,403 @@
+//! Groups of live blocks that share device, stream and size, and the classes of sizes above them.
+//!
+//! Owns: which group a block belongs to, and each group's floor. Refuses: the blocks themselves.
+//! Bounded: at most so many groups as configured; empty ones that were not touched for longest make
+//! room. Classes are a power of two wide, so there are few of them.
+
+use crate::fast_hash::FastMap;
+use crate::growth::floor::{Floor, Row, WindowClock};
+use crate::report::Space;
+use crate::state::distribution::power_class;
+use crate::state::membership::{GroupKey, Membership, NONE};
+use crate::state::stacks::{self, StackIndex};
+use serde::{Deserialize, Serialize};
+
+/// What the blocks of a class share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct ClassKey {
+    pub(crate) device: Option<i32>,
+    pub(crate) space: Space,
+    /// Sizes in (2^(power-1), 2^power].
+    pub(crate) power: u32,
+}
+
+/// What the blocks of a stack share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct StackKey {
+    pub(crate) device: Option<i32>,
+    pub(crate) space: Space,
+    pub(crate) stack: StackIndex,
+}
+
+/// Bytes of a unit in which the floors of stacks are counted.
+pub(crate) const UNIT: u64 = 512;
+
+/// All that one stack allocated, whatever the sizes: what is allocated anew and a little larger each time grows in bytes only.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OfStack {
+    pub(crate) key: StackKey,
+    pub(crate) floor: Floor,
+    /// The floor over steps.
+    pub(crate) steps: Floor,
+    pub(crate) left: Option<Left>,
+}
+
+/// When a block of a group went last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Left {
+    pub(crate) time_ns: u64,
+    pub(crate) tick: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Group {
+    pub(crate) key: GroupKey,
+    pub(crate) class: u32,
+    pub(crate) floor: Floor,
+    /// The floor over steps.
+    pub(crate) steps: Floor,
+    /// Blocks of it that went, and the most ticks that one of them had lived.
+    pub(crate) freed: (u64, u32),
+    pub(crate) left: Option<Left>,
+    touched_ns: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Class {
+    pub(crate) key: ClassKey,
+    pub(crate) floor: Floor,
+    /// The floor over steps.
+    pub(crate) steps: Floor,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Groups {
+    clock: WindowClock,
+    /// Counts the ends of steps.
+    ticks: WindowClock,
+    tick: u64,
+    limit: usize,
+    groups: Vec<Group>,
+    vacant: Vec<u32>,
+    by_key: FastMap<GroupKey, u32>,
+    classes: Vec<Class>,
+    by_class: FastMap<ClassKey, u32>,
+    of_stacks: Vec<OfStack>,
+    by_stack: FastMap<StackKey, u32>,
+    /// Whether less than all stacks is recorded, for a time: 0 while that is so, else 1. Its floors tell in which windows.
+    recorded: Floor,
+    recorded_steps: Floor,
+    /// Blocks that found no room in a group of their own.
+    refused: u64,
+    /// How many more to refuse before it is worth looking for empty groups again.
+    patience: usize,
+}
+
+impl Groups {
+    /// No groups; watched from `start_ns`.
+    pub(crate) fn new(start_ns: u64, window_ns: u64, limit: usize) -> Groups {
+        let (clock, ticks) = (
+            WindowClock::new(start_ns, window_ns),
+            WindowClock::of_steps(0),
+        );
+        let recorded = |clock: &WindowClock| {
+            let mut floor = Floor::new(clock);
+            floor.was_there(clock, 1);
+            floor
+        };
+        Groups {
+            clock,
+            ticks,
+            recorded: recorded(&clock),
+            recorded_steps: recorded(&ticks),
+            tick: 0,
+            limit: limit.min(NONE as usize - 1),
+            groups: Vec::new(),
+            vacant: Vec::new(),
+            by_key: FastMap::default(),
+            classes: Vec::new(),
+            by_class: FastMap::default(),
+            of_stacks: Vec::new(),
+            by_stack: FastMap::default(),
+            refused: 0,
+            patience: 0,
+        }
+    }
+
+    /// A step is over; what tells of steps is the `generation`th.
+    pub(crate) fn tick(&mut self, ticks: u64, generation: u32) {
+        if !self.ticks.is_of(generation) {
+            self.ticks = WindowClock::of_steps(generation);
+        }
+        self.tick = ticks;
+        self.ticks.advance(ticks);
+    }
+
+    /// From now on less than all stacks is recorded, or all again.
+    pub(crate) fn reduce(&mut self, time_ns: u64, reduced: bool) {
+        self.clock.advance(time_ns);
+        let was = self.recorded.live() == 0;
+        if was == reduced {
+            return;
+        }
+        let change = if reduced { Floor::went } else { Floor::came };
+        change(&mut self.recorded, &self.clock, 1);
+        change(&mut self.recorded_steps, &self.ticks, 1);
+    }
+
+    /// Whether all stacks were recorded, window by window, and since; for steps or for time.
+    pub(crate) fn recorded(&self, ticks: Option<&WindowClock>, time: &WindowClock) -> Row {
+        match ticks {
+            Some(ticks) => self.recorded_steps.row(ticks),
+            None => self.recorded.row(time),
+        }
+    }
+
+    /// The windows of steps.
+    pub(crate) fn ticks(&self) -> WindowClock {
+        self.ticks
+    }
+
+    /// A block came.
+    pub(crate) fn join(&mut self, time_ns: u64, key: GroupKey) -> Membership {
+        self.enter(time_ns, key, Floor::came)
+    }
+
+    /// A block turns out to have been there since before the watch began.
+    pub(crate) fn was_there(&mut self, time_ns: u64, key: GroupKey) -> Membership {
+        self.enter(time_ns, key, Floor::was_there)
+    }
+
+    fn enter(
+        &mut self,
+        time_ns: u64,
+        mut key: GroupKey,
+        count: impl Fn(&mut Floor, &WindowClock, u32),
+    ) -> Membership {
+        self.clock.advance(time_ns);
+        key.stack = stacks::place(key.stack);
+        let exact = match self.by_key.get(&key) {
+            Some(&found) => found,
+            None => self.open(time_ns, key),
+        };
+        let class = match self.groups.get_mut(exact as usize) {
+            Some(group) => {
+                count(&mut group.floor, &self.clock, 1);
+                count(&mut group.steps, &self.ticks, 1);
+                group.touched_ns = time_ns;
+                group.class
+            }
+            None => self.class_of(&key),
+        };
+        if let Some(class) = self.classes.get_mut(class as usize) {
+            count(&mut class.floor, &self.clock, 1);
+            count(&mut class.steps, &self.ticks, 1);
+        }
+        let units = u32::try_from(key.size.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let of_stack = self.stack_of(&key);
+        if let Some(all) = self.of_stacks.get_mut(of_stack as usize) {
+            count(&mut all.floor, &self.clock, units);
+            count(&mut all.steps, &self.ticks, units);
+        }
+        Membership {
+            exact,
+            class,
+            of_stack,
+            units,
+            tick: self.tick as u32,
+        }
+    }
+
+    /// A block went.
+    pub(crate) fn leave(&mut self, time_ns: u64, place: Membership) {
+        self.clock.advance(time_ns);
+        let left = Some(Left {
+            time_ns,
+            tick: self.tick,
+        });
+        if let Some(group) = self.groups.get_mut(place.exact as usize) {
+            group.floor.went(&self.clock, 1);
+            group.steps.went(&self.ticks, 1);
+            group.freed.0 += 1;
+            let lived = (self.tick as u32).saturating_sub(place.tick);
+            group.freed.1 = group.freed.1.max(lived);
+            group.touched_ns = time_ns;
+            group.left = left;
+        }
+        if let Some(class) = self.classes.get_mut(place.class as usize) {
+            class.floor.went(&self.clock, 1);
+            class.steps.went(&self.ticks, 1);
+        }
+        if let Some(all) = self.of_stacks.get_mut(place.of_stack as usize) {
+            all.floor.went(&self.clock, place.units);
+            all.steps.went(&self.ticks, place.units);
+            all.left = left;
+        }
+    }
+
+    fn stack_of(&mut self, key: &GroupKey) -> u32 {
+        let key = StackKey {
+            device: key.device,
+            space: key.space,
+            stack: key.stack,
+        };
+        if let Some(place) = self.by_stack.get(&key) {
+            return *place;
+        }
+        if self.of_stacks.len() >= self.limit {
+            return NONE;
+        }
+        let place = self.of_stacks.len() as u32;
+        self.of_stacks.push(OfStack {
+            key,
+            floor: Floor::new(&self.clock),
+            steps: Floor::new(&self.ticks),
+            left: None,
+        });
+        self.by_stack.insert(key, place);
+        place
+    }
+
+    /// All stacks that allocated anything.
+    pub(crate) fn of_stacks(&self) -> impl Iterator<Item = (usize, &OfStack)> {
+        self.of_stacks.iter().enumerate()
+    }
+
+    fn class_of(&mut self, key: &GroupKey) -> u32 {
+        let key = ClassKey {
+            device: key.device,
+            space: key.space,
+            power: power_class(key.size),
+        };
+        let classes = &mut self.classes;
+        let (clock, ticks) = (&self.clock, &self.ticks);
+        *self.by_class.entry(key).or_insert_with(|| {
+            classes.push(Class {
+                key,
+                floor: Floor::new(clock),
+                steps: Floor::new(ticks),
+            });
+            (classes.len() - 1) as u32
+        })
+    }
+
+    fn open(&mut self, time_ns: u64, key: GroupKey) -> u32 {
+        if self.by_key.len() >= self.limit {
+            if self.patience == 0 && self.make_room() <= self.limit / 64 {
+                // Looking costs a walk over all groups: not again for every new size.
+                self.patience = self.limit / 8;
+            }
+            if self.by_key.len() >= self.limit {
+                self.patience = self.patience.saturating_sub(1);
+                self.refused += 1;
+                return NONE;
+            }
+        }
+        let group = Group {
+            key,
+            class: self.class_of(&key),
+            floor: Floor::new(&self.clock),
+            steps: Floor::new(&self.ticks),
+            freed: (0, 0),
+            left: None,
+            touched_ns: time_ns,
+        };
+        let place = match self.vacant.pop() {
+            Some(place) => {
+                if let Some(slot) = self.groups.get_mut(place as usize) {
+                    *slot = group;
+                }
+                place
+            }
+            None => {
+                self.groups.push(group);
+                (self.groups.len() - 1) as u32
+            }
+        };
+        self.by_key.insert(key, place);
+        place
+    }
+
+    /// Forgets the older half of the empty groups; says how many.
+    fn make_room(&mut self) -> usize {
+        let mut empty: Vec<(u64, u32)> = self
+            .by_key
+            .values()
+            .filter_map(|&place| {
+                let group = self.groups.get(place as usize)?;
+                (group.floor.live() == 0).then_some((group.touched_ns, place))
+            })
+            .collect();
+        empty.sort_unstable();
+        empty.truncate(empty.len().div_ceil(2));
+        for &(_, place) in &empty {
+            if let Some(group) = self.groups.get(place as usize) {
+                self.by_key.remove(&group.key);
+                self.vacant.push(place);
+            }
+        }
+        empty.len()
+    }
+
+    /// The windows, as they stand at `time_ns`.
+    pub(crate) fn clock_at(&self, time_ns: u64) -> WindowClock {
+        let mut clock = self.clock;
+        clock.advance(time_ns);
+        clock
+    }
+
+    /// All groups in use, by number.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (usize, &Group)> {
+        self.by_key
+            .values()
+            .filter_map(|&place| Some((place as usize, self.groups.get(place as usize)?)))
+    }
+
+    /// All classes, by number.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (usize, &Class)> {
+        self.classes.iter().enumerate()
+    }
+
+    /// Blocks that are only in a class because there were too many groups.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Groups in use.
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(size: u64) -> GroupKey {
+        GroupKey {
+            device: Some(0),
+            space: Space::Pool,
+            stream: None,
+            size,
+            stack: 0,
+        }
+    }
+
+    #[test]
+    fn bounded_and_empty_ones_make_room() {
+        let mut groups = Groups::new(0, 10, 100);
+        for size in 1..10_000 {
+            let place = groups.join(size, key(size));
+            groups.leave(size, place);
+            assert!(groups.len() <= 100);
+        }
+        assert_eq!(groups.refused(), 0);
+        for size in 1..1000 {
+            groups.join(20_000, key(size));
+        }
+        assert_eq!(groups.len(), 100);
+        assert!(groups.refused() >= 899 - 100, "{}", groups.refused());
+        assert!(groups.classes().count() <= 15);
+    }
+}

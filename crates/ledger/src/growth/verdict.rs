@@ -1,0 +1,213 @@
+//! Does a floor keep rising?
+//!
+//! Owns: the judgement of one row of floors. Refuses: blocks, sizes, time.
+//!
+//! A row is read through its *lasting floor*: the count below which it never fell again
+//! afterwards. A saw-tooth or an evaluation that comes and goes does not raise it; a leak raises it
+//! and nothing lowers it. The first quarter is warm-up and is not read. The row must also have
+//! grown by twice of what it ever gave back since, so that noise and slow waves do not pass.
+
+use crate::growth::floor::Row;
+use crate::report::Verdict;
+
+/// Windows needed before anything is said.
+const ENOUGH_WINDOWS: usize = 12;
+/// Rises needed.
+const ENOUGH_RISES: usize = 4;
+/// Blocks needed.
+pub(crate) const ENOUGH_BLOCKS: u32 = 3;
+
+/// A verdict and what it rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Judgement {
+    pub(crate) verdict: Verdict,
+    /// Rise of the lasting floor after the warm-up.
+    pub(crate) growth: u32,
+    /// First window that was read.
+    pub(crate) from_window: usize,
+    /// It rises, and was not watched for long enough to tell what that is.
+    pub(crate) young: bool,
+    pub(crate) reason: String,
+}
+
+/// Judges a row. What was given back since its last window counts as given back. `amount` says how an amount is told.
+pub(crate) fn judge(row: &Row, amount: fn(u32) -> String) -> Judgement {
+    let floors = &row.over;
+    let from_window = floors.len() / 4;
+    let later = floors.get(from_window..).unwrap_or_default();
+    let mut lasting = row.lasting();
+    lasting.drain(..from_window);
+    let (Some(&start), Some(&end)) = (lasting.first(), lasting.last()) else {
+        return Judgement {
+            verdict: Verdict::Undecided,
+            growth: 0,
+            from_window,
+            young: false,
+            reason: "watched too short".to_owned(),
+        };
+    };
+    let growth = end - start;
+    let rises: Vec<usize> = (1..lasting.len())
+        .filter(|&i| lasting[i] > lasting[i - 1])
+        .collect();
+    let middle = lasting.get(lasting.len() / 2).copied().unwrap_or(end);
+    let fall = largest_fall(later, row.now);
+    let young = floors.len() < ENOUGH_WINDOWS && growth > 0;
+    let (verdict, reason) = if floors.len() < ENOUGH_WINDOWS {
+        (Verdict::Undecided, "watched too short".to_owned())
+    } else if growth == 0 {
+        (Verdict::Steady, "the floor has not risen".to_owned())
+    } else if end == middle {
+        (
+            Verdict::Steady,
+            "the floor has not risen in the later half".to_owned(),
+        )
+    } else if fall >= growth {
+        (
+            Verdict::Steady,
+            format!(
+                "it goes up and down: {} were given back, the floor rose by {}",
+                amount(fall),
+                amount(growth)
+            ),
+        )
+    } else if growth < ENOUGH_BLOCKS || rises.len() < ENOUGH_RISES {
+        (
+            Verdict::Undecided,
+            format!(
+                "the floor rose by {} in {} rises, too few to tell",
+                amount(growth),
+                rises.len()
+            ),
+        )
+    } else if !is_spread(&rises, lasting.len()) {
+        (
+            Verdict::Undecided,
+            format!("the floor rose by {}, but not throughout", amount(growth)),
+        )
+    } else if growth < fall.saturating_mul(2) {
+        (
+            Verdict::Undecided,
+            format!(
+                "the floor rose by {}, but {} were given back",
+                amount(growth),
+                amount(fall)
+            ),
+        )
+    } else {
+        (
+            Verdict::Growing,
+            format!(
+                "the floor rose by {} in {} rises after the warm-up and keeps rising",
+                amount(growth),
+                rises.len()
+            ),
+        )
+    };
+    Judgement {
+        verdict,
+        growth,
+        from_window,
+        young,
+        reason,
+    }
+}
+
+/// The most that the row ever gave back, up to now.
+pub(crate) fn largest_fall(row: &[u32], now: u32) -> u32 {
+    let mut highest = 0;
+    let mut fall = 0;
+    for &value in row.iter().chain([&now]) {
+        highest = highest.max(value);
+        fall = fall.max(highest - value);
+    }
+    fall
+}
+
+/// Rises over at least half of the row, in three of its quarters, and in the last.
+fn is_spread(rises: &[usize], len: usize) -> bool {
+    let (Some(&first), Some(&last)) = (rises.first(), rises.last()) else {
+        return false;
+    };
+    let mut quarters = [false; 4];
+    for rise in rises {
+        if let Some(quarter) = quarters.get_mut(rise * 4 / len.max(1)) {
+            *quarter = true;
+        }
+    }
+    let covered = quarters.iter().filter(|rose| **rose).count();
+    (last - first) * 2 >= len && covered >= 3 && quarters[3]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(floors: impl IntoIterator<Item = u32>) -> Judgement {
+        let row = Row {
+            over: floors.into_iter().collect(),
+            now: u32::MAX,
+        };
+        judge(&row, crate::growth::trend::blocks)
+    }
+
+    fn verdict(floors: impl IntoIterator<Item = u32>) -> Verdict {
+        judged(floors).verdict
+    }
+
+    #[test]
+    fn what_was_given_back_since_is_not_there() {
+        let grown = |now| {
+            let over = (0..48).collect();
+            judge(&Row { over, now }, crate::growth::trend::blocks)
+        };
+        assert_eq!(grown(60).growth, 35);
+        assert_eq!((grown(2).verdict, grown(2).growth), (Verdict::Steady, 0));
+    }
+
+    #[test]
+    fn rows() {
+        assert_eq!(verdict([]), Verdict::Undecided);
+        assert_eq!(verdict(0..8), Verdict::Undecided);
+        assert_eq!(verdict(0..48), Verdict::Growing);
+        assert_eq!(verdict([7; 48]), Verdict::Steady);
+        assert_eq!(verdict((0..48).rev()), Verdict::Steady);
+        assert_eq!(verdict((0..48).map(|i| i.min(10))), Verdict::Steady);
+        assert_eq!(verdict((0..48).map(|i| i.min(22))), Verdict::Steady);
+        assert_eq!(verdict((0..48).map(|i| i.min(33))), Verdict::Undecided);
+        assert_eq!(verdict((0..48).map(|i| i % 9)), Verdict::Steady);
+        assert_eq!(
+            verdict((0..48).map(|i| i / 5 + (i * 7) % 3)),
+            Verdict::Growing
+        );
+        // One jump is no leak.
+        assert_ne!(
+            verdict((0..48).map(|i| 50 * u32::from(i > 30))),
+            Verdict::Growing
+        );
+    }
+
+    #[test]
+    fn noise_is_no_growth() {
+        let mut state = 7u64;
+        let mut growing = 0;
+        for _ in 0..2000 {
+            let row: Vec<u32> = (0..50)
+                .map(|_| {
+                    state = state
+                        .wrapping_mul(6364136223846793005)
+                        .wrapping_add(1442695040888963407);
+                    ((state >> 40) % 20) as u32
+                })
+                .collect();
+            growing += usize::from(verdict(row) == Verdict::Growing);
+        }
+        assert_eq!(growing, 0);
+    }
+
+    #[test]
+    fn growth_is_after_the_warm_up() {
+        let judged = judged(0..40);
+        assert_eq!((judged.from_window, judged.growth), (10, 29));
+    }
+}

@@ -1,0 +1,170 @@
+//! One allocation from runtime or driver, and how it enters and leaves the counters.
+//!
+//! Owns: the steps in which an allocation, its device's counters and its group stay together.
+//! Refuses: addresses and handles, which `driver` and `vmm` keep.
+
+use crate::event::{HalFacts, HalPage};
+use crate::report::{DriverBytes, Holder, Space};
+use crate::state::device::DriverDevice;
+use crate::state::driver::component::told;
+use crate::state::membership::{GroupKey, Membership};
+use crate::state::scene::Scene;
+use crate::state::stacks::StackIndex;
+use serde::{Deserialize, Serialize};
+
+/// What kind of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Plain,
+    Async,
+    Managed,
+    Physical,
+}
+
+/// One live allocation.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Allocation {
+    pub(crate) kind: Kind,
+    pub(crate) size: u64,
+    pub(crate) device: Option<i32>,
+    pub(crate) stream: Option<u64>,
+    /// The framework's pool lives in it.
+    pub(crate) pooled: bool,
+    /// torch_npu's workspace allocator has it.
+    pub(crate) workspace: bool,
+    /// What Ascend's driver was told about it.
+    pub(crate) hal: Option<HalFacts>,
+    pub(crate) born_ns: u64,
+    pub(crate) stack: StackIndex,
+    pub(crate) place: Membership,
+}
+
+fn part(device: &mut DriverDevice, kind: Kind) -> &mut DriverBytes {
+    match kind {
+        Kind::Plain => &mut device.plain,
+        Kind::Async => &mut device.async_pool,
+        Kind::Managed => &mut device.managed,
+        Kind::Physical => &mut device.physical,
+    }
+}
+
+/// One more.
+pub(crate) fn add(to: &mut DriverBytes, bytes: u64) {
+    to.count += 1;
+    to.bytes = to.bytes.saturating_add(bytes);
+}
+
+/// One less.
+pub(crate) fn take(from: &mut DriverBytes, bytes: u64) {
+    from.count = from.count.saturating_sub(1);
+    from.bytes = from.bytes.saturating_sub(bytes);
+}
+
+impl Allocation {
+    /// Came: counts it.
+    pub(crate) fn enter(
+        scene: &mut Scene<'_>,
+        kind: Kind,
+        size: u64,
+        device: Option<i32>,
+        stream: Option<u64>,
+        hal: Option<HalFacts>,
+    ) -> Allocation {
+        let mut new = Allocation {
+            kind,
+            size,
+            device,
+            stream,
+            pooled: false,
+            workspace: false,
+            hal,
+            born_ns: scene.time_ns,
+            stack: scene.stack,
+            place: Membership::NOWHERE,
+        };
+        scene.stacks.came(device, new.stack, size, true);
+        new.place = scene.groups.join(scene.time_ns, new.group());
+        let row = scene.devices.driver(device);
+        add(part(row, kind), size);
+        row.components.came(told(hal), size);
+        row.alloc_count += 1;
+        row.sizes.record(size);
+        row.note_level(scene.time_ns, 1, 0);
+        new
+    }
+
+    /// Went: takes it out of the counters. A free that we saw counts as one.
+    pub(crate) fn leave(self, scene: &mut Scene<'_>, seen: bool) {
+        scene.groups.leave(scene.time_ns, self.place);
+        let row = scene.devices.driver(self.device);
+        take(part(row, self.kind), self.size);
+        if self.pooled {
+            take(&mut row.pooled, self.size);
+        } else {
+            row.components.went(self.holder(), self.size);
+            scene.stacks.went(self.device, self.stack, self.size, false);
+        }
+        if seen {
+            row.free_count += 1;
+            row.lifetimes
+                .record(scene.time_ns.saturating_sub(self.born_ns));
+        }
+        row.note_level(scene.time_ns, 0, u64::from(seen));
+    }
+
+    /// Whose it is, where that was told.
+    fn holder(&self) -> Option<(Holder, HalPage)> {
+        if self.workspace {
+            let page = self.hal.map(|hal| hal.page).unwrap_or_default();
+            return Some((Holder::Workspace, page));
+        }
+        told(self.hal)
+    }
+
+    /// torch_npu's workspace allocator has it.
+    pub(crate) fn serve_as_workspace(&mut self, scene: &mut Scene<'_>) {
+        if !self.workspace && !self.pooled {
+            let row = scene.devices.driver(self.device);
+            row.components.went(self.holder(), self.size);
+            self.workspace = true;
+            row.components.came(self.holder(), self.size);
+        }
+    }
+
+    /// The framework's pool on `device` lives in it: evidence of whose it is and where.
+    pub(crate) fn claim(&mut self, scene: &mut Scene<'_>, device: i32) {
+        if self.pooled {
+            return;
+        }
+        scene.groups.leave(scene.time_ns, self.place);
+        self.place = Membership::NOWHERE;
+        // Its bytes are told of by the pool's blocks from now on.
+        scene.stacks.went(self.device, self.stack, self.size, true);
+        let old = scene.devices.driver(self.device);
+        old.components.went(self.holder(), self.size);
+        if self.device != Some(device) {
+            let old = scene.devices.driver(self.device);
+            take(part(old, self.kind), self.size);
+            old.alloc_count = old.alloc_count.saturating_sub(1);
+            old.note_level(scene.time_ns, 0, 0);
+            self.device = Some(device);
+            let new = scene.devices.driver(self.device);
+            add(part(new, self.kind), self.size);
+            new.alloc_count += 1;
+            new.sizes.record(self.size);
+            new.note_level(scene.time_ns, 1, 0);
+        }
+        self.pooled = true;
+        add(&mut scene.devices.driver(self.device).pooled, self.size);
+    }
+
+    fn group(&self) -> GroupKey {
+        GroupKey {
+            device: self.device,
+            space: Space::Driver,
+            stream: self.stream,
+            size: self.size,
+            stack: self.stack,
+        }
+    }
+}

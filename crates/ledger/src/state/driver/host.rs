@@ -1,0 +1,120 @@
+//! Page-locked host memory.
+//!
+//! Owns: allocations and registrations by address. Refuses: device memory.
+
+use crate::event::HalFacts;
+use crate::fast_hash::FastMap;
+use crate::report::{Component, DriverBytes, Space};
+use crate::state::driver::allocation::{add, take};
+use crate::state::driver::component::{Components, told};
+use crate::state::membership::{GroupKey, Membership};
+use crate::state::scene::Scene;
+use crate::state::stacks::StackIndex;
+use serde::{Deserialize, Serialize};
+
+/// One allocation of the runtime.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Pinned {
+    pub(crate) size: u64,
+    /// What Ascend's driver was told about it.
+    pub(crate) hal: Option<HalFacts>,
+    pub(crate) born_ns: u64,
+    pub(crate) place: Membership,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Host {
+    allocated: FastMap<u64, Pinned>,
+    registered: FastMap<u64, u64>,
+    allocated_sum: DriverBytes,
+    registered_sum: DriverBytes,
+    /// Who holds it, on Ascend.
+    components: Components,
+}
+
+impl Host {
+    /// The runtime or the driver gave host memory.
+    pub(crate) fn allocate(
+        &mut self,
+        scene: &mut Scene<'_>,
+        ptr: u64,
+        size: u64,
+        hal: Option<HalFacts>,
+    ) {
+        self.free(scene, ptr); // its free went unseen
+        let stack: StackIndex = scene.stack;
+        let key = GroupKey {
+            device: None,
+            space: Space::Host,
+            stream: None,
+            size,
+            stack,
+        };
+        let pinned = Pinned {
+            size,
+            hal,
+            born_ns: scene.time_ns,
+            place: scene.groups.join(scene.time_ns, key),
+        };
+        self.allocated.insert(ptr, pinned);
+        add(&mut self.allocated_sum, size);
+        self.components.came(told(hal), size);
+    }
+
+    /// Went; says whether it was known.
+    pub(crate) fn free(&mut self, scene: &mut Scene<'_>, ptr: u64) -> bool {
+        let Some(pinned) = self.allocated.remove(&ptr) else {
+            return false;
+        };
+        scene.groups.leave(scene.time_ns, pinned.place);
+        take(&mut self.allocated_sum, pinned.size);
+        self.components.went(told(pinned.hal), pinned.size);
+        true
+    }
+
+    /// The program's own memory was page-locked.
+    pub(crate) fn register(&mut self, ptr: u64, size: u64) {
+        self.unregister(ptr);
+        self.registered.insert(ptr, size);
+        add(&mut self.registered_sum, size);
+    }
+
+    /// … and released.
+    pub(crate) fn unregister(&mut self, ptr: u64) {
+        if let Some(size) = self.registered.remove(&ptr) {
+            take(&mut self.registered_sum, size);
+        }
+    }
+
+    /// Addresses kept.
+    pub(crate) fn kept(&self) -> usize {
+        self.allocated.len() + self.registered.len()
+    }
+
+    /// Allocations of the runtime by address.
+    pub(crate) fn allocated(&self) -> impl Iterator<Item = (u64, &Pinned)> {
+        self.allocated.iter().map(|(ptr, pinned)| (*ptr, pinned))
+    }
+
+    /// All page-locked memory.
+    pub(crate) fn total(&self) -> DriverBytes {
+        DriverBytes {
+            count: self.allocated_sum.count + self.registered_sum.count,
+            bytes: self
+                .allocated_sum
+                .bytes
+                .saturating_add(self.registered_sum.bytes),
+        }
+    }
+
+    /// Who holds what was allocated, on Ascend.
+    pub(crate) fn components(&self) -> Vec<Component> {
+        self.components.held()
+    }
+
+    /// Of it, the program's own.
+    pub(crate) fn registered(&self) -> DriverBytes {
+        self.registered_sum
+    }
+}

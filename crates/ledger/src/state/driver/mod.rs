@@ -1,0 +1,450 @@
+//! Runtime and driver calls.
+//!
+//! Owns: live allocations by address, failed calls, and what the calls say about devices. Refuses:
+//! calls that failed as changes of state, and to guess a device.
+
+pub(crate) mod allocation;
+pub(crate) mod component;
+pub(crate) mod host;
+pub(crate) mod vmm;
+
+use crate::event::{Call, CallOp, HalSpace, Vendor, Workspace};
+use crate::fast_hash::FastMap;
+use crate::state::driver::allocation::{Allocation, Kind, add, take};
+use crate::state::driver::host::Host;
+use crate::state::driver::vmm::Vmm;
+use crate::state::scene::Scene;
+use memscope_proto::v1::Failure;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Kinds of failure kept: functions times statuses, of which there are few.
+const FAILURE_KINDS: usize = 1024;
+/// Frees waited for at a time; there are never more than threads inside a free.
+const OVERTAKEN: usize = 4096;
+
+/// Calls remembered for readings of a pool that does not tell of its segments itself.
+const RECENT: usize = 1 << 16;
+
+/// Memory that came from the driver, or went back to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    pub(crate) time_ns: u64,
+    pub(crate) addr: u64,
+    /// Of what went, only where it is known.
+    pub(crate) size: Option<u64>,
+    pub(crate) device: Option<i32>,
+    pub(crate) came: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Driver {
+    live: BTreeMap<u64, Allocation>,
+    /// Those that the pool is not known to use. While there are none, no pool block has to look
+    /// for its allocation.
+    unclaimed: usize,
+    pub(crate) host: Host,
+    pub(crate) vmm: Vmm,
+    ipc: FastMap<u64, Option<i32>>,
+    ipc_opened: u64,
+    arrays: FastMap<u64, ()>,
+    arrays_made: u64,
+    failures: BTreeMap<(Arc<str>, i32), (u64, u64)>,
+    nested: u64,
+    /// Allocations that turned out to have gone unseen.
+    found_gone: u64,
+    /// Those of them whose free may still come: see `overtaken_free`. Address and how many.
+    overtaken: FastMap<u64, u32>,
+    /// torch_npu's workspaces are told of.
+    pub(crate) workspaces_seen: bool,
+    /// The last calls, the latest last. Nobody asks for them of a process that is no more.
+    #[serde(skip)]
+    recent: VecDeque<Moved>,
+}
+
+impl Driver {
+    /// A call returned. Gives the range of addresses that the driver took back with it.
+    pub(crate) fn call(&mut self, scene: &mut Scene<'_>, call: &Call) -> Option<(u64, u64)> {
+        self.nested += u64::from(call.nested);
+        if call.status != 0 {
+            self.note_failure(call);
+            return None;
+        }
+        let taken = match call.op {
+            CallOp::Free | CallOp::AsyncFree => {
+                let living = self.live.get(&call.ptr);
+                living
+                    .filter(|living| began_ns(scene, call) >= living.born_ns)
+                    .map(|living| (call.ptr, call.ptr.saturating_add(living.size)))
+            }
+            CallOp::Unmap => {
+                let size = self.unmapped_bytes(call);
+                Some((call.ptr, call.ptr.saturating_add(size)))
+            }
+            _ => None,
+        };
+        self.remember(scene.time_ns, call);
+        self.take_effect(scene, call);
+        taken
+    }
+
+    fn remember(&mut self, time_ns: u64, call: &Call) {
+        let of_host = call.hal.is_some_and(|hal| hal.space == HalSpace::Host);
+        let (came, size) = match call.op {
+            CallOp::Alloc if !of_host => (true, Some(call.size)),
+            CallOp::Free => (false, self.live.get(&call.ptr).map(|living| living.size)),
+            _ => return,
+        };
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(Moved {
+            time_ns,
+            addr: call.ptr,
+            size,
+            device: call.device,
+            came,
+        });
+    }
+
+    /// What came and went since a moment; `None` where that is not remembered.
+    pub(crate) fn moved_since(&self, time_ns: u64) -> Option<impl Iterator<Item = &Moved>> {
+        let full = self.recent.len() >= RECENT;
+        let first = self.recent.front().map_or(0, |first| first.time_ns);
+        (!full || first <= time_ns).then(|| {
+            self.recent
+                .iter()
+                .filter(move |moved| moved.time_ns > time_ns)
+        })
+    }
+
+    /// Of what a call unmaps, the bytes that are known as a pool's.
+    pub(crate) fn pooled_within(&self, call: &Call) -> u64 {
+        let end = call.ptr.saturating_add(self.unmapped_bytes(call));
+        let ranges = self.vmm.mapped().filter(|range| {
+            range.allocation.pooled
+                && range.addr >= call.ptr
+                && range.addr.saturating_add(range.size) <= end
+        });
+        ranges.map(|range| range.size).sum()
+    }
+
+    /// How much a call unmaps. Ascend's name an address only, and mean the mapping that begins there.
+    fn unmapped_bytes(&self, call: &Call) -> u64 {
+        match call.size {
+            0 => self.vmm.mapped_from(call.ptr),
+            size => size,
+        }
+    }
+
+    fn take_effect(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        // Ascend's driver has one function for memory of the device and of the host.
+        let of_host = call.hal.is_some_and(|hal| hal.space == HalSpace::Host);
+        match call.op {
+            CallOp::Alloc if of_host => self.allocate_host(scene, call),
+            CallOp::Alloc => self.allocate(scene, Kind::Plain, call),
+            CallOp::AsyncAlloc => self.allocate(scene, Kind::Async, call),
+            CallOp::ManagedAlloc => self.allocate(scene, Kind::Managed, call),
+            CallOp::Free | CallOp::AsyncFree => self.free(scene, call),
+            CallOp::HostAlloc => self.allocate_host(scene, call),
+            CallOp::HostFree => {
+                // Freeing device memory here is an error that the runtime has refused already,
+                // but some simulated and older ones let it pass.
+                if !self.host.free(scene, call.ptr) {
+                    self.free_device(scene, call.ptr);
+                }
+            }
+            CallOp::HostRegister if !call.is_page_locked() => {}
+            CallOp::HostRegister => self.host.register(call.ptr, call.size),
+            CallOp::HostUnregister => self.host.unregister(call.ptr),
+            CallOp::Reserve => self.vmm.reserve(call.ptr, call.size),
+            CallOp::ReserveFree => self.vmm.reserve_free(call.ptr),
+            CallOp::Create if of_host => {
+                self.host.allocate(scene, call.handle, call.size, call.hal);
+            }
+            CallOp::Create => {
+                self.vmm
+                    .create(scene, call.handle, call.size, call.device, call.hal);
+            }
+            CallOp::Release => {
+                // Ascend's driver makes physical memory of the host as well, and its handles are addresses.
+                let is_host = call.vendor == Vendor::Ascend && self.host.free(scene, call.handle);
+                if !is_host {
+                    self.vmm.release(scene, call.handle);
+                }
+            }
+            CallOp::Map => self.vmm.map(scene, call.ptr, call.size, call.handle),
+            CallOp::Unmap => {
+                let size = self.unmapped_bytes(call);
+                self.vmm.unmap(scene, call.ptr, size);
+            }
+            CallOp::Retain => self.vmm.retain(scene, call.ptr, call.handle),
+            CallOp::Import => self.vmm.import(scene, call.handle, call.size, call.device),
+            CallOp::IpcOpen => self.ipc_open(scene, call),
+            CallOp::IpcClose => self.ipc_close(scene, call.ptr),
+            // Ascend's tells of kinds of memory and of pages as well; 0 and 1 are all that the device has.
+            CallOp::MemInfo if call.vendor == Vendor::Ascend && call.handle > 1 => {}
+            CallOp::MemInfo => {
+                let device = scene.devices.at(call.device);
+                device.total_bytes = Some(call.size);
+                device.free_bytes = Some((call.extra, scene.time_ns));
+            }
+            CallOp::Reset => self.reset(scene, call.device),
+            CallOp::ArrayAlloc => {
+                self.arrays_made += 1;
+                self.arrays.insert(call.handle, ());
+            }
+            CallOp::ArrayFree => {
+                self.arrays.remove(&call.handle);
+            }
+        }
+    }
+
+    /// An allocation turned out to be a workspace of torch_npu's. It goes with its free, which comes before the word of it.
+    pub(crate) fn workspace(&mut self, scene: &mut Scene<'_>, workspace: &Workspace) {
+        self.workspaces_seen = true;
+        if workspace.size <= 0 {
+            return;
+        }
+        if let Some(allocation) = self.live.get_mut(&workspace.ptr) {
+            allocation.serve_as_workspace(scene);
+        }
+    }
+
+    fn allocate_host(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        if call.ptr != 0 {
+            self.host.allocate(scene, call.ptr, call.size, call.hal);
+        }
+    }
+
+    fn note_failure(&mut self, call: &Call) {
+        let key = (Arc::clone(&call.function), call.status);
+        if self.failures.len() >= FAILURE_KINDS && !self.failures.contains_key(&key) {
+            return;
+        }
+        let kind = self.failures.entry(key).or_default();
+        kind.0 += 1;
+        // The `size` of a query is an answer, not a wish.
+        if call.op != CallOp::MemInfo {
+            kind.1 = kind.1.saturating_add(call.size);
+        }
+    }
+
+    fn allocate(&mut self, scene: &mut Scene<'_>, kind: Kind, call: &Call) {
+        // A request of nothing succeeds with a null pointer.
+        if call.ptr == 0 || call.size == 0 {
+            return;
+        }
+        let end = call.ptr.saturating_add(call.size);
+        while let Some((&start, found)) = self.live.range(..end).next_back() {
+            if start.saturating_add(found.size) <= call.ptr {
+                break;
+            }
+            self.found_gone += 1;
+            if self.overtaken.len() >= OVERTAKEN {
+                self.overtaken.clear();
+            }
+            *self.overtaken.entry(start).or_default() += 1;
+            self.remove(scene, start, false);
+        }
+        let new = Allocation::enter(scene, kind, call.size, call.device, call.stream, call.hal);
+        self.live.insert(call.ptr, new);
+        self.unclaimed += 1;
+    }
+
+    fn remove(&mut self, scene: &mut Scene<'_>, ptr: u64, seen: bool) -> bool {
+        let Some(gone) = self.live.remove(&ptr) else {
+            return false;
+        };
+        if !gone.pooled {
+            self.unclaimed = self.unclaimed.saturating_sub(1);
+        }
+        gone.leave(scene, seen);
+        true
+    }
+
+    fn free_device(&mut self, scene: &mut Scene<'_>, ptr: u64) -> bool {
+        self.remove(scene, ptr, true)
+    }
+
+    /// By address, whatever allocated it: the runtime takes any of its pointers.
+    fn free(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        if call.ptr == 0 || self.overtaken_free(scene, call) {
+            return;
+        }
+        if self.free_device(scene, call.ptr) || self.host.free(scene, call.ptr) {
+            return;
+        }
+        let row = scene.devices.driver(call.device);
+        row.orphan_free_count += 1;
+        row.free_count += 1;
+        row.note_level(scene.time_ns, 0, 1);
+    }
+
+    /// A free is told of when it returns. Between the driver's release inside it and that return another
+    /// thread may be given the same address, and its allocation is told of first. Such a free began
+    /// before the allocation that now lives there was born, so it cannot be that one's.
+    fn overtaken_free(&mut self, scene: &mut Scene<'_>, call: &Call) -> bool {
+        let device = match self.live.get(&call.ptr) {
+            Some(living) if began_ns(scene, call) >= living.born_ns => return false,
+            Some(living) => living.device,
+            None => call.device,
+        };
+        let Some(waiting) = self.overtaken.get_mut(&call.ptr) else {
+            if !self.live.contains_key(&call.ptr) {
+                return false;
+            }
+            // The one before was not known either.
+            let row = scene.devices.driver(device);
+            row.orphan_free_count += 1;
+            row.free_count += 1;
+            row.note_level(scene.time_ns, 0, 1);
+            return true;
+        };
+        *waiting -= 1;
+        if *waiting == 0 {
+            self.overtaken.remove(&call.ptr);
+        }
+        self.found_gone = self.found_gone.saturating_sub(1);
+        let row = scene.devices.driver(device);
+        row.free_count += 1;
+        row.note_level(scene.time_ns, 0, 1);
+        true
+    }
+
+    fn ipc_open(&mut self, scene: &mut Scene<'_>, call: &Call) {
+        self.ipc_opened += 1;
+        // Opening the same memory again gives the same address: still one import.
+        if self.ipc.insert(call.ptr, call.device).is_none() {
+            add(&mut scene.devices.driver(call.device).imported, 0);
+        }
+    }
+
+    fn ipc_close(&mut self, scene: &mut Scene<'_>, ptr: u64) {
+        if let Some(device) = self.ipc.remove(&ptr) {
+            take(&mut scene.devices.driver(device).imported, 0);
+        }
+    }
+
+    fn reset(&mut self, scene: &mut Scene<'_>, device: Option<i32>) {
+        let gone: Vec<u64> = self
+            .live
+            .iter()
+            .filter(|(_, a)| a.device == device)
+            .map(|(ptr, _)| *ptr)
+            .collect();
+        for ptr in gone {
+            self.remove(scene, ptr, true);
+        }
+        self.vmm.reset(scene, device);
+    }
+
+    /// The pool on `device` uses this range: what lies under it is the pool's, and is there.
+    pub(crate) fn claim(&mut self, scene: &mut Scene<'_>, device: i32, addr: u64, size: u64) {
+        if self.unclaimed == 0 && self.vmm.direct_count() == 0 {
+            return;
+        }
+        let end = addr.saturating_add(size.max(1));
+        let mut limit = end;
+        while let Some((&start, found)) = self.live.range_mut(..limit).next_back() {
+            if start.saturating_add(found.size) <= addr {
+                break;
+            }
+            if !found.pooled {
+                found.claim(scene, device);
+                self.unclaimed = self.unclaimed.saturating_sub(1);
+            }
+            limit = start;
+        }
+        self.vmm.claim(scene, device, addr, end);
+    }
+
+    /// All that the pool on `device` held at `at_ns` was read: what was claimed for it by then and
+    /// is none of it was given back unseen.
+    pub(crate) fn keep_of_pool(
+        &mut self,
+        scene: &mut Scene<'_>,
+        device: i32,
+        at_ns: u64,
+        explained: impl Fn(u64, u64) -> bool,
+    ) {
+        let gone: Vec<u64> = self
+            .live
+            .iter()
+            .filter(|(ptr, a)| {
+                a.pooled
+                    && a.device == Some(device)
+                    && a.born_ns <= at_ns
+                    && !explained(**ptr, ptr.saturating_add(a.size))
+            })
+            .map(|(ptr, _)| *ptr)
+            .collect();
+        for ptr in gone {
+            self.remove(scene, ptr, false);
+        }
+        self.vmm.keep_of_pool(scene, device, at_ns, explained);
+    }
+
+    /// The device of the allocation at this address, where it is known.
+    pub(crate) fn device_at(&self, addr: u64) -> Option<i32> {
+        let (&start, found) = self.live.range(..=addr).next_back()?;
+        (addr < start.saturating_add(found.size))
+            .then_some(found.device)
+            .flatten()
+    }
+
+    /// Live allocations with an address of their own, by address.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (u64, &Allocation)> {
+        self.live.iter().map(|(ptr, allocation)| (*ptr, allocation))
+    }
+
+    /// Allocations and everything else kept by address or handle.
+    pub(crate) fn kept(&self) -> usize {
+        self.live.len()
+            + self.ipc.len()
+            + self.arrays.len()
+            + self.failures.len()
+            + self.host.kept()
+            + self.vmm.kept()
+    }
+
+    /// Failed calls, by function.
+    pub(crate) fn failures(&self) -> Vec<Failure> {
+        self.failures
+            .iter()
+            .map(|((function, status), &(count, bytes))| Failure {
+                function: function.to_string(),
+                status: *status,
+                count,
+                bytes,
+            })
+            .collect()
+    }
+
+    /// Calls inside others.
+    pub(crate) fn nested(&self) -> u64 {
+        self.nested
+    }
+
+    /// IPC imports ever opened.
+    pub(crate) fn ipc_opened(&self) -> u64 {
+        self.ipc_opened
+    }
+
+    /// Arrays ever made, and those that live.
+    pub(crate) fn arrays(&self) -> (u64, usize) {
+        (self.arrays_made, self.arrays.len())
+    }
+
+    /// Allocations that turned out to have gone unseen.
+    pub(crate) fn found_gone(&self) -> u64 {
+        self.found_gone
+    }
+}
+
+/// When a call was entered.
+fn began_ns(scene: &Scene<'_>, call: &Call) -> u64 {
+    scene.time_ns.saturating_sub(call.duration_ns)
+}

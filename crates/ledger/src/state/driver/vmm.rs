@@ -1,0 +1,362 @@
+//! Physical memory, its handles, and where it is mapped.
+//!
+//! Owns: the life of physical memory: it ends when its last handle is released *and* its last
+//! mapping is gone. Refuses: address ranges as memory; a reservation holds none.
+//!
+//! The driver may give a handle's number again while the memory behind the old one is still
+//! mapped, and may give several numbers for one piece of memory. So memory has a number of ours,
+//! and handles are names for it.
+
+use crate::event::HalFacts;
+use crate::fast_hash::FastMap;
+use crate::report::DriverBytes;
+use crate::state::driver::allocation::{Allocation, Kind, add, take};
+use crate::state::scene::Scene;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Memory {
+    Own(Allocation),
+    Imported { device: Option<i32>, size: u64 },
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Physical {
+    memory: Memory,
+    references: u32,
+    mappings: u32,
+}
+
+/// One mapped range.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Mapping {
+    size: u64,
+    /// `None`: of memory from before the attach.
+    physical: Option<u64>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Vmm {
+    physicals: FastMap<u64, Physical>,
+    last_number: u64,
+    /// Handle → number and references by this name.
+    names: FastMap<u64, (u64, u32)>,
+    mappings: BTreeMap<u64, Mapping>,
+    reservations: FastMap<u64, u64>,
+    reserved: DriverBytes,
+    /// Pieces of our own memory that the pool does not use.
+    direct: usize,
+    /// Handles and mappings from before the attach that went.
+    unknown: u64,
+}
+
+/// A mapped range of known memory, for the snapshot.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct MappedRange {
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    pub(crate) allocation: Allocation,
+}
+
+impl Vmm {
+    /// Address space without memory.
+    pub(crate) fn reserve(&mut self, ptr: u64, size: u64) {
+        self.reserve_free(ptr);
+        self.reservations.insert(ptr, size);
+        add(&mut self.reserved, size);
+    }
+
+    /// Address space given back.
+    pub(crate) fn reserve_free(&mut self, ptr: u64) {
+        if let Some(size) = self.reservations.remove(&ptr) {
+            take(&mut self.reserved, size);
+        }
+    }
+
+    /// Address space held.
+    pub(crate) fn reserved(&self) -> DriverBytes {
+        self.reserved
+    }
+
+    /// Physical memory of our own.
+    pub(crate) fn create(
+        &mut self,
+        scene: &mut Scene<'_>,
+        handle: u64,
+        size: u64,
+        device: Option<i32>,
+        hal: Option<HalFacts>,
+    ) {
+        let memory = Allocation::enter(scene, Kind::Physical, size, device, None, hal);
+        self.direct += 1;
+        self.name(scene, handle, Memory::Own(memory));
+    }
+
+    /// Physical memory of someone else's.
+    pub(crate) fn import(
+        &mut self,
+        scene: &mut Scene<'_>,
+        handle: u64,
+        size: u64,
+        device: Option<i32>,
+    ) {
+        add(&mut scene.devices.driver(device).imported, size);
+        self.name(scene, handle, Memory::Imported { device, size });
+    }
+
+    fn name(&mut self, scene: &mut Scene<'_>, handle: u64, memory: Memory) {
+        if let Some((number, references)) = self.names.remove(&handle) {
+            // The number is given anew, so the releases of the old one went unseen.
+            self.unreference(scene, number, references, false);
+        }
+        self.last_number += 1;
+        self.physicals.insert(
+            self.last_number,
+            Physical {
+                memory,
+                references: 1,
+                mappings: 0,
+            },
+        );
+        self.names.insert(handle, (self.last_number, 1));
+    }
+
+    /// One reference less.
+    pub(crate) fn release(&mut self, scene: &mut Scene<'_>, handle: u64) {
+        let Some((number, references)) = self.names.get_mut(&handle) else {
+            self.unknown += 1;
+            return;
+        };
+        let number = *number;
+        *references = references.saturating_sub(1);
+        if *references == 0 {
+            self.names.remove(&handle);
+        }
+        self.unreference(scene, number, 1, true);
+    }
+
+    fn unreference(&mut self, scene: &mut Scene<'_>, number: u64, references: u32, seen: bool) {
+        if let Some(physical) = self.physicals.get_mut(&number) {
+            physical.references = physical.references.saturating_sub(references);
+        }
+        self.end_if_unused(scene, number, seen);
+    }
+
+    fn end_if_unused(&mut self, scene: &mut Scene<'_>, number: u64, seen: bool) {
+        let unused = self
+            .physicals
+            .get(&number)
+            .is_some_and(|p| p.references == 0 && p.mappings == 0);
+        if unused && let Some(physical) = self.physicals.remove(&number) {
+            match physical.memory {
+                Memory::Own(allocation) => {
+                    self.direct -= usize::from(!allocation.pooled && self.direct > 0);
+                    allocation.leave(scene, seen);
+                }
+                Memory::Imported { device, size } => {
+                    take(&mut scene.devices.driver(device).imported, size);
+                }
+            }
+        }
+    }
+
+    /// `cuMemRetainAllocationHandle`: a name for what is mapped at `ptr`.
+    pub(crate) fn retain(&mut self, scene: &mut Scene<'_>, ptr: u64, handle: u64) {
+        let number = self
+            .mappings
+            .range(..=ptr)
+            .next_back()
+            .filter(|(start, m)| ptr - **start < m.size)
+            .and_then(|(_, mapping)| mapping.physical);
+        let Some(number) = number else {
+            self.unknown += 1;
+            return;
+        };
+        match self.names.get(&handle).copied() {
+            Some((named, references)) if named == number => {
+                self.names.insert(handle, (number, references + 1));
+            }
+            other => {
+                if let Some((named, references)) = other {
+                    self.unreference(scene, named, references, false);
+                }
+                self.names.insert(handle, (number, 1));
+            }
+        }
+        if let Some(physical) = self.physicals.get_mut(&number) {
+            physical.references += 1;
+        }
+    }
+
+    /// Memory got an address.
+    pub(crate) fn map(&mut self, scene: &mut Scene<'_>, ptr: u64, size: u64, handle: u64) {
+        // What is in the way was unmapped unseen.
+        self.drop_overlapping(scene, ptr, ptr.saturating_add(size));
+        let physical = self.names.get(&handle).map(|(number, _)| *number);
+        if let Some(physical) = physical.and_then(|number| self.physicals.get_mut(&number)) {
+            physical.mappings += 1;
+        }
+        self.mappings.insert(ptr, Mapping { size, physical });
+    }
+
+    /// Bytes mapped from this address on. Ascend's calls that unmap do not say how much.
+    pub(crate) fn mapped_from(&self, ptr: u64) -> u64 {
+        self.mappings.get(&ptr).map_or(0, |mapping| mapping.size)
+    }
+
+    /// Every mapping inside the range lost its address.
+    pub(crate) fn unmap(&mut self, scene: &mut Scene<'_>, ptr: u64, size: u64) {
+        let end = ptr.saturating_add(size);
+        let inside: Vec<u64> = self
+            .mappings
+            .range(ptr..end)
+            .filter(|(start, mapping)| start.saturating_add(mapping.size) <= end)
+            .map(|(start, _)| *start)
+            .collect();
+        if inside.is_empty() {
+            self.unknown += 1;
+        }
+        for start in inside {
+            self.drop_mapping(scene, start, true);
+        }
+    }
+
+    fn drop_overlapping(&mut self, scene: &mut Scene<'_>, ptr: u64, end: u64) {
+        while let Some((&start, mapping)) = self.mappings.range(..end).next_back() {
+            if start.saturating_add(mapping.size) <= ptr {
+                break;
+            }
+            self.drop_mapping(scene, start, false);
+        }
+    }
+
+    fn drop_mapping(&mut self, scene: &mut Scene<'_>, start: u64, seen: bool) {
+        let Some(Mapping {
+            physical: Some(number),
+            ..
+        }) = self.mappings.remove(&start)
+        else {
+            return;
+        };
+        if let Some(physical) = self.physicals.get_mut(&number) {
+            physical.mappings = physical.mappings.saturating_sub(1);
+        }
+        self.end_if_unused(scene, number, seen);
+    }
+
+    /// The pool on `device` uses this range: the memory behind it is the pool's.
+    pub(crate) fn claim(&mut self, scene: &mut Scene<'_>, device: i32, addr: u64, end: u64) {
+        let mut limit = end;
+        while let Some((&start, mapping)) = self.mappings.range(..limit).next_back() {
+            if start.saturating_add(mapping.size) <= addr {
+                break;
+            }
+            let physical = mapping.physical.and_then(|n| self.physicals.get_mut(&n));
+            if let Some(Memory::Own(allocation)) = physical.map(|p| &mut p.memory)
+                && !allocation.pooled
+            {
+                allocation.claim(scene, device);
+                self.direct = self.direct.saturating_sub(1);
+            }
+            limit = start;
+        }
+    }
+
+    /// The pool's memory that is none of what the pool holds was given back unseen.
+    pub(crate) fn keep_of_pool(
+        &mut self,
+        scene: &mut Scene<'_>,
+        device: i32,
+        at_ns: u64,
+        explained: impl Fn(u64, u64) -> bool,
+    ) {
+        let is_pools = |physical: &Physical| {
+            matches!(physical.memory, Memory::Own(a)
+                if a.pooled && a.device == Some(device) && a.born_ns <= at_ns)
+        };
+        let mut used: FastMap<u64, ()> = FastMap::default();
+        let mut gone = Vec::new();
+        for (&start, mapping) in &self.mappings {
+            let Some(number) = mapping.physical else {
+                continue;
+            };
+            if explained(start, start.saturating_add(mapping.size)) {
+                used.insert(number, ());
+            } else if self.physicals.get(&number).is_some_and(is_pools) {
+                gone.push((start, number));
+            }
+        }
+        for (start, number) in gone {
+            if !used.contains_key(&number) {
+                // The pool keeps a handle no longer than its mapping.
+                self.names.retain(|_, (named, _)| *named != number);
+                if let Some(physical) = self.physicals.get_mut(&number) {
+                    physical.references = 0;
+                }
+            }
+            self.drop_mapping(scene, start, false);
+        }
+    }
+
+    /// Everything on a device went with its context.
+    pub(crate) fn reset(&mut self, scene: &mut Scene<'_>, device: Option<i32>) {
+        let gone: Vec<u64> = self
+            .physicals
+            .iter()
+            .filter(|(_, p)| matches!(p.memory, Memory::Own(a) if a.device == device))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in gone {
+            self.names.retain(|_, (named, _)| *named != number);
+            self.mappings.retain(|_, m| m.physical != Some(number));
+            if let Some(Physical {
+                memory: Memory::Own(allocation),
+                ..
+            }) = self.physicals.remove(&number)
+            {
+                self.direct -= usize::from(!allocation.pooled && self.direct > 0);
+                allocation.leave(scene, true);
+            }
+        }
+    }
+
+    /// Pieces of our own memory that the pool does not use.
+    pub(crate) fn direct_count(&self) -> usize {
+        self.direct
+    }
+
+    /// Own memory, mapped or not.
+    pub(crate) fn allocations(&self) -> impl Iterator<Item = &Allocation> {
+        self.physicals.values().filter_map(|p| match &p.memory {
+            Memory::Own(allocation) => Some(allocation),
+            Memory::Imported { .. } => None,
+        })
+    }
+
+    /// Mapped ranges of own memory by address.
+    pub(crate) fn mapped(&self) -> impl Iterator<Item = MappedRange> {
+        self.mappings.iter().filter_map(|(&addr, mapping)| {
+            let physical = self.physicals.get(&mapping.physical?)?;
+            match physical.memory {
+                Memory::Own(allocation) => Some(MappedRange {
+                    addr,
+                    size: mapping.size,
+                    allocation,
+                }),
+                Memory::Imported { .. } => None,
+            }
+        })
+    }
+
+    /// Pieces of memory, names, mappings and reservations kept.
+    pub(crate) fn kept(&self) -> usize {
+        self.physicals.len() + self.names.len() + self.mappings.len() + self.reservations.len()
+    }
+
+    /// Handles and mappings from before the attach that went.
+    pub(crate) fn unknown(&self) -> u64 {
+        self.unknown
+    }
+}

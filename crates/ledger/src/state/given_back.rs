@@ -1,0 +1,106 @@
+//! Memory that a pool gives back to the driver at a level at which the pool itself does not say so.
+//!
+//! Owns: what one call of the driver takes from the reserved total of each pool that is told of by reports only. They come
+//! with blocks, and giving memory back (`empty_cache`) hands out none. Refuses: pools whose trace tells of segments.
+
+use crate::event::{Call, CallOp, Level};
+use crate::state::device::{Device, Devices};
+use crate::state::driver::Driver;
+
+/// How things stood before the call.
+pub(crate) struct Before {
+    level: Option<Level>,
+    /// For each device, in the order of their rows: bytes of the driver's that are the pool's, and of segments that a
+    /// reading told of.
+    rows: Vec<(u64, u64)>,
+    /// Bytes that the call unmaps and that are known as the pool's in the driver's books as well: they go there with
+    /// their physical memory.
+    unmapped: u64,
+    /// Frees of what nobody knew.
+    orphans: u64,
+}
+
+/// Whether the call may give memory back.
+fn gives_back(op: CallOp) -> bool {
+    matches!(
+        op,
+        CallOp::Free | CallOp::AsyncFree | CallOp::Unmap | CallOp::Release | CallOp::Reset
+    )
+}
+
+/// Whether only reports and readings tell of this pool.
+fn is_reported(row: &Device, level: Option<Level>) -> bool {
+    row.pool.reserved.is_some() && !row.pool.is_traced(level)
+}
+
+fn orphans(devices: &Devices) -> u64 {
+    devices.iter().map(|row| row.driver.orphan_free_count).sum()
+}
+
+fn stand(row: &Device, level: Option<Level>) -> (u64, u64) {
+    if is_reported(row, level) {
+        (row.driver.pooled.bytes, row.pool.segments.bytes())
+    } else {
+        (0, 0)
+    }
+}
+
+/// To be asked before the call takes effect; `None` where it changes no pool.
+pub(crate) fn before(
+    devices: &Devices,
+    driver: &Driver,
+    call: &Call,
+    level: Option<Level>,
+) -> Option<Before> {
+    let reported = || devices.iter().any(|row| is_reported(row, level));
+    if call.status != 0 || !gives_back(call.op) || !reported() {
+        return None;
+    }
+    Some(Before {
+        level,
+        rows: devices.iter().map(|row| stand(row, level)).collect(),
+        unmapped: match call.op {
+            CallOp::Unmap => driver.pooled_within(call),
+            _ => 0,
+        },
+        orphans: orphans(devices),
+    })
+}
+
+/// The call and what it means for segments have taken effect.
+pub(crate) fn after(
+    devices: &mut Devices,
+    before: Option<Before>,
+    call: &Call,
+    from_start: bool,
+    time_ns: u64,
+) {
+    let Some(before) = before else {
+        return;
+    };
+    let unknown = orphans(devices) > before.orphans;
+    let of_device = |row: &Device| call.device.is_none() || row.ordinal == call.device;
+    let mut stood = before.rows.into_iter();
+    for row in devices.iter_mut() {
+        // A device that came with the call stands last, and had nothing to give.
+        let Some((pooled, in_segments)) = stood.next() else {
+            return;
+        };
+        if !is_reported(row, before.level) {
+            continue;
+        }
+        let by_driver = pooled.saturating_sub(row.driver.pooled.bytes);
+        let by_reading = in_segments.saturating_sub(row.pool.segments.bytes());
+        let in_both = match call.op {
+            CallOp::Unmap => before.unmapped,
+            _ => by_driver,
+        };
+        let gone = by_driver.saturating_add(by_reading.saturating_sub(in_both));
+        if gone > 0 {
+            row.pool.gave_back(gone, time_ns);
+        } else if unknown && !from_start && row.pool.read.count == 0 && of_device(row) {
+            // It may well have been the pool's, from before the attach, and how large it was nobody knows.
+            row.pool.reserved = None;
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! One block of a framework's pool, and the blocks of a process by address.
+//!
+//! Owns: what is kept of a block. Refuses: totals and groups, which `pool` keeps in step.
+
+use crate::fast_hash::FastMap;
+use crate::state::membership::Membership;
+use crate::state::pool::totals::Sized;
+use crate::state::stacks::StackIndex;
+use serde::{Deserialize, Serialize};
+
+/// How we came to know a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Origin {
+    /// It was seen to come, or to go.
+    Seen,
+    /// The first reading of its device had it: as far as we know it was there before the attach.
+    Baseline,
+    /// A reading had it that must have come unseen, in a gap.
+    Found,
+}
+
+/// What a block of a reading is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum HeldState {
+    Active,
+    /// Freed by the program, still in use by a stream.
+    Pending,
+    Gone,
+}
+
+/// One block. Device addresses are unique in a process, so the address alone is the key.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Block {
+    pub(crate) device: i32,
+    /// Freed by the program, still in use by a stream.
+    pub(crate) pending: bool,
+    pub(crate) origin: Origin,
+    /// Rounded bytes; a lower bound while `size` is open.
+    pub(crate) rounded: u64,
+    pub(crate) size: Sized,
+    pub(crate) requested: Option<u64>,
+    pub(crate) stream: Option<u64>,
+    /// 0: before the attach, so that only its free was seen. Of a block that was not seen to come, the
+    /// latest moment at which it can have come.
+    pub(crate) born_ns: u64,
+    /// Number of the block among all that came.
+    pub(crate) serial: u64,
+    pub(crate) stack: StackIndex,
+    pub(crate) place: Membership,
+}
+
+/// Blocks by address.
+pub(crate) type Blocks = FastMap<u64, Block>;
+
+impl Block {
+    /// Whether it was seen to come after this moment.
+    pub(crate) fn came_after(&self, time_ns: u64) -> bool {
+        self.origin == Origin::Seen && self.born_ns > time_ns
+    }
+}
+
+/// What a thread's last pool event was: the next one may be the other half of the same call.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Half {
+    /// A trace entry for the block with this serial.
+    Alloc { addr: u64, serial: u64 },
+    /// A trace entry for a free.
+    Free {
+        addr: u64,
+        /// The bytes it was counted with.
+        counted: u64,
+        /// What became of the block's size.
+        size: FreedSize,
+    },
+    /// A trace entry for a call that a reading had in it already.
+    Told { addr: u64 },
+    /// A trace entry for an out-of-memory.
+    Oom,
+}
+
+/// How sure the size of a freed block was when its trace entry came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FreedSize {
+    /// Of a block that we knew, or told by the entry itself.
+    Counted,
+    /// Of a block that we knew, but that no total had confirmed: its coming and going cancel out.
+    Cancelled,
+    /// Of an unknown block: `counted` is a lower bound.
+    Unknown,
+}

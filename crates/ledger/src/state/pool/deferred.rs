@@ -1,0 +1,103 @@
+//! Trace entries whose device is not known yet.
+//!
+//! Owns: the entries of allocator objects that PyTorch 2.1 does not tell the device of, until a
+//! report on the same thread for the same block does. Refuses: to hold many.
+
+use crate::event::{PoolReport, PoolTrace, TraceAction};
+use crate::fast_hash::FastMap;
+use crate::state::stacks::StackIndex;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// Entries held for one allocator object.
+const HELD: usize = 4096;
+/// Allocator objects: one per device.
+const OBJECTS: usize = 256;
+
+/// One entry with its header.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Held {
+    pub(crate) time_ns: u64,
+    pub(crate) tid: u32,
+    pub(crate) stack: StackIndex,
+    pub(crate) trace: PoolTrace,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Deferred {
+    devices: FastMap<u64, i32>,
+    held: FastMap<u64, VecDeque<Held>>,
+    dropped: u64,
+}
+
+impl Deferred {
+    /// The device of an allocator object, where it is known.
+    pub(crate) fn device(&self, allocator: u64) -> Option<i32> {
+        self.devices.get(&allocator).copied()
+    }
+
+    /// Learns a device; gives back what waited for it.
+    pub(crate) fn learn(&mut self, allocator: u64, device: i32) -> VecDeque<Held> {
+        if self.devices.len() < OBJECTS {
+            self.devices.insert(allocator, device);
+        }
+        self.held.remove(&allocator).unwrap_or_default()
+    }
+
+    /// Holds an entry.
+    pub(crate) fn hold(&mut self, held: Held) {
+        if self.held.len() >= OBJECTS && !self.held.contains_key(&held.trace.allocator) {
+            self.dropped += 1;
+            return;
+        }
+        let queue = self.held.entry(held.trace.allocator).or_default();
+        if queue.len() == HELD {
+            queue.pop_front();
+            self.dropped += 1;
+        }
+        queue.push_back(held);
+    }
+
+    /// The allocator object that a report tells the device of: the thread's last entry held is
+    /// about the same block.
+    pub(crate) fn told_by(&self, tid: u32, report: &PoolReport) -> Option<u64> {
+        if self.held.is_empty() {
+            return None;
+        }
+        self.held.iter().find_map(|(&allocator, queue)| {
+            let last = queue.iter().rev().find(|held| {
+                held.tid == tid
+                    && matches!(
+                        held.trace.action,
+                        TraceAction::Alloc | TraceAction::FreeRequested
+                    )
+            })?;
+            let is_alloc = last.trace.action == TraceAction::Alloc;
+            (last.trace.addr == report.ptr && is_alloc == (report.size > 0)).then_some(allocator)
+        })
+    }
+
+    /// What waits for an allocator object's device; `None` if some of all that waits was given up.
+    pub(crate) fn waiting(&self, allocator: u64) -> Option<impl Iterator<Item = &Held>> {
+        let waiting = self.held.get(&allocator).into_iter().flatten();
+        (self.dropped == 0).then_some(waiting)
+    }
+
+    /// Entries kept.
+    pub(crate) fn kept(&self) -> usize {
+        self.held.values().map(VecDeque::len).sum()
+    }
+
+    /// Entries that wait or were given up and tell of memory.
+    pub(crate) fn unplaced(&self) -> u64 {
+        self.dropped + self.kept() as u64 - self.asked()
+    }
+
+    /// Entries that wait and only tell that somebody took a snapshot.
+    pub(crate) fn asked(&self) -> u64 {
+        let all = self.held.values().flatten();
+        all.filter(|held| held.trace.action == TraceAction::Snapshot)
+            .count() as u64
+    }
+}

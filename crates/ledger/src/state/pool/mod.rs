@@ -1,0 +1,567 @@
+//! A framework's pool: which blocks live, and what their events mean together.
+//!
+//! Owns: the blocks of a process by address, their reports (trace entries are read in
+//! `trace`), and the pairing of the two kinds of events (a trace
+//! entry, then a report, on one thread) that tell of one call. Refuses: to count a call twice, or to
+//! make up a size.
+//!
+//! PyTorch holds the device's lock from the trace entry to the report of the same call, so on one
+//! thread no other allocation or free lies between the two. Which of them comes depends on the level
+//! and may change at any time; each is complete enough to stand alone.
+
+pub(crate) mod block;
+pub(crate) mod deferred;
+pub(crate) mod held;
+pub(crate) mod reading;
+pub(crate) mod rooms;
+pub(crate) mod segment;
+pub(crate) mod suspects;
+pub(crate) mod take_over;
+pub(crate) mod totals;
+pub(crate) mod trace;
+pub(crate) mod trace_ring;
+
+use crate::event::{PoolOom, PoolReport, TraceAction};
+use crate::fast_hash::FastMap;
+use crate::report::Space;
+use crate::state::driver::Driver;
+use crate::state::membership::{GroupKey, Membership};
+use crate::state::pool::block::{Block, Blocks, FreedSize, Half, Origin};
+use crate::state::pool::deferred::Deferred;
+use crate::state::pool::suspects::Suspects;
+use crate::state::pool::totals::{Sized, least_rounded};
+use crate::state::pool::trace_ring::Entry;
+use crate::state::scene::Scene;
+use serde::{Deserialize, Serialize};
+
+/// Threads whose last event is remembered. With more of them than this, a pair may be missed.
+const THREADS: usize = 16_384;
+
+/// See the module.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Pool {
+    pub(crate) blocks: Blocks,
+    pub(crate) halves: FastMap<u32, Half>,
+    last_serial: u64,
+    pub(crate) suspects: Suspects,
+    pub(crate) deferred: Deferred,
+    pub(crate) seen: bool,
+    /// What happened since then is known without a hole.
+    pub(crate) complete_since: u64,
+    /// When the last loss of records was told; 0 before any.
+    pub(crate) lost_by: u64,
+}
+
+/// A block about to be entered.
+pub(crate) struct Arrival {
+    pub(crate) device: i32,
+    pub(crate) addr: u64,
+    pub(crate) requested: Option<u64>,
+    pub(crate) rounded: Option<u64>,
+    pub(crate) stream: Option<u64>,
+}
+
+impl Pool {
+    /// A block came or went, with the allocator's totals after it.
+    pub(crate) fn report(
+        &mut self,
+        scene: &mut Scene<'_>,
+        driver: &mut Driver,
+        report: &PoolReport,
+    ) {
+        self.seen = true;
+        if let Some(allocator) = self.deferred.told_by(scene.tid, report) {
+            self.place_held(scene, driver, allocator, report.device);
+        }
+        let in_reading = self.see(scene, report.device, false);
+        let half = self.halves.remove(&scene.tid);
+        let bytes = report.size.unsigned_abs();
+        if in_reading {
+            self.report_in_reading(scene, report, half);
+            return;
+        }
+        let (came, went) = match report.size {
+            0 => (0, 0),
+            1.. => self.report_alloc(scene, driver, report, bytes, half),
+            _ => self.report_free(scene, report, bytes, half),
+        };
+        let device = scene.devices.pool(report.device);
+        if report.size < 0 && device.totals.peak().is_none() {
+            // The first total of all tells of the one before it as well.
+            let before = report.total_allocated.saturating_add(bytes);
+            device.totals.raise_peak(before);
+        }
+        self.settle(scene, report.device, report.total_allocated);
+        let device = scene.devices.pool(report.device);
+        device.set_reserved(report.total_reserved);
+        device.note_level(scene.time_ns, came, went);
+    }
+
+    /// Says how many blocks came and went that were not counted before.
+    fn report_alloc(
+        &mut self,
+        scene: &mut Scene<'_>,
+        driver: &mut Driver,
+        report: &PoolReport,
+        rounded: u64,
+        half: Option<Half>,
+    ) -> (u64, u64) {
+        if let Some(Half::Alloc { addr, serial }) = half
+            && addr == report.ptr
+            && let Some(block) = self.blocks.get_mut(&addr)
+            && block.serial == serial
+            && !block.pending
+            && block.device == report.device
+            && block.requested.is_none_or(|requested| requested <= rounded)
+        {
+            let device = scene.devices.pool(report.device);
+            device
+                .totals
+                .sized(addr, block.rounded, rounded, block.size);
+            scene
+                .stacks
+                .resized(Some(block.device), block.stack, block.rounded, rounded);
+            block.rounded = rounded;
+            block.size = Sized::EXACT;
+            device.ring.last_is_sized(addr, rounded);
+            device.rooms.taken(addr, rounded);
+            return (0, 0);
+        }
+        self.came(
+            scene,
+            driver,
+            Arrival {
+                device: report.device,
+                addr: report.ptr,
+                requested: None,
+                rounded: Some(rounded),
+                stream: None,
+            },
+        );
+        push_entry(
+            scene,
+            report.device,
+            TraceAction::Alloc,
+            report.ptr,
+            rounded,
+            None,
+            false,
+        );
+        (1, 0)
+    }
+
+    fn report_free(
+        &mut self,
+        scene: &mut Scene<'_>,
+        report: &PoolReport,
+        rounded: u64,
+        half: Option<Half>,
+    ) -> (u64, u64) {
+        let addr = report.ptr;
+        let held = self.blocks.get(&addr).copied().filter(|b| !b.pending);
+        if held.is_none()
+            && let Some(Half::Free {
+                addr: freed,
+                counted,
+                size,
+            }) = half
+            && freed == addr
+        {
+            self.confirm_free(scene, report.device, addr, rounded, counted, size);
+            return (0, 0);
+        }
+        let (size, stream) = match held {
+            Some(block) => {
+                self.went(scene, addr, block, Some(rounded));
+                self.forget(addr);
+                (block.requested.unwrap_or(rounded), block.stream)
+            }
+            None => {
+                if let Some(old) = self.blocks.get(&addr).copied() {
+                    self.end_pending(scene, addr, old);
+                }
+                self.orphan_went(scene, report.device, Some(rounded), 0);
+                (rounded, None)
+            }
+        };
+        // Without trace entries nothing tells when a stream has done with the block.
+        for action in [TraceAction::FreeRequested, TraceAction::FreeCompleted] {
+            let orphan = held.is_none() && action == TraceAction::FreeRequested;
+            push_entry(scene, report.device, action, addr, size, stream, orphan);
+        }
+        (0, 1)
+    }
+
+    /// The report of a free that its trace entry has told of already: only its size may be news.
+    fn confirm_free(
+        &mut self,
+        scene: &mut Scene<'_>,
+        device: i32,
+        addr: u64,
+        rounded: u64,
+        counted: u64,
+        size: FreedSize,
+    ) {
+        let row = scene.devices.pool(device);
+        match size {
+            FreedSize::Counted if counted != rounded => row.totals.correct(counted, rounded),
+            FreedSize::Counted | FreedSize::Cancelled => {}
+            FreedSize::Unknown => {
+                if row.totals.orphan_sized(counted, rounded) {
+                    row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(rounded);
+                }
+            }
+        }
+        if let Some(block) = self.blocks.get_mut(&addr) {
+            row.pending_bytes = row
+                .pending_bytes
+                .saturating_sub(block.rounded)
+                .saturating_add(rounded);
+            block.rounded = rounded;
+            block.size = Sized::EXACT;
+        }
+    }
+
+    /// The allocator is out of memory.
+    pub(crate) fn oom(&mut self, scene: &mut Scene<'_>, oom: &PoolOom) {
+        self.seen = true;
+        let in_reading = self.see(scene, oom.device, false);
+        let told = matches!(self.halves.remove(&scene.tid), Some(Half::Oom));
+        let device = scene.devices.pool(oom.device);
+        device.oom_count += u64::from(!told);
+        if in_reading {
+            return;
+        }
+        self.settle(scene, oom.device, oom.total_allocated);
+        let device = scene.devices.pool(oom.device);
+        device.set_reserved(oom.total_reserved);
+        device.note_level(scene.time_ns, 0, 0);
+    }
+
+    /// Enters a block; gives its serial.
+    pub(crate) fn came(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, new: Arrival) -> u64 {
+        let size_for_groups = new.requested.or(new.rounded).unwrap_or(0);
+        if scene
+            .steps
+            .block_comes(new.device, size_for_groups, scene.stack, scene.time_ns)
+        {
+            self.step_ends(scene);
+        }
+        let rounded = new.rounded.unwrap_or(least_rounded(size_for_groups));
+        let end = new.addr.saturating_add(rounded);
+        self.drop_gone(scene, new.addr);
+        self.clear_range(scene, new.addr, end);
+        let row = scene.devices.pool(new.device);
+        if scene.nothing_missed {
+            row.totals.start_at_zero();
+        }
+        let size = row
+            .totals
+            .came(new.addr, size_for_groups, rounded, new.rounded.is_some());
+        row.alloc_count += 1;
+        row.live_blocks += 1;
+        row.requested_bytes = row
+            .requested_bytes
+            .saturating_add(new.requested.unwrap_or(0));
+        row.sizes.record(size_for_groups);
+        let place = scene.groups.join(
+            scene.time_ns,
+            GroupKey {
+                device: Some(new.device),
+                space: Space::Pool,
+                stream: new.stream,
+                size: size_for_groups,
+                stack: scene.stack,
+            },
+        );
+        if new.rounded.is_some() {
+            row.rooms.taken(new.addr, rounded);
+        }
+        driver.claim(scene, new.device, new.addr, rounded);
+        scene
+            .stacks
+            .came(Some(new.device), scene.stack, rounded, true);
+        self.last_serial += 1;
+        self.blocks.insert(
+            new.addr,
+            Block {
+                device: new.device,
+                pending: false,
+                origin: Origin::Seen,
+                rounded,
+                size,
+                requested: new.requested,
+                stream: new.stream,
+                born_ns: scene.time_ns,
+                serial: self.last_serial,
+                stack: scene.stack,
+                place,
+            },
+        );
+        let (step, launches) = (scene.steps.current(), scene.steps.launches.unwrap_or(0));
+        scene
+            .steps
+            .survivors
+            .came(step, new.addr, self.last_serial, launches);
+        let blocks = &self.blocks;
+        self.suspects
+            .came(new.addr, blocks.len(), |addr| blocks.contains_key(&addr));
+        self.last_serial
+    }
+
+    /// A step ends at this moment.
+    pub(crate) fn step_ends(&self, scene: &mut Scene<'_>) {
+        let step = scene.steps.current();
+        scene.steps.end(scene.devices, scene.time_ns);
+        scene.steps.survivors.end(step, &self.blocks);
+        let windows = scene.steps.windows();
+        scene.groups.tick(windows, scene.steps.generation);
+    }
+
+    /// A live block went in sight. It stays in the map; the caller takes it out or makes it
+    /// pending. Says whether its coming and going cancel out, no total having seen it.
+    pub(crate) fn went(
+        &self,
+        scene: &mut Scene<'_>,
+        addr: u64,
+        block: Block,
+        told: Option<u64>,
+    ) -> bool {
+        debug_assert!(self.blocks.contains_key(&addr));
+        scene.groups.leave(scene.time_ns, block.place);
+        scene
+            .stacks
+            .went(Some(block.device), block.stack, block.rounded, false);
+        let row = scene.devices.pool(block.device);
+        let open = row.totals.went(addr, block.rounded, block.size, told);
+        row.unsized_count += u64::from(open);
+        row.live_blocks = row.live_blocks.saturating_sub(1);
+        row.requested_bytes = row
+            .requested_bytes
+            .saturating_sub(block.requested.unwrap_or(0));
+        row.free_count += 1;
+        row.baseline_went(block.origin, block.rounded);
+        if block.origin == Origin::Seen {
+            row.lifetimes
+                .record(scene.time_ns.saturating_sub(block.born_ns));
+        }
+        if block.size == Sized::EXACT && told.is_some_and(|told| told != block.rounded) {
+            // Another block than the one we held: that one went unseen.
+            row.found_gone += 1;
+        }
+        open
+    }
+
+    pub(crate) fn orphan_went(
+        &self,
+        scene: &mut Scene<'_>,
+        device: i32,
+        told: Option<u64>,
+        least: u64,
+    ) {
+        let row = scene.devices.pool(device);
+        row.free_count += 1;
+        row.orphan_free_count += 1;
+        match told {
+            Some(bytes) => {
+                row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(bytes);
+                row.totals.orphan_went(bytes);
+            }
+            None => row.totals.unsized_orphan_went(least),
+        }
+    }
+
+    pub(crate) fn begin_pending(&mut self, scene: &mut Scene<'_>, addr: u64, mut block: Block) {
+        block.pending = true;
+        block.place = Membership::NOWHERE;
+        let row = scene.devices.pool(block.device);
+        row.pending_bytes = row.pending_bytes.saturating_add(block.rounded);
+        self.blocks.insert(addr, block);
+    }
+
+    pub(crate) fn end_pending(&mut self, scene: &mut Scene<'_>, addr: u64, block: Block) {
+        let row = scene.devices.pool(block.device);
+        row.pending_bytes = row.pending_bytes.saturating_sub(block.rounded);
+        self.forget(addr);
+    }
+
+    pub(crate) fn forget(&mut self, addr: u64) {
+        self.blocks.remove(&addr);
+        self.suspects.went(addr);
+    }
+
+    /// No block can live in this range: another one comes there, or its memory went back to the
+    /// driver. Only after a loss do we hold any.
+    pub(crate) fn clear_range(&mut self, scene: &mut Scene<'_>, addr: u64, end: u64) {
+        while let Some(under) = self.suspects.take_overlapping(addr, end) {
+            self.drop_gone(scene, under);
+        }
+    }
+
+    /// A block comes where this one is thought to live: it went unseen.
+    pub(crate) fn drop_gone(&mut self, scene: &mut Scene<'_>, addr: u64) {
+        let Some(block) = self.blocks.get(&addr).copied() else {
+            return;
+        };
+        if block.pending {
+            self.end_pending(scene, addr, block);
+            return;
+        }
+        self.forget(addr);
+        scene.groups.leave(scene.time_ns, block.place);
+        scene
+            .stacks
+            .went(Some(block.device), block.stack, block.rounded, false);
+        let row = scene.devices.pool(block.device);
+        row.totals.was_gone(addr, block.rounded, block.size);
+        row.baseline_went(block.origin, block.rounded);
+        row.live_blocks = row.live_blocks.saturating_sub(1);
+        row.requested_bytes = row
+            .requested_bytes
+            .saturating_sub(block.requested.unwrap_or(0));
+        row.found_gone += 1;
+    }
+
+    pub(crate) fn remember(&mut self, tid: u32, half: Half) {
+        if self.halves.len() >= THREADS {
+            self.halves.clear();
+        }
+        self.halves.insert(tid, half);
+    }
+
+    pub(crate) fn remember_free(
+        &mut self,
+        scene: &Scene<'_>,
+        addr: u64,
+        counted: u64,
+        size: FreedSize,
+    ) {
+        self.remember(
+            scene.tid,
+            Half::Free {
+                addr,
+                counted,
+                size,
+            },
+        );
+    }
+
+    /// An event named this device. Says whether a reading had in it what the event tells of.
+    pub(crate) fn see(&self, scene: &mut Scene<'_>, device: i32, traced: bool) -> bool {
+        let row = scene.devices.pool(device);
+        row.seen = true;
+        row.traced |= traced;
+        let unread = !scene.nothing_missed && row.read.until_ns <= self.complete_since;
+        row.ring.hold(unread);
+        let in_reading = scene.time_ns < row.read.until_ns;
+        if !in_reading {
+            row.read.pending.clear();
+        }
+        in_reading
+    }
+
+    /// Takes the allocator's total over.
+    pub(crate) fn settle(&mut self, scene: &mut Scene<'_>, device: i32, total: u64) {
+        let row = scene.devices.pool(device);
+        row.unsized_count += u64::from(row.totals.has_unsized());
+        let settled = row.totals.settle(total);
+        row.resync_count += u64::from(settled.resynced);
+        if row.orphan_free_count > 0 {
+            // Not what a first reading has explained since.
+            row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(settled.orphan_bytes);
+        }
+        if let Some((addr, excess)) = settled.sized
+            && let Some(block) = self.blocks.get_mut(&addr)
+        {
+            let rounded = block.rounded.saturating_add(excess);
+            scene
+                .stacks
+                .resized(Some(block.device), block.stack, block.rounded, rounded);
+            block.rounded = rounded;
+            block.size = Sized::EXACT;
+            let row = scene.devices.pool(device);
+            row.ring.last_is_sized(addr, block.rounded);
+            row.rooms.taken(addr, block.rounded);
+        }
+        if let Some(allocated) = scene.devices.pool(device).totals.allocated() {
+            scene.stacks.level(Some(device), allocated);
+        }
+    }
+
+    /// Until `time_ns`, events may have happened that we were not told of.
+    pub(crate) fn blind_until(&mut self, time_ns: u64) {
+        self.complete_since = self.complete_since.max(time_ns);
+    }
+
+    /// Records were lost, the last of them by `time_ns`: any block may have gone with them.
+    pub(crate) fn records_lost(&mut self, time_ns: u64) {
+        self.blind_until(time_ns);
+        self.lost_by = self.lost_by.max(time_ns);
+        let blocks = &self.blocks;
+        let all = blocks
+            .iter()
+            .map(|(addr, block)| (*addr, addr.saturating_add(block.rounded)));
+        self.suspects.records_lost(all, |addr| {
+            blocks
+                .get(&addr)
+                .map(|block| addr.saturating_add(block.rounded))
+        });
+    }
+
+    /// Any pool event came.
+    pub(crate) fn seen(&self) -> bool {
+        self.seen
+    }
+
+    /// Live and pending blocks, in no order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (u64, &Block)> {
+        self.blocks.iter().map(|(addr, block)| (*addr, block))
+    }
+
+    /// Blocks that may have gone in a loss.
+    pub(crate) fn suspects(&self) -> usize {
+        self.suspects.len()
+    }
+
+    /// How many are kept: blocks, and other things that a thread or a loss leaves behind.
+    pub(crate) fn kept(&self) -> (usize, usize) {
+        (
+            self.blocks.len(),
+            self.halves.len() + self.suspects.kept() + self.deferred.kept(),
+        )
+    }
+
+    /// Trace entries whose device is not known: of memory, and of snapshots that somebody took.
+    pub(crate) fn unplaced(&self) -> (u64, u64) {
+        (self.deferred.unplaced(), self.deferred.asked())
+    }
+}
+
+/// An entry that stands for a call of which only the report came.
+pub(crate) fn push_entry(
+    scene: &mut Scene<'_>,
+    device: i32,
+    action: TraceAction,
+    addr: u64,
+    size: u64,
+    stream: Option<u64>,
+    orphan: bool,
+) {
+    scene.devices.pool(device).ring.push(Entry {
+        action,
+        addr,
+        size,
+        stream: stream.unwrap_or(0),
+        pool: None,
+        time_ns: scene.time_ns,
+        tid: scene.tid,
+        stack: scene.stack,
+        orphan,
+        reported: true,
+        rounded: if action == TraceAction::Alloc {
+            size
+        } else {
+            0
+        },
+    });
+}

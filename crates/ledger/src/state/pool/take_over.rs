@@ -1,0 +1,429 @@
+//! A reading of what one device's pool held, taken over into the books.
+//!
+//! Owns: the rule by which a reading of an earlier moment becomes the present: its blocks and
+//! segments are followed through what happened since, and what they are then replaces what was
+//! known. Refuses: a reading that is older than what is known of the time since without a hole, and
+//! one whose sums disagree with the totals that events have told since: then nothing is changed.
+//!
+//! A reading's moment lies at one place among the device's events. Those up to it are in it even if
+//! they come after it (see `trace_in_reading`), those after it are applied to it even if they came
+//! before it.
+
+use crate::event::{Level, PoolReport, PoolTrace, TraceAction};
+use crate::report::Space;
+use crate::state::device::Refusal;
+use crate::state::driver::Driver;
+use crate::state::membership::{GroupKey, Membership};
+use crate::state::pool::block::{Block, Half, HeldState, Origin};
+use crate::state::pool::held::{HeldBlock, HeldBlocks};
+use crate::state::pool::reading::{Reading, Taken};
+use crate::state::pool::rooms::Replay;
+use crate::state::pool::segment::{Segment, Segments};
+use crate::state::pool::totals::Sized;
+use crate::state::pool::{Pool, push_entry};
+use crate::state::scene::Scene;
+use crate::state::stacks::{BEFORE_ATTACH, NOT_TAKEN, StackIndex};
+
+/// How the process is watched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    pub(crate) attached_ns: u64,
+    pub(crate) level: Option<Level>,
+}
+
+/// What a block that a reading told of is entered with.
+#[derive(Clone, Copy)]
+struct Unseen {
+    device: i32,
+    origin: Origin,
+    stack: StackIndex,
+    born_ns: u64,
+    /// Events give the requested size and the stream: groups are made by them.
+    traced: bool,
+}
+
+impl Pool {
+    /// A part of a reading came; perhaps it was the last.
+    pub(crate) fn take_reading(
+        &mut self,
+        scene: &mut Scene<'_>,
+        driver: &mut Driver,
+        device: i32,
+        taken: Taken,
+        watch: Watch,
+    ) {
+        let read = &mut scene.devices.pool(device).read;
+        if taken.dropped > 0 {
+            read.refused += taken.dropped;
+            read.refusal = Some(Refusal::Incomplete);
+        }
+        let Some(reading) = taken.complete else {
+            return;
+        };
+        let refusal = self.read(scene, driver, &reading, watch).err();
+        if reading.allocator != 0 {
+            // What came before is in the reading, what came after it is news.
+            self.place_held(scene, driver, reading.allocator, device);
+        }
+        let read = &mut scene.devices.pool(device).read;
+        read.refusal = refusal;
+        read.refused += u64::from(refusal.is_some());
+        read.count += u64::from(refusal.is_none());
+    }
+
+    fn read(
+        &mut self,
+        scene: &mut Scene<'_>,
+        driver: &mut Driver,
+        reading: &Reading,
+        watch: Watch,
+    ) -> Result<(), Refusal> {
+        let (device, at_ns) = (reading.device, reading.at_ns);
+        let row = scene.devices.pool(device);
+        if at_ns < self.complete_since.max(row.ring.forgotten_ns()) {
+            return Err(Refusal::TooOld);
+        }
+        // First everything is worked out, then it is believed or not: no half truth is kept.
+        let mut held = HeldBlocks::of(reading).ok_or(Refusal::Contradicted)?;
+        let explained = held
+            .follow(row.ring.after(at_ns))
+            .ok_or(Refusal::Contradicted)?;
+        let known = self
+            .blocks
+            .values()
+            .filter(|block| block.device == device && !block.pending && block.came_after(at_ns))
+            .fold(held.active_bytes(), |sum, block| {
+                sum.saturating_add(block.rounded)
+            });
+        if row.totals.contradicts(known) {
+            return Err(Refusal::Contradicted);
+        }
+        let unseen = Unseen {
+            device,
+            origin: if row.read.count == 0 && !scene.nothing_missed {
+                Origin::Baseline
+            } else {
+                Origin::Found
+            },
+            stack: BEFORE_ATTACH,
+            born_ns: if row.read.count == 0 && !scene.nothing_missed {
+                watch.attached_ns
+            } else {
+                at_ns
+            },
+            traced: row.is_traced(watch.level),
+        };
+        let row = scene.devices.pool(device);
+        // Their bytes were counted as orphans' once a total had told them.
+        let sized = explained
+            .len()
+            .saturating_sub(row.totals.unsized_orphans() as usize);
+        let bytes = explained.iter().take(sized).sum::<u64>();
+        row.orphan_free_count = row.orphan_free_count.saturating_sub(explained.len() as u64);
+        row.orphan_free_bytes = row.orphan_free_bytes.saturating_sub(bytes);
+        if unseen.origin == Origin::Baseline && self.complete_since <= watch.attached_ns {
+            // What went unseen before the first reading was there before the attach, and is in no answer.
+            (row.orphan_free_count, row.orphan_free_bytes) = (0, 0);
+        }
+
+        let (came, went) = self.replace_blocks(scene, &held, at_ns, unseen);
+        self.recount(scene, device);
+        replace_segments(scene, driver, reading);
+        let row = scene.devices.pool(device);
+        row.seen = true;
+        row.read.until_ns = row.read.until_ns.max(at_ns.saturating_add(1));
+        row.read.settled = (row.resync_count, row.found_gone);
+        row.read.sized = row.unsized_count;
+        row.read.pending.clear();
+        if !unseen.traced && row.ring.after(at_ns).next().is_none() {
+            let pending = held.blocks().iter();
+            let pending = pending.filter(|block| block.state == HeldState::Pending);
+            // Their free looked done. Who came there in a loss is not known.
+            let sizes = pending.clone().map(|block| (block.addr, block.rounded));
+            let stacks = row.ring.last_births(sizes.collect(), self.lost_by);
+            let stack = |block: &HeldBlock| stacks.get(&block.addr).copied().unwrap_or(NOT_TAKEN);
+            row.read.pending = pending.map(|block| (*block, stack(block))).collect();
+        }
+        row.totals.raise_peak(reading.total_allocated);
+        let mut moved = (0, 0);
+        if watch.level == Some(Level::Read) && row.read.count > 0 {
+            // Nothing else counts them: those that came and went between two readings are missing.
+            moved = (came, went);
+            row.alloc_count += came;
+            row.free_count += went;
+        }
+        row.note_level(scene.time_ns, moved.0, moved.1);
+        self.seen = true;
+        Ok(())
+    }
+
+    /// The blocks that were known before make place for those of the reading as they are now. Says
+    /// how many came and how many went.
+    fn replace_blocks(
+        &mut self,
+        scene: &mut Scene<'_>,
+        held: &HeldBlocks,
+        at_ns: u64,
+        unseen: Unseen,
+    ) -> (u64, u64) {
+        let (mut came, mut went) = (0, 0);
+        let before: Vec<(u64, Block)> = self
+            .blocks
+            .iter()
+            .filter(|(_, block)| block.device == unseen.device && !block.came_after(at_ns))
+            .map(|(addr, block)| (*addr, *block))
+            .collect();
+        let mut entered = vec![false; held.blocks().len()];
+        for (addr, block) in before {
+            let place = held.place(addr);
+            let found = place.and_then(|place| held.blocks().get(place));
+            let same = found.filter(|found| is_same(&block, found));
+            if let (Some(found), Some(entered)) =
+                (same, place.and_then(|place| entered.get_mut(place)))
+                && block.pending == (found.state == HeldState::Pending)
+            {
+                *entered = true;
+                self.correct(scene, found);
+                continue;
+            }
+            self.drop_gone(scene, addr);
+            went += u64::from(!block.pending);
+            if let (Some(found), Some(entered)) =
+                (same, place.and_then(|place| entered.get_mut(place)))
+                && !block.pending
+            {
+                // Only its free was lost: we still know when it came.
+                *entered = true;
+                let known = Unseen {
+                    origin: block.origin,
+                    stack: block.stack,
+                    born_ns: block.born_ns,
+                    ..unseen
+                };
+                self.enter_held(scene, found, known);
+            }
+        }
+        for (found, entered) in held.blocks().iter().zip(entered) {
+            // Without a trace nothing would ever tell that a stream has done with a block.
+            let follows = found.state == HeldState::Active || unseen.traced;
+            if !entered && follows && found.state != HeldState::Gone {
+                self.drop_gone(scene, found.addr);
+                self.enter_held(scene, found, unseen);
+                came += 1;
+                // Its free was requested before its end.
+                went += u64::from(found.state == HeldState::Pending);
+            }
+        }
+        (came, went)
+    }
+
+    /// A block was known rightly; the reading knows it better.
+    fn correct(&mut self, scene: &mut Scene<'_>, found: &HeldBlock) {
+        if let Some(block) = self.blocks.get_mut(&found.addr) {
+            let row = scene.devices.pool(block.device);
+            if !block.pending {
+                row.totals.close(found.addr, block.size);
+                scene.stacks.resized(
+                    Some(block.device),
+                    block.stack,
+                    block.rounded,
+                    found.rounded,
+                );
+            }
+            block.rounded = found.rounded;
+            block.size = Sized::EXACT;
+            block.requested = found.requested().or(block.requested);
+            block.stream = Some(found.stream);
+        }
+    }
+
+    fn enter_held(&mut self, scene: &mut Scene<'_>, found: &HeldBlock, unseen: Unseen) {
+        let pending = found.state == HeldState::Pending;
+        let key = GroupKey {
+            device: Some(unseen.device),
+            space: Space::Pool,
+            stack: BEFORE_ATTACH,
+            stream: unseen.traced.then_some(found.stream),
+            size: if unseen.traced {
+                found.requested().unwrap_or(found.rounded)
+            } else {
+                found.rounded
+            },
+        };
+        let place = match unseen.origin {
+            _ if pending => Membership::NOWHERE,
+            Origin::Baseline => scene.groups.was_there(scene.time_ns, key),
+            Origin::Seen | Origin::Found => scene.groups.join(scene.time_ns, key),
+        };
+        let block = Block {
+            device: unseen.device,
+            pending,
+            origin: unseen.origin,
+            rounded: found.rounded,
+            size: Sized::EXACT,
+            requested: found.requested(),
+            stream: Some(found.stream),
+            born_ns: unseen.born_ns,
+            // Whatever comes over it later is newer.
+            serial: 0,
+            stack: unseen.stack,
+            place,
+        };
+        if !pending {
+            scene
+                .stacks
+                .came(Some(block.device), block.stack, block.rounded, false);
+        }
+        self.blocks.insert(found.addr, block);
+        let blocks = &self.blocks;
+        self.suspects
+            .came(found.addr, blocks.len(), |addr| blocks.contains_key(&addr));
+    }
+
+    /// The sums of a device whose blocks are all known.
+    fn recount(&mut self, scene: &mut Scene<'_>, device: i32) {
+        let row = scene.devices.pool(device);
+        let (mut live, mut known, mut requested, mut pending) = (0, 0u64, 0u64, 0u64);
+        let (mut old, mut old_bytes) = (0, 0u64);
+        for (addr, block) in self.blocks.iter().filter(|(_, b)| b.device == device) {
+            self.suspects.confirmed(*addr);
+            if block.pending {
+                pending = pending.saturating_add(block.rounded);
+                continue;
+            }
+            live += 1;
+            known = known.saturating_add(block.rounded);
+            requested = requested.saturating_add(block.requested.unwrap_or(0));
+            if block.origin == Origin::Baseline {
+                old += 1;
+                old_bytes = old_bytes.saturating_add(block.rounded);
+            }
+        }
+        row.live_blocks = live;
+        row.requested_bytes = requested;
+        row.pending_bytes = pending;
+        row.read.baseline_blocks = old;
+        row.read.baseline_bytes = old_bytes;
+        row.totals.all_known(known);
+    }
+
+    /// An entry that came after a reading which had in it what it tells of: it counts, but changes
+    /// nothing more. It tells of a block's birth, if that block still lives.
+    pub(crate) fn trace_in_reading(
+        &mut self,
+        scene: &mut Scene<'_>,
+        device: i32,
+        trace: &PoolTrace,
+    ) {
+        let half = Half::Told { addr: trace.addr };
+        let row = scene.devices.pool(device);
+        match trace.action {
+            TraceAction::Alloc => {
+                row.alloc_count += 1;
+                row.sizes.record(trace.size);
+                self.born_late(scene, device, trace.addr, trace.size);
+                self.remember(scene.tid, half);
+            }
+            TraceAction::FreeRequested => {
+                row.free_count += 1;
+                self.remember(scene.tid, half);
+            }
+            TraceAction::Oom => {
+                row.oom_count += 1;
+                self.remember(scene.tid, Half::Oom);
+            }
+            _ => {}
+        }
+    }
+
+    /// The same for a report.
+    pub(crate) fn report_in_reading(
+        &mut self,
+        scene: &mut Scene<'_>,
+        report: &PoolReport,
+        half: Option<Half>,
+    ) {
+        let (device, addr) = (report.device, report.ptr);
+        if matches!(half, Some(Half::Told { addr: told }) if told == addr) {
+            return;
+        }
+        let bytes = report.size.unsigned_abs();
+        let row = scene.devices.pool(device);
+        let actions: &[TraceAction] = if report.size > 0 {
+            row.alloc_count += 1;
+            row.sizes.record(bytes);
+            &[TraceAction::Alloc]
+        } else {
+            row.free_count += 1;
+            &[TraceAction::FreeRequested, TraceAction::FreeCompleted]
+        };
+        for action in actions {
+            push_entry(scene, device, *action, addr, bytes, None, false);
+        }
+    }
+
+    fn born_late(&mut self, scene: &mut Scene<'_>, device: i32, addr: u64, requested: u64) {
+        if let Some(block) = self.blocks.get_mut(&addr)
+            && (block.device, block.requested) == (device, Some(requested))
+            && block.origin != Origin::Seen
+        {
+            if !block.pending {
+                let row = scene.devices.pool(device);
+                row.baseline_went(block.origin, block.rounded);
+            }
+            block.origin = Origin::Seen;
+            block.born_ns = scene.time_ns;
+        }
+    }
+}
+
+/// Whether the reading's block is the one that we know. The sizes of a block never change while it
+/// lives.
+fn is_same(block: &Block, found: &HeldBlock) -> bool {
+    found.state != HeldState::Gone
+        && (found.requested().is_none()
+            || block.requested.is_none()
+            || found.requested() == block.requested)
+        && (block.size != Sized::EXACT || block.pending || block.rounded == found.rounded)
+}
+
+/// The reading's segments, with what happened to them since.
+fn replace_segments(scene: &mut Scene<'_>, driver: &mut Driver, reading: &Reading) {
+    let mut segments = Segments::default();
+    for segment in &reading.segments {
+        segments.add(Segment {
+            addr: segment.addr,
+            size: segment.size,
+            stream: segment.stream,
+            pool: segment.pool,
+            expandable: segment.expandable,
+            large: Some(segment.large),
+            told: true,
+        });
+    }
+    let held = segments.clone();
+    let row = scene.devices.pool(reading.device);
+    let mut quiet = true;
+    let mut replay = Replay::of(&reading.segments, segments);
+    for entry in row.ring.after(reading.at_ns) {
+        quiet = false;
+        replay.step(&entry);
+    }
+    let Replay {
+        segments, rooms, ..
+    } = replay;
+    // Where segments are not traced, the reports' own total knows better.
+    let newer = row.gave_back_ns > reading.at_ns;
+    if row.traced || quiet && !newer || row.reserved.is_none() {
+        row.set_reserved(segments.bytes());
+    }
+    row.segments = segments.clone();
+    row.rooms = rooms;
+    for segment in segments.iter() {
+        driver.claim(scene, reading.device, segment.addr, segment.size);
+    }
+    // What went since the reading is about to be told of by its own call.
+    driver.keep_of_pool(scene, reading.device, reading.at_ns, |from, to| {
+        segments.explain(from, to) || held.explain(from, to)
+    });
+}

@@ -1,0 +1,314 @@
+//! The last entries of a device's allocator trace.
+//!
+//! Owns: a bounded ring of entries, kept small. Refuses: to grow; what is dropped is counted.
+//!
+//! It is also the recent past: a reading of the pool that comes late is brought up to the present by
+//! the entries since. For that some are kept even where none are to be shown.
+
+use crate::event::TraceAction;
+use crate::fast_hash::FastMap;
+use crate::state::stacks::StackIndex;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// Entries kept at least, for readings that come late.
+const RECENT: usize = 65_536;
+/// Entries kept while what was there before is not known: reading a large pool takes its time, and goes
+/// on from what happened meanwhile. Those of so many nanoseconds, and no more than so many.
+const HELD_NS: u64 = 20_000_000_000;
+const HELD: usize = 1 << 20;
+
+/// One entry as kept. The device is the ring's, the pool an index into the ring's table.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Kept {
+    addr: u64,
+    size: u64,
+    stream: u64,
+    time_ns: u64,
+    rounded: u64,
+    tid: u32,
+    stack: StackIndex,
+    action: TraceAction,
+    orphan: bool,
+    #[serde(default)]
+    reported: bool,
+    /// Index into `pools` plus one; 0: not known.
+    pool: u16,
+}
+
+/// One entry as given and taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) action: TraceAction,
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    pub(crate) stream: u64,
+    pub(crate) pool: Option<(u64, u64)>,
+    pub(crate) time_ns: u64,
+    pub(crate) tid: u32,
+    pub(crate) stack: StackIndex,
+    /// A free of a block that was not known then.
+    pub(crate) orphan: bool,
+    /// A report told it: of a block that came its size is the rounded one.
+    pub(crate) reported: bool,
+    /// Of an `Alloc`, the rounded bytes; 0 where not known.
+    pub(crate) rounded: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct TraceRing {
+    limit: usize,
+    entries: VecDeque<Kept>,
+    pools: Vec<(u64, u64)>,
+    dropped: u64,
+    /// What was there before is not known yet.
+    #[serde(default)]
+    held: bool,
+}
+
+impl TraceRing {
+    /// Shows at most `limit` entries.
+    pub(crate) fn new(limit: usize) -> TraceRing {
+        TraceRing {
+            limit,
+            ..TraceRing::default()
+        }
+    }
+
+    /// Adds an entry; the oldest makes room.
+    pub(crate) fn push(&mut self, entry: Entry) {
+        while self.entries.len() >= self.room(entry.time_ns) {
+            self.entries.pop_front();
+            self.dropped += 1;
+        }
+        let pool = entry.pool.map_or(0, |pool| self.pool_index(pool));
+        self.entries.push_back(Kept {
+            addr: entry.addr,
+            size: entry.size,
+            stream: entry.stream,
+            time_ns: entry.time_ns,
+            tid: entry.tid,
+            stack: entry.stack,
+            action: entry.action,
+            orphan: entry.orphan,
+            reported: entry.reported,
+            rounded: entry.rounded,
+            pool,
+        });
+    }
+
+    /// Whether what was there before is still to be read.
+    pub(crate) fn hold(&mut self, held: bool) {
+        if self.held && !held {
+            let kept = self.limit.max(RECENT);
+            let surplus = self.entries.len().saturating_sub(kept);
+            self.entries.drain(..surplus);
+            self.dropped += surplus as u64;
+            self.entries.shrink_to(kept);
+        }
+        self.held = held;
+    }
+
+    /// How many entries there may be, at this time.
+    fn room(&self, now_ns: u64) -> usize {
+        let usual = self.limit.max(RECENT);
+        let oldest = self.entries.front().map_or(now_ns, |oldest| oldest.time_ns);
+        if self.held && now_ns.saturating_sub(oldest) < HELD_NS {
+            usual.max(HELD)
+        } else {
+            usual
+        }
+    }
+
+    /// The last entry turned out to be a free of an unknown block.
+    pub(crate) fn last_is_orphan(&mut self) {
+        if let Some(last) = self.entries.back_mut() {
+            last.orphan = true;
+        }
+    }
+
+    /// The last entry's block has this rounded size, if it is this block that came.
+    pub(crate) fn last_is_sized(&mut self, addr: u64, rounded: u64) {
+        if let Some(last) = self.entries.back_mut()
+            && (last.action, last.addr) == (TraceAction::Alloc, addr)
+        {
+            last.rounded = rounded;
+        }
+    }
+
+    fn pool_index(&mut self, pool: (u64, u64)) -> u16 {
+        let found = self.pools.iter().rposition(|known| *known == pool);
+        let index = found.unwrap_or_else(|| {
+            // A program makes a private pool per captured graph: thousands would be unheard of.
+            if self.pools.len() < usize::from(u16::MAX) - 1 {
+                self.pools.push(pool);
+                self.pools.len() - 1
+            } else {
+                usize::MAX - 1
+            }
+        });
+        u16::try_from(index.saturating_add(1)).unwrap_or(0)
+    }
+
+    /// Those to be shown, oldest first.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
+        let hidden = self.hidden();
+        self.entries
+            .iter()
+            .skip(hidden)
+            .map(|kept| self.entry(kept))
+    }
+
+    /// Everything after `time_ns`, oldest first. It is complete unless `time_ns` is before
+    /// [`Self::forgotten_ns`].
+    pub(crate) fn after(&self, time_ns: u64) -> impl Iterator<Item = Entry> {
+        // Entries whose device was learned late are not in the order of their times: no search.
+        self.entries
+            .iter()
+            .filter(move |kept| kept.time_ns > time_ns)
+            .map(|kept| self.entry(kept))
+    }
+
+    /// The stacks with which the last blocks came to these addresses, of those that came after `time_ns`, are kept
+    /// and have these rounded sizes.
+    pub(crate) fn last_births(
+        &self,
+        mut wanted: FastMap<u64, u64>,
+        time_ns: u64,
+    ) -> FastMap<u64, StackIndex> {
+        let mut found = FastMap::default();
+        for kept in self.entries.iter().rev() {
+            if wanted.is_empty() {
+                break;
+            }
+            if kept.action == TraceAction::Alloc
+                && let Some(rounded) = wanted.remove(&kept.addr)
+                && kept.rounded == rounded
+                && kept.time_ns > time_ns
+            {
+                found.insert(kept.addr, kept.stack);
+            }
+        }
+        found
+    }
+
+    fn entry(&self, kept: &Kept) -> Entry {
+        Entry {
+            action: kept.action,
+            addr: kept.addr,
+            size: kept.size,
+            stream: kept.stream,
+            pool: usize::from(kept.pool)
+                .checked_sub(1)
+                .and_then(|index| self.pools.get(index).copied()),
+            time_ns: kept.time_ns,
+            tid: kept.tid,
+            stack: kept.stack,
+            orphan: kept.orphan,
+            reported: kept.reported,
+            rounded: kept.rounded,
+        }
+    }
+
+    fn hidden(&self) -> usize {
+        self.entries.len().saturating_sub(self.limit)
+    }
+
+    /// When the last entry came; 0 where none has.
+    pub(crate) fn newest_ns(&self) -> u64 {
+        self.entries.back().map_or(0, |newest| newest.time_ns)
+    }
+
+    /// Entries to be shown.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.hidden()
+    }
+
+    /// Entries no longer shown.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped + self.hidden() as u64
+    }
+
+    /// No entry after this moment is missing; 0 while all are kept. Its own time is the oldest one's:
+    /// entries of equal time may have been dropped, but a reading of that moment has them.
+    pub(crate) fn forgotten_ns(&self) -> u64 {
+        match self.entries.front() {
+            Some(oldest) if self.dropped > 0 => oldest.time_ns,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_and_counted() {
+        let mut ring = TraceRing::new(3);
+        for i in 0..5 {
+            ring.push(Entry {
+                action: TraceAction::Alloc,
+                addr: i,
+                size: 512,
+                stream: 0,
+                pool: (i > 2).then_some((0, i)),
+                time_ns: i,
+                tid: 1,
+                stack: 0,
+                orphan: false,
+                reported: false,
+                rounded: 0,
+            });
+        }
+        let kept: Vec<Entry> = ring.entries().collect();
+        assert_eq!(kept.len(), 3);
+        assert_eq!((kept[0].addr, kept[0].pool), (2, None));
+        assert_eq!((kept[2].addr, kept[2].pool), (4, Some((0, 4))));
+        assert_eq!(ring.dropped(), 2);
+        ring.last_is_orphan();
+        let recent: Vec<(u64, bool)> = ring.after(0).map(|e| (e.addr, e.orphan)).collect();
+        assert_eq!(recent, [(1, false), (2, false), (3, false), (4, true)]);
+        assert_eq!(ring.forgotten_ns(), 0);
+        for i in 5..70_000 {
+            ring.push(Entry {
+                time_ns: i,
+                ..kept[0]
+            });
+        }
+        assert_eq!((ring.len(), ring.dropped()), (3, 70_000 - 3));
+        assert_eq!(ring.forgotten_ns(), 70_000 - RECENT as u64);
+    }
+
+    #[test]
+    fn more_is_kept_until_what_was_there_before_is_known() {
+        let entry = |time_ns| Entry {
+            action: TraceAction::Alloc,
+            addr: 512,
+            size: 512,
+            stream: 0,
+            pool: None,
+            time_ns,
+            tid: 1,
+            stack: 0,
+            orphan: false,
+            reported: false,
+            rounded: 0,
+        };
+        let mut ring = TraceRing::new(3);
+        ring.hold(true);
+        let many = 3 * RECENT as u64;
+        (1..=many).for_each(|time_ns| ring.push(entry(time_ns)));
+        assert_eq!((ring.forgotten_ns(), ring.len()), (0, 3));
+        // For some seconds only: a process that cannot be read costs no more than others.
+        ring.push(entry(many + HELD_NS));
+        assert_eq!(ring.after(0).count(), RECENT);
+        let most = HELD as u64 + 5;
+        (1..=most).for_each(|more| ring.push(entry(many + HELD_NS + more)));
+        assert_eq!(ring.after(0).count(), HELD);
+        ring.hold(false);
+        assert_eq!(ring.after(0).count(), RECENT);
+        assert_eq!(ring.dropped() + 3, many + 1 + most);
+    }
+}

@@ -1,0 +1,399 @@
+//! One traced process: the fold of its events.
+//!
+//! Owns: its state from the attach on, until it is forgotten. Refuses: events after its end, which
+//! leave the last state as it stood.
+
+use crate::config::LedgerConfig;
+use crate::event::{
+    AllocatorFacts, Backend, Body, Call, CallOp, Event, Level, Placement, ProcessFacts,
+    ProcessHandle, ReadingCost, Vendor,
+};
+use crate::growth::group::Groups;
+use crate::notes::Notes;
+use crate::report::{AsOf, ProcessState, ProcessSummary, RegionPool, Source};
+use crate::state::device::{Device, Devices};
+use crate::state::driver::Driver;
+use crate::state::given_back;
+use crate::state::loss::Loss;
+use crate::state::marks::Marks;
+use crate::state::pool::Pool;
+use crate::state::pool::reading::Readings;
+use crate::state::pool::take_over::Watch;
+use crate::state::regions::RegionBook;
+use crate::state::scene::Scene;
+use crate::state::stacks::Stacks;
+use crate::steps::{Steps, Turn};
+use serde::{Deserialize, Serialize};
+
+/// The note that says that less than all stacks is recorded, for a time.
+const REDUCED: &str = "stacks_reduced";
+/// Children remembered by pid, for the coverage note.
+const CHILDREN: usize = 16;
+
+/// See the module.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) handle: ProcessHandle,
+    pub(crate) facts: ProcessFacts,
+    pub(crate) state: ProcessState,
+    pub(crate) attached_ns: u64,
+    pub(crate) ended_ns: Option<u64>,
+    pub(crate) last_ns: u64,
+    pub(crate) events: u64,
+    pub(crate) loss: Loss,
+    pub(crate) backend: Backend,
+    pub(crate) allocator: AllocatorFacts,
+    pub(crate) placement: Placement,
+    /// Whose devices it uses, once a call or a library has told.
+    pub(crate) vendor: Option<Vendor>,
+    /// A pool-level way in was live at some time.
+    pub(crate) pool_way_in: bool,
+    pub(crate) notes: Notes,
+    /// First children, and how many there were.
+    pub(crate) children: (Vec<u32>, u64),
+    pub(crate) devices: Devices,
+    pub(crate) groups: Groups,
+    pub(crate) pool: Pool,
+    pub(crate) driver: Driver,
+    pub(crate) regions: RegionBook,
+    pub(crate) stacks: Stacks,
+    pub(crate) steps: Steps,
+    pub(crate) marks: Marks,
+    pub(crate) readings: Readings,
+    /// What the last reading took.
+    pub(crate) reading_cost: Option<ReadingCost>,
+}
+
+impl Process {
+    /// Attached by this event.
+    pub(crate) fn new(config: &LedgerConfig, event: &Event, facts: &ProcessFacts) -> Process {
+        let mut pool = Pool::default();
+        pool.blind_until(event.time_ns);
+        Process {
+            handle: event.process,
+            facts: facts.clone(),
+            state: ProcessState::Attached,
+            attached_ns: event.time_ns,
+            ended_ns: None,
+            last_ns: event.time_ns,
+            events: 1,
+            loss: Loss::new(event.time_ns, event.lost_before),
+            backend: Backend::default(),
+            allocator: AllocatorFacts::default(),
+            placement: Placement::default(),
+            vendor: None,
+            pool_way_in: false,
+            notes: Notes::default(),
+            children: (Vec::new(), 0),
+            devices: Devices::new(config.trace_entries),
+            groups: Groups::new(event.time_ns, config.leak_window_ns, config.leak_groups),
+            pool,
+            driver: Driver::default(),
+            regions: RegionBook::default(),
+            stacks: Stacks::default(),
+            steps: Steps::new(event.time_ns),
+            marks: Marks::default(),
+            readings: Readings::default(),
+            reading_cost: None,
+        }
+    }
+
+    /// Takes one event of a process that has not ended.
+    pub(crate) fn apply(&mut self, event: &Event) {
+        self.events += 1;
+        // A reading is of an earlier moment and knows nothing of losses.
+        if !matches!(event.body, Body::Held(_) | Body::ReadingCost(_))
+            && self.loss.hear(event.lost_before, event.time_ns)
+        {
+            self.records_lost(event.time_ns);
+        }
+        self.last_ns = self.last_ns.max(event.time_ns);
+        let mut scene = Scene {
+            devices: &mut self.devices,
+            groups: &mut self.groups,
+            stack: self.stacks.index(event.stack, event.sampling),
+            stacks: &mut self.stacks,
+            steps: &mut self.steps,
+            time_ns: event.time_ns,
+            tid: event.tid,
+            nothing_missed: self.facts.from_start && self.pool_way_in,
+        };
+        match &event.body {
+            Body::Trace(trace) => self.pool.trace(&mut scene, &mut self.driver, trace),
+            Body::Report(report) => self.pool.report(&mut scene, &mut self.driver, report),
+            Body::Oom(oom) => self.pool.oom(&mut scene, oom),
+            Body::Workspace(workspace) => self.driver.workspace(&mut scene, workspace),
+            Body::Domain(domain) => self.regions.domain(domain),
+            Body::Region(region) => {
+                let from_start = self.facts.from_start;
+                self.regions
+                    .apply(region, from_start, self.pool_way_in, &mut |_| {});
+            }
+            Body::Call(call) => {
+                self.vendor = Some(call.vendor);
+                let before =
+                    given_back::before(scene.devices, &self.driver, call, self.facts.level);
+                let taken = self.driver.call(&mut scene, call);
+                if let Some((addr, end)) = taken {
+                    self.pool.clear_range(&mut scene, addr, end);
+                }
+                untold_segments(scene.devices, call, taken, self.facts.level);
+                let from_start = self.facts.from_start;
+                given_back::after(scene.devices, before, call, from_start, event.time_ns);
+            }
+            Body::Attached(facts) => self.facts = (**facts).clone(),
+            Body::Placed(placement) => {
+                // torch_npu's library may come after that of an allocator that it then stands in for.
+                let told = self.pool_way_in && self.pool.seen();
+                self.pool_way_in = placement.pool_seen || told;
+                if placement.pool_seen && !self.placement.pool_seen {
+                    self.pool.blind_until(event.time_ns);
+                }
+                let paths = placement.libraries.iter().map(String::as_str);
+                self.vendor = self.vendor.or_else(|| Vendor::of_libraries(paths));
+                self.placement = (**placement).clone();
+            }
+            Body::Detached => self.end(ProcessState::Detached, event.time_ns),
+            Body::Exited => self.end(ProcessState::Exited, event.time_ns),
+            Body::Replaced => self.end(ProcessState::Replaced, event.time_ns),
+            Body::Forked { child } => {
+                self.children.1 += 1;
+                if self.children.0.len() < CHILDREN {
+                    self.children.0.push(*child);
+                }
+            }
+            Body::Coverage(note) => {
+                if note.code == REDUCED {
+                    self.groups.reduce(event.time_ns, !note.text.is_empty());
+                }
+                self.note(note);
+            }
+            Body::Backend(backend) => self.backend = backend.clone(),
+            Body::Allocator(facts) => self.allocator = (**facts).clone(),
+            Body::DeviceTotal {
+                device,
+                total_bytes,
+                free_bytes,
+            } => {
+                let row = self.devices.at(Some(*device));
+                row.nvml_total_bytes = Some(*total_bytes);
+                if let Some(free) = free_bytes {
+                    row.free_bytes = Some((*free, event.time_ns));
+                }
+            }
+            Body::Held(part) => {
+                // It may tell of a moment that has long passed, but it changes the books now.
+                scene.time_ns = self.last_ns;
+                let watch = Watch {
+                    attached_ns: self.attached_ns,
+                    level: self.facts.level,
+                };
+                let taken = self.readings.take(part);
+                self.pool
+                    .take_reading(&mut scene, &mut self.driver, part.device, taken, watch);
+            }
+            Body::Stack(seen) => self.stacks.seen(seen),
+            Body::Code(name) => self.stacks.named(name),
+            Body::Native(name) => self.stacks.native(name),
+            Body::CodeDied { code } => self.stacks.died(*code, event.id.sequence),
+            Body::ReadingCost(cost) => self.reading_cost = Some(*cost),
+            Body::Mark(mark) => {
+                self.marks.take(mark, event);
+                let wanted = self.facts.step_name.as_deref();
+                let turn = scene.steps.mark(
+                    mark,
+                    wanted,
+                    scene.stacks,
+                    scene.stack,
+                    event.tid,
+                    event.time_ns,
+                );
+                match turn {
+                    Turn::None => {}
+                    Turn::Begin => scene.steps.begin(scene.devices, event.time_ns),
+                    Turn::Both | Turn::End => self.pool.step_ends(&mut scene),
+                }
+            }
+            // It follows from what came before.
+            Body::Finding(_) => {}
+            Body::Launches { count } => scene.steps.launches = Some(*count),
+            // The header has told of it.
+            Body::Lost => {}
+            // The ledger has taken it: it is the machine's.
+            Body::Clock { .. } => {}
+        }
+    }
+
+    fn records_lost(&mut self, time_ns: u64) {
+        self.pool.records_lost(time_ns);
+        for row in self.devices.iter_mut() {
+            row.pool.totals.records_lost();
+        }
+    }
+
+    /// Takes a note on what limits the numbers, which may also come after the end.
+    pub(crate) fn note(&mut self, note: &crate::event::CoverageNote) {
+        self.notes.take(note);
+    }
+
+    /// Freezes the state.
+    pub(crate) fn end(&mut self, state: ProcessState, time_ns: u64) {
+        if self.state == ProcessState::Attached {
+            self.state = state;
+            self.ended_ns = Some(time_ns);
+        }
+    }
+
+    /// The moment to answer for: an ended process stands still.
+    pub(crate) fn moment(&self, as_of: AsOf) -> u64 {
+        let now = as_of.boot_ns.max(self.last_ns);
+        self.ended_ns
+            .map_or(now, |ended| now.min(ended.max(self.last_ns)))
+    }
+
+    /// Where the process' pool-level numbers come from.
+    pub(crate) fn source(&self) -> Source {
+        match self.backend {
+            Backend::Native => Source::Pool,
+            Backend::Uncached | Backend::MallocAsync | Backend::Other(_) => Source::Driver,
+            Backend::Unknown if self.pool.seen() || self.pool_way_in => Source::Pool,
+            Backend::Unknown => Source::Driver,
+        }
+    }
+
+    /// See [`crate::Ledger::wants_reading`].
+    pub(crate) fn wants_reading(&self) -> bool {
+        if self.facts.level == Some(Level::Read) {
+            return true;
+        }
+        let incomplete = |row: &Device| {
+            let pool = &row.pool;
+            pool.seen
+                && (!pool.is_traced(self.facts.level)
+                    || pool.unsized_count > pool.read.sized
+                    || pool.untold_segments() > 0
+                    || pool.unknown_bytes() > 0)
+        };
+        self.source() == Source::Pool
+            && !self.is_pool_hidden()
+            && self.devices.iter().any(incomplete)
+    }
+
+    /// Where one device's numbers come from. No pool is on an unknown device.
+    pub(crate) fn source_of(&self, device: &Device) -> Source {
+        if device.ordinal.is_none() {
+            Source::Driver
+        } else {
+            self.source()
+        }
+    }
+
+    /// There is a pool, but the level is too low to see into it.
+    pub(crate) fn is_pool_hidden(&self) -> bool {
+        self.source() == Source::Pool
+            && self.facts.level == Some(Level::Segments)
+            && !self.pool.seen()
+    }
+
+    /// Devices on which something happened, by ordinal, unknown last.
+    pub(crate) fn visible_devices(&self) -> Vec<&Device> {
+        let mut rows = self.devices.sorted();
+        rows.retain(|row| row.pool.seen || !row.driver.is_blank());
+        rows
+    }
+
+    /// Pools that tell of themselves through mstx.
+    pub(crate) fn region_pools(&self) -> Vec<RegionPool> {
+        let workspaces = self.driver.workspaces_seen;
+        self.regions
+            .report(self.facts.from_start, self.pool_way_in, workspaces)
+    }
+
+    /// Bytes handed out on a device, where known.
+    pub(crate) fn allocated_bytes(&self, device: &Device) -> Option<u64> {
+        match self.source_of(device) {
+            Source::Driver => Some(device.driver.held().bytes),
+            Source::Pool => device
+                .pool
+                .totals
+                .allocated()
+                .or(self.zero_if_unseen(device)),
+        }
+    }
+
+    /// Bytes held from the driver for them, where known.
+    pub(crate) fn reserved_bytes(&self, device: &Device) -> Option<u64> {
+        match self.source_of(device) {
+            Source::Driver => Some(device.driver.held().bytes),
+            Source::Pool if self.is_pool_hidden() => {
+                self.facts.from_start.then_some(device.driver.held().bytes)
+            }
+            Source::Pool => device.pool.reserved.or(self.zero_if_unseen(device)),
+        }
+    }
+
+    /// Nothing was missed and nothing came: that is zero, and known.
+    pub(crate) fn zero_if_unseen(&self, device: &Device) -> Option<u64> {
+        (self.facts.from_start && self.pool_way_in && !device.pool.seen).then_some(0)
+    }
+
+    /// Among all others.
+    pub(crate) fn summary(&self) -> ProcessSummary {
+        let mut rows = self.visible_devices();
+        if self.source() == Source::Pool {
+            // What is held on an unknown device may well be the pool's: not to be added to it.
+            rows.retain(|row| row.ordinal.is_some());
+        }
+        let sum = |bytes: &dyn Fn(&Device) -> Option<u64>| {
+            rows.iter()
+                .try_fold(0u64, |sum, row| Some(sum.saturating_add(bytes(row)?)))
+                .filter(|_| !rows.is_empty() || self.is_sum_of_nothing_zero())
+                .filter(|_| self.proves_totals())
+        };
+        ProcessSummary {
+            handle: self.handle,
+            facts: self.facts.clone(),
+            state: self.state,
+            attached_ns: self.attached_ns,
+            ended_ns: self.ended_ns,
+            allocated_bytes: sum(&|row| self.allocated_bytes(row)),
+            reserved_bytes: sum(&|row| self.reserved_bytes(row)),
+            lost_records: self.loss.records(),
+            events: self.events,
+        }
+    }
+
+    /// A sum has no room for a note: where it is one of calls that were seen, none may have been missed.
+    fn proves_totals(&self) -> bool {
+        let missed =
+            !self.facts.from_start || self.loss.records() > 0 || self.driver.found_gone() > 0;
+        self.source() == Source::Pool || !missed
+    }
+
+    /// Without any device: zero only where nothing can have been missed.
+    fn is_sum_of_nothing_zero(&self) -> bool {
+        self.facts.from_start && (self.source() == Source::Driver || self.pool_way_in)
+    }
+}
+
+/// Without a trace nothing but the driver tells that a segment of a reading is gone.
+fn untold_segments(
+    devices: &mut Devices,
+    call: &Call,
+    taken: Option<(u64, u64)>,
+    level: Option<Level>,
+) {
+    let is_free = matches!(call.op, CallOp::Free | CallOp::AsyncFree) && call.status == 0;
+    if !is_free && taken.is_none() {
+        return;
+    }
+    for row in devices.iter_mut() {
+        if row.pool.is_traced(level) || row.pool.read.count == 0 {
+            continue;
+        }
+        match taken {
+            Some((addr, end)) => row.pool.segments.cut(addr, end),
+            None => row.pool.segments.remove(call.ptr),
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! The steps of a process: where one ends and the next begins, and how we know.
+//!
+//! Owns: the choice of what steps are told by, their count, and the levels of the last few thousand. What tells of steps is,
+//! from the best to the weakest: a name that the user picked at the attach; marks (`step` of memscope's library, ranges
+//! called `step start`, as msMemScope's); the profiler's steps; the steps of optimizers; backward passes; a pattern of
+//! allocations that repeats itself. The best that was ever seen is believed; when a better one comes, the count begins again. Refuses: to
+//! guess: where there is nothing, nothing is said.
+
+pub(crate) mod cycle;
+pub(crate) mod lines;
+pub(crate) mod survivors;
+
+use crate::event::{Mark, MarkKind, MarkSource};
+use crate::fast_hash::FastMap;
+use crate::report::StepSource;
+use crate::state::device::Devices;
+use crate::state::stacks::{self, NOT_TAKEN, StackIndex, Stacks};
+use crate::state::step_levels::StepLevels;
+use crate::steps::cycle::{Pattern, period, token};
+use crate::steps::lines::{Led, Seen, StepLines};
+use crate::steps::survivors::Survivors;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Steps whose levels are kept.
+const ROWS: usize = 4096;
+/// Different lines that may tell of steps; all further ones are one.
+const KEYS: usize = 64;
+/// The name of msMemScope's ranges.
+const STEP_RANGE: &str = "step start";
+
+/// One line that tells of steps.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Key {
+    pub(crate) name: Arc<str>,
+    pub(crate) stack: StackIndex,
+    pub(crate) tid: u32,
+    pub(crate) count: u64,
+    /// The first key of this line, as far as names have told.
+    line: usize,
+    /// Its names are known: the line will not change any more.
+    settled: bool,
+}
+
+/// The levels of one step.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// The step's number, from 1.
+    pub(crate) step: u64,
+    /// Which line ended it.
+    pub(crate) key: usize,
+    /// In which loop of the program.
+    pub(crate) lap: u32,
+    pub(crate) from_ns: u64,
+    pub(crate) to_ns: u64,
+    /// By device: pool, driver.
+    pub(crate) devices: Vec<(Option<i32>, Option<StepLevels>, Option<StepLevels>)>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Steps {
+    pub(crate) source: StepSource,
+    pub(crate) keys: Vec<Key>,
+    /// Ends of steps so far: of lines, each counts. Of ranges: ranges that began.
+    pub(crate) ticks: u64,
+    /// They are ranges: a step has an end of its own.
+    pub(crate) ranges: bool,
+    /// A range is open.
+    open: Option<(u64, u32)>,
+    pub(crate) rows: VecDeque<Row>,
+    /// Where the step that is going on began.
+    from_ns: u64,
+    pub(crate) last_ns: u64,
+    pub(crate) survivors: Survivors,
+    pub(crate) launches: Option<u64>,
+    pub(crate) pattern: Pattern,
+    /// The line that told of the last one.
+    last_key: usize,
+    /// Which lines' moments are steps.
+    pub(crate) told: StepLines,
+    /// How often what tells of steps has changed.
+    pub(crate) generation: u32,
+}
+
+/// What a moment means for steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing.
+    None,
+    /// A step ends here, and the next one begins.
+    Both,
+    /// A step begins.
+    Begin,
+    /// A step ends.
+    End,
+}
+
+impl Steps {
+    /// Watched from `from_ns`.
+    pub(crate) fn new(from_ns: u64) -> Steps {
+        Steps {
+            from_ns,
+            ..Steps::default()
+        }
+    }
+
+    /// The step that is going on, by msMemScope's count: 0 before the first.
+    pub(crate) fn current(&self) -> u64 {
+        if self.ranges || self.source == StepSource::Unknown {
+            self.ticks
+        } else {
+            self.ticks + 1
+        }
+    }
+
+    /// A moment was named. Says what that means; the caller then calls [`Steps::end`] and [`Steps::begin`].
+    pub(crate) fn mark(
+        &mut self,
+        mark: &Mark,
+        wanted: Option<&str>,
+        stacks: &Stacks,
+        stack: StackIndex,
+        tid: u32,
+        time_ns: u64,
+    ) -> Turn {
+        let name = mark.name.trim_matches('"');
+        let range = name == STEP_RANGE
+            && matches!(
+                mark.source,
+                MarkSource::Mstx | MarkSource::Memscope | MarkSource::Nvtx
+            );
+        let source = match (mark.kind, mark.source) {
+            (MarkKind::End, _) => {
+                let closes = self.ranges
+                    && self.open.is_some_and(|(number, by)| {
+                        if number == 0 || mark.range == 0 {
+                            by == tid
+                        } else {
+                            number == mark.range
+                        }
+                    });
+                if closes {
+                    self.open = None;
+                    return Turn::End;
+                }
+                return Turn::None;
+            }
+            _ if wanted.is_some_and(|wanted| matches(wanted, name)) => StepSource::Named,
+            (MarkKind::Step, _) => StepSource::Mark,
+            (MarkKind::Begin, _) if range => StepSource::Mark,
+            (MarkKind::Begin, MarkSource::RecordFunction) if name.starts_with("ProfilerStep#") => {
+                StepSource::Profiler
+            }
+            (MarkKind::Begin, MarkSource::RecordFunction) if is_optimizer_step(name) => {
+                StepSource::Optimizer
+            }
+            (_, MarkSource::Backward) => StepSource::Backward,
+            _ => return Turn::None,
+        };
+        if source < self.source {
+            return Turn::None;
+        }
+        if source > self.source {
+            self.restart(source, time_ns);
+        }
+        // Passes inside passes (checkpoints) run on threads of the engine.
+        if source == StepSource::Backward && self.keys.first().is_some_and(|key| key.tid != tid) {
+            return Turn::None;
+        }
+        let is_range = range && mark.kind == MarkKind::Begin && source == StepSource::Mark;
+        self.ranges = is_range;
+        // Their names are numbered: all of them are one.
+        let name = match (source, wanted) {
+            (StepSource::Profiler, _) => "ProfilerStep#*",
+            (StepSource::Named, Some(wanted)) => wanted,
+            _ => name,
+        };
+        self.tell(name, stacks, stacks::place(stack), tid);
+        if is_range {
+            self.open = Some((mark.range, tid));
+            return Turn::Begin;
+        }
+        Turn::Both
+    }
+
+    /// A block comes. Says whether a step ends before it, by the pattern.
+    pub(crate) fn block_comes(
+        &mut self,
+        device: i32,
+        size: u64,
+        stack: StackIndex,
+        time_ns: u64,
+    ) -> bool {
+        if self.source > StepSource::Pattern {
+            return false;
+        }
+        let begins = self.pattern.take(token(device, size, stack));
+        match self.pattern.cycles() {
+            Some((count, _)) => {
+                if self.source == StepSource::Unknown {
+                    self.restart(StepSource::Pattern, time_ns);
+                }
+                // Those before the pattern was recognised count as well; the one that begins has not ended.
+                self.ticks = count.saturating_sub(1 + u64::from(begins));
+            }
+            None if self.source == StepSource::Pattern => {
+                self.restart(StepSource::Unknown, time_ns);
+            }
+            None => {}
+        }
+        begins
+    }
+
+    fn tell(&mut self, name: &str, stacks: &Stacks, stack: StackIndex, tid: u32) {
+        let known = self
+            .keys
+            .iter()
+            .position(|key| key.stack == stack && *key.name == *name);
+        let place = match known {
+            Some(place) => place,
+            None if self.keys.len() <= KEYS => {
+                let is_last = self.keys.len() == KEYS;
+                self.keys.push(Key {
+                    name: if is_last { "" } else { name }.into(),
+                    stack: if is_last { NOT_TAKEN } else { stack },
+                    tid,
+                    count: 0,
+                    line: self.keys.len(),
+                    settled: is_last || stacks.is_missing(stack),
+                });
+                self.keys.len() - 1
+            }
+            None => KEYS,
+        };
+        self.last_key = place;
+        let Some(key) = self.keys.get_mut(place) else {
+            return;
+        };
+        key.count += 1;
+        // Names come a little later than the first moment, or never.
+        if !key.settled && (key.count <= 16 || key.count.is_power_of_two()) {
+            self.settle(place, stacks);
+        }
+        let keys = &self.keys;
+        let seen = |line: usize| {
+            let key = keys.get(line);
+            Seen {
+                name: key
+                    .and_then(|key| keys.iter().position(|other| other.name == key.name))
+                    .unwrap_or(line),
+                has_stack: key.is_some_and(|key| !stacks.is_missing(key.stack)),
+            }
+        };
+        let line = keys.get(place).map_or(place, |key| key.line);
+        let moved = self.told.tell(line, seen);
+        // The row of this moment is yet to come.
+        for row in self.rows.iter_mut().rev().take(moved.saturating_sub(1)) {
+            row.lap = self.told.lap();
+        }
+    }
+
+    /// Finds out whether a key is another one's line, once its names are known.
+    fn settle(&mut self, place: usize, stacks: &Stacks) {
+        let Some(key) = self.keys.get(place) else {
+            return;
+        };
+        let frames = stacks.frames_of(key.stack);
+        if frames.is_empty() || frames.iter().any(|frame| frame.line == 0) {
+            return;
+        }
+        let same = self.keys.iter().position(|other| {
+            other.settled && other.name == key.name && stacks.frames_of(other.stack) == frames
+        });
+        let line = same
+            .and_then(|same| self.keys.get(same))
+            .map(|same| same.line);
+        if let Some(key) = self.keys.get_mut(place) {
+            key.settled = true;
+            if let Some(line) = line {
+                key.line = line;
+                self.told.join(place, line);
+            }
+        }
+    }
+
+    fn restart(&mut self, source: StepSource, time_ns: u64) {
+        *self = Steps {
+            source,
+            from_ns: time_ns,
+            launches: self.launches,
+            generation: self.generation + 1,
+            pattern: if source <= StepSource::Pattern {
+                std::mem::take(&mut self.pattern)
+            } else {
+                Pattern::default()
+            },
+            ..Steps::default()
+        };
+    }
+
+    /// A step ends: its levels are taken.
+    pub(crate) fn end(&mut self, devices: &mut Devices, time_ns: u64) {
+        let step = self.current();
+        if !self.ranges {
+            self.ticks += 1;
+        }
+        if self.rows.len() >= ROWS {
+            self.rows.pop_front();
+        }
+        self.rows.push_back(Row {
+            step,
+            key: self.last_key,
+            lap: self.told.lap(),
+            from_ns: self.from_ns,
+            to_ns: time_ns,
+            devices: close(devices),
+        });
+        self.from_ns = time_ns;
+        self.last_ns = time_ns;
+    }
+
+    /// A step begins, where it does not begin by the end of another.
+    pub(crate) fn begin(&mut self, devices: &mut Devices, time_ns: u64) {
+        self.ticks += 1;
+        self.from_ns = time_ns;
+        // What happened between two steps is of none.
+        close(devices);
+    }
+
+    /// Keys of the same name and line, as the number of the first of them. An interpreter that specialises its code gives one
+    /// line several stacks.
+    pub(crate) fn lines(&self, stacks: &Stacks) -> Vec<usize> {
+        let frames: Vec<_> = self
+            .keys
+            .iter()
+            .map(|key| stacks.frames_of(key.stack))
+            .collect();
+        (0..self.keys.len())
+            .map(|place| {
+                let same = |other: usize| {
+                    let (Some(a), Some(b)) = (self.keys.get(place), self.keys.get(other)) else {
+                        return false;
+                    };
+                    let known = frames.get(place).is_some_and(|frames| {
+                        !frames.is_empty() && frames.iter().all(|frame| frame.line > 0)
+                    });
+                    a.name == b.name
+                        && (a.stack == b.stack || known && frames.get(place) == frames.get(other))
+                };
+                (0..place).find(|other| same(*other)).unwrap_or(place)
+            })
+            .collect()
+    }
+
+    /// Whether each row ends a step: the moments of the line that leads its loop do.
+    pub(crate) fn ends(&self) -> Vec<bool> {
+        if self.ranges || !self.has_lines() {
+            let passes = self.passes();
+            return self.rows.iter().map(|row| row.step % passes == 0).collect();
+        }
+        let leds: FastMap<u32, Led> = self.told.loops().map(|led| (led.lap, led)).collect();
+        let mut moments: FastMap<u32, u64> = FastMap::default();
+        self.rows
+            .iter()
+            .map(|row| {
+                let line = self.keys.get(row.key).map(|key| key.line);
+                let Some(led) = leds.get(&row.lap).filter(|led| Some(led.line) == line) else {
+                    return false;
+                };
+                let moment = moments.entry(row.lap).or_default();
+                *moment += 1;
+                (*moment).is_multiple_of(led.each)
+            })
+            .collect()
+    }
+
+    /// Whether lines of the program tell of steps, each moment of one of them.
+    pub(crate) fn has_lines(&self) -> bool {
+        self.source > StepSource::Backward
+    }
+
+    /// What windows of steps are counted in: steps where each moment of a line is one, else ticks.
+    pub(crate) fn windows(&self) -> u64 {
+        if self.ranges || !self.has_lines() {
+            self.ticks
+        } else {
+            self.told.count()
+        }
+    }
+
+    /// Steps that are over, and how many windows (see [`Steps::windows`]) one has. `None`: there is nothing to tell them by.
+    pub(crate) fn count(&self) -> Option<(u64, f64)> {
+        match self.source {
+            StepSource::Unknown => None,
+            // Of each pass the beginning is seen.
+            StepSource::Pattern => Some((self.ticks + 1, 1.0)),
+            StepSource::Backward => {
+                let passes = self.passes();
+                Some((self.ticks / passes, passes as f64))
+            }
+            _ if self.ranges => Some((self.ticks - u64::from(self.open.is_some()), 1.0)),
+            _ => Some((self.told.count(), 1.0)),
+        }
+    }
+
+    /// Backward passes in a step: where gradients are accumulated, passes differ in what is allocated between them, and
+    /// repeat themselves from step to step.
+    pub(crate) fn passes(&self) -> u64 {
+        if self.source != StepSource::Backward {
+            return 1;
+        }
+        let signs: Vec<Vec<(u64, u64)>> = self
+            .rows
+            .iter()
+            .map(|row| {
+                row.devices
+                    .iter()
+                    .map(|(_, pool, driver)| {
+                        let levels = pool.or(*driver).unwrap_or_default();
+                        (levels.allocs, levels.allocated_bytes)
+                    })
+                    .collect()
+            })
+            .collect();
+        let recent = signs
+            .get(signs.len().saturating_sub(256)..)
+            .unwrap_or_default();
+        period(recent, 2).map_or(1, |found| found as u64)
+    }
+}
+
+fn close(devices: &mut Devices) -> Vec<(Option<i32>, Option<StepLevels>, Option<StepLevels>)> {
+    let mut closed: Vec<_> = devices
+        .iter_mut()
+        .map(|row| {
+            let (pool, driver) = (row.pool.step.close(), row.driver.step.close());
+            (row.ordinal, pool, driver)
+        })
+        .filter(|(_, pool, driver)| pool.is_some() || driver.is_some())
+        .collect();
+    closed.sort_by_key(|(ordinal, _, _)| (ordinal.is_none(), *ordinal));
+    closed
+}
+
+/// `Optimizer.step#AdamW.step`.
+fn is_optimizer_step(name: &str) -> bool {
+    name.starts_with("Optimizer.step#")
+}
+
+/// Whether a name is one of those that a pattern means; `*` stands for any text.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(first) = parts.next() else {
+        return name.is_empty();
+    };
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else {
+        return rest.is_empty();
+    };
+    for part in middle {
+        match rest.find(part) {
+            Some(at) => rest = rest.get(at + part.len()..).unwrap_or_default(),
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, fits) in [
+            ("train", "train", true),
+            ("train", "train 1", false),
+            ("train*", "train 1", true),
+            ("*step", "my step", true),
+            ("a*b*c", "a-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("ab*ba", "aba", false),
+            ("*", "", true),
+            ("", "", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern:?} {name:?}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Blocks that outlive their step, by msMemScope's rule.
+//!
+//! Owns: which blocks came in which step, and those that were still there at the end of a later one. A block of step A
+//! is one at the end of step S if A is neither 0 nor 1 (before the first step, and the first step, which warms up)
+//! and S - A is at least 1. Once found it stays in the list, even if it goes later. Refuses: a verdict; see `growth::trend`.
+
+use crate::state::pool::block::Blocks;
+use serde::{Deserialize, Serialize};
+
+/// Survivors kept one by one; further ones are counted.
+const MOST: usize = 100_000;
+
+/// Blocks that wait for the end of a step; of further ones nothing is said.
+const WAITING: usize = 1 << 20;
+
+/// A block that waits for the end of a later step than its own.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Came {
+    step: u64,
+    addr: u64,
+    serial: u64,
+    launches: u64,
+}
+
+/// A block that was still there at the end of a later step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Survivor {
+    /// Ordinal of its device.
+    pub(crate) device: i32,
+    /// Its address.
+    pub(crate) addr: u64,
+    /// Its rounded bytes.
+    pub(crate) size: u64,
+    /// The step that it came in.
+    pub(crate) step: u64,
+    /// Kernels launched before it came, where they are counted.
+    pub(crate) launches_before: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Survivors {
+    /// In the order in which they came.
+    waiting: Vec<Came>,
+    pub(crate) found: Vec<Survivor>,
+    /// Survivors that found no room, and their bytes.
+    pub(crate) more: (u64, u64),
+    /// Blocks of which nothing can be said.
+    pub(crate) unchecked: u64,
+}
+
+impl Survivors {
+    /// A block came in a step; 0: before the first.
+    pub(crate) fn came(&mut self, step: u64, addr: u64, serial: u64, launches: u64) {
+        if step <= 1 {
+            return;
+        }
+        if self.waiting.len() >= WAITING {
+            self.unchecked += 1;
+            return;
+        }
+        self.waiting.push(Came {
+            step,
+            addr,
+            serial,
+            launches,
+        });
+    }
+
+    /// Step `step` is over.
+    pub(crate) fn end(&mut self, step: u64, blocks: &Blocks) {
+        let due = self.waiting.partition_point(|one| one.step < step);
+        for one in self.waiting.drain(..due) {
+            let block = blocks.get(&one.addr);
+            let Some(block) = block.filter(|b| b.serial == one.serial && !b.pending) else {
+                continue;
+            };
+            if self.found.len() >= MOST {
+                self.more.0 += 1;
+                self.more.1 = self.more.1.saturating_add(block.rounded);
+                continue;
+            }
+            self.found.push(Survivor {
+                device: block.device,
+                addr: one.addr,
+                size: block.rounded,
+                step: one.step,
+                launches_before: one.launches,
+            });
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Differences as tables.
+
+use crate::files::{Compared, Kept, MatchedBy, StackDiff};
+use crate::render::frames::folded;
+use crate::render::table::{Column, table};
+use crate::render::{Known, coverage};
+use crate::units::{bytes, grouped, moment, plain};
+use memscope_proto::v1;
+
+/// Lines of a stack that are shown, as of `top`.
+const FRAMES: usize = 8;
+
+/// Of two moments.
+pub(super) fn moments(answer: &v1::DiffResponse, limit: usize) -> String {
+    let mut text = format!(
+        "pid {}  from {} to {}\n",
+        answer.pid,
+        moment(answer.from_unix_ns),
+        moment(answer.to_unix_ns)
+    );
+    text.push_str(&devices(&answer.devices, &answer.coverage));
+    text.push_str(&groups(&answer.groups, limit, answer.omitted_groups));
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+/// Two files.
+/// Of two files.
+pub(super) fn files(
+    before: &Kept,
+    after: &Kept,
+    compared: &Compared,
+    notes: &[v1::CoverageNote],
+    limit: usize,
+    by_stack: bool,
+) -> String {
+    let head = |word: &str, kept: &Kept| {
+        let mut line = format!("{word} {}", plain(&kept.path.display().to_string()));
+        if let Some(image) = kept.image {
+            line.push_str(&format!("  pid {}", image.pid));
+        }
+        if let Some(ns) = kept.as_of_ns {
+            line.push_str(&format!("  {}", moment(ns)));
+        }
+        line + "\n"
+    };
+    let mut text = head("from", before) + &head("to  ", after);
+    text.push_str(match compared.matched_by {
+        MatchedBy::Block => "Blocks are told apart one by one.\n",
+        MatchedBy::Number => {
+            "Blocks are counted by device, stream and size: nothing says that both files are of one \
+             process (--same-process does).\n"
+        }
+    });
+    text.push_str(&devices(&compared.devices, notes));
+    match by_stack {
+        false => text.push_str(&groups(&compared.groups, limit, 0)),
+        true => text.push_str(&stacks(&compared.stacks, limit)),
+    }
+    text.push_str(&coverage(notes));
+    text
+}
+
+fn devices(devices: &[v1::DeviceDiff], notes: &[v1::CoverageNote]) -> String {
+    let known = Known::of(notes, &["totals", "blocks"]);
+    let reserved = Known::of(notes, &["totals"]);
+    let mut text = String::new();
+    if devices.is_empty() {
+        text.push_str(match known {
+            Known::Exactly => "Nothing was held on any device at either moment.\n",
+            _ => "What was held at either moment is not known: the notes below say why.\n",
+        });
+    }
+    let amount_of =
+        |one: v1::Amount| known.say(format!("{} in {}", bytes(one.bytes), grouped(one.count)));
+    for one in devices {
+        let (came, went, stayed) = (amount(one.came), amount(one.went), amount(one.stayed));
+        text.push_str(&format!(
+            "\nDevice {}: allocated {} to {}, reserved {} to {}\n  came {}, went {}, stayed {}\n",
+            one.device,
+            known.say(bytes(one.allocated_before_bytes)),
+            known.say(bytes(one.allocated_after_bytes)),
+            reserved.say(bytes(one.reserved_before_bytes)),
+            reserved.say(bytes(one.reserved_after_bytes)),
+            amount_of(came),
+            amount_of(went),
+            amount_of(stayed),
+        ));
+    }
+    if known != Known::Exactly && !devices.is_empty() {
+        text.push_str("\nOf the blocks that are known:\n");
+    }
+    text
+}
+
+/// Those that changed.
+fn groups(groups: &[v1::GroupDiff], limit: usize, omitted: u64) -> String {
+    let mut text = String::new();
+    let changed: Vec<&v1::GroupDiff> = groups
+        .iter()
+        .filter(|group| amount(group.came).count + amount(group.went).count > 0)
+        .collect();
+    if !changed.is_empty() {
+        text.push('\n');
+        let head = [
+            Column::Right("DEVICE"),
+            Column::Right("SIZE"),
+            Column::Right("CAME"),
+            Column::Right("WENT"),
+            Column::Right("STAYED"),
+            Column::Right("CHANGE"),
+            Column::Right("STREAM"),
+        ];
+        let rows = changed.iter().take(limit).map(|group| {
+            let (came, went) = (amount(group.came), amount(group.went));
+            vec![
+                group.device.to_string(),
+                bytes(group.size_bytes),
+                grouped(came.count),
+                grouped(went.count),
+                grouped(amount(group.stayed).count),
+                change(came.bytes, went.bytes),
+                format!("{:#x}", group.stream),
+            ]
+        });
+        text.push_str(&table(&head, rows.collect()));
+    }
+    let left_out = changed.len().saturating_sub(limit) as u64 + omitted;
+    if left_out > 0 {
+        text.push_str(&format!(
+            " and {} groups with smaller changes left out\n",
+            grouped(left_out)
+        ));
+    }
+    text
+}
+
+/// Stacks with changes.
+fn stacks(stacks: &[StackDiff], limit: usize) -> String {
+    let mut text = String::new();
+    let changed = |stack: &&StackDiff| stack.came.count + stack.went.count > 0;
+    for stack in stacks.iter().filter(changed).take(limit) {
+        text.push_str(&format!(
+            "\nDevice {}  {}  came {} in {}, went {} in {}, stayed {} in {}\n",
+            stack.device,
+            change(stack.came.bytes, stack.went.bytes),
+            bytes(stack.came.bytes),
+            grouped(stack.came.count),
+            bytes(stack.went.bytes),
+            grouped(stack.went.count),
+            bytes(stack.stayed.bytes),
+            grouped(stack.stayed.count),
+        ));
+        if stack.frames.is_empty() {
+            text.push_str("    [the file has no stack]\n");
+        }
+        for line in folded(&stack.frames, FRAMES) {
+            text.push_str(&format!("    {line}\n"));
+        }
+    }
+    let left_out = stacks.iter().filter(changed).count().saturating_sub(limit);
+    if left_out > 0 {
+        text.push_str(&format!(
+            "\n and {} stacks with smaller changes left out\n",
+            grouped(left_out as u64)
+        ));
+    }
+    text
+}
+
+fn amount(amount: Option<v1::Amount>) -> v1::Amount {
+    amount.unwrap_or_default()
+}
+
+fn change(came: u64, went: u64) -> String {
+    if came >= went {
+        format!("+{}", bytes(came - went))
+    } else {
+        format!("-{}", bytes(went - came))
+    }
+}

@@ -1,0 +1,207 @@
+//! `check-leaks`, `inefficient`, `compare` and `import`: msMemScope's files, without a daemon that runs.
+
+mod args;
+mod table;
+
+pub(crate) use args::{CheckLeaks, Compare, Import, Inefficient};
+
+use super::run::Run;
+use crate::failure::{Exit, Failure};
+use crate::file::Target;
+use crate::output;
+use crate::recording::{NOT_MADE, made_by_memscoped};
+use crate::session::Session;
+use crate::signals::interrupted;
+use args::{CompareLevel, InefficientType};
+use memscope_dump::compare::{self, CompareError, Level, Side};
+use memscope_dump::inefficient::{self, Kind, Question};
+use memscope_dump::leaks::{self, LeaksError};
+use memscope_dump::{DumpError, Format, Reader, Writer};
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What msMemScope gives an alignment.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Of all four.
+const NO_RECORDING: Option<(&str, &str)> = Some((
+    "a recording is no dump of msMemScope's",
+    "leave out --recording",
+));
+
+fn refused(code: &str, error: &dyn Error, hint: &str) -> Failure {
+    let mut what = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        what.push_str(&format!(": {next}"));
+        cause = next.source();
+    }
+    Failure::Refused {
+        exit: Exit::Failed,
+        code: code.to_owned(),
+        what,
+        hint: Some(hint.to_owned()),
+    }
+}
+
+fn no_dump(error: DumpError) -> Failure {
+    refused("no_dump", &error, error.hint())
+}
+
+impl Run for CheckLeaks {
+    const NO_RECORDING: Option<(&'static str, &'static str)> = NO_RECORDING;
+
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let rows = Reader::open(&self.file).map_err(no_dump)?;
+        let report = leaks::offline_leaks(&self.file, rows, &self.mark, self.start_index)
+            .map_err(no_dump)?;
+        report.require(&self.mark).map_err(|error| {
+            let hint = match error {
+                LeaksError::UnknownMark { .. } => "name one of them with --mark",
+                LeaksError::StartBeyondEnd { .. } => "begin earlier with --start-index",
+                _ => "collect again, with at least three marks of that name on each device",
+            };
+            refused("no_marks", &error, hint)
+        })?;
+        session.show(&table::leaks_document(self, &report), |_| {
+            table::leaks(&report)
+        })?;
+        let leaked = table::leaked_blocks(&report) > 0;
+        Ok(if leaked && self.exit_code {
+            Exit::Growing
+        } else {
+            Exit::Done
+        })
+    }
+}
+
+fn kind(kind: InefficientType) -> Kind {
+    match kind {
+        InefficientType::EarlyAllocation => Kind::EarlyAllocation,
+        InefficientType::LateDeallocation => Kind::LateDeallocation,
+        InefficientType::TemporaryIdleness => Kind::TemporaryIdleness,
+    }
+}
+
+impl Run for Inefficient {
+    const NO_RECORDING: Option<(&'static str, &'static str)> = NO_RECORDING;
+
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let mut question = Question {
+            min_size: self.min_size,
+            idle_threshold: self.idle_threshold,
+            ..Question::default()
+        };
+        if !self.types.is_empty() {
+            question.kinds = self.types.iter().copied().map(kind).collect();
+        }
+        let rows = Reader::open(&self.file).map_err(no_dump)?;
+        let findings = inefficient::inefficient(&self.file, rows, &question).map_err(no_dump)?;
+        if let Some(out) = &self.output {
+            // A signal must not leave half of a file beside the one that it is to become.
+            let write = write_marked(&self.file, out, &findings);
+            tokio::select! {
+                biased;
+                () = interrupted() => return Ok(Exit::Failed),
+                result = write => result.map_err(no_dump)?,
+            }
+        }
+        session.show(&table::findings_document(self, &findings), |_| {
+            table::findings(self, &findings)
+        })?;
+        Ok(Exit::Done)
+    }
+}
+
+/// Rows between two looks whether somebody wants it to end.
+const ROWS_PER_LOOK: usize = 10_000;
+
+async fn write_marked(
+    from: &Path,
+    to: &Path,
+    findings: &[inefficient::Finding],
+) -> Result<(), DumpError> {
+    let rows = Reader::open(from)?;
+    let mut writer = Writer::create(to, Format::of(to))?;
+    for (number, row) in inefficient::mark_rows(rows, findings).enumerate() {
+        writer.write(&row?)?;
+        if number % ROWS_PER_LOOK == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    writer.finish()
+}
+
+impl Run for Compare {
+    const NO_RECORDING: Option<(&'static str, &'static str)> = NO_RECORDING;
+
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let level = match self.level {
+            CompareLevel::Op => Level::Op,
+            CompareLevel::Kernel => Level::Kernel,
+        };
+        let side = |path: &Path| {
+            let rows = Reader::open(path)?;
+            Side::read(path, rows, level)
+        };
+        let base = side(&self.base).map_err(no_dump)?;
+        let second = side(&self.compare).map_err(no_dump)?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut go_on = || Instant::now() < deadline;
+        let differences = compare::compare(&base, &second, &mut go_on).map_err(|error| {
+            let (exit, hint) = match error {
+                CompareError::Nothing { .. } => (
+                    Exit::Failed,
+                    "collect with --events launch, or try the other --level",
+                ),
+                CompareError::OutOfTime { .. } => (
+                    Exit::Timeout,
+                    "compare shorter runs, or runs that are more alike",
+                ),
+                _ => (Exit::Failed, "compare runs that are more alike"),
+            };
+            Failure::Refused {
+                exit,
+                code: "not_compared".to_owned(),
+                what: error.to_string(),
+                hint: Some(hint.to_owned()),
+            }
+        })?;
+        if let Some(path) = &self.output {
+            let mut bytes = Vec::new();
+            // Into memory nothing can fail.
+            compare::write_csv(&mut bytes, &differences).map_err(output::cannot_print)?;
+            let mut target = Target::open(Some(path))?;
+            target.write(&bytes)?;
+            target.finish()?;
+        }
+        session.show(&table::differences_document(self, &differences), |_| {
+            table::differences(self, &differences)
+        })?;
+        Ok(Exit::Done)
+    }
+}
+
+impl Run for Import {
+    const NO_RECORDING: Option<(&'static str, &'static str)> = NO_RECORDING;
+
+    /// memscoped works for it.
+    const CLEANS_UP: bool = true;
+
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        // Told in the words for dumps, before memscoped is sought.
+        drop(Reader::open(&self.file).map_err(no_dump)?);
+        let words: [OsString; 4] = [
+            "--import".into(),
+            self.file.clone().into(),
+            "--output".into(),
+            self.output.clone().into(),
+        ];
+        let what = format!("import {}", self.file.display());
+        let made: table::Made = made_by_memscoped(&words, "not_imported", &what, NOT_MADE).await?;
+        session.show(&made, |_| table::made(&made))?;
+        Ok(Exit::Done)
+    }
+}

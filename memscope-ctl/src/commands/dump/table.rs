@@ -1,0 +1,393 @@
+//! `check-leaks`, `inefficient`, `compare`, `import`.
+
+use super::args::{CheckLeaks, Compare, CompareLevel, Inefficient};
+use crate::render::table::{Column, table};
+use crate::units::{bytes, grouped, plain};
+use memscope_dump::Device;
+use memscope_dump::compare::Difference;
+use memscope_dump::inefficient::{Finding, Kind};
+use memscope_dump::leaks::{Leak, Report, Verdict};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::path::Path;
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn address(ptr: Option<u64>) -> Option<String> {
+    ptr.map(|ptr| format!("{ptr:#018x}"))
+}
+
+fn address_text(ptr: Option<u64>) -> String {
+    address(ptr).unwrap_or_else(crate::units::unknown)
+}
+
+/// A number, a word, or null.
+fn device(device: Device) -> Option<String> {
+    (device != Device::None).then(|| device.to_string())
+}
+
+/// Beneath a table that does not show all.
+fn left_out(all: usize, limit: usize, what: &str) -> String {
+    if limit == 0 || all <= limit {
+        return String::new();
+    }
+    format!(
+        " and {} {what} left out (--limit 0 shows all)\n",
+        grouped((all - limit) as u64)
+    )
+}
+
+fn shown(limit: usize) -> usize {
+    if limit == 0 { usize::MAX } else { limit }
+}
+
+// ---- check-leaks
+
+fn found(verdict: &Verdict) -> &[Leak] {
+    match verdict {
+        Verdict::Leaks(leaks) => leaks,
+        _ => &[],
+    }
+}
+
+/// On all devices together.
+pub(super) fn leaked_blocks(report: &Report) -> usize {
+    report
+        .devices
+        .iter()
+        .map(|one| found(&one.verdict).len())
+        .sum()
+}
+
+fn sum(leaks: &[Leak]) -> u64 {
+    leaks
+        .iter()
+        .fold(0, |sum, leak| sum.saturating_add(leak.size))
+}
+
+#[derive(Serialize)]
+struct LeaksDocument {
+    file: String,
+    mark: String,
+    start_index: usize,
+    devices: Vec<DeviceDocument>,
+}
+
+#[derive(Serialize)]
+struct DeviceDocument {
+    device: Option<String>,
+    marks: usize,
+    verdict: &'static str,
+    leaked_bytes: Option<u64>,
+    leaks: Vec<LeakDocument>,
+}
+
+#[derive(Serialize)]
+struct LeakDocument {
+    id: u64,
+    ptr: Option<String>,
+    size_bytes: u64,
+}
+
+/// What `--json` prints.
+pub(super) fn leaks_document(request: &CheckLeaks, report: &Report) -> impl Serialize + use<> {
+    let devices = report.devices.iter().map(|one| {
+        let leaks = found(&one.verdict);
+        DeviceDocument {
+            device: device(one.device),
+            marks: one.marks,
+            verdict: match &one.verdict {
+                Verdict::Leaks(leaks) if leaks.is_empty() => "no_leaks",
+                Verdict::Leaks(_) => "leaks",
+                Verdict::TooFewMarks => "too_few_marks",
+                Verdict::StartBeyondEnd { .. } => "start_beyond_end",
+            },
+            leaked_bytes: matches!(one.verdict, Verdict::Leaks(_)).then(|| sum(leaks)),
+            leaks: leaks
+                .iter()
+                .map(|leak| LeakDocument {
+                    id: leak.id,
+                    ptr: address(leak.ptr),
+                    size_bytes: leak.size,
+                })
+                .collect(),
+        }
+    });
+    LeaksDocument {
+        file: path(&request.file),
+        mark: request.mark.clone(),
+        start_index: request.start_index,
+        devices: devices.collect(),
+    }
+}
+
+/// msMemScope's own lines, and a sum for each device.
+pub(super) fn leaks(report: &Report) -> String {
+    let mut text = String::new();
+    for one in &report.devices {
+        for line in one.messages().into_iter().chain(one.log()) {
+            text.push_str(&plain(&line));
+            text.push('\n');
+        }
+        let leaks = found(&one.verdict);
+        if !leaks.is_empty() {
+            text.push_str(&format!(
+                "{} in {} on device {}\n",
+                bytes(sum(leaks)),
+                count(leaks.len(), "block"),
+                one.device
+            ));
+        }
+    }
+    text
+}
+
+fn count(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", grouped(number as u64))
+}
+
+// ---- inefficient
+
+#[derive(Serialize)]
+struct FindingsDocument {
+    file: String,
+    output: Option<String>,
+    min_size_bytes: u64,
+    idle_threshold: u64,
+    blocks: Vec<FindingDocument>,
+}
+
+#[derive(Serialize)]
+struct FindingDocument {
+    id: u64,
+    pid: Option<u32>,
+    device: Option<String>,
+    pool: &'static str,
+    ptr: Option<String>,
+    size_bytes: u64,
+    types: Vec<&'static str>,
+}
+
+fn types(kinds: &[Kind]) -> Vec<&'static str> {
+    kinds.iter().map(|kind| kind.word()).collect()
+}
+
+/// What `--json` prints.
+pub(super) fn findings_document(
+    request: &Inefficient,
+    findings: &[Finding],
+) -> impl Serialize + use<> {
+    FindingsDocument {
+        file: path(&request.file),
+        output: request.output.as_deref().map(path),
+        min_size_bytes: request.min_size,
+        idle_threshold: request.idle_threshold,
+        blocks: findings
+            .iter()
+            .map(|one| FindingDocument {
+                id: one.id,
+                pid: one.pid,
+                device: device(one.device),
+                pool: one.pool.word(),
+                ptr: address(one.ptr),
+                size_bytes: one.size,
+                types: types(&one.kinds),
+            })
+            .collect(),
+    }
+}
+
+/// Sums by type, and the largest blocks.
+pub(super) fn findings(request: &Inefficient, findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for kind in Kind::ALL {
+        let of = findings.iter().filter(|one| one.kinds.contains(&kind));
+        let (number, size) = of.fold((0, 0_u64), |(number, size), one| {
+            (number + 1, size.saturating_add(one.size))
+        });
+        if number > 0 {
+            text.push_str(&format!(
+                "{}: {} in {}\n",
+                kind.word(),
+                bytes(size),
+                count(number, "block")
+            ));
+        }
+    }
+    if findings.is_empty() {
+        text.push_str("No block is inefficient.\n");
+    } else {
+        text.push('\n');
+        let mut largest: Vec<&Finding> = findings.iter().collect();
+        largest.sort_by_key(|one| (Reverse(one.size), one.id));
+        let head = [
+            Column::Right("ID"),
+            Column::Right("PID"),
+            Column::Right("DEVICE"),
+            Column::Left("POOL"),
+            Column::Right("SIZE"),
+            Column::Left("ADDRESS"),
+            Column::Left("WHAT"),
+        ];
+        let rows = largest.iter().take(shown(request.limit)).map(|one| {
+            vec![
+                one.id.to_string(),
+                one.pid
+                    .map_or_else(crate::units::unknown, |pid| pid.to_string()),
+                one.device.to_string(),
+                one.pool.word().to_owned(),
+                bytes(one.size),
+                address_text(one.ptr),
+                types(&one.kinds).join(", "),
+            ]
+        });
+        text.push_str(&table(&head, rows.collect()));
+        text.push_str(&left_out(findings.len(), request.limit, "smaller blocks"));
+    }
+    if let Some(out) = &request.output {
+        text.push_str(&format!("Written to {}\n", plain(&path(out))));
+    }
+    text
+}
+
+// ---- compare
+
+#[derive(Serialize)]
+struct DifferencesDocument {
+    base: String,
+    compare: String,
+    level: &'static str,
+    output: Option<String>,
+    entries: Vec<DifferenceDocument>,
+}
+
+#[derive(Serialize)]
+struct DifferenceDocument {
+    event: String,
+    name: String,
+    device: Option<String>,
+    base_bytes: Option<u64>,
+    compare_bytes: Option<u64>,
+    difference_bytes: i128,
+}
+
+fn level(level: CompareLevel) -> &'static str {
+    match level {
+        CompareLevel::Op => "op",
+        CompareLevel::Kernel => "kernel",
+    }
+}
+
+/// What `--json` prints: all, in the order of the alignment.
+pub(super) fn differences_document(
+    request: &Compare,
+    differences: &[Difference],
+) -> impl Serialize + use<> {
+    DifferencesDocument {
+        base: path(&request.base),
+        compare: path(&request.compare),
+        level: level(request.level),
+        output: request.output.as_deref().map(path),
+        entries: differences
+            .iter()
+            .map(|one| DifferenceDocument {
+                event: one.event.clone(),
+                name: one.name.clone(),
+                device: device(one.device),
+                base_bytes: one.base,
+                compare_bytes: one.compare,
+                difference_bytes: one.bytes(),
+            })
+            .collect(),
+    }
+}
+
+/// Those that differ, the largest first.
+pub(super) fn differences(request: &Compare, differences: &[Difference]) -> String {
+    let number = |of: fn(&Difference) -> bool| differences.iter().filter(|one| of(one)).count();
+    let mut text = format!(
+        "{} in both, {} only in {}, {} only in {}\n",
+        grouped(number(|one| one.base.is_some() && one.compare.is_some()) as u64),
+        grouped(number(|one| one.compare.is_none()) as u64),
+        plain(&path(&request.base)),
+        grouped(number(|one| one.base.is_none()) as u64),
+        plain(&path(&request.compare)),
+    );
+    let mut largest: Vec<&Difference> = differences.iter().filter(|one| one.bytes() != 0).collect();
+    largest.sort_by_key(|one| Reverse(one.bytes().abs()));
+    if largest.is_empty() {
+        text.push_str("No operator or kernel differs in memory.\n");
+    } else {
+        text.push('\n');
+        let head = [
+            Column::Right("DEVICE"),
+            Column::Right("BASE"),
+            Column::Right("COMPARE"),
+            Column::Right("DIFFERENCE"),
+            Column::Left("NAME"),
+        ];
+        let side = |size: Option<u64>| size.map_or_else(|| "not there".to_owned(), bytes);
+        let rows = largest.iter().take(shown(request.limit)).map(|one| {
+            let difference = one.bytes();
+            let sign = if difference < 0 { '-' } else { '+' };
+            let size = u64::try_from(difference.unsigned_abs()).unwrap_or(u64::MAX);
+            vec![
+                one.device.to_string(),
+                side(one.base),
+                side(one.compare),
+                format!("{sign}{}", bytes(size)),
+                plain(&one.name),
+            ]
+        });
+        text.push_str(&table(&head, rows.collect()));
+        text.push_str(&left_out(
+            largest.len(),
+            request.limit,
+            "smaller differences",
+        ));
+    }
+    if let Some(out) = &request.output {
+        text.push_str(&format!("Written to {}\n", plain(&path(out))));
+    }
+    text
+}
+
+// ---- import
+
+/// What memscoped says of a recording that it made.
+#[derive(Deserialize, Serialize)]
+pub(super) struct Made {
+    recording: String,
+    rows: u64,
+    rows_left_out: u64,
+    events: u64,
+    processes: u64,
+}
+
+/// What was made, and how to ask it.
+pub(super) fn made(made: &Made) -> String {
+    let recording = plain(&made.recording);
+    let mut text = format!(
+        "{} rows became {} events of {} in {recording}\n",
+        grouped(made.rows),
+        grouped(made.events),
+        if made.processes == 1 {
+            "1 process".to_owned()
+        } else {
+            format!("{} processes", grouped(made.processes))
+        },
+    );
+    if made.rows_left_out > 0 {
+        text.push_str(&format!(
+            "{} rows have no event: the coverage of each answer says which\n",
+            grouped(made.rows_left_out)
+        ));
+    }
+    text.push_str(&format!(
+        "Ask it: memscope-ctl --recording {recording} stats\n"
+    ));
+    text
+}

@@ -1,0 +1,95 @@
+//! `fluctuation`: how the pools of a process breathe.
+
+use super::run::Run;
+use crate::failure::{Exit, Failure};
+use crate::process::Process;
+use crate::render::table::{Column, table};
+use crate::render::{coverage, device, heading};
+use crate::session::Session;
+use crate::units::{bytes, grouped, in_nanoseconds, nanoseconds, parse_duration, rate};
+use memscope_proto::v1;
+use std::time::Duration;
+
+/// Show how the pools of a process breathe over a window of time.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Fluctuation {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// How far back to look, 0s for all that is kept.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    pub(crate) window: Duration,
+    /// Into how many intervals to cut it, at most: one is no shorter than the buckets that are kept.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) intervals: u32,
+}
+
+impl Run for Fluctuation {
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let client = session.client().await?;
+        let question = v1::FluctuationRequest {
+            pid: client.choose(self.process.pid()).await?,
+            window_ns: in_nanoseconds(self.window),
+            intervals: self.intervals,
+        };
+        let answer = client
+            .ask(question, async |mut rpc, request| {
+                rpc.fluctuation(request).await
+            })
+            .await?;
+        session.show(&answer, text)
+    }
+}
+
+fn text(answer: &v1::FluctuationResponse) -> String {
+    let mut text = heading(
+        answer.process.as_ref(),
+        answer.as_of,
+        answer.as_of_event.as_ref(),
+        answer.lost_records,
+    );
+    if answer.devices.is_empty() {
+        text.push_str("Nothing was seen on any device yet.\n");
+    }
+    for one in &answer.devices {
+        let overall = one.overall.unwrap_or_default();
+        text.push_str(&format!(
+            "\nDevice {} ({}): allocated {} to {}, swing {:.1} %, floor {}\n",
+            device(one.device),
+            one.source(),
+            bytes(overall.min_allocated_bytes),
+            bytes(overall.max_allocated_bytes),
+            one.swing * 100.0,
+            rate(one.floor_slope_bytes_per_s),
+        ));
+        text.push_str(&intervals(&one.intervals, answer.as_of_boot_ns));
+    }
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+fn intervals(intervals: &[v1::Interval], now: u64) -> String {
+    let head = [
+        Column::Right("FROM"),
+        Column::Right("MIN ALLOCATED"),
+        Column::Right("MAX ALLOCATED"),
+        Column::Right("MIN RESERVED"),
+        Column::Right("MAX RESERVED"),
+        Column::Right("ALLOCS"),
+        Column::Right("FREES"),
+    ];
+    let rows = intervals.iter().map(|interval| {
+        vec![
+            format!(
+                "-{}",
+                nanoseconds(now.saturating_sub(interval.from_boot_ns))
+            ),
+            bytes(interval.min_allocated_bytes),
+            bytes(interval.max_allocated_bytes),
+            bytes(interval.min_reserved_bytes),
+            bytes(interval.max_reserved_bytes),
+            grouped(interval.allocs),
+            grouped(interval.frees),
+        ]
+    });
+    table(&head, rows.collect())
+}

@@ -1,0 +1,419 @@
+//! What grows, as text: the headline, the lines, why, and what was given back.
+
+use crate::render::steps;
+use crate::render::table::{Column, table};
+use crate::render::{coverage, device, heading};
+use crate::units::{self, bytes, grouped, nanoseconds, plain, rate};
+use memscope_proto::v1;
+use std::time::Duration;
+
+/// The answer as text: the program's lines; with `all`, each group of blocks as well.
+pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
+    let mut text = heading(
+        answer.process.as_ref(),
+        answer.as_of,
+        answer.as_of_event.as_ref(),
+        answer.lost_records,
+    );
+    if let Some(steps) = &answer.steps
+        && steps.count.is_some()
+    {
+        text.push_str(&steps::summary(steps));
+    }
+    text.push_str(&headline(answer));
+    let ended = answer
+        .process
+        .as_ref()
+        .is_some_and(|process| process.ended_boot_ns.is_some());
+    if let Some(left) = answer.seconds_to_full
+        && let Ok(left) = Duration::try_from_secs_f64(left)
+    {
+        let left = units::duration(left);
+        text.push_str(&format!("At this pace the device is full in {left}.\n"));
+    } else if answer.growing_lines > 0 && !ended {
+        text.push_str(
+            "When the device will be full is not known: nothing tells how much of it is free.\n",
+        );
+    }
+    if !answer.lines.is_empty() {
+        text.push('\n');
+        text.push_str(&lines(&answer.lines));
+    }
+    if answer.omitted_lines > 0 {
+        let omitted = grouped(answer.omitted_lines);
+        text.push_str(&format!(" and {omitted} smaller ones left out\n"));
+    }
+    if all && !answer.groups.is_empty() {
+        text.push_str("\nEach group of blocks of one device, stream, size and stack\n");
+        text.push_str(&groups(&answer.groups));
+        if answer.omitted_groups > 0 {
+            let omitted = grouped(answer.omitted_groups);
+            text.push_str(&format!(" and {omitted} smaller groups left out\n"));
+        }
+    }
+    text.push_str(&given_back(answer));
+    if all {
+        text.push_str(&why_groups(&answer.groups));
+    } else {
+        text.push_str(&why_lines(answer));
+    }
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+/// Callers shown of a line.
+const CALLERS: usize = 4;
+
+/// Why each line grows: by the group of it that grows most.
+fn why_lines(answer: &v1::LeaksResponse) -> String {
+    let mut text = String::new();
+    for line in answer.lines.iter().filter(|line| !line.reason.is_empty()) {
+        let at = match &line.line {
+            Some(at) => steps::line(at),
+            None => sizes(line),
+        };
+        let mut parts = Vec::new();
+        if let (Some(low), Some(high)) = (
+            line.growth_bytes_per_step_low,
+            line.growth_bytes_per_step_high,
+        ) {
+            parts.push(between(low, high));
+        }
+        if let Some(first) = line.first_step {
+            parts.push(format!("since step {}", grouped(first)));
+        }
+        let of = match line.growing_groups {
+            0 | 1 => String::new(),
+            count => format!("of {} groups that grow, the largest: ", grouped(count)),
+        };
+        parts.push(format!("{of}{}", plain(&line.reason)));
+        text.push_str(&format!("  {at}\n    {}\n", parts.join("; ")));
+        if !line.callers.is_empty() {
+            let shown = line.callers.iter().take(CALLERS).map(place);
+            let more = match line.callers.len().saturating_sub(CALLERS) {
+                0 => String::new(),
+                more => format!(", {more} more"),
+            };
+            let callers: Vec<String> = shown.collect();
+            text.push_str(&format!("    called by {}{more}\n", callers.join(", ")));
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    let hint = match answer.groups.len() as u64 > answer.lines.len() as u64 {
+        true => "  (--all-groups shows each group of blocks)\n",
+        false => "",
+    };
+    format!("\nWhy\n{text}{hint}")
+}
+
+/// Why each group is judged as it is.
+fn why_groups(groups: &[v1::LeakGroup]) -> String {
+    let mut text = String::new();
+    for group in groups.iter().filter(|group| !group.reason.is_empty()) {
+        let (size, reason) = (bytes(group.size_bytes), plain(&group.reason));
+        text.push_str(&format!(
+            "  {size}, {}: {reason}{}\n",
+            group.verdict(),
+            beside(group)
+        ));
+        if let Some(line) = &group.line {
+            text.push_str(&format!("    {}\n", steps::line(line)));
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    format!("\nWhy\n{text}")
+}
+
+/// The ends of an interval.
+fn between(low: f64, high: f64) -> String {
+    format!(
+        "{} to {} a step",
+        units::signed_bytes(low.round() as i64),
+        units::signed_bytes(high.round() as i64)
+    )
+}
+
+/// `2.00 MiB`, or from the smallest to the largest.
+fn sizes(line: &v1::LeakLine) -> String {
+    if line.smallest_bytes == line.largest_bytes {
+        return bytes(line.largest_bytes);
+    }
+    let (smallest, largest) = (bytes(line.smallest_bytes), bytes(line.largest_bytes));
+    format!("{smallest} to {largest}")
+}
+
+/// `train.py:18 (train_step)`: the file without its folders, which stand beneath the table.
+fn short(line: &v1::LeakLine) -> String {
+    match &line.line {
+        Some(at) => place(at),
+        None => format!("blocks of {}, no line", sizes(line)),
+    }
+}
+
+fn place(at: &v1::CodeLine) -> String {
+    let file = at.file.rsplit('/').next().unwrap_or(&at.file);
+    format!("{}:{} ({})", plain(file), at.line, plain(&at.name))
+}
+
+/// `+2.48 MiB a step`, or a second where steps are not known.
+fn pace(line: &v1::LeakLine) -> String {
+    match line.growth_bytes_per_step {
+        Some(step) => format!("{} a step", units::signed_bytes(step.round() as i64)),
+        None => rate(line.growth_bytes_per_s),
+    }
+}
+
+/// What the line does that grows most.
+fn foremost(line: &v1::LeakLine) -> String {
+    let mut text = format!("{}: {}", short(line), pace(line));
+    if line.growing_groups > 1 && line.stacks > 1 {
+        text.push_str(&format!("; {} stacks grow together", grouped(line.stacks)));
+    }
+    if line.looks_like_kept_graph {
+        text.push_str("; looks like a kept autograd graph");
+    }
+    text
+}
+
+fn lines(lines: &[v1::LeakLine]) -> String {
+    let by_step = lines
+        .iter()
+        .any(|line| line.growth_bytes_per_step.is_some());
+    let head = [
+        Column::Left("VERDICT"),
+        Column::Right("SURE"),
+        Column::Right("DEVICE"),
+        Column::Right("HELD"),
+        Column::Right("GREW BY"),
+        Column::Right(if by_step { "PER STEP" } else { "RATE" }),
+        Column::Right("BLOCKS"),
+        Column::Left("LINE"),
+    ];
+    let rows = lines.iter().map(|line| {
+        let pace = match line.growth_bytes_per_step {
+            Some(step) => units::signed_bytes(step.round() as i64),
+            None if by_step => units::unknown(),
+            None => rate(line.growth_bytes_per_s),
+        };
+        vec![
+            line.verdict().to_string(),
+            line.confidence
+                .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),
+            device(line.device),
+            bytes(line.live_bytes),
+            bytes(line.growth_bytes),
+            pace,
+            grouped(line.live_count),
+            short(line),
+        ]
+    });
+    table(&head, rows.collect())
+}
+
+/// What steps tell beside the reason.
+fn beside(group: &v1::LeakGroup) -> String {
+    let mut parts = Vec::new();
+    if let (Some(low), Some(high)) = (
+        group.growth_bytes_per_step_low,
+        group.growth_bytes_per_step_high,
+    ) {
+        parts.push(between(low, high));
+    }
+    if let Some(first) = group.first_step {
+        parts.push(format!("since step {}", grouped(first)));
+    }
+    if group.freed_count > 0 {
+        parts.push(format!(
+            "{} others went, the longest after {} steps",
+            grouped(group.freed_count),
+            grouped(group.freed_longest_steps)
+        ));
+    }
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!("; {}", parts.join(", "))
+}
+
+/// Whether nothing is known that could grow: at level read, before the first reading.
+pub(super) fn never_read(answer: &v1::LeaksResponse) -> bool {
+    let said = |code: &str| answer.coverage.iter().any(|note| note.code == code);
+    said("level_read") && said("totals_unknown")
+}
+
+/// What all groups together say, in a sentence or two.
+fn headline(answer: &v1::LeaksResponse) -> String {
+    let watched = nanoseconds(answer.watched_ns);
+    let mut text = match (answer.growing_groups, &answer.young) {
+        (0, _) if never_read(answer) => {
+            return "Cannot tell: nothing has been read of this process yet.\n".to_owned();
+        }
+        (0, None) => format!("Nothing grows, watched for {watched}.\n"),
+        (0, Some(young)) => return format!("Too early to tell: {}.\n", rising(young, &watched)),
+        (_, _) => growing(answer, &watched),
+    };
+    if let Some(young) = &answer.young {
+        text.push_str(&format!(
+            "Too early to tell of others: {}.\n",
+            rising(young, &watched)
+        ));
+    }
+    text
+}
+
+/// How many lines grow, by how much, and what the foremost of them does.
+fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
+    let sum = bytes(answer.growing_bytes);
+    let count = match answer.growing_lines {
+        1 => "1 line of the program grows".to_owned(),
+        count => format!("{} lines of the program grow", grouped(count)),
+    };
+    let most = match (answer.lines.first(), answer.growing_lines) {
+        (None, _) => String::new(),
+        (Some(line), 1) => format!("{}.\n", foremost(line)),
+        (Some(line), _) => format!("Most of it: {}.\n", foremost(line)),
+    };
+    let together = answer.together.as_ref().map(together).unwrap_or_default();
+    let sure = answer.lines.iter().filter_map(|line| line.confidence);
+    let early = if sure.fold(f64::NAN, f64::max) < SURE {
+        "A cache that still fills looks the same until it is full: ask again later.\n"
+    } else {
+        ""
+    };
+    format!("{count}: {sum} in {watched}.\n{most}{together}{early}")
+}
+
+/// Above this nobody needs to be told that a cache may still be filling.
+const SURE: f64 = 0.95;
+
+/// What calls the lines that grow together.
+fn together(together: &v1::LeakTogether) -> String {
+    let Some(line) = &together.line else {
+        return String::new();
+    };
+    let pace = match together.growth_bytes_per_step {
+        Some(step) => format!("{} a step", units::signed_bytes(step.round() as i64)),
+        None => rate(together.growth_bytes_per_s),
+    };
+    let graph = match together.looks_like_kept_graph {
+        true => "; looks like a kept autograd graph",
+        false => "",
+    };
+    format!(
+        "{} of these lines grow together, called by {}: {pace} in all{graph}.\n",
+        grouped(together.lines),
+        place(line)
+    )
+}
+
+/// `20 groups rose in every step, 89 of 100 steps seen`.
+fn rising(young: &v1::YoungGrowth, watched: &str) -> String {
+    let groups = match young.groups {
+        1 => "1 group".to_owned(),
+        count => format!("{} groups", grouped(count)),
+    };
+    match (young.steps, young.needed_steps) {
+        (Some(steps), Some(needed)) => {
+            let rose = if young.in_every_step {
+                "rose in every step"
+            } else {
+                "rose"
+            };
+            let (steps, needed) = (grouped(steps), grouped(needed));
+            format!("{groups} {rose}, {steps} of {needed} steps seen")
+        }
+        _ => format!("{groups} rose, watched for {watched}"),
+    }
+}
+
+/// What grew and does no longer hold what it held.
+fn given_back(answer: &v1::LeaksResponse) -> String {
+    if answer.given_back.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("\nGiven back\n");
+    for back in &answer.given_back {
+        let of = back.size_bytes.map_or_else(
+            || " of one stack".to_owned(),
+            |size| format!(" in blocks of {}", bytes(size)),
+        );
+        let ago = nanoseconds(answer.as_of_boot_ns.saturating_sub(back.last_boot_ns));
+        let grew = back
+            .first_step
+            .map(|step| format!(", had grown since step {}", grouped(step)))
+            .unwrap_or_default();
+        let step = back
+            .step
+            .map(|step| format!(" in step {}", grouped(step)))
+            .unwrap_or_default();
+        let reserved = match back.reserved_unused_bytes {
+            Some(0) => "; the pool has returned it".to_owned(),
+            Some(unused) => format!(
+                "; the pool still reserves {} that nothing uses",
+                bytes(unused)
+            ),
+            None => String::new(),
+        };
+        text.push_str(&format!(
+            "  {}{of}{grew}: the last went {ago} ago{step}{reserved}\n",
+            bytes(back.bytes)
+        ));
+        if let Some(line) = &back.line {
+            text.push_str(&format!("    {}\n", steps::line(line)));
+        }
+    }
+    text
+}
+
+fn groups(groups: &[v1::LeakGroup]) -> String {
+    let by_step = groups
+        .iter()
+        .any(|group| group.growth_bytes_per_step.is_some());
+    // Most programs use the default stream alone.
+    let has_streams = groups.iter().any(|group| group.stream.unwrap_or(0) != 0);
+    let mut head = vec![
+        Column::Left("VERDICT"),
+        Column::Right("SURE"),
+        Column::Right("DEVICE"),
+        Column::Right("SIZE"),
+        Column::Right("LIVE"),
+        Column::Right("HELD"),
+        Column::Right("GREW BY"),
+        Column::Right(if by_step { "PER STEP" } else { "RATE" }),
+        Column::Right("OLDEST"),
+    ];
+    head.extend(has_streams.then_some(Column::Right("STREAM")));
+    head.push(Column::Left("FROM"));
+    let rows = groups.iter().map(|group| {
+        let pace = match group.growth_bytes_per_step {
+            Some(step) => units::signed_bytes(step.round() as i64),
+            None if by_step => units::unknown(),
+            None => rate(group.growth_bytes_per_s),
+        };
+        let mut row = vec![
+            group.verdict().to_string(),
+            group
+                .confidence
+                .map_or_else(units::unknown, |sure| format!("{:.0} %", sure * 100.0)),
+            device(group.device),
+            bytes(group.size_bytes),
+            grouped(group.live_count),
+            bytes(group.live_bytes),
+            bytes(group.growth_bytes),
+            pace,
+            nanoseconds(group.oldest_age_ns),
+        ];
+        let stream = || {
+            let stream = group.stream;
+            stream.map_or_else(units::unknown, |stream| format!("{stream:#x}"))
+        };
+        row.extend(has_streams.then(stream));
+        row.push(group.source().to_string());
+        row
+    });
+    table(&head, rows.collect())
+}

@@ -1,0 +1,309 @@
+//! Stacks, or what they sum up to, as text.
+
+use crate::render::frames::{Frame, stack, why_missing};
+use crate::render::table::{Column, table};
+use crate::render::{Known, coverage, device, heading};
+use crate::units::{self, bytes, grouped, moment};
+use memscope_proto::v1;
+use std::time::Duration;
+
+/// `lines`: most lines of one stack, 0 for all its frames.
+pub(super) fn text(answer: &v1::StacksResponse, lines: usize) -> String {
+    let mut text = heading(
+        answer.process.as_ref(),
+        answer.as_of,
+        answer.as_of_event.as_ref(),
+        answer.lost_records,
+    );
+    if let Some(from) = answer.from_unix_ns {
+        let passed = Duration::from_nanos(answer.as_of.saturating_sub(from));
+        let (from, passed) = (moment(from), units::duration(passed));
+        text.push_str(&format!("Compared with {from}, {passed} before\n"));
+    }
+    if answer.devices.is_empty() {
+        text.push_str("Nothing was allocated on any device since the attach.\n");
+    }
+    for one in &answer.devices {
+        text.push_str(&summary(answer, one));
+    }
+    let shown = Shown::of(answer);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for row in &answer.rows {
+        let frames = row.frames.iter();
+        let frames = frames.filter_map(|place| answer.frames.get(*place as usize));
+        let frames: Vec<Frame<'_>> = frames.map(|frame| Frame::of(answer, frame)).collect();
+        let amounts = row.amounts.unwrap_or_default();
+        let mut cells = vec![device(row.device)];
+        cells.extend(shown.cells(&amounts));
+        cells.push(stack(&frames, row, lines));
+        rows.push(cells);
+    }
+    // A line between stacks: each takes several.
+    let several_lines = rows.iter().any(|cells| is_long(cells));
+    let count = rows.len();
+    for (index, cells) in rows.iter_mut().enumerate() {
+        if let Some(last) = cells.last_mut()
+            && several_lines
+            && index + 1 < count
+        {
+            last.push('\n');
+        }
+    }
+    for group in &answer.groups {
+        rows.push(shown.group(answer, group));
+    }
+    if !rows.is_empty() {
+        text.push('\n');
+        text.push_str(&table(&shown.columns(answer), rows));
+    } else if !answer.devices.is_empty() {
+        text.push_str(&format!("No stack has any {}.\n", shown.what()));
+    }
+    if answer.omitted > 0 {
+        let others = answer.others.unwrap_or_default();
+        text.push_str(&format!(
+            " and {} more with {} in {} blocks\n",
+            grouped(answer.omitted),
+            shown.bytes(&others),
+            shown.count(&others),
+        ));
+    }
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+fn is_long(cells: &[String]) -> bool {
+    cells.last().is_some_and(|cell| cell.contains('\n'))
+}
+
+/// `Device 0: live 1.00 GiB in 12, peak …, allocated … since the attach, 37 stacks`.
+fn summary(answer: &v1::StacksResponse, one: &v1::StackDevice) -> String {
+    let amounts = one.amounts.unwrap_or_default();
+    let of = |amount: Option<v1::Amount>| bytes(amount.unwrap_or_default().bytes);
+    let blocks = Known::of(&answer.coverage, &["blocks"]);
+    let history = Known::of(&answer.coverage, &["blocks", "history"]);
+    let mut text = format!(
+        "Device {}: live {}, at the peak {}, allocated since the attach {}; {} stack{}\n",
+        device(one.device),
+        blocks.say(of(amounts.live)),
+        history.say(of(amounts.peak)),
+        history.say(of(amounts.allocated)),
+        grouped(one.stacks),
+        if one.stacks == 1 { "" } else { "s" },
+    );
+    let shown = Shown::of(answer);
+    let mut remarks = Vec::new();
+    for (what, amounts) in [
+        ("in stacks that were cut off", one.truncated),
+        ("without a stack", one.missing),
+    ] {
+        let amounts = amounts.unwrap_or_default();
+        if shown.value(&amounts) != 0 {
+            remarks.push(format!("{} {what}", shown.bytes(&amounts)));
+        }
+    }
+    if !remarks.is_empty() {
+        let of = shown.what();
+        text.push_str(&format!("  of {of}: {}\n", remarks.join(", ")));
+    }
+    text
+}
+
+/// What is counted.
+#[derive(Clone, Copy)]
+struct Shown {
+    metric: v1::StackMetric,
+    unit: v1::StackUnit,
+    compared: bool,
+    /// Of all rows; of growth it is not known, as what shrank is in it.
+    whole: Option<i128>,
+}
+
+impl Shown {
+    fn of(answer: &v1::StacksResponse) -> Shown {
+        let mut shown = Shown {
+            metric: answer.metric(),
+            unit: answer.unit(),
+            compared: answer.from_unix_ns.is_some(),
+            whole: None,
+        };
+        if !shown.is_growth() {
+            let devices = answer.devices.iter();
+            let whole = devices.map(|one| shown.value(&one.amounts.unwrap_or_default()));
+            shown.whole = Some(whole.sum());
+        }
+        shown
+    }
+
+    fn is_growth(self) -> bool {
+        self.metric == v1::StackMetric::Growth
+    }
+
+    fn what(self) -> &'static str {
+        match self.metric {
+            v1::StackMetric::Growth => "growth",
+            v1::StackMetric::Peak => "peak memory",
+            v1::StackMetric::Allocated => "allocated memory",
+            v1::StackMetric::Live | v1::StackMetric::Unspecified => "live memory",
+        }
+    }
+
+    /// Count and bytes of the metric.
+    fn pair(self, amounts: &v1::StackAmounts) -> (i128, i128) {
+        let pair = |amount: Option<v1::Amount>| {
+            let amount = amount.unwrap_or_default();
+            (i128::from(amount.count), i128::from(amount.bytes))
+        };
+        let (live, before) = (pair(amounts.live), pair(amounts.before));
+        match self.metric {
+            v1::StackMetric::Growth => (live.0 - before.0, live.1 - before.1),
+            v1::StackMetric::Peak => pair(amounts.peak),
+            v1::StackMetric::Allocated => pair(amounts.allocated),
+            v1::StackMetric::Live | v1::StackMetric::Unspecified => live,
+        }
+    }
+
+    /// In the unit that rows are ordered by.
+    fn value(self, amounts: &v1::StackAmounts) -> i128 {
+        let (count, bytes) = self.pair(amounts);
+        match self.unit {
+            v1::StackUnit::Count => count,
+            v1::StackUnit::Bytes | v1::StackUnit::Unspecified => bytes,
+        }
+    }
+
+    fn bytes(self, amounts: &v1::StackAmounts) -> String {
+        let (_, value) = self.pair(amounts);
+        if self.is_growth() {
+            signed(value)
+        } else {
+            bytes(magnitude(value))
+        }
+    }
+
+    fn count(self, amounts: &v1::StackAmounts) -> String {
+        let (count, _) = self.pair(amounts);
+        let sign = match (self.is_growth(), count) {
+            (false, _) | (true, 0) => "",
+            (true, 1..) => "+",
+            (true, _) => "-",
+        };
+        format!("{sign}{}", grouped(magnitude(count)))
+    }
+
+    fn share(self, amounts: &v1::StackAmounts) -> Option<String> {
+        let whole = self.whole?;
+        let part = self.value(amounts) as f64;
+        Some(format!("{:.1} %", part / (whole as f64).max(1.0) * 100.0))
+    }
+
+    /// Bytes now less bytes before, where that is not the metric; what lives, where it is.
+    fn beside(self, amounts: &v1::StackAmounts) -> Option<String> {
+        let live = amounts.live.unwrap_or_default().bytes;
+        let before = amounts.before.unwrap_or_default().bytes;
+        match (self.is_growth(), self.compared) {
+            (true, _) => Some(bytes(live)),
+            (false, true) => Some(signed(i128::from(live) - i128::from(before))),
+            (false, false) => None,
+        }
+    }
+
+    fn columns(self, answer: &v1::StacksResponse) -> Vec<Column> {
+        let metric = match self.metric {
+            v1::StackMetric::Growth => "GROWTH",
+            v1::StackMetric::Peak => "PEAK",
+            v1::StackMetric::Allocated => "ALLOCATED",
+            v1::StackMetric::Live | v1::StackMetric::Unspecified => "LIVE",
+        };
+        let mut columns = vec![Column::Right("DEVICE")];
+        let beside = |columns: &mut Vec<Column>| {
+            if self.whole.is_some() {
+                columns.push(Column::Right("SHARE"));
+            }
+            if self.is_growth() {
+                columns.push(Column::Right("LIVE"));
+            } else if self.compared {
+                columns.push(Column::Right("CHANGE"));
+            }
+        };
+        if answer.groups.is_empty() {
+            columns.extend([Column::Right(metric), Column::Right("BLOCKS")]);
+            beside(&mut columns);
+        } else {
+            for title in ["EXCLUSIVE", "INCLUSIVE"] {
+                columns.push(Column::Right(title));
+                beside(&mut columns);
+            }
+            columns.push(Column::Right("STACKS"));
+        }
+        columns.push(Column::Left(match answer.by() {
+            v1::StackGrouping::Function => "FUNCTION",
+            v1::StackGrouping::File => "FILE",
+            v1::StackGrouping::Line | v1::StackGrouping::OwnLine => "LINE",
+            v1::StackGrouping::Stack | v1::StackGrouping::Unspecified => "STACK",
+        }));
+        columns
+    }
+
+    fn cells(self, amounts: &v1::StackAmounts) -> Vec<String> {
+        let mut cells = vec![self.bytes(amounts), self.count(amounts)];
+        cells.extend(self.share(amounts));
+        cells.extend(self.beside(amounts));
+        cells
+    }
+
+    fn group(self, answer: &v1::StacksResponse, group: &v1::StackGroup) -> Vec<String> {
+        let mut cells = vec![device(group.device)];
+        let own = group.own.unwrap_or_default();
+        let total = group.total.unwrap_or_default();
+        for amounts in [&own, &total] {
+            cells.push(match self.unit {
+                v1::StackUnit::Count => self.count(amounts),
+                v1::StackUnit::Bytes | v1::StackUnit::Unspecified => self.bytes(amounts),
+            });
+            cells.extend(self.share(amounts));
+            cells.extend(self.beside(amounts));
+        }
+        cells.push(grouped(group.stacks));
+        let frame = group
+            .frame
+            .and_then(|place| answer.frames.get(place as usize));
+        cells.push(match frame {
+            None => why_missing(group.missing.as_deref()),
+            Some(frame) => {
+                let frame = Frame::of(answer, frame);
+                match answer.by() {
+                    v1::StackGrouping::File => frame.place(),
+                    _ => format!("{}  {}", frame.name(), frame.place()),
+                }
+            }
+        });
+        cells
+    }
+}
+
+fn magnitude(value: i128) -> u64 {
+    u64::try_from(value.unsigned_abs()).unwrap_or(u64::MAX)
+}
+
+/// `+1.00 MiB`, `-1.00 MiB`, `0 B`.
+fn signed(value: i128) -> String {
+    let sign = match value {
+        0 => "",
+        1.. => "+",
+        _ => "-",
+    };
+    format!("{sign}{}", bytes(magnitude(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs() {
+        assert_eq!(signed(0), "0 B");
+        assert_eq!(signed(-(1 << 20)), "-1.00 MiB");
+        assert_eq!(signed(2048), "+2.00 KiB");
+        assert_eq!(magnitude(i128::MIN), u64::MAX);
+    }
+}

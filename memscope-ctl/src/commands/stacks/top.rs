@@ -1,0 +1,168 @@
+//! `top`: which stacks, functions, files or lines allocated it.
+
+use super::table;
+use super::view::View;
+use crate::client::Client;
+use crate::commands::each::each;
+use crate::commands::run::Run;
+use crate::failure::{Exit, Failure};
+use crate::output::{self, no_json};
+use crate::process::Processes;
+use crate::session::Session;
+use clap::ValueEnum;
+use memscope_proto::v1;
+use serde_json::{Value, json};
+
+/// Show whose memory it is: which stacks, functions, files or lines allocated it.
+///
+/// Frames stand innermost first; those of libraries that are left out are counted. Of sums, exclusive
+/// is where the innermost frame is the one named, inclusive where it is anywhere in the stack.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memscope-ctl top --pid 4242                        the stacks that hold most
+  memscope-ctl top --pid 4242 --from -5m             those that grew most in five minutes
+  memscope-ctl top --pid 4242 --by function --cumulative
+  memscope-ctl top --pid 4242 --by line --metric peak --device 0
+  memscope-ctl top --pid 4242 --limit 0 --json | jq '.rows[0].frames'")]
+pub(crate) struct Top {
+    #[command(flatten)]
+    pub(crate) processes: Processes,
+    /// By what to sum up.
+    #[arg(long, value_enum, default_value_t = By::Stack)]
+    pub(crate) by: By,
+    #[command(flatten)]
+    pub(crate) view: View,
+    /// Sums in order of the inclusive column.
+    #[arg(long)]
+    pub(crate) cumulative: bool,
+    /// At most so many rows, 0 for as many as an answer takes.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) limit: u32,
+    /// At most so many lines of each stack, 0 for all its frames.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub(crate) frames: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    /// Each stack for itself.
+    Stack,
+    /// Function: name and file.
+    Function,
+    /// File.
+    File,
+    /// The program's own line: what a library's function allocates belongs to the line that called it.
+    Line,
+    /// Any line, also of libraries.
+    AnyLine,
+}
+
+impl By {
+    /// On the wire.
+    pub(crate) fn wire(self) -> v1::StackGrouping {
+        match self {
+            By::Stack => v1::StackGrouping::Stack,
+            By::Function => v1::StackGrouping::Function,
+            By::File => v1::StackGrouping::File,
+            By::Line => v1::StackGrouping::OwnLine,
+            By::AnyLine => v1::StackGrouping::Line,
+        }
+    }
+}
+
+impl Run for Top {
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let client = session.client().await?;
+        let ask = async |pid| {
+            let question = v1::StacksRequest {
+                pid,
+                at: self.view.at.clone(),
+                from: self.view.from.clone(),
+                view: Some(self.view.wire()),
+                by: self.by.wire().into(),
+                cumulative: self.cumulative,
+                limit: self.limit,
+            };
+            client
+                .ask(question, async |mut rpc, request| rpc.stacks(request).await)
+                .await
+        };
+        let show = |answer: &_| table::text(answer, self.frames);
+        let json = session.global.json;
+        let (_, exit) = each(&client, &self.processes, json, ask, show, document).await?;
+        Ok(exit.unwrap_or(Exit::Done))
+    }
+}
+
+/// `diff --by stack` between two moments: what each stack holds more or less.
+pub(in crate::commands) async fn grown(
+    client: &Client,
+    pid: u32,
+    between: Between,
+    session: &Session,
+) -> Result<Exit, Failure> {
+    let question = v1::StacksRequest {
+        pid,
+        at: between.to,
+        from: between.from,
+        view: Some(v1::StackView {
+            metric: v1::StackMetric::Growth.into(),
+            unit: v1::StackUnit::Bytes.into(),
+            device: None,
+        }),
+        by: v1::StackGrouping::Stack.into(),
+        cumulative: false,
+        limit: u32::try_from(between.limit).unwrap_or(u32::MAX),
+    };
+    let answer = client
+        .ask(question, async |mut rpc, request| rpc.stacks(request).await)
+        .await?;
+    if session.global.json {
+        output::json(&document(&answer)?)?;
+    } else {
+        output::text(&table::text(&answer, FRAMES))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Frames of a stack that `diff` shows.
+const FRAMES: usize = 12;
+
+/// Two moments, and how many rows there may be.
+pub(in crate::commands) struct Between {
+    pub(in crate::commands) from: Option<v1::Moment>,
+    pub(in crate::commands) to: Option<v1::Moment>,
+    pub(in crate::commands) limit: usize,
+}
+
+/// The answer with every frame where it stands: on the wire, names are numbers.
+fn document(answer: &v1::StacksResponse) -> Result<Value, Failure> {
+    // Unknown is null in JSON.
+    let string = |place: u32| answer.strings.get(place as usize).filter(|s| !s.is_empty());
+    let frame = |place: &u32| {
+        let frame = answer.frames.get(*place as usize);
+        frame.map(|frame| {
+            json!({
+                "kind": frame.kind().to_string(),
+                "name": string(frame.name),
+                "file": string(frame.file),
+                "line": (frame.line > 0).then_some(frame.line),
+            })
+        })
+    };
+    let mut document = serde_json::to_value(answer).map_err(no_json)?;
+    let Some(fields) = document.as_object_mut() else {
+        return Ok(document);
+    };
+    fields.remove("strings");
+    fields.remove("frames");
+    let rows = fields.get_mut("rows").and_then(Value::as_array_mut);
+    for (made, row) in rows.into_iter().flatten().zip(&answer.rows) {
+        made["frames"] = row.frames.iter().map(frame).collect();
+    }
+    let groups = fields.get_mut("groups").and_then(Value::as_array_mut);
+    for (made, group) in groups.into_iter().flatten().zip(&answer.groups) {
+        made["frame"] = group.frame.as_ref().and_then(frame).unwrap_or_default();
+    }
+    Ok(document)
+}

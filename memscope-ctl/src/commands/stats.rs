@@ -1,0 +1,386 @@
+//! `stats`: what processes hold on each device.
+
+use super::each::{each, whole};
+use super::run::Run;
+use crate::failure::{Exit, Failure};
+use crate::process::Processes;
+use crate::render::table::{Column, pairs, table};
+use crate::render::{Known, coverage, device_of_kind, heading, list, totals_of};
+use crate::session::Session;
+use crate::units::{self, exact_bytes, grouped, nanoseconds, plain};
+use memscope_proto::v1;
+use memscope_vendors::Vendor;
+
+/// Show what processes hold on each device.
+///
+/// With --json, the answer about one process is a document, and about several a list of documents.
+/// `allocated` includes the baseline: what was there before the attach and still lives.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Stats {
+    #[command(flatten)]
+    processes: Processes,
+}
+
+impl Run for Stats {
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let client = session.client().await?;
+        let ask = async |pid| client.stats(pid).await;
+        let json = session.global.json;
+        let (_, exit) = each(&client, &self.processes, json, ask, text, whole).await?;
+        Ok(exit.unwrap_or(Exit::Done))
+    }
+}
+
+/// Devices beside each other.
+const ABREAST: usize = 3;
+/// Failures and gaps shown.
+const SHOWN: usize = 10;
+
+fn text(answer: &v1::StatsResponse) -> String {
+    let mut text = heading(
+        answer.process.as_ref(),
+        answer.as_of,
+        answer.as_of_event.as_ref(),
+        answer.lost_records,
+    );
+    text.push_str(&ways(answer));
+    if answer.devices.is_empty() {
+        text.push_str(match Known::of(&answer.coverage, &["totals", "blocks"]) {
+            Known::Exactly => "\nNothing was seen on any device yet.\n",
+            _ => "\nWhat it holds is not known: the notes below say why.\n",
+        });
+    }
+    for devices in answer.devices.chunks(ABREAST) {
+        text.push('\n');
+        text.push_str(&columns(devices, &answer.coverage));
+    }
+    text.push_str(&components(answer));
+    text.push_str(&region_pools(answer));
+    text.push_str(&reading(answer));
+    text.push_str(&host(answer));
+    text.push_str(&settings(answer));
+    text.push_str(&failures(answer));
+    text.push_str(&gaps(answer));
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+fn ways(answer: &v1::StatsResponse) -> String {
+    let allocator = match &answer.backend {
+        Some(v1::Backend {
+            name: Some(name), ..
+        }) => plain(name),
+        Some(backend) => plain(&backend.kind),
+        None => units::unknown(),
+    };
+    let (ways, sites) = match &answer.placement {
+        Some(placement) => (list(&placement.ways), placement.sites),
+        None => ("none".to_owned(), 0),
+    };
+    format!(
+        "level {}, allocator {allocator}, {sites} sites, ways in: {ways}\n{}",
+        answer.level(),
+        since(answer)
+    )
+}
+
+/// Since when is counted, where that is not the beginning of the process.
+fn since(answer: &v1::StatsResponse) -> String {
+    let Some(process) = &answer.process else {
+        return String::new();
+    };
+    let from_start = process.facts.as_ref().is_some_and(|facts| facts.from_start);
+    if from_start {
+        return String::new();
+    }
+    let ago = answer
+        .as_of_boot_ns
+        .saturating_sub(process.attached_boot_ns);
+    format!(
+        "counts and peaks since {}, when it was attached\n",
+        units::moment(answer.as_of.saturating_sub(ago))
+    )
+}
+
+fn columns(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> String {
+    let count = |value: u64| grouped(value);
+    let blocks = Known::of(notes, &["blocks"]);
+    let history = Known::of(notes, &["history"]);
+    let driver = Known::of(notes, &["driver"]);
+    let totals = |device: &v1::DeviceStats| totals_of(device, notes);
+    let of = |bytes: &Option<v1::DriverBytes>| match bytes {
+        Some(bytes) => format!("{} in {}", units::bytes(bytes.bytes), grouped(bytes.count)),
+        None => units::unknown(),
+    };
+    let spread =
+        |distribution: &Option<v1::Distribution>, show: fn(u64) -> String| match distribution {
+            Some(d) if d.count > 0 => {
+                format!("{} / {} / {}", show(d.p50), show(d.p99), show(d.max))
+            }
+            _ => "none seen".to_owned(),
+        };
+    type Row<'a> = (&'a str, &'a dyn Fn(&v1::DeviceStats) -> String);
+    let rows: &[Row<'_>] = &[
+        ("device", &|d| {
+            device_of_kind(d.device, d.device_kind.as_deref())
+        }),
+        ("allocated", &|d| {
+            totals(d).say(exact_bytes(d.allocated_bytes))
+        }),
+        ("  of it baseline", &|d| exact_bytes(d.baseline_bytes)),
+        ("reserved", &|d| {
+            totals(d).say(exact_bytes(d.reserved_bytes))
+        }),
+        ("peak allocated", &|d| {
+            history.say(exact_bytes(d.peak_allocated_bytes))
+        }),
+        ("peak reserved", &|d| {
+            history.say(exact_bytes(d.peak_reserved_bytes))
+        }),
+        ("requested", &|d| blocks.say(exact_bytes(d.requested_bytes))),
+        ("pending free", &|d| exact_bytes(d.pending_free_bytes)),
+        ("device total", &|d| exact_bytes(d.total_bytes)),
+        ("device free (last seen)", &|d| exact_bytes(d.free_bytes)),
+        ("numbers from", &|d| d.source().to_string()),
+        ("live blocks", &|d| blocks.say(count(d.live_blocks))),
+        ("allocations", &|d| history.say(count(d.alloc_count))),
+        ("frees", &|d| history.say(count(d.free_count))),
+        ("frees of unknown blocks", &|d| count(d.orphan_free_count)),
+        ("out of memory", &|d| history.say(count(d.oom_count))),
+        ("totals taken over", &|d| count(d.resync_count)),
+        ("segments", &|d| {
+            d.segments.map_or_else(units::unknown, grouped)
+        }),
+        ("from the driver", &|d| driver.say(of(&d.driver))),
+        ("  not for the pool", &|d| driver.say(of(&d.direct))),
+        ("  stream-ordered", &|d| of(&d.async_pool)),
+        ("  managed", &|d| of(&d.managed)),
+        ("  physical", &|d| of(&d.physical)),
+        ("imported", &|d| of(&d.imported)),
+        ("size p50 / p99 / max", &|d| spread(&d.sizes, units::bytes)),
+        ("lifetime p50 / p99 / max", &|d| {
+            spread(&d.lifetimes, nanoseconds)
+        }),
+    ];
+    let mut head = vec![Column::Left("")];
+    head.extend(devices.iter().map(|_| Column::Right("")));
+    let rows = rows
+        .iter()
+        .map(|(name, value)| {
+            let mut row = vec![(*name).to_owned()];
+            row.extend(devices.iter().map(value));
+            row
+        })
+        .filter(|row: &Vec<String>| {
+            row.first()
+                .is_some_and(|name| says_something(name, &row[1..]))
+        })
+        .collect();
+    table(&head, rows)
+}
+
+/// Rows that are told even where they are zero: what a process is asked about.
+const ALWAYS: [&str; 7] = [
+    "allocated",
+    "reserved",
+    "peak allocated",
+    "peak reserved",
+    "live blocks",
+    "allocations",
+    "frees",
+];
+
+/// Whether a row is told: what is rare is not told where there is none of it.
+fn says_something(name: &str, values: &[String]) -> bool {
+    let is_zero = |value: &String| matches!(value.as_str(), "0" | "0 B" | "0 B in 0" | "none seen");
+    ALWAYS.contains(&name) || !values.iter().all(is_zero)
+}
+
+/// Who holds what is not the pool's, on Ascend.
+fn components(answer: &v1::StatsResponse) -> String {
+    let mut rows = Vec::new();
+    let mut add = |place: String, components: &[v1::Component]| {
+        for component in components {
+            rows.push(vec![
+                place.clone(),
+                match component.module {
+                    Some(_) => format!("CANN@{}", plain(&component.name)),
+                    None => plain(&component.name).to_string(),
+                },
+                exact_bytes(Some(component.bytes)),
+                grouped(component.count),
+                units::bytes(component.huge_page_bytes + component.giant_page_bytes),
+            ]);
+        }
+    };
+    for device in &answer.devices {
+        let place = device_of_kind(device.device, device.device_kind.as_deref());
+        add(place, &device.components);
+    }
+    add("host".to_owned(), &answer.host_components);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = [
+        Column::Left("NOT THE POOL'S"),
+        Column::Left("HELD BY"),
+        Column::Right("BYTES"),
+        Column::Right("ALLOCATIONS"),
+        Column::Right("IN HUGE PAGES"),
+    ];
+    format!("\n{}", table(&head, rows))
+}
+
+/// Pools that tell of themselves, a line for each device.
+fn region_pools(answer: &v1::StatsResponse) -> String {
+    let mut text = String::new();
+    for pool in &answer.region_pools {
+        let title = plain(&pool.title);
+        for row in &pool.devices {
+            let heap = match row.heap_bytes {
+                Some(bytes) => format!(" of a heap of {}", units::bytes(bytes)),
+                None => String::new(),
+            };
+            text.push_str(&format!(
+                "{}: {title} {} in {}{heap}, at most {}\n",
+                // The functions are CANN's.
+                device_of_kind(row.device, Some("npu")),
+                units::bytes(row.bytes),
+                regions(row.count),
+                units::bytes(row.peak_bytes),
+            ));
+        }
+        if pool.orphan_free_count > 0 {
+            let count = regions(pool.orphan_free_count);
+            text.push_str(&format!(
+                "{title}: {count} went and had not been seen to come\n"
+            ));
+        }
+        if pool.untold_count > 0 {
+            let count = regions(pool.untold_count);
+            text.push_str(&format!(
+                "{title}: {count} more were in calls of too many\n"
+            ));
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    format!("\npools that tell of themselves through mstx, inside the memory above\n{text}")
+}
+
+fn regions(count: u64) -> String {
+    match count {
+        1 => "1 region".to_owned(),
+        count => format!("{} regions", grouped(count)),
+    }
+}
+
+/// The variables that change what Ascend's numbers mean and that the process was started with.
+fn settings(answer: &v1::StatsResponse) -> String {
+    let facts = answer.process.as_ref().and_then(|p| p.facts.as_ref());
+    let environment = facts.map_or(&[][..], |facts| &facts.environment);
+    let words: Vec<String> = environment
+        .iter()
+        .filter(|variable| {
+            Vendor::Ascend
+                .facts()
+                .settings
+                .contains(&variable.name.as_str())
+        })
+        .map(|variable| format!("{}={}", variable.name, plain(&variable.value)))
+        .collect();
+    if words.is_empty() {
+        return String::new();
+    }
+    format!("\nstarted with {}\n", words.join(" "))
+}
+
+/// What the last reading took, at the level that has nothing else.
+fn reading(answer: &v1::StatsResponse) -> String {
+    match &answer.reading {
+        Some(cost) if answer.level() == v1::Level::Read => format!(
+            "\nLast reading {} before this answer: took {}, {} of the process's memory, {} attempts \
+             raced with it\n",
+            nanoseconds(answer.as_of_boot_ns.saturating_sub(cost.at_boot_ns)),
+            nanoseconds(cost.duration_ns),
+            units::bytes(cost.bytes_read),
+            cost.raced
+        ),
+        _ => String::new(),
+    }
+}
+
+fn host(answer: &v1::StatsResponse) -> String {
+    let kinds = [
+        ("page-locked host memory", &answer.host),
+        ("  of it registered", &answer.host_registered),
+        ("address space reserved", &answer.address_reserved),
+    ];
+    let rows: Vec<_> = kinds
+        .into_iter()
+        .filter_map(|(name, bytes)| {
+            let bytes = bytes.as_ref().filter(|bytes| bytes.count > 0)?;
+            let count = grouped(bytes.count);
+            Some((
+                name,
+                format!("{} in {count}", exact_bytes(Some(bytes.bytes))),
+            ))
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("\n{}", pairs(rows))
+}
+
+fn failures(answer: &v1::StatsResponse) -> String {
+    if answer.failures.is_empty() {
+        return String::new();
+    }
+    let rows = answer.failures.iter().take(SHOWN).map(|failure| {
+        vec![
+            plain(&failure.function),
+            failure.status.to_string(),
+            grouped(failure.count),
+            units::bytes(failure.bytes),
+        ]
+    });
+    let head = [
+        Column::Left("FAILED CALL"),
+        Column::Right("STATUS"),
+        Column::Right("TIMES"),
+        Column::Right("ASKED FOR"),
+    ];
+    let mut text = format!("\n{}", table(&head, rows.collect()));
+    text.push_str(&more(answer.failures.len()));
+    text
+}
+
+fn gaps(answer: &v1::StatsResponse) -> String {
+    if answer.gaps.is_empty() {
+        return String::new();
+    }
+    let rows = answer.gaps.iter().rev().take(SHOWN).map(|gap| {
+        vec![
+            nanoseconds(answer.as_of_boot_ns.saturating_sub(gap.from_boot_ns)),
+            nanoseconds(gap.to_boot_ns.saturating_sub(gap.from_boot_ns)),
+            grouped(gap.records),
+        ]
+    });
+    let head = [
+        Column::Left("GAP, AGO"),
+        Column::Right("LONG"),
+        Column::Right("RECORDS LOST"),
+    ];
+    let mut text = format!("\n{}", table(&head, rows.collect()));
+    text.push_str(&more(answer.gaps.len()));
+    text
+}
+
+fn more(count: usize) -> String {
+    match count.checked_sub(SHOWN) {
+        None | Some(0) => String::new(),
+        Some(more) => format!(" and {more} more (--json shows all)\n"),
+    }
+}

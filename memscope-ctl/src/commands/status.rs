@@ -1,0 +1,126 @@
+//! `status`: how the daemon does.
+
+use super::run::Run;
+use crate::failure::{Exit, Failure};
+use crate::render::libraries::libraries;
+use crate::render::table::{Column, pairs, table};
+use crate::session::Session;
+use crate::units::{bytes, exact_bytes, grouped, moment, nanoseconds, plain, unknown};
+use memscope_proto::v1;
+
+/// Show how the daemon does: version, journal, losses, libraries, rules.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Status {}
+
+impl Run for Status {
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let answer = session.client().await?.status().await?;
+        session.show(&answer, text)
+    }
+}
+
+fn text(answer: &v1::StatusResponse) -> String {
+    let text_or_unknown = |text: &Option<String>| text.as_deref().map_or_else(unknown, plain);
+    let mut rows = vec![
+        (
+            "daemon",
+            format!("memscoped {}, pid {}", plain(&answer.version), answer.pid),
+        ),
+        ("kernel", plain(&answer.kernel)),
+        ("running for", nanoseconds(answer.uptime_ns)),
+    ];
+    if let Some(recording) = &answer.replay {
+        rows.push(("replays", plain(recording)));
+    } else {
+        rows.push(("attach method", text_or_unknown(&answer.attach_method)));
+        rows.push(("ring", answer.ring_bytes.map_or_else(unknown, bytes)));
+    }
+    rows.push((
+        "traced",
+        format!(
+            "{} processes, {} sites",
+            answer.traced_processes,
+            grouped(answer.sites)
+        ),
+    ));
+    rows.push(("records", grouped(answer.records)));
+    rows.push(("lost", drops(&answer.drops)));
+    if let Some(journal) = &answer.journal {
+        let limit = journal
+            .limit_bytes
+            .map(|limit| format!(" of at most {}", bytes(limit)));
+        rows.push((
+            "journal",
+            format!(
+                "{}, {}{}, {}",
+                plain(&journal.state),
+                exact_bytes(Some(journal.bytes)),
+                limit.unwrap_or_default(),
+                plain(&journal.path)
+            ),
+        ));
+        if let Some(from) = journal.known_from_unix_ns {
+            rows.push(("moments", format!("from {} on", moment(from))));
+        }
+        if journal.refused_records > 0 {
+            rows.push((
+                "not kept",
+                format!("{} records", grouped(journal.refused_records)),
+            ));
+        }
+        if let Some(problem) = &journal.problem {
+            rows.push(("journal problem", plain(problem)));
+        }
+    }
+    let mut text = pairs(rows);
+    text.push_str(&rules(&answer.rules));
+    text.push_str(&libraries(&answer.libraries));
+    if !answer.messages.is_empty() {
+        text.push_str("\nMessages\n");
+    }
+    for message in &answer.messages {
+        text.push_str(&format!(
+            "  {} {}: {}\n",
+            moment(message.time_unix_ns),
+            plain(&message.severity),
+            plain(&message.text)
+        ));
+    }
+    text
+}
+
+fn drops(drops: &[v1::Cause]) -> String {
+    let drops: Vec<_> = drops
+        .iter()
+        .filter(|cause| cause.count > 0)
+        .map(|cause| format!("{} {}", grouped(cause.count), plain(&cause.cause)))
+        .collect();
+    if drops.is_empty() {
+        "nothing".to_owned()
+    } else {
+        drops.join(", ")
+    }
+}
+
+fn rules(rules: &[v1::Rule]) -> String {
+    if rules.is_empty() {
+        return String::new();
+    }
+    let head = [
+        Column::Right("RULE"),
+        Column::Left("SCOPE"),
+        Column::Left("LEVEL"),
+        Column::Right("USER"),
+        Column::Right("ATTACHED"),
+    ];
+    let rows = rules.iter().map(|rule| {
+        vec![
+            rule.rule.to_string(),
+            plain(&rule.scope),
+            rule.level().to_string(),
+            rule.uid.to_string(),
+            grouped(rule.attached),
+        ]
+    });
+    format!("\n{}", table(&head, rows.collect()))
+}

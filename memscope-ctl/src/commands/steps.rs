@@ -1,0 +1,195 @@
+//! `steps`: the steps of a process, and how far memory went in each.
+
+use super::run::Run;
+use crate::failure::{Exit, Failure};
+use crate::process::Process;
+use crate::render::steps::{line, summary};
+use crate::render::table::{Column, table};
+use crate::render::{coverage, device, heading};
+use crate::session::Session;
+use crate::units::{bytes, grouped, nanoseconds, plain, signed_bytes};
+use memscope_proto::v1;
+
+/// Show which steps a process made, how that is known, and how far memory went in each.
+///
+/// Nothing in the program has to be changed: a step ends where an optimizer steps; without one, with each backward
+/// pass (several of them where gradients are accumulated); without those, where a pattern of allocations begins anew.
+/// Marks are better than all of these: a step of memscope's library or of mark --step, ranges called "step start" as
+/// msMemScope has them, the steps of PyTorch's profiler, or what attach --steps NAME picked. Where there is nothing, the
+/// answer is unknown.
+///
+/// The gap of a step is its smallest allocated level by its largest, as in msMemScope's gap analysis; a ratio that keeps
+/// rising means that the floor does. Survivors are blocks that came in step 2 or later and were alive at the end of a
+/// later one: msMemScope's leaks. Many of them are none: leaks judges.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memscope-ctl steps --pid 4242
+  memscope-ctl steps --pid 4242 --last 50 --survivors 20
+  memscope-ctl attach --pid 4242 --steps 'train step *'")]
+pub(crate) struct Steps {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    /// Show so many of the last rows, 0 for all that are kept (4,096 steps); a row is a step, or --every steps.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) last: u32,
+    /// Put so many steps into a row: their lowest and highest levels, as a monitor that starts anew each N steps.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) every: u32,
+    /// Also the first blocks that outlived their step, at most so many.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) survivors: u32,
+}
+
+impl Run for Steps {
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let client = session.client().await?;
+        let question = v1::StepsRequest {
+            pid: client.choose(self.process.pid()).await?,
+            limit: self.last,
+            survivors: self.survivors,
+            every: self.every,
+        };
+        let answer = client
+            .ask(question, async |mut rpc, request| rpc.steps(request).await)
+            .await?;
+        session.show(&answer, text)
+    }
+}
+
+fn text(answer: &v1::StepsResponse) -> String {
+    let mut text = heading(
+        answer.process.as_ref(),
+        answer.as_of,
+        answer.as_of_event.as_ref(),
+        answer.lost_records,
+    );
+    if let Some(known) = &answer.summary {
+        text.push_str(&summary(known));
+    }
+    if answer.lines.len() > 1 {
+        text.push_str("\nWhat tells of them\n");
+        for one in &answer.lines {
+            let place = one.line.as_ref().map(line).unwrap_or_default();
+            let name = plain(&one.name);
+            text.push_str(&format!("  {:>9} × {name} {place}\n", grouped(one.count)));
+        }
+    }
+    for one in &answer.devices {
+        text.push_str(&of_device(one));
+    }
+    if !answer.rows.is_empty() {
+        text.push('\n');
+        text.push_str(&rows(&answer.rows));
+    }
+    if answer.survivor_count > 0 {
+        text.push_str(&format!(
+            "\n{} {} step, {}; some may have gone since.\n",
+            grouped(answer.survivor_count),
+            if answer.survivor_count == 1 {
+                "block outlived its"
+            } else {
+                "blocks outlived their"
+            },
+            bytes(answer.survivor_bytes)
+        ));
+    }
+    if !answer.survivors.is_empty() {
+        text.push('\n');
+        text.push_str(&survivors(answer));
+    }
+    if answer.unchecked_blocks > 0 {
+        let blocks = grouped(answer.unchecked_blocks);
+        text.push_str(&format!(
+            "Of {blocks} more blocks that is not known: too many came in one step.\n"
+        ));
+    }
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+fn of_device(one: &v1::StepDevice) -> String {
+    let quantiles = |q: Option<v1::StepQuantiles>| {
+        let q = q.unwrap_or_default();
+        format!("{} ({} to {})", bytes(q.p50), bytes(q.p5), bytes(q.p95))
+    };
+    let mut text = format!(
+        "\nDevice {} ({}), {} steps after the first: lowest {}, highest {}, floor {} per step, {} allocations, {} frees\n",
+        device(one.device),
+        one.source(),
+        grouped(one.steps),
+        quantiles(one.min_bytes),
+        quantiles(one.max_bytes),
+        signed_bytes(one.floor_bytes_per_step.round() as i64),
+        grouped(one.allocs),
+        grouped(one.frees),
+    );
+    for (name, gap) in [("smallest", one.smallest_gap), ("largest", one.largest_gap)] {
+        if let Some(gap) = gap {
+            text.push_str(&format!(
+                "  {name} gap {:.4} %: {} of {} in step {}\n",
+                gap.ratio * 100.0,
+                bytes(gap.min_bytes),
+                bytes(gap.max_bytes),
+                grouped(gap.step),
+            ));
+        }
+    }
+    text
+}
+
+fn rows(rows: &[v1::StepRow]) -> String {
+    let head = [
+        Column::Right("STEP"),
+        Column::Right("DEVICE"),
+        Column::Right("TIME"),
+        Column::Right("MIN"),
+        Column::Right("MAX"),
+        Column::Right("END"),
+        Column::Right("RESERVED"),
+        Column::Right("USED OF IT"),
+        Column::Right("ALLOCS"),
+        Column::Right("FREES"),
+    ];
+    let rows = rows.iter().map(|row| {
+        let used = if row.reserved_at_max_bytes == 0 {
+            crate::units::unknown()
+        } else {
+            let share = row.max_allocated_bytes as f64 / row.reserved_at_max_bytes as f64;
+            format!("{:.1} %", share * 100.0)
+        };
+        vec![
+            grouped(row.step),
+            device(row.device),
+            nanoseconds(row.to_boot_ns.saturating_sub(row.from_boot_ns)),
+            bytes(row.min_allocated_bytes),
+            bytes(row.max_allocated_bytes),
+            bytes(row.end_allocated_bytes),
+            bytes(row.max_reserved_bytes),
+            used,
+            grouped(row.allocs),
+            grouped(row.frees),
+        ]
+    });
+    table(&head, rows.collect())
+}
+
+fn survivors(answer: &v1::StepsResponse) -> String {
+    let head = [
+        Column::Right("STEP"),
+        Column::Right("DEVICE"),
+        Column::Right("SIZE"),
+        Column::Left("ADDRESS"),
+        Column::Right("LAUNCHES BEFORE"),
+    ];
+    let rows = answer.survivors.iter().map(|one| {
+        vec![
+            grouped(one.step),
+            device(Some(one.device)),
+            bytes(one.size_bytes),
+            format!("{:#x}", one.address),
+            one.launches_before
+                .map_or_else(crate::units::unknown, grouped),
+        ]
+    });
+    table(&head, rows.collect())
+}

@@ -1,0 +1,276 @@
+//! All processes in one table, and the course of each device beneath it.
+
+use crate::render::table::{Column, table};
+use crate::render::window::Window;
+use crate::render::{command_line, device_of_kind, growth, totals_of};
+use crate::units::{self, bytes, grouped, maybe_bytes, moment, nanoseconds};
+use memscope_proto::v1;
+use std::time::Duration;
+
+/// Characters of a command line.
+const COMMAND: usize = 60;
+/// Most lines of a course.
+const TALLEST: usize = 8;
+/// Lowest to highest.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// What is known of one process.
+pub(super) struct Look {
+    pub(super) stats: v1::StatsResponse,
+    /// In lists only there is what grows.
+    pub(super) listed: Option<v1::Process>,
+    pub(super) course: v1::FluctuationResponse,
+    /// Steps and the time until the device is full: asked less often.
+    pub(super) leaks: v1::LeaksResponse,
+}
+
+/// `before`: the answer of the look before.
+pub(super) fn text<'a>(
+    looks: &'a [Look],
+    before: impl Fn(u32) -> Option<&'a v1::StatsResponse>,
+    window: Window,
+) -> String {
+    let columns = [
+        Column::Right("PID"),
+        Column::Right("DEVICE"),
+        Column::Right("ALLOCATED"),
+        Column::Right("CHANGE"),
+        Column::Right("RESERVED"),
+        Column::Right("ALLOCS/S"),
+        Column::Right("STEPS/S"),
+        Column::Right("GROWS BY"),
+        Column::Right("FULL IN"),
+    ];
+    let mut rows = Vec::new();
+    for look in looks {
+        let before = before(look.stats.pid);
+        for (place, device) in look.stats.devices.iter().enumerate() {
+            rows.push(row(look, device, before, place == 0));
+        }
+        if look.stats.devices.is_empty() {
+            rows.push(vec![look.stats.pid.to_string(), "none yet".to_owned()]);
+        }
+    }
+    for row in &mut rows {
+        row.resize(columns.len(), String::new());
+    }
+    let mut text = String::new();
+    if let Some(latest) = looks.iter().map(|look| look.stats.as_of).max() {
+        text.push_str(&format!("As of {}\n", moment(latest)));
+    }
+    text.push_str(&table(&columns, rows));
+    let notes = notes(looks);
+    let height = height(looks, &text, &notes, window);
+    for look in looks {
+        text.push_str(&courses(look, height));
+    }
+    text.push_str(&notes);
+    match (window.lines, window.columns) {
+        (Some(lines), columns) => cut(&text, lines, columns.unwrap_or(usize::MAX)),
+        (None, _) => text,
+    }
+}
+
+fn row(
+    look: &Look,
+    now: &v1::DeviceStats,
+    before: Option<&v1::StatsResponse>,
+    is_first: bool,
+) -> Vec<String> {
+    let answer = &look.stats;
+    let notes = &answer.coverage;
+    let seconds = before.map_or(0.0, |before| {
+        answer.as_of_boot_ns.saturating_sub(before.as_of_boot_ns) as f64 / 1e9
+    });
+    let then = before.and_then(|before| before.devices.iter().find(|d| d.device == now.device));
+    let allocations = match then {
+        Some(then) if seconds > 0.0 => {
+            let rate = now.alloc_count.saturating_sub(then.alloc_count) as f64 / seconds;
+            grouped(rate.round() as u64)
+        }
+        _ => String::new(),
+    };
+    let totals = totals_of(now, notes);
+    let mut cells = vec![
+        answer.pid.to_string(),
+        device_of_kind(now.device, now.device_kind.as_deref()),
+        totals.say(maybe_bytes(now.allocated_bytes)),
+        change(
+            then.and_then(|then| then.allocated_bytes),
+            now.allocated_bytes,
+        ),
+        totals.say(maybe_bytes(now.reserved_bytes)),
+        allocations,
+    ];
+    // What is the process's and not the device's stands in its first row.
+    if is_first {
+        let steps = look.leaks.steps.as_ref();
+        let pace = steps.and_then(|steps| steps.median_ns).filter(|ns| *ns > 0);
+        cells.push(pace.map_or_else(String::new, |ns| format!("{:.1}", 1e9 / ns as f64)));
+        cells.push(look.listed.as_ref().map(growth).unwrap_or_default());
+        let full = look.leaks.seconds_to_full;
+        let full = full.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        cells.push(full.map(units::duration).unwrap_or_default());
+    }
+    cells
+}
+
+fn change(then: Option<u64>, now: Option<u64>) -> String {
+    match (then, now) {
+        (Some(then), Some(now)) if now > then => format!("+{}", bytes(now - then)),
+        (Some(then), Some(now)) if now < then => format!("-{}", bytes(then - now)),
+        (Some(_), Some(_)) => "0 B".to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Lines of each course, so that the window is filled.
+fn height(looks: &[Look], table: &str, notes: &str, window: Window) -> usize {
+    let courses: usize = looks.iter().map(|look| look.course.devices.len()).sum();
+    let Some(lines) = window.lines.filter(|_| courses > 0) else {
+        return 1;
+    };
+    let others = table.lines().count() + notes.lines().count() + 1;
+    // Each has a line of words and an empty one.
+    let left = lines.saturating_sub(others) / courses;
+    left.saturating_sub(2).clamp(1, TALLEST)
+}
+
+/// The courses of a process's devices, each under a line that says whose it is.
+fn courses(look: &Look, height: usize) -> String {
+    let facts = look.stats.process.as_ref().and_then(|p| p.facts.as_ref());
+    let command = facts.map_or_else(String::new, |facts| {
+        command_line(&facts.cmdline, &facts.comm, COMMAND)
+    });
+    let mut text = String::new();
+    for device in &look.course.devices {
+        let Some(overall) = &device.overall else {
+            continue;
+        };
+        let levels: Vec<u64> = device
+            .intervals
+            .iter()
+            .map(|interval| interval.max_allocated_bytes)
+            .collect();
+        let (low, high) = (
+            levels.iter().min().copied().unwrap_or_default(),
+            levels.iter().max().copied().unwrap_or_default(),
+        );
+        let passed = overall.to_boot_ns.saturating_sub(overall.from_boot_ns);
+        text.push_str(&format!(
+            "\n{} device {}, {} to {} in the last {}: {command}\n",
+            look.stats.pid,
+            crate::render::device(device.device),
+            bytes(low),
+            bytes(high),
+            nanoseconds(passed),
+        ));
+        let lines = bars(&levels, height);
+        let last = lines.len().saturating_sub(1);
+        for (place, line) in lines.into_iter().enumerate() {
+            let scale = match place {
+                _ if last == 0 => String::new(),
+                0 => bytes(high),
+                _ if place == last => bytes(low),
+                _ => String::new(),
+            };
+            text.push_str(format!(" {line} {scale}").trim_end());
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Levels as bars over so many lines, the topmost first. The lowest level is the lowest bar and the highest one fills all lines; levels
+/// that do not differ are low.
+fn bars(levels: &[u64], height: usize) -> Vec<String> {
+    let low = levels.iter().min().copied().unwrap_or_default();
+    let high = levels.iter().max().copied().unwrap_or_default();
+    let steps = (height * BARS.len()) as f64;
+    let eighths: Vec<usize> = levels
+        .iter()
+        .map(|level| {
+            let share = (level - low) as f64 / (high - low).max(1) as f64;
+            1 + (share * (steps - 1.0)).round() as usize
+        })
+        .collect();
+    (0..height)
+        .rev()
+        .map(|line| {
+            let below = line * BARS.len();
+            let bar = |eighths: &usize| match eighths.saturating_sub(below) {
+                0 => ' ',
+                full => BARS[full.min(BARS.len()) - 1],
+            };
+            eighths.iter().map(bar).collect()
+        })
+        .collect()
+}
+
+/// Which codes limit which process's numbers. The sentences are in `stats`.
+fn notes(looks: &[Look]) -> String {
+    let mut text = String::new();
+    for look in looks {
+        let spoils = |note: &&v1::CoverageNote| !note.affects.is_empty();
+        let codes: Vec<&str> = look
+            .stats
+            .coverage
+            .iter()
+            .filter(spoils)
+            .map(|note| note.code.as_str())
+            .collect();
+        if !codes.is_empty() {
+            text.push_str(&format!(
+                "Not exact for {}: {} (memscope-ctl stats {} says what that means)\n",
+                look.stats.pid,
+                codes.join(", "),
+                look.stats.pid
+            ));
+        }
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!("\n{text}"),
+    }
+}
+
+/// As many lines as the window has, and of each what fits: a line that is folded takes the place of another one.
+fn cut(text: &str, most: usize, columns: usize) -> String {
+    let line = |line: &str| line.chars().take(columns).collect::<String>();
+    let mut lines: Vec<String> = text.lines().map(line).collect();
+    if lines.len() < most {
+        lines.push(String::new());
+        return lines.join("\n");
+    }
+    let shown = most.saturating_sub(2);
+    let mut cut = lines.get(..shown).unwrap_or_default().join("\n");
+    cut.push_str(&format!(
+        "\n… {} more lines: make the window larger, or name fewer processes\n",
+        lines.len() - shown
+    ));
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_go_from_the_lowest_level_to_the_highest() {
+        assert_eq!(bars(&[10, 17, 13], 1), ["▁█▄"]);
+        assert_eq!(bars(&[0, 15, 8], 2), [" █▁", "▁██"]);
+        assert_eq!(bars(&[7, 7], 2), ["  ", "▁▁"]);
+        assert_eq!(bars(&[0, u64::MAX], 1), ["▁█"]);
+        assert_eq!(bars(&[], 1), [""]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        assert_eq!(cut("a\nb\n", 3, 80), "a\nb\n");
+        assert_eq!(cut("▁▂▃\nb\n", 3, 2), "▁▂\nb\n");
+        assert_eq!(
+            cut("a\nb\nc\nd\n", 4, 80),
+            "a\nb\n… 2 more lines: make the window larger, or name fewer processes\n"
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! Files that answers are written to: whole or not there.
+
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output::{self, cannot_print, no_json};
+use crate::progress::Progress;
+use crate::units;
+use memscope_proto::v1;
+use serde::Serialize;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+use tonic::Streaming;
+
+/// Where a file goes.
+pub(crate) struct Target {
+    kind: Kind,
+    bytes: u64,
+}
+
+enum Kind {
+    Stdout(BufWriter<io::Stdout>),
+    /// A pipe or a device, which cannot be replaced by another file.
+    Special(BufWriter<File>, PathBuf),
+    /// A file beside the one that it will replace.
+    Beside(BufWriter<NamedTempFile>, PathBuf),
+}
+
+impl Target {
+    pub(crate) fn open(path: Option<&Path>) -> Result<Target, Failure> {
+        let kind = match path {
+            None => Kind::Stdout(BufWriter::new(io::stdout())),
+            Some(path) => Self::file(path).map_err(|source| cannot_write(path, source))?,
+        };
+        Ok(Target { kind, bytes: 0 })
+    }
+
+    /// Written so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn file(path: &Path) -> io::Result<Kind> {
+        // What a link points to is replaced, not the link.
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if path.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        if path.exists() && !path.is_file() {
+            let file = OpenOptions::new().write(true).open(&path)?;
+            return Ok(Kind::Special(BufWriter::new(file), path));
+        }
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        // The umask narrows this, as for any file.
+        let beside = tempfile::Builder::new()
+            .prefix(".memscope-")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder)?;
+        Ok(Kind::Beside(BufWriter::new(beside), path))
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.bytes += bytes.len() as u64;
+        match &mut self.kind {
+            Kind::Stdout(out) => out.write_all(bytes).map_err(cannot_print),
+            Kind::Special(out, path) => out.write_all(bytes).map_err(|e| cannot_write(path, e)),
+            Kind::Beside(out, path) => out.write_all(bytes).map_err(|e| cannot_write(path, e)),
+        }
+    }
+
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let document = serde_json::to_vec(value).map_err(no_json)?;
+        self.write(&document)
+    }
+
+    /// Puts the file in its place; returns where, if it is a file.
+    pub(crate) fn finish(self) -> Result<Option<PathBuf>, Failure> {
+        match self.kind {
+            Kind::Stdout(mut out) => {
+                out.flush().map_err(cannot_print)?;
+                Ok(None)
+            }
+            Kind::Special(mut out, path) => {
+                out.flush().map_err(|error| cannot_write(&path, error))?;
+                Ok(None)
+            }
+            Kind::Beside(out, path) => {
+                let place = || {
+                    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+                    file.as_file().sync_all()?;
+                    file.persist(&path)?;
+                    Ok(())
+                };
+                place().map_err(|error| cannot_write(&path, error))?;
+                Ok(Some(path))
+            }
+        }
+    }
+}
+
+fn cannot_write(path: &Path, source: io::Error) -> Failure {
+    Failure::Output {
+        what: format!("{} cannot be written", path.display()),
+        source,
+    }
+}
+
+/// Writes a file as it comes.
+pub(crate) async fn drain(
+    client: &Client,
+    mut chunks: Streaming<v1::ExportChunk>,
+    target: &mut Target,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    while let Some(chunk) = client.next(&mut chunks).await? {
+        // The last chunk is empty.
+        if chunk.content.is_empty() {
+            return Ok(());
+        }
+        target.write(&chunk.content)?;
+        progress.reached(chunk.done, chunk.of, target.bytes());
+    }
+    Err(Failure::Incomplete {
+        what: "the file ended early".into(),
+    })
+}
+
+/// Writes the bytes of a file as they come.
+pub(crate) async fn export(
+    client: &Client,
+    question: v1::ExportRequest,
+    target: &mut Target,
+) -> Result<(), Failure> {
+    let mut progress = Progress::start();
+    let chunks = client
+        .ask(question, async |mut rpc, request| rpc.export(request).await)
+        .await?;
+    drain(client, chunks, target, &mut progress).await
+}
+
+/// Writes the journal.
+pub(crate) async fn recorded_to(client: &Client, target: &mut Target) -> Result<(), Failure> {
+    let mut progress = Progress::start();
+    let chunks = client
+        .ask(v1::RecordRequest {}, async |mut rpc, request| {
+            rpc.record(request).await
+        })
+        .await?;
+    drain(client, chunks, target, &mut progress).await
+}
+
+/// Puts a file in its place and tells of it; returns where, if it is a file.
+pub(crate) fn told(target: Target, pid: u32, json: bool) -> Result<Option<PathBuf>, Failure> {
+    let bytes = target.bytes();
+    let Some(path) = target.finish()? else {
+        return Ok(None);
+    };
+    if json {
+        output::json(&Written {
+            pid,
+            file: path.display().to_string(),
+            bytes,
+        })?;
+    } else {
+        let size = units::exact_bytes(Some(bytes));
+        output::text(&format!("Wrote {}, {size}.\n", path.display()))?;
+    }
+    Ok(Some(path))
+}
+
+#[derive(Serialize)]
+struct Written {
+    pid: u32,
+    file: String,
+    bytes: u64,
+}

@@ -1,0 +1,137 @@
+//! A snapshot from a file, whichever kind of file that was.
+
+use memscope_proto::v1;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Active,
+    Pending,
+    Inactive,
+}
+
+impl State {
+    pub(super) fn named(name: &str) -> Option<State> {
+        match name {
+            "active_allocated" | "active" => Some(State::Active),
+            "active_pending_free" | "active_awaiting_free" | "pending_free" => Some(State::Pending),
+            "inactive" => Some(State::Inactive),
+            _ => None,
+        }
+    }
+}
+
+/// One block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) requested: Option<u64>,
+    pub(crate) state: State,
+    /// When it came, nanoseconds since 1970, where the file tells.
+    pub(crate) born_ns: Option<u64>,
+    /// Place of its stack in [`Kept::stacks`], where the file has one.
+    pub(crate) stack: Option<u32>,
+}
+
+/// One segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) device: i32,
+    pub(crate) stream: u64,
+    pub(crate) size: u64,
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// The memory image that a file is of: process id, start, and how often it has executed another image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(crate) pid: u32,
+    pub(crate) start: u64,
+    pub(crate) generation: u64,
+}
+
+/// A snapshot from a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) path: PathBuf,
+    pub(crate) image: Option<Image>,
+    /// The moment that it describes, nanoseconds since 1970.
+    pub(crate) as_of_ns: Option<u64>,
+    pub(crate) segments: Vec<Segment>,
+    /// Stacks, each once: a line for each frame, innermost first.
+    pub(crate) stacks: Vec<Stack>,
+    pub(crate) coverage: Vec<v1::CoverageNote>,
+}
+
+/// Frames as they are shown.
+pub(crate) type Stack = std::sync::Arc<[String]>;
+
+/// Most frames of a stack that are looked at.
+const MOST_FRAMES: usize = 1024;
+
+/// Stacks of a file, each once.
+#[derive(Default)]
+pub(super) struct Stacks {
+    pub(super) all: Vec<Stack>,
+    pub(super) by_frames: HashMap<Stack, u32>,
+    /// Lists that were looked at: many blocks may refer to one.
+    pub(super) by_list: HashMap<u32, Option<u32>>,
+}
+
+impl Stacks {
+    pub(super) fn add(&mut self, frames: impl Iterator<Item = String>) -> Option<u32> {
+        let frames: Stack = frames.take(MOST_FRAMES).collect();
+        if frames.is_empty() {
+            return None;
+        }
+        if let Some(known) = self.by_frames.get(&frames) {
+            return Some(*known);
+        }
+        let place = u32::try_from(self.all.len()).ok()?;
+        self.all.push(Stack::clone(&frames));
+        self.by_frames.insert(frames, place);
+        Some(place)
+    }
+}
+
+pub(super) fn line_of(name: &str, file: &str, line: Option<u64>) -> String {
+    match line {
+        Some(line) if line > 0 => format!("{name} ({file}:{line})"),
+        _ => format!("{name} ({file})"),
+    }
+}
+
+/// What a note of an older version's file affects, which does not say it: whatever a file tells of.
+pub(super) fn not_judged() -> Vec<String> {
+    ["totals", "blocks"].map(str::to_owned).to_vec()
+}
+
+/// What a trace tells of blocks.
+#[derive(Default)]
+pub(super) struct Births {
+    /// By device and address: when the last block came there, nanoseconds since 1970.
+    pub(super) of: HashMap<(i32, u64), u64>,
+    pub(super) newest_ns: Option<u64>,
+}
+
+impl Births {
+    /// An entry of a trace; the next one is later.
+    pub(super) fn entry(
+        &mut self,
+        device: i32,
+        came: bool,
+        address: Option<u64>,
+        time_us: Option<u64>,
+    ) {
+        let Some(time_ns) = time_us.map(|us| us.saturating_mul(1000)) else {
+            return;
+        };
+        self.newest_ns = self.newest_ns.max(Some(time_ns));
+        if came && let Some(address) = address {
+            self.of.insert((device, address), time_ns);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The processes that a command is about, as its arguments name them.
+
+/// The processes that are asked about.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Processes {
+    /// The processes; all that are traced if none is named. --pid says the same.
+    #[arg(value_name = "PID", conflicts_with = "pid", value_parser = clap::value_parser!(u32).range(1..))]
+    processes: Vec<u32>,
+    /// The processes, with commas between them; all that are traced if none is named.
+    #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Vec<u32>,
+}
+
+impl Processes {
+    /// Those that are named, each once; none: all.
+    pub(crate) fn named(&self) -> Vec<u32> {
+        let mut named: Vec<u32> = Vec::new();
+        for pid in self.processes.iter().chain(&self.pid) {
+            if !named.contains(pid) {
+                named.push(*pid);
+            }
+        }
+        named
+    }
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Process {
+    /// The process; may be left out while only one is traced. --pid says the same.
+    #[arg(value_name = "PID", conflicts_with = "pid", value_parser = clap::value_parser!(u32).range(1..))]
+    process: Option<u32>,
+    /// The process; may be left out while only one is traced.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+}
+
+impl Process {
+    /// The one that is named.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.or(self.pid)
+    }
+}
+
+/// The process of a command whose first word is something else.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct ProcessOption {
+    /// The process; may be left out while only one is traced.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
+}

@@ -1,0 +1,119 @@
+//! All that the keeper's thread owns.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use memscope_ledger::Ledger;
+use memscope_ledger::event::{CodeName, Finding, ProcessHandle, StackSeen};
+use memscope_log::Journal;
+use memscope_log::records::Decoder;
+use memscope_proto::v1::Source;
+use memscope_rpc::EventHub;
+
+use super::command::{Command, Told};
+use super::taking::Taking;
+use crate::ingest::ring::Ring;
+use crate::native::Jobs;
+use crate::probe::calibrate::Calibrator;
+use crate::probe::slot::Slot;
+use crate::python::Names;
+use crate::triggers::Firing;
+
+pub(super) struct Watched {
+    pub(super) pid: u32,
+    pub(super) uids: [u32; 3],
+    pub(super) slot: Slot,
+    /// Lost records that the tracer has been told of.
+    pub(super) lost_told: u64,
+    /// Names code objects, where Python stacks are taken.
+    pub(super) names: Option<Box<Names>>,
+    /// Finishes and names stacks of compiled code, where they are taken.
+    pub(super) native: Option<Jobs>,
+}
+
+/// The state of the thread.
+pub struct Keeper {
+    pub(super) commands: Receiver<Command>,
+    pub(super) wake: Arc<OwnedFd>,
+    pub(super) epoll: OwnedFd,
+    pub(super) ring: Option<Ring>,
+    pub(super) journal: Option<Journal>,
+    pub(super) journal_problem: Option<String>,
+    pub(super) journal_full: bool,
+    pub(super) decoder: Decoder,
+    pub(super) ledger: Ledger,
+    pub(super) hub: Arc<EventHub>,
+    pub(super) tracer: Option<Sender<Told>>,
+    pub(super) taking: Option<Taking>,
+    /// What fired and was not acted on yet.
+    pub(super) due: Vec<Firing>,
+    pub(super) watched: HashMap<ProcessHandle, Watched>,
+    pub(super) calibrating: HashMap<ProcessHandle, Calibrating>,
+    pub(super) naming: Naming,
+    pub(super) native: Natives,
+    pub(super) findings: Findings,
+    /// Records read, and those of no use by cause.
+    pub(super) records: u64,
+    pub(super) skipped: HashMap<&'static str, u64>,
+    pub(super) batch: Vec<u8>,
+    pub(super) last_housekeeping: u64,
+    pub(super) epoch: u64,
+}
+
+/// One search.
+pub(super) struct Calibrating {
+    pub(super) pid: u32,
+    pub(super) search: Calibrator,
+    pub(super) memory: Target,
+    pub(super) slot: Slot,
+}
+
+/// `/proc/<pid>/mem`.
+pub(super) struct Target(pub(super) Option<File>);
+
+/// What is to be named when the records at hand have been applied.
+#[derive(Default)]
+pub(super) struct Naming {
+    pub(super) stacks: Vec<(ProcessHandle, Box<StackSeen>)>,
+    pub(super) dying: Vec<(ProcessHandle, CodeName)>,
+    /// Names are being appended: what that turns up waits for the next round.
+    pub(super) busy: bool,
+}
+
+/// What is under way.
+#[derive(Default)]
+pub(super) struct Natives {
+    /// Addresses that were named, or are being named.
+    pub(super) told: HashSet<(ProcessHandle, u64)>,
+    /// Stacks that wait for their outer frames: the inner ones.
+    pub(super) waiting: HashMap<(ProcessHandle, u64), Vec<u64>>,
+    /// The same in the order in which they came: one whose piece was never handed over goes with its time.
+    pub(super) waited: VecDeque<(ProcessHandle, u64)>,
+}
+
+/// What makes two looks see one finding: the same line, whatever the sizes of its blocks and the ways to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) device: Option<i32>,
+    pub(super) source: Source,
+    pub(super) line: Option<(String, u32)>,
+    /// Where no line is known.
+    pub(super) size: u64,
+}
+
+pub(super) struct Said {
+    pub(super) key: Key,
+    pub(super) finding: Finding,
+    /// Looks since it was so last.
+    pub(super) missing: u32,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Findings {
+    pub(super) said: HashMap<ProcessHandle, (u64, Vec<Said>)>,
+    pub(super) next_ns: u64,
+}

@@ -1,0 +1,356 @@
+//! The thread: it starts, reads the ring, does what it is told, and keeps house.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, TryRecvError};
+use std::time::Duration;
+
+use memscope_ledger::event::{EventId, ProcessHandle};
+use memscope_ledger::report::AsOf;
+use memscope_ledger::{Ledger, LedgerConfig};
+use memscope_log::Journal;
+use memscope_log::records::{DaemonRecord, Decoder, Stamp};
+use memscope_rpc::EventHub;
+
+use super::command::{Command, Told};
+use super::handle::{KeeperHandle, QUEUE};
+use super::state::{Findings, Keeper, Naming, Natives, Watched};
+use super::taking::Taking;
+use crate::clock;
+use crate::ingest::ring::{Drained, Ring};
+
+/// How long records may lie in the ring while nobody asks.
+const TICK: Duration = Duration::from_millis(40);
+/// How long a question waits for a record that another processor is just writing.
+const BUSY_PATIENCE: Duration = Duration::from_millis(20);
+/// Bytes read from the ring in one go, so that commands are looked at in between.
+const BATCH_BYTES: u64 = 4 << 20;
+/// How often clocks are paired and ended processes expired.
+const HOUSEKEEPING: Duration = Duration::from_secs(10);
+
+impl Keeper {
+    /// Starts the thread. Without a ring it replays: whoever holds the handle feeds it.
+    pub fn start(
+        ring: Option<Ring>,
+        journal: Option<Journal>,
+        epoch: u64,
+        config: LedgerConfig,
+        hub: Arc<EventHub>,
+        tracer: Option<Sender<Told>>,
+        taking: Option<Taking>,
+    ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
+        let (sender, commands) = std::sync::mpsc::sync_channel(QUEUE);
+        let wake = Arc::new(rustix::event::eventfd(
+            0,
+            rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
+        )?);
+        let epoll = watch(&wake, ring.as_ref())?;
+        let handle = KeeperHandle::new(sender, Arc::clone(&wake), Arc::clone(&hub));
+        let mut keeper = Keeper {
+            commands,
+            wake,
+            epoll,
+            ring,
+            journal,
+            journal_problem: None,
+            journal_full: false,
+            decoder: Decoder::new(epoch),
+            ledger: Ledger::new(config),
+            hub,
+            tracer,
+            taking,
+            due: Vec::new(),
+            watched: HashMap::new(),
+            calibrating: HashMap::new(),
+            naming: Naming::default(),
+            native: Natives::default(),
+            findings: Findings::default(),
+            records: 0,
+            skipped: HashMap::new(),
+            batch: Vec::new(),
+            last_housekeeping: 0,
+            epoch,
+        };
+        let thread = std::thread::Builder::new()
+            .name("keeper".to_owned())
+            .spawn(move || keeper.run())?;
+        Ok((handle, thread))
+    }
+
+    /// A keeper for a recording: not a thread yet, to be fed first.
+    pub fn for_replay(
+        ledger: Ledger,
+        epoch: u64,
+        hub: Arc<EventHub>,
+    ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
+        let (handle, thread) =
+            Keeper::start(None, None, epoch, LedgerConfig::default(), hub, None, None)?;
+        handle.ask_blocking(move |own, _| *own = ledger);
+        Ok((handle, thread))
+    }
+
+    fn run(&mut self) {
+        self.housekeeping(clock::boot_ns());
+        loop {
+            crate::panics::if_a_test_wants_it("keeper");
+            if !self.is_behind() {
+                self.wait();
+            }
+            let now = clock::boot_ns();
+            self.read_now(BATCH_BYTES);
+            if !self.is_behind() {
+                self.tick_triggers(now);
+            }
+            loop {
+                match self.commands.try_recv() {
+                    Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
+                        self.read_everything();
+                        self.hub.close();
+                        return;
+                    }
+                    Ok(command) => self.obey(command),
+                    Err(TryRecvError::Empty) => break,
+                }
+            }
+            self.tell_losses();
+            let now = clock::boot_ns();
+            if !self.is_behind() {
+                self.look_for_findings(now);
+            }
+            if now.saturating_sub(self.last_housekeeping) > HOUSEKEEPING.as_nanos() as u64 {
+                self.housekeeping(now);
+            }
+        }
+    }
+
+    /// Whether so much is unread that there is no time to sleep.
+    fn is_behind(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| {
+            ring.producer_position() - ring.consumer_position() > ring.capacity() / 4
+        })
+    }
+
+    /// Sleeps until a command, a wake-up by the programs, or the next tick.
+    ///
+    /// The ring is watched for edges: to a plain poll it is readable whenever it holds anything, which
+    /// under load is always, and the batches would shrink to single records.
+    fn wait(&self) {
+        // With nothing to watch there is no clock to keep, but the housekeeping.
+        let pause = if self.watched.is_empty() {
+            HOUSEKEEPING
+        } else {
+            TICK
+        };
+        let timeout = rustix::event::Timespec {
+            tv_sec: pause.as_secs() as i64,
+            tv_nsec: pause.subsec_nanos().into(),
+        };
+        let mut events: [rustix::event::epoll::Event; 2] = [rustix::event::epoll::Event {
+            flags: rustix::event::epoll::EventFlags::empty(),
+            data: rustix::event::epoll::EventData::new_u64(0),
+        }; 2];
+        // An interrupted or failed wait only means that we look earlier.
+        let _ = rustix::event::epoll::wait(&self.epoll, &mut events, Some(&timeout));
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&*self.wake, &mut count);
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Append { process, record } => self.append(process, &record),
+            Command::Define { records, done } => {
+                for record in records {
+                    self.append(ProcessHandle(0), &record);
+                }
+                // Nobody waiting any more is no fault.
+                let _ = done.send(());
+            }
+            Command::Watch {
+                process,
+                pid,
+                uids,
+                slot,
+            } => {
+                self.watched.insert(
+                    process,
+                    Watched {
+                        pid,
+                        uids,
+                        slot,
+                        lost_told: 0,
+                        names: None,
+                        native: None,
+                    },
+                );
+            }
+            Command::Python { process, names } => {
+                if let Some(watched) = self.watched.get_mut(&process) {
+                    watched.names = Some(names);
+                }
+            }
+            Command::Native { process, jobs } => {
+                if let Some(watched) = self.watched.get_mut(&process) {
+                    watched.native = Some(jobs);
+                }
+            }
+            Command::Unwound {
+                process,
+                stack,
+                frames,
+                whole,
+            } => self.unwound(process, stack, &frames, whole),
+            Command::Named { process, names } => {
+                for name in names {
+                    self.append(process, &DaemonRecord::Native(name));
+                }
+            }
+            Command::Moved { process, ranges } => self.moved(process, &ranges),
+            Command::Calibrate { process, known } => self.calibrate(process, known),
+            Command::Unwatch { process, done } => {
+                self.read_everything();
+                self.tell_losses();
+                self.watched.remove(&process);
+                self.calibrating.remove(&process);
+                self.native.forget(process);
+                self.findings.forget(process);
+                // Nobody waiting any more is no fault.
+                let _ = done.send(());
+            }
+            Command::Ask(question) => {
+                self.read_everything();
+                self.tell_losses();
+                let as_of = self.as_of();
+                question(&mut self.ledger, as_of);
+            }
+            Command::Triggers(work) => {
+                // What fired before it was asked has fired.
+                self.read_everything();
+                work(self.taking.as_mut());
+            }
+            Command::Status(reply) => {
+                let _ = reply.send(self.status());
+            }
+            Command::Stop => {}
+        }
+    }
+
+    pub(super) fn as_of(&self) -> AsOf {
+        let (boot_ns, now) = clock::pair();
+        AsOf {
+            boot_ns,
+            // By the last pair in the log, as a replay tells it.
+            unix_ns: match self.ledger.unix_ns(boot_ns) {
+                0 => now,
+                unix_ns => unix_ns,
+            },
+            event: EventId {
+                epoch: self.epoch,
+                sequence: self.decoder.next_sequence().saturating_sub(1),
+            },
+        }
+    }
+
+    /// Reads all that was submitted up to now.
+    pub(super) fn read_everything(&mut self) {
+        let Some(target) = self.ring.as_ref().map(Ring::producer_position) else {
+            return;
+        };
+        let started = std::time::Instant::now();
+        loop {
+            let drained = self.read_to(target, u64::MAX);
+            let there = self
+                .ring
+                .as_ref()
+                .is_none_or(|r| r.consumer_position() >= target);
+            if there || started.elapsed() > BUSY_PATIENCE && drained == Drained::Busy {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Tells of processes that lost records. First the log, so that a reading which begins after this is
+    /// newer than the loss to everyone who reads it; then the tracer, which makes that reading.
+    fn tell_losses(&mut self) {
+        let mut lost = Vec::new();
+        for (process, watched) in &mut self.watched {
+            let now = watched.slot.counters().lost;
+            if now > watched.lost_told {
+                watched.lost_told = now;
+                lost.push(*process);
+            }
+        }
+        for process in lost {
+            self.append(process, &DaemonRecord::Lost);
+            self.tell(Told::Lost { process });
+        }
+    }
+
+    fn housekeeping(&mut self, now: u64) {
+        self.last_housekeeping = now;
+        // Its record has the very moment of the pair: by it the times of all others are told.
+        let (boot_ns, unix_ns) = clock::pair();
+        self.read_everything();
+        let record = DaemonRecord::Clock { unix_ns };
+        self.write(ProcessHandle(0), boot_ns, &record);
+        self.ledger.expire(now);
+        if let Some(journal) = &mut self.journal {
+            journal.set_clock(memscope_log::ClockPair { boot_ns, unix_ns });
+        }
+        self.end_triggers();
+    }
+
+    /// Writes a record of our own at the current place of the log, and applies it.
+    pub(super) fn append(&mut self, process: ProcessHandle, record: &DaemonRecord) {
+        // What the kernel sent before belongs before it, and what it sends while that is read has a later time.
+        let now = clock::boot_ns();
+        self.read_everything();
+        self.write(process, now, record);
+    }
+
+    fn write(&mut self, process: ProcessHandle, time_ns: u64, record: &DaemonRecord) {
+        let stamp = Stamp {
+            process,
+            tid: 0,
+            time_ns,
+            lost_before: match record {
+                // A reading is of an earlier moment: it tells of no loss.
+                DaemonRecord::Held(_) | DaemonRecord::ReadingCost(_) => 0,
+                _ => self
+                    .watched
+                    .get(&process)
+                    .map_or(0, |w| w.slot.counters().lost),
+            },
+        };
+        let bytes = match record.encode(stamp) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::error!(%error, "a record of the daemon's own could not be written");
+                *self.skipped.entry("unwritable").or_default() += 1;
+                return;
+            }
+        };
+        self.take(&bytes);
+    }
+}
+
+fn watch(wake: &OwnedFd, ring: Option<&Ring>) -> std::io::Result<OwnedFd> {
+    use rustix::event::epoll;
+    let instance = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(
+        &instance,
+        wake,
+        epoll::EventData::new_u64(0),
+        epoll::EventFlags::IN,
+    )?;
+    if let Some(ring) = ring {
+        epoll::add(
+            &instance,
+            ring.poll_fd(),
+            epoll::EventData::new_u64(1),
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
+    }
+    Ok(instance)
+}

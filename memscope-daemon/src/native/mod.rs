@@ -1,0 +1,279 @@
+//! Stacks of compiled code: the thread that makes the rules by which the programs unwind and finishes the stacks for
+//! which there was no rule yet, and the one that finds the names of what is in them.
+//!
+//! Neither may keep the ring from being read, nor symbols keep rules from being made: until there are rules, stacks
+//! are copied, and one library has up to half a gigabyte of tables and symbols.
+
+mod job;
+
+pub use job::{Job, Jobs, hand};
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use memscope_ledger::event::{NativeFunction, NativeName, ProcessHandle};
+use memscope_log::records::stack_copy;
+use memscope_native::{Image, Piece, Process, Shared, Symbols};
+
+use crate::keeper::{Command, KeeperHandle};
+use crate::probe::load::Rules;
+
+/// Jobs that may wait: each a piece of a stack, or the addresses of one.
+const QUEUE: usize = 4096;
+
+/// The way to the thread.
+#[derive(Debug)]
+pub struct Unwinder {
+    jobs: Jobs,
+}
+
+impl Unwinder {
+    /// Starts it. Without rules (they are given once) nothing is unwound.
+    pub fn start(rules: Option<Rules>, keeper: KeeperHandle) -> std::io::Result<Unwinder> {
+        let (jobs, queue) = std::sync::mpsc::sync_channel(QUEUE);
+        let (naming, to_name) = std::sync::mpsc::channel::<ToName>();
+        let names = keeper.clone();
+        std::thread::Builder::new()
+            .name("symbols".to_owned())
+            .spawn(move || {
+                let symbols = Symbols::default();
+                for job in to_name {
+                    job.done(&symbols, &names);
+                }
+            })?;
+        std::thread::Builder::new()
+            .name("unwinder".to_owned())
+            .spawn(move || {
+                Worker {
+                    rules,
+                    keeper,
+                    shared: Shared::default(),
+                    naming,
+                    processes: HashMap::new(),
+                }
+                .run(&queue);
+            })?;
+        Ok(Unwinder { jobs })
+    }
+
+    /// Prepares for the stacks of a process; `None` if the thread has ended.
+    pub fn watch(&self, process: ProcessHandle, pid: u32) -> Option<Jobs> {
+        let (ready, wait) = std::sync::mpsc::channel();
+        self.jobs
+            .send(Job::Watch {
+                process,
+                pid,
+                ready,
+            })
+            .ok()?;
+        wait.recv().ok()?;
+        Some(self.jobs.clone())
+    }
+
+    /// What a process has mapped has changed.
+    pub fn mapped(&self, process: ProcessHandle) {
+        // If it is so busy, it will see when it comes across an address that it does not know.
+        let _ = self.jobs.try_send(Job::Mapped(process));
+    }
+
+    /// A process is no longer traced.
+    pub fn forget(&self, process: ProcessHandle) {
+        let _ = self.jobs.send(Job::Forget(process));
+    }
+}
+
+/// Addresses of one file, and where each belongs.
+#[derive(Default)]
+struct InFile {
+    offsets: Vec<u64>,
+    places: Vec<usize>,
+}
+
+/// Addresses whose files are known.
+struct ToName {
+    process: ProcessHandle,
+    names: Vec<NativeName>,
+    files: Vec<(Arc<Image>, InFile)>,
+}
+
+impl ToName {
+    fn done(mut self, symbols: &Symbols, keeper: &KeeperHandle) {
+        for (image, file) in self.files {
+            let found = symbols.name(&image, &file.offsets);
+            for (place, named) in file.places.into_iter().zip(found) {
+                if let Some(name) = self.names.get_mut(place) {
+                    name.functions = named
+                        .functions
+                        .into_iter()
+                        .map(|function| NativeFunction {
+                            name: function.name.into(),
+                            file: function.file.into(),
+                            line: function.line,
+                        })
+                        .collect();
+                }
+            }
+        }
+        let _ = keeper.send(Command::Named {
+            process: self.process,
+            names: self.names,
+        });
+    }
+}
+
+struct Watched {
+    process: Process,
+    /// Addresses with rules.
+    rules: HashSet<u64>,
+}
+
+struct Worker {
+    rules: Option<Rules>,
+    keeper: KeeperHandle,
+    shared: Shared,
+    naming: Sender<ToName>,
+    processes: HashMap<ProcessHandle, Watched>,
+}
+
+impl Worker {
+    fn run(mut self, queue: &Receiver<Job>) {
+        for job in queue {
+            crate::panics::if_a_test_wants_it("unwinder");
+            match job {
+                Job::Watch {
+                    process,
+                    pid,
+                    ready,
+                } => {
+                    let mut code = Process::new(pid);
+                    if let Err(error) = code.read(&mut self.shared) {
+                        tracing::debug!(pid, %error, "its mapped code could not be read");
+                    }
+                    self.processes.insert(
+                        process,
+                        Watched {
+                            process: code,
+                            rules: HashSet::new(),
+                        },
+                    );
+                    // Nobody waiting any more is no fault.
+                    let _ = ready.send(());
+                }
+                Job::Copy(record) => self.copied(&record),
+                Job::Name { process, addresses } => self.name(process, &addresses),
+                Job::Mapped(process) => self.mapped(process),
+                Job::Forget(process) => {
+                    if let Some(watched) = self.processes.remove(&process) {
+                        self.unset(process, watched.rules);
+                    }
+                    self.shared.sweep();
+                }
+            }
+        }
+    }
+
+    fn unset(&mut self, process: ProcessHandle, addresses: impl IntoIterator<Item = u64>) {
+        if let Some(rules) = &mut self.rules {
+            for address in addresses {
+                rules.remove(process.0, address);
+            }
+        }
+    }
+
+    fn copied(&mut self, record: &[u8]) {
+        let Some(copy) = stack_copy(record) else {
+            return;
+        };
+        let Some(watched) = self.processes.get_mut(&copy.process) else {
+            return;
+        };
+        let piece = Piece {
+            pc: copy.pc,
+            sp: copy.sp,
+            bp: copy.bp,
+            base: copy.base,
+            bytes: copy.bytes,
+        };
+        let unwound = watched.process.unwind(&piece, &mut self.shared);
+        if let Some(rules) = &mut self.rules {
+            for (address, rule) in unwound.rules {
+                if !watched.rules.insert(address) {
+                    continue;
+                }
+                if let Err(error) = rules.set(copy.process.0, address, rule) {
+                    // No room: its stacks are copied each time, which is slower and no less right.
+                    tracing::debug!(error = %crate::error_chain(&error), "a rule found no room");
+                    watched.rules.remove(&address);
+                }
+            }
+        }
+        let _ = self.keeper.send(Command::Unwound {
+            process: copy.process,
+            stack: copy.stack,
+            frames: unwound.frames,
+            whole: unwound.whole,
+        });
+    }
+
+    fn name(&mut self, process: ProcessHandle, addresses: &[u64]) {
+        let Some(watched) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let mut names: Vec<NativeName> = Vec::with_capacity(addresses.len());
+        let mut files: HashMap<*const Image, (Arc<Image>, InFile)> = HashMap::new();
+        for address in addresses {
+            // What is meant is the call, which lies before it.
+            let call = address.wrapping_sub(1);
+            let mut name = NativeName {
+                address: *address,
+                functions: vec![NativeFunction::default()],
+                ..NativeName::default()
+            };
+            if let Some((module, image, offset)) = watched.process.place(call, &mut self.shared) {
+                name.module = module;
+                name.offset = offset;
+                if let Some(image) = image {
+                    name.build_id = image.build_id().to_owned();
+                    let (_, file) = files
+                        .entry(Arc::as_ptr(&image))
+                        .or_insert_with(|| (image, InFile::default()));
+                    file.offsets.push(offset);
+                    file.places.push(names.len());
+                }
+            }
+            names.push(name);
+        }
+        // It ends only with this one.
+        let _ = self.naming.send(ToName {
+            process,
+            names,
+            files: files.into_values().collect(),
+        });
+    }
+
+    fn mapped(&mut self, process: ProcessHandle) {
+        let Some(watched) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let Ok(gone) = watched.process.read_again(&mut self.shared) else {
+            return;
+        };
+        if gone.is_empty() {
+            return;
+        }
+        let inside = |address: &u64| {
+            let mut ranges = gone.iter();
+            ranges.any(|(from, to)| (*from..*to).contains(&address.wrapping_sub(1)))
+        };
+        let stale: Vec<u64> = watched.rules.iter().copied().filter(inside).collect();
+        for address in &stale {
+            watched.rules.remove(address);
+        }
+        self.unset(process, stale);
+        let _ = self.keeper.send(Command::Moved {
+            process,
+            ranges: gone,
+        });
+    }
+}

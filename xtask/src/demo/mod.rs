@@ -1,0 +1,100 @@
+//! `cargo xtask demo`: a training loop leaks, memscope attaches while it runs and names the leak.
+
+mod phases;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::live::{self, Daemon, Python};
+use crate::setup::torch;
+use crate::{process, sim};
+
+/// How to show it.
+#[derive(Args, Clone, Default)]
+pub struct Options {
+    /// Use the simulated device even if there is a real one
+    #[arg(long)]
+    pub simulated: bool,
+}
+
+/// Cargo's profile for it: the fastest to build.
+const PROFILE: &str = "demo";
+
+/// Exit code of `leaks --exit-code` when something grows.
+const GROWS: i32 = 10;
+
+/// Runs the task.
+pub fn run(options: &Options) -> Result<()> {
+    live::need_root()?;
+    let began = Instant::now();
+    let mut took = prepare()?;
+    let prepared = Instant::now();
+    let environment = torch::locate(None)?;
+    let python = environment.join("bin/python");
+    let real = !options.simulated && torch::has_gpu();
+    let variables = if real {
+        Vec::new()
+    } else {
+        sim::environment(&sim::Options::default())?
+    };
+    took.push(("the simulated device", prepared.elapsed()));
+    show(&python, &variables, real)?;
+    took.push(("all, to the named leak", began.elapsed()));
+    let took: Vec<String> = took
+        .iter()
+        .map(|(what, time)| format!("{what} {} s", time.as_secs()))
+        .collect();
+    println!("\nTook: {}.", took.join(", "));
+    Ok(())
+}
+
+/// Builds memscope and fetches PyTorch, at the same time. Says how long each took.
+fn prepare() -> Result<Vec<(&'static str, Duration)>> {
+    let mut build = process::command("cargo");
+    build.args(["build", "--locked", "--profile", PROFILE]);
+    build.args(["-p", "memscope-daemon", "-p", "memscope-ctl"]);
+    let mut torch = Command::new(std::env::current_exe().context("this program has no name")?);
+    torch.args(["setup", "--torch"]);
+    phases::side_by_side(&programs(), vec![("memscope", build), ("PyTorch", torch)])
+}
+
+/// Where the programs are built.
+fn programs() -> PathBuf {
+    process::target().join(PROFILE)
+}
+
+/// The demonstration itself.
+fn show(python: &Path, variables: &[(String, String)], real: bool) -> Result<()> {
+    let daemon = Daemon::launch(&programs(), &[])?;
+    println!(
+        "A training loop runs on {}. It knows nothing of memscope; each step it keeps a 2 MiB tensor.",
+        if real { "the GPU" } else { "a simulated GPU" }
+    );
+    let script = process::root().join("xtask/demo/train.py");
+    let mut training = Python::start(python, &script, variables, Stdio::null())?;
+    println!(
+        "… {}: now memscope attaches to it, while it runs.",
+        training.until("step 40")?
+    );
+    let pid = training.pid().to_string();
+    if !daemon.show(&["attach", "--pid", &pid])?.success() {
+        bail!("the attach failed");
+    }
+    println!("\n… {}", training.until("step 200")?);
+    daemon.show(&["stats", "--pid", &pid])?;
+    let verdict = daemon.show(&["leaks", "--pid", &pid, "--exit-code"])?;
+    daemon.show(&["top", "--pid", &pid, "--limit", "2"])?;
+    daemon.show(&["detach", "--pid", &pid])?;
+    if verdict.code() != Some(GROWS) {
+        bail!("the leak was not found");
+    }
+    println!(
+        "\nThe training loop runs on, as if nothing had happened: {}",
+        training.until("step 2")?
+    );
+    Ok(())
+}

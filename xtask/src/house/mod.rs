@@ -1,0 +1,202 @@
+//! The house's rules that a program can check: which crates may use what.
+
+mod circles;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+
+/// A word that only some places may contain in code.
+struct Rule {
+    words: &'static [&'static str],
+    allowed: &'static [&'static str],
+    why: &'static str,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        words: &["aya::", "aya_obj::"],
+        allowed: &["memscope-daemon/src/probe/", "memscope-ebpf/"],
+        why: "aya belongs to the daemon's probes",
+    },
+    Rule {
+        words: &["tonic::", "prost::"],
+        allowed: &[
+            "crates/rpc/",
+            "crates/service/",
+            "memscope-ctl/",
+            "proto/",
+            "memscope-daemon/src/serve.rs",
+        ],
+        why: "gRPC belongs to the server, its clients, and the trait's implementation",
+    },
+    Rule {
+        words: &[
+            "std::fs",
+            "std::net",
+            "std::process",
+            "tokio::",
+            "SystemTime::now",
+            "Instant::now",
+        ],
+        allowed: &["!crates/ledger/src/"],
+        why: "the ledger has no I/O and no clock",
+    },
+    Rule {
+        words: &["std::", "alloc::"],
+        allowed: &["!clients/mark/src/"],
+        why: "the mark library runs inside other programs: it allocates nothing and needs only core",
+    },
+    Rule {
+        words: &[
+            "std::net",
+            "std::process",
+            "tokio::",
+            "SystemTime::now",
+            "Instant::now",
+        ],
+        allowed: &["!crates/dump/src/"],
+        why: "msMemScope's files are read and written without a clock, a process or the network",
+    },
+    Rule {
+        words: &["memscope_dump::"],
+        allowed: &["crates/dump/", "memscope-daemon/", "memscope-ctl/"],
+        why: "msMemScope's files concern the two programs only",
+    },
+];
+
+/// What a crate may use of ours, where less than everything: its tests may use more.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("proto", &[]),
+    ("crates/units", &[]),
+    ("crates/vendors", &["common"]),
+    ("crates/ledger", &["proto", "units", "vendors"]),
+    ("crates/log", &["common", "ledger", "units"]),
+    ("crates/export", &["ledger", "proto", "units"]),
+    ("crates/service", &["proto"]),
+    ("crates/structure", &[]),
+    (
+        "memscope-ctl",
+        &["dump", "proto", "service", "units", "vendors"],
+    ),
+];
+
+/// Checks every Rust file of the workspace.
+pub fn check() -> Result<()> {
+    let root = process::root();
+    check_uses(&root)?;
+    check_circles(&root)?;
+    let mut files = Vec::new();
+    collect(&root, &mut files)?;
+    let mut found = Vec::new();
+    for file in &files {
+        let place = file
+            .strip_prefix(&root)
+            .unwrap_or(file)
+            .to_string_lossy()
+            .into_owned();
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
+        for rule in RULES {
+            check_rule(rule, &place, &text, &mut found);
+        }
+    }
+    if !found.is_empty() {
+        bail!("the house's rules are broken:\n  {}", found.join("\n  "));
+    }
+    eprintln!("house: {} files keep the rules", files.len());
+    Ok(())
+}
+
+/// Compares the dependencies of crates with what they may use.
+fn check_uses(root: &Path) -> Result<()> {
+    let mut found = Vec::new();
+    for (folder, may_use) in MAY_USE {
+        let path = root.join(folder).join("Cargo.toml");
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let manifest: toml::Table = text
+            .parse()
+            .with_context(|| format!("{folder}/Cargo.toml"))?;
+        let uses = manifest.get("dependencies").and_then(toml::Value::as_table);
+        let ours = uses
+            .into_iter()
+            .flat_map(toml::Table::keys)
+            .filter_map(|name| name.strip_prefix("memscope-"));
+        for name in ours.filter(|name| !may_use.contains(name)) {
+            found.push(format!("{folder} uses {name}"));
+        }
+    }
+    if !found.is_empty() {
+        bail!(
+            "crates use what they may not (ARCHITECTURE.md):\n  {}",
+            found.join("\n  ")
+        );
+    }
+    Ok(())
+}
+
+/// Fails where files of one crate import from one another in a circle.
+fn check_circles(root: &Path) -> Result<()> {
+    let text = fs::read_to_string(root.join("Cargo.toml")).context("cannot read Cargo.toml")?;
+    let manifest: toml::Table = text.parse().context("Cargo.toml")?;
+    let list = |name: &str| {
+        let found = manifest.get("workspace").and_then(|w| w.get(name));
+        let found = found.and_then(toml::Value::as_array).cloned();
+        found.unwrap_or_default().into_iter()
+    };
+    let mut found = Vec::new();
+    for folder in list("members").chain(list("exclude")) {
+        let folder = root.join(folder.as_str().unwrap_or_default()).join("src");
+        found.extend(circles::of(&folder)?);
+    }
+    if !found.is_empty() {
+        let root = format!("{}/", root.display());
+        bail!(
+            "{} circles of files that import from one another: move what they share into a file below them\n  {}",
+            found.len(),
+            found.join("\n  ").replace(&root, "")
+        );
+    }
+    Ok(())
+}
+
+fn check_rule(rule: &Rule, place: &str, text: &str, found: &mut Vec<String>) {
+    let inverted = rule.allowed.iter().find_map(|a| a.strip_prefix('!'));
+    let bound = match inverted {
+        Some(only) => place.starts_with(only),
+        None => !rule.allowed.iter().any(|a| place.starts_with(a)),
+    };
+    if !bound || place.starts_with("xtask/") {
+        return;
+    }
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        for word in rule.words {
+            if line.contains(word) {
+                found.push(format!("{place}:{}: {word} ({})", number + 1, rule.why));
+            }
+        }
+    }
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                collect(&path, files)?;
+            }
+        } else if name.ends_with(".rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,5 @@
+//! Tasks that run in roots of other Debian releases than this machine's.
+
+pub mod fresh;
+pub mod pythons;
+mod root;

@@ -1,0 +1,126 @@
+//! `cargo xtask pythons`: CPython of several Debian releases, each in a root of its own below `target/pythons`, and the tests that
+//! compare what memscope sees of them with what they say of themselves.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::root;
+use crate::process;
+use crate::setup::mode::Mode;
+use crate::setup::toolchain;
+
+/// What to test with.
+#[derive(Args, Clone, Default)]
+pub struct Options {
+    /// Only make the roots
+    #[arg(long)]
+    pub setup: bool,
+
+    /// Test these interpreters of this machine, too
+    #[arg(long, value_name = "PROGRAM", num_args = 1..)]
+    pub also: Vec<PathBuf>,
+}
+
+/// Releases of Debian, and why: 3.9; 3.13, the first that describes itself; its default version and the newest.
+const RELEASES: &[&str] = &["bullseye", "trixie", "sid"];
+/// Changes when what is in a root changes.
+const RECIPE: &str = "debootstrap minbase; python3, newest python3.N, their libraries; 1";
+
+/// Runs the task.
+pub fn run(options: &Options) -> Result<()> {
+    // SAFETY: no arguments, no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        bail!("other roots are made and entered by root only: sudo cargo xtask pythons");
+    }
+    toolchain::ensure_debootstrap(Mode::Install)?;
+    let mut pythons = Vec::new();
+    for release in RELEASES {
+        let root = process::target().join("pythons").join(release);
+        for version in ensure(release, &root)? {
+            pythons.push(serde_json::json!({
+                "root": root,
+                "program": format!("/usr/bin/python{version}"),
+            }));
+        }
+    }
+    for program in &options.also {
+        pythons.push(serde_json::json!({"root": null, "program": program}));
+    }
+    let list = serde_json::Value::from(pythons).to_string();
+    eprintln!("pythons: {list}");
+    if options.setup {
+        return Ok(());
+    }
+    process::run(process::command("cargo").args([
+        "build",
+        "--locked",
+        "-p",
+        "memscope-daemon",
+        "-p",
+        "memscope-ctl",
+    ]))?;
+    // From outside, as the daemon reads a process; then through the walk in the kernel.
+    for (package, test) in [
+        ("memscope-python", "chroots"),
+        ("memscope-tests", "interpreters"),
+    ] {
+        process::run(
+            process::command("cargo")
+                .args(["test", "--locked", "-p", package, "--features", "pythons"])
+                .args(["--test", test, "--no-fail-fast", "--", "--nocapture"])
+                .env("MEMSCOPE_PYTHONS", &list),
+        )?;
+    }
+    Ok(())
+}
+
+/// Makes sure that there is a root with this release; says which versions of Python are in it.
+fn ensure(release: &str, root: &Path) -> Result<Vec<String>> {
+    if let Some(versions) = root::finished(root, RECIPE) {
+        return Ok(versions.split_whitespace().map(str::to_owned).collect());
+    }
+    root::make(release, root, &["python3"])?;
+    let default = process::output(
+        root::inside(root, "python3")
+            .args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]),
+    )?;
+    let mut versions = vec![default.trim().to_owned()];
+    process::run(root::apt_get(root).arg("update"))?;
+    let newest = newest(&process::output(
+        root::inside(root, "apt-cache").args(["pkgnames", "python3."]),
+    )?);
+    versions.extend(newest.filter(|version| !versions.contains(version)));
+    let packages = versions
+        .iter()
+        .flat_map(|version| [format!("python{version}"), format!("libpython{version}")]);
+    process::run(
+        root::apt_get(root)
+            .args(["--yes", "install", "--no-install-recommends"])
+            .args(packages),
+    )?;
+    root::finish(root, RECIPE, &versions.join(" "))?;
+    Ok(versions)
+}
+
+/// The newest version among names of packages.
+fn newest(names: &str) -> Option<String> {
+    names
+        .split_whitespace()
+        .filter_map(|name| name.strip_prefix("python3.")?.parse().ok())
+        .max()
+        .map(|minor: u32| format!("3.{minor}"))
+}
+
+#[cfg(test)]
+mod unit {
+    use super::newest;
+
+    #[test]
+    fn the_newest_by_number() {
+        let names = "python3.9\npython3.15\npython3.13-dev\npython3.2to3\npython3.10\n";
+        assert_eq!(newest(names).as_deref(), Some("3.15"));
+        assert_eq!(newest("python3-minimal"), None);
+    }
+}

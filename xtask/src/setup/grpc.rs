@@ -1,0 +1,195 @@
+//! What clients of other languages are made and tried with: gRPC's own libraries for Python, Node.js and Go, and what generates code for
+//! them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::mode::Mode;
+use super::tool::{Found, Tool, Version, found, provide};
+use super::{apt, npm, toolchain, venv};
+use crate::process;
+
+const PROTOC: Tool = Tool {
+    name: "protoc",
+    why: "it generates what clients are made of",
+    programs: &["protoc"],
+    ask: &["--version"],
+    // The first that writes Python's stubs.
+    least: Version(3, 20),
+    packages: &["protobuf-compiler"],
+};
+const GO: Tool = Tool {
+    name: "Go",
+    why: "it compiles a client in Go",
+    programs: &["go"],
+    ask: &["version"],
+    least: Version(1, 18),
+    packages: &["golang-go"],
+};
+const GO_MESSAGES: Tool = Tool {
+    name: "protoc-gen-go",
+    why: "it generates messages for Go",
+    programs: &["protoc-gen-go"],
+    ask: &["--version"],
+    // The first that knows optional fields.
+    least: Version(1, 25),
+    packages: &["protoc-gen-go"],
+};
+const GO_CALLS: Tool = Tool {
+    name: "protoc-gen-go-grpc",
+    why: "it generates calls for Go",
+    programs: &["protoc-gen-go-grpc"],
+    ask: &["--version"],
+    least: Version(1, 0),
+    packages: &["protoc-gen-go-grpc"],
+};
+/// The oldest grpc-go that the generated calls are made for.
+const GO_LIBRARY: Version = Version(1, 32);
+/// What `protoc` calls for Python's calls. It does not say its version.
+pub const PYTHON_CALLS: &str = "grpc_python_plugin";
+/// Where Debian puts the sources of Go's libraries.
+const GO_SOURCES: &str = "/usr/share/gocode";
+
+/// Makes sure that they are there. False: something is missing.
+pub fn ensure(mode: Mode) -> Result<bool> {
+    // Each reports for itself, also after one that is missing.
+    let found = [
+        ensure_python(mode)?,
+        ensure_node(mode)?,
+        ensure_generators(mode)?,
+        ensure_go(mode)?,
+    ];
+    Ok(found.into_iter().all(|found| found))
+}
+
+/// The environment with gRPC for Python.
+pub fn python() -> PathBuf {
+    folder().join("python")
+}
+
+fn folder() -> PathBuf {
+    process::target().join("clients")
+}
+
+fn pins(name: &str) -> PathBuf {
+    process::root().join("tests/clients").join(name)
+}
+
+/// gRPC for Python, and the oldest protobuf that the package works with in a folder beside it.
+pub fn ensure_python(mode: Mode) -> Result<bool> {
+    let python = python();
+    let newest = installed_from(&python, "requirements.txt", mode, |pins| {
+        toolchain::ensure_python(mode)?;
+        venv::make_with(&python, pins)
+    })?;
+    if !newest {
+        return Ok(false);
+    }
+    let oldest = folder().join("oldest");
+    installed_from(&oldest, "oldest.txt", mode, |pins| {
+        if oldest.exists() {
+            fs::remove_dir_all(&oldest)?;
+        }
+        venv::install_into(&python, &oldest, pins)
+    })
+}
+
+/// Whether a folder has what a file of requirements names, which is installed if it may be.
+fn installed_from(
+    folder: &Path,
+    name: &str,
+    mode: Mode,
+    install: impl Fn(&Path) -> Result<()>,
+) -> Result<bool> {
+    let pins = pins(name);
+    let wanted =
+        fs::read_to_string(&pins).with_context(|| format!("cannot read {}", pins.display()))?;
+    // Written last: an interrupted installation has none.
+    let done = folder.join("complete");
+    if !fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
+        if mode == Mode::Check {
+            eprintln!("gRPC for Python, {name}: missing; tests ask the daemon with it");
+            return Ok(false);
+        }
+        install(&pins)?;
+        fs::write(&done, wanted)?;
+    }
+    eprintln!("gRPC for Python, {name}: found in {}", folder.display());
+    Ok(true)
+}
+
+fn ensure_node(mode: Mode) -> Result<bool> {
+    let (pins, node) = (process::root().join("tests/clients"), folder().join("node"));
+    if mode == Mode::Check && !npm::installed(&pins, &node)? {
+        eprintln!("gRPC for Node.js: missing; tests ask the daemon with it");
+        return Ok(false);
+    }
+    npm::install(&pins, &node)?;
+    eprintln!("gRPC for Node.js: found in {}", node.display());
+    toolchain::ensure_node(mode)
+}
+
+/// What generates code for Python, apart from what is in the environment.
+pub fn ensure_generators(mode: Mode) -> Result<bool> {
+    let why = "it generates calls for Python";
+    let starts = || {
+        let program = process::find_program(PYTHON_CALLS)
+            .ok_or_else(|| format!("{PYTHON_CALLS} is not on PATH"))?;
+        // It is asked to generate nothing.
+        process::output(&mut std::process::Command::new(&program))
+            .map_err(|error| error.to_string())?;
+        let version = "which says no version, starts".to_owned();
+        Ok(Found { program, version })
+    };
+    let calls = provide(PYTHON_CALLS, why, mode, starts, || {
+        apt::apt(&["protobuf-compiler-grpc"])
+    })?;
+    Ok(PROTOC.ensure(mode)? & calls)
+}
+
+/// Go, and gRPC for it.
+fn ensure_go(mode: Mode) -> Result<bool> {
+    let library = || {
+        let source = Path::new(GO_SOURCES).join("src/google.golang.org/grpc/version.go");
+        let text = fs::read_to_string(&source)
+            .map_err(|error| format!("{}: {error}", source.display()))?;
+        let version = text
+            .lines()
+            .find_map(|line| line.strip_prefix("const Version = "));
+        let version = version.map(|version| version.trim_matches('"').to_owned());
+        let version = version.ok_or_else(|| format!("{} says no version", source.display()))?;
+        if Version::in_words(&version).is_none_or(|version| version < GO_LIBRARY) {
+            return Err(format!("{version} is too old; {GO_LIBRARY} is needed"));
+        }
+        // What it is made of comes with it, in either of two packages; this one knows optional fields.
+        let messages = Path::new(GO_SOURCES).join("src/google.golang.org/protobuf/reflect");
+        let bridge = Path::new(GO_SOURCES).join("src/github.com/golang/protobuf/proto/wire.go");
+        for part in [messages, bridge] {
+            if !part.exists() {
+                return Err(format!("{} is not there", part.display()));
+            }
+        }
+        Ok(Found {
+            program: source,
+            version,
+        })
+    };
+    let why = "a client in Go is compiled with it";
+    let library = provide("gRPC for Go", why, mode, library, || {
+        apt::apt(&[
+            "golang-google-grpc-dev",
+            "golang-google-protobuf-dev",
+            "golang-github-golang-protobuf-1-5-dev",
+        ])
+    })?;
+    Ok(GO.ensure(mode)? & GO_MESSAGES.ensure(mode)? & GO_CALLS.ensure(mode)? & library)
+}
+
+/// What `protoc` says of its version.
+pub fn protoc_version() -> Result<String> {
+    let program = process::find_program("protoc").context("protoc is not on PATH")?;
+    let found = found(program, PROTOC.ask, PROTOC.least).map_err(anyhow::Error::msg)?;
+    Ok(found.version)
+}

@@ -1,0 +1,161 @@
+//! `cargo xtask setup`: finds or installs what building and testing need.
+//!
+//! Nothing is changed that is there already. Packages come from the distribution, everything else goes
+//! below `target`, so removing the checkout removes it.
+
+pub mod apt;
+pub mod grpc;
+pub mod mode;
+pub mod npm;
+pub mod tool;
+pub mod toolchain;
+pub mod torch;
+pub mod venv;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::{aarch64, vm};
+use mode::Mode;
+
+/// What to set up.
+#[derive(Args, Clone, Default)]
+pub struct Options {
+    /// Only report what is there; fail if something is missing
+    #[arg(long)]
+    pub check: bool,
+
+    /// Also make Python environments with these PyTorch versions [default: the pinned default; or `all`]
+    #[arg(long, value_name = "VERSION", num_args = 0..)]
+    pub torch: Option<Vec<String>>,
+
+    /// Also torch_npu in these versions, each with its PyTorch [default: the one for the pinned default; or `all`]
+    #[arg(long, value_name = "VERSION", num_args = 0..)]
+    pub torch_npu: Option<Vec<String>>,
+
+    /// Also what compiles the BPF programs, for those who change them: a Rust compiler with library sources, LLVM and bpf-linker
+    #[arg(long)]
+    pub bpf: bool,
+
+    /// Also Chromium and Node.js, with which tests open exported pages
+    #[arg(long)]
+    pub browser: bool,
+
+    /// Also gRPC's own libraries for Python, Node.js and Go, with which tests ask the daemon, and what generates code for them
+    #[arg(long)]
+    pub clients: bool,
+
+    /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
+    #[arg(long)]
+    pub aarch64: bool,
+
+    /// The Python to make the environments with [default: a suitable one on PATH]
+    #[arg(long, value_name = "PROGRAM")]
+    pub python: Option<PathBuf>,
+}
+
+/// Runs the task.
+pub fn run(options: &Options) -> Result<()> {
+    let mode = if options.check {
+        Mode::Check
+    } else {
+        Mode::Install
+    };
+    let mut complete = toolchain::ensure(mode)?;
+    if options.bpf {
+        complete &= toolchain::ensure_bpf(mode)?;
+    }
+    if options.browser {
+        complete &= toolchain::ensure_browser(mode)?;
+    }
+    if options.clients {
+        complete &= grpc::ensure(mode)?;
+    }
+    if options.aarch64 {
+        complete &= aarch64::ensure(mode)?;
+        complete &= vm::ensure(mode)?;
+    }
+    if let Some(versions) = &options.torch {
+        for version in chosen(versions)? {
+            complete &= ensure_torch(Some(&version), options.python.as_deref(), mode)?;
+        }
+    }
+    if let Some(versions) = &options.torch_npu {
+        for version in chosen_npu(versions)? {
+            complete &= ensure_npu(version.as_deref(), options.python.as_deref(), mode)?;
+        }
+    }
+    if !complete {
+        bail!(
+            "something is missing; `cargo xtask setup`, with the same options but without --check, installs it"
+        );
+    }
+    eprintln!("setup: complete");
+    Ok(())
+}
+
+/// The versions that `--torch` means.
+fn chosen(versions: &[String]) -> Result<Vec<String>> {
+    let pins = torch::pins()?;
+    if versions.is_empty() {
+        return Ok(vec![pins.default]);
+    }
+    if versions.iter().any(|version| version == "all") {
+        return Ok(pins.torch.into_iter().map(|pin| pin.version).collect());
+    }
+    Ok(versions.to_vec())
+}
+
+/// The versions that `--torch-npu` means.
+fn chosen_npu(versions: &[String]) -> Result<Vec<Option<String>>> {
+    if versions.is_empty() {
+        return Ok(vec![None]);
+    }
+    if versions.iter().any(|version| version == "all") {
+        let pins = torch::pins()?.torch_npu;
+        return Ok(pins.into_iter().map(|pin| Some(pin.version)).collect());
+    }
+    Ok(versions.iter().cloned().map(Some).collect())
+}
+
+/// Makes sure that there is this torch_npu and its PyTorch. False: something is missing.
+fn ensure_npu(version: Option<&str>, python: Option<&std::path::Path>, mode: Mode) -> Result<bool> {
+    let pins = torch::pins()?;
+    let pin = pins.npu(version)?;
+    if !ensure_torch(Some(&pin.torch), python, mode)? {
+        return Ok(false);
+    }
+    if mode == Mode::Check && !pin.installed() {
+        eprintln!(
+            "torch_npu {}: missing; tests with the simulated NPU need it",
+            pin.version
+        );
+        return Ok(false);
+    }
+    torch::install::torch_npu(pin, &pins.get(Some(&pin.torch))?.folder())?;
+    Ok(true)
+}
+
+/// Makes sure that there is an environment with this PyTorch, or the default one. False: it is missing.
+pub fn ensure_torch(
+    version: Option<&str>,
+    python: Option<&std::path::Path>,
+    mode: Mode,
+) -> Result<bool> {
+    let pins = torch::pins()?;
+    let pin = pins.get(version)?;
+    if mode == Mode::Check && !pin.installed() {
+        eprintln!(
+            "torch {}: missing; tests with the simulated device need it",
+            pin.version
+        );
+        return Ok(false);
+    }
+    if mode == Mode::Install && !pin.installed() {
+        toolchain::ensure_python(mode)?;
+    }
+    torch::install::torch(pin, python)?;
+    Ok(true)
+}

@@ -1,0 +1,218 @@
+//! A program that setup looks for: it is found when it is there, starts, and says that it is new enough. It is installed when it is not.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::apt::{apt, refresh};
+use super::mode::Mode;
+use crate::process;
+
+/// Major and minor number of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u32, pub u32);
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+impl Version {
+    /// The first version in what a program says of itself, such as `gcc (Debian 12.2.0-14) 12.2.0`.
+    pub fn in_words(words: &str) -> Option<Version> {
+        let parts = words.split(|c: char| c.is_whitespace() || c == '(' || c == ')');
+        parts
+            .filter_map(|part| {
+                // As in `v18.20.4` and `go1.19.8`.
+                let part = part.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+                let mut numbers = part.split(['.', '-', '+']);
+                let version = Version(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+                Some(version)
+            })
+            .next()
+    }
+}
+
+/// A program, what for, and where it comes from.
+pub struct Tool {
+    /// What people call it.
+    pub name: &'static str,
+    /// What it is needed for, as a sentence that begins with "it".
+    pub why: &'static str,
+    /// Its names on PATH, the first that does is taken.
+    pub programs: &'static [&'static str],
+    /// What makes it say its version.
+    pub ask: &'static [&'static str],
+    /// The oldest that does.
+    pub least: Version,
+    /// Debian's packages that have it.
+    pub packages: &'static [&'static str],
+}
+
+/// A program that does.
+pub struct Found {
+    /// Where it is.
+    pub program: PathBuf,
+    /// What it says of its version.
+    pub version: String,
+}
+
+impl Tool {
+    /// Makes sure that it is there. False: it is not (only with [`Mode::Check`]).
+    pub fn ensure(&self, mode: Mode) -> Result<bool> {
+        provide(
+            self.name,
+            self.why,
+            mode,
+            || self.find(),
+            || apt(self.packages),
+        )
+    }
+
+    fn find(&self) -> Result<Found, String> {
+        let mut refused = Vec::new();
+        for program in self
+            .programs
+            .iter()
+            .filter_map(|name| process::find_program(name))
+        {
+            match found(program, self.ask, self.least) {
+                Ok(found) => return Ok(found),
+                Err(why) => refused.push(why),
+            }
+        }
+        if refused.is_empty() {
+            refused.push(format!("{} is not on PATH", self.programs.join(", ")));
+        }
+        Err(refused.join("; "))
+    }
+}
+
+/// A program, if it says that it is at least of this version; or why it will not do.
+pub fn found(program: PathBuf, ask: &[&str], least: Version) -> Result<Found, String> {
+    let place = program.display();
+    let words = said(&program, ask).ok_or_else(|| format!("{place} does not start"))?;
+    let version = Version::in_words(&words)
+        .ok_or_else(|| format!("{place} does not say its version, but: {words}"))?;
+    if version < least {
+        return Err(format!("{place} is too old: {words}; {least} is needed"));
+    }
+    Ok(Found {
+        version: words,
+        program,
+    })
+}
+
+/// The first line that a program says, if it succeeds.
+pub fn said(program: &Path, words: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(words).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().next()?.trim().to_owned();
+    output.status.success().then_some(line)
+}
+
+/// Looks for a thing, and installs or reports it if it is missing. What is installed is looked for again, and installed from fresh package
+/// lists if what came is not new enough: lists that are out of date have old versions.
+pub fn provide(
+    name: &str,
+    why: &str,
+    mode: Mode,
+    find: impl Fn() -> Result<Found, String>,
+    install: impl Fn() -> Result<()>,
+) -> Result<bool> {
+    let say = |how: &str, found: &Found| {
+        eprintln!(
+            "{name}: {how}, {} ({})",
+            found.program.display(),
+            found.version
+        );
+    };
+    let missing = match find() {
+        Ok(found) => {
+            say("found", &found);
+            return Ok(true);
+        }
+        Err(missing) => missing,
+    };
+    if mode == Mode::Check {
+        eprintln!("{name}: missing; {why} ({missing})");
+        return Ok(false);
+    }
+    eprintln!("{name}: missing, installing; {why} ({missing})");
+    install().with_context(|| format!("cannot install: {name}"))?;
+    let found = find().or_else(|missing| {
+        eprintln!("{name}: {missing}; trying again with fresh package lists");
+        refresh()?;
+        install().with_context(|| format!("cannot install: {name}"))?;
+        let Ok(found) = find() else {
+            bail!("{name} was installed, but: {missing}");
+        };
+        Ok(found)
+    })?;
+    say("installed", &found);
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::cell::Cell;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        for (words, version) in [
+            ("cc (Debian 12.2.0-14+deb12u1) 12.2.0", Version(12, 2)),
+            ("Debian clang version 14.0.6", Version(14, 0)),
+            ("v18.20.4", Version(18, 20)),
+            ("Chromium 140.0.7339.80 built on Debian", Version(140, 0)),
+            ("debootstrap 1.0.128+nmu2+deb12u2", Version(1, 0)),
+            ("bpf-linker 0.13.0", Version(0, 13)),
+            ("go version go1.19.8 linux/amd64", Version(1, 19)),
+            ("libprotoc 3.21.12", Version(3, 21)),
+            ("protoc-gen-go v1.28.1", Version(1, 28)),
+            ("9.2.0", Version(9, 2)),
+        ] {
+            assert_eq!(Version::in_words(words), Some(version), "{words}");
+        }
+        assert_eq!(Version::in_words("no version here, 12"), None);
+        assert!(Version(1, 85) < Version(1, 95) && Version(2, 0) > Version(1, 95));
+    }
+
+    fn script(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn a_program_is_asked_before_it_is_believed() {
+        let check = |text: &str| {
+            let (_folder, path) = script(text);
+            found(path, &["--version"], Version(1, 95)).map(|found| found.version)
+        };
+        assert_eq!(check("echo tool 1.95.0"), Ok("tool 1.95.0".to_owned()));
+        assert!(check("echo tool 1.85.0").is_err_and(|why| why.contains("too old: tool 1.85.0")));
+        assert!(check("echo tool").is_err_and(|why| why.contains("does not say its version")));
+        assert!(check("echo tool 1.95.0; exit 1").is_err_and(|why| why.contains("does not start")));
+    }
+
+    #[test]
+    fn what_is_missing_is_reported_and_not_installed_by_a_check() {
+        let installed = Cell::new(false);
+        let find = || Err("it is not there".to_owned());
+        let install = || {
+            installed.set(true);
+            Ok(())
+        };
+        assert!(!provide("tool", "it helps", Mode::Check, find, install).unwrap());
+        assert!(!installed.get());
+    }
+}

@@ -1,0 +1,220 @@
+//! What building, testing and changing memscope need: which programs, in which versions.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::apt::apt;
+use super::mode::Mode;
+use super::tool::{Found, Tool, Version, found, provide, said};
+use crate::process;
+
+const LINKER_VERSION: &str = "0.13.0";
+const LINKER: Version = Version(0, 13);
+/// The LLVM that `bpf-linker` is built with: at least as new as that of the Rust compilers in question.
+const LLVM: &str = "22";
+
+/// What a C compiler needs to be: old enough for every distribution that is in use.
+const CC: Tool = Tool {
+    name: "C compiler",
+    why: "it builds the simulated devices and the libraries that are written in C",
+    programs: &["cc", "gcc", "clang"],
+    ask: &["--version"],
+    least: Version(8, 0),
+    packages: &["gcc", "libc6-dev"],
+};
+const NODE: Tool = Tool {
+    name: "Node.js",
+    why: "it runs the script of exported pages, and a client in TypeScript",
+    programs: &["node", "nodejs"],
+    ask: &["--version"],
+    least: Version(18, 0),
+    packages: &["nodejs"],
+};
+const NPM: Tool = Tool {
+    name: "npm",
+    why: "it gets what PyTorch's viewer and a client in TypeScript import",
+    programs: &["npm"],
+    ask: &["--version"],
+    least: Version(8, 0),
+    packages: &["npm"],
+};
+const DEBOOTSTRAP: Tool = Tool {
+    name: "debootstrap",
+    why: "it makes roots of other releases of Debian",
+    programs: &["debootstrap"],
+    ask: &["--version"],
+    least: Version(1, 0),
+    packages: &["debootstrap"],
+};
+/// The names are those that tests/viewers/browser.mjs looks for.
+const CHROMIUM: Tool = Tool {
+    name: "Chromium",
+    why: "it opens exported pages",
+    programs: &[
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+        "google-chrome-stable",
+    ],
+    ask: &["--version"],
+    least: Version(100, 0),
+    packages: &["chromium"],
+};
+
+/// What building needs, apart from Rust. False: it is missing (only with [`Mode::Check`]).
+pub fn ensure(mode: Mode) -> Result<bool> {
+    CC.ensure(mode)
+}
+
+/// What compiles the BPF programs, for those who change them. False: something is missing (only with [`Mode::Check`]).
+pub fn ensure_bpf(mode: Mode) -> Result<bool> {
+    // Each reports for itself, also after one that is missing.
+    let found = [ensure_bpf_compiler(mode)?, ensure_bpf_linker(mode)?];
+    Ok(found.into_iter().all(|found| found))
+}
+
+/// Python with the means to make virtual environments.
+pub fn ensure_python(mode: Mode) -> Result<bool> {
+    let works = || {
+        let program =
+            process::find_program("python3").ok_or_else(|| "it is not on PATH".to_owned())?;
+        let version = said(
+            &program,
+            &[
+                "-c",
+                "import ensurepip, venv, sys; print(sys.version.split()[0])",
+            ],
+        );
+        let why = || format!("{} has no modules ensurepip and venv", program.display());
+        let version = version.ok_or_else(why)?;
+        Ok(Found { program, version })
+    };
+    let why = "PyTorch runs in environments that it makes";
+    provide("Python 3 with venv", why, mode, works, || {
+        apt(&["python3", "python3-venv"])
+    })
+}
+
+/// What makes roots of other releases of Debian.
+pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
+    DEBOOTSTRAP.ensure(mode)
+}
+
+/// Node.js's package manager.
+pub fn ensure_npm(mode: Mode) -> Result<bool> {
+    NPM.ensure(mode)
+}
+
+/// Node.js itself.
+pub fn ensure_node(mode: Mode) -> Result<bool> {
+    NODE.ensure(mode)
+}
+
+/// A browser without a window, and what drives it.
+pub fn ensure_browser(mode: Mode) -> Result<bool> {
+    let named = std::env::var_os("MEMSCOPE_CHROMIUM").map(PathBuf::from);
+    let browser = match named {
+        Some(program) => {
+            eprintln!(
+                "Chromium: {} is named by MEMSCOPE_CHROMIUM",
+                program.display()
+            );
+            true
+        }
+        None => CHROMIUM.ensure(mode).context(
+            "any Chromium or Chrome will do: put it on PATH or name it with MEMSCOPE_CHROMIUM",
+        )?,
+    };
+    Ok(NODE.ensure(mode)? & browser)
+}
+
+fn ensure_bpf_compiler(mode: Mode) -> Result<bool> {
+    let name = "Rust compiler with library sources";
+    let why = "it compiles the BPF programs";
+    let find = || match memscope_ebpf_build::find_toolchain() {
+        Ok(found) => Ok(Found {
+            program: found.rustc,
+            version: found.version,
+        }),
+        Err(error) => Err(error.to_string()),
+    };
+    provide(name, why, mode, find, || {
+        apt(&["rustc-web", "rust-web-src"]).context(
+            "with rustup, this is the usual way: rustup toolchain install nightly --component rust-src",
+        )
+    })
+}
+
+fn ensure_bpf_linker(mode: Mode) -> Result<bool> {
+    let why = "it links the BPF programs";
+    // Our own first: it is of the version that is wanted.
+    let find = || {
+        let program = memscope_ebpf_build::find_linker(&tools().join("bin"));
+        let program = program.map_err(|error| error.to_string())?;
+        found(program, &["--version"], LINKER)
+    };
+    provide("bpf-linker", why, mode, find, install_bpf_linker)
+}
+
+fn tools() -> PathBuf {
+    process::target().join("tools")
+}
+
+fn install_bpf_linker() -> Result<()> {
+    // It links LLVM, which is C++.
+    let packages = [
+        format!("llvm-{LLVM}-dev"),
+        format!("libpolly-{LLVM}-dev"),
+        "g++".to_owned(),
+    ];
+    let packages = packages.each_ref().map(String::as_str);
+    let prefix = match llvm_prefix() {
+        Some(prefix) if process::find_program("c++").is_some() => prefix,
+        _ => {
+            apt(&packages).with_context(|| {
+                format!(
+                    "LLVM {LLVM} with its headers is needed (on Debian 12 it is in bookworm-security); \
+                     with another LLVM: cargo install bpf-linker"
+                )
+            })?;
+            llvm_prefix()
+                .with_context(|| format!("LLVM {LLVM} was installed but cannot be found"))?
+        }
+    };
+    process::run(
+        process::command("cargo")
+            .args([
+                "install",
+                "bpf-linker",
+                "--version",
+                LINKER_VERSION,
+                "--locked",
+            ])
+            .args([
+                "--no-default-features",
+                "--features",
+                &format!("llvm-{LLVM}"),
+            ])
+            .arg("--root")
+            .arg(tools())
+            // bpf-linker's build asks for the first, its crate llvm-sys for the second.
+            .env("LLVM_PREFIX", &prefix)
+            .env(format!("LLVM_SYS_{LLVM}1_PREFIX"), &prefix)
+            .env_remove("RUSTC")
+            .env_remove("RUSTC_WORKSPACE_WRAPPER"),
+    )
+}
+
+fn llvm_prefix() -> Option<PathBuf> {
+    let prefix = match process::output(Command::new(format!("llvm-config-{LLVM}")).arg("--prefix"))
+    {
+        Ok(text) => PathBuf::from(text.trim()),
+        Err(_) => PathBuf::from(format!("/usr/lib/llvm-{LLVM}")),
+    };
+    // The library's package comes without headers; libPolly's is separate.
+    let complete =
+        prefix.join("include/llvm-c/Core.h").exists() && prefix.join("lib/libPolly.a").exists();
+    complete.then_some(prefix)
+}

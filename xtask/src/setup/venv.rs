@@ -1,0 +1,57 @@
+//! Virtual environments of Python: making one, and having pip install packages.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::process;
+
+const PIP_INSTALL: [&str; 8] = [
+    "-m",
+    "pip",
+    "install",
+    "--disable-pip-version-check",
+    "--progress-bar=off",
+    "--retries=5",
+    // Of PyTorch's thousands of modules a few are imported; those are compiled then.
+    "--no-compile",
+    // Told of what is missing on purpose, it would look like a failure.
+    "--no-warn-conflicts",
+];
+
+/// The command with which an environment's pip installs something; the caller adds what.
+pub fn pip_install(environment: &Path) -> Command {
+    let mut command = process::command(environment.join("bin/python"));
+    command.args(PIP_INSTALL);
+    command
+}
+
+/// Makes an empty environment in `folder`, in place of what is there.
+pub fn make(folder: &Path, python: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    process::run(process::command(python).args(["-m", "venv"]).arg(folder)).context(
+        "python3 cannot make virtual environments; on Debian: apt-get install python3-venv",
+    )
+}
+
+/// Makes an environment in `folder` with what a file of requirements names.
+pub fn make_with(folder: &Path, requirements: &Path) -> Result<()> {
+    make(folder, Path::new("python3"))?;
+    process::run(pip_install(folder).arg("-r").arg(requirements))
+}
+
+/// Puts what a file of requirements names into a folder that is no environment, for PYTHONPATH.
+pub fn install_into(python: &Path, folder: &Path, requirements: &Path) -> Result<()> {
+    process::run(
+        pip_install(python)
+            .arg("--target")
+            .arg(folder)
+            .arg("-r")
+            .arg(requirements),
+    )
+}

@@ -1,12 +1,12 @@
-//! How long a device lasts at a leak's pace: what is free on the device, whoever uses the rest, over the growth. Asked of NVML,
-//! for which the simulated one stands in.
+//! What NVML says is free on a device, for which the simulated one stands in: how long the device lasts at a leak's pace, and how much of
+//! it is held by nobody that is traced.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::Path;
 
 use memscope_tests::{
-    Calls, Daemon, LONG, TempDir, Value, coverage, device, number, scratch, sim, until,
+    Calls, Daemon, LONG, TempDir, Torch, Value, coverage, device, find, number, scratch, sim, until,
 };
 
 const GIB: u64 = 1 << 30;
@@ -137,4 +137,80 @@ fn the_device_that_the_process_means() {
     assert_eq!(known(&[second, by_bus]), Some(14 * GIB));
     assert_eq!(known(&[second]), None, "by whose count?");
     assert_eq!(known(&[]), None);
+}
+
+/// What a process has from the driver, by its own count: PyTorch's reserved bytes and nothing else.
+fn holders(device: &Value) -> Vec<(u64, u64)> {
+    let all = device["holders"].as_array().unwrap().iter();
+    all.map(|holder| {
+        (
+            number(&holder["process"]["pid"]),
+            number(&holder["held_bytes"]),
+        )
+    })
+    .collect()
+}
+
+#[test]
+fn what_nobody_explains() {
+    const OTHERS: u64 = 801 << 20;
+    let (folder, daemon) = with_nvml(1, &[0]);
+    let used = folder.path().join("used");
+    let size = SIZE.to_string();
+    let machine = [("SIMCUDA_DEVICE_SIZE", size.as_str())];
+    let devices = || daemon.json(&["devices"])["devices"].clone();
+    assert_eq!(devices(), Value::Array(Vec::new()));
+    let mut torch = Torch::start(&machine);
+    daemon.attach(torch.pid(), "trace");
+    let reserved = number(&torch.ask("alloc x 30000000")["devices"][0]["reserved"]);
+    // Another names the same device by its number, and sees no other.
+    let mut calls = Calls::start(&[&machine[..], &[("CUDA_VISIBLE_DEVICES", "0")]].concat());
+    daemon.attach(calls.pid(), "segments");
+    calls.call("cudaSetDevice 0");
+    calls.call("cudaMalloc one 5000000");
+    write(&used, &[reserved + 5_000_000 + OTHERS]);
+    let answer = devices();
+    let [zero] = &answer.as_array().unwrap()[..] else {
+        panic!("{answer:#}");
+    };
+    let (one, other) = (u64::from(torch.pid()), u64::from(calls.pid()));
+    assert_eq!(
+        (&zero["kind"], &zero["name"]),
+        (&"cuda".into(), &"0".into())
+    );
+    assert_eq!(zero["total_bytes"], SIZE);
+    assert_eq!(zero["free_bytes"], SIZE - reserved - 5_000_000 - OTHERS);
+    assert_eq!(holders(zero), [(one, reserved), (other, 5_000_000)]);
+    assert_eq!(zero["held_bytes"], reserved + 5_000_000);
+    assert_eq!(zero["unexplained_bytes"], OTHERS);
+    // Both were attached when they ran: what they had taken outside the pool before is not known.
+    assert_eq!(zero["at_least"], true, "{zero:#}");
+    daemon
+        .ctl(&["--strict", "devices"])
+        .refused(11, &["driver_baseline_unknown"]);
+    let told = daemon.ctl(&["devices"]);
+    let text = told.text();
+    for said in ["Device cuda 0: 16.00 GiB in all", "at most 801.00 MiB"] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    // In a container the first device may be any of the machine's.
+    let contained = [&machine[..], &[("NVIDIA_VISIBLE_DEVICES", "3")]].concat();
+    let mut contained = Calls::start(&contained);
+    daemon.attach(contained.pid(), "segments");
+    contained.call("cudaSetDevice 0");
+    contained.call("cudaMalloc one 7000000");
+    let answer = devices();
+    let rows = answer.as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{answer:#}");
+    let third = u64::from(contained.pid());
+    assert_eq!(holders(&rows[1]), [(third, 7_000_000)], "{answer:#}");
+    // Who is no longer traced holds nothing that is known.
+    daemon.ctl(&["detach", "--pid", &torch.pid_text()]).text();
+    let answer = devices();
+    let zero = find(&answer, "name", "0").unwrap();
+    assert_eq!(holders(zero), [(other, 5_000_000)]);
+    assert_eq!(zero["unexplained_bytes"], reserved + OTHERS);
+    torch.finish();
+    calls.finish();
+    contained.finish();
 }

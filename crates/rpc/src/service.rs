@@ -234,6 +234,13 @@ impl Memscope for Service {
         self.ask(request).await
     }
 
+    async fn devices(
+        &self,
+        request: Request<v1::DevicesRequest>,
+    ) -> Result<Response<v1::DevicesResponse>, Status> {
+        self.ask(request).await
+    }
+
     async fn leaks(
         &self,
         request: Request<v1::LeaksRequest>,

@@ -1,6 +1,7 @@
 //! The commands: a file each, with what it takes, what it asks and what it shows; and the list of them.
 
 mod attach;
+mod devices;
 mod diff;
 mod doctor;
 mod dump;
@@ -56,6 +57,7 @@ commands! {
     Attach: attach::Attach,
     Detach: attach::Detach,
     Stats: stats::Stats,
+    Devices: devices::Devices,
     Watch: watch::Watch,
     Leaks: leaks::Leaks,
     Fluctuation: fluctuation::Fluctuation,

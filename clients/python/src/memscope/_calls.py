@@ -125,6 +125,20 @@ class Calls(Connection):
             timeout,
         )
 
+    def devices(
+        self,
+        *,
+        timeout: float | None = 30.0,
+    ) -> v1.DevicesResponse:
+        """Answers what all processes that the caller may see hold, by device, and how much of each device nobody explains."""
+        return self._ask(
+            self._memscope.Devices,
+            v1.DevicesRequest,
+            {
+            },
+            timeout,
+        )
+
     def leaks(
         self,
         pid: int,

@@ -9,6 +9,7 @@
 mod affects;
 mod changes;
 mod coverage;
+mod devices;
 mod fluctuation;
 mod gauge;
 mod leaks;
@@ -41,6 +42,7 @@ questions! {
         Steps: StepsRequest => StepsResponse, Reading;
     }
     about all that the caller may see {
+        Devices: DevicesRequest => DevicesResponse, Totals;
         List: ListRequest => ListResponse, Events;
     }
 }

@@ -16,6 +16,12 @@ from memscope.v1.attach_pb2 import (
     STACKS_UNSPECIFIED,
     Stacks,
 )
+from memscope.v1.devices_pb2 import (
+    DeviceHolder,
+    DevicesRequest,
+    DevicesResponse,
+    MachineDevice,
+)
 from memscope.v1.event_pb2 import (
     AllocatorFacts,
     Call,
@@ -296,9 +302,12 @@ __all__ = [
     "DetachResponse",
     "DeviceDiff",
     "DeviceFluctuation",
+    "DeviceHolder",
     "DevicePool",
     "DeviceStats",
     "DeviceTotal",
+    "DevicesRequest",
+    "DevicesResponse",
     "DiffRequest",
     "DiffResponse",
     "Distribution",
@@ -375,6 +384,7 @@ __all__ = [
     "MARK_SOURCE_OUTSIDE",
     "MARK_SOURCE_RECORD_FUNCTION",
     "MARK_SOURCE_UNSPECIFIED",
+    "MachineDevice",
     "Mark",
     "MarkCount",
     "MarkKind",

@@ -3,6 +3,7 @@
 import grpc
 
 from memscope.v1 import attach_pb2 as memscope_dot_v1_dot_attach__pb2
+from memscope.v1 import devices_pb2 as memscope_dot_v1_dot_devices__pb2
 from memscope.v1 import event_pb2 as memscope_dot_v1_dot_event__pb2
 from memscope.v1 import export_pb2 as memscope_dot_v1_dot_export__pb2
 from memscope.v1 import leaks_pb2 as memscope_dot_v1_dot_leaks__pb2
@@ -45,6 +46,11 @@ class MemscopeStub(object):
                 '/memscope.v1.Memscope/Stats',
                 request_serializer=memscope_dot_v1_dot_stats__pb2.StatsRequest.SerializeToString,
                 response_deserializer=memscope_dot_v1_dot_stats__pb2.StatsResponse.FromString,
+                )
+        self.Devices = channel.unary_unary(
+                '/memscope.v1.Memscope/Devices',
+                request_serializer=memscope_dot_v1_dot_devices__pb2.DevicesRequest.SerializeToString,
+                response_deserializer=memscope_dot_v1_dot_devices__pb2.DevicesResponse.FromString,
                 )
         self.Leaks = channel.unary_unary(
                 '/memscope.v1.Memscope/Leaks',
@@ -140,6 +146,13 @@ class MemscopeServicer(object):
 
     def Stats(self, request, context):
         """Answers what a process holds now, after every record made before the question was applied.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Devices(self, request, context):
+        """Answers what all processes that the caller may see hold, by device, and how much of each device nobody explains.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -258,6 +271,11 @@ def add_MemscopeServicer_to_server(servicer, server):
                     servicer.Stats,
                     request_deserializer=memscope_dot_v1_dot_stats__pb2.StatsRequest.FromString,
                     response_serializer=memscope_dot_v1_dot_stats__pb2.StatsResponse.SerializeToString,
+            ),
+            'Devices': grpc.unary_unary_rpc_method_handler(
+                    servicer.Devices,
+                    request_deserializer=memscope_dot_v1_dot_devices__pb2.DevicesRequest.FromString,
+                    response_serializer=memscope_dot_v1_dot_devices__pb2.DevicesResponse.SerializeToString,
             ),
             'Leaks': grpc.unary_unary_rpc_method_handler(
                     servicer.Leaks,
@@ -400,6 +418,23 @@ class Memscope(object):
         return grpc.experimental.unary_unary(request, target, '/memscope.v1.Memscope/Stats',
             memscope_dot_v1_dot_stats__pb2.StatsRequest.SerializeToString,
             memscope_dot_v1_dot_stats__pb2.StatsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Devices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/memscope.v1.Memscope/Devices',
+            memscope_dot_v1_dot_devices__pb2.DevicesRequest.SerializeToString,
+            memscope_dot_v1_dot_devices__pb2.DevicesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -13,6 +13,7 @@ refused (FAILED_PRECONDITION, `not_exact`).
 from collections import abc as _abc
 from grpc import aio as _aio
 from memscope.v1 import attach_pb2 as _attach_pb2
+from memscope.v1 import devices_pb2 as _devices_pb2
 from memscope.v1 import event_pb2 as _event_pb2
 from memscope.v1 import export_pb2 as _export_pb2
 from memscope.v1 import leaks_pb2 as _leaks_pb2
@@ -59,6 +60,8 @@ class MemscopeStub:
     """Lists the processes that the caller may see, ended ones until their retention is over."""
     Stats: _grpc.UnaryUnaryMultiCallable[_stats_pb2.StatsRequest, _stats_pb2.StatsResponse]
     """Answers what a process holds now, after every record made before the question was applied."""
+    Devices: _grpc.UnaryUnaryMultiCallable[_devices_pb2.DevicesRequest, _devices_pb2.DevicesResponse]
+    """Answers what all processes that the caller may see hold, by device, and how much of each device nobody explains."""
     Leaks: _grpc.UnaryUnaryMultiCallable[_leaks_pb2.LeaksRequest, _leaks_pb2.LeaksResponse]
     """Answers which live blocks keep growing in number."""
     Fluctuation: _grpc.UnaryUnaryMultiCallable[_leaks_pb2.FluctuationRequest, _leaks_pb2.FluctuationResponse]
@@ -99,6 +102,8 @@ class MemscopeAsyncStub(MemscopeStub):
     """Lists the processes that the caller may see, ended ones until their retention is over."""
     Stats: _aio.UnaryUnaryMultiCallable[_stats_pb2.StatsRequest, _stats_pb2.StatsResponse]  # type: ignore[assignment]
     """Answers what a process holds now, after every record made before the question was applied."""
+    Devices: _aio.UnaryUnaryMultiCallable[_devices_pb2.DevicesRequest, _devices_pb2.DevicesResponse]  # type: ignore[assignment]
+    """Answers what all processes that the caller may see hold, by device, and how much of each device nobody explains."""
     Leaks: _aio.UnaryUnaryMultiCallable[_leaks_pb2.LeaksRequest, _leaks_pb2.LeaksResponse]  # type: ignore[assignment]
     """Answers which live blocks keep growing in number."""
     Fluctuation: _aio.UnaryUnaryMultiCallable[_leaks_pb2.FluctuationRequest, _leaks_pb2.FluctuationResponse]  # type: ignore[assignment]
@@ -160,6 +165,14 @@ class MemscopeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_stats_pb2.StatsResponse, _abc.Awaitable[_stats_pb2.StatsResponse]]:
         """Answers what a process holds now, after every record made before the question was applied."""
+
+    @_abc_1.abstractmethod
+    def Devices(
+        self,
+        request: _devices_pb2.DevicesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_devices_pb2.DevicesResponse, _abc.Awaitable[_devices_pb2.DevicesResponse]]:
+        """Answers what all processes that the caller may see hold, by device, and how much of each device nobody explains."""
 
     @_abc_1.abstractmethod
     def Leaks(

@@ -1,0 +1,158 @@
+//! The answer to `devices`: what all processes hold on each device, and how much of it nobody explains.
+//!
+//! Owns: which processes use one device. They name it alike: by a UUID, or by a number among the same devices. Refuses: to add up what is
+//! not known of one of them.
+
+use super::affects::{Affects, Answer, effect};
+use super::coverage::notes;
+use super::list::brief;
+use super::question::Question;
+use crate::Ledger;
+use crate::event::ProcessHandle;
+use crate::report::{AsOf, ProcessState, Source};
+use crate::state::device::Device;
+use crate::state::process::Process;
+use memscope_proto::v1;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Variables that say among which devices a number chooses, and in which order.
+const AMONG: [&str; 2] = ["NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
+
+/// What processes call a device: its kind, its name, and among which devices that is its name.
+type Key = (Option<&'static str>, Option<String>, Vec<String>);
+
+/// What was seen of a device: all of it, and what is free, with the moment at which that was seen.
+#[derive(Default)]
+struct Seen {
+    total: Option<u64>,
+    free: Option<(u64, u64)>,
+    holders: Vec<v1::DeviceHolder>,
+}
+
+impl Question for v1::DevicesRequest {
+    type Reply = v1::DevicesResponse;
+    const KIND: Option<Answer> = Some(Answer::Stats);
+
+    fn pid(&self) -> Option<u32> {
+        None
+    }
+
+    fn answer(
+        &self,
+        ledger: &Ledger,
+        of: &[ProcessHandle],
+        as_of: AsOf,
+    ) -> Option<v1::DevicesResponse> {
+        let mut devices: BTreeMap<Key, Seen> = BTreeMap::new();
+        let mut coverage: Vec<v1::CoverageNote> = Vec::new();
+        let processes = of.iter().filter_map(|handle| ledger.process(*handle));
+        for process in processes.filter(|process| process.state == ProcessState::Attached) {
+            let mut limits = notes(process);
+            limits.retain(|note| spoils(note).is_some());
+            for row in process.visible_devices() {
+                let seen = devices.entry(key(process, row)).or_default();
+                seen.holders.push(holder(process, row, &limits));
+                seen.total = seen.total.or(row.total_bytes).or(row.nvml_total_bytes);
+                if row.free_at(as_of.boot_ns).is_some() {
+                    let newest = |(_, when): &(u64, u64)| *when;
+                    seen.free = seen
+                        .free
+                        .into_iter()
+                        .chain(row.free_bytes)
+                        .max_by_key(newest);
+                }
+            }
+            limits.retain(|note| !coverage.contains(note));
+            coverage.extend(limits);
+        }
+        Some(v1::DevicesResponse {
+            as_of: as_of.unix_ns,
+            as_of_boot_ns: as_of.boot_ns,
+            devices: devices.into_iter().map(device).collect(),
+            coverage,
+        })
+    }
+
+    fn coverage(reply: &v1::DevicesResponse) -> &[v1::CoverageNote] {
+        &reply.coverage
+    }
+}
+
+/// Whether a note spoils what is held, and whether that can then only be too small.
+fn spoils(note: &v1::CoverageNote) -> Option<bool> {
+    let effect = effect(&note.code);
+    let held = [Affects::Totals, Affects::Driver];
+    let spoils = effect.affects.iter().any(|kind| held.contains(kind));
+    spoils.then_some(effect.lower_bound)
+}
+
+/// What a process calls one of its devices.
+fn key(process: &Process, row: &Device) -> Key {
+    let kind = process.vendor.map(|vendor| vendor.device_kind());
+    let value = |wanted: &str| {
+        let found = process.facts.environment.iter();
+        let found = found.clone().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.as_str())
+    };
+    let list = process
+        .vendor
+        .and_then(|vendor| value(vendor.facts().visible_devices));
+    let name = row.ordinal.map(|ordinal| {
+        let place = usize::try_from(ordinal).unwrap_or(usize::MAX);
+        let named = list.and_then(|list| list.split(',').nth(place));
+        named.map_or_else(|| ordinal.to_string(), |name| name.trim().to_owned())
+    });
+    // A UUID is the same everywhere.
+    let is_number = name.as_ref().is_none_or(|name| name.parse::<u32>().is_ok());
+    let among = AMONG.iter().filter(|_| is_number);
+    let among = among.filter_map(|variable| value(variable).map(str::to_owned));
+    (kind, name, among.collect())
+}
+
+fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::DeviceHolder {
+    let doubtful = limits.iter().any(|note| spoils(note) == Some(false));
+    let held = match process.source_of(row) {
+        Source::Driver => Some(row.driver.held().bytes),
+        // Where the pool cannot be seen, what it reserves is all that was taken from the driver.
+        Source::Pool if process.is_pool_hidden() => process.reserved_bytes(row),
+        Source::Pool => {
+            let reserved = process.reserved_bytes(row);
+            reserved.map(|reserved| reserved + row.driver.direct().bytes)
+        }
+    };
+    // What came on a device that is not known may be on this one.
+    let somewhere = |row: &&Device| row.ordinal.is_none() && row.driver.held().bytes > 0;
+    let rows = process.visible_devices();
+    let elsewhere = row.ordinal.is_some() && rows.iter().any(somewhere);
+    v1::DeviceHolder {
+        process: Some(brief(process.summary())),
+        ordinal: row.ordinal,
+        allocated_bytes: process.allocated_bytes(row).filter(|_| !doubtful),
+        held_bytes: held.filter(|_| !doubtful),
+        at_least: elsewhere || !limits.is_empty(),
+    }
+}
+
+fn device(((kind, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
+    seen.holders
+        .sort_by_key(|holder| Reverse(holder.held_bytes));
+    let held = seen.holders.iter().map(|holder| holder.held_bytes);
+    let held: Option<u64> = held.sum();
+    let free = seen.free.map(|(free, _)| free);
+    let used = seen.total.zip(free);
+    let used = used.and_then(|(total, free)| total.checked_sub(free));
+    v1::MachineDevice {
+        kind: kind.map(str::to_owned),
+        // What is free was seen a moment before or after what is held: less than nothing means that this moment matters.
+        unexplained_bytes: used
+            .zip(held)
+            .and_then(|(used, held)| used.checked_sub(held)),
+        total_bytes: seen.total,
+        free_bytes: free,
+        held_bytes: held,
+        at_least: seen.holders.iter().any(|holder| holder.at_least),
+        name,
+        holders: seen.holders,
+    }
+}

@@ -1,0 +1,89 @@
+//! `devices`: what all processes hold, by device.
+
+use super::run::Run;
+use crate::failure::{Exit, Failure};
+use crate::render::table::{Column, table};
+use crate::render::{command_line, coverage, device};
+use crate::session::Session;
+use crate::units::{maybe_bytes, moment, plain, unknown};
+use memscope_proto::v1;
+
+/// Characters of a command line that are shown.
+const COMMAND: usize = 40;
+
+/// Show what all traced processes hold on each device, and how much of it nobody explains.
+///
+/// A device is what processes name alike in CUDA_VISIBLE_DEVICES (or the variable of another vendor): a number or a UUID. What nobody
+/// explains is in use on the device and held by none of these processes' allocators: contexts, loaded code and other memory that the driver
+/// takes for itself, and processes that are not traced. Where it is not known how much of a device is free, that is not known either.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memscope-ctl devices
+  memscope-ctl devices --json | jq '.devices[] | {name, unexplained_bytes}'")]
+pub(crate) struct Devices {}
+
+impl Run for Devices {
+    async fn run(&self, session: &Session) -> Result<Exit, Failure> {
+        let client = session.client().await?;
+        let answer = client
+            .ask(v1::DevicesRequest {}, async |mut rpc, request| {
+                rpc.devices(request).await
+            })
+            .await?;
+        session.show(&answer, text)
+    }
+}
+
+fn text(answer: &v1::DevicesResponse) -> String {
+    if answer.devices.is_empty() {
+        return "No traced process has used a device yet.\n".to_owned();
+    }
+    let mut text = format!("As of {}\n", moment(answer.as_of));
+    for one in &answer.devices {
+        text.push_str(&format!("\n{}\n", heading(one)));
+        text.push_str(&holders(&one.holders));
+    }
+    text.push_str(&coverage(&answer.coverage));
+    text
+}
+
+/// `Device cuda 0: 24.00 GiB, 11.21 GiB free; these processes hold 12.01 GiB, 801.00 MiB are not explained`
+fn heading(one: &v1::MachineDevice) -> String {
+    let kind = one.kind.as_deref().map_or_else(unknown, plain);
+    let name = one.name.as_deref().map_or_else(unknown, plain);
+    let at_least = if one.at_least { "at least " } else { "" };
+    let at_most = if one.at_least { "at most " } else { "" };
+    format!(
+        "Device {kind} {name}: {} in all, {} free; these processes hold {at_least}{}, nobody explains {at_most}{}",
+        maybe_bytes(one.total_bytes),
+        maybe_bytes(one.free_bytes),
+        maybe_bytes(one.held_bytes),
+        maybe_bytes(one.unexplained_bytes),
+    )
+}
+
+fn holders(holders: &[v1::DeviceHolder]) -> String {
+    let head = [
+        Column::Right("PID"),
+        Column::Right("ORDINAL"),
+        Column::Right("ALLOCATED"),
+        Column::Right("HELD"),
+        Column::Left("COMMAND"),
+    ];
+    let rows = holders.iter().map(|holder| {
+        let facts = holder.process.clone().unwrap_or_default().facts;
+        let facts = facts.unwrap_or_default();
+        let held = maybe_bytes(holder.held_bytes);
+        vec![
+            facts.pid.to_string(),
+            device(holder.ordinal),
+            maybe_bytes(holder.allocated_bytes),
+            match holder.at_least && holder.held_bytes.is_some() {
+                true => format!("at least {held}"),
+                false => held,
+            },
+            command_line(&facts.cmdline, &facts.comm, COMMAND),
+        ]
+    });
+    table(&head, rows.collect())
+}

@@ -64,8 +64,6 @@ pub struct ProcessEntry {
     pub sequence: u64,
     /// Records that could not be sent.
     pub lost: u64,
-    /// Allocator calls made inside others, and so not sent.
-    pub nested: u64,
     /// Device of a thread that never chose one: 0 when we saw the runtime being loaded, else
     /// [`crate::DEVICE_UNKNOWN`].
     pub default_device: i32,
@@ -226,7 +224,7 @@ impl DropReason {
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<ProcessEntry>() == 120);
+    assert!(core::mem::size_of::<ProcessEntry>() == 112);
     assert!(core::mem::size_of::<GlobalConfig>() == 8);
     assert!(core::mem::size_of::<InflightCall>() == 80);
     assert!(core::mem::size_of::<InflightThread>() == 32 + 80 * MAX_NESTING);

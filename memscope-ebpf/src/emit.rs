@@ -72,13 +72,6 @@ pub fn thread_of(process: *mut ProcessEntry, tid: u32) -> u64 {
     memscope_common::thread_key(unsafe { (*process).handle }, tid)
 }
 
-/// Counts allocator calls that went unsent because they were made inside another.
-#[inline(always)]
-pub fn count_nested(process: *mut ProcessEntry) {
-    // SAFETY: a map value.
-    add(unsafe { &raw mut (*process).nested }, 1);
-}
-
 /// The entry of a process, whether its records are wanted or not.
 #[inline(always)]
 pub fn known_process(tgid: u32) -> Option<*mut ProcessEntry> {

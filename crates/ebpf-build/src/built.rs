@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::BuildError;
+use crate::error::BuildError;
 
 /// Where the objects are, below the workspace's root.
 pub const FOLDER: &str = "memscope-ebpf/built";

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::BuildError;
+use crate::error::BuildError;
 
 /// A compiler that can build `core` for BPF.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -275,7 +275,7 @@ impl Keeper {
     fn tell_losses(&mut self) {
         let mut lost = Vec::new();
         for (process, watched) in &mut self.watched {
-            let now = watched.slot.counters().lost;
+            let now = watched.slot.lost();
             if now > watched.lost_told {
                 watched.lost_told = now;
                 lost.push(*process);
@@ -317,10 +317,7 @@ impl Keeper {
             lost_before: match record {
                 // A reading is of an earlier moment: it tells of no loss.
                 DaemonRecord::Held(_) | DaemonRecord::ReadingCost(_) => 0,
-                _ => self
-                    .watched
-                    .get(&process)
-                    .map_or(0, |w| w.slot.counters().lost),
+                _ => self.watched.get(&process).map_or(0, |w| w.slot.lost()),
             },
         };
         let bytes = match record.encode(stamp) {

@@ -156,29 +156,11 @@ impl Slot {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).full) }.load(Ordering::Acquire)
     }
 
-    /// What the programs counted.
-    pub fn counters(&self) -> Counters {
-        let at = self.entry();
-        // SAFETY: aligned u64 fields in the shared mapping.
-        unsafe {
-            Counters {
-                sequence: AtomicU64::from_ptr(&raw mut (*at).sequence).load(Ordering::Acquire),
-                lost: AtomicU64::from_ptr(&raw mut (*at).lost).load(Ordering::Acquire),
-                nested: AtomicU64::from_ptr(&raw mut (*at).nested).load(Ordering::Acquire),
-            }
-        }
+    /// Records of this process that could not be sent.
+    pub fn lost(&self) -> u64 {
+        // SAFETY: an aligned u64 in the shared mapping.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).lost) }.load(Ordering::Acquire)
     }
-}
-
-/// What programs counted for one process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Records tried.
-    pub sequence: u64,
-    /// Records lost.
-    pub lost: u64,
-    /// Calls inside others.
-    pub nested: u64,
 }
 
 /// Maps the table into the daemon's memory.

@@ -173,7 +173,6 @@ impl Tracer {
                     flags: 0,
                     sequence: 0,
                     lost: 0,
-                    nested: 0,
                     default_device: if default_known { 0 } else { DEVICE_UNKNOWN },
                     allocated_offset: 0,
                     reserved_offset: 0,

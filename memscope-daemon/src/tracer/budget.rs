@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 
 use memscope_rpc::StackKinds;
 
-use super::Tracer;
-
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 /// Time for which a step stays at least, before the next better one is tried; doubled each time that fails.
@@ -64,7 +62,12 @@ impl Budget {
 
     /// What is to be taken now, where that changes: `taken` is the time that stacks have taken so far, `most` the
     /// share of a processor that they may take. With the share that they took.
-    fn look(&mut self, now: Instant, taken: Duration, most: f64) -> Option<(StackKinds, f64)> {
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        taken: Duration,
+        most: f64,
+    ) -> Option<(StackKinds, f64)> {
         let elapsed = now.saturating_duration_since(self.looked);
         if elapsed < LOOK {
             return None;
@@ -87,65 +90,6 @@ impl Budget {
         }
         self.since = now;
         Some((self.kinds(), share))
-    }
-}
-
-fn words(kinds: StackKinds, asked: StackKinds) -> String {
-    let sampled = || {
-        format!(
-            "one stack is taken for {} MiB of allocations",
-            (1u64 << kinds.sampling) >> 20
-        )
-    };
-    match (
-        kinds.python || kinds.native,
-        kinds.sampling > asked.sampling,
-    ) {
-        (false, _) => "none is taken".to_owned(),
-        (true, true) if kinds.native != asked.native => {
-            format!("{}, without its frames of compiled code", sampled())
-        }
-        (true, true) => sampled(),
-        (true, false) => "no frames of compiled code are taken".to_owned(),
-    }
-}
-
-impl Tracer {
-    /// Looks at what stacks cost, and takes fewer or more of them.
-    pub(super) fn keep_to_budget(&mut self) {
-        let Some(most) = self.stack_budget else {
-            return;
-        };
-        let now = Instant::now();
-        let mut changes = Vec::new();
-        for (pid, traced) in &mut self.traced {
-            let taken = traced.slot.stack_time();
-            if let Some((kinds, share)) = traced.budget.look(now, taken, most) {
-                traced.slot.set_python(if kinds.python {
-                    traced.python_number
-                } else {
-                    0
-                });
-                traced.slot.set_native(kinds.native && traced.native);
-                traced.slot.set_stack_sampling(u32::from(kinds.sampling));
-                changes.push((*pid, kinds, share, traced.stacks));
-            }
-        }
-        for (pid, kinds, share, asked) in changes {
-            let text = if kinds == asked {
-                String::new()
-            } else {
-                format!(
-                    "walking stacks took {:.1} % of a processor, and may take {:.1} %: until it is less, {}; \
-                     sums by stack are estimates",
-                    share * 100.0,
-                    most * 100.0,
-                    words(kinds, asked)
-                )
-            };
-            tracing::info!(pid, ?kinds, share, "stacks within their budget");
-            self.note(pid, "stacks_reduced", &text);
-        }
     }
 }
 

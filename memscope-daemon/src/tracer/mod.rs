@@ -7,7 +7,9 @@ mod attach;
 mod budget;
 mod follow;
 mod full;
+mod keep_budget;
 pub mod nvml;
+mod outcome;
 mod place;
 mod python;
 mod queue;
@@ -17,7 +19,7 @@ mod traced;
 mod waiting;
 mod waits;
 
-pub use reading::Outcome as ReadingOutcome;
+pub use outcome::ReadingOutcome;
 pub use rules::{Rule, maps_device_library};
 pub use traced::{TraceState, Traced};
 pub use waiting::QUESTION;

@@ -16,6 +16,7 @@ use memscope_structure::{
     StructureError,
 };
 
+use super::outcome::ReadingOutcome;
 use super::{Order, Tracer};
 use crate::clock;
 use crate::keeper::{Command, KeeperHandle};
@@ -50,27 +51,6 @@ const NOT_TAKEN: [&str; 3] = [
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(400);
-
-/// How a reading ended.
-#[derive(Debug)]
-pub enum Outcome {
-    /// The ledger has it.
-    Taken {
-        /// It knows where things lie: the next reading is faster with it.
-        reader: Box<Reader>,
-        /// What was found.
-        found: BaselineRead,
-    },
-    /// The process holds nothing from which a layout could be learned.
-    NothingYet,
-    /// There is none.
-    Failed {
-        /// The reason, with its causes, as coverage notes tell it.
-        why: String,
-        /// Where things lie, if that was found: the next attempt begins with it.
-        layout: Option<Layout>,
-    },
-}
 
 impl Tracer {
     /// Begins a reading, unless the process has no pool to read. If one is under way another follows,
@@ -128,7 +108,12 @@ impl Tracer {
         true
     }
 
-    pub(super) fn reading_ended(&mut self, pid: u32, process: ProcessHandle, outcome: Outcome) {
+    pub(super) fn reading_ended(
+        &mut self,
+        pid: u32,
+        process: ProcessHandle,
+        outcome: ReadingOutcome,
+    ) {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return;
         };
@@ -138,7 +123,7 @@ impl Tracer {
         traced.reading = false;
         let again = std::mem::take(&mut traced.read_again);
         match outcome {
-            Outcome::Taken { reader, found } => {
+            ReadingOutcome::Taken { reader, found } => {
                 let raced = found.cost.map_or(0, |cost| cost.raced);
                 if traced.level == Level::Read {
                     tracing::debug!(pid, raced, "the allocator's structures were read");
@@ -155,8 +140,8 @@ impl Tracer {
                 self.note(pid, "baseline_not_read", "");
                 self.note(pid, "reading_failed", "");
             }
-            Outcome::NothingYet => {}
-            Outcome::Failed { why, layout } => {
+            ReadingOutcome::NothingYet => {}
+            ReadingOutcome::Failed { why, layout } => {
                 if let (Some(file), Some(layout)) = (&traced.allocator_file, layout) {
                     self.structures.insert(file.clone(), layout);
                 }
@@ -303,8 +288,8 @@ struct Job {
 }
 
 impl Job {
-    fn run(&self, mut known: Known) -> Outcome {
-        let failed = |why: String, layout| Outcome::Failed { why, layout };
+    fn run(&self, mut known: Known) -> ReadingOutcome {
+        let failed = |why: String, layout| ReadingOutcome::Failed { why, layout };
         let memory = match ProcessMemory::open(self.pid) {
             Ok(memory) => memory,
             Err(source) => return failed(format!("its memory cannot be opened: {source}"), None),
@@ -360,7 +345,7 @@ impl Job {
                     };
                     found.cost = Some(cost.into());
                     self.append(DaemonRecord::ReadingCost(cost));
-                    return Outcome::Taken { reader, found };
+                    return ReadingOutcome::Taken { reader, found };
                 }
                 Ok((reader, _)) if refused < AGAIN => {
                     refused += 1;
@@ -370,7 +355,7 @@ impl Job {
                     let why = "the readings did not fit to the events around them";
                     return failed(why.to_owned(), Some(reader.layout().clone()));
                 }
-                Err(StructureError::NothingYet { .. }) => return Outcome::NothingYet,
+                Err(StructureError::NothingYet { .. }) => return ReadingOutcome::NothingYet,
                 // A layout that was remembered is not this file's after all.
                 Err(StructureError::Contradicted { .. }) if remembered => {}
                 // A layout cannot be found while the process changes what it is looked for in.

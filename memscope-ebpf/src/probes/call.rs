@@ -11,7 +11,7 @@ use memscope_common::{
 };
 
 use super::{device, ids};
-use crate::emit::{count_drop, count_nested, emit, live_process, tell_launches, thread_of};
+use crate::emit::{count_drop, emit, live_process, tell_launches, thread_of};
 use crate::{inflight, native, read, stack};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, from the driver API's header.
@@ -115,7 +115,6 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
             inflight::tell(thread, word(cookie, &call), of, arg(&call, cookie.size()));
         }
         inflight::note_nested(thread);
-        count_nested(process);
         return 0;
     }
     if cookie.apart() {

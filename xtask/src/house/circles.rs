@@ -1,10 +1,10 @@
 //! Finds circles within a crate: files that import from one another, directly or by way of others.
 //!
 //! Owns: which file a path names, and which files use each other. Refuses: to resolve what the compiler alone can: a method that is
-//! called on a value, and a path that begins with a name which `use` brought in (the `use` itself counts).
+//! called on a value.
 //!
 //! A re-export is not a use: `pub use state::Ledger` in a crate's root says under which name outsiders find it, and who imports that name
-//! uses the file that defines it.
+//! uses the file that defines it. A file that passes on a name and uses it, too, uses that file.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -89,21 +89,23 @@ fn read(path: &Path, module: Module, folder: &Path, sources: &mut Vec<Source>) -
         module,
         syntax,
     });
-    for child in children {
+    for (child, elsewhere) in children {
         let plain = folder.join(child.join("/")).with_extension("rs");
         let nested = folder.join(child.join("/")).join("mod.rs");
-        // A file elsewhere (`#[path]`) or a generated one has no place in this order.
-        for file in [plain, nested] {
+        let named = elsewhere.and_then(|name| Some(path.parent()?.join(name)));
+        // A generated file has no place in this order.
+        for file in named.into_iter().chain([plain, nested]) {
             if file.is_file() {
-                read(&file, child.clone(), folder, sources)?;
+                read(&file, child, folder, sources)?;
+                break;
             }
         }
     }
     Ok(())
 }
 
-/// The modules that have files of their own.
-fn files_of(items: &[syn::Item], module: &Module, children: &mut Vec<Module>) {
+/// The modules that have files of their own, and the file's name where `#[path]` says it.
+fn files_of(items: &[syn::Item], module: &Module, children: &mut Vec<(Module, Option<String>)>) {
     for item in items {
         if let syn::Item::Mod(found) = item
             && !is_of_tests(&found.attrs)
@@ -111,10 +113,29 @@ fn files_of(items: &[syn::Item], module: &Module, children: &mut Vec<Module>) {
             let child = below(module, &found.ident.to_string());
             match &found.content {
                 Some((_, inner)) => files_of(inner, &child, children),
-                None => children.push(child),
+                None => children.push((child, path_of(&found.attrs))),
             }
         }
     }
+}
+
+/// The file that `#[path = "…"]` names.
+fn path_of(attributes: &[syn::Attribute]) -> Option<String> {
+    attributes.iter().find_map(|attribute| {
+        if !attribute.path().is_ident("path") {
+            return None;
+        }
+        let syn::Meta::NameValue(pair) = &attribute.meta else {
+            return None;
+        };
+        match &pair.value {
+            syn::Expr::Lit(syn::ExprLit {
+                lit: syn::Lit::Str(name),
+                ..
+            }) => Some(name.value()),
+            _ => None,
+        }
+    })
 }
 
 fn below(module: &Module, name: &str) -> Module {
@@ -340,7 +361,12 @@ struct Paths<'a> {
 
 impl Paths<'_> {
     fn see(&mut self, path: &[String], line: usize) {
-        let Some(whole) = self.names.absolute(path, &self.module) else {
+        // One word may be a variable that has a module's name.
+        let whole = match self.names.absolute(path, &self.module) {
+            Some(whole) if path.len() > 1 => Some(whole),
+            _ => self.brought_in(path),
+        };
+        let Some(whole) = whole else {
             return;
         };
         if let Some(file) = self.names.file_of(&whole, 16)
@@ -351,6 +377,18 @@ impl Paths<'_> {
                 line,
             });
         }
+    }
+
+    /// A path whose first word is a name that a `use` of this module brought in, from the crate's root.
+    fn brought_in(&self, path: &[String]) -> Option<Module> {
+        let (first, rest) = path.split_first()?;
+        let target = self
+            .names
+            .passed_on
+            .get(&(self.module.clone(), first.clone()))?;
+        let mut whole = self.names.absolute(target, &self.module)?;
+        whole.extend_from_slice(rest);
+        Some(whole)
     }
 
     fn see_tokens(&mut self, tokens: TokenStream) {
@@ -420,10 +458,7 @@ impl<'ast> Visit<'ast> for Paths<'_> {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let words: Vec<String> = path.segments.iter().map(|s| s.ident.to_string()).collect();
-        // One word is a name that was defined here or brought in.
-        if words.len() > 1 {
-            self.see(&words, path.span().start().line);
-        }
+        self.see(&words, path.span().start().line);
         syn::visit::visit_path(self, path);
     }
 
@@ -555,6 +590,21 @@ mod tests {
             ),
         ]);
         assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_file_that_uses_what_it_passes_on() {
+        let found = of_files(&[
+            (
+                "lib.rs",
+                "#[path = \"elsewhere.rs\"]\nmod one;\npub use one::One;\npub struct Two(One);\n",
+            ),
+            ("elsewhere.rs", "pub struct One;\nfn go(_: crate::Two) {}\n"),
+        ]);
+        assert_eq!(
+            found,
+            ["lib.rs:4 uses One of elsewhere.rs\n    elsewhere.rs:2 uses crate::Two of lib.rs"]
+        );
     }
 
     #[test]

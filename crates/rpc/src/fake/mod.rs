@@ -11,8 +11,8 @@ pub use stacks::{hard, native, python, stack_row, stacks};
 pub use triggers::{FakeTriggers, kept, trigger};
 
 use crate::{
-    AttachRequest, AttachScope, Caller, Daemon, DetachScope, EventFilter, EventHub, EventItem,
-    Refusal,
+    AttachRequest, AttachScope, Caller, Condition, Daemon, DetachScope, EventFilter, EventHub,
+    EventItem, Kept, OpenKept, Refusal, TriggerStatus, Triggers,
 };
 use answers::AS_OF;
 use memscope_ledger::event::{EventId, Mark, ProcessHandle};
@@ -20,6 +20,7 @@ use memscope_ledger::report::{SnapshotReport, StackReport};
 use memscope_ledger::{Answered, Asked, Who};
 use memscope_proto::v1;
 use std::collections::BTreeMap;
+use std::io::Cursor;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
@@ -233,6 +234,75 @@ impl Daemon for FakeDaemon {
                 ..v1::Library::default()
             }],
             ..v1::StatusResponse::default()
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl Triggers for FakeDaemon {
+    async fn add_trigger(
+        &self,
+        caller: Caller,
+        condition: Condition,
+        pid: Option<u32>,
+    ) -> Result<TriggerStatus, Refusal> {
+        if let Some(pid) = pid
+            && !lock(&self.processes).contains_key(&pid)
+        {
+            return Err(Refusal::NotTraced { pid });
+        }
+        let mut state = lock(&self.triggers);
+        if state.off {
+            return Err(Refusal::NoTriggers { why: "it is off" });
+        }
+        let status = TriggerStatus {
+            trigger: state.triggers.iter().map(|t| t.trigger).max().unwrap_or(0) + 1,
+            condition,
+            process: pid.map(|pid| (pid, [caller.uid; 3])),
+            uid: caller.uid,
+            from_start: false,
+            watching: 1,
+            fired: 0,
+            written: 0,
+            skipped: Vec::new(),
+            last_unix_ns: None,
+        };
+        state.triggers.push(status.clone());
+        Ok(status)
+    }
+
+    async fn remove_trigger(&self, caller: Caller, number: u64) -> Result<(), Refusal> {
+        let mut state = lock(&self.triggers);
+        let before = state.triggers.len();
+        state
+            .triggers
+            .retain(|t| t.trigger != number || !t.is_of(caller));
+        if state.triggers.len() == before {
+            return Err(Refusal::NoSuchTrigger { trigger: number });
+        }
+        Ok(())
+    }
+
+    async fn triggers(&self) -> Result<Vec<TriggerStatus>, Refusal> {
+        Ok(lock(&self.triggers).triggers.clone())
+    }
+
+    async fn kept(&self) -> Result<Kept, Refusal> {
+        let state = lock(&self.triggers);
+        Ok(Kept {
+            snapshots: state.kept.iter().map(|(kept, _)| kept.clone()).collect(),
+            limit_count: 16,
+            limit_bytes: 1 << 30,
+        })
+    }
+
+    async fn open_kept(&self, number: u64) -> Result<OpenKept, Refusal> {
+        let state = lock(&self.triggers);
+        let found = state.kept.iter().find(|(kept, _)| kept.snapshot == number);
+        let (snapshot, content) = found.ok_or(Refusal::NoSuchSnapshot { snapshot: number })?;
+        Ok(OpenKept {
+            snapshot: snapshot.clone(),
+            content: Box::new(Cursor::new(content.clone())),
         })
     }
 }

@@ -1,0 +1,67 @@
+//! Keeps the stacks of each traced process within their budget: what they cost is measured by the programs themselves; the tracer adds
+//! it up, changes what the process's slot asks for, and says so in a coverage note.
+
+use std::time::Instant;
+
+use memscope_rpc::StackKinds;
+
+use super::Tracer;
+
+fn words(kinds: StackKinds, asked: StackKinds) -> String {
+    let sampled = || {
+        format!(
+            "one stack is taken for {} MiB of allocations",
+            (1u64 << kinds.sampling) >> 20
+        )
+    };
+    match (
+        kinds.python || kinds.native,
+        kinds.sampling > asked.sampling,
+    ) {
+        (false, _) => "none is taken".to_owned(),
+        (true, true) if kinds.native != asked.native => {
+            format!("{}, without its frames of compiled code", sampled())
+        }
+        (true, true) => sampled(),
+        (true, false) => "no frames of compiled code are taken".to_owned(),
+    }
+}
+
+impl Tracer {
+    /// Looks at what stacks cost, and takes fewer or more of them.
+    pub(super) fn keep_to_budget(&mut self) {
+        let Some(most) = self.stack_budget else {
+            return;
+        };
+        let now = Instant::now();
+        let mut changes = Vec::new();
+        for (pid, traced) in &mut self.traced {
+            let taken = traced.slot.stack_time();
+            if let Some((kinds, share)) = traced.budget.look(now, taken, most) {
+                traced.slot.set_python(if kinds.python {
+                    traced.python_number
+                } else {
+                    0
+                });
+                traced.slot.set_native(kinds.native && traced.native);
+                traced.slot.set_stack_sampling(u32::from(kinds.sampling));
+                changes.push((*pid, kinds, share, traced.stacks));
+            }
+        }
+        for (pid, kinds, share, asked) in changes {
+            let text = if kinds == asked {
+                String::new()
+            } else {
+                format!(
+                    "walking stacks took {:.1} % of a processor, and may take {:.1} %: until it is less, {}; \
+                     sums by stack are estimates",
+                    share * 100.0,
+                    most * 100.0,
+                    words(kinds, asked)
+                )
+            };
+            tracing::info!(pid, ?kinds, share, "stacks within their budget");
+            self.note(pid, "stacks_reduced", &text);
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::output::{self, cannot_print, no_json};
+use crate::output::{self, cannot_print};
 use crate::progress::Progress;
 use crate::units;
 use memscope_proto::v1;
@@ -71,11 +71,6 @@ impl Target {
             Kind::Special(out, path) => out.write_all(bytes).map_err(|e| cannot_write(path, e)),
             Kind::Beside(out, path) => out.write_all(bytes).map_err(|e| cannot_write(path, e)),
         }
-    }
-
-    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
-        let document = serde_json::to_vec(value).map_err(no_json)?;
-        self.write(&document)
     }
 
     /// Puts the file in its place; returns where, if it is a file.

@@ -8,6 +8,7 @@ mod commands;
 mod failure;
 mod file;
 mod files;
+mod format;
 mod moment;
 mod output;
 mod preflight;

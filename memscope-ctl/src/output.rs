@@ -152,30 +152,6 @@ pub(crate) fn error_document(failure: &Failure) -> Result<serde_json::Value, Fai
     serde_json::to_value(ErrorDocument { error }).map_err(no_json)
 }
 
-/// The format that a file's name asks for. None: the name has no ending. One that is no format's is refused, so that nobody
-/// gets a file that is something else than its name says.
-pub(crate) fn format_of_name<F: Copy>(
-    path: &std::path::Path,
-    endings: &[(&str, F)],
-) -> Result<Option<F>, Failure> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if let Some((_, format)) = endings.iter().find(|(ending, _)| name.ends_with(ending)) {
-        return Ok(Some(*format));
-    }
-    // A name such as `.x` or `x` has no ending.
-    if path.extension().is_none() {
-        return Ok(None);
-    }
-    let known: Vec<&str> = endings.iter().map(|(ending, _)| *ending).collect();
-    Err(Failure::Usage {
-        what: format!("{name} does not say which format is meant"),
-        hint: format!(
-            "let it end in one of {}, or choose --format",
-            known.join(", ")
-        ),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::folded;

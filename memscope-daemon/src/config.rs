@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
 
+use memscope_proto::formats::{Format, SNAPSHOTS, named};
 use memscope_rpc::Condition;
 
 use crate::probe::load::AttachMethod;
-use crate::snapshots::Format;
 
 /// Follows the device memory of running processes and answers for it over gRPC.
 ///
@@ -65,8 +66,8 @@ pub struct Config {
     pub no_oom_snapshots: bool,
 
     /// Format of snapshots that are taken by themselves.
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::MemoryViz)]
-    pub snapshot_format: Format,
+    #[arg(long, value_name = "FORMAT", value_parser = snapshot_format(), default_value = SNAPSHOTS[0].name)]
+    pub snapshot_format: &'static Format,
 
     /// Snapshots kept that were taken by themselves, in STATE_DIR/snapshots; the oldest of whoever has the
     /// most goes first. 0: none are taken.
@@ -173,6 +174,12 @@ impl Links {
             Links::Perf => Some(AttachMethod::Perf),
         }
     }
+}
+
+fn snapshot_format() -> impl TypedValueParser<Value = &'static Format> {
+    let words = |format: &'static Format| PossibleValue::new(format.name).help(format.help);
+    PossibleValuesParser::new(SNAPSHOTS.iter().map(words))
+        .try_map(|name| named(SNAPSHOTS, &name).ok_or("is no format"))
 }
 
 /// Share of a processor that stacks may take; `None`: any.

@@ -17,9 +17,7 @@ use memscope_daemon::triggers::Triggers;
 use memscope_daemon::{clock, dump, earlier, import, panics, replay};
 use memscope_ledger::LedgerConfig;
 use memscope_log::{ClockPair, Journal};
-use memscope_rpc::{
-    Condition, EventHub, Export, ListenOptions, Listener, Metric, ServeOptions, serve,
-};
+use memscope_rpc::{Condition, EventHub, ListenOptions, Listener, Metric, ServeOptions, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> std::process::ExitCode {
@@ -114,23 +112,6 @@ fn ledger_config(config: &Config) -> LedgerConfig {
     }
 }
 
-fn serve_options() -> ServeOptions {
-    ServeOptions {
-        export: Export {
-            memory_viz: Some(Arc::new(|report, out, tell| {
-                memscope_export::memory_viz_told(report, out, tell).map_err(std::io::Error::other)
-            })),
-            perfetto: Some(Arc::new(|report, out, _| {
-                memscope_export::perfetto(report, out).map_err(std::io::Error::other)
-            })),
-            html: Some(Arc::new(|report, out, _| {
-                memscope_export::html(report, out).map_err(std::io::Error::other)
-            })),
-        },
-        ..ServeOptions::default()
-    }
-}
-
 /// Waits for SIGINT or SIGTERM.
 async fn told_to_stop() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -169,9 +150,11 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
         shelf: None,
         journal_limit: None,
     };
-    let mut options = serve_options();
-    // Whoever can read the file may see what is in it, whosever processes they were.
-    options.access = memscope_rpc::Access::Everyone;
+    let options = ServeOptions {
+        // Whoever can read the file may see what is in it, whosever processes they were.
+        access: memscope_rpc::Access::Everyone,
+        ..ServeOptions::default()
+    };
     let result = serve(listener, Arc::new(serving), options, async {
         let _ = told_to_stop().await;
     })
@@ -280,9 +263,14 @@ async fn serve_live(config: &Config) -> Result<()> {
         journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),
     };
     tracing::info!(socket = %config.socket.display(), links = method, "ready");
-    let result = serve(listener, Arc::new(serving), serve_options(), async {
-        let _ = told_to_stop().await;
-    })
+    let result = serve(
+        listener,
+        Arc::new(serving),
+        ServeOptions::default(),
+        async {
+            let _ = told_to_stop().await;
+        },
+    )
     .await;
     stop(&orders, &keeper).await;
     let _ = tracer_thread.join();

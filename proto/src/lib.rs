@@ -1,9 +1,10 @@
 //! memscope's wire: the protobuf package `memscope.v1` as Rust types.
 //!
-//! Owns: the `.proto` files, the generated code, its JSON form, and the few words that server and
-//! client must agree on. Refuses: what the words mean to the ledger (`memscope-rpc`) and how they
+//! Owns: the `.proto` files, the generated code, its JSON form, the list of file formats, and the few words that server
+//! and client must agree on. Refuses: what the words mean to the ledger (`memscope-rpc`) and how they
 //! look to people (`memscope-ctl`).
 
+pub mod formats;
 mod json;
 
 /// The package `memscope.v1`.

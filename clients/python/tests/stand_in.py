@@ -11,7 +11,7 @@ import sys
 
 LEVELS = ["read", "segments", "blocks", "trace"]
 STACKS = ["none", "python", "native", "all"]
-FORMATS = ["memory-viz", "perfetto", "html", "json"]
+FORMATS = ["memory-viz", "perfetto", "html", "json", "memory-viz-json"]
 TYPES = ["early_allocation", "late_deallocation", "temporary_idleness"]
 
 

@@ -95,7 +95,7 @@ class Refusals(Recorded):
             ("call_stack", "python:", "python[:N], c[:N]"),
             ("analysis", "leak", "leaks, oom"),
             ("analysis", "oom:", "leaks, oom"),
-            ("format", "xml", "memory-viz, perfetto, html, json"),
+            ("format", "xml", "memory-viz, perfetto, html, json, memory-viz-json"),
         ):
             wanted = {key: value}
             self.refused(memscope.ConfigError, f"{key}={value!r}", there_is, **wanted)

@@ -27,3 +27,12 @@ pub enum ExportError {
     #[error("the numbers are too large for this format")]
     TooMuch,
 }
+
+impl From<ExportError> for io::Error {
+    fn from(error: ExportError) -> io::Error {
+        match error {
+            ExportError::Write { source } => source,
+            other => io::Error::other(other),
+        }
+    }
+}

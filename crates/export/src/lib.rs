@@ -32,6 +32,7 @@ mod history;
 mod html;
 mod json;
 mod levels;
+mod parts;
 mod perfetto;
 mod pickle;
 pub mod pool;
@@ -42,13 +43,16 @@ mod sink;
 mod snapshot;
 pub mod stacks;
 mod wire;
+mod writer;
 
 pub use diff::diff;
 pub use error::ExportError;
 use memscope_ledger::report::SnapshotReport;
+pub use parts::SnapshotParts;
 pub use pool::pool;
 pub use progress::Progress;
 use std::io::{BufWriter, Write};
+pub use writer::{SnapshotWriter, StackWriter, Writer, writer};
 
 /// Bytes gathered before they go to the output.
 const BUFFER: usize = 64 << 10;
@@ -76,6 +80,17 @@ pub fn json(report: &SnapshotReport, out: &mut dyn Write) -> Result<(), ExportEr
     let mut out = BufWriter::with_capacity(BUFFER, out);
     snapshot::write(report, &mut json::Json::new(&mut out), &|_, _| {})?;
     out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// Writes the parts of a snapshot, as the wire has them, as one JSON document `{header, segments, trace}`.
+pub fn document(
+    report: &SnapshotReport,
+    out: &mut dyn Write,
+    tell: Progress<'_>,
+) -> Result<(), ExportError> {
+    let mut out = BufWriter::with_capacity(BUFFER, out);
+    parts::document(report, &mut out, tell)?;
     Ok(out.flush()?)
 }
 

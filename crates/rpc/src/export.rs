@@ -1,5 +1,6 @@
 //! Streams the bytes of a file as somebody else's function writes them.
 
+use memscope_export::Progress;
 use memscope_ledger::report::SnapshotReport;
 use memscope_proto::v1::ExportChunk;
 use std::io::{self, Read, Write};
@@ -14,23 +15,9 @@ const CHUNK: usize = 64 * 1024;
 /// Chunks that wait for the client before the writer waits.
 const QUEUE: usize = 4;
 
-/// Is told how much of the work is done, and of how much.
-pub type Progress<'a> = &'a dyn Fn(u64, u64);
-
-/// Writes a snapshot in some format, and may say how far it is.
+/// Writes a snapshot, and may say how far it is.
 pub type Exporter =
     Arc<dyn Fn(&SnapshotReport, &mut dyn Write, Progress<'_>) -> io::Result<()> + Send + Sync>;
-
-/// The formats of snapshots that the server can export. Those of stacks it always can.
-#[derive(Clone, Default)]
-pub struct Export {
-    /// PyTorch's memory viewer.
-    pub memory_viz: Option<Exporter>,
-    /// The Perfetto trace viewer.
-    pub perfetto: Option<Exporter>,
-    /// A page of its own.
-    pub html: Option<Exporter>,
-}
 
 pub(crate) type ChunkStream = ReceiverStream<Result<ExportChunk, Status>>;
 

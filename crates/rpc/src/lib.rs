@@ -18,7 +18,6 @@ mod kinds;
 mod listen;
 mod named;
 mod options;
-mod parts;
 mod refusal;
 mod serve;
 mod service;
@@ -36,7 +35,7 @@ pub use daemon::{
     AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, EventItem, Moment,
     RecordingWriter, StackKinds,
 };
-pub use export::{Export, Exporter, Progress};
+pub use export::Exporter;
 pub use fanout::EventHub;
 pub use listen::{ListenError, ListenOptions, Listener, Reach};
 pub use options::ServeOptions;

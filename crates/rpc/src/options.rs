@@ -2,7 +2,7 @@
 
 use crate::access::Access;
 use crate::caller::{Identify, peer_credentials};
-use crate::export::Export;
+use crate::export::Exporter;
 
 /// How to serve.
 #[derive(Clone)]
@@ -11,8 +11,8 @@ pub struct ServeOptions {
     pub access: Access,
     /// Who asks.
     pub identify: Identify,
-    /// File formats.
-    pub export: Export,
+    /// Writes pickles in place of the writer that this format has. For tests.
+    pub exporter: Option<Exporter>,
 }
 
 impl Default for ServeOptions {
@@ -20,7 +20,7 @@ impl Default for ServeOptions {
         ServeOptions {
             access: Access::Owner,
             identify: peer_credentials(),
-            export: Export::default(),
+            exporter: None,
         }
     }
 }

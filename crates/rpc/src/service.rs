@@ -11,9 +11,11 @@ use crate::export::ChunkStream;
 use crate::options::ServeOptions;
 use crate::refusal::invalid;
 use crate::stacks::{self, Question as StackQuestion};
-use crate::{Refusal, StackKinds, event, export, kinds, named, parts};
+use crate::{Refusal, StackKinds, event, export, kinds, named};
+use memscope_export::{SnapshotParts, Writer, writer};
 use memscope_ledger::report::SnapshotReport;
 use memscope_ledger::{Answer, Answered, Asked, Question, Senseless, Who};
+use memscope_proto::formats::{self, Tells};
 use memscope_proto::v1;
 use memscope_service::memscope_server::Memscope;
 use std::pin::Pin;
@@ -296,7 +298,7 @@ impl Memscope for Service {
         let report = self.take_snapshot(caller, pid, at).await?;
         strict.check(kind, &report.coverage)?;
         // Each part is made when the client has room for it.
-        let parts = tokio_stream::iter(parts::SnapshotParts::new(report)).map(Ok);
+        let parts = tokio_stream::iter(SnapshotParts::new(report)).map(Ok);
         Ok(Response::new(Box::pin(parts)))
     }
 
@@ -389,44 +391,47 @@ impl Memscope for Service {
         let strict = Strict::of(&request);
         let question = request.get_ref().clone();
         let caller = self.asker(&request, question.pid).await?;
-        let format =
-            v1::ExportFormat::try_from(question.format).unwrap_or(v1::ExportFormat::Unspecified);
-        if let Some(writer) = stacks::writer(format) {
-            let at = question.at.clone();
-            let at = self.moment(caller, question.pid, at).await?;
-            let from = question.from.clone();
-            let from = self.moment(caller, question.pid, from).await?;
-            let asked = stacks::exported(format, &question, (at, from))?;
-            let answer = self
-                .take_stacks(caller, question.pid, asked, strict)
-                .await?;
-            let stream = export::stream(move |out, _| {
-                let report = answer.report();
-                stacks::written(writer(&report, asked.view, question.differential, out))
-            });
-            return Ok(Response::new(stream));
-        }
-        let exporter = match format {
-            v1::ExportFormat::MemoryViz => self.options.export.memory_viz.clone(),
-            v1::ExportFormat::Perfetto => self.options.export.perfetto.clone(),
-            v1::ExportFormat::Html => self.options.export.html.clone(),
-            _ => None,
-        };
-        let exporter = exporter.ok_or_else(|| {
-            invalid(
+        let format = formats::of_wire(question.format);
+        let Some((format, writer)) = format.and_then(|f| Some((f, writer(f.wire)?))) else {
+            return Err(invalid(
                 "this daemon does not write that format",
                 "ask for memory-viz, or update the daemon",
             )
-        })?;
-        let kind = match format {
-            v1::ExportFormat::MemoryViz => picture(question.at.is_some()),
+            .into());
+        };
+        let write = match writer {
+            Writer::Snapshot(write) => write,
+            Writer::Stacks(write) => {
+                let at = question.at.clone();
+                let at = self.moment(caller, question.pid, at).await?;
+                let from = question.from.clone();
+                let from = self.moment(caller, question.pid, from).await?;
+                let differences = format.tells == Tells::Stacks { differences: true };
+                let asked = stacks::exported(differences, &question, (at, from))?;
+                let answer = self
+                    .take_stacks(caller, question.pid, asked, strict)
+                    .await?;
+                let stream = export::stream(move |out, _| {
+                    let report = answer.report();
+                    Ok(write(&report, asked.view, question.differential, out)?)
+                });
+                return Ok(Response::new(stream));
+            }
+        };
+        let kind = match format.tells {
+            Tells::Moment => picture(question.at.is_some()),
             _ => Answer::Course,
         };
         let report = self
             .take_snapshot(caller, question.pid, question.at)
             .await?;
         strict.check(kind, &report.coverage)?;
-        let stream = export::stream(move |out, tell| exporter(&report, out, tell));
+        let instead = self.options.exporter.clone();
+        let instead = instead.filter(|_| format.wire == v1::ExportFormat::MemoryViz);
+        let stream = export::stream(move |out, tell| match instead {
+            Some(exporter) => exporter(&report, out, tell),
+            None => Ok(write(&report, out, tell)?),
+        });
         Ok(Response::new(stream))
     }
 

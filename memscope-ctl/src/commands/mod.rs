@@ -155,7 +155,6 @@ async fn checked<C: Run>(command: &C, session: &Session) -> Result<Exit, Failure
 mod tests {
     use clap::CommandFactory;
 
-    use super::snapshot::Format;
     use super::{Args, Command};
     use clap::Parser;
 
@@ -191,24 +190,5 @@ mod tests {
             assert!(Args::try_parse_from(both).is_err(), "{both:?}");
         }
         assert!(Args::try_parse_from(["memscope-ctl", "detach", "1", "--all"]).is_err());
-    }
-
-    #[test]
-    fn a_snapshots_name_says_its_format() {
-        for (words, format) in [
-            (&["-o", "s.pickle"][..], Some(Format::MemoryViz)),
-            (&["-o", "s"], Some(Format::MemoryViz)),
-            (&[], Some(Format::MemoryViz)),
-            (&["-o", "then.html"], Some(Format::Html)),
-            (&["-o", "then.html", "--format", "json"], Some(Format::Json)),
-            (&["-o", "s.pftrace"], Some(Format::Perfetto)),
-            (&["-o", "s.svg"], None),
-        ] {
-            let line = [&["memscope-ctl", "snapshot"], words].concat();
-            let Command::Snapshot(snapshot) = Args::parse_from(line).command else {
-                panic!("not snapshot");
-            };
-            assert_eq!(snapshot.format().ok(), format, "{words:?}");
-        }
     }
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use memscope_rpc::fake::{self, FakeDaemon};
-use memscope_rpc::{Export, Identify, ListenOptions, Listener, ServeOptions, serve};
+use memscope_rpc::{Exporter, Identify, ListenOptions, Listener, ServeOptions, serve};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -50,7 +50,7 @@ impl Server {
                 ready.send(()).unwrap();
                 let options = ServeOptions {
                     identify,
-                    export: export(),
+                    exporter: Some(exporter()),
                     ..ServeOptions::default()
                 };
                 let stopped = async {
@@ -88,21 +88,18 @@ impl Drop for Server {
 }
 
 /// An "export" whose bytes say how long the trace is; a process with 13 entries cannot be written.
-pub fn export() -> Export {
-    Export {
-        memory_viz: Some(Arc::new(|report, out: &mut dyn Write, tell| {
-            out.write_all(&[0x80, 4])?;
-            for part in 0..50_000 {
-                tell(part, 50_000);
-                out.write_all(b"pickle")?;
-            }
-            if report.trace.len() == 13 {
-                return Err(std::io::Error::other("unlucky"));
-            }
-            writeln!(out, "{}", report.trace.len())
-        })),
-        ..Export::default()
-    }
+pub fn exporter() -> Exporter {
+    Arc::new(|report, out: &mut dyn Write, tell| {
+        out.write_all(&[0x80, 4])?;
+        for part in 0..50_000 {
+            tell(part, 50_000);
+            out.write_all(b"pickle")?;
+        }
+        if report.trace.len() == 13 {
+            return Err(std::io::Error::other("unlucky"));
+        }
+        writeln!(out, "{}", report.trace.len())
+    })
 }
 
 /// What the program said and how it ended.

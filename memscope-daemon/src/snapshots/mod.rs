@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clap::ValueEnum;
 use memscope_ledger::report::{Baseline, BlockState, SnapshotBlock, SnapshotReport};
+use memscope_proto::formats::Format;
 use memscope_rpc::{Condition, Metric, TriggerStatus};
 pub use store::{About, Limits, Store};
 
@@ -28,50 +28,14 @@ const WAITING: usize = 16;
 /// Bytes of them, about; one may always wait.
 const WAITING_BYTES: usize = 512 << 20;
 
-/// Format of the files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// The pickle that PyTorch's memory viewer opens.
-    MemoryViz,
-    /// The same dictionary as JSON. Not what `memscope-ctl snapshot --format json` writes, hence the longer name.
-    MemoryVizJson,
-    /// A trace that ui.perfetto.dev opens.
-    Perfetto,
-    /// One self-contained page.
-    Html,
-}
-
-impl Format {
-    /// Its word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Format::MemoryViz => "memory-viz",
-            Format::MemoryVizJson => "memory-viz-json",
-            Format::Perfetto => "perfetto",
-            Format::Html => "html",
-        }
-    }
-
-    fn extension(self) -> &'static str {
-        match self {
-            Format::MemoryViz => "pickle",
-            Format::MemoryVizJson => "json",
-            Format::Perfetto => "perfetto-trace",
-            Format::Html => "html",
-        }
-    }
-
-    fn write(self, report: &SnapshotReport, out: &mut dyn Write) -> io::Result<()> {
-        match self {
-            Format::MemoryViz => memscope_export::memory_viz(report, out),
-            Format::MemoryVizJson => memscope_export::json(report, out),
-            Format::Perfetto => memscope_export::perfetto(report, out),
-            Format::Html => memscope_export::html(report, out),
-        }
-        .map_err(|error| match error {
-            memscope_export::ExportError::Write { source } => source,
-            other => io::Error::other(other),
-        })
+/// Writes a snapshot in a format.
+fn write(format: &Format, report: &SnapshotReport, out: &mut dyn Write) -> io::Result<()> {
+    match memscope_export::writer(format.wire) {
+        Some(memscope_export::Writer::Snapshot(write)) => Ok(write(report, out, &|_, _| {})?),
+        _ => Err(io::Error::other(format!(
+            "{} is no format of snapshots",
+            format.name
+        ))),
     }
 }
 
@@ -144,7 +108,7 @@ pub struct Config {
     /// The directory.
     pub dir: PathBuf,
     /// Format of the files.
-    pub format: Format,
+    pub format: &'static Format,
     /// How many are kept.
     pub limits: Limits,
 }
@@ -359,7 +323,7 @@ impl Work {
             written: 0,
             most: self.config.limits.bytes,
         });
-        self.config.format.write(report, &mut out)?;
+        write(self.config.format, report, &mut out)?;
         let bounded = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         bounded.file.sync_all()?;
         Ok(bounded.written)
@@ -389,7 +353,7 @@ impl Write for Bounded {
 }
 
 /// `000012-20261120T083000Z-pid-4242-oom.pickle`.
-fn file_name(about: &About, condition: &Condition, format: Format) -> String {
+fn file_name(about: &About, condition: &Condition, format: &Format) -> String {
     let time = memscope_units::in_utc(about.time_unix_ns, "%Y%m%dT%H%M%SZ");
     let baseline = if about.without_baseline {
         "-without-baseline"
@@ -397,15 +361,15 @@ fn file_name(about: &About, condition: &Condition, format: Format) -> String {
         ""
     };
     format!(
-        "{:06}-{time}-pid-{}-{}{baseline}.{}",
+        "{:06}-{time}-pid-{}-{}{baseline}{}",
         about.snapshot,
         about.pid,
         condition.metric.word(),
-        format.extension()
+        format.endings.first().unwrap_or(&"")
     )
 }
 
-fn about(job: &Job, format: Format) -> About {
+fn about(job: &Job, format: &Format) -> About {
     let report = &job.report;
     let facts = &report.process.facts;
     let device = job.firing.device;
@@ -440,7 +404,7 @@ fn about(job: &Job, format: Format) -> About {
             .iter()
             .map(|note| (note.code.clone(), note.text.clone()))
             .collect(),
-        format: format.name().to_owned(),
+        format: format.name.to_owned(),
         ..About::default()
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::{Body, Event, EventId, ProcessFacts, ProcessHandle};
 use memscope_ledger::report::{AsOf, SnapshotSegment};
+use memscope_proto::formats::{self, SNAPSHOTS};
 use std::time::{Duration, Instant};
 
 const P: ProcessHandle = ProcessHandle(1);
@@ -97,6 +98,11 @@ fn job(pid: u32, entries: usize) -> Job {
     }
 }
 
+/// The format of this name.
+fn named(name: &str) -> &'static Format {
+    formats::named(SNAPSHOTS, name).unwrap()
+}
+
 struct Place {
     folder: tempfile::TempDir,
     messages: Messages,
@@ -104,11 +110,11 @@ struct Place {
 }
 
 impl Place {
-    fn new(format: Format, bytes: u64) -> Place {
+    fn new(format: &'static Format, bytes: u64) -> Place {
         Place::prepared(format, bytes, |_| {})
     }
 
-    fn prepared(format: Format, bytes: u64, prepare: impl FnOnce(&Path)) -> Place {
+    fn prepared(format: &'static Format, bytes: u64, prepare: impl FnOnce(&Path)) -> Place {
         let folder = tempfile::tempdir().unwrap();
         prepare(folder.path());
         let messages = Messages::default();
@@ -158,7 +164,7 @@ impl Place {
 
 #[test]
 fn a_snapshot_is_written_with_what_it_is() {
-    let place = Place::new(Format::MemoryVizJson, 1 << 20);
+    let place = Place::new(named("memory-viz-json"), 1 << 20);
     place.writer.take(job(u32::MAX, 5));
     place.settle();
     let kept = place.writer.shelf().store().list();
@@ -223,7 +229,7 @@ fn a_snapshot_is_written_with_what_it_is() {
 
 #[test]
 fn one_without_its_baseline_says_so() {
-    let place = Place::new(Format::MemoryViz, 1 << 20);
+    let place = Place::new(named("memory-viz"), 1 << 20);
     place.writer.take(Job {
         baseline: Baseline::Awaited,
         ..job(u32::MAX, 5)
@@ -245,30 +251,35 @@ fn one_without_its_baseline_says_so() {
 
 #[test]
 fn every_format() {
-    for (format, extension, first) in [
-        (Format::MemoryViz, "pickle", b"\x80\x04".as_slice()),
-        (Format::MemoryVizJson, "json", b"{"),
-        (Format::Perfetto, "perfetto-trace", b"\x0a"),
-        (Format::Html, "html", b"<!"),
-    ] {
+    for format in SNAPSHOTS {
         let place = Place::new(format, 1 << 22);
         place.writer.take(job(u32::MAX, 5));
         place.settle();
         let kept = place.writer.shelf().store().list();
         assert_eq!(kept.len(), 1, "{:?}", place.said());
-        assert_eq!(kept[0].path.extension().unwrap(), extension);
-        assert!(fs::read(&kept[0].path).unwrap().starts_with(first));
-        let value = format.to_possible_value().unwrap();
-        assert_eq!(
-            (kept[0].format.as_str(), value.get_name()),
-            (format.name(), format.name())
+        let name = kept[0].path.to_str().unwrap();
+        assert!(name.ends_with(format.endings[0]), "{name}");
+        let first: &[u8] = match format.name {
+            "memory-viz" => b"\x80\x04",
+            "memory-viz-json" => b"{\"segments\"",
+            "json" => b"{\"header\"",
+            "perfetto" => b"\x0a",
+            "html" => b"<!",
+            other => panic!("{other} is not known here"),
+        };
+        let file = fs::read(&kept[0].path).unwrap();
+        assert!(
+            file.starts_with(first),
+            "{name}: {:?}",
+            &file[..first.len()]
         );
+        assert_eq!(kept[0].format, format.name);
     }
 }
 
 #[test]
 fn one_that_is_too_large_is_not_kept_and_leaves_nothing() {
-    let place = Place::new(Format::MemoryViz, 30_000);
+    let place = Place::new(named("memory-viz"), 30_000);
     place.writer.take(job(1, 100));
     place.settle();
     assert_eq!(
@@ -297,7 +308,7 @@ fn one_that_is_too_large_is_not_kept_and_leaves_nothing() {
 #[test]
 fn a_place_that_cannot_be_written_is_said_once_until_it_can_be() {
     let block = |folder: &Path| fs::write(folder.join("snapshots"), "a file").unwrap();
-    let place = Place::prepared(Format::MemoryViz, 1 << 20, block);
+    let place = Place::prepared(named("memory-viz"), 1 << 20, block);
     assert!(
         place.said()[0].contains("snapshots cannot be kept in"),
         "{:?}",
@@ -328,7 +339,7 @@ fn block_again(folder: &Path) {
 
 #[test]
 fn only_so_much_waits() {
-    let place = Place::new(Format::MemoryViz, 1 << 30);
+    let place = Place::new(named("memory-viz"), 1 << 30);
     // The thread cannot finish one while the store is held.
     let shelf = place.writer.shelf().clone();
     let held = shelf.store();
@@ -366,7 +377,7 @@ fn only_so_much_waits() {
 
 #[test]
 fn a_pause_is_said_once() {
-    let place = Place::new(Format::MemoryViz, 1 << 20);
+    let place = Place::new(named("memory-viz"), 1 << 20);
     for paused in [Some(1), Some(2), Some(3)] {
         let firing = Firing {
             paused,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Callable
 
 from ._errors import ConfigError, UnsupportedError
+from ._formats import FORMATS
 
 #: Folder of snapshots, as msMemScope calls it.
 OUTPUT_PATH = "./memscopeDumpResults"
-FORMATS = {"memory-viz": ".pickle", "perfetto": ".perfetto-trace", "html": ".html", "json": ".json"}
 LEVELS = ("read", "segments", "blocks", "trace")
 LONGEST_PATH = 4096
 DEEPEST_STACK = 1000
@@ -219,7 +219,8 @@ def config(**wanted: str) -> None:
     * ``call_stack``: ``python[:N]``, ``c[:N]``, both with a comma, N frames at most; ``none``. If nothing is said,
       Python stacks are taken.
     * ``output_path``: the folder for snapshots, ``./memscopeDumpResults`` if nothing is said; once in a process.
-    * ``format``: of snapshots, ``memory-viz`` (if nothing is said), ``perfetto``, ``html`` or ``json``; once in a process.
+    * ``format``: of snapshots, ``memory-viz`` (if nothing is said), ``perfetto``, ``html``, ``json`` or
+      ``memory-viz-json``; once in a process.
     * ``device``: ``npu``, which means all devices of the process; ``events``: ``alloc,free``; ``analysis``: ``leaks``,
       ``oom``, ``none``. These say what memscope does anyway.
 

@@ -15,6 +15,7 @@ from typing import Sequence, Union
 from . import _config, _ctl, _marks
 from ._around import F, around
 from ._errors import AnswerError, MemscopeError
+from ._formats import FORMATS
 
 DeviceMask = Union[int, Sequence[int], None]
 
@@ -62,7 +63,7 @@ def _file(name: str, wishes: _config.Wishes, form: str) -> Path:
     word = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40] or "snapshot"
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     number = next(_numbers)
-    return folder / f"{stamp}-pid-{os.getpid()}-{number:06}-{word}{_config.FORMATS[form]}"
+    return folder / f"{stamp}-pid-{os.getpid()}-{number:06}-{word}{FORMATS[form]}"
 
 
 def take_snapshot(device_mask: DeviceMask = None, name: str = "Memory Snapshot") -> Snapshot:

@@ -7,12 +7,10 @@ pub(crate) use answer::{grouping, stacks};
 use crate::daemon::Moment;
 use crate::refusal::invalid;
 use crate::{Daemon, Refusal};
-use memscope_export::ExportError;
 use memscope_export::stacks::{self, Metric, Unit, View};
 use memscope_ledger::Who;
 use memscope_ledger::report::StackReport;
 use memscope_proto::v1;
-use std::io::{self, Write};
 
 /// What is asked of the stacks of a process.
 #[derive(Clone, Copy, Debug)]
@@ -141,32 +139,9 @@ fn in_order(later: &StackReport, earlier: &StackReport) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Writes the stacks in a format.
-pub(crate) type StackExporter =
-    fn(&StackReport, View, bool, &mut dyn Write) -> Result<(), ExportError>;
-
-/// The writer of a format; `None` where the format is not one of stacks.
-pub(crate) fn writer(format: v1::ExportFormat) -> Option<StackExporter> {
-    Some(match format {
-        v1::ExportFormat::Flamegraph => |report, view, differential, out| match differential {
-            true => stacks::flamegraph_diff(report, view.unit, out),
-            false => stacks::flamegraph(report, view, out),
-        },
-        v1::ExportFormat::Folded => |report, view, differential, out| match differential {
-            true => stacks::folded_diff(report, view.unit, out),
-            false => stacks::folded(report, view, out),
-        },
-        v1::ExportFormat::Pprof => |report, view, _, out| stacks::pprof(report, view, out),
-        v1::ExportFormat::Speedscope => {
-            |report, view, _, out| stacks::speedscope(report, view, out)
-        }
-        _ => return None,
-    })
-}
-
 /// What an export of stacks asks for.
 pub(crate) fn exported(
-    format: v1::ExportFormat,
+    differences: bool,
     request: &v1::ExportRequest,
     (at, from): (Option<Moment>, Option<Moment>),
 ) -> Result<Question, Refusal> {
@@ -174,21 +149,13 @@ pub(crate) fn exported(
     if !request.differential {
         return Ok(question);
     }
-    if let v1::ExportFormat::Pprof | v1::ExportFormat::Speedscope = format {
+    if !differences {
         return Err(invalid(
             "that format has no differences",
             "ask for growth, or for a flame graph or folded text",
         ));
     }
     question.differential()
-}
-
-/// What an export says when it cannot be written.
-pub(crate) fn written(result: Result<(), ExportError>) -> io::Result<()> {
-    result.map_err(|error| match error {
-        ExportError::Write { source } => source,
-        other => io::Error::other(other),
-    })
 }
 
 fn no_earlier(what: &str) -> Refusal {

@@ -41,6 +41,10 @@ class _ExportFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExportFo
     """Stacks as a profile that `go tool pprof` reads."""
     EXPORT_FORMAT_SPEEDSCOPE: _ExportFormat.ValueType  # 7
     """Stacks as a file for speedscope."""
+    EXPORT_FORMAT_JSON: _ExportFormat.ValueType  # 8
+    """One JSON document {header, segments, trace}: the parts of Memscope.Snapshot, put together."""
+    EXPORT_FORMAT_MEMORY_VIZ_JSON: _ExportFormat.ValueType  # 9
+    """The dictionary of EXPORT_FORMAT_MEMORY_VIZ as JSON; tuples are lists."""
 
 class ExportFormat(_ExportFormat, metaclass=_ExportFormatEnumTypeWrapper):
     """Format of an exported file."""
@@ -61,6 +65,10 @@ EXPORT_FORMAT_PPROF: ExportFormat.ValueType  # 6
 """Stacks as a profile that `go tool pprof` reads."""
 EXPORT_FORMAT_SPEEDSCOPE: ExportFormat.ValueType  # 7
 """Stacks as a file for speedscope."""
+EXPORT_FORMAT_JSON: ExportFormat.ValueType  # 8
+"""One JSON document {header, segments, trace}: the parts of Memscope.Snapshot, put together."""
+EXPORT_FORMAT_MEMORY_VIZ_JSON: ExportFormat.ValueType  # 9
+"""The dictionary of EXPORT_FORMAT_MEMORY_VIZ as JSON; tuples are lists."""
 Global___ExportFormat: _TypeAlias = ExportFormat  # noqa: Y015
 
 @_typing.final

@@ -1,11 +1,6 @@
 //! What programs tell through mstx of pools of their own: domains, heaps and regions.
 
-use crate::record::RecordHeader;
-
-/// A domain was made: [`DomainRecord`].
-pub const KIND_DOMAIN: u16 = 14;
-/// A pool's heap or region came or went: [`RegionRecord`].
-pub const KIND_REGION: u16 = 15;
+use crate::record::{RecordHeader, record};
 
 /// Functions of mstx that tell of pools. The numbers travel in the cookie only.
 #[repr(u16)]
@@ -51,53 +46,52 @@ pub struct RegionCall {
     pub args: [u64; 2],
 }
 
-/// `mstxDomainCreateA` returned.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DomainRecord {
-    /// Common part.
-    pub header: RecordHeader,
-    /// The handle; 0 where no tool takes part, as for the domain that is always there.
-    pub handle: u64,
-    /// Bytes of the name that were kept.
-    pub name_len: u32,
-    /// Zero.
-    pub reserved: u32,
-    /// The name's first bytes.
-    pub name: [u8; DOMAIN_NAME],
+record! {
+    /// `mstxDomainCreateA` returned.
+    #[kind(KIND_DOMAIN = 14)]
+    #[first_len(128)]
+    pub struct DomainRecord {
+        /// Common part.
+        pub header: RecordHeader,
+        /// The handle; 0 where no tool takes part, as for the domain that is always there.
+        pub handle: u64,
+        /// Bytes of the name that were kept.
+        pub name_len: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// The name's first bytes.
+        pub name: [u8; DOMAIN_NAME],
+    }
 }
 
-/// A heap or a region came or went.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionRecord {
-    /// Common part.
-    pub header: RecordHeader,
-    /// The domain's handle.
-    pub domain: u64,
-    /// Address.
-    pub ptr: u64,
-    /// Bytes.
-    pub size: u64,
-    /// The region's or heap's own handle; 0: none, or not read.
-    pub handle: u64,
-    /// Handle of the heap that a region is said to be of. A program may leave it unset, and it is anything then.
-    pub heap: u64,
-    /// Device ordinal, or [`crate::DEVICE_UNKNOWN`].
-    pub device: i32,
-    /// One of the constants above.
-    pub what: u16,
-    /// Zero.
-    pub reserved: u16,
-    /// Regions of the same call that are not told of: not 0 only in the last record of a call.
-    pub untold: u32,
-    /// Zero.
-    pub reserved_too: u32,
+record! {
+    /// A heap or a region came or went.
+    #[kind(KIND_REGION = 15)]
+    #[first_len(104)]
+    pub struct RegionRecord {
+        /// Common part.
+        pub header: RecordHeader,
+        /// The domain's handle.
+        pub domain: u64,
+        /// Address.
+        pub ptr: u64,
+        /// Bytes.
+        pub size: u64,
+        /// The region's or heap's own handle; 0: none, or not read.
+        pub handle: u64,
+        /// Handle of the heap that a region is said to be of. A program may leave it unset, and it is anything then.
+        pub heap: u64,
+        /// Device ordinal, or [`crate::DEVICE_UNKNOWN`].
+        pub device: i32,
+        /// One of the constants above.
+        pub what: u16,
+        /// Zero.
+        pub reserved: u16,
+        /// Regions of the same call that are not told of: not 0 only in the last record of a call.
+        pub untold: u32,
+        /// Zero.
+        pub reserved_too: u32,
+    }
 }
 
-const _: () = {
-    assert!(core::mem::size_of::<DomainRecord>() == 48 + 16 + DOMAIN_NAME);
-    assert!(core::mem::size_of::<RegionRecord>() == 48 + 40 + 16);
-    assert!(core::mem::align_of::<RegionRecord>() == 8);
-    assert!(core::mem::size_of::<RegionCall>() == 32);
-};
+const _: () = assert!(size_of::<RegionCall>() == 32);

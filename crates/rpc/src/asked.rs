@@ -1,6 +1,6 @@
 //! What is asked, read from the wire: every number and word is checked here.
 
-use crate::daemon::{AttachScope, DetachScope, Moment, SHORTEST_READ_EVERY};
+use crate::daemon::{AttachOptions, AttachScope, DetachScope, Moment, SHORTEST_READ_EVERY};
 use crate::refusal::invalid;
 use crate::{Refusal, StackKinds};
 use memscope_ledger::event::{Level, Mark, MarkKind, MarkSource};
@@ -29,7 +29,24 @@ pub(crate) fn mark(wanted: v1::MarkRequest) -> Result<Mark, Refusal> {
     })
 }
 
-pub(crate) fn level(number: i32) -> Result<Level, Refusal> {
+/// What is to be looked at.
+pub(crate) fn attach_options(request: &v1::AttachRequest) -> Result<AttachOptions, Refusal> {
+    let level = level(request.level)?;
+    let step_name = Some(request.step_name.clone());
+    Ok(AttachOptions {
+        level,
+        read_every: read_every(level, request.read_every_ns)?,
+        stacks: StackKinds {
+            depth: depth(request.stack_depth)?,
+            sampling: sampling(request.stack_sample_bytes)?,
+            ..stacks(request.stacks)?
+        },
+        step_name: step_name.filter(|name| !name.is_empty()),
+        launches: request.launches,
+    })
+}
+
+fn level(number: i32) -> Result<Level, Refusal> {
     match v1::Level::try_from(number) {
         Ok(v1::Level::Read) => Ok(Level::Read),
         Ok(v1::Level::Segments) => Ok(Level::Segments),
@@ -42,7 +59,7 @@ pub(crate) fn level(number: i32) -> Result<Level, Refusal> {
     }
 }
 
-pub(crate) fn depth(frames: u32) -> Result<u32, Refusal> {
+fn depth(frames: u32) -> Result<u32, Refusal> {
     match frames {
         0 => Ok(StackKinds::DEEPEST),
         1..=StackKinds::DEEPEST => Ok(frames),
@@ -53,7 +70,7 @@ pub(crate) fn depth(frames: u32) -> Result<u32, Refusal> {
     }
 }
 
-pub(crate) fn sampling(bytes: u64) -> Result<u8, Refusal> {
+fn sampling(bytes: u64) -> Result<u8, Refusal> {
     match bytes {
         0 => Ok(0),
         _ if bytes.is_power_of_two() && bytes <= 1 << 31 => Ok(bytes.trailing_zeros() as u8),
@@ -64,7 +81,7 @@ pub(crate) fn sampling(bytes: u64) -> Result<u8, Refusal> {
     }
 }
 
-pub(crate) fn stacks(number: i32) -> Result<StackKinds, Refusal> {
+fn stacks(number: i32) -> Result<StackKinds, Refusal> {
     match v1::Stacks::try_from(number) {
         Ok(v1::Stacks::None) => Ok(StackKinds::NONE),
         Ok(v1::Stacks::Unspecified | v1::Stacks::Python) => Ok(StackKinds::PYTHON),
@@ -77,7 +94,7 @@ pub(crate) fn stacks(number: i32) -> Result<StackKinds, Refusal> {
     }
 }
 
-pub(crate) fn read_every(level: Level, every_ns: Option<u64>) -> Result<Option<Duration>, Refusal> {
+fn read_every(level: Level, every_ns: Option<u64>) -> Result<Option<Duration>, Refusal> {
     let every = every_ns.filter(|ns| *ns > 0).map(Duration::from_nanos);
     match every {
         Some(_) if level != Level::Read => Err(invalid(

@@ -79,11 +79,18 @@ pub enum Moment {
 /// Least time between two readings at level `read`.
 pub const SHORTEST_READ_EVERY: Duration = Duration::from_millis(200);
 
-/// What to attach, and how deep.
+/// What to attach, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachRequest {
     /// Which processes.
     pub scope: AttachScope,
+    /// What is looked at.
+    pub options: AttachOptions,
+}
+
+/// What is looked at in a process. A rule has them for the processes that it attaches, and a process for its children.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachOptions {
     /// Depth asked for.
     pub level: Level,
     /// At level `read`: time between two readings; `None` reads on demand only. Unused elsewhere.

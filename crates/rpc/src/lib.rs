@@ -32,7 +32,7 @@ pub use access::Access;
 pub use caller::{Caller, Identify, peer_credentials};
 pub use condition::{Condition, ConditionError, Metric};
 pub use daemon::{
-    AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, EventItem, Moment,
+    AttachOptions, AttachRequest, AttachScope, Daemon, DetachScope, EventFilter, EventItem, Moment,
     RecordingWriter, StackKinds,
 };
 pub use export::Exporter;

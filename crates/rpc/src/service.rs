@@ -1,9 +1,7 @@
 //! The RPCs: who asks, what is asked, the daemon's answer, its form on the wire.
 
 use crate::access::Access;
-use crate::asked::{
-    attach_scope, depth, detach_scope, level, mark, read_every, sampling, stacks as kinds,
-};
+use crate::asked::{attach_options, attach_scope, detach_scope, mark};
 use crate::caller::{Caller, identify};
 use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter, Moment};
 use crate::exact::Strict;
@@ -11,7 +9,7 @@ use crate::export::ChunkStream;
 use crate::options::ServeOptions;
 use crate::refusal::invalid;
 use crate::stacks::{self, Question as StackQuestion};
-use crate::{Refusal, StackKinds, event, export, kinds, named};
+use crate::{Refusal, event, export, kinds, named};
 use memscope_export::{SnapshotParts, Writer, writer};
 use memscope_ledger::report::SnapshotReport;
 use memscope_ledger::{Answer, Answered, Asked, Question, Senseless, Who};
@@ -190,17 +188,8 @@ impl Memscope for Service {
     ) -> Result<Response<v1::AttachResponse>, Status> {
         let caller = self.caller(&request)?;
         let request = request.into_inner();
-        let level = level(request.level)?;
         let request = AttachRequest {
-            level,
-            read_every: read_every(level, request.read_every_ns)?,
-            stacks: StackKinds {
-                depth: depth(request.stack_depth)?,
-                sampling: sampling(request.stack_sample_bytes)?,
-                ..kinds(request.stacks)?
-            },
-            launches: request.launches,
-            step_name: (!request.step_name.is_empty()).then_some(request.step_name),
+            options: attach_options(&request)?,
             scope: attach_scope(request.scope)?,
         };
         let daemon = Arc::clone(&self.daemon);

@@ -10,7 +10,7 @@ use memscope_ledger::event::{EventId, ProcessHandle};
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_log::Journal;
-use memscope_log::records::{DaemonRecord, Decoder, Stamp};
+use memscope_log::records::{Clock, DaemonRecord, Decoder, Stamp};
 use memscope_rpc::EventHub;
 
 use super::command::{Command, Told};
@@ -292,7 +292,7 @@ impl Keeper {
         // Its record has the very moment of the pair: by it the times of all others are told.
         let (boot_ns, unix_ns) = clock::pair();
         self.read_everything();
-        let record = DaemonRecord::Clock { unix_ns };
+        let record = DaemonRecord::Clock(Clock { unix_ns });
         self.write(ProcessHandle(0), boot_ns, &record);
         self.ledger.expire(now);
         if let Some(journal) = &mut self.journal {

@@ -1,13 +1,13 @@
 //! Attaching: from a pid to live probes.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use memscope_common::{DEVICE_UNKNOWN, NOWHERE, ProcessEntry};
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::{AttachResponse, AttachedProcess, RefusedProcess};
-use memscope_rpc::{AttachRequest, AttachScope, Caller, Refusal, StackKinds};
+use memscope_rpc::{AttachOptions, AttachRequest, AttachScope, Caller, Refusal};
 use memscope_site::{Resolved, SiteError};
 use memscope_vendors::Purpose;
 
@@ -16,14 +16,7 @@ use crate::keeper::Command;
 
 /// How a process came to be attached.
 pub(super) struct Cause {
-    pub(super) level: Level,
-    pub(super) read_every: Option<Duration>,
-    /// Which stacks are taken.
-    pub(super) stacks: StackKinds,
-    /// Marks that tell of steps.
-    pub(super) step_name: Option<String>,
-    /// Kernel launches are counted.
-    pub(super) launches: bool,
+    pub(super) options: AttachOptions,
     pub(super) rule: Option<u64>,
     pub(super) children: bool,
     /// Attach even if no device library is mapped yet.
@@ -46,11 +39,7 @@ impl Tracer {
                 wait,
             } => {
                 let cause = Cause {
-                    level: request.level,
-                    read_every: request.read_every,
-                    stacks: request.stacks,
-                    step_name: request.step_name.clone(),
-                    launches: request.launches,
+                    options: request.options.clone(),
                     rule: None,
                     children: *children,
                     wait: *wait || *children,
@@ -107,11 +96,7 @@ impl Tracer {
         pid: u32,
     ) -> Result<AttachedProcess, Refusal> {
         let cause = Cause {
-            level: rule.level,
-            read_every: rule.read_every,
-            stacks: rule.stacks,
-            step_name: rule.step_name.clone(),
-            launches: rule.launches,
+            options: rule.options.clone(),
             rule: Some(rule.id),
             children: false,
             wait: rule.waits(),
@@ -153,11 +138,11 @@ impl Tracer {
         }
         let resolved = self
             .resolver
-            .resolve(pid, cause.level)
+            .resolve(pid, cause.options.level)
             .map_err(|error| refusal(pid, true, error))?;
         let level = reachable(pid, &facts, &resolved, &cause)?;
         facts.level = Some(level);
-        facts.step_name = cause.step_name.clone();
+        facts.step_name = cause.options.step_name.clone();
         facts.generation = cause.generation;
         facts.from_start = !resolved.device_library && !resolved.pytorch;
 
@@ -183,8 +168,8 @@ impl Tracer {
                     native: 0,
                     stack_salt: 0,
                     code_deaths: 0,
-                    stack_depth: cause.stacks.depth,
-                    stack_sampling: u32::from(cause.stacks.sampling),
+                    stack_depth: cause.options.stacks.depth,
+                    stack_sampling: u32::from(cause.options.stacks.sampling),
                     stacks: 0,
                     stack_ns: 0,
                     launches: 0,
@@ -205,12 +190,12 @@ impl Tracer {
             return Err(Refusal::ShuttingDown);
         }
         self.append(handle, DaemonRecord::Attached(Box::new(facts.clone())));
+        let options = &cause.options;
         self.traced.insert(
             pid,
             Traced {
                 pid,
                 handle,
-                wanted: cause.level,
                 level,
                 facts,
                 pidfd,
@@ -232,15 +217,13 @@ impl Tracer {
                 read_again: false,
                 reader: None,
                 baseline: None,
-                read_every: cause.read_every,
                 retry: None,
-                stacks: cause.stacks,
-                launches: cause.launches,
                 python: false,
                 python_number: 0,
                 native: false,
-                budget: super::budget::Budget::new(cause.stacks),
-                next_read: Instant::now() + cause.read_every.unwrap_or_default(),
+                budget: super::budget::Budget::new(options.stacks),
+                next_read: Instant::now() + options.read_every.unwrap_or_default(),
+                options: options.clone(),
                 rule: cause.rule,
                 children: cause.children,
                 full: 0,
@@ -253,7 +236,7 @@ impl Tracer {
             self.end(pid, DaemonRecord::Detached);
             return Err(refused);
         }
-        if level < cause.level {
+        if level < cause.options.level {
             self.say_level(pid);
         }
         if let Some(late) = &cause.late {
@@ -384,14 +367,14 @@ fn reachable(
 ) -> Result<Level, Refusal> {
     if !resolved.device_library && !resolved.pytorch {
         if cause.wait {
-            return Ok(cause.level);
+            return Ok(cause.options.level);
         }
         return Err(Refusal::NoDeviceLibraries {
             pid,
             comm: facts.comm.clone(),
         });
     }
-    if cause.level == Level::Read {
+    if cause.options.level == Level::Read {
         if resolved.allocator_address.is_none() && !cause.wait {
             return Err(Refusal::NothingToProbe {
                 pid,
@@ -428,9 +411,9 @@ fn reachable(
         });
     }
     if !resolved.pytorch {
-        return Ok(cause.level);
+        return Ok(cause.options.level);
     }
-    Ok(match cause.level {
+    Ok(match cause.options.level {
         Level::Trace if trace => Level::Trace,
         Level::Trace | Level::Blocks if report => Level::Blocks,
         _ => Level::Segments,

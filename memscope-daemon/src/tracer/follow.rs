@@ -106,11 +106,7 @@ impl Tracer {
         };
         self.forget_ended();
         let cause = Cause {
-            level: old.wanted,
-            read_every: old.read_every,
-            stacks: old.stacks,
-            step_name: old.facts.step_name.clone(),
-            launches: old.launches,
+            options: old.options.clone(),
             rule: old.rule,
             children: old.children,
             wait: true,
@@ -135,11 +131,7 @@ impl Tracer {
             return;
         }
         let cause = Cause {
-            level: traced.wanted,
-            read_every: traced.read_every,
-            stacks: traced.stacks,
-            step_name: traced.facts.step_name.clone(),
-            launches: traced.launches,
+            options: traced.options.clone(),
             rule: traced.rule,
             children: true,
             wait: true,

@@ -45,7 +45,7 @@ impl Tracer {
                 });
                 traced.slot.set_native(kinds.native && traced.native);
                 traced.slot.set_stack_sampling(u32::from(kinds.sampling));
-                changes.push((*pid, kinds, share, traced.stacks));
+                changes.push((*pid, kinds, share, traced.options.stacks));
             }
         }
         for (pid, kinds, share, asked) in changes {

@@ -478,7 +478,7 @@ impl Tracer {
                 .map(|r| v1::Rule {
                     rule: r.id,
                     scope: scope(&r.scope),
-                    level: r.level.into(),
+                    level: r.options.level.into(),
                     uid: r.caller.uid,
                     attached: r.attached,
                 })
@@ -492,11 +492,7 @@ impl Tracer {
         self.rules.push(Rule {
             id,
             scope: request.scope.clone(),
-            level: request.level,
-            read_every: request.read_every,
-            stacks: request.stacks,
-            step_name: request.step_name.clone(),
-            launches: request.launches,
+            options: request.options.clone(),
             caller,
             attached: 0,
         });

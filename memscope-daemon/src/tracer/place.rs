@@ -23,7 +23,7 @@ impl Tracer {
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };
-        match self.resolver.resolve(pid, traced.wanted) {
+        match self.resolver.resolve(pid, traced.options.level) {
             Ok(resolved) => {
                 if let Err(error) = self.place(pid, &resolved) {
                     self.note(
@@ -56,7 +56,7 @@ impl Tracer {
         let before = traced.placed.len();
         // The first placement has what was there at the attach.
         let late = (before > 0).then(|| speaker(traced, resolved)).flatten();
-        let has_trace = traced.wanted == Level::Trace
+        let has_trace = traced.options.level == Level::Trace
             && resolved
                 .objects
                 .iter()
@@ -72,7 +72,7 @@ impl Tracer {
         let reads = self
             .traced
             .get(&pid)
-            .is_some_and(|traced| traced.wanted == Level::Read);
+            .is_some_and(|traced| traced.options.level == Level::Read);
         if let (Some(hook), false) = (&resolved.loader_hook, reads) {
             let point = Point {
                 offset: hook.site.entry_offset,
@@ -184,7 +184,9 @@ impl Tracer {
                 Purpose::Trace => Program::Trace,
                 Purpose::Mark(_) => Program::Mark,
                 Purpose::Region(_) => Program::RegionEntry,
-                Purpose::Launch if !self.traced.get(&pid).is_some_and(|t| t.launches) => continue,
+                Purpose::Launch if !self.traced.get(&pid).is_some_and(|t| t.options.launches) => {
+                    continue;
+                }
                 Purpose::Launch => Program::Launch,
                 Purpose::Loader => continue,
             };
@@ -333,7 +335,7 @@ impl Tracer {
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };
-        let (wanted, level) = (traced.wanted, traced.level);
+        let (wanted, level) = (traced.options.level, traced.level);
         let text = if level < wanted {
             format!(
                 "level {} needs functions that were not found in the process's libraries; traced at \

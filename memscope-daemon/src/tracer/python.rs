@@ -16,7 +16,7 @@ impl Tracer {
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };
-        if !traced.stacks.python || traced.python || traced.level == Level::Read {
+        if !traced.options.stacks.python || traced.python || traced.level == Level::Read {
             return;
         }
         if let Err(why) = self.place_python(pid) {
@@ -34,7 +34,7 @@ impl Tracer {
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };
-        let stacks = traced.stacks;
+        let stacks = traced.options.stacks;
         let taken = (stacks.python || stacks.native) && traced.level != Level::Read;
         if taken && stacks.sampling != 0 {
             let text = format!(
@@ -50,7 +50,7 @@ impl Tracer {
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };
-        if !traced.stacks.native || traced.level == Level::Read {
+        if !traced.options.stacks.native || traced.level == Level::Read {
             return;
         }
         let process = traced.handle;

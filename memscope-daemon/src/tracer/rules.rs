@@ -1,10 +1,8 @@
 //! Rules: attach whatever matches, now and later.
 
 use std::path::Path;
-use std::time::Duration;
 
-use memscope_ledger::event::Level;
-use memscope_rpc::{AttachScope, Caller, StackKinds};
+use memscope_rpc::{AttachOptions, AttachScope, Caller};
 
 /// One rule.
 #[derive(Debug, Clone)]
@@ -13,16 +11,8 @@ pub struct Rule {
     pub id: u64,
     /// Scope; never `Pid`.
     pub scope: AttachScope,
-    /// Level.
-    pub level: Level,
-    /// Time between readings, at level `read`.
-    pub read_every: Option<Duration>,
-    /// Which stacks are taken.
-    pub stacks: StackKinds,
-    /// Marks that tell of steps.
-    pub step_name: Option<String>,
-    /// Kernel launches are counted.
-    pub launches: bool,
+    /// What is looked at in the processes that it attaches.
+    pub options: AttachOptions,
     /// Who made it: only processes that this caller may see are attached.
     pub caller: Caller,
     /// Processes attached so far.
@@ -92,6 +82,8 @@ pub fn maps_device_library(pid: u32) -> bool {
 #[allow(clippy::unwrap_used, clippy::expect_used)]
 mod tests {
     use super::*;
+    use memscope_ledger::event::Level;
+    use memscope_rpc::StackKinds;
 
     #[test]
     fn matches_this_process_by_name_and_cgroup() {
@@ -99,11 +91,13 @@ mod tests {
         let rule = |scope| Rule {
             id: 1,
             scope,
-            level: Level::Trace,
-            read_every: None,
-            stacks: StackKinds::PYTHON,
-            step_name: None,
-            launches: false,
+            options: AttachOptions {
+                level: Level::Trace,
+                read_every: None,
+                stacks: StackKinds::PYTHON,
+                step_name: None,
+                launches: false,
+            },
             caller: Caller {
                 uid: 0,
                 gid: 0,

@@ -8,7 +8,7 @@ use memscope_ledger::event::{
     AllocatorFacts, Backend, CoverageNote, Level, ProcessFacts, ProcessHandle,
 };
 use memscope_proto::v1::BaselineRead;
-use memscope_rpc::StackKinds;
+use memscope_rpc::AttachOptions;
 use memscope_site::FileIdentity;
 
 use crate::probe::links::Link;
@@ -34,8 +34,8 @@ pub struct Traced {
     pub pid: u32,
     /// Handle.
     pub handle: ProcessHandle,
-    /// Level asked for.
-    pub wanted: Level,
+    /// What was asked for.
+    pub options: AttachOptions,
     /// Level reached.
     pub level: Level,
     /// What was read at the attach.
@@ -76,18 +76,12 @@ pub struct Traced {
     pub reader: Option<Box<memscope_structure::Reader>>,
     /// What the first reading found.
     pub baseline: Option<BaselineRead>,
-    /// Time between readings, at level `read`.
-    pub read_every: Option<Duration>,
     /// Time until a reading that failed is made again; `None` while none has.
     pub retry: Option<Duration>,
     /// When the next one is due.
     pub next_read: Instant,
     /// Hash of its code mappings when they were last looked at.
     pub mappings: Option<u64>,
-    /// Stacks that are wanted.
-    pub stacks: StackKinds,
-    /// Kernel launches are counted.
-    pub launches: bool,
     /// Python stacks are taken.
     pub python: bool,
     /// The programs' number of its interpreter's layout.

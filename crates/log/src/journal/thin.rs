@@ -10,7 +10,6 @@ use crate::journal::recording::read_header;
 use crate::journal::share::Content;
 use crate::journal::tally::{numbers, tally};
 use crate::records::{DaemonRecord, Header, KIND_ATTACHED, RecordReader};
-use core::mem::offset_of;
 use memscope_common::{KIND_LEFT_OUT, RECORD_VERSION, RecordHeader};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -19,6 +18,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// Records that are packed together, in bytes: longer batches are packed better.
 const TOGETHER: usize = 1 << 20;
@@ -155,23 +155,14 @@ impl Kept<'_> {
         if self.gap == 0 {
             return;
         }
-        let mut record = [0; Header::SIZE];
-        // The other fields are zeros.
-        let fields: [(usize, &[u8]); 4] = [
-            (
-                offset_of!(RecordHeader, len),
-                &(Header::SIZE as u16).to_ne_bytes(),
-            ),
-            (offset_of!(RecordHeader, kind), &KIND_LEFT_OUT.to_ne_bytes()),
-            (offset_of!(RecordHeader, version), &[RECORD_VERSION]),
-            (offset_of!(RecordHeader, sequence), &self.gap.to_ne_bytes()),
-        ];
-        for (at, bytes) in fields {
-            if let Some(place) = record.get_mut(at..at + bytes.len()) {
-                place.copy_from_slice(bytes);
-            }
-        }
-        self.records.extend_from_slice(&record);
+        let record = RecordHeader {
+            len: Header::SIZE as u16,
+            kind: KIND_LEFT_OUT,
+            version: RECORD_VERSION,
+            sequence: self.gap,
+            ..RecordHeader::new_zeroed()
+        };
+        self.records.extend_from_slice(record.as_bytes());
         self.gap = 0;
     }
 

@@ -1,17 +1,11 @@
-//! How a record's bytes are put together.
+//! What a record that is made of an event begins with.
 
-use core::mem::{offset_of, size_of};
+use core::mem::size_of;
 use memscope_common::{
-    RECORD_VERSION, RecordHeader, STACK_BITS, STACK_BUSY, STACK_MASK, STACK_NO_FRAMES, STACK_NONE,
-    STACK_NOT_SAMPLED, STACK_UNREADABLE,
+    RECORD_VERSION, Record, RecordHeader, STACK_BITS, STACK_BUSY, STACK_MASK, STACK_NO_FRAMES,
+    STACK_NONE, STACK_NOT_SAMPLED, STACK_UNREADABLE,
 };
 use memscope_ledger::event::{Event, StackRef};
-
-pub(crate) fn put(record: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = record.get_mut(at..at + bytes.len()) {
-        place.copy_from_slice(bytes);
-    }
-}
 
 /// The stack of an event as a record has it.
 pub(crate) fn stack(event: &Event) -> u64 {
@@ -26,43 +20,20 @@ pub(crate) fn stack(event: &Event) -> u64 {
     stack | u64::from(event.sampling) << STACK_BITS
 }
 
-/// An empty record with its header. The records that are made here have a few dozen bytes.
-pub(crate) fn begun<T>(event: &Event, kind: u16, flags: u8) -> Vec<u8> {
-    let mut record = vec![0; size_of::<T>()];
-    let len = size_of::<T>() as u16;
-    put(
-        &mut record,
-        offset_of!(RecordHeader, len),
-        &len.to_ne_bytes(),
-    );
-    put(
-        &mut record,
-        offset_of!(RecordHeader, kind),
-        &kind.to_ne_bytes(),
-    );
-    put(
-        &mut record,
-        offset_of!(RecordHeader, version),
-        &[RECORD_VERSION],
-    );
-    put(&mut record, offset_of!(RecordHeader, flags), &[flags]);
-    put(
-        &mut record,
-        offset_of!(RecordHeader, process),
-        &event.process.0.to_ne_bytes(),
-    );
-    put(
-        &mut record,
-        offset_of!(RecordHeader, tid),
-        &event.tid.to_ne_bytes(),
-    );
-    for (at, number) in [
-        (offset_of!(RecordHeader, time_ns), event.time_ns),
-        (offset_of!(RecordHeader, sequence), event.id.sequence),
-        (offset_of!(RecordHeader, lost_before), event.lost_before),
-        (offset_of!(RecordHeader, stack), stack(event)),
-    ] {
-        put(&mut record, at, &number.to_ne_bytes());
+/// The header of a record that tells of an event.
+pub(crate) fn header<R: Record>(event: &Event, flags: u8) -> RecordHeader {
+    RecordHeader {
+        // The records that are made here have a few dozen bytes.
+        len: size_of::<R>() as u16,
+        kind: R::KIND,
+        version: RECORD_VERSION,
+        flags,
+        reserved: 0,
+        process: event.process.0,
+        tid: event.tid,
+        time_ns: event.time_ns,
+        sequence: event.id.sequence,
+        lost_before: event.lost_before,
+        stack: stack(event),
     }
-    record
 }

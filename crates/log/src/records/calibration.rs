@@ -1,8 +1,7 @@
 //! What is read of trace records to find out where PyTorch's allocator keeps its totals.
 
-use crate::records::bytes::Bytes;
-use crate::records::kernel::{sized, trace_action};
-use core::mem::offset_of;
+use crate::records::bytes::{check, read};
+use crate::records::kernel::trace_action;
 use memscope_common::{
     CALIBRATION_REGISTERS, CALIBRATION_STACK, CalibrationRecord, KIND_CALIBRATION, KIND_TRACE,
     RECORD_VERSION, TRACE_HAS_TOTALS, TraceRecord,
@@ -34,58 +33,42 @@ pub struct Calibration {
     pub stack: [u64; CALIBRATION_STACK],
 }
 
-fn words(raw: Bytes, at: usize, into: &mut [u64]) -> Option<()> {
-    for (index, word) in into.iter_mut().enumerate() {
-        *word = raw.u64(at + index * size_of::<u64>()).ok()?;
-    }
-    Some(())
-}
-
 /// Allocated and reserved bytes as a trace record has them, from wherever they were read: what is on trial is told by no event.
 /// `None` for any other record, and where nothing was read.
 pub fn totals_on_trial(record: &[u8]) -> Option<(u64, u64)> {
-    let header = crate::records::bytes::check(record).ok()?;
-    let at = match header.kind {
-        KIND_TRACE => 0,
-        KIND_CALIBRATION => offset_of!(CalibrationRecord, trace),
+    let header = check(record).ok()?;
+    let trace = match header.kind {
+        KIND_TRACE => read::<TraceRecord>(&header, record).ok()?,
+        KIND_CALIBRATION => read::<CalibrationRecord>(&header, record).ok()?.trace,
         _ => return None,
     };
-    let field = |offset| Bytes(record).u64(at + offset).ok();
     let was_read = header.version == RECORD_VERSION && header.flags & TRACE_HAS_TOTALS != 0;
-    let allocated = field(offset_of!(TraceRecord, total_allocated))?;
-    let reserved = field(offset_of!(TraceRecord, total_reserved))?;
-    was_read.then_some((allocated, reserved))
+    was_read.then_some((trace.total_allocated, trace.total_reserved))
 }
 
 /// Reads a calibration record's registers; `None` for any other record. The trace entry in it comes
 /// out of [`crate::records::Decoder::decode`] as usual.
 pub fn calibration(record: &[u8]) -> Option<Calibration> {
-    let header = crate::records::bytes::check(record).ok()?;
+    let header = check(record).ok()?;
     if header.kind != KIND_CALIBRATION || header.version != RECORD_VERSION {
         return None;
     }
-    sized::<CalibrationRecord>(&header).ok()?;
-    let raw = Bytes(record);
-    let mut registers = [0; CALIBRATION_REGISTERS];
-    words(
-        raw,
-        offset_of!(CalibrationRecord, registers),
-        &mut registers,
-    )?;
-    let mut stack = [0; CALIBRATION_STACK];
-    words(raw, offset_of!(CalibrationRecord, stack), &mut stack)?;
-    let trace = offset_of!(CalibrationRecord, trace);
-    let field = |offset| raw.u64(trace + offset).ok();
+    let CalibrationRecord {
+        trace,
+        registers,
+        caller,
+        stack,
+    } = read(&header, record).ok()?;
     Some(Calibration {
         process: ProcessHandle(header.process),
         tid: header.tid,
         time_ns: header.time_ns,
-        action: trace_action(raw.i32(trace + offset_of!(TraceRecord, action)).ok()?),
-        allocator: field(offset_of!(TraceRecord, allocator))?,
-        addr: field(offset_of!(TraceRecord, addr))?,
-        size: field(offset_of!(TraceRecord, size))?,
+        action: trace_action(trace.action),
+        allocator: trace.allocator,
+        addr: trace.addr,
+        size: trace.size,
         registers,
         stack,
-        caller: raw.u64(offset_of!(CalibrationRecord, caller)).ok()?,
+        caller,
     })
 }

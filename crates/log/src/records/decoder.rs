@@ -160,7 +160,9 @@ impl Decoder {
             DaemonRecord::Coverage(note) => Body::Coverage(note),
             DaemonRecord::Backend(backend) => Body::Backend(backend),
             DaemonRecord::Allocator(facts) => Body::Allocator(facts),
-            DaemonRecord::Clock { unix_ns } => Body::Clock { unix_ns },
+            DaemonRecord::Clock(clock) => Body::Clock {
+                unix_ns: clock.unix_ns,
+            },
             DaemonRecord::DeviceTotal(total) => Body::DeviceTotal {
                 device: total.device,
                 total_bytes: total.total_bytes,
@@ -173,7 +175,9 @@ impl Decoder {
             DaemonRecord::Stack(seen) => Body::Stack(seen),
             DaemonRecord::Native(name) => Body::Native(Box::new(name)),
             DaemonRecord::Mark(mark) => Body::Mark(Box::new(mark)),
-            DaemonRecord::Launches { count } => Body::Launches { count },
+            DaemonRecord::Launches(launches) => Body::Launches {
+                count: launches.count,
+            },
             DaemonRecord::Finding(finding) => Body::Finding(Box::new(finding)),
         };
         self.remember(header, &body);

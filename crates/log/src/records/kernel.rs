@@ -1,6 +1,6 @@
 //! The records that BPF programs write.
 
-use crate::records::bytes::{Bytes, Header, check};
+use crate::records::bytes::{Bytes, Header, at_least, check, read};
 use crate::records::hal::{self, Visible};
 use crate::records::outcome::{Malformed, Skipped, What};
 use crate::records::region;
@@ -9,16 +9,15 @@ use crate::records::site::SiteDefined;
 use core::mem::{offset_of, size_of};
 use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CODE_LINES,
-    CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord, CodeRecord, DomainRecord, FRAME_ENTRY,
+    CODE_OBJECT, CODE_TEXT, CalibrationRecord, CallRecord, CodeRecord, FRAME_ENTRY,
     KIND_CALIBRATION, KIND_CALL, KIND_CODE, KIND_DOMAIN, KIND_LAUNCHES_SO_FAR, KIND_MAPPINGS,
     KIND_MARK, KIND_OOM, KIND_PROCESS, KIND_REGION, KIND_REPORT, KIND_STACK, KIND_STACK_COPY,
     KIND_TRACE, KIND_WORKSPACE, LaunchesRecord, MARK_BEGIN, MARK_END, MARK_INSTANT, MARK_NAME,
     MARK_STEP, MappingsRecord, MarkRecord, OomRecord, Op, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK,
-    ProcessRecord, PythonFrame, RegionRecord, ReportRecord, STACK_AT_ENTRY, STACK_BITS,
-    STACK_BROKEN, STACK_BUSY, STACK_HEAD, STACK_MASK, STACK_NO_FRAMES, STACK_NONE,
-    STACK_NOT_SAMPLED, STACK_TRUNCATED, STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord,
-    StackRecord, TRACE_HAS_BLOCK, TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE,
-    TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
+    ProcessRecord, PythonFrame, ReportRecord, STACK_AT_ENTRY, STACK_BITS, STACK_BROKEN, STACK_BUSY,
+    STACK_HEAD, STACK_MASK, STACK_NO_FRAMES, STACK_NONE, STACK_NOT_SAMPLED, STACK_TRUNCATED,
+    STACK_UNFINISHED, STACK_UNREADABLE, StackCopyRecord, StackRecord, TRACE_HAS_BLOCK,
+    TRACE_HAS_POOL, TRACE_HAS_TOTALS, TRACE_NO_DEVICE, TRACE_ON_TRIAL, TraceRecord, UNKNOWN_U64,
 };
 use memscope_ledger::event::{
     Body, Call, CallOp, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
@@ -48,102 +47,84 @@ pub(crate) fn decode<'s>(
     site: impl FnOnce(u32) -> Option<&'s Site>,
     visible: &Visible,
 ) -> Result<Said, Malformed> {
-    let raw = Bytes(record);
-    match header.kind {
-        KIND_CALL => sized::<CallRecord>(header).and_then(|()| call(header, raw, site, visible)),
-        KIND_REPORT => sized::<ReportRecord>(header).and_then(|()| report(header, raw)),
-        KIND_WORKSPACE => sized::<ReportRecord>(header).and_then(|()| workspace(header, raw)),
-        KIND_DOMAIN => {
-            sized::<DomainRecord>(header).and_then(|()| region::domain(header, raw, record))
-        }
-        KIND_REGION => sized::<RegionRecord>(header).and_then(|()| region::region(header, raw)),
-        KIND_OOM => sized::<OomRecord>(header).and_then(|()| oom(header, raw)),
-        KIND_TRACE => sized::<TraceRecord>(header).and_then(|()| trace(header, raw)),
-        // The trace is the first field of a calibration record.
-        KIND_CALIBRATION => sized::<CalibrationRecord>(header).and_then(|()| trace(header, raw)),
-        KIND_PROCESS => sized::<ProcessRecord>(header).and_then(|()| process(header, raw)),
-        KIND_STACK => stack(header, raw),
-        KIND_CODE => sized::<CodeRecord>(header).and_then(|()| code_died(header, raw)),
-        KIND_LAUNCHES_SO_FAR => sized::<LaunchesRecord>(header).and_then(|()| {
-            if header.process == 0 {
-                return Ok(Said::Skip(Skipped::NoProcess));
-            }
-            let count = raw.u64(offset_of!(LaunchesRecord, count))?;
-            Ok(Said::Event(Body::Launches { count }))
-        }),
-        KIND_MARK => sized::<MarkRecord>(header).and_then(|()| mark(header, raw, record)),
+    Ok(match header.kind {
+        KIND_CALL => call(header, &read(header, record)?, site, visible),
+        KIND_REPORT => report(header, &read(header, record)?),
+        KIND_WORKSPACE => workspace(header, &read(header, record)?),
+        KIND_DOMAIN => region::domain(header, &read(header, record)?),
+        KIND_REGION => region::region(header, &read(header, record)?),
+        KIND_OOM => oom(header, &read(header, record)?)?,
+        KIND_TRACE => trace(header, &read(header, record)?),
+        KIND_CALIBRATION => trace(header, &read::<CalibrationRecord>(header, record)?.trace),
+        KIND_PROCESS => process(header, &read(header, record)?),
+        KIND_STACK => stack(header, Bytes(record))?,
+        KIND_CODE => code_died(header, Bytes(record))?,
+        KIND_LAUNCHES_SO_FAR => launches(header, &read(header, record)?),
+        KIND_MARK => mark(header, &read(header, record)?),
         KIND_MAPPINGS => {
-            sized::<MappingsRecord>(header).map(|()| Said::Notice(What::MappingsChanged))
+            read::<MappingsRecord>(header, record)?;
+            Said::Notice(What::MappingsChanged)
         }
-        kind => Ok(Said::Skip(Skipped::UnknownKind(kind))),
-    }
+        kind => Said::Skip(Skipped::UnknownKind(kind)),
+    })
 }
 
-pub(crate) fn sized<T>(header: &Header) -> Result<(), Malformed> {
-    if header.len == size_of::<T>() {
-        return Ok(());
+fn launches(header: &Header, record: &LaunchesRecord) -> Said {
+    if header.process == 0 {
+        return Said::Skip(Skipped::NoProcess);
     }
-    Err(Malformed::Size {
-        kind: header.kind,
-        expected: size_of::<T>(),
-        found: header.len,
+    Said::Event(Body::Launches {
+        count: record.count,
     })
 }
 
 fn call<'s>(
     header: &Header,
-    raw: Bytes,
+    record: &CallRecord,
     site: impl FnOnce(u32) -> Option<&'s Site>,
     visible: &Visible,
-) -> Result<Said, Malformed> {
+) -> Said {
     if header.process == 0 {
-        return Ok(Said::Skip(Skipped::NoProcess));
+        return Said::Skip(Skipped::NoProcess);
     }
-    let number = raw.u16(offset_of!(CallRecord, op))?;
-    let Some(op) = Op::from_u16(number) else {
-        return Ok(Said::Skip(Skipped::UnknownOp(number)));
+    let Some(op) = Op::from_u16(record.op) else {
+        return Said::Skip(Skipped::UnknownOp(record.op));
     };
     let Some(op) = call_op(op) else {
-        return Ok(Said::Skip(Skipped::NoMemoryOp(number)));
+        return Said::Skip(Skipped::NoMemoryOp(record.op));
     };
-    let at = raw.u32(offset_of!(CallRecord, site))?;
-    let Some(site) = site(at) else {
-        return Ok(Said::Skip(Skipped::UnknownSite(at)));
+    let Some(site) = site(record.site) else {
+        return Said::Skip(Skipped::UnknownSite(record.site));
     };
     let Some(layer) = site.definition.layer else {
-        return Ok(Said::Skip(Skipped::NotACall(at)));
+        return Said::Skip(Skipped::NotACall(record.site));
     };
-    let known = CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD | CALL_DEVICE_BY_ARGUMENT;
-    let device = raw.i32(offset_of!(CallRecord, device))?;
-    let (ptr, handle) = (
-        raw.u64(offset_of!(CallRecord, ptr))?,
-        raw.u64(offset_of!(CallRecord, handle))?,
-    );
-    if ptr == UNKNOWN_U64 || handle == UNKNOWN_U64 {
-        return Ok(Said::Skip(Skipped::Unreadable));
+    if record.ptr == UNKNOWN_U64 || record.handle == UNKNOWN_U64 {
+        return Said::Skip(Skipped::Unreadable);
     }
-    let size = raw.u64(offset_of!(CallRecord, size))?;
-    let extra = raw.u64(offset_of!(CallRecord, extra))?;
-    let told = (header.flags & CALL_HAL != 0).then(|| hal::facts(extra));
-    let by_hal = told.and_then(|told| visible.ordinal(&told));
-    let device = by_hal.or((header.flags & known != 0 && device >= 0).then_some(device));
-    let stream = raw.u64(offset_of!(CallRecord, stream))?;
-    Ok(Said::Event(Body::Call(Call {
+    let known = CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD | CALL_DEVICE_BY_ARGUMENT;
+    let hal = (header.flags & CALL_HAL != 0).then(|| hal::facts(record.extra));
+    let by_hal = hal.and_then(|told| visible.ordinal(&told));
+    let named = header.flags & known != 0 && record.device >= 0;
+    Said::Event(Body::Call(Call {
         function: Arc::clone(&site.function),
         layer,
         vendor: site.definition.vendor.unwrap_or_default(),
         op,
-        status: raw.i32(offset_of!(CallRecord, status))?,
-        device,
-        ptr,
-        size: if size == UNKNOWN_U64 { 0 } else { size },
-        stream: (stream != UNKNOWN_U64).then_some(stream),
-        handle,
-        extra: if told.is_some() { 0 } else { extra },
-        hal: told,
-        nested: u32::from(raw.u16(offset_of!(CallRecord, nested))?),
-        duration_ns: raw.u64(offset_of!(CallRecord, duration_ns))?,
-    })))
+        status: record.status,
+        device: by_hal.or(named.then_some(record.device)),
+        ptr: record.ptr,
+        size: match record.size {
+            UNKNOWN_U64 => 0,
+            size => size,
+        },
+        stream: (record.stream != UNKNOWN_U64).then_some(record.stream),
+        handle: record.handle,
+        extra: if hal.is_some() { 0 } else { record.extra },
+        hal,
+        nested: u32::from(record.nested),
+        duration_ns: record.duration_ns,
+    }))
 }
 
 /// The ledger's word for an operation; `None` for those that only select a device or context.
@@ -196,62 +177,44 @@ fn foreign(header: &Header, device_type: i32, device: i32, totals: [u64; 2]) -> 
     }
 }
 
-fn report(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
-    let device = raw.i32(offset_of!(ReportRecord, device))?;
-    let total_allocated = raw.u64(offset_of!(ReportRecord, total_allocated))?;
-    let total_reserved = raw.u64(offset_of!(ReportRecord, total_reserved))?;
-    let device_type = raw.i32(offset_of!(ReportRecord, device_type))?;
-    if let Some(why) = foreign(
-        header,
-        device_type,
-        device,
-        [total_allocated, total_reserved],
-    ) {
-        return Ok(Said::Skip(why));
+fn report(header: &Header, record: &ReportRecord) -> Said {
+    let totals = [record.total_allocated, record.total_reserved];
+    if let Some(why) = foreign(header, record.device_type, record.device, totals) {
+        return Said::Skip(why);
     }
-    Ok(Said::Event(Body::Report(PoolReport {
-        device,
-        ptr: raw.u64(offset_of!(ReportRecord, ptr))?,
-        size: raw.i64(offset_of!(ReportRecord, size))?,
-        total_allocated,
-        total_reserved,
-    })))
+    Said::Event(Body::Report(PoolReport {
+        device: record.device,
+        ptr: record.ptr,
+        size: record.size,
+        total_allocated: record.total_allocated,
+        total_reserved: record.total_reserved,
+    }))
 }
 
-fn workspace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
-    let device = raw.i32(offset_of!(ReportRecord, device))?;
+fn workspace(header: &Header, record: &ReportRecord) -> Said {
     if header.process == 0 {
-        return Ok(Said::Skip(Skipped::NoProcess));
+        return Said::Skip(Skipped::NoProcess);
     }
-    Ok(Said::Event(Body::Workspace(Workspace {
-        device: (device >= 0).then_some(device),
-        ptr: raw.u64(offset_of!(ReportRecord, ptr))?,
-        size: raw.i64(offset_of!(ReportRecord, size))?,
-    })))
+    Said::Event(Body::Workspace(Workspace {
+        device: (record.device >= 0).then_some(record.device),
+        ptr: record.ptr,
+        size: record.size,
+    }))
 }
 
-fn oom(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
-    let device = raw.i32(offset_of!(OomRecord, device))?;
-    let total_allocated = raw.u64(offset_of!(OomRecord, total_allocated))?;
-    let total_reserved = raw.u64(offset_of!(OomRecord, total_reserved))?;
-    let device_type = raw.i32(offset_of!(OomRecord, device_type))?;
-    if let Some(why) = foreign(
-        header,
-        device_type,
-        device,
-        [total_allocated, total_reserved],
-    ) {
+fn oom(header: &Header, record: &OomRecord) -> Result<Said, Malformed> {
+    let totals = [record.total_allocated, record.total_reserved];
+    if let Some(why) = foreign(header, record.device_type, record.device, totals) {
         return Ok(Said::Skip(why));
     }
-    let size = raw.i64(offset_of!(OomRecord, size))?;
     Ok(Said::Event(Body::Oom(PoolOom {
-        device,
-        size: u64::try_from(size).map_err(|_| Malformed::Value {
+        device: record.device,
+        size: u64::try_from(record.size).map_err(|_| Malformed::Value {
             field: "size",
-            value: size,
+            value: record.size,
         })?,
-        total_allocated,
-        total_reserved,
+        total_allocated: record.total_allocated,
+        total_reserved: record.total_reserved,
     })))
 }
 
@@ -341,7 +304,7 @@ pub struct StackCopy<'a> {
 /// Reads such a record; `None` for any other.
 pub fn stack_copy(record: &[u8]) -> Option<StackCopy<'_>> {
     let header = check(record).ok()?;
-    if header.kind != KIND_STACK_COPY || header.len != size_of::<StackCopyRecord>() {
+    if header.kind != KIND_STACK_COPY || at_least(&header, size_of::<StackCopyRecord>()).is_err() {
         return None;
     }
     let raw = Bytes(record);
@@ -358,43 +321,41 @@ pub fn stack_copy(record: &[u8]) -> Option<StackCopy<'_>> {
     })
 }
 
-fn mark(header: &Header, raw: Bytes, record: &[u8]) -> Result<Said, Malformed> {
+fn mark(header: &Header, record: &MarkRecord) -> Said {
     if header.process == 0 {
-        return Ok(Said::Skip(Skipped::NoProcess));
+        return Said::Skip(Skipped::NoProcess);
     }
-    let number = raw.u16(offset_of!(MarkRecord, kind))?;
-    let kind = match number {
+    let kind = match record.kind {
         MARK_INSTANT => MarkKind::Instant,
         MARK_BEGIN => MarkKind::Begin,
         MARK_END => MarkKind::End,
         MARK_STEP => MarkKind::Step,
-        _ => return Ok(Said::Skip(Skipped::UnknownMark(number))),
+        other => return Said::Skip(Skipped::UnknownMark(other)),
     };
-    let number = raw.u16(offset_of!(MarkRecord, source))?;
-    let source = match number {
+    let source = match record.source {
         0 => MarkSource::Memscope,
         1 => MarkSource::Mstx,
         2 => MarkSource::Nvtx,
         3 => MarkSource::RecordFunction,
         4 => MarkSource::Backward,
-        _ => return Ok(Said::Skip(Skipped::UnknownMark(number))),
+        other => return Said::Skip(Skipped::UnknownMark(other)),
     };
-    let told = raw.u32(offset_of!(MarkRecord, name_len))? as usize;
-    let from = offset_of!(MarkRecord, name);
+    let told = record.name_len as usize;
     let kept = told.min(MARK_NAME);
-    let bytes = record.get(from..from + kept).unwrap_or_default();
+    let bytes = record.name.get(..kept).unwrap_or_default();
     let name = ended_by_nul(bytes, told >= MARK_NAME - 1);
-    Ok(Said::Event(Body::Mark(Box::new(Mark {
+    Said::Event(Body::Mark(Box::new(Mark {
         kind,
         source,
-        range: raw.u64(offset_of!(MarkRecord, range))?,
+        range: record.range,
         name: name.into(),
         // Of a text that ends with NUL no more is known than was kept.
         cut: told > MARK_NAME || (told == MARK_NAME - 1 && kept == told),
-    }))))
+    })))
 }
 
 fn code_died(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+    at_least(header, size_of::<CodeRecord>())?;
     if header.process == 0 {
         return Ok(Said::Skip(Skipped::NoProcess));
     }
@@ -419,8 +380,8 @@ pub struct DyingCode<'a> {
 
 /// Reads a record of a code object that died; `None` for any other.
 pub fn dying_code(record: &[u8]) -> Option<DyingCode<'_>> {
-    let header = crate::records::bytes::check(record).ok()?;
-    if header.kind != KIND_CODE || header.len != size_of::<CodeRecord>() {
+    let header = check(record).ok()?;
+    if header.kind != KIND_CODE || at_least(&header, size_of::<CodeRecord>()).is_err() {
         return None;
     }
     let raw = Bytes(record);
@@ -455,23 +416,17 @@ pub(crate) fn trace_action(number: i32) -> Option<TraceAction> {
     })
 }
 
-fn trace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
+fn trace(header: &Header, record: &TraceRecord) -> Said {
     if header.process == 0 {
-        return Ok(Said::Skip(Skipped::NoProcess));
+        return Said::Skip(Skipped::NoProcess);
     }
-    let number = raw.i32(offset_of!(TraceRecord, action))?;
-    let Some(action) = trace_action(number) else {
-        return Ok(Said::Skip(Skipped::UnknownAction(number)));
+    let Some(action) = trace_action(record.action) else {
+        return Said::Skip(Skipped::UnknownAction(record.action));
     };
     let has = |flag| header.flags & flag != 0;
-    let device = raw.i32(offset_of!(TraceRecord, device))?;
-    let block = raw.u64(offset_of!(TraceRecord, block_size))?;
-    let allocated = raw.u64(offset_of!(TraceRecord, total_allocated))?;
-    let reserved = raw.u64(offset_of!(TraceRecord, total_reserved))?;
-    let pool = offset_of!(TraceRecord, pool);
-    let block_size = has(TRACE_HAS_BLOCK).then_some(block);
+    let block_size = has(TRACE_HAS_BLOCK).then_some(record.block_size);
     let told = has(TRACE_HAS_TOTALS) && !has(TRACE_ON_TRIAL);
-    let in_memory = told.then_some(allocated);
+    let in_memory = told.then_some(record.total_allocated);
     // PyTorch counts a new block just after it has recorded it, a freed one just before.
     let total_allocated = match action {
         TraceAction::Alloc => in_memory
@@ -481,36 +436,31 @@ fn trace(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
     };
     // A segment is taken off only after it was recorded and given back.
     let total_reserved = match action {
-        TraceAction::SegmentFree => reserved.checked_sub(raw.u64(offset_of!(TraceRecord, size))?),
-        _ => Some(reserved),
+        TraceAction::SegmentFree => record.total_reserved.checked_sub(record.size),
+        _ => Some(record.total_reserved),
     }
     .filter(|_| told);
-    Ok(Said::Event(Body::Trace(PoolTrace {
+    Said::Event(Body::Trace(PoolTrace {
         action,
-        allocator: raw.u64(offset_of!(TraceRecord, allocator))?,
-        device: (!has(TRACE_NO_DEVICE) && device >= 0).then_some(device),
-        addr: raw.u64(offset_of!(TraceRecord, addr))?,
-        size: raw.u64(offset_of!(TraceRecord, size))?,
-        stream: raw.u64(offset_of!(TraceRecord, stream))?,
+        allocator: record.allocator,
+        device: (!has(TRACE_NO_DEVICE) && record.device >= 0).then_some(record.device),
+        addr: record.addr,
+        size: record.size,
+        stream: record.stream,
         block_size,
         total_allocated,
         total_reserved,
-        pool: if has(TRACE_HAS_POOL) {
-            Some((raw.u64(pool)?, raw.u64(pool + size_of::<u64>())?))
-        } else {
-            None
-        },
-    })))
+        pool: has(TRACE_HAS_POOL).then_some(record.pool.into()),
+    }))
 }
 
-fn process(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
-    let tgid = raw.u32(offset_of!(ProcessRecord, tgid))?;
-    let child = raw.u32(offset_of!(ProcessRecord, other))?;
-    Ok(match raw.u32(offset_of!(ProcessRecord, what))? {
+fn process(header: &Header, record: &ProcessRecord) -> Said {
+    let (tgid, child) = (record.tgid, record.other);
+    match record.what {
         PROCESS_FORK if header.process == 0 => Said::Notice(What::ForkedElsewhere { tgid, child }),
         PROCESS_FORK => Said::Event(Body::Forked { child }),
         PROCESS_EXEC => Said::Notice(What::Exec { tgid }),
         PROCESS_EXIT => Said::Notice(What::LeaderExited { tgid }),
         other => Said::Skip(Skipped::UnknownChange(other)),
-    })
+    }
 }

@@ -1,11 +1,10 @@
 //! Making a daemon's record fit: a record's length is a 16-bit number, a command line is not.
 
-use crate::records::begun::put;
 use crate::records::bytes::Header;
 use crate::records::daemon::{DaemonRecord, EncodeError, Stamp};
-use core::mem::offset_of;
-use memscope_common::{RECORD_VERSION, RecordHeader};
+use memscope_common::{RECORD_VERSION, RecordHeader, STACK_NONE};
 use memscope_ledger::event::Backend;
+use zerocopy::IntoBytes;
 
 /// Most bytes of JSON in a record.
 ///
@@ -26,49 +25,34 @@ impl DaemonRecord {
     /// The record's bytes. JSON that is longer than [`crate::records::MAX_JSON`] is cut first, by the rules
     /// given there.
     pub fn encode(&self, stamp: Stamp) -> Result<Vec<u8>, EncodeError> {
+        self.encode_of(stamp, STACK_NONE)
+    }
+
+    /// The same, of something that has a stack.
+    pub(crate) fn encode_of(&self, stamp: Stamp, stack: u64) -> Result<Vec<u8>, EncodeError> {
         let json = fit(self)?;
         let len = (Header::SIZE + json.len()).next_multiple_of(8);
         let len_field = u16::try_from(len).map_err(|_| EncodeError::TooLong {
             kind: self.kind(),
             len: json.len(),
         })?;
-        let mut record = vec![0; len];
-        put(
-            &mut record,
-            offset_of!(RecordHeader, len),
-            &len_field.to_ne_bytes(),
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, kind),
-            &self.kind().to_ne_bytes(),
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, version),
-            &[RECORD_VERSION],
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, process),
-            &stamp.process.0.to_ne_bytes(),
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, tid),
-            &stamp.tid.to_ne_bytes(),
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, time_ns),
-            &stamp.time_ns.to_ne_bytes(),
-        );
-        put(
-            &mut record,
-            offset_of!(RecordHeader, lost_before),
-            &stamp.lost_before.to_ne_bytes(),
-        );
-        put(&mut record, Header::SIZE, &json);
+        let header = RecordHeader {
+            len: len_field,
+            kind: self.kind(),
+            version: RECORD_VERSION,
+            flags: 0,
+            reserved: 0,
+            process: stamp.process.0,
+            tid: stamp.tid,
+            time_ns: stamp.time_ns,
+            sequence: 0,
+            lost_before: stamp.lost_before,
+            stack,
+        };
+        let mut record = Vec::with_capacity(len);
+        record.extend_from_slice(header.as_bytes());
+        record.extend_from_slice(&json);
+        record.resize(len, 0);
         Ok(record)
     }
 }
@@ -137,11 +121,11 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
         | DaemonRecord::Detached
         | DaemonRecord::Exited
         | DaemonRecord::Replaced
-        | DaemonRecord::Clock { .. }
+        | DaemonRecord::Clock(_)
         | DaemonRecord::DeviceTotal(_)
         | DaemonRecord::Held(_)
         | DaemonRecord::ReadingCost(_)
-        | DaemonRecord::Launches { .. }
+        | DaemonRecord::Launches(_)
         | DaemonRecord::Lost => {}
         DaemonRecord::Finding(finding) => {
             for text in [&mut finding.file, &mut finding.name, &mut finding.reason] {

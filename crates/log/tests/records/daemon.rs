@@ -57,7 +57,7 @@ fn records() -> Vec<DaemonRecord> {
         DaemonRecord::Backend(Backend::Unknown),
         DaemonRecord::Backend(Backend::MallocAsync),
         DaemonRecord::Backend(Backend::Other("my::Allocator".to_owned())),
-        DaemonRecord::Clock { unix_ns: u64::MAX },
+        DaemonRecord::Clock(Clock { unix_ns: u64::MAX }),
         DaemonRecord::DeviceTotal(DeviceTotal {
             device: 7,
             total_bytes: 1 << 40,
@@ -105,7 +105,9 @@ fn events_are_those_of_the_ledger() {
 
 #[test]
 fn broken_json_is_malformed() {
-    let mut bytes = DaemonRecord::Clock { unix_ns: 5 }.encode(stamp(0)).unwrap();
+    let mut bytes = DaemonRecord::Clock(Clock { unix_ns: 5 })
+        .encode(stamp(0))
+        .unwrap();
     bytes[Header::SIZE] = b'[';
     assert!(matches!(
         Decoder::new(1).decode(&bytes),
@@ -123,7 +125,9 @@ fn a_preamble_changes_nothing_for_who_knows_it() {
     let placed = DaemonRecord::Placed(Placement::default())
         .encode(stamp(8))
         .unwrap();
-    let clock = DaemonRecord::Clock { unix_ns: 1 }.encode(stamp(0)).unwrap();
+    let clock = DaemonRecord::Clock(Clock { unix_ns: 1 })
+        .encode(stamp(0))
+        .unwrap();
     for record in [&clock, &attached(8), &placed] {
         assert!(matches!(decoder.decode(record), Outcome::Decoded(_)));
     }

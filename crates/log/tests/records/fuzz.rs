@@ -39,7 +39,57 @@ fn call_record() -> CallRecord {
     }
 }
 
+/// Number and first length of every record of one length that probes send.
+const OF_ONE_LENGTH: [(u16, usize); 13] = {
+    const fn of<R: Record>() -> (u16, usize) {
+        (R::KIND, R::FIRST_LEN)
+    }
+    [
+        of::<CallRecord>(),
+        of::<ReportRecord>(),
+        (KIND_WORKSPACE, ReportRecord::FIRST_LEN),
+        of::<OomRecord>(),
+        of::<TraceRecord>(),
+        of::<CalibrationRecord>(),
+        of::<ProcessRecord>(),
+        of::<MappingsRecord>(),
+        of::<MarkRecord>(),
+        of::<LaunchesRecord>(),
+        of::<DomainRecord>(),
+        of::<RegionRecord>(),
+        (KIND_CODE, size_of::<CodeRecord>()),
+    ]
+};
+
 proptest! {
+    #[test]
+    fn what_a_newer_build_adds_changes_nothing(
+        (kind, len) in proptest::sample::select(&OF_ONE_LENGTH[..]),
+        process in 0..3u32,
+        flags in any::<u8>(),
+        small in proptest::collection::vec(0..4u8, 5200),
+        added in proptest::collection::vec(any::<u8>(), 8..64),
+    ) {
+        let mut whole = as_bytes(&RecordHeader {
+            kind,
+            len: len as u16,
+            flags,
+            process,
+            ..header::<CallRecord>(kind)
+        }).to_vec();
+        // Small numbers, so that most are known: actions, operations, marks.
+        whole.extend_from_slice(&small[..len - Header::SIZE]);
+        let mut longer = whole.clone();
+        longer.extend_from_slice(&added[..added.len() / 8 * 8]);
+        let longer_len = longer.len() as u16;
+        longer[..2].copy_from_slice(&longer_len.to_ne_bytes());
+        let told = |record: &[u8]| format!("{:?}", decoder().decode(record));
+        prop_assert!(!told(&whole).contains("Malformed(Size"), "{}", told(&whole));
+        prop_assert_eq!(told(&longer), told(&whole));
+        prop_assert_eq!(format!("{:?}", calibration(&longer)), format!("{:?}", calibration(&whole)));
+        prop_assert_eq!(totals_on_trial(&longer), totals_on_trial(&whole));
+    }
+
     #[test]
     fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let mut decoder = decoder();

@@ -129,20 +129,17 @@ fn names_that_are_long_or_no_text() {
 }
 
 #[test]
-fn records_of_other_lengths_are_refused() {
+fn shorter_records_are_refused() {
     for (record, kind) in [
         (as_bytes(&region(REGION_CAME)).to_vec(), KIND_REGION),
         (as_bytes(&domain(b"atb")).to_vec(), KIND_DOMAIN),
     ] {
-        for change in [-8i64, 8] {
-            let mut other = record.clone();
-            let length = (record.len() as i64 + change) as usize;
-            other.resize(length, 0);
-            other[..2].copy_from_slice(&(length as u16).to_ne_bytes());
-            match Decoder::new(1).decode(&other) {
-                Outcome::Malformed(Malformed::Size { kind: said, .. }) => assert_eq!(said, kind),
-                other => panic!("{other:?}"),
-            }
+        let length = record.len() - 8;
+        let mut other = record[..length].to_vec();
+        other[..2].copy_from_slice(&(length as u16).to_ne_bytes());
+        match Decoder::new(1).decode(&other) {
+            Outcome::Malformed(Malformed::Size { kind: said, .. }) => assert_eq!(said, kind),
+            other => panic!("{other:?}"),
         }
     }
 }

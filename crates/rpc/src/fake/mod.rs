@@ -108,7 +108,7 @@ impl Daemon for FakeDaemon {
                 comm: traced.process.facts.comm.clone(),
                 sites: 61,
                 ways: vec!["record_trace".into()],
-                level: request.level.into(),
+                level: request.options.level.into(),
                 coverage: traced.coverage.clone(),
                 cost: Some("Two traps for each block.".into()),
                 baseline: None,

@@ -133,7 +133,7 @@ pub enum SizeMode {
 /// only.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Told {
+pub enum AscendExtra {
     /// Nothing: of CUDA's functions, and of those that leave it to the driver below them.
     #[default]
     Nothing = 0,
@@ -260,10 +260,10 @@ impl Cookie {
         self.put(53, 1, component as u64)
     }
     /// With what an allocating function of Ascend's says.
-    pub const fn with_told(self, told: Told) -> Cookie {
+    pub const fn with_told(self, told: AscendExtra) -> Cookie {
         self.put(54, 2, told as u64)
     }
-    /// [`Told`] as a number.
+    /// [`AscendExtra`] as a number.
     pub const fn told(self) -> u8 {
         self.get(54, 2) as u8
     }
@@ -364,7 +364,7 @@ const _: () = {
             device: true,
             pool: true,
         })
-        .with_told(Told::Location)
+        .with_told(AscendExtra::Location)
         .with_apart();
     assert!(c.told() == 3 && c.apart());
     assert!(c.site() == 0xabcde && c.op() == 28 && c.ptr() == 3 && c.ptr_mode() == 2);
@@ -382,5 +382,5 @@ const _: () = {
     let n = Cookie::new(1, 2);
     assert!(n.ptr() == NO_ARG && n.size() == NO_ARG && n.stream() == NO_ARG);
     assert!(n.handle() == NO_ARG && n.extra() == NO_ARG && !n.torch_pool());
-    assert!(n.told() == Told::Nothing as u8 && !n.apart());
+    assert!(n.told() == AscendExtra::Nothing as u8 && !n.apart());
 };

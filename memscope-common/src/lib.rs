@@ -12,7 +12,7 @@ mod record;
 mod region;
 
 pub use cookie::{
-    Cookie, MarkAbi, MarkForm, MarkSource, NO_ARG, Op, PtrMode, SizeMode, Told, TorchAbi,
+    AscendExtra, Cookie, MarkAbi, MarkForm, MarkSource, NO_ARG, Op, PtrMode, SizeMode, TorchAbi,
 };
 pub use map::{
     CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING,

@@ -1,7 +1,7 @@
 //! Triggers behind the gRPC server.
 
 use memscope_rpc::{
-    Caller, Condition, Kept, OpenKept, Refusal, TriggerStatus, Triggers, async_trait,
+    Caller, Condition, KeptSnapshots, OpenKept, Refusal, TriggerStatus, Triggers, async_trait,
 };
 
 use crate::keeper::Taking;
@@ -46,13 +46,13 @@ impl Triggers for Serving {
         self.taking(|taking| taking.list()).await
     }
 
-    async fn kept(&self) -> Result<Kept, Refusal> {
+    async fn kept(&self) -> Result<KeptSnapshots, Refusal> {
         let Some(shelf) = &self.shelf else {
-            return Ok(Kept::default());
+            return Ok(KeptSnapshots::default());
         };
         let mut store = shelf.store();
         let limits = store.limits();
-        Ok(Kept {
+        Ok(KeptSnapshots {
             snapshots: store.list(),
             limit_count: limits.count as u64,
             limit_bytes: limits.bytes,

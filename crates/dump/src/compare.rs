@@ -7,7 +7,7 @@
 
 use crate::error::DumpError;
 use crate::leaks::size_of;
-use crate::myers::{NoWay, Step, align};
+use crate::myers::{Edit, NoWay, align};
 use crate::row::{Device, NOTHING, Row};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
@@ -108,7 +108,7 @@ fn what(level: Level) -> &'static str {
 }
 
 /// Timestamp and ID.
-type Place = (u64, u64);
+type RowPlace = (u64, u64);
 
 /// What the rule needs of a row.
 enum Found {
@@ -126,7 +126,7 @@ impl Side {
         rows: impl IntoIterator<Item = Result<Row, DumpError>>,
         level: Level,
     ) -> Result<Side, DumpError> {
-        let mut devices: BTreeMap<Device, Vec<(Place, Found)>> = BTreeMap::new();
+        let mut devices: BTreeMap<Device, Vec<(RowPlace, Found)>> = BTreeMap::new();
         for row in rows {
             let row = row?;
             if row.device == Device::None {
@@ -165,7 +165,7 @@ impl Side {
 }
 
 /// Entries with the size of the pool's next row.
-fn entries(found: Vec<(Place, Found)>) -> Vec<Entry> {
+fn entries(found: Vec<(RowPlace, Found)>) -> Vec<Entry> {
     let mut next = 0;
     let mut entries = Vec::new();
     for (_, found) in found.into_iter().rev() {
@@ -243,12 +243,12 @@ pub fn compare(
         })?;
         let (mut left, mut right) = (left.into_iter(), right.into_iter());
         for step in way {
-            let first = if step == Step::Compare {
+            let first = if step == Edit::Compare {
                 None
             } else {
                 left.next()
             };
-            let second = if step == Step::Base {
+            let second = if step == Edit::Base {
                 None
             } else {
                 right.next()

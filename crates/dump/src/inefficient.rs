@@ -123,7 +123,7 @@ enum What {
 }
 
 /// What the rule needs of a row.
-struct Step {
+struct UseRow {
     id: u64,
     what: What,
     allocation: Option<u64>,
@@ -133,7 +133,7 @@ struct Step {
     row: u64,
 }
 
-fn step(path: &Path, row: &Row, number: u64) -> Result<Option<(Pool, Step)>, DumpError> {
+fn step(path: &Path, row: &Row, number: u64) -> Result<Option<(Pool, UseRow)>, DumpError> {
     let (pool, what) = match (row.event.as_str(), row.event_type.as_str()) {
         ("OP_LAUNCH", "ATEN_START") => (Some(Pool::Pta), What::Start),
         ("OP_LAUNCH", "ATEN_END") => (Some(Pool::Pta), What::End),
@@ -151,7 +151,7 @@ fn step(path: &Path, row: &Row, number: u64) -> Result<Option<(Pool, Step)>, Dum
         What::Malloc => size_of(path, row)?,
         _ => row.size().unwrap_or(0),
     };
-    let step = Step {
+    let step = UseRow {
         id: row.id,
         what,
         allocation: row.attr_number("allocation_id"),
@@ -211,7 +211,7 @@ struct Fold {
 }
 
 impl Fold {
-    fn apply(&mut self, step: &Step) {
+    fn apply(&mut self, step: &UseRow) {
         match step.what {
             What::Start => {
                 self.open = true;
@@ -247,7 +247,7 @@ impl Fold {
         }
     }
 
-    fn malloc(&mut self, step: &Step) {
+    fn malloc(&mut self, step: &UseRow) {
         let key = match step.allocation {
             Some(number) => Key::Number(number),
             None => Key::Address(step.device, step.ptr),
@@ -274,7 +274,7 @@ impl Fold {
     }
 
     /// The live block that a free or an access means.
-    fn key(&self, step: &Step) -> Option<Key> {
+    fn key(&self, step: &UseRow) -> Option<Key> {
         if let Some(number) = step.allocation {
             return Some(Key::Number(number)).filter(|key| self.live.contains_key(key));
         }
@@ -293,7 +293,7 @@ impl Fold {
         inside.then_some(*key)
     }
 
-    fn access(&mut self, step: &Step) {
+    fn access(&mut self, step: &UseRow) {
         let Some(block) = self.key(step).and_then(|key| self.live.get_mut(&key)) else {
             return;
         };
@@ -315,7 +315,7 @@ impl Fold {
         block.last_access = Some(now);
     }
 
-    fn free(&mut self, step: &Step) {
+    fn free(&mut self, step: &UseRow) {
         let Some(key) = self.key(step) else {
             return;
         };
@@ -353,7 +353,7 @@ pub fn inefficient(
     rows: impl IntoIterator<Item = Result<Row, DumpError>>,
     question: &Question,
 ) -> Result<Vec<Finding>, DumpError> {
-    let mut pools: BTreeMap<(Option<u32>, Pool), Vec<Step>> = BTreeMap::new();
+    let mut pools: BTreeMap<(Option<u32>, Pool), Vec<UseRow>> = BTreeMap::new();
     for (number, row) in (0..).zip(rows) {
         let row = row?;
         if let Some((pool, step)) = step(path, &row, number)? {

@@ -115,7 +115,7 @@ fn names(there: &BTreeSet<String>) -> String {
 const STEP: &str = "step";
 
 /// What the rule looks at.
-enum Step {
+enum LeakRow {
     Mark,
     /// The end of a step, which the dump has as a row of its own.
     End,
@@ -131,7 +131,7 @@ enum Step {
 #[derive(Default)]
 struct Steps {
     /// By ID once sorted.
-    steps: Vec<(u64, Step)>,
+    steps: Vec<(u64, LeakRow)>,
     marks: usize,
 }
 
@@ -139,8 +139,8 @@ impl Steps {
     /// Where no mark has the name, the ends of steps are what is meant by `step`.
     fn ends_are_marks(&mut self) {
         for (_, step) in &mut self.steps {
-            if matches!(step, Step::End) {
-                *step = Step::Mark;
+            if matches!(step, LeakRow::End) {
+                *step = LeakRow::Mark;
                 self.marks += 1;
             }
         }
@@ -179,20 +179,20 @@ pub fn offline_leaks(
                     continue;
                 }
                 steps.marks += 1;
-                Step::Mark
+                LeakRow::Mark
             }
             ("SYSTEM", "STEP") => {
                 mark_names.insert(STEP.to_owned());
                 if mark != STEP {
                     continue;
                 }
-                Step::End
+                LeakRow::End
             }
-            ("MALLOC", "HAL") => Step::Malloc {
+            ("MALLOC", "HAL") => LeakRow::Malloc {
                 ptr: row.ptr,
                 size: size_of(path, &row)?,
             },
-            ("FREE", "HAL") => Step::Free { ptr: row.ptr },
+            ("FREE", "HAL") => LeakRow::Free { ptr: row.ptr },
             _ => continue,
         };
         steps.steps.push((row.id, step));
@@ -232,7 +232,7 @@ fn judge(mut all: Steps, start_index: usize) -> Verdict {
     let marks: Vec<u64> = all
         .steps
         .iter()
-        .filter(|(_, step)| matches!(step, Step::Mark))
+        .filter(|(_, step)| matches!(step, LeakRow::Mark))
         .map(|(id, _)| *id)
         .collect();
     if marks.len() < 3 {
@@ -247,11 +247,11 @@ fn judge(mut all: Steps, start_index: usize) -> Verdict {
     let mut live: HashMap<Option<u64>, Vec<usize>> = HashMap::new();
     for (id, step) in all.steps {
         match step {
-            Step::Malloc { ptr, size } if (a..=b).contains(&id) => {
+            LeakRow::Malloc { ptr, size } if (a..=b).contains(&id) => {
                 live.entry(ptr).or_default().push(given.len());
                 given.push(Some(Leak { id, ptr, size }));
             }
-            Step::Free { ptr } if (a..=c).contains(&id) => {
+            LeakRow::Free { ptr } if (a..=c).contains(&id) => {
                 for place in live.remove(&ptr).unwrap_or_default() {
                     if let Some(leak) = given.get_mut(place) {
                         *leak = None;

@@ -11,7 +11,7 @@ const POINTS_PER_LOOK: u32 = 1 << 14;
 
 /// One step of the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum Edit {
     /// The same in both.
     Both,
     /// In the first only.
@@ -34,7 +34,7 @@ pub(crate) fn align(
     base: &[u32],
     compare: &[u32],
     go_on: &mut dyn FnMut() -> bool,
-) -> Result<Vec<Step>, NoWay> {
+) -> Result<Vec<Edit>, NoWay> {
     let mut rounds: Vec<Vec<u32>> = Vec::new();
     let mut points = 0;
     let mut countdown = POINTS_PER_LOOK;
@@ -93,27 +93,27 @@ fn across(x: usize, edits: usize, index: usize) -> usize {
     (x + edits).saturating_sub(2 * index)
 }
 
-fn walk_back(rounds: &[Vec<u32>], end: (usize, usize), index: usize) -> Vec<Step> {
+fn walk_back(rounds: &[Vec<u32>], end: (usize, usize), index: usize) -> Vec<Edit> {
     let mut way = Vec::with_capacity(end.0.max(end.1));
     let (mut x, mut index) = (end.0, index);
     for before in rounds.iter().rev() {
         let from = start(before, index) as usize;
-        way.extend(std::iter::repeat_n(Step::Both, x.saturating_sub(from)));
+        way.extend(std::iter::repeat_n(Edit::Both, x.saturating_sub(from)));
         // Came from the diagonal above by taking one of the second, or from the one below by taking one of the first.
         let down = index == 0
             || before
                 .get(index)
                 .is_some_and(|above| before[index - 1] < *above);
         if down {
-            way.push(Step::Compare);
+            way.push(Edit::Compare);
             x = from;
         } else {
-            way.push(Step::Base);
+            way.push(Edit::Base);
             x = from.saturating_sub(1);
             index -= 1;
         }
     }
-    way.extend(std::iter::repeat_n(Step::Both, x));
+    way.extend(std::iter::repeat_n(Edit::Both, x));
     way.reverse();
     way
 }
@@ -145,7 +145,7 @@ mod tests {
     fn the_papers_example() {
         // ABCABBA to CBABAC: five edits.
         let way = align(&[0, 1, 2, 0, 1, 1, 0], &[2, 1, 0, 1, 0, 2], &mut || true).unwrap();
-        use Step::{Base, Both, Compare};
+        use Edit::{Base, Both, Compare};
         assert_eq!(
             way,
             [Base, Base, Both, Compare, Both, Both, Base, Both, Compare]
@@ -168,14 +168,14 @@ mod tests {
             let (mut x, mut y, mut same) = (0, 0, 0);
             for step in way {
                 match step {
-                    Step::Both => {
+                    Edit::Both => {
                         prop_assert_eq!(a[x], b[y]);
                         x += 1;
                         y += 1;
                         same += 1;
                     }
-                    Step::Base => x += 1,
-                    Step::Compare => y += 1,
+                    Edit::Base => x += 1,
+                    Edit::Compare => y += 1,
                 }
             }
             prop_assert_eq!((x, y), (a.len(), b.len()));

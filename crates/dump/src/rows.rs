@@ -18,7 +18,7 @@ use crate::row::{Device, Row};
 use memscope_ledger::event::{
     Body, Call, CallOp, Event, HalSpace, HeldPart, Mark, MarkKind, PoolTrace, TraceAction, Vendor,
 };
-use scene::{Block, Half, Process, Scene, Sums, attr_of, begun, device};
+use scene::{Block, Half, Scene, SceneProcess, Sums, attr_of, begun, device};
 
 /// Most launches of which one event tells and that become rows; a counter that was read seldom tells of more.
 const MOST_LAUNCHES: u64 = 1000;
@@ -90,7 +90,7 @@ fn begins(action: TraceAction) -> bool {
 }
 
 impl Scene<'_> {
-    fn event(&mut self, process: &mut Process, half: Option<Half>) {
+    fn event(&mut self, process: &mut SceneProcess, half: Option<Half>) {
         match &self.event.body {
             Body::Attached(facts) => {
                 process.pid = (facts.pid > 0).then_some(facts.pid);
@@ -164,7 +164,7 @@ impl Scene<'_> {
         None
     }
 
-    fn row(&mut self, process: &Process, event: &str, event_type: &str) -> Row {
+    fn row(&mut self, process: &SceneProcess, event: &str, event_type: &str) -> Row {
         self.rows.last_id += 1;
         let stack = (self.stacks)(self.event.process, self.event.stack);
         Row {
@@ -182,7 +182,7 @@ impl Scene<'_> {
     /// A row of a block of the pool, without its size and sums.
     fn block(
         &mut self,
-        process: &mut Process,
+        process: &mut SceneProcess,
         ordinal: i32,
         ptr: u64,
         size: u64,
@@ -220,7 +220,7 @@ impl Scene<'_> {
         }
     }
 
-    fn trace(&mut self, process: &mut Process, trace: &PoolTrace) {
+    fn trace(&mut self, process: &mut SceneProcess, trace: &PoolTrace) {
         let frees = match trace.action {
             TraceAction::Alloc => false,
             TraceAction::FreeRequested => true,
@@ -267,7 +267,7 @@ impl Scene<'_> {
         process.halves.insert(self.event.tid, half);
     }
 
-    fn call(&mut self, process: &mut Process, call: &Call) {
+    fn call(&mut self, process: &mut SceneProcess, call: &Call) {
         if call.status != 0 {
             return;
         }
@@ -349,7 +349,7 @@ impl Scene<'_> {
         (self.tell)(row);
     }
 
-    fn mark(&mut self, process: &Process, mark: &Mark) {
+    fn mark(&mut self, process: &SceneProcess, mark: &Mark) {
         let (event, kind, name) = match (mark.name.strip_prefix(SYSTEM_MARK), mark.kind) {
             (Some(rest), _) => {
                 let (kind, name) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -367,7 +367,7 @@ impl Scene<'_> {
         (self.tell)(row);
     }
 
-    fn launches(&mut self, process: &mut Process, count: u64) {
+    fn launches(&mut self, process: &mut SceneProcess, count: u64) {
         let news = count.saturating_sub(process.launches);
         process.launches = count;
         self.rows.left_out += news.saturating_sub(MOST_LAUNCHES);
@@ -378,14 +378,14 @@ impl Scene<'_> {
         }
     }
 
-    fn oom(&mut self, process: &Process, ordinal: Option<i32>, size: u64) {
+    fn oom(&mut self, process: &SceneProcess, ordinal: Option<i32>, size: u64) {
         let mut row = self.row(process, "OOM_DETAIL", "OOM_TRIGGER");
         row.device = device(ordinal);
         row.attr = Attr::new().with("req_size", size);
         (self.tell)(row);
     }
 
-    fn snapshot(&mut self, process: &Process, ordinal: Option<i32>) {
+    fn snapshot(&mut self, process: &SceneProcess, ordinal: Option<i32>) {
         let mut row = self.row(process, "SNAPSHOT", "SNAPSHOT");
         row.device = device(ordinal);
         let sums = process.sums.get(&ordinal).copied().unwrap_or_default();
@@ -403,7 +403,7 @@ impl Scene<'_> {
     }
 
     /// Blocks that were there before anything was seen.
-    fn held(&mut self, process: &mut Process, part: &HeldPart) {
+    fn held(&mut self, process: &mut SceneProcess, part: &HeldPart) {
         let sums = process.sums.entry(Some(part.device)).or_default();
         sums.allocated.get_or_insert(part.total_allocated);
         sums.reserved.get_or_insert(part.total_reserved);

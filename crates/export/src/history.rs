@@ -46,7 +46,7 @@ pub(crate) struct Life {
 
 /// A change of what one pool of one device holds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
+pub(crate) struct LevelStep {
     pub(crate) time_ns: u64,
     /// Index into `History::places`.
     pub(crate) place: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Step {
 
 /// One pool of one device, and what it held when its device's part of the trace begins.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct DevicePool {
     pub(crate) device: i32,
     pub(crate) pool: Pool,
     pub(crate) allocated: i64,
@@ -67,9 +67,9 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) lives: Vec<Life>,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<DevicePool>,
     /// By time.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<LevelStep>,
     /// From when on each device's levels are known.
     pub(crate) from_ns: BTreeMap<i32, u64>,
 }
@@ -177,7 +177,7 @@ impl History {
             let bytes = signed(life.size);
             let rises = life.in_trace || life.born_ns > self.from(life.device);
             let mut step = |time_ns, allocated| {
-                steps.push(Step {
+                steps.push(LevelStep {
                     time_ns,
                     place,
                     allocated,
@@ -207,7 +207,7 @@ impl History {
             let place = places.index(entry.device, belonging.pool(at, entry));
             // From the end backwards: what came later was not there at the start.
             places.add(place, 0, -reserved);
-            steps.push(Step {
+            steps.push(LevelStep {
                 time_ns: entry.time_ns,
                 place,
                 allocated: 0,
@@ -216,7 +216,7 @@ impl History {
         }
         // Nothing changes there, and so that levels are told where they begin and where they end.
         for (place, known) in places.places.iter().enumerate() {
-            let told = |time_ns| Step {
+            let told = |time_ns| LevelStep {
                 time_ns,
                 place,
                 allocated: 0,
@@ -225,7 +225,7 @@ impl History {
             steps.push(told(self.from(known.device)));
             steps.push(told(report.as_of.boot_ns));
         }
-        steps.sort_unstable_by_key(|step: &Step| step.time_ns);
+        steps.sort_unstable_by_key(|step: &LevelStep| step.time_ns);
         self.steps = steps;
         self.places = places.places;
     }
@@ -257,14 +257,14 @@ fn life(entry: &SnapshotTrace, pool: Pool) -> Life {
 
 #[derive(Default)]
 struct Places {
-    places: Vec<Place>,
+    places: Vec<DevicePool>,
     known: HashMap<(i32, Pool), usize>,
 }
 
 impl Places {
     fn index(&mut self, device: i32, pool: Pool) -> usize {
         *self.known.entry((device, pool)).or_insert_with(|| {
-            self.places.push(Place {
+            self.places.push(DevicePool {
                 device,
                 pool,
                 allocated: 0,

@@ -14,7 +14,7 @@ pub(crate) struct Holder {
 
 /// Levels of a holder at a moment; `None` has not changed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct LevelChange {
     pub(crate) time_ns: u64,
     /// Index into the holders.
     pub(crate) holder: usize,
@@ -83,7 +83,10 @@ impl<'a> Levels<'a> {
     }
 
     /// Tells every level at its device's start, whenever it changes (once per moment), and at the end.
-    pub(crate) fn walk<E>(&self, mut tell: impl FnMut(Told) -> Result<(), E>) -> Result<(), E> {
+    pub(crate) fn walk<E>(
+        &self,
+        mut tell: impl FnMut(LevelChange) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut levels = self.start.clone();
         let mut touched: Vec<usize> = Vec::new();
         let steps = &self.history.steps;
@@ -113,7 +116,7 @@ impl<'a> Levels<'a> {
                 let (allocated, reserved) = std::mem::take(&mut level.changed);
                 // Below zero only after a loss.
                 let positive = |level| u64::try_from(level).unwrap_or(0);
-                tell(Told {
+                tell(LevelChange {
                     time_ns: step.time_ns,
                     holder,
                     allocated: allocated.then(|| positive(level.allocated)),

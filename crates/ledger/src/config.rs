@@ -40,7 +40,7 @@ impl Default for LedgerConfig {
 /// How much the ledger keeps of one process: for the daemon's own metrics, and to show that it does
 /// not grow with what is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptCounts {
     /// Live and pending blocks.
     pub blocks: usize,
     /// What threads, losses, unplaced trace entries and readings under way leave behind.
@@ -57,7 +57,7 @@ pub struct Kept {
     pub trace_entries: usize,
 }
 
-impl Kept {
+impl KeptCounts {
     /// Bytes that it takes, by what an entry of each kind takes with its place in a table.
     pub(crate) fn bytes(&self) -> u64 {
         let counts = [

@@ -4,7 +4,7 @@
 //! to answer for a process that it was never told of.
 
 use crate::clock::Clock;
-use crate::config::{Kept, LedgerConfig};
+use crate::config::{KeptCounts, LedgerConfig};
 use crate::event::{Body, CodeName, Event, Level, ProcessFacts, ProcessHandle, StackRef};
 use crate::fast_hash::FastMap;
 use crate::report::{Frame, ProcessState, ProcessSummary, Who};
@@ -312,10 +312,10 @@ impl Ledger {
     }
 
     /// How much is kept of a process.
-    pub fn kept(&self, p: ProcessHandle) -> Option<Kept> {
+    pub fn kept(&self, p: ProcessHandle) -> Option<KeptCounts> {
         let process = self.processes.get(&p)?;
         let (blocks, loose) = process.pool.kept();
-        Some(Kept {
+        Some(KeptCounts {
             blocks,
             loose: loose + process.readings.kept() + process.marks.kept(),
             rooms: process.devices.iter().map(|row| row.pool.rooms.len()).sum(),

@@ -31,11 +31,11 @@ mod state;
 mod steps;
 mod wire;
 
-pub use config::{Kept, LedgerConfig};
+pub use config::{KeptCounts, LedgerConfig};
 pub use ledger::{Ledger, Part, RestoredPart};
 pub use questions::{
     Affects, Answer, Answered, Asked, EFFECTS, Effect, Needs, PoolChange, Question, Senseless,
     effect, find_mark, inexact, is_judged,
 };
 pub use report::Who;
-pub use state::regions::{RegionBook, RegionStep, Told};
+pub use state::regions::{RegionBook, RegionSink, RegionStep};

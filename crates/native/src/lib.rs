@@ -1,8 +1,8 @@
 //! Stacks of compiled code in other processes.
 //!
 //! Compilers keep no frame pointers, but beside the code lie tables (`.eh_frame`) that say for each instruction where
-//! its caller's frame is. From these come the rules by which the programs in the kernel unwind ([`Process::rule`]),
-//! the frames in a piece of a stack that was copied ([`Process::unwind`]), and from the symbols the names
+//! its caller's frame is. From these come the rules by which the programs in the kernel unwind ([`ProcessCode::rule`]),
+//! the frames in a piece of a stack that was copied ([`ProcessCode::unwind`]), and from the symbols the names
 //! ([`Symbols`]).
 //!
 //! Owns: what is mapped as code in a process, the tables of those files, their symbols. Refuses: to guess where the
@@ -13,5 +13,5 @@ mod process;
 mod symbols;
 
 pub use image::{Image, ImageError};
-pub use process::{Piece, Process, Shared, Unwound};
+pub use process::{Piece, ProcessCode, Shared, Unwound};
 pub use symbols::{Function, Named, Symbols};

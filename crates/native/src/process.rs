@@ -26,7 +26,7 @@ struct Code {
 
 /// The code of one process.
 #[derive(Debug)]
-pub struct Process {
+pub struct ProcessCode {
     pid: u32,
     /// By address.
     code: Vec<Code>,
@@ -70,10 +70,10 @@ pub struct Unwound {
     pub whole: bool,
 }
 
-impl Process {
+impl ProcessCode {
     /// Of the process with this number; nothing is read yet.
-    pub fn new(pid: u32) -> Process {
-        Process {
+    pub fn new(pid: u32) -> ProcessCode {
+        ProcessCode {
             pid,
             code: Vec::new(),
             read_at: None,

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memscope_native::{Function, Process, Shared, Symbols};
+use memscope_native::{Function, ProcessCode, Shared, Symbols};
 
 const SOURCE: &str = "static __attribute__((noinline)) int hidden(int n) {\n    return n * 3 + 1;\n}\n\
                       int shown(int n) {\n    return hidden(n) + 2;\n}\n\
@@ -51,7 +51,7 @@ fn named(library: &Path, before: impl FnOnce()) -> Vec<Function> {
         address
     };
     let mut shared = Shared::default();
-    let mut process = Process::new(std::process::id());
+    let mut process = ProcessCode::new(std::process::id());
     let (_, image, offset) = process.place(address, &mut shared).unwrap();
     before();
     Symbols::default()

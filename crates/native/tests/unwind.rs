@@ -5,7 +5,7 @@ use std::arch::asm;
 use std::ffi::c_void;
 
 use memscope_common::{MOST_NATIVE, RULE_END, RULE_STOP};
-use memscope_native::{Image, Piece, Process, Shared, Symbols};
+use memscope_native::{Image, Piece, ProcessCode, Shared, Symbols};
 use memscope_site::elf::FileBytes;
 use proptest::prelude::*;
 
@@ -79,7 +79,7 @@ fn deeper(depth: u32, keep: &mut Vec<u8>) -> Stood {
 
 fn unwound(stood: &Stood) -> (Vec<u64>, bool) {
     let mut shared = Shared::default();
-    let mut process = Process::new(std::process::id());
+    let mut process = ProcessCode::new(std::process::id());
     let found = process.unwind(
         &Piece {
             pc: stood.pc,
@@ -115,7 +115,7 @@ fn names_are_found() {
         .unwrap();
     let (frames, _) = unwound(&stood);
     let mut shared = Shared::default();
-    let mut process = Process::new(std::process::id());
+    let mut process = ProcessCode::new(std::process::id());
     let symbols = Symbols::default();
     let mut names = Vec::new();
     for frame in frames {
@@ -134,7 +134,7 @@ fn names_are_found() {
 #[test]
 fn what_is_no_code_has_no_rule() {
     let mut shared = Shared::default();
-    let mut process = Process::new(std::process::id());
+    let mut process = ProcessCode::new(std::process::id());
     let data = Box::new(0u64);
     let address = &raw const *data as u64;
     for address in [0, 1, u64::MAX, address] {
@@ -142,7 +142,7 @@ fn what_is_no_code_has_no_rule() {
         assert_eq!(rule.kind(), RULE_STOP, "{address:#x}");
     }
     // No such process.
-    let mut gone = Process::new(u32::MAX >> 1);
+    let mut gone = ProcessCode::new(u32::MAX >> 1);
     assert!(gone.read(&mut shared).is_err());
     assert_eq!(gone.rule(address, &mut shared).kind(), RULE_STOP);
 }
@@ -173,7 +173,7 @@ proptest! {
             word.copy_from_slice(&value.to_le_bytes());
         }
         let mut shared = Shared::default();
-        let mut process = Process::new(std::process::id());
+        let mut process = ProcessCode::new(std::process::id());
         let pc = *own.get(&stood.own);
         let found = process.unwind(&Piece { pc, sp, bp, base: sp & !7, bytes: &bytes }, &mut shared);
         prop_assert!(found.frames.len() <= MOST_NATIVE);

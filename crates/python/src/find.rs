@@ -460,7 +460,7 @@ pub fn walk_thread<M: Memory + ?Sized>(memory: &M, interpreter: &Interpreter, st
 mod tests {
     use super::*;
     use crate::debug_offsets::tests::description;
-    use crate::image::{Evidence, Place};
+    use crate::image::{Evidence, SymbolPlace};
     use crate::testing::Bytes;
 
     const RUNTIME: u64 = 0x1000;
@@ -472,7 +472,7 @@ mod tests {
             display: "python".to_owned(),
             open_path: PathBuf::new(),
             bias: 0,
-            runtime: Place {
+            runtime: SymbolPlace {
                 address: RUNTIME,
                 size,
             },
@@ -493,7 +493,7 @@ mod tests {
         let mut memory = Bytes::default();
         memory.put(RUNTIME, &[0; 1024]);
         memory.put(VERSION, &hex.to_le_bytes());
-        let version = Some(Place {
+        let version = Some(SymbolPlace {
             address: VERSION,
             size: 8,
         });

@@ -17,7 +17,7 @@ const MAX_CONSTANTS: u64 = 1 << 26;
 
 /// A symbol, at its address in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SymbolPlace {
     pub address: u64,
     pub size: u64,
 }
@@ -26,15 +26,15 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Evidence {
     /// `_PyRuntime`, by symbol or section.
-    pub runtime: Option<Place>,
+    pub runtime: Option<SymbolPlace>,
     /// It was the section.
     pub by_section: bool,
     /// `Py_Version`.
-    pub version: Option<Place>,
+    pub version: Option<SymbolPlace>,
     /// `PyCode_Type`.
-    pub code_type: Option<Place>,
+    pub code_type: Option<SymbolPlace>,
     /// `PyGILState_GetThisThreadState`.
-    pub this_thread: Option<Place>,
+    pub this_thread: Option<SymbolPlace>,
     /// The first bytes of it.
     pub this_thread_code: Vec<u8>,
     /// Texts among the constants that look like `PY_VERSION` of a Python 3.
@@ -71,7 +71,7 @@ impl Evidence {
         {
             found.by_section = true;
             found.is_python = true;
-            found.runtime = Some(Place {
+            found.runtime = Some(SymbolPlace {
                 address: section.address,
                 size: section.size,
             });
@@ -94,7 +94,7 @@ impl Evidence {
     fn symbols(&mut self, table: &SymbolTable) {
         let like = |rest: &[u8]| rest.starts_with(b"_Py") || rest.starts_with(b"Py");
         for symbol in table.defined_like(like) {
-            let place = Some(Place {
+            let place = Some(SymbolPlace {
                 address: symbol.address,
                 size: symbol.size,
             });
@@ -135,7 +135,7 @@ pub(crate) struct Image {
     pub display: String,
     pub open_path: PathBuf,
     pub bias: u64,
-    pub runtime: Place,
+    pub runtime: SymbolPlace,
     pub evidence: Evidence,
     /// Minor version that the file's name gives.
     pub named: Option<u8>,
@@ -143,7 +143,7 @@ pub(crate) struct Image {
 
 impl Image {
     /// A file's address in the process.
-    pub fn place(&self, place: Option<Place>) -> Option<u64> {
+    pub fn place(&self, place: Option<SymbolPlace>) -> Option<u64> {
         place.map(|place| place.address.wrapping_add(self.bias))
     }
 }
@@ -167,8 +167,8 @@ pub(crate) fn images(pid: u32, mapped: &Mapped) -> Result<Vec<Image>, PythonErro
             }
             let named = first && object.file_name().starts_with("libpython3.");
             match image(pid, object, first) {
-                Ok(Some(Found::Image(image))) => images.push(*image),
-                Ok(Some(Found::Stripped)) => stripped = Some(object.display_path()),
+                Ok(Some(Interpreter::Image(image))) => images.push(*image),
+                Ok(Some(Interpreter::Stripped)) => stripped = Some(object.display_path()),
                 Ok(None) => {}
                 // A file that holds no interpreter may be anything: only one that is named so counts.
                 Err(error) if named => return Err(error),
@@ -188,12 +188,16 @@ pub(crate) fn images(pid: u32, mapped: &Mapped) -> Result<Vec<Image>, PythonErro
     }
 }
 
-enum Found {
+enum Interpreter {
     Image(Box<Image>),
     Stripped,
 }
 
-fn image(pid: u32, object: &MappedObject, likely: bool) -> Result<Option<Found>, PythonError> {
+fn image(
+    pid: u32,
+    object: &MappedObject,
+    likely: bool,
+) -> Result<Option<Interpreter>, PythonError> {
     let path = object.display_path();
     let opened = match object.open(pid) {
         Ok(opened) => opened,
@@ -212,14 +216,14 @@ fn image(pid: u32, object: &MappedObject, likely: bool) -> Result<Option<Found>,
     let named = named(&object.file_name());
     let (Some(place), Some(bias)) = (evidence.runtime, object.bias(&elf)) else {
         // A launcher is named like the library that it loads, and exports nothing.
-        return Ok(evidence.is_python.then_some(Found::Stripped));
+        return Ok(evidence.is_python.then_some(Interpreter::Stripped));
     };
-    Ok(Some(Found::Image(Box::new(Image {
+    Ok(Some(Interpreter::Image(Box::new(Image {
         display: object.display_path(),
         path: object.path.clone(),
         open_path: opened.open_path,
         bias,
-        runtime: Place {
+        runtime: SymbolPlace {
             address: place.address.wrapping_add(bias),
             size: place.size,
         },

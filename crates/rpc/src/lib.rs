@@ -42,4 +42,4 @@ pub use options::ServeOptions;
 pub use refusal::Refusal;
 pub use serve::{ServeError, serve};
 pub use tonic::async_trait;
-pub use triggers::{Kept, KeptSnapshot, OpenKept, TriggerStatus, Triggers};
+pub use triggers::{KeptSnapshot, KeptSnapshots, OpenKept, TriggerStatus, Triggers};

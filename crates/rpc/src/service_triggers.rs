@@ -2,7 +2,7 @@
 
 use crate::export::{self, ChunkStream};
 use crate::service::{Service, to_the_end};
-use crate::triggers::{Kept, KeptSnapshot, TriggerStatus};
+use crate::triggers::{KeptSnapshot, KeptSnapshots, TriggerStatus};
 use crate::{Caller, Condition, Refusal};
 use memscope_proto::v1;
 use memscope_service::triggers_server::Triggers;
@@ -72,7 +72,7 @@ impl Triggers for Service {
     ) -> Result<Response<v1::ListKeptResponse>, Status> {
         let caller = self.caller(&request)?;
         let pid = request.get_ref().pid;
-        let Kept {
+        let KeptSnapshots {
             snapshots,
             limit_count,
             limit_bytes,

@@ -26,7 +26,7 @@ pub trait Triggers: Send + Sync + 'static {
     async fn triggers(&self) -> Result<Vec<TriggerStatus>, Refusal>;
 
     /// All snapshots that are kept, oldest first.
-    async fn kept(&self) -> Result<Kept, Refusal>;
+    async fn kept(&self) -> Result<KeptSnapshots, Refusal>;
 
     /// The file of one of them.
     async fn open_kept(&self, snapshot: u64) -> Result<OpenKept, Refusal>;
@@ -74,7 +74,7 @@ impl TriggerStatus {
 
 /// The snapshots that are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptSnapshots {
     /// Oldest first.
     pub snapshots: Vec<KeptSnapshot>,
     /// At most so many are kept.

@@ -25,7 +25,7 @@ pub(crate) struct Image {
 }
 
 /// What the picture has of a place.
-pub(crate) enum Place<'a> {
+pub(crate) enum Fetched<'a> {
     Bytes(&'a [u8]),
     /// Not fetched yet.
     Missing,
@@ -34,9 +34,9 @@ pub(crate) enum Place<'a> {
 }
 
 impl Image {
-    pub fn get(&self, address: u64, len: usize) -> Place<'_> {
+    pub fn get(&self, address: u64, len: usize) -> Fetched<'_> {
         if self.holes.contains(&address) {
-            return Place::Hole;
+            return Fetched::Hole;
         }
         let found = self.chunks.range(..=address).next_back();
         found
@@ -44,7 +44,7 @@ impl Image {
                 let from = usize::try_from(address - start).ok()?;
                 bytes.get(from..from.checked_add(len)?)
             })
-            .map_or(Place::Missing, Place::Bytes)
+            .map_or(Fetched::Missing, Fetched::Bytes)
     }
 
     /// Reads the places, those that lie near one another together. `object` is read before all and

@@ -4,7 +4,7 @@
 
 use foldhash::{HashMap, HashSet};
 
-use crate::image::{Image, Place};
+use crate::image::{Fetched, Image};
 use crate::layout::{BlockLayout, Layout};
 use crate::pools::{self, RawPool};
 use crate::shape::{self, NODE, Tree, byte, word};
@@ -131,12 +131,12 @@ impl<'a> Walk<'a> {
         *known = (*known).max(len);
         let len_wanted = *known;
         match self.image.get(address, len) {
-            Place::Bytes(bytes) => Some(bytes),
-            Place::Hole => {
+            Fetched::Bytes(bytes) => Some(bytes),
+            Fetched::Hole => {
                 self.holes.insert(address);
                 None
             }
-            Place::Missing => {
+            Fetched::Missing => {
                 self.missing.insert(address, len_wanted);
                 None
             }

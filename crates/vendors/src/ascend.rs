@@ -9,7 +9,7 @@
 //! From CANN 8.5 on `aclrtX` may live in `libacl_rt.so` and calls `aclrtXImpl`; the names that programs link with are the
 //! same. The driver's `hal…Inner` are other names of the same functions, for tools that put themselves in front.
 
-use memscope_common::{Op, SizeMode, Told};
+use memscope_common::{AscendExtra, Op, SizeMode};
 
 use crate::{Facts, Layer, Library, Purpose, Row, Vendor};
 
@@ -105,7 +105,7 @@ const ROWS: &[Row] = &[
     acl("aclrtMallocPhysical", Op::Create)
         .handle_out(0)
         .size(1)
-        .told(Told::Location),
+        .told(AscendExtra::Location),
     acl("aclrtFreePhysical", Op::Release).handle(0),
     acl("aclrtMapMem", Op::Map)
         .ptr(0)
@@ -141,23 +141,23 @@ const ROWS: &[Row] = &[
         .ptr_out(0)
         .size(1)
         .extra(2)
-        .told(Told::Flags)
+        .told(AscendExtra::Flags)
         .essential(),
     hal("halMemAllocInner", Op::Alloc)
         .ptr_out(0)
         .size(1)
         .extra(2)
-        .told(Told::Flags),
+        .told(AscendExtra::Flags),
     hal("halMemFree", Op::Free).ptr(0).essential(),
     hal("halMemFreeInner", Op::Free).ptr(0),
     hal("halMemCreate", Op::Create)
         .handle_out(0)
         .size(1)
-        .told(Told::Properties),
+        .told(AscendExtra::Properties),
     hal("halMemCreateInner", Op::Create)
         .handle_out(0)
         .size(1)
-        .told(Told::Properties),
+        .told(AscendExtra::Properties),
     hal("halMemRelease", Op::Release).handle(0),
     hal("halMemReleaseInner", Op::Release).handle(0),
     hal("halMemAddressReserve", Op::Reserve).ptr_out(0).size(1),

@@ -1,6 +1,8 @@
 //! What is said of one function: how its symbol is recognised, and how it passes its arguments.
 
-use memscope_common::{Cookie, MarkAbi, MarkForm, Op, PtrMode, RegionOp, SizeMode, Told, TorchAbi};
+use memscope_common::{
+    AscendExtra, Cookie, MarkAbi, MarkForm, Op, PtrMode, RegionOp, SizeMode, TorchAbi,
+};
 
 use crate::vendor::Vendor;
 
@@ -72,7 +74,7 @@ pub struct Abi {
     /// still the entry's.
     pub stack: bool,
     /// What it says beside these, on Ascend.
-    pub told: Told,
+    pub told: AscendExtra,
     /// It counts even inside a call that only selects or resets a device.
     pub apart: bool,
 }
@@ -132,7 +134,7 @@ impl Row {
                 handle: None,
                 extra: None,
                 stack: false,
-                told: Told::Nothing,
+                told: AscendExtra::Nothing,
                 apart: false,
             },
             returns: false,
@@ -190,7 +192,7 @@ impl Row {
         self.abi.stack = true;
         self
     }
-    pub(crate) const fn told(mut self, told: Told) -> Row {
+    pub(crate) const fn told(mut self, told: AscendExtra) -> Row {
         self.abi.told = told;
         self
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use memscope_common::{NO_ARG, Op, PtrMode, SizeMode, Told, TorchAbi};
+use memscope_common::{AscendExtra, NO_ARG, Op, PtrMode, SizeMode, TorchAbi};
 use memscope_vendors::{Abi, Layer, Match, Purpose, Variant, Vendor, row, rows};
 
 /// What the table says about one function.
@@ -56,14 +56,14 @@ fn ascend_prototypes() -> HashMap<String, Prototype> {
                     "handle" => abi.handle = Some((position, result)),
                     "word" => {
                         abi.extra = Some(position);
-                        abi.told = Told::Flags;
+                        abi.told = AscendExtra::Flags;
                     }
                     // The program reads these from argument 2.
                     "properties" | "location" => {
                         assert_eq!(position, 2, "{function}");
                         abi.told = match word {
-                            "properties" => Told::Properties,
-                            _ => Told::Location,
+                            "properties" => AscendExtra::Properties,
+                            _ => AscendExtra::Location,
                         };
                     }
                     _ => assert!(!result, "{function}: {word}"),

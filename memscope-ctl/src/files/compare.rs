@@ -3,7 +3,7 @@
 //! Blocks are those handed out; what waits for a stream is in the devices' sums. Bytes are the blocks'
 //! own (rounded) bytes, so that groups add up to the totals.
 
-use super::kept::{Block, Kept, Segment, Stack, State};
+use super::kept::{Block, Segment, SnapshotFile, Stack, State};
 use memscope_proto::v1::{Amount, DeviceDiff, GroupDiff};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -57,7 +57,7 @@ struct Groups {
 impl Groups {
     fn add(
         &mut self,
-        kept: &Kept,
+        kept: &SnapshotFile,
         (segment, block): (&Segment, &Block),
         what: fn(&mut Sums) -> &mut Amount,
     ) {
@@ -71,14 +71,14 @@ impl Groups {
     }
 }
 
-fn stack_key(kept: &Kept, segment: &Segment, block: &Block) -> StackKey {
+fn stack_key(kept: &SnapshotFile, segment: &Segment, block: &Block) -> StackKey {
     let stack = block
         .stack
         .and_then(|place| kept.stacks.get(place as usize));
     (segment.device, stack.cloned())
 }
 
-fn held(kept: &Kept) -> impl Iterator<Item = (&Segment, &Block)> {
+fn held(kept: &SnapshotFile) -> impl Iterator<Item = (&Segment, &Block)> {
     kept.segments.iter().flat_map(|segment| {
         let active = |block: &&Block| block.state == State::Active;
         segment
@@ -109,7 +109,7 @@ fn add(to: &mut Amount, count: u64, bytes: u64) {
 }
 
 /// Compares. They are of one process if both say so, or if the user does.
-pub(crate) fn compare(before: &Kept, after: &Kept, same_process: bool) -> Compared {
+pub(crate) fn compare(before: &SnapshotFile, after: &SnapshotFile, same_process: bool) -> Compared {
     let said = before.image.is_some() && before.image == after.image;
     let matched_by = if said || same_process {
         MatchedBy::Block
@@ -213,7 +213,7 @@ pub(crate) fn compare(before: &Kept, after: &Kept, same_process: bool) -> Compar
 
 /// A block is the same where address and size are, unless the later file tells that it came after the
 /// earlier one was made.
-fn by_block(before: &Kept, after: &Kept, groups: &mut Groups) {
+fn by_block(before: &SnapshotFile, after: &SnapshotFile, groups: &mut Groups) {
     let place = |segment: &Segment, block: &Block| (segment.device, block.address, block.size);
     let mut then: HashMap<_, _> = held(before)
         .map(|(segment, block)| (place(segment, block), (segment, block)))
@@ -246,19 +246,19 @@ fn by_block(before: &Kept, after: &Kept, groups: &mut Groups) {
 }
 
 /// Pairs blocks within each group whose rounded sizes are alike as well.
-fn by_number(before: &Kept, after: &Kept, groups: &mut Groups) {
+fn by_number(before: &SnapshotFile, after: &SnapshotFile, groups: &mut Groups) {
     paired(before, after, key_of, &mut groups.sizes);
     paired(before, after, stack_key, &mut groups.stacks);
 }
 
-fn key_of(_: &Kept, segment: &Segment, block: &Block) -> GroupKey {
+fn key_of(_: &SnapshotFile, segment: &Segment, block: &Block) -> GroupKey {
     key(segment, block)
 }
 
 fn paired<K: Ord>(
-    before: &Kept,
-    after: &Kept,
-    key: fn(&Kept, &Segment, &Block) -> K,
+    before: &SnapshotFile,
+    after: &SnapshotFile,
+    key: fn(&SnapshotFile, &Segment, &Block) -> K,
     groups: &mut BTreeMap<K, Sums>,
 ) {
     let mut counts: BTreeMap<(K, u64), (u64, u64)> = BTreeMap::new();
@@ -295,7 +295,11 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn kept(as_of_ns: Option<u64>, pid: Option<u32>, blocks: &[(u64, u64, Option<u64>)]) -> Kept {
+    fn kept(
+        as_of_ns: Option<u64>,
+        pid: Option<u32>,
+        blocks: &[(u64, u64, Option<u64>)],
+    ) -> SnapshotFile {
         let block = |&(address, size, born_ns): &(u64, u64, Option<u64>)| Block {
             address,
             size,
@@ -304,7 +308,7 @@ mod tests {
             born_ns,
             stack: None,
         };
-        Kept {
+        SnapshotFile {
             path: "s".into(),
             image: pid.map(|pid| Image {
                 pid,

@@ -2,7 +2,9 @@
 //! which memscope's triggers (`--snapshot-format memory-viz-json`) and `json.dump` write.
 
 use super::error::FileError;
-use super::kept::{Births, Block, Image, Kept, Segment, Stacks, State, line_of, not_judged};
+use super::kept::{
+    Births, Block, Image, Segment, SnapshotFile, Stacks, State, line_of, not_judged,
+};
 use memscope_proto::v1;
 use serde::Deserialize;
 use std::io::Read;
@@ -22,19 +24,19 @@ struct Document {
 struct Header {
     as_of: Option<u64>,
     as_of_boot_ns: Option<u64>,
-    process: Option<Process>,
+    process: Option<ProcessHeader>,
     #[serde(default)]
     coverage: Vec<Note>,
 }
 
 #[derive(Deserialize)]
-struct Process {
+struct ProcessHeader {
     pid: u32,
     start_ticks: u64,
     generation: u64,
 }
 
-impl Process {
+impl ProcessHeader {
     fn image(&self) -> Image {
         Image {
             pid: self.pid,
@@ -48,7 +50,7 @@ impl Process {
 #[derive(Deserialize)]
 struct Origin {
     #[serde(flatten)]
-    process: Option<Process>,
+    process: Option<ProcessHeader>,
     as_of_unix_ns: Option<u64>,
     #[serde(default)]
     coverage: Vec<Note>,
@@ -113,10 +115,10 @@ struct Frame {
 }
 
 /// A list of segments, as `torch.cuda.memory_snapshot()` gives.
-pub(super) fn list(path: &Path, from: impl Read) -> Result<Kept, FileError> {
+pub(super) fn list(path: &Path, from: impl Read) -> Result<SnapshotFile, FileError> {
     let list: Vec<JsonSegment> = serde_json::from_reader(from)?;
     let mut stacks = Stacks::default();
-    Ok(Kept {
+    Ok(SnapshotFile {
         path: path.to_owned(),
         image: None,
         as_of_ns: None,
@@ -127,7 +129,7 @@ pub(super) fn list(path: &Path, from: impl Read) -> Result<Kept, FileError> {
 }
 
 /// A dictionary.
-pub(super) fn document(path: &Path, from: impl Read) -> Result<Kept, FileError> {
+pub(super) fn document(path: &Path, from: impl Read) -> Result<SnapshotFile, FileError> {
     let document: Document = serde_json::from_reader(from)?;
     let mut births = Births::default();
     for (device, trace) in (0i32..).zip(&document.device_traces) {
@@ -140,7 +142,7 @@ pub(super) fn document(path: &Path, from: impl Read) -> Result<Kept, FileError> 
     let times = header.as_ref().and_then(|h| h.as_of.zip(h.as_of_boot_ns));
     let offset = times.map(|(unix, boot)| unix.saturating_sub(boot));
     let mut stacks = Stacks::default();
-    let mut kept = Kept {
+    let mut kept = SnapshotFile {
         path: path.to_owned(),
         image: None,
         as_of_ns: births.newest_ns,

@@ -32,7 +32,7 @@ pub(crate) struct Block {
     pub(crate) state: State,
     /// When it came, nanoseconds since 1970, where the file tells.
     pub(crate) born_ns: Option<u64>,
-    /// Place of its stack in [`Kept::stacks`], where the file has one.
+    /// Place of its stack in [`SnapshotFile::stacks`], where the file has one.
     pub(crate) stack: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Image {
 
 /// A snapshot from a file.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct SnapshotFile {
     pub(crate) path: PathBuf,
     pub(crate) image: Option<Image>,
     /// The moment that it describes, nanoseconds since 1970.

@@ -15,7 +15,7 @@ mod viz;
 
 pub(crate) use compare::{Compared, MatchedBy, StackDiff, compare};
 pub(crate) use error::FileError;
-pub(crate) use kept::Kept;
+pub(crate) use kept::SnapshotFile;
 
 use crate::failure::Failure;
 use pickle::Pickle;
@@ -33,7 +33,7 @@ pub(crate) async fn read(
     path: &Path,
     pid: Option<u32>,
     timeout: Duration,
-) -> Result<Kept, Failure> {
+) -> Result<SnapshotFile, Failure> {
     if path.is_dir() {
         return recorded::read(path, pid, timeout).await;
     }
@@ -70,7 +70,7 @@ fn ended() -> FileError {
 }
 
 /// What a file holds; nothing, if it is a recording.
-fn read_file(path: &Path, mut from: impl BufRead) -> Result<Option<Kept>, FileError> {
+fn read_file(path: &Path, mut from: impl BufRead) -> Result<Option<SnapshotFile>, FileError> {
     let begin = from.fill_buf()?;
     if begin.starts_with(RECORDING) {
         return Ok(None);

@@ -1,6 +1,6 @@
 //! The last moment of a recording, as a snapshot.
 
-use super::kept::{Block, Image, Kept, Segment, State};
+use super::kept::{Block, Image, Segment, SnapshotFile, State};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::recording::Replayer;
@@ -12,7 +12,7 @@ pub(super) async fn read(
     path: &Path,
     pid: Option<u32>,
     timeout: Duration,
-) -> Result<Kept, Failure> {
+) -> Result<SnapshotFile, Failure> {
     let (replayer, client) = Replayer::start(path, None, timeout).await?;
     let kept = ask(&client, path, pid).await;
     drop(client);
@@ -21,7 +21,7 @@ pub(super) async fn read(
 }
 
 /// The last moment of a recording.
-async fn ask(client: &Client, path: &Path, pid: Option<u32>) -> Result<Kept, Failure> {
+async fn ask(client: &Client, path: &Path, pid: Option<u32>) -> Result<SnapshotFile, Failure> {
     use v1::snapshot_part::Part;
     let pid = client.choose(pid).await?;
     let question = v1::SnapshotRequest { pid, at: None };
@@ -30,7 +30,7 @@ async fn ask(client: &Client, path: &Path, pid: Option<u32>) -> Result<Kept, Fai
             rpc.snapshot(request).await
         })
         .await?;
-    let mut kept = Kept {
+    let mut kept = SnapshotFile {
         path: path.to_owned(),
         image: None,
         as_of_ns: None,

@@ -30,7 +30,7 @@ const REAL: [(&str, &[u8]); 5] = [
     ),
 ];
 
-fn read(bytes: &[u8]) -> Result<Kept, FileError> {
+fn read(bytes: &[u8]) -> Result<SnapshotFile, FileError> {
     read_file(Path::new("s"), bytes).map(|kept| kept.unwrap())
 }
 
@@ -38,7 +38,7 @@ fn refused(bytes: &[u8]) -> String {
     read(bytes).unwrap_err().to_string()
 }
 
-fn sizes(kept: &Kept) -> Vec<(u64, Option<u64>, State)> {
+fn sizes(kept: &SnapshotFile) -> Vec<(u64, Option<u64>, State)> {
     let blocks = kept.segments.iter().flat_map(|segment| &segment.blocks);
     blocks.map(|b| (b.size, b.requested, b.state)).collect()
 }

@@ -1,7 +1,9 @@
 //! PyTorch's own snapshots: pickles of `torch.cuda.memory._snapshot()`.
 
 use super::error::FileError;
-use super::kept::{Births, Block, Image, Kept, Segment, Stacks, State, line_of, not_judged};
+use super::kept::{
+    Births, Block, Image, Segment, SnapshotFile, Stacks, State, line_of, not_judged,
+};
 use super::pickle::{Pickle, Value};
 use memscope_proto::v1;
 use std::collections::HashMap;
@@ -13,7 +15,7 @@ const LONGEST_NOTE: usize = 10_000;
 
 /// A dictionary as `torch.cuda.memory._snapshot()` gives, or a list of segments as
 /// `torch.cuda.memory_snapshot()` does.
-pub(super) fn of_pickle(path: &Path, pickle: &Pickle) -> Result<Kept, FileError> {
+pub(super) fn of_pickle(path: &Path, pickle: &Pickle) -> Result<SnapshotFile, FileError> {
     let root = pickle.root();
     let shape = |what: &str| FileError::Shape(what.to_owned());
     let segments = match pickle.list(root) {
@@ -26,7 +28,7 @@ pub(super) fn of_pickle(path: &Path, pickle: &Pickle) -> Result<Kept, FileError>
     let mut once = Once::new(pickle);
     let mut stacks = Stacks::default();
     let births = births(pickle, root, &mut once)?;
-    let mut kept = Kept {
+    let mut kept = SnapshotFile {
         path: path.to_owned(),
         image: None,
         as_of_ns: births.newest_ns,

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use memscope_common::PLACE_STACK;
 use memscope_ledger::event::{Body, Event, ProcessHandle, TraceAction};
 
-use super::command::Told;
+use super::command::KeeperMessage;
 use super::state::{Calibrating, Keeper, Target};
-use crate::probe::calibrate::{Calibrator, Layout, Memory, ReportSeen, Step, TraceSeen};
+use crate::probe::calibrate::{CalibrationStep, Calibrator, Layout, Memory, ReportSeen, TraceSeen};
 
 impl Memory for Target {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
@@ -85,7 +85,7 @@ impl Keeper {
 
     /// After each batch.
     pub(super) fn calibration_round(&mut self) {
-        let steps: Vec<(ProcessHandle, Step)> = self
+        let steps: Vec<(ProcessHandle, CalibrationStep)> = self
             .calibrating
             .iter_mut()
             .map(|(process, one)| {
@@ -99,29 +99,29 @@ impl Keeper {
         }
     }
 
-    fn follow(&mut self, process: ProcessHandle, step: Step) {
+    fn follow(&mut self, process: ProcessHandle, step: CalibrationStep) {
         match step {
-            Step::Wait => {}
-            Step::Try(layout) => {
+            CalibrationStep::Wait => {}
+            CalibrationStep::Try(layout) => {
                 if let Some(one) = self.calibrating.get_mut(&process) {
                     one.slot.set_layout(Some(&layout));
                     one.search.trial_began(crate::clock::boot_ns());
                 }
             }
-            Step::Proven(layout) => {
+            CalibrationStep::Proven(layout) => {
                 if let Some(one) = self.calibrating.remove(&process) {
                     one.slot.want_registers(false);
                     one.slot.set_on_trial(false);
                 }
-                self.tell(Told::Proven { process, layout });
+                self.tell(KeeperMessage::Proven { process, layout });
             }
-            Step::GiveUp(reason) => {
+            CalibrationStep::GiveUp(reason) => {
                 if let Some(one) = self.calibrating.remove(&process) {
                     one.slot.set_layout(None);
                     one.slot.want_registers(false);
                     one.slot.set_on_trial(false);
                 }
-                self.tell(Told::NotCalibrated { process, reason });
+                self.tell(KeeperMessage::NotCalibrated { process, reason });
             }
         }
     }

@@ -112,7 +112,7 @@ pub enum Command {
 
 /// What the keeper tells the tracer.
 #[derive(Debug)]
-pub enum Told {
+pub enum KeeperMessage {
     /// Something happened to a process or its mappings.
     Notice {
         /// Whose; 0 for a process that is not traced.

@@ -8,7 +8,7 @@ use memscope_log::records::{Outcome, RecordReader};
 use memscope_log::{Folded, Journal, leading};
 use memscope_rpc::EventItem;
 
-use super::command::Told;
+use super::command::KeeperMessage;
 use super::state::Keeper;
 use super::status::KeeperStatus;
 use crate::clock;
@@ -105,7 +105,7 @@ impl Keeper {
                 self.event(event, record);
             }
             Outcome::Notice(notice) => {
-                self.tell(Told::Notice {
+                self.tell(KeeperMessage::Notice {
                     process: notice.process,
                     what: notice.what,
                 });
@@ -128,7 +128,7 @@ impl Keeper {
             self.stack_came(&event, seen);
         }
         if let Body::Forked { child } = event.body {
-            self.tell(Told::Forked {
+            self.tell(KeeperMessage::Forked {
                 process: event.process,
                 child,
             });
@@ -149,7 +149,7 @@ impl Keeper {
         }
     }
 
-    pub(super) fn tell(&self, told: Told) {
+    pub(super) fn tell(&self, told: KeeperMessage) {
         if let Some(tracer) = &self.tracer {
             // The tracer ends after the keeper; if it is gone there is nothing left to act on.
             let _ = tracer.send(told);

@@ -16,7 +16,7 @@ mod status;
 mod taking;
 mod thread;
 
-pub use command::{Command, Question, Told, TriggerWork};
+pub use command::{Command, KeeperMessage, Question, TriggerWork};
 pub use handle::{Gone, KeeperHandle};
 pub use state::Keeper;
 pub use status::KeeperStatus;

@@ -13,7 +13,7 @@ use memscope_log::records::Decoder;
 use memscope_proto::v1::Source;
 use memscope_rpc::EventHub;
 
-use super::command::{Command, Told};
+use super::command::{Command, KeeperMessage};
 use super::taking::Taking;
 use crate::ingest::ring::Ring;
 use crate::native::Jobs;
@@ -46,7 +46,7 @@ pub struct Keeper {
     pub(super) decoder: Decoder,
     pub(super) ledger: Ledger,
     pub(super) hub: Arc<EventHub>,
-    pub(super) tracer: Option<Sender<Told>>,
+    pub(super) tracer: Option<Sender<KeeperMessage>>,
     pub(super) taking: Option<Taking>,
     /// What fired and was not acted on yet.
     pub(super) due: Vec<Firing>,

@@ -13,7 +13,7 @@ use memscope_log::Journal;
 use memscope_log::records::{Clock, DaemonRecord, Decoder, Stamp};
 use memscope_rpc::EventHub;
 
-use super::command::{Command, Told};
+use super::command::{Command, KeeperMessage};
 use super::handle::{KeeperHandle, QUEUE};
 use super::state::{Findings, Keeper, Naming, Natives, Watched};
 use super::taking::Taking;
@@ -37,7 +37,7 @@ impl Keeper {
         epoch: u64,
         config: LedgerConfig,
         hub: Arc<EventHub>,
-        tracer: Option<Sender<Told>>,
+        tracer: Option<Sender<KeeperMessage>>,
         taking: Option<Taking>,
     ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
         let (sender, commands) = std::sync::mpsc::sync_channel(QUEUE);
@@ -283,7 +283,7 @@ impl Keeper {
         }
         for process in lost {
             self.append(process, &DaemonRecord::Lost);
-            self.tell(Told::Lost { process });
+            self.tell(KeeperMessage::Lost { process });
         }
     }
 

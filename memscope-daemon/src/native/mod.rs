@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use memscope_ledger::event::{NativeFunction, NativeName, ProcessHandle};
 use memscope_log::records::stack_copy;
-use memscope_native::{Image, Piece, Process, Shared, Symbols};
+use memscope_native::{Image, Piece, ProcessCode, Shared, Symbols};
 
 use crate::keeper::{Command, KeeperHandle};
 use crate::probe::load::Rules;
@@ -123,7 +123,7 @@ impl ToName {
 }
 
 struct Watched {
-    process: Process,
+    process: ProcessCode,
     /// Addresses with rules.
     rules: HashSet<u64>,
 }
@@ -146,7 +146,7 @@ impl Worker {
                     pid,
                     ready,
                 } => {
-                    let mut code = Process::new(pid);
+                    let mut code = ProcessCode::new(pid);
                     if let Err(error) = code.read(&mut self.shared) {
                         tracing::debug!(pid, %error, "its mapped code could not be read");
                     }

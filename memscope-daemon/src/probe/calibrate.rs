@@ -6,7 +6,7 @@
 //! the probe's own readings have equalled the reports for a run of calls. What the probe reads later
 //! still proves itself: the block's address and requested size must be those of the call.
 //!
-//! Pure: memory is read through a trait, decisions come back as [`Step`]s.
+//! Pure: memory is read through a trait, decisions come back as [`CalibrationStep`]s.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,7 +33,7 @@ pub trait Memory {
 
 /// What the owner of the probes is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum CalibrationStep {
     /// Nothing yet.
     Wait,
     /// Let the probe read there, and keep both probes.
@@ -234,12 +234,12 @@ impl Calibrator {
     }
 
     /// The reporting function was called; when a layout is on trial, this is its proof.
-    pub fn report(&mut self, seen: &ReportSeen) -> Step {
+    pub fn report(&mut self, seen: &ReportSeen) -> CalibrationStep {
         let Some(trace) = self.pending.remove(&seen.tid) else {
-            return Step::Wait;
+            return CalibrationStep::Wait;
         };
         if trace.addr != seen.ptr {
-            return Step::Wait;
+            return CalibrationStep::Wait;
         }
         // Each device has an allocator object of its own; one of them is enough to learn from.
         if *self.allocator.get_or_insert(trace.allocator) == trace.allocator {
@@ -248,12 +248,12 @@ impl Calibrator {
             self.last_totals = Some((seen.allocated, seen.reserved));
         }
         let Some(layout) = self.trying else {
-            return Step::Wait;
+            return CalibrationStep::Wait;
         };
         // Calls made before the settings reached the probe carry no reading.
         let (Some(block), Some((allocated, reserved))) = (trace.block_size, trace.totals) else {
             if trace.time_ns <= self.trial_from_ns {
-                return Step::Wait;
+                return CalibrationStep::Wait;
             }
             return self.unread(layout, trace.action);
         };
@@ -272,9 +272,9 @@ impl Calibrator {
             self.proofs.1 += 1;
         }
         if self.proofs.0 >= PROOFS && self.proofs.1 >= PROOFS {
-            Step::Proven(layout)
+            CalibrationStep::Proven(layout)
         } else {
-            Step::Wait
+            CalibrationStep::Wait
         }
     }
 
@@ -285,7 +285,7 @@ impl Calibrator {
 
     /// A call on trial came without a reading: the block is not at that place when the probe looks. A
     /// place at which it is now and then only is taken back.
-    fn unread(&mut self, layout: Layout, action: i32) -> Step {
+    fn unread(&mut self, layout: Layout, action: i32) -> CalibrationStep {
         let (unread, proofs) = if action == ALLOC {
             (&mut self.unread.0, &mut self.proofs.0)
         } else {
@@ -304,7 +304,7 @@ impl Calibrator {
             self.unread = (0, 0);
             self.proofs = (0, 0);
         }
-        Step::Wait
+        CalibrationStep::Wait
     }
 
     /// Whether the probe must send the caller's registers and stack with each entry.
@@ -313,7 +313,7 @@ impl Calibrator {
             && (self.alloc_votes.best().is_none() || self.free_votes.best().is_none())
     }
 
-    fn refuted(&mut self) -> Step {
+    fn refuted(&mut self) -> CalibrationStep {
         self.attempts += 1;
         *self = Calibrator {
             attempts: self.attempts,
@@ -322,27 +322,29 @@ impl Calibrator {
             ..Calibrator::new(None)
         };
         if self.attempts >= ATTEMPTS {
-            return Step::GiveUp("readings differed from the allocator's reports".to_owned());
+            return CalibrationStep::GiveUp(
+                "readings differed from the allocator's reports".to_owned(),
+            );
         }
-        Step::Wait
+        CalibrationStep::Wait
     }
 
     /// Called after each batch of records: looks for the totals, and puts a layout on trial.
-    pub fn round(&mut self, memory: &dyn Memory) -> Step {
+    pub fn round(&mut self, memory: &dyn Memory) -> CalibrationStep {
         self.reads_left = READS_PER_ROUND;
         if self.calls == self.calls_before {
-            return Step::Wait;
+            return CalibrationStep::Wait;
         }
         self.calls_before = self.calls;
         self.rounds += 1;
         if self.rounds > PATIENCE {
-            return Step::GiveUp(self.missing().to_owned());
+            return CalibrationStep::GiveUp(self.missing().to_owned());
         }
         if self.trying.is_some() {
-            return Step::Wait;
+            return CalibrationStep::Wait;
         }
         let Some(allocator) = self.allocator else {
-            return Step::Wait;
+            return CalibrationStep::Wait;
         };
         // The picture of the last round against the totals that were reported around it.
         if let Some(picture) = self.snapshot.take() {
@@ -377,13 +379,13 @@ impl Calibrator {
             self.free_votes.best(),
             &self.total_candidates,
         ) else {
-            return Step::Wait;
+            return CalibrationStep::Wait;
         };
         if totals.len() != 1 || on_alloc != on_free {
-            return Step::Wait;
+            return CalibrationStep::Wait;
         }
         let Some(allocated) = totals.iter().next().copied() else {
-            return Step::Wait;
+            return CalibrationStep::Wait;
         };
         let layout = Layout {
             allocated_offset: allocated as u32,
@@ -395,7 +397,7 @@ impl Calibrator {
         self.trying = Some(layout);
         self.proofs = (0, 0);
         self.unread = (0, 0);
-        Step::Try(layout)
+        CalibrationStep::Try(layout)
     }
 
     /// What was not found, in words.

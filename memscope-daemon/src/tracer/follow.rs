@@ -9,7 +9,7 @@ use memscope_vendors::VENDORS;
 
 use super::attach::Cause;
 use super::{TraceState, Tracer};
-use crate::keeper::Told;
+use crate::keeper::KeeperMessage;
 
 /// The daemon itself, for what follows from an attach that was allowed.
 const SELF: Caller = Caller {
@@ -19,9 +19,9 @@ const SELF: Caller = Caller {
 };
 
 impl Tracer {
-    pub(super) fn told(&mut self, told: Told) {
+    pub(super) fn told(&mut self, told: KeeperMessage) {
         match told {
-            Told::Notice { process, what } => match what {
+            KeeperMessage::Notice { process, what } => match what {
                 What::MappingsChanged => {
                     if let Some(pid) = self.pid_of(process) {
                         self.place_again(pid);
@@ -35,13 +35,13 @@ impl Tracer {
                 What::LeaderExited { .. } => self.notice_exits(),
                 What::SiteDefined(_) => {}
             },
-            Told::Forked { process, child } => self.forked(process, child),
-            Told::Lost { process } => {
+            KeeperMessage::Forked { process, child } => self.forked(process, child),
+            KeeperMessage::Lost { process } => {
                 if let Some(pid) = self.pid_of(process) {
                     self.read_after_loss(pid);
                 }
             }
-            Told::Proven { process, layout } => {
+            KeeperMessage::Proven { process, layout } => {
                 let Some(pid) = self.pid_of(process) else {
                     return;
                 };
@@ -64,7 +64,7 @@ impl Tracer {
                 self.note(pid, "both_ways", "");
                 self.say_placed(pid);
             }
-            Told::NotCalibrated { process, reason } => {
+            KeeperMessage::NotCalibrated { process, reason } => {
                 let Some(pid) = self.pid_of(process) else {
                     return;
                 };

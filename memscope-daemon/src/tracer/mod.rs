@@ -38,7 +38,7 @@ use memscope_site::{FileIdentity, FoundSite, ObjectSites, Resolver};
 use memscope_vendors::Purpose;
 use tokio::sync::oneshot;
 
-use crate::keeper::{Command, KeeperHandle, Told};
+use crate::keeper::{Command, KeeperHandle, KeeperMessage};
 use crate::native::Unwinder;
 use crate::probe::calibrate::Layout;
 use crate::probe::load::{AttachMethod, Kernel};
@@ -91,7 +91,7 @@ pub enum Order {
     /// Say how you are.
     Status(oneshot::Sender<TracerStatus>),
     /// The keeper says.
-    Told(Told),
+    Keeper(KeeperMessage),
     /// Detach everything and end.
     Stop(oneshot::Sender<()>),
 }
@@ -208,7 +208,7 @@ impl Tracer {
                 Ok(Order::Status(reply)) => {
                     let _ = reply.send(self.status());
                 }
-                Ok(Order::Told(told)) => self.told(told),
+                Ok(Order::Keeper(told)) => self.told(told),
                 Ok(Order::Read {
                     pid,
                     process,
@@ -502,13 +502,13 @@ impl Tracer {
 }
 
 /// A channel into the tracer that the keeper can use too.
-pub fn told_channel(orders: Sender<Order>) -> std::io::Result<Sender<Told>> {
-    let (sender, receiver) = std::sync::mpsc::channel::<Told>();
+pub fn told_channel(orders: Sender<Order>) -> std::io::Result<Sender<KeeperMessage>> {
+    let (sender, receiver) = std::sync::mpsc::channel::<KeeperMessage>();
     std::thread::Builder::new()
         .name("told".to_owned())
         .spawn(move || {
             for told in receiver {
-                if orders.send(Order::Told(told)).is_err() {
+                if orders.send(Order::Keeper(told)).is_err() {
                     return;
                 }
             }

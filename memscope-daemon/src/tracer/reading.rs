@@ -81,11 +81,11 @@ impl Tracer {
         };
         let file = traced.allocator_file.as_ref();
         let known = match traced.reader.take() {
-            Some(reader) => Known::Reader(reader),
+            Some(reader) => Earlier::Reader(reader),
             None => file
                 .and_then(|file| self.structures.get(file))
                 .cloned()
-                .map_or(Known::Nothing, Known::Layout),
+                .map_or(Earlier::Nothing, Earlier::Layout),
         };
         let orders: Sender<Order> = self.orders.clone();
         let spawned = std::thread::Builder::new()
@@ -253,7 +253,7 @@ impl Tracer {
 }
 
 /// What earlier readings have left.
-enum Known {
+enum Earlier {
     /// One of this process.
     Reader(Box<Reader>),
     /// One of another process with the same library.
@@ -288,7 +288,7 @@ struct Job {
 }
 
 impl Job {
-    fn run(&self, mut known: Known) -> ReadingOutcome {
+    fn run(&self, mut known: Earlier) -> ReadingOutcome {
         let failed = |why: String, layout| ReadingOutcome::Failed { why, layout };
         let memory = match ProcessMemory::open(self.pid) {
             Ok(memory) => memory,
@@ -302,18 +302,18 @@ impl Job {
         let mut refused = 0;
         let mut read_before = 0;
         loop {
-            let remembered = !matches!(known, Known::Nothing);
+            let remembered = !matches!(known, Earlier::Nothing);
             let reader = match known {
-                Known::Reader(reader) => {
+                Earlier::Reader(reader) => {
                     read_before = reader.bytes_read();
                     Ok(reader)
                 }
-                Known::Layout(layout) => Reader::new(layout).map(Box::new),
-                Known::Nothing => memscope_structure::find_layout(&memory, self.pointer)
+                Earlier::Layout(layout) => Reader::new(layout).map(Box::new),
+                Earlier::Nothing => memscope_structure::find_layout(&memory, self.pointer)
                     .and_then(Reader::new)
                     .map(Box::new),
             };
-            known = Known::Nothing;
+            known = Earlier::Nothing;
             if !remembered && pace.raced == 0 {
                 // Finding it in a large process takes its own time.
                 pace.since = Instant::now();
@@ -329,7 +329,7 @@ impl Job {
                 read.map_err(|error| {
                     // It may only have come at a bad moment.
                     if !matches!(error, StructureError::Contradicted { .. }) {
-                        known = Known::Layout(reader.layout().clone());
+                        known = Earlier::Layout(reader.layout().clone());
                     }
                     error
                 })
@@ -349,7 +349,7 @@ impl Job {
                 }
                 Ok((reader, _)) if refused < AGAIN => {
                     refused += 1;
-                    known = Known::Reader(reader);
+                    known = Earlier::Reader(reader);
                 }
                 Ok((reader, _)) => {
                     let why = "the readings did not fit to the events around them";
@@ -366,7 +366,7 @@ impl Job {
                 }
                 Err(error) => {
                     let layout = match known {
-                        Known::Layout(layout) => Some(layout),
+                        Earlier::Layout(layout) => Some(layout),
                         _ => None,
                     };
                     return failed(crate::error_chain(&error), layout);

@@ -18,7 +18,7 @@ pub enum Edge {
 
 /// What a level did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Crossing {
     /// Nothing.
     Quiet,
     /// It came above.
@@ -28,24 +28,24 @@ pub enum Step {
 }
 
 impl Edge {
-    /// Looks at a level. [`Step::WasAbove`] is told again and again until [`Edge::fire`] is called.
-    pub fn step(&mut self, level: u64, above: u64) -> Step {
+    /// Looks at a level. [`Crossing::WasAbove`] is told again and again until [`Edge::fire`] is called.
+    pub fn step(&mut self, level: u64, above: u64) -> Crossing {
         let is_above = level > above;
         match self {
-            Edge::New if is_above => Step::WasAbove,
+            Edge::New if is_above => Crossing::WasAbove,
             Edge::Armed if is_above => {
                 *self = Edge::Fired;
-                Step::Rose
+                Crossing::Rose
             }
             Edge::New => {
                 *self = Edge::Armed;
-                Step::Quiet
+                Crossing::Quiet
             }
             Edge::Fired if is_clearly_below(level, above) => {
                 *self = Edge::Armed;
-                Step::Quiet
+                Crossing::Quiet
             }
-            Edge::Armed | Edge::Fired => Step::Quiet,
+            Edge::Armed | Edge::Fired => Crossing::Quiet,
         }
     }
 
@@ -76,7 +76,7 @@ mod tests {
         let mut edge = Edge::default();
         let mut seen = Vec::new();
         for level in [50, 101, 150, 100, 96, 101, 95, 100, 101, 0, 100, 101] {
-            seen.push(edge.step(level, 100) == Step::Rose);
+            seen.push(edge.step(level, 100) == Crossing::Rose);
         }
         let fired: Vec<usize> = (0..seen.len()).filter(|i| seen[*i]).collect();
         assert_eq!(fired, [1, 8, 11], "at 96 it has not clearly fallen");
@@ -85,25 +85,25 @@ mod tests {
     #[test]
     fn what_was_above_from_the_beginning_is_told_until_it_is_taken() {
         let mut edge = Edge::default();
-        assert_eq!(edge.step(101, 100), Step::WasAbove);
-        assert_eq!(edge.step(102, 100), Step::WasAbove);
+        assert_eq!(edge.step(101, 100), Crossing::WasAbove);
+        assert_eq!(edge.step(102, 100), Crossing::WasAbove);
         edge.fire();
-        assert_eq!(edge.step(103, 100), Step::Quiet);
-        assert_eq!(edge.step(95, 100), Step::Quiet);
-        assert_eq!(edge.step(101, 100), Step::Rose);
+        assert_eq!(edge.step(103, 100), Crossing::Quiet);
+        assert_eq!(edge.step(95, 100), Crossing::Quiet);
+        assert_eq!(edge.step(101, 100), Crossing::Rose);
         let mut small = Edge::default();
-        assert_eq!(small.step(1, 1), Step::Quiet);
-        assert_eq!(small.step(2, 1), Step::Rose);
-        assert_eq!(small.step(1, 1), Step::Quiet);
+        assert_eq!(small.step(1, 1), Crossing::Quiet);
+        assert_eq!(small.step(2, 1), Crossing::Rose);
+        assert_eq!(small.step(1, 1), Crossing::Quiet);
         assert_eq!(
             small.step(2, 1),
-            Step::Quiet,
+            Crossing::Quiet,
             "one byte is not clearly less"
         );
-        assert_eq!(small.step(0, 1), Step::Quiet);
-        assert_eq!(small.step(2, 1), Step::Rose);
+        assert_eq!(small.step(0, 1), Crossing::Quiet);
+        assert_eq!(small.step(2, 1), Crossing::Rose);
         let mut huge = Edge::Armed;
-        assert_eq!(huge.step(u64::MAX, u64::MAX - 1), Step::Rose);
+        assert_eq!(huge.step(u64::MAX, u64::MAX - 1), Crossing::Rose);
     }
 
     proptest! {
@@ -117,7 +117,7 @@ mod tests {
             let mut fired_at: Option<usize> = None;
             for (at, level) in levels.iter().enumerate() {
                 let step = edge.step(*level, above);
-                if step == Step::WasAbove {
+                if step == Crossing::WasAbove {
                     prop_assert!(levels[..=at].iter().all(|l| *l > above));
                     continue;
                 }
@@ -126,8 +126,8 @@ mod tests {
                     None => *l <= above,
                     Some(_) => *l as f64 <= above as f64 * 0.95,
                 });
-                prop_assert_eq!(step == Step::Rose, *level > above && was_low, "at {}", at);
-                if step == Step::Rose {
+                prop_assert_eq!(step == Crossing::Rose, *level > above && was_low, "at {}", at);
+                if step == Crossing::Rose {
                     fired_at = Some(at);
                 }
             }

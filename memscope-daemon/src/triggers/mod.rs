@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::{Body, Event, ProcessFacts, ProcessHandle, TraceAction};
 use memscope_rpc::{Caller, Condition, Metric, Refusal, TriggerStatus};
-use process::Process;
+use process::ProcessTriggers;
 
 /// Triggers there can be, and those of one user who is not root.
 const MOST: usize = 64;
@@ -50,7 +50,7 @@ struct Trigger {
 }
 
 impl Trigger {
-    fn watches(&self, process: &Process) -> bool {
+    fn watches(&self, process: &ProcessTriggers) -> bool {
         let is_meant = match self.scope {
             Scope::All => true,
             Scope::One(pid, start, _) => (pid, start) == (process.pid, process.start_ticks),
@@ -64,7 +64,7 @@ impl Trigger {
 pub struct Triggers {
     triggers: Vec<Trigger>,
     last_number: u64,
-    processes: BTreeMap<ProcessHandle, Process>,
+    processes: BTreeMap<ProcessHandle, ProcessTriggers>,
     pause_ns: u64,
     /// Some trigger looks at levels.
     looks_at_levels: bool,
@@ -119,7 +119,7 @@ impl Triggers {
 
     /// Gives each process the triggers that watch it; what it remembers for one that stays is kept.
     fn distribute(&mut self) {
-        let watching = |process: &Process| {
+        let watching = |process: &ProcessTriggers| {
             let all = self.triggers.iter().filter(|t| t.watches(process));
             all.map(|t| (t.number, t.condition)).collect::<Vec<_>>()
         };
@@ -307,7 +307,7 @@ impl Triggers {
         let process = self
             .processes
             .entry(event.process)
-            .or_insert_with(|| Process::new(event.process, event.time_ns));
+            .or_insert_with(|| ProcessTriggers::new(event.process, event.time_ns));
         process.pid = facts.pid;
         process.start_ticks = facts.start_ticks;
         process.uids = facts.uids;

@@ -5,7 +5,7 @@ use memscope_ledger::event::ProcessHandle;
 use memscope_ledger::report::{Baseline, Gauge};
 use memscope_rpc::{Condition, Metric};
 
-use super::edge::{Edge, Step};
+use super::edge::{Crossing, Edge};
 use super::firing::Firing;
 use super::growth::{Growth, Risen};
 use super::words::share;
@@ -18,7 +18,7 @@ const EXACT_NS: u64 = 100_000_000;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ProcessTriggers {
     handle: ProcessHandle,
     pub(super) pid: u32,
     pub(super) start_ticks: u64,
@@ -75,9 +75,9 @@ struct Fragments {
     taken: u64,
 }
 
-impl Process {
-    pub(super) fn new(handle: ProcessHandle, attached_ns: u64) -> Process {
-        Process {
+impl ProcessTriggers {
+    pub(super) fn new(handle: ProcessHandle, attached_ns: u64) -> ProcessTriggers {
+        ProcessTriggers {
             handle,
             pid: 0,
             start_ticks: 0,
@@ -363,7 +363,7 @@ impl Watch {
             Metric::Fragmentation { above, .. } => {
                 return match self.state(device) {
                     State::Fragments(edge, worst) => match worst.take() {
-                        Some(moment) if edge.step(moment.share, above) == Step::Rose => {
+                        Some(moment) if edge.step(moment.share, above) == Crossing::Rose => {
                             Verdict::Fires(fragmented(device, &moment))
                         }
                         _ => Verdict::Quiet,
@@ -384,15 +384,15 @@ impl Watch {
             return Verdict::Quiet;
         };
         match edge.step(level, above) {
-            Step::Quiet => Verdict::Quiet,
-            Step::Rose => Verdict::Fires(format!(
+            Crossing::Quiet => Verdict::Quiet,
+            Crossing::Rose => Verdict::Fires(format!(
                 "{name} rose above {} on device {device}: {}",
                 bytes(above),
                 bytes(level)
             )),
             // The picture of a moment whose blocks are just being read would be a poor one.
-            Step::WasAbove if is_awaited() => Verdict::Again,
-            Step::WasAbove => {
+            Crossing::WasAbove if is_awaited() => Verdict::Again,
+            Crossing::WasAbove => {
                 edge.fire();
                 Verdict::Fires(format!(
                     "{name} is above {} on device {device}, and was so when the trigger came: {}",

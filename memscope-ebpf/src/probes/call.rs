@@ -7,7 +7,7 @@ use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use memscope_common::{
     CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CallRecord,
     Cookie, DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG, Op, ProcessEntry, PtrMode,
-    STACK_NONE, SizeMode, Told, UNKNOWN_U64, hal,
+    STACK_NONE, SizeMode, AscendExtra, UNKNOWN_U64, hal,
 };
 
 use super::{device, ids};
@@ -49,13 +49,13 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
 /// What physical memory is asked for with: the device plus 1, or for Ascend's driver all that it is told.
 #[inline(always)]
 fn created(cookie: Cookie, properties: u64) -> u64 {
-    if cookie.told() == Told::Properties as u8 {
+    if cookie.told() == AscendExtra::Properties as u8 {
         return match read::user::<[u32; 5]>(properties) {
             Some(properties) => hal::of_properties(properties),
             None => 0,
         };
     }
-    if cookie.told() == Told::Location as u8 {
+    if cookie.told() == AscendExtra::Location as u8 {
         // aclrtPhysicalMemProp: location {id, type} at 12; ACL_MEM_LOCATION_TYPE_DEVICE is 1 as well.
         return match read::user::<[u32; 2]>(properties.wrapping_add(12)) {
             Some([id, LOCATION_DEVICE]) => id as u64 + 1,
@@ -72,9 +72,9 @@ fn created(cookie: Cookie, properties: u64) -> u64 {
 /// What Ascend's driver was told in this call, where this is one of the driver's own.
 #[inline(always)]
 fn word(cookie: Cookie, call: &InflightCall) -> u64 {
-    if cookie.told() == Told::Flags as u8 {
+    if cookie.told() == AscendExtra::Flags as u8 {
         arg(call, cookie.extra())
-    } else if cookie.told() == Told::Properties as u8 {
+    } else if cookie.told() == AscendExtra::Properties as u8 {
         call.aside
     } else {
         0
@@ -105,7 +105,7 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
     }
     if depth > 0 && !(cookie.apart() && inflight::is_outermost_allocation(thread, depth)) {
         let told = cookie.told();
-        if status == 0 && (told == Told::Flags as u8 || told == Told::Properties as u8) {
+        if status == 0 && (told == AscendExtra::Flags as u8 || told == AscendExtra::Properties as u8) {
             // What only the driver knows goes with the call around it.
             let of = if cookie.ptr_mode() == PtrMode::Out as u8 {
                 out(&call, cookie.ptr())
@@ -268,14 +268,14 @@ fn send(
         arg(call, cookie.stream())
     };
     let (told, inner) =
-        if cookie.told() == Told::Flags as u8 || cookie.told() == Told::Properties as u8 {
+        if cookie.told() == AscendExtra::Flags as u8 || cookie.told() == AscendExtra::Properties as u8 {
             (word(cookie, call), size)
         } else if cookie.apart() && nested > 0 && done {
             inflight::told(thread_of(process, tid), if ptr != 0 { ptr } else { handle })
         } else {
             (0, 0)
         };
-    let by_hal = if told != 0 || cookie.told() == Told::Flags as u8 {
+    let by_hal = if told != 0 || cookie.told() == AscendExtra::Flags as u8 {
         extra = told;
         // Of what the runtime made of the request, the driver's part is the memory.
         size = inner;
@@ -285,7 +285,7 @@ fn send(
     };
     let (device, flags) = if cookie.op() == Op::Create as u16
         && call.aside != 0
-        && cookie.told() != Told::Properties as u8
+        && cookie.told() != AscendExtra::Properties as u8
     {
         (
             call.aside as i32 - 1,

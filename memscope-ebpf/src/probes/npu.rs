@@ -41,7 +41,7 @@ fn head(word: u64, with_component: bool) -> Head {
 }
 
 /// A call of the report.
-struct Told {
+struct ReportCall {
     process: *mut ProcessEntry,
     tid: u32,
     usage: Usage,
@@ -51,13 +51,13 @@ struct Told {
 
 /// What a followed process reports; a block that is out of use was told of when it was freed.
 #[inline(always)]
-fn told(ctx: &ProbeContext) -> Option<Told> {
+fn told(ctx: &ProbeContext) -> Option<ReportCall> {
     let (tgid, tid) = ids();
     let process = live_process(tgid)?;
     let with_component = read::cookie(ctx).usage_component();
     let usage = read::user::<Usage>(read::args(ctx)[0])?;
     let head = head(usage[0], with_component);
-    (head.data != BLOCK_FREE).then_some(Told {
+    (head.data != BLOCK_FREE).then_some(ReportCall {
         process,
         tid,
         usage,
@@ -102,7 +102,7 @@ pub fn npu_workspace(ctx: ProbeContext) -> u32 {
 }
 
 #[inline(always)]
-fn send(told: &Told, kind: u16, stack: u64) {
+fn send(told: &ReportCall, kind: u16, stack: u64) {
     emit::<ReportRecord>(told.process, told.tid, kind, 0, stack, |record| {
         // SAFETY: the reservation is as large as ReportRecord; every field is written.
         unsafe {

@@ -33,7 +33,7 @@ const BY_HANDLE: u32 = 1;
 type Range = [u64; 3];
 
 /// One record.
-struct Told {
+struct RegionValues {
     what: u16,
     ptr: u64,
     size: u64,
@@ -71,7 +71,7 @@ pub fn region_entry(ctx: ProbeContext) -> u32 {
         count_full(process, DropReason::InflightFull);
     }
     if op == RegionOp::HeapUnregister as u64 {
-        let told = Told {
+        let told = RegionValues {
             handle: call.args[1],
             ..nothing(HEAP_WENT)
         };
@@ -117,8 +117,8 @@ pub fn region_return(ctx: RetProbeContext) -> u32 {
 }
 
 #[inline(always)]
-fn nothing(what: u16) -> Told {
-    Told {
+fn nothing(what: u16) -> RegionValues {
+    RegionValues {
         what,
         ptr: 0,
         size: 0,
@@ -156,7 +156,7 @@ fn heap(process: *mut ProcessEntry, tid: u32, domain: u64, description: u64, han
         count_drop(DropReason::ResultUnreadable);
         return;
     };
-    let told = Told {
+    let told = RegionValues {
         ptr,
         size,
         handle,
@@ -184,7 +184,7 @@ fn register(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
             continue;
         };
         let handle = read::user::<u64>(handles.wrapping_add(index * 8)).unwrap_or(0);
-        let told = Told {
+        let told = RegionValues {
             what: REGION_CAME,
             ptr,
             size,
@@ -215,7 +215,7 @@ fn unregister(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
             continue;
         };
         let by_handle = kind as u32 == BY_HANDLE;
-        let told = Told {
+        let told = RegionValues {
             ptr: if by_handle { 0 } else { value },
             handle: if by_handle { value } else { 0 },
             untold: untold(index, count),
@@ -246,7 +246,7 @@ fn untold(index: u64, count: u64) -> u32 {
 }
 
 #[inline(always)]
-fn send(process: *mut ProcessEntry, tid: u32, domain: u64, told: &Told) {
+fn send(process: *mut ProcessEntry, tid: u32, domain: u64, told: &RegionValues) {
     emit::<RegionRecord>(process, tid, KIND_REGION, 0, STACK_NONE, |record| {
         // SAFETY: the reservation is as large as RegionRecord; every field is written.
         unsafe {

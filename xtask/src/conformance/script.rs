@@ -17,7 +17,7 @@ use crate::{process, sim};
 
 /// What the wrapper says next.
 #[derive(Debug)]
-pub enum Step {
+pub enum ScriptStep {
     /// memscope is to attach; how many bytes are active on each device.
     Attach {
         /// Bytes in use now.
@@ -104,7 +104,7 @@ impl Script {
     }
 
     /// Waits for the next step.
-    pub fn step(&self) -> Result<Step> {
+    pub fn step(&self) -> Result<ScriptStep> {
         let line = match self.lines.recv_timeout(self.patience) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => bail!(
@@ -120,14 +120,14 @@ impl Script {
             .with_context(|| format!("not understood from the wrapper: {line}"))?;
         let text = |key: &str| words[key].as_str().unwrap_or_default().to_owned();
         Ok(match text("step").as_str() {
-            "attach" => Step::Attach {
+            "attach" => ScriptStep::Attach {
                 active: words["active"]
                     .as_array()
                     .map_or(0, |list| list.iter().filter_map(Value::as_u64).sum()),
             },
-            "compare" => Step::Compare,
-            "done" => Step::Done,
-            "lacking" => Step::Lacking(text("what")),
+            "compare" => ScriptStep::Compare,
+            "done" => ScriptStep::Done,
+            "lacking" => ScriptStep::Lacking(text("what")),
             "failed" => bail!("{}\n{}", text("why"), self.said()),
             other => bail!("the wrapper said {other:?}"),
         })

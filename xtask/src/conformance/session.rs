@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::installation::Installation;
 use super::mode::Mode;
-use super::script::{Script, Step};
+use super::script::{Script, ScriptStep};
 use super::workload::Workload;
 use crate::live::Daemon;
 use crate::process;
@@ -86,8 +86,8 @@ pub fn compare(
         patience,
     )?;
     let active = match script.step()? {
-        Step::Attach { active, .. } => active,
-        Step::Lacking(what) => return Ok(Outcome::Lacking(what)),
+        ScriptStep::Attach { active, .. } => active,
+        ScriptStep::Lacking(what) => return Ok(Outcome::Lacking(what)),
         other => bail!("the script is at {other:?} where it was to begin"),
     };
     let pid = script.pid();
@@ -96,7 +96,7 @@ pub fn compare(
         wait_for_reading(&daemon, &pid)?;
     }
     script.go_on()?;
-    expect(&script, |step| matches!(step, Step::Compare))?;
+    expect(&script, |step| matches!(step, ScriptStep::Compare))?;
     let exported = folder.path().join("exported.pickle");
     let said = daemon.ask(&[
         "snapshot",
@@ -114,7 +114,7 @@ pub fn compare(
         );
     }
     script.go_on()?;
-    expect(&script, |step| matches!(step, Step::Done))?;
+    expect(&script, |step| matches!(step, ScriptStep::Done))?;
     let mut command = Command::new(installation.python());
     command
         .arg("-I")
@@ -139,7 +139,7 @@ pub fn compare(
     Ok(Outcome::Compared(report))
 }
 
-fn expect(script: &Script, wanted: impl Fn(&Step) -> bool) -> Result<()> {
+fn expect(script: &Script, wanted: impl Fn(&ScriptStep) -> bool) -> Result<()> {
     let step = script.step()?;
     if !wanted(&step) {
         bail!("the script is at {step:?}, which is not the next step");

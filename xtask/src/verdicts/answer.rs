@@ -69,7 +69,7 @@ fn present<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Option<Line>>, 
 
 /// What a group says of where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum GroupPlace {
     /// Nothing: this version does not say it.
     Unsaid,
     /// A line that the answer names as the user's; none where it is in another file than the script.
@@ -89,17 +89,17 @@ impl Answer {
 
 impl Group {
     /// Where it came from, as lines of the script of this file name.
-    pub fn place(&self, script: &str) -> Place {
+    pub fn place(&self, script: &str) -> GroupPlace {
         if let Some(Some(line)) = &self.line {
             let number = line
                 .line
                 .map_or("?".to_owned(), |number| number.to_string());
             let name = line.file.rsplit('/').next().unwrap_or_default();
-            return Place::Line(format!("{name}:{number}"), line.within(script));
+            return GroupPlace::Line(format!("{name}:{number}"), line.within(script));
         }
         match (&self.line, &self.frames) {
-            (None, None) => Place::Unsaid,
-            (_, frames) => Place::Frames(
+            (None, None) => GroupPlace::Unsaid,
+            (_, frames) => GroupPlace::Frames(
                 frames
                     .iter()
                     .flatten()
@@ -121,14 +121,14 @@ mod tests {
     #[test]
     fn absent_is_not_null() -> serde_json::Result<()> {
         let old = group(r#"{"verdict": "growing", "size_bytes": 512, "unknown": [1]}"#)?;
-        assert_eq!(old.place("a.py"), Place::Unsaid);
+        assert_eq!(old.place("a.py"), GroupPlace::Unsaid);
         let null = group(r#"{"verdict": "growing", "line": null, "confidence": null}"#)?;
-        assert_eq!(null.place("a.py"), Place::Frames(vec![]));
+        assert_eq!(null.place("a.py"), GroupPlace::Frames(vec![]));
         let frames = group(
             r#"{"line": null, "frames": [{"file": "/x/torch/nn.py", "line": 3}, {"file": "", "name": "malloc"},
                 {"file": "/y/a.py", "line": 7, "name": "step"}, {"file": "/y/b.py", "line": 9}]}"#,
         )?;
-        assert_eq!(frames.place("a.py"), Place::Frames(vec![7]));
+        assert_eq!(frames.place("a.py"), GroupPlace::Frames(vec![7]));
         Ok(())
     }
 
@@ -138,9 +138,12 @@ mod tests {
             group(r#"{"line": {"file": "/y/a.py", "line": 7, "name": "step"}, "frames": []}"#)?;
         assert_eq!(
             said.place("a.py"),
-            Place::Line("a.py:7".to_owned(), Some(7))
+            GroupPlace::Line("a.py:7".to_owned(), Some(7))
         );
-        assert_eq!(said.place("y.py"), Place::Line("a.py:7".to_owned(), None));
+        assert_eq!(
+            said.place("y.py"),
+            GroupPlace::Line("a.py:7".to_owned(), None)
+        );
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::answer::{Answer, Group, Place};
+use super::answer::{Answer, Group, GroupPlace};
 use super::workload::Leak;
 
 /// One asking.
@@ -91,10 +91,10 @@ pub fn judge(truth: Truth<'_>, course: &[Asked]) -> Judgement {
         .max_by(f64::total_cmp);
     for group in &growing {
         let named = match group.place(truth.script) {
-            Place::Unsaid => continue,
-            Place::Line(name, _) => name,
-            Place::Frames(lines) if lines.is_empty() => "none".to_owned(),
-            Place::Frames(lines) => {
+            GroupPlace::Unsaid => continue,
+            GroupPlace::Line(name, _) => name,
+            GroupPlace::Frames(lines) if lines.is_empty() => "none".to_owned(),
+            GroupPlace::Frames(lines) => {
                 let lines: Vec<String> = lines.iter().map(u64::to_string).collect();
                 format!("among {}", lines.join(", "))
             }
@@ -141,10 +141,10 @@ pub fn judge(truth: Truth<'_>, course: &[Asked]) -> Judgement {
 fn right(truth: Truth<'_>, group: &Group) -> Option<bool> {
     let leak = truth.leak?;
     match group.place(truth.script) {
-        Place::Unsaid => None,
-        Place::Line(_, line) => Some(line.is_some_and(|line| leak.lines.contains(&line))),
-        Place::Frames(lines) if leak.lines.is_empty() => Some(lines.is_empty()),
-        Place::Frames(lines) => Some(lines.iter().any(|line| leak.lines.contains(line))),
+        GroupPlace::Unsaid => None,
+        GroupPlace::Line(_, line) => Some(line.is_some_and(|line| leak.lines.contains(&line))),
+        GroupPlace::Frames(lines) if leak.lines.is_empty() => Some(lines.is_empty()),
+        GroupPlace::Frames(lines) => Some(lines.iter().any(|line| leak.lines.contains(line))),
     }
 }
 

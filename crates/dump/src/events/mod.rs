@@ -27,7 +27,7 @@ use crate::row::Row;
 use log::Log;
 pub use log::{FUNCTIONS, SYSTEM_MARK};
 use memscope_ledger::event::{Body, Event, ProcessHandle, StackRef};
-use process::Process;
+use process::ProcessRows;
 use std::collections::BTreeMap;
 
 /// What a dump told.
@@ -57,7 +57,7 @@ pub fn import(
     rows: impl IntoIterator<Item = Result<Row, DumpError>>,
 ) -> Result<Imported, DumpError> {
     let mut kept: Vec<Row> = Vec::new();
-    let mut processes: BTreeMap<Option<u32>, Process> = BTreeMap::new();
+    let mut processes: BTreeMap<Option<u32>, ProcessRows> = BTreeMap::new();
     let mut older = false;
     let mut count = 0;
     for row in rows {
@@ -67,7 +67,7 @@ pub fn import(
         let next = ProcessHandle(processes.len() as u32 + 1);
         let process = processes
             .entry(row.pid)
-            .or_insert_with(|| Process::new(next, row.pid));
+            .or_insert_with(|| ProcessRows::new(next, row.pid));
         if process.wants(&row) {
             kept.push(row);
         }
@@ -103,7 +103,7 @@ pub fn import(
         events: log.events,
         begun_unix_ns,
         rows: count,
-        left_out: processes.values().map(Process::left_out).sum(),
+        left_out: processes.values().map(ProcessRows::left_out).sum(),
     })
 }
 
@@ -111,7 +111,7 @@ pub fn import(
 fn ordered(
     mut rows: Vec<Row>,
     older: bool,
-    processes: &mut BTreeMap<Option<u32>, Process>,
+    processes: &mut BTreeMap<Option<u32>, ProcessRows>,
 ) -> Vec<Timed> {
     rows.sort_by_key(|row| (row.pid, row.id));
     let mut last: Option<(Option<u32>, u64)> = None;

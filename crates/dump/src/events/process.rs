@@ -91,7 +91,7 @@ struct Lacks {
 }
 
 /// See the module.
-pub(super) struct Process {
+pub(super) struct ProcessRows {
     handle: ProcessHandle,
     pid: Option<u32>,
     stacks: Stacks,
@@ -104,9 +104,9 @@ pub(super) struct Process {
     lacks: Lacks,
 }
 
-impl Process {
-    pub(super) fn new(handle: ProcessHandle, pid: Option<u32>) -> Process {
-        Process {
+impl ProcessRows {
+    pub(super) fn new(handle: ProcessHandle, pid: Option<u32>) -> ProcessRows {
+        ProcessRows {
             handle,
             pid,
             stacks: Stacks::default(),

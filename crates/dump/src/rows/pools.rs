@@ -2,7 +2,7 @@
 //!
 //! Owns: which kind of row a domain's regions are, and that a workspace of which two functions tell is one.
 
-use super::scene::{Process, Scene, Sums, attr_of, begun, device};
+use super::scene::{Scene, SceneProcess, Sums, attr_of, begun, device};
 use crate::row::Row;
 use memscope_ledger::RegionStep;
 use memscope_ledger::event::{Region, Workspace};
@@ -21,7 +21,7 @@ fn event_type(name: &str, pool_seen: bool) -> Option<&'static str> {
 }
 
 impl Scene<'_> {
-    pub(super) fn region(&mut self, process: &mut Process, region: &Region) {
+    pub(super) fn region(&mut self, process: &mut SceneProcess, region: &Region) {
         let pools = &mut process.pools;
         let mut steps: Vec<RegionStep> = Vec::new();
         let (from_start, seen) = (pools.from_start, pools.pool_seen);
@@ -47,7 +47,13 @@ impl Scene<'_> {
         }
     }
 
-    fn region_step(&mut self, process: &mut Process, domain: u64, kind: &str, step: RegionStep) {
+    fn region_step(
+        &mut self,
+        process: &mut SceneProcess,
+        domain: u64,
+        kind: &str,
+        step: RegionStep,
+    ) {
         let key = step.number.map(|number| (domain, number));
         let allocation = if step.came {
             let block = self.came(step.size.unwrap_or(0), step.device);
@@ -80,7 +86,7 @@ impl Scene<'_> {
         (self.tell)(row);
     }
 
-    pub(super) fn workspace(&mut self, process: &mut Process, workspace: &Workspace) {
+    pub(super) fn workspace(&mut self, process: &mut SceneProcess, workspace: &Workspace) {
         let size = workspace.size.unsigned_abs();
         let came = workspace.size > 0;
         self.workspace_step(process, came, workspace.device, workspace.ptr, Some(size));
@@ -89,7 +95,7 @@ impl Scene<'_> {
     /// Two functions may tell of it, one after the other: the first one counts.
     fn workspace_step(
         &mut self,
-        process: &mut Process,
+        process: &mut SceneProcess,
         came: bool,
         ordinal: Option<i32>,
         ptr: u64,

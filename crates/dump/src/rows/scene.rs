@@ -24,7 +24,7 @@ pub(super) struct Pools {
 }
 
 /// Where a block is: in a pool of a device, at an address.
-pub(super) type Place = (i32, u64);
+pub(super) type BlockPlace = (i32, u64);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
@@ -56,13 +56,13 @@ pub(super) struct Half {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Process {
+pub(super) struct SceneProcess {
     pub(super) pid: Option<u32>,
-    pub(super) live: HashMap<Place, Block>,
+    pub(super) live: HashMap<BlockPlace, Block>,
     /// What the driver gave out, by address or handle: a free may name no device.
     pub(super) driver: HashMap<u64, Block>,
     /// Frees of blocks that nobody had told of, for readings that are of an earlier moment.
-    pub(super) orphans: HashMap<Place, u64>,
+    pub(super) orphans: HashMap<BlockPlace, u64>,
     pub(super) sums: BTreeMap<Option<i32>, Sums>,
     pub(super) halves: HashMap<u32, Half>,
     pub(super) launches: u64,
@@ -76,7 +76,7 @@ pub struct Rows {
     pub(super) apart_ns: i128,
     pub(super) last_id: u64,
     pub(super) last_allocation: u64,
-    pub(super) processes: HashMap<ProcessHandle, Process>,
+    pub(super) processes: HashMap<ProcessHandle, SceneProcess>,
     pub(super) left_out: u64,
 }
 

@@ -104,7 +104,7 @@ pub struct RegionStep {
 }
 
 /// What became of it, one after the other.
-pub type Told<'a> = dyn FnMut(RegionStep) + 'a;
+pub type RegionSink<'a> = dyn FnMut(RegionStep) + 'a;
 
 /// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -146,7 +146,7 @@ impl RegionBook {
         region: &Region,
         from_start: bool,
         pool_seen: bool,
-        tell: &mut Told<'_>,
+        tell: &mut RegionSink<'_>,
     ) {
         let speaker = Speaker::of(self.name(region.domain, from_start).as_deref());
         if speaker == Speaker::Caching && pool_seen {
@@ -286,7 +286,7 @@ impl Pool {
         *bytes = bytes.map(|bytes| bytes.saturating_sub(heap.size));
     }
 
-    fn heap_went(&mut self, speaker: Speaker, handle: u64, tell: &mut Told<'_>) {
+    fn heap_went(&mut self, speaker: Speaker, handle: u64, tell: &mut RegionSink<'_>) {
         if speaker != Speaker::Any || handle == 0 {
             return;
         }
@@ -306,7 +306,7 @@ impl Pool {
         }
     }
 
-    fn came(&mut self, new: Live, room: bool, tell: &mut Told<'_>) {
+    fn came(&mut self, new: Live, room: bool, tell: &mut RegionSink<'_>) {
         // The same address again, or the same handle: that one went, and was not told of. Regions with handles of their
         // own may lie at one address, as long as all that goes is told of.
         let incomplete = self.untold > 0;
@@ -353,7 +353,7 @@ impl Pool {
         });
     }
 
-    fn went(&mut self, number: Option<u64>, ptr: u64, tell: &mut Told<'_>) {
+    fn went(&mut self, number: Option<u64>, ptr: u64, tell: &mut RegionSink<'_>) {
         let gone = number.and_then(|number| self.remove(number));
         match gone {
             Some(gone) => self.on(gone.device).free_count += 1,

@@ -154,7 +154,7 @@ impl Course {
 
 /// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(from = "Kept", into = "Kept")]
+#[serde(from = "SeriesCheckpoint", into = "SeriesCheckpoint")]
 pub(crate) struct Series {
     whole: Course,
     /// The last minutes, finer than the whole of a long time. Empty in what an older version wrote.
@@ -165,7 +165,7 @@ pub(crate) struct Series {
 
 /// A series as checkpoints have it.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct SeriesCheckpoint {
     start_ns: u64,
     width_ns: u64,
     buckets: VecDeque<Bucket>,
@@ -175,8 +175,8 @@ struct Kept {
     last: Course,
 }
 
-impl From<Kept> for Series {
-    fn from(kept: Kept) -> Series {
+impl From<SeriesCheckpoint> for Series {
+    fn from(kept: SeriesCheckpoint) -> Series {
         Series {
             whole: Course {
                 start_ns: kept.start_ns,
@@ -190,9 +190,9 @@ impl From<Kept> for Series {
     }
 }
 
-impl From<Series> for Kept {
-    fn from(series: Series) -> Kept {
-        Kept {
+impl From<Series> for SeriesCheckpoint {
+    fn from(series: Series) -> SeriesCheckpoint {
+        SeriesCheckpoint {
             start_ns: series.whole.start_ns,
             width_ns: series.whole.width_ns,
             buckets: series.whole.buckets,

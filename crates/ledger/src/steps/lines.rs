@@ -15,7 +15,7 @@ const MEASURED: u64 = 4;
 
 /// What one line told in the loop that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Told {
+struct LineCount {
     line: usize,
     count: u64,
     /// The most often that another line came between two moments of this one.
@@ -48,7 +48,7 @@ pub(crate) struct Seen {
 pub(crate) struct StepLines {
     /// Number of the loop that runs.
     lap: u32,
-    told: Vec<Told>,
+    told: Vec<LineCount>,
     /// Lines of the last moments, all of this loop.
     recent: VecDeque<usize>,
     /// By its absence the end of the loop is known.
@@ -77,7 +77,7 @@ impl StepLines {
                 told.count += 1;
                 told.between = told.between.max(between);
             }
-            None => self.told.push(Told {
+            None => self.told.push(LineCount {
                 line,
                 count: 1,
                 between: 0,
@@ -106,7 +106,7 @@ impl StepLines {
                 told.count += one.count;
                 told.between = told.between.max(one.between);
             }
-            None => self.told.insert(place, Told { line: into, ..one }),
+            None => self.told.insert(place, LineCount { line: into, ..one }),
         }
         for known in self.recent.iter_mut().chain([&mut self.anchor]) {
             if *known == line {
@@ -199,14 +199,14 @@ impl StepLines {
             .fold(from, usize::max)
             .min(self.recent.len().saturating_sub(1));
         let tail: Vec<usize> = self.recent.iter().skip(from).copied().collect();
-        let mut told: Vec<Told> = Vec::new();
+        let mut told: Vec<LineCount> = Vec::new();
         for line in &tail {
             if let Some(known) = self.told.iter_mut().find(|told| told.line == *line) {
                 known.count = known.count.saturating_sub(1);
             }
             match told.iter_mut().find(|told| told.line == *line) {
                 Some(known) => known.count += 1,
-                None => told.push(Told {
+                None => told.push(LineCount {
                     line: *line,
                     count: 1,
                     between: 0,
@@ -251,7 +251,7 @@ impl StepLines {
 }
 
 /// The line that tells most often, and of those that do so equally often the last one.
-fn leading(told: &[Told]) -> Option<usize> {
+fn leading(told: &[LineCount]) -> Option<usize> {
     let most = told.iter().map(|told| told.count).max()?;
     let mut lines = told.iter().rev();
     lines
@@ -259,7 +259,7 @@ fn leading(told: &[Told]) -> Option<usize> {
         .map(|told| told.line)
 }
 
-fn count_of(told: &[Told], line: usize) -> Option<u64> {
+fn count_of(told: &[LineCount], line: usize) -> Option<u64> {
     let told = told.iter().find(|told| told.line == line)?;
     Some(told.count)
 }

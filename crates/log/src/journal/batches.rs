@@ -54,7 +54,7 @@ pub(crate) struct Batch {
 }
 
 /// What stands at a place.
-enum Place {
+enum AtPlace {
     Segment(SegmentHeader),
     Batch(Batch, Tally),
     Nothing,
@@ -105,7 +105,7 @@ impl Batches {
             }
             let path = segment.path.clone();
             match self.place(self.at, &path)? {
-                Place::Segment(header) => {
+                AtPlace::Segment(header) => {
                     let beginning = match Beginning::read(&segment, self.at, &header) {
                         Err(RecordingError::DamagedHeader { .. }) => {
                             self.search_on(path)?;
@@ -127,14 +127,14 @@ impl Batches {
                         return Ok(Some(Item::Segment(header, beginning)));
                     }
                 }
-                Place::Batch(batch, tally) => {
+                AtPlace::Batch(batch, tally) => {
                     let at = self.at;
                     self.at += batch.stored.len() as u64;
                     if self.in_order(&batch.header, &tally, at, &path) {
                         return Ok(Some(Item::Batch(batch)));
                     }
                 }
-                Place::Nothing => self.search_on(path)?,
+                AtPlace::Nothing => self.search_on(path)?,
             }
         }
     }
@@ -194,29 +194,29 @@ impl Batches {
     }
 
     /// Looks at a place of the open file.
-    fn place(&mut self, at: u64, path: &Path) -> Result<Place, RecordingError> {
+    fn place(&mut self, at: u64, path: &Path) -> Result<AtPlace, RecordingError> {
         let Some(window) = &mut self.open else {
-            return Ok(Place::Nothing);
+            return Ok(AtPlace::Nothing);
         };
         let failed = |error| RecordingError::of("read", path, error);
         let head = window.get(at, SEGMENT_HEADER).map_err(failed)?;
         if head.starts_with(&SEGMENT_MARK) {
             return Ok(match SegmentHeader::decode(head) {
-                Ok(header) => Place::Segment(header),
-                Err(_) => Place::Nothing,
+                Ok(header) => AtPlace::Segment(header),
+                Err(_) => AtPlace::Nothing,
             });
         }
         let Some((header, crc)) = BatchHeader::decode(head) else {
-            return Ok(Place::Nothing);
+            return Ok(AtPlace::Nothing);
         };
         let len = header.header_len + header.stored as usize;
         let bytes = window.get(at, len).map_err(failed)?;
         if bytes.len() < len {
-            return Ok(Place::Nothing);
+            return Ok(AtPlace::Nothing);
         }
         let stored = bytes.get(header.header_len..).unwrap_or_default();
         if header.crc(stored) != crc {
-            return Ok(Place::Nothing);
+            return Ok(AtPlace::Nothing);
         }
         let records = match header.packing {
             Packing::Plain => stored.get(..header.len as usize).map(<[u8]>::to_vec),
@@ -225,7 +225,7 @@ impl Batches {
             Packing::Checkpoint | Packing::LeftOut => None,
         };
         let Some(records) = records else {
-            return Ok(Place::Nothing);
+            return Ok(AtPlace::Nothing);
         };
         match tally(&records) {
             Ok(tally) if tally.count == header.count => {
@@ -235,9 +235,9 @@ impl Batches {
                     stored,
                     records,
                 };
-                Ok(Place::Batch(batch, tally))
+                Ok(AtPlace::Batch(batch, tally))
             }
-            _ => Ok(Place::Nothing),
+            _ => Ok(AtPlace::Nothing),
         }
     }
 
@@ -301,7 +301,7 @@ impl Batches {
                 if budget == 0 {
                     break;
                 }
-                if !matches!(self.place(place, path)?, Place::Nothing) {
+                if !matches!(self.place(place, path)?, AtPlace::Nothing) {
                     return Ok(Search::Found(place));
                 }
                 budget = budget.saturating_sub(self.claimed(place, path)?);

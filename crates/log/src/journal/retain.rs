@@ -15,7 +15,7 @@ pub const EARLIER_SHARE: u64 = 4;
 
 /// A segment file of some epoch.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct SegmentFile {
     pub(crate) index: u64,
     pub(crate) path: PathBuf,
     /// Of the segment and of its checkpoint.
@@ -87,13 +87,13 @@ fn kept_of_earlier(epochs: &[Epoch], current: &Path, most: u64) -> BTreeSet<Path
 #[derive(Debug)]
 struct Epoch {
     path: PathBuf,
-    segments: Vec<Found>,
+    segments: Vec<SegmentFile>,
     /// Last write. Epochs are boot times, so their numbers do not order them across boots.
     newest: SystemTime,
 }
 
 /// The segments of an epoch, oldest first. Other files are not ours and not looked at.
-pub(crate) fn segments(dir: &Path) -> io::Result<Vec<Found>> {
+pub(crate) fn segments(dir: &Path) -> io::Result<Vec<SegmentFile>> {
     Ok(scan_epoch(dir)?.segments)
 }
 
@@ -115,7 +115,7 @@ fn scan_epoch(dir: &Path) -> io::Result<Epoch> {
         };
         if facts.is_file() {
             epoch.newest = epoch.newest.max(facts.modified()?);
-            epoch.segments.push(Found {
+            epoch.segments.push(SegmentFile {
                 index,
                 path: entry.path(),
                 bytes: facts.len() + checkpoint_bytes(&entry.path()),
@@ -187,7 +187,7 @@ pub(crate) fn make_room(
         })
     };
     let earlier = || all().filter(|(is_current, _)| !is_current);
-    let is_share = |segment: &Found| kept_of_earlier.contains(&segment.path);
+    let is_share = |segment: &SegmentFile| kept_of_earlier.contains(&segment.path);
     let goes = earlier()
         .filter(|(_, segment)| !is_share(segment))
         .chain(all().filter(|(is_current, segment)| *is_current && segment.index < kept))

@@ -61,7 +61,7 @@ impl Content {
 
 /// What makes room next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum MakeRoom {
     /// All that is in the oldest segment is of those who give way, or it cannot be written anew.
     Remove(u64),
     /// Write a segment anew.
@@ -80,7 +80,7 @@ pub(crate) fn next_step(
     contents: &BTreeMap<u64, Content>,
     newest: u64,
     small: u64,
-) -> Option<Step> {
+) -> Option<MakeRoom> {
     let mut totals: BTreeMap<u32, u64> = BTreeMap::new();
     for content in contents.values() {
         for process in content.processes() {
@@ -101,7 +101,7 @@ pub(crate) fn next_step(
     let (index, content) = contents.range(..newest).find(is_candidate)?;
     let there = content.processes();
     if index == oldest && (there.is_subset(&loud) || content.is_kept_as_it_is) {
-        return Some(Step::Remove(*index));
+        return Some(MakeRoom::Remove(*index));
     }
     let gone: BTreeSet<u32> = there.intersection(&loud).copied().collect();
     let join = contents.range(..index).next_back();
@@ -117,7 +117,7 @@ pub(crate) fn next_step(
                 .all(|left| !before.left_out.contains(left))
             && together <= small.max(before.checkpoint_bytes())
     });
-    Some(Step::Thin {
+    Some(MakeRoom::Thin {
         index: *index,
         leave_out: gone,
         join: join.map(|(before, _)| *before),
@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn among_equals_the_oldest_segment_goes() {
         let all = journal(vec![content(&[(1, 900), (2, 600)], &[]); 3]);
-        assert_eq!(next_step(&all, 2, 100), Some(Step::Remove(0)));
+        assert_eq!(next_step(&all, 2, 100), Some(MakeRoom::Remove(0)));
         let one = journal(vec![content(&[(0, 50), (1, 900)], &[]); 3]);
-        assert_eq!(next_step(&one, 2, 100), Some(Step::Remove(0)));
+        assert_eq!(next_step(&one, 2, 100), Some(MakeRoom::Remove(0)));
         assert_eq!(next_step(&one, 0, 100), None);
         assert_eq!(next_step(&BTreeMap::new(), 0, 100), None);
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_loud_process_gives_way() {
         let thin = |index, join| {
-            Some(Step::Thin {
+            Some(MakeRoom::Thin {
                 index,
                 leave_out: BTreeSet::from([1]),
                 join,
@@ -184,7 +184,7 @@ mod tests {
         assert!(
             matches!(
                 &step,
-                Some(Step::Thin {
+                Some(MakeRoom::Thin {
                     index: 1,
                     join: None,
                     ..

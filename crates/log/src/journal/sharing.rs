@@ -3,7 +3,7 @@
 use crate::journal::checkpoint::Shares;
 use crate::journal::retain;
 use crate::journal::segment::{CHECKPOINT, ENDING, UNFINISHED};
-use crate::journal::share::{Content, Step, next_step};
+use crate::journal::share::{Content, MakeRoom, next_step};
 use crate::journal::tally::Tally;
 use crate::journal::thin::Thinning;
 use std::collections::BTreeMap;
@@ -106,12 +106,12 @@ impl Sharing {
             match next_step(&contents, wanted.newest, wanted.small) {
                 None => break,
                 // It goes when the room is needed, and can be asked until then.
-                Some(Step::Remove(index)) => {
+                Some(MakeRoom::Remove(index)) => {
                     oldest.push(index);
                     let gone = contents.remove(&index);
                     own = own.saturating_sub(gone.map_or(0, |content| content.bytes()));
                 }
-                Some(Step::Thin {
+                Some(MakeRoom::Thin {
                     index,
                     leave_out,
                     join,

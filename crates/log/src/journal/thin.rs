@@ -91,7 +91,7 @@ impl Thinning {
 }
 
 /// Writes the records that are kept.
-struct Kept<'a> {
+struct ThinWriter<'a> {
     out: BufWriter<&'a File>,
     /// Records that are not written yet.
     records: Vec<u8>,
@@ -106,7 +106,7 @@ struct Kept<'a> {
     pids: BTreeMap<u32, u32>,
 }
 
-impl Kept<'_> {
+impl ThinWriter<'_> {
     /// Takes a batch, without the records of some processes.
     fn take(
         &mut self,
@@ -215,7 +215,7 @@ fn thin(paths: &[PathBuf], leave_out: BTreeSet<u32>, new: &Path) -> Result<Conte
         .open(new)
         .map_err(failed)?;
     let list_bytes = LeftOut::list_bytes(leave_out.len());
-    let mut kept = Kept {
+    let mut kept = ThinWriter {
         out: BufWriter::new(&file),
         records: Vec::new(),
         first: header.first_sequence,

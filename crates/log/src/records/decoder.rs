@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// How a process came to be known in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Known {
+enum KnownSince {
     /// By a record with a number.
     First,
     /// By a preamble that stands behind the record with this number.
@@ -32,7 +32,7 @@ pub struct Decoder {
     /// Number of the last record that had one.
     sequence: u64,
     sites: HashMap<u32, Site>,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownSince>,
     /// Of processes that see some of Ascend's devices only.
     visible: HashMap<u32, Visible>,
     all_visible: Visible,
@@ -190,8 +190,8 @@ impl Decoder {
         !header.is_repeated()
             || match self.known.get(&header.process) {
                 None => true,
-                Some(Known::First) => false,
-                Some(Known::Repeated(at)) => *at == self.sequence,
+                Some(KnownSince::First) => false,
+                Some(KnownSince::Repeated(at)) => *at == self.sequence,
             }
     }
 
@@ -199,9 +199,9 @@ impl Decoder {
         // The machine (process 0) is never attached: its first record makes it known.
         if header.process == 0 || matches!(body, Body::Attached(_)) {
             let known = if header.is_repeated() {
-                Known::Repeated(self.sequence)
+                KnownSince::Repeated(self.sequence)
             } else {
-                Known::First
+                KnownSince::First
             };
             self.known.insert(header.process, known);
         }

@@ -12,7 +12,7 @@ pub use triggers::{FakeTriggers, kept, trigger};
 
 use crate::{
     AttachRequest, AttachScope, Caller, Condition, Daemon, DetachScope, EventFilter, EventHub,
-    EventItem, Kept, OpenKept, Refusal, TriggerStatus, Triggers,
+    EventItem, KeptSnapshots, OpenKept, Refusal, TriggerStatus, Triggers,
 };
 use answers::AS_OF;
 use memscope_ledger::event::{EventId, Mark, ProcessHandle};
@@ -287,9 +287,9 @@ impl Triggers for FakeDaemon {
         Ok(lock(&self.triggers).triggers.clone())
     }
 
-    async fn kept(&self) -> Result<Kept, Refusal> {
+    async fn kept(&self) -> Result<KeptSnapshots, Refusal> {
         let state = lock(&self.triggers);
-        Ok(Kept {
+        Ok(KeptSnapshots {
             snapshots: state.kept.iter().map(|(kept, _)| kept.clone()).collect(),
             limit_count: 16,
             limit_bytes: 1 << 30,

@@ -28,12 +28,12 @@ const MAX_CACHED: usize = 4096;
 #[derive(Debug)]
 pub struct Resolver {
     emulation: Emulation,
-    cache: HashMap<FileIdentity, Known>,
+    cache: HashMap<FileIdentity, CachedSites>,
     round: u64,
 }
 
 #[derive(Debug)]
-struct Known {
+struct CachedSites {
     sites: Arc<FileSites>,
     used: u64,
 }
@@ -146,7 +146,7 @@ impl Resolver {
         }
         *scanned += 1;
         let sites = Arc::new(file_sites::scan(&elf, self.emulation)?);
-        let known = Known {
+        let known = CachedSites {
             sites: Arc::clone(&sites),
             used: self.round,
         };

@@ -5,7 +5,7 @@ mod table;
 use super::run::Run;
 use super::stacks::top::{self, Between};
 use crate::failure::{Exit, Failure};
-use crate::files::{self, Kept, MatchedBy, StackDiff};
+use crate::files::{self, MatchedBy, SnapshotFile, StackDiff};
 use crate::process::ProcessOption;
 use crate::session::Session;
 use clap::ValueEnum;
@@ -116,7 +116,7 @@ struct FileFacts {
 }
 
 impl FileFacts {
-    fn of(kept: &Kept) -> FileFacts {
+    fn of(kept: &SnapshotFile) -> FileFacts {
         FileFacts {
             file: kept.path.display().to_string(),
             pid: kept.image.map(|image| image.pid),

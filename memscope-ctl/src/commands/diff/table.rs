@@ -1,6 +1,6 @@
 //! Differences as tables.
 
-use crate::files::{Compared, Kept, MatchedBy, StackDiff};
+use crate::files::{Compared, MatchedBy, SnapshotFile, StackDiff};
 use crate::render::frames::folded;
 use crate::render::table::{Column, table};
 use crate::render::{Known, coverage};
@@ -27,14 +27,14 @@ pub(super) fn moments(answer: &v1::DiffResponse, limit: usize) -> String {
 /// Two files.
 /// Of two files.
 pub(super) fn files(
-    before: &Kept,
-    after: &Kept,
+    before: &SnapshotFile,
+    after: &SnapshotFile,
     compared: &Compared,
     notes: &[v1::CoverageNote],
     limit: usize,
     by_stack: bool,
 ) -> String {
-    let head = |word: &str, kept: &Kept| {
+    let head = |word: &str, kept: &SnapshotFile| {
         let mut line = format!("{word} {}", plain(&kept.path.display().to_string()));
         if let Some(image) = kept.image {
             line.push_str(&format!("  pid {}", image.pid));

@@ -33,7 +33,12 @@ impl Process {
 
 /// Runs allocations and frees through the search until it decides; `truth` is where the probe
 /// really finds things, so that a wrong layout yields no reading, or with `often` one in so many calls.
-fn run(process: &Process, search: &mut Calibrator, lie: bool, often: Option<u64>) -> Step {
+fn run(
+    process: &Process,
+    search: &mut Calibrator,
+    lie: bool,
+    often: Option<u64>,
+) -> CalibrationStep {
     let mut allocated = 1u64 << 20;
     let reserved = 20u64 << 20;
     let mut layout = None;
@@ -100,22 +105,22 @@ fn run(process: &Process, search: &mut Calibrator, lie: bool, often: Option<u64>
                 allocated,
                 reserved,
             });
-            if step != Step::Wait {
+            if step != CalibrationStep::Wait {
                 return step;
             }
         }
         if n % 5 == 4 {
             match search.round(process) {
-                Step::Try(found) => {
+                CalibrationStep::Try(found) => {
                     layout = Some(found);
                     search.trial_began(n);
                 }
-                Step::Wait => {}
+                CalibrationStep::Wait => {}
                 step => return step,
             }
         }
     }
-    Step::Wait
+    CalibrationStep::Wait
 }
 
 const TRUE: Layout = Layout {
@@ -132,7 +137,7 @@ fn a_place_that_holds_the_block_now_and_then_is_taken_back() {
     for often in [2, 3, 5, 40] {
         let process = Process::default();
         let step = run(&process, &mut Calibrator::default(), false, Some(often));
-        assert_eq!(step, Step::Proven(TRUE), "one in {often}");
+        assert_eq!(step, CalibrationStep::Proven(TRUE), "one in {often}");
     }
 }
 
@@ -140,14 +145,14 @@ fn a_place_that_holds_the_block_now_and_then_is_taken_back() {
 fn finds_and_proves_the_layout() {
     let process = Process::default();
     let step = run(&process, &mut Calibrator::default(), false, None);
-    assert_eq!(step, Step::Proven(TRUE));
+    assert_eq!(step, CalibrationStep::Proven(TRUE));
 }
 
 #[test]
 fn a_reading_that_differs_once_is_not_believed() {
     let process = Process::default();
     let step = run(&process, &mut Calibrator::default(), true, None);
-    assert!(matches!(step, Step::GiveUp(_)), "{step:?}");
+    assert!(matches!(step, CalibrationStep::GiveUp(_)), "{step:?}");
 }
 
 /// All that was ever there is gone: what was freed, less the small pool's current zero, is the peak.

@@ -20,7 +20,7 @@ const HELD: usize = 1 << 20;
 
 /// One entry as kept. The device is the ring's, the pool an index into the ring's table.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Kept {
+struct StoredEntry {
     addr: u64,
     size: u64,
     stream: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TraceRing {
     limit: usize,
-    entries: VecDeque<Kept>,
+    entries: VecDeque<StoredEntry>,
     pools: Vec<(u64, u64)>,
     dropped: u64,
     /// What was there before is not known yet.
@@ -83,7 +83,7 @@ impl TraceRing {
             self.dropped += 1;
         }
         let pool = entry.pool.map_or(0, |pool| self.pool_index(pool));
-        self.entries.push_back(Kept {
+        self.entries.push_back(StoredEntry {
             addr: entry.addr,
             size: entry.size,
             stream: entry.stream,
@@ -193,7 +193,7 @@ impl TraceRing {
         found
     }
 
-    fn entry(&self, kept: &Kept) -> Entry {
+    fn entry(&self, kept: &StoredEntry) -> Entry {
         Entry {
             action: kept.action,
             addr: kept.addr,

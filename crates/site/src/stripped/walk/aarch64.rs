@@ -1,7 +1,7 @@
 //! 64-bit Arm: the few kinds of instructions that matter here (Arm Architecture Reference Manual, C4.1, "A64 instruction set
 //! encoding").
 
-use super::step::{Effect, Flow, Step, Value};
+use super::step::{Decoded, Effect, Flow, Value};
 
 /// Bytes of an instruction.
 const LENGTH: usize = 4;
@@ -12,10 +12,10 @@ const FP: u8 = 29;
 /// Registers from here on keep their values over a call.
 const KEPT_FROM: u8 = 19;
 
-pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Step> {
+pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Decoded> {
     let word = u32::from_le_bytes(bytes.get(..LENGTH)?.try_into().ok()?);
     let flow = flow(word, address);
-    Some(Step {
+    Some(Decoded {
         bytes: LENGTH,
         flow,
         effect: if flow == Flow::Next {

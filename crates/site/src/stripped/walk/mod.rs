@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::elf::{Elf, ElfError, ReadAt};
 use crate::place::Machine;
-use step::{Effect, Flow, Step, Value};
+use step::{Decoded, Effect, Flow, Value};
 
 /// Calls are followed so deep from the functions of the table.
 const DEPTH: u32 = 3;
@@ -60,7 +60,7 @@ pub(super) struct Seen {
 
 /// All direct calls in the functions at `from` and in what they call.
 pub(super) fn calls<R: ReadAt + ?Sized>(elf: &Elf<'_, R>, from: &[u64]) -> Result<Seen, ElfError> {
-    let decode: fn(&[u8], u64) -> Option<Step> = match Machine::from_elf(elf.machine) {
+    let decode: fn(&[u8], u64) -> Option<Decoded> = match Machine::from_elf(elf.machine) {
         Machine::X86_64 => x86_64::decode,
         Machine::Aarch64 => aarch64::decode,
         Machine::Other(_) => return Ok(Seen::default()),
@@ -159,7 +159,7 @@ struct Before {
 
 fn read_function<R: ReadAt + ?Sized>(
     code: &mut Pieces<'_, '_, R>,
-    decode: fn(&[u8], u64) -> Option<Step>,
+    decode: fn(&[u8], u64) -> Option<Decoded>,
     entry: u64,
     calls: &mut Vec<Call>,
 ) -> Result<(), ElfError> {

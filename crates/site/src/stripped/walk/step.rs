@@ -46,7 +46,7 @@ pub(super) enum Value {
 
 /// A decoded instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct Decoded {
     pub(super) bytes: usize,
     pub(super) flow: Flow,
     pub(super) effect: Effect,

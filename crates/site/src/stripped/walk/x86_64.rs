@@ -2,14 +2,14 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
-use super::step::{Effect, Flow, Step, Value};
+use super::step::{Decoded, Effect, Flow, Value};
 
 /// The numbers under which registers are known here.
 const RSI: u8 = 1;
 const RBP: u8 = 2;
 const RSP: u8 = 3;
 
-pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Step> {
+pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Decoded> {
     let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
     let instruction = decoder.decode();
     if instruction.is_invalid() {
@@ -25,7 +25,7 @@ pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Step> {
         FlowControl::Return | FlowControl::IndirectBranch | FlowControl::Exception => Flow::End,
         _ => Flow::Next,
     };
-    Some(Step {
+    Some(Decoded {
         bytes: instruction.len(),
         flow,
         effect: effect(&instruction),

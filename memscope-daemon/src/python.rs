@@ -7,12 +7,12 @@ use memscope_common::{
 };
 use memscope_ledger::event::CodeName;
 use memscope_log::records::DyingCode;
+use memscope_memory::ProcessMemory;
 use memscope_python::layout::{
     INSTRUCTION_ADDRESS, INSTRUCTION_UNITS, KIND_CFRAME, KIND_CURRENT_FRAME, KIND_FRAME_OBJECT,
     Layout, NONE,
 };
 use memscope_python::{Code, Interpreter, RawCode};
-use memscope_site::ProcessMemory;
 
 /// Why the programs cannot walk an interpreter whose layout is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -126,7 +126,8 @@ impl Names {
     /// For a process with this interpreter.
     pub fn open(pid: u32, interpreter: Interpreter) -> Result<Names, memscope_site::SiteError> {
         Ok(Names {
-            memory: ProcessMemory::open(pid)?,
+            memory: ProcessMemory::open(pid)
+                .map_err(|source| memscope_site::SiteError::memory(pid, source))?,
             interpreter,
         })
     }

@@ -126,7 +126,13 @@ fn of_both_kinds() {
         daemon.ctl(&["snapshot", "--pid", &pid, "-o", file]).text();
         let told = torch.ask(&format!("compare_mixed {file}"));
         let outermost = told["reentered"].as_array().unwrap().last();
-        (told["unnamed"] == 0 && outermost.is_some_and(|name| name == "native")).then_some(told)
+        let whole = told["unnamed"] == 0 && outermost.is_some_and(|name| name == "native");
+        if !whole {
+            // A stack whose piece found no room in the ring stays without its outer frames, which is counted. The last
+            // one of its size is compared, so another one that finds room will do.
+            torch.ask("reenters");
+        }
+        whole.then_some(told)
     });
     assert_eq!(told["different"], 0, "{told:#}");
     assert!(number(&told["count"]) > 200, "{told:#}");

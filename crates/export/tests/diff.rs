@@ -77,10 +77,12 @@ fn naive(a: &SnapshotReport, b: &SnapshotReport) -> Rows {
         let found = b_live.iter().position(|other| {
             let (then, now) = (one.2, other.2);
             if same_process {
-                let earliest = a.as_of.boot_ns.min(b.as_of.boot_ns);
-                let since = then.since_ns == now.since_ns
-                    || then.since_ns == 0 && now.since_ns <= earliest
-                    || now.since_ns == 0 && then.since_ns <= earliest;
+                // The later picture's block must not have come after the moment of the earlier one.
+                let (earlier, later) = match a.as_of.boot_ns > b.as_of.boot_ns {
+                    true => (b.as_of.boot_ns, then.since_ns),
+                    false => (a.as_of.boot_ns, now.since_ns),
+                };
+                let since = later == 0 || later <= earlier;
                 one.0 == other.0 && then.addr == now.addr && then.size == now.size && since
             } else {
                 (one.0, one.1, then.size, then.requested)

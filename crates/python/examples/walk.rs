@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::time::Instant;
 
-use memscope_python::{End, Interpreter, ProcessMemory, find, threads, walk_thread};
+use memscope_memory::ProcessMemory;
+use memscope_python::{End, Interpreter, find, threads, walk_thread};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let pid: u32 = std::env::args().nth(1).ok_or("which process?")?.parse()?;

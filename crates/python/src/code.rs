@@ -2,7 +2,7 @@
 
 use std::io;
 
-use memscope_site::Memory;
+use memscope_memory::Memory;
 
 use crate::layout::{INSTRUCTION_ADDRESS, INSTRUCTION_UNITS, LINES_LOCATIONS, Layout, NONE};
 use crate::lines::{LineRange, LineRanges};

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
+use memscope_memory::{Memory, ProcessMemory};
+use memscope_site::SiteError;
 use memscope_site::mapped::{self, Mapped};
-use memscope_site::{Memory, ProcessMemory};
 
 use crate::code::{Code, CodeError, read_code};
 use crate::debug_offsets;
@@ -90,7 +91,7 @@ pub enum Limit {
 /// Finds the interpreter of a process, and proves in its memory what it says about it.
 pub fn find(pid: u32) -> Result<Interpreter, PythonError> {
     let mapped = mapped::read(pid)?;
-    let memory = ProcessMemory::open(pid)?;
+    let memory = ProcessMemory::open(pid).map_err(|source| SiteError::memory(pid, source))?;
     let images = images(pid, &mapped)?;
     let mut found = Vec::new();
     let mut refused = None;

@@ -42,7 +42,6 @@ pub use layout::{
     ThreadLayout,
 };
 pub use lines::{LineRange, LineRanges};
-pub use memscope_site::{Memory, ProcessMemory};
 pub use prove::Proof;
 pub use slot::{Pthread, ThreadStateAt, ThreadStatePath};
 pub use tables::layout as table;

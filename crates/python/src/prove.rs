@@ -3,7 +3,7 @@
 //! The process is not stopped, so a single attempt may see a list or a frame while it changes. Attempts are repeated; one
 //! that fits is proof, since a wrong layout fits at no time.
 
-use memscope_site::Memory;
+use memscope_memory::Memory;
 
 use crate::layout::{LINES_LNOTAB, Layout, NONE};
 use crate::slot::Pthread;

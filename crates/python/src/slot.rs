@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 
-use memscope_site::Memory;
+use memscope_memory::Memory;
 use memscope_site::elf::{Elf, SymbolTable};
 use memscope_site::mapped::Mapped;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use memscope_site::Memory;
+use memscope_memory::Memory;
 
 /// Bytes at addresses; the rest is not mapped.
 #[derive(Default)]

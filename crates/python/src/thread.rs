@@ -1,6 +1,6 @@
 //! A thread of another process, and how one is known to be there.
 
-use memscope_site::Memory;
+use memscope_memory::Memory;
 
 /// Whether the thread pointer is the end of `struct pthread` (the ABI's first variant of thread-local storage) or its
 /// beginning.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 
-use memscope_site::Memory;
+use memscope_memory::Memory;
 
 use crate::layout::{Layout, NONE};
 use crate::slot::Pthread;

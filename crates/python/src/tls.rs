@@ -4,7 +4,7 @@
 //! x86-64 ABI knows; code of aarch64 is not read. Where a file's variables lie says the running process: the tables that its loader has filled in.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
-use memscope_site::Memory;
+use memscope_memory::Memory;
 
 use crate::slot::{ThreadStateAt, Trial, attempt};
 use crate::thread::{Thread, is_thread};

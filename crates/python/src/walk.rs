@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use memscope_site::Memory;
+use memscope_memory::Memory;
 
 use crate::layout::{
     INSTRUCTION_ADDRESS, KIND_CFRAME, KIND_CURRENT_FRAME, KIND_FRAME_OBJECT, Layout, NONE,

@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
+use memscope_memory::Memory;
 use memscope_python::layout::KIND_CURRENT_FRAME;
 use memscope_python::{
-    Code, End, Interpreter, Layout, MAX_FRAMES, MAX_LINES, MAX_TEXT, Memory, Proof, Pthread,
-    RawCode, ThreadStateAt, Version, VersionFrom, decode, read_code, table, threads, walk_thread,
+    Code, End, Interpreter, Layout, MAX_FRAMES, MAX_LINES, MAX_TEXT, Proof, Pthread, RawCode,
+    ThreadStateAt, Version, VersionFrom, decode, read_code, table, threads, walk_thread,
 };
 use proptest::prelude::*;
 

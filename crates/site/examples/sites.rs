@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::time::Instant;
 
-use memscope_site::{Level, ProcessMemory, Resolver, backend, process};
+use memscope_memory::ProcessMemory;
+use memscope_site::{Level, Resolver, backend, process};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

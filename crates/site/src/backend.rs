@@ -6,7 +6,7 @@ use std::io;
 
 use memscope_ledger::event::Backend;
 
-use crate::memory::Memory;
+use memscope_memory::Memory;
 
 /// Longest class name that is read.
 const MAX_NAME: usize = 4096;

@@ -94,6 +94,11 @@ pub enum SiteError {
 }
 
 impl SiteError {
+    /// The error for memory of a process that could not be opened.
+    pub fn memory(pid: u32, source: io::Error) -> SiteError {
+        SiteError::proc_read(pid, format!("/proc/{pid}/mem"), source)
+    }
+
     /// The error for a failed read under `/proc/<pid>`.
     pub(crate) fn proc_read(pid: u32, path: impl Into<PathBuf>, source: io::Error) -> SiteError {
         let path = path.into();

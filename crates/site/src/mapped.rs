@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::SiteError;
 use crate::elf::{Elf, ElfError, FileBytes, ReadAt};
 use crate::maps::{self, Mapping, Name};
-use crate::memory::{Memory, ProcessMemory};
+use memscope_memory::{Memory, ProcessMemory};
 
 /// One file of which a process has mapped at least one part.
 #[derive(Clone, Debug, PartialEq, Eq)]

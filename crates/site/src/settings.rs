@@ -8,7 +8,7 @@
 
 use memscope_ledger::event::AllocatorSettings;
 
-use crate::memory::Memory;
+use memscope_memory::Memory;
 
 /// How far into the object the vector may be, and how far behind its beginning the text. What lies behind
 /// the object is another's.

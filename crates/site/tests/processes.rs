@@ -10,8 +10,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Fixtures, Waiting, missing, object, resolve, site};
+use memscope_memory::ProcessMemory;
 use memscope_site::place::Emulation;
-use memscope_site::{Level, ProcessMemory, Resolver, SiteError, Why};
+use memscope_site::{Level, Resolver, SiteError, Why};
 use memscope_vendors::Layer;
 
 const RUNTIME: &str = r#"
@@ -41,7 +42,7 @@ fn a_runtime() {
         // The bytes in memory are those that the file has at the offset.
         let mut in_memory = [0; 16];
         let memory = ProcessMemory::open(process.pid()).unwrap();
-        memscope_site::Memory::read(&memory, site.address, &mut in_memory).unwrap();
+        memscope_memory::Memory::read(&memory, site.address, &mut in_memory).unwrap();
         let file = fs::read(&found.open_path).unwrap();
         let offset = site.function_offset as usize;
         assert_eq!(in_memory, file[offset..offset + 16]);

@@ -7,7 +7,8 @@ mod common;
 use common::{Fixtures, missing, object, resolve, site};
 use memscope_common::TorchAbi;
 use memscope_ledger::event::Backend;
-use memscope_site::{Level, ProcessMemory, Why, backend};
+use memscope_memory::ProcessMemory;
+use memscope_site::{Level, Why, backend};
 use memscope_vendors::Variant;
 
 const REPORT: &str = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";

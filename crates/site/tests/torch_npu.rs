@@ -7,7 +7,8 @@ mod common;
 use common::{Fixtures, missing, object, resolve, site};
 use memscope_common::TorchAbi;
 use memscope_ledger::event::Backend;
-use memscope_site::{Level, NotFound, ProcessMemory, Why, backend};
+use memscope_memory::ProcessMemory;
+use memscope_site::{Level, NotFound, Why, backend};
 use memscope_vendors::Variant;
 use memscope_vendors::torch_npu::{REPORT, TRACE, WORKSPACE};
 

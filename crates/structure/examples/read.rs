@@ -5,7 +5,8 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use memscope_structure::{ProcessMemory, Reader, StructureError, find_layout};
+use memscope_memory::ProcessMemory;
+use memscope_structure::{Reader, StructureError, find_layout};
 use object::{Object, ObjectSymbol};
 
 const POINTER: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";

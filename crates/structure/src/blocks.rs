@@ -3,8 +3,8 @@
 use foldhash::HashMap;
 
 use crate::layout::BlockLayout;
-use crate::memory::Memory;
 use crate::shape::{self, NODE, Table, Tree, byte, word};
+use memscope_memory::Memory;
 
 /// How much of a block is looked at; the heap may end sooner.
 const SPAN: usize = 256;

@@ -9,8 +9,8 @@ use std::io;
 
 use crate::edges::Edges;
 use crate::look::Eye;
-use crate::memory::Memory;
 use crate::walk::RawBlock;
+use memscope_memory::Memory;
 
 /// Times that all places are looked at at which the first or the last block of a segment was not seen.
 const TURNS: u32 = 8;

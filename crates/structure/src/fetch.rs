@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::memory::{Memory, Part};
+use memscope_memory::{Memory, Part};
 
 /// Places with a smaller gap between them are read as one. Below a page, so that no page is touched
 /// in which nothing was wanted.

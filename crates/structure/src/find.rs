@@ -6,11 +6,11 @@
 use crate::blocks;
 use crate::error::StructureError;
 use crate::layout::{BlockLayout, Layout, StatsLayout};
-use crate::memory::Memory;
 use crate::pools::{self, pool_at};
 use crate::read::{Reader, Taken, elements, read_bytes, read_word};
 use crate::segments::{self, Sums};
 use crate::shape::{self, MUTEX, Mutex, STAT_ARRAY, TABLE, Tree, byte, word};
+use memscope_memory::Memory;
 
 /// How much of the object behind the exported pointer is looked at.
 const ALLOCATOR: usize = 1 << 16;

@@ -17,10 +17,10 @@ use crate::edges::{Edges, SegmentChange};
 use crate::error::StructureError;
 use crate::fetch::Fetch;
 use crate::layout::Layout;
-use crate::memory::Memory;
 use crate::pools::{self, RawPool};
 use crate::shape::{self, Mutex, NODE, Tree, byte, word};
 use crate::walk::{ACTIVE_ENTRY, RawBlock};
+use memscope_memory::Memory;
 
 /// Looks for a moment at which nobody is in the allocator: some tenths of a second.
 const LOOKS: u32 = 100_000;

@@ -11,11 +11,11 @@ use crate::error::StructureError;
 use crate::image::Image;
 use crate::layout::Layout;
 use crate::look::Look;
-use crate::memory::Memory;
 use crate::segments::{self, NAMES, SegmentReading, Sums};
 use crate::settle::{Change, ChangeKind, pool_of, settle};
 use crate::shape::{self, Mutex, word};
 use crate::walk::{State, Walk};
+use memscope_memory::Memory;
 
 /// Rounds in which one picture is completed: one for each level of the deepest tree, and some.
 const ROUNDS: u32 = 96;

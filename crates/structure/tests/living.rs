@@ -8,9 +8,9 @@ mod synthetic;
 use std::cell::{Cell, RefCell};
 use std::io;
 
+use memscope_memory::{Memory, Part};
 use memscope_structure::{
-    BlockState, Change, ChangeKind, DeviceReading, Memory, Part, Reader, StructureError,
-    find_layout,
+    BlockState, Change, ChangeKind, DeviceReading, Reader, StructureError, find_layout,
 };
 use proptest::prelude::*;
 use synthetic::{Kind, NEW, OLD, Row, SLOT, Segment, Shape, Synthetic, expected, process, rows};

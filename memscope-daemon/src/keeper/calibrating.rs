@@ -1,22 +1,12 @@
 //! Feeds the search for the allocator's layout with what the ring brings.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use memscope_common::PLACE_STACK;
 use memscope_ledger::event::{Body, Event, ProcessHandle, TraceAction};
+use memscope_memory::ProcessMemory;
 
 use super::command::KeeperMessage;
-use super::state::{Calibrating, Keeper, Target};
-use crate::probe::calibrate::{CalibrationStep, Calibrator, Layout, Memory, ReportSeen, TraceSeen};
-
-impl Memory for Target {
-    fn read(&self, address: u64, into: &mut [u8]) -> bool {
-        self.0
-            .as_ref()
-            .is_some_and(|file| file.read_exact_at(into, address).is_ok())
-    }
-}
+use super::state::{Calibrating, Keeper};
+use crate::probe::calibrate::{CalibrationStep, Calibrator, Layout, ReportSeen, TraceSeen};
 
 impl Keeper {
     pub(super) fn calibrate(&mut self, process: ProcessHandle, known: Option<Layout>) {
@@ -25,7 +15,8 @@ impl Keeper {
         };
         watched.slot.set_on_trial(true);
         watched.slot.set_layout(known.as_ref());
-        let memory = Target(File::open(format!("/proc/{}/mem", watched.pid)).ok());
+        // Without its memory a layout that is known already can still be proven.
+        let memory = ProcessMemory::open(watched.pid).ok();
         let search = Calibrating {
             pid: watched.pid,
             search: Calibrator::new(known),

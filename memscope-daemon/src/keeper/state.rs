@@ -1,7 +1,6 @@
 //! All that the keeper's thread owns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -10,6 +9,7 @@ use memscope_ledger::Ledger;
 use memscope_ledger::event::{CodeName, Finding, ProcessHandle, StackSeen};
 use memscope_log::Journal;
 use memscope_log::records::Decoder;
+use memscope_memory::ProcessMemory;
 use memscope_proto::v1::Source;
 use memscope_rpc::EventHub;
 
@@ -67,12 +67,9 @@ pub struct Keeper {
 pub(super) struct Calibrating {
     pub(super) pid: u32,
     pub(super) search: Calibrator,
-    pub(super) memory: Target,
+    pub(super) memory: Option<ProcessMemory>,
     pub(super) slot: Slot,
 }
-
-/// `/proc/<pid>/mem`.
-pub(super) struct Target(pub(super) Option<File>);
 
 /// What is to be named when the records at hand have been applied.
 #[derive(Default)]

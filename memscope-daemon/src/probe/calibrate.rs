@@ -8,6 +8,7 @@
 //!
 //! Pure: memory is read through a trait, decisions come back as [`CalibrationStep`]s.
 
+use memscope_memory::Memory;
 use std::collections::{HashMap, HashSet};
 
 /// Offsets and registers, once found: what is worth remembering per library file.
@@ -23,12 +24,6 @@ pub struct Layout {
     pub alloc_place: u8,
     /// … on `free_requested`.
     pub free_place: u8,
-}
-
-/// Reads the traced process.
-pub trait Memory {
-    /// Fills `into` from `address`, or says no.
-    fn read(&self, address: u64, into: &mut [u8]) -> bool;
 }
 
 /// What the owner of the probes is to do.
@@ -222,7 +217,7 @@ impl Calibrator {
             if *value < 0x1_0000 || *value >> ADDRESS_BITS != 0 || *value & 7 != 0 {
                 continue;
             }
-            if !memory.read(*value, &mut bytes) {
+            if memory.read(*value, &mut bytes).is_err() {
                 continue;
             }
             for offset in (24..BLOCK_SPAN - 8).step_by(8) {
@@ -371,7 +366,7 @@ impl Calibrator {
             self.recent_reserved.insert(reserved);
         }
         let mut picture = vec![0u8; OBJECT_SPAN];
-        if memory.read(allocator, &mut picture) {
+        if memory.read(allocator, &mut picture).is_ok() {
             self.snapshot = Some(picture);
         }
         let (Some((alloc_place, on_alloc)), Some((free_place, on_free)), Some(totals)) = (

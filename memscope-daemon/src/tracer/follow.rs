@@ -3,8 +3,8 @@
 
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_log::records::{DaemonRecord, What};
+use memscope_memory::Memory;
 use memscope_rpc::Caller;
-use memscope_site::Memory;
 use memscope_vendors::VENDORS;
 
 use super::attach::Cause;
@@ -223,7 +223,7 @@ impl Tracer {
         if traced.device_count_address.is_none() && traced.settings.is_empty() {
             return;
         }
-        let Ok(memory) = memscope_site::ProcessMemory::open(pid) else {
+        let Ok(memory) = memscope_memory::ProcessMemory::open(pid) else {
             return;
         };
         let mut facts = traced.allocator.clone();
@@ -256,7 +256,7 @@ impl Tracer {
         let Some(address) = traced.allocator_address else {
             return;
         };
-        let Ok(memory) = memscope_site::ProcessMemory::open(pid) else {
+        let Ok(memory) = memscope_memory::ProcessMemory::open(pid) else {
             return;
         };
         let backend = match memscope_site::backend::read(&memory, address) {

@@ -10,10 +10,10 @@ use memscope_ledger::event::{
     Backend, HeldPart, HeldSegment, Level, ProcessHandle, ReadingCost, TraceAction,
 };
 use memscope_log::records::{DaemonRecord, held_parts};
+use memscope_memory::ProcessMemory;
 use memscope_proto::v1::BaselineRead;
 use memscope_structure::{
-    BlockState, Change, ChangeKind, DeviceReading, Layout, ProcessMemory, Reader, SegmentReading,
-    StructureError,
+    BlockState, Change, ChangeKind, DeviceReading, Layout, Reader, SegmentReading, StructureError,
 };
 
 use super::outcome::ReadingOutcome;

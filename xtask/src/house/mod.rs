@@ -75,12 +75,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("crates/vendors", &["common"]),
     ("crates/ledger", &["proto", "units", "vendors"]),
     ("crates/log", &["common", "ledger", "units"]),
-    ("crates/export", &["ledger", "proto", "units"]),
+    ("crates/diff", &["proto"]),
+    ("crates/memory", &[]),
+    ("crates/export", &["diff", "ledger", "proto", "units"]),
     ("crates/service", &["proto"]),
-    ("crates/structure", &[]),
+    ("crates/structure", &["memory"]),
     (
         "memscope-ctl",
-        &["dump", "proto", "service", "units", "vendors"],
+        &["diff", "dump", "proto", "service", "units", "vendors"],
     ),
 ];
 

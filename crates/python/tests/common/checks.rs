@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use memscope_memory::{Memory, ProcessMemory};
 use memscope_python::{
-    Code, End, Interpreter, MAX_TEXT, Memory, ProcessMemory, RawCode, Text, Thread, ThreadStateAt,
-    VersionFrom, find, read_code, threads, walk_thread,
+    Code, End, Interpreter, MAX_TEXT, RawCode, Text, Thread, ThreadStateAt, VersionFrom, find,
+    read_code, threads, walk_thread,
 };
 use serde::Deserialize;
 

@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io;
 
-use memscope_structure::{BlockState, DeviceReading, Memory};
+use memscope_memory::Memory;
+use memscope_structure::{BlockState, DeviceReading};
 
 pub const BASE: u64 = 0x5555_0000_0000;
 pub const SLOT: u64 = BASE + 0x100;

@@ -5,10 +5,11 @@ mod table;
 use super::run::Run;
 use super::stacks::top::{self, Between};
 use crate::failure::{Exit, Failure};
-use crate::files::{self, MatchedBy, SnapshotFile, StackDiff};
+use crate::files::{self, SnapshotFile};
 use crate::process::ProcessOption;
 use crate::session::Session;
 use clap::ValueEnum;
+use memscope_diff::{MatchedBy, StackDiff};
 use memscope_proto::v1::{self, Moment};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -104,7 +105,7 @@ struct FilesDiff<'a> {
     matched_by: MatchedBy,
     devices: &'a [v1::DeviceDiff],
     groups: &'a [v1::GroupDiff],
-    stacks: &'a [StackDiff],
+    stacks: &'a [StackDiff<&'a [String]>],
     coverage: &'a [v1::CoverageNote],
 }
 
@@ -135,7 +136,7 @@ impl Diff {
         let (pid, timeout) = (self.process.pid, session.global.timeout());
         let before = files::read(before, pid, timeout).await?;
         let after = files::read(after, pid, timeout).await?;
-        let compared = files::compare(&before, &after, self.same_process);
+        let (matched_by, compared) = files::compare(&before, &after, self.same_process);
         let mut coverage = before.coverage.clone();
         let new = after
             .coverage
@@ -148,7 +149,7 @@ impl Diff {
         let diff = FilesDiff {
             from: FileFacts::of(&before),
             to: FileFacts::of(&after),
-            matched_by: compared.matched_by,
+            matched_by,
             devices: &compared.devices,
             groups: &compared.groups,
             stacks: &compared.stacks,
@@ -156,7 +157,14 @@ impl Diff {
         };
         session.show(&diff, |_| {
             let by_stack = self.by == DiffBy::Stack;
-            table::files(&before, &after, &compared, &coverage, self.limit, by_stack)
+            table::files(
+                &before,
+                &after,
+                (matched_by, &compared),
+                &coverage,
+                self.limit,
+                by_stack,
+            )
         })
     }
 }

@@ -1,10 +1,11 @@
 //! Differences as tables.
 
-use crate::files::{Compared, MatchedBy, SnapshotFile, StackDiff};
+use crate::files::SnapshotFile;
 use crate::render::frames::folded;
 use crate::render::table::{Column, table};
 use crate::render::{Known, coverage};
 use crate::units::{bytes, grouped, moment, plain};
+use memscope_diff::{Compared, MatchedBy, StackDiff};
 use memscope_proto::v1;
 
 /// Lines of a stack that are shown, as of `top`.
@@ -24,12 +25,11 @@ pub(super) fn moments(answer: &v1::DiffResponse, limit: usize) -> String {
     text
 }
 
-/// Two files.
 /// Of two files.
 pub(super) fn files(
     before: &SnapshotFile,
     after: &SnapshotFile,
-    compared: &Compared,
+    (matched_by, compared): (MatchedBy, &Compared<&[String]>),
     notes: &[v1::CoverageNote],
     limit: usize,
     by_stack: bool,
@@ -45,7 +45,7 @@ pub(super) fn files(
         line + "\n"
     };
     let mut text = head("from", before) + &head("to  ", after);
-    text.push_str(match compared.matched_by {
+    text.push_str(match matched_by {
         MatchedBy::Block => "Blocks are told apart one by one.\n",
         MatchedBy::Number => {
             "Blocks are counted by device, stream and size: nothing says that both files are of one \
@@ -136,9 +136,9 @@ fn groups(groups: &[v1::GroupDiff], limit: usize, omitted: u64) -> String {
 }
 
 /// Stacks with changes.
-fn stacks(stacks: &[StackDiff], limit: usize) -> String {
+fn stacks(stacks: &[StackDiff<&[String]>], limit: usize) -> String {
     let mut text = String::new();
-    let changed = |stack: &&StackDiff| stack.came.count + stack.went.count > 0;
+    let changed = |stack: &&StackDiff<&[String]>| stack.came.count + stack.went.count > 0;
     for stack in stacks.iter().filter(changed).take(limit) {
         text.push_str(&format!(
             "\nDevice {}  {}  came {} in {}, went {} in {}, stayed {} in {}\n",
@@ -154,7 +154,7 @@ fn stacks(stacks: &[StackDiff], limit: usize) -> String {
         if stack.frames.is_empty() {
             text.push_str("    [the file has no stack]\n");
         }
-        for line in folded(&stack.frames, FRAMES) {
+        for line in folded(stack.frames, FRAMES) {
             text.push_str(&format!("    {line}\n"));
         }
     }

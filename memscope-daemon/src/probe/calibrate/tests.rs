@@ -15,13 +15,13 @@ struct Process {
 }
 
 impl Memory for Process {
-    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+    fn read(&self, address: u64, into: &mut [u8]) -> std::io::Result<()> {
         let cells = self.cells.borrow();
         for (i, chunk) in into.chunks_mut(8).enumerate() {
             let value = cells.get(&(address + 8 * i as u64)).copied().unwrap_or(7);
             chunk.copy_from_slice(&value.to_ne_bytes()[..chunk.len()]);
         }
-        true
+        Ok(())
     }
 }
 

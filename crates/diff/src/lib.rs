@@ -1,0 +1,396 @@
+//! What came and what went between two pictures of a process's device memory, wherever the pictures come from: the
+//! daemon compares two moments of a process that it follows, `memscope-ctl` two files.
+//!
+//! Owns: which block of the one picture is which block of the other, and the sums. Refuses: what happened in between.
+//! A block that came and went between the two is in neither; the trace and the series of the ledger tell of it.
+//!
+//! # When two blocks are one
+//!
+//! In two pictures of one process, a block of the later picture is the earlier picture's block if device, address and
+//! size agree, and it did not come after the moment of the earlier picture. Where that moment or the block's birth is
+//! not known, nothing speaks against it.
+//!
+//! Two processes have no block in common, and the addresses of one mean nothing in the other. There, blocks are
+//! counted in their group; what one side has more than the other came or went.
+//!
+//! Only blocks that are handed out are compared; what waits for a stream is in the devices' totals. Bytes are the
+//! blocks' own (rounded) bytes, so that the groups add up to the totals.
+
+use memscope_proto::v1::{Amount, DeviceDiff, GroupDiff};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+/// How blocks of the two pictures are paired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MatchedBy {
+    /// Each block with itself: both pictures are of one memory image of one process.
+    Block,
+    /// By their number in each group: nothing says that both are of one process.
+    Number,
+}
+
+/// A block that is handed out. `S` is whatever names the stack that allocated it.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<S> {
+    /// Device ordinal.
+    pub device: i32,
+    /// The stream that it was allocated for.
+    pub stream: u64,
+    /// Device address.
+    pub address: u64,
+    /// Rounded bytes.
+    pub size: u64,
+    /// The bytes that the program asked for, where they are known.
+    pub requested: Option<u64>,
+    /// When it came, in nanoseconds of the clock that [`Side::new`]'s moment is in; none where it is not known.
+    pub born_ns: Option<u64>,
+    /// The stack that allocated it.
+    pub stack: S,
+}
+
+/// Bytes of one device.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    reserved: u64,
+    allocated: u64,
+    pending: u64,
+}
+
+/// One of the two pictures.
+#[derive(Clone, Debug)]
+pub struct Side<S> {
+    as_of_ns: Option<u64>,
+    devices: BTreeMap<i32, Totals>,
+    blocks: Vec<Block<S>>,
+}
+
+impl<S> Side<S> {
+    /// An empty picture of this moment (nanoseconds of any clock that both pictures share; none where it is not known).
+    pub fn new(as_of_ns: Option<u64>) -> Side<S> {
+        Side {
+            as_of_ns,
+            devices: BTreeMap::new(),
+            blocks: Vec::new(),
+        }
+    }
+
+    /// Adds a segment: so many bytes of this device are reserved.
+    pub fn segment(&mut self, device: i32, bytes: u64) {
+        let totals = self.devices.entry(device).or_default();
+        totals.reserved = totals.reserved.saturating_add(bytes);
+    }
+
+    /// Adds a block that was given back but waits for a stream.
+    pub fn pending(&mut self, device: i32, bytes: u64) {
+        let totals = self.devices.entry(device).or_default();
+        totals.pending = totals.pending.saturating_add(bytes);
+    }
+
+    /// Adds a block that is handed out. No two of them may have one address on one device.
+    pub fn block(&mut self, block: Block<S>) {
+        let totals = self.devices.entry(block.device).or_default();
+        totals.allocated = totals.allocated.saturating_add(block.size);
+        self.blocks.push(block);
+    }
+}
+
+/// The difference.
+#[derive(Clone, Debug)]
+pub struct Compared<S> {
+    /// By device ordinal.
+    pub devices: Vec<DeviceDiff>,
+    /// By device, stream and size: the largest change of bytes first, those without a change last.
+    pub groups: Vec<GroupDiff>,
+    /// The same by device and stack.
+    pub stacks: Vec<StackDiff<S>>,
+}
+
+/// What came and went of the blocks that one stack allocated.
+#[derive(Clone, Debug, Serialize)]
+pub struct StackDiff<S> {
+    /// Device ordinal.
+    pub device: i32,
+    /// The stack, as the blocks name it.
+    pub frames: S,
+    /// Blocks that only the later picture has.
+    pub came: Amount,
+    /// Blocks that only the earlier picture has.
+    pub went: Amount,
+    /// Blocks that both have.
+    pub stayed: Amount,
+}
+
+/// Device, stream, size, and whether that is the size asked for.
+type GroupKey = (i32, u64, u64, bool);
+
+/// Blocks that came, went and stayed.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    came: Amount,
+    went: Amount,
+    stayed: Amount,
+}
+
+impl Sums {
+    /// Puts what changed most first.
+    fn rank(&self) -> Reverse<(u64, u64, u64)> {
+        let (came, went) = (self.came.bytes, self.went.bytes);
+        let moved = came.saturating_add(went);
+        Reverse((came.abs_diff(went), moved, self.stayed.bytes))
+    }
+}
+
+/// Which of the three sums a block belongs to.
+type Fate = fn(&mut Sums) -> &mut Amount;
+
+fn add(to: &mut Amount, count: u64, bytes: u64) {
+    to.count += count;
+    to.bytes = to.bytes.saturating_add(bytes);
+}
+
+/// What came, what went and what stayed from `before` to `after`.
+pub fn compare<S: Ord + Copy>(
+    before: &Side<S>,
+    after: &Side<S>,
+    matched_by: MatchedBy,
+) -> Compared<S> {
+    let (groups, stacks) = match matched_by {
+        MatchedBy::Block => {
+            let fates = block_by_block(before, after);
+            (sums_of(&fates, group_key), sums_of(&fates, stack_key))
+        }
+        MatchedBy::Number => (
+            numbers(before, after, group_key),
+            numbers(before, after, stack_key),
+        ),
+    };
+    Compared {
+        devices: devices(before, after, &groups),
+        groups: ranked(groups)
+            .map(
+                |((device, stream, size_bytes, requested), sums)| GroupDiff {
+                    device,
+                    stream,
+                    size_bytes,
+                    requested,
+                    came: Some(sums.came),
+                    went: Some(sums.went),
+                    stayed: Some(sums.stayed),
+                },
+            )
+            .collect(),
+        stacks: ranked(stacks)
+            .map(|((device, frames), sums)| StackDiff {
+                device,
+                frames,
+                came: sums.came,
+                went: sums.went,
+                stayed: sums.stayed,
+            })
+            .collect(),
+    }
+}
+
+fn group_key<S>(block: &Block<S>) -> GroupKey {
+    match block.requested {
+        Some(size) => (block.device, block.stream, size, true),
+        None => (block.device, block.stream, block.size, false),
+    }
+}
+
+fn stack_key<S: Copy>(block: &Block<S>) -> (i32, S) {
+    (block.device, block.stack)
+}
+
+fn ranked<K>(sums: BTreeMap<K, Sums>) -> impl Iterator<Item = (K, Sums)> {
+    let mut rows: Vec<(K, Sums)> = sums.into_iter().collect();
+    rows.sort_by_key(|(_, sums)| sums.rank());
+    rows.into_iter()
+}
+
+/// Each block of either picture, once, and whether it came, went or stayed.
+fn block_by_block<'a, S>(before: &'a Side<S>, after: &'a Side<S>) -> Vec<(&'a Block<S>, Fate)> {
+    // A user may name the later moment first. What speaks against a pair is always the later picture's birth.
+    let turned = matches!((before.as_of_ns, after.as_of_ns), (Some(a), Some(b)) if a > b);
+    let earlier = if turned { after } else { before }.as_of_ns;
+    let place = |block: &Block<S>| (block.device, block.address, block.size);
+    let mut then: HashMap<_, _> = before.blocks.iter().map(|b| (place(b), b)).collect();
+    let mut fates: Vec<(&Block<S>, Fate)> = Vec::with_capacity(after.blocks.len());
+    for now in &after.blocks {
+        let same = then.get(&place(now)).is_some_and(|then| {
+            let later = if turned { *then } else { now };
+            let known = later.born_ns.zip(earlier);
+            known.is_none_or(|(born, earlier)| born <= earlier)
+        });
+        if same {
+            then.remove(&place(now));
+        }
+        // What the second picture knows of a block that stayed is newer, and may be more.
+        fates.push((
+            now,
+            if same {
+                |s| &mut s.stayed
+            } else {
+                |s| &mut s.came
+            },
+        ));
+    }
+    let gone = |block| -> (&Block<S>, Fate) { (block, |s| &mut s.went) };
+    fates.extend(then.into_values().map(gone));
+    fates
+}
+
+fn sums_of<S, K: Ord>(fates: &[(&Block<S>, Fate)], key: fn(&Block<S>) -> K) -> BTreeMap<K, Sums> {
+    let mut sums: BTreeMap<K, Sums> = BTreeMap::new();
+    for (block, fate) in fates {
+        add(fate(sums.entry(key(block)).or_default()), 1, block.size);
+    }
+    sums
+}
+
+/// Pairs blocks by their number in each group, and within it by their rounded sizes.
+fn numbers<S, K: Ord>(
+    before: &Side<S>,
+    after: &Side<S>,
+    key: fn(&Block<S>) -> K,
+) -> BTreeMap<K, Sums> {
+    let mut counts: BTreeMap<(K, u64), (u64, u64)> = BTreeMap::new();
+    for block in &before.blocks {
+        counts.entry((key(block), block.size)).or_default().0 += 1;
+    }
+    for block in &after.blocks {
+        counts.entry((key(block), block.size)).or_default().1 += 1;
+    }
+    let mut sums: BTreeMap<K, Sums> = BTreeMap::new();
+    for ((key, size), (then, now)) in counts {
+        let sums = sums.entry(key).or_default();
+        let both = then.min(now);
+        for (amount, count) in [
+            (&mut sums.stayed, both),
+            (&mut sums.came, now - both),
+            (&mut sums.went, then - both),
+        ] {
+            add(amount, count, count.saturating_mul(size));
+        }
+    }
+    sums
+}
+
+fn devices<S>(
+    before: &Side<S>,
+    after: &Side<S>,
+    groups: &BTreeMap<GroupKey, Sums>,
+) -> Vec<DeviceDiff> {
+    let mut rows: BTreeMap<i32, (Totals, Totals, Sums)> = BTreeMap::new();
+    for (device, totals) in &before.devices {
+        rows.entry(*device).or_default().0 = *totals;
+    }
+    for (device, totals) in &after.devices {
+        rows.entry(*device).or_default().1 = *totals;
+    }
+    for ((device, ..), group) in groups {
+        let (_, _, sums) = rows.entry(*device).or_default();
+        for (to, from) in [
+            (&mut sums.came, group.came),
+            (&mut sums.went, group.went),
+            (&mut sums.stayed, group.stayed),
+        ] {
+            add(to, from.count, from.bytes);
+        }
+    }
+    rows.into_iter()
+        .map(|(device, (then, now, sums))| DeviceDiff {
+            device,
+            reserved_before_bytes: then.reserved,
+            reserved_after_bytes: now.reserved,
+            allocated_before_bytes: then.allocated,
+            allocated_after_bytes: now.allocated,
+            pending_before_bytes: then.pending,
+            pending_after_bytes: now.pending,
+            came: Some(sums.came),
+            went: Some(sums.went),
+            stayed: Some(sums.stayed),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn side(as_of_ns: Option<u64>, blocks: &[(u64, u64, Option<u64>)]) -> Side<()> {
+        let mut side = Side::new(as_of_ns);
+        side.segment(0, 100 * MIB);
+        for &(address, size, born_ns) in blocks {
+            side.block(Block {
+                device: 0,
+                stream: 3,
+                address,
+                size,
+                requested: Some(size - 1),
+                born_ns,
+                stack: (),
+            });
+        }
+        side
+    }
+
+    /// How many came, went and stayed.
+    fn counts(compared: &Compared<()>, size: u64) -> [u64; 3] {
+        let group = compared.groups.iter().find(|g| g.size_bytes == size - 1);
+        let group = group.unwrap();
+        [group.came, group.went, group.stayed].map(|amount| amount.unwrap().count)
+    }
+
+    #[test]
+    fn of_one_process_each_block_is_itself() {
+        let a = side(
+            Some(100),
+            &[(10, MIB, None), (20, MIB, None), (30, 2 * MIB, None)],
+        );
+        // The second went and another came at its place.
+        let b = side(
+            Some(200),
+            &[
+                (10, MIB, None),
+                (20, MIB, Some(150)),
+                (90, 3 * MIB, Some(120)),
+            ],
+        );
+        let compared = compare(&a, &b, MatchedBy::Block);
+        assert_eq!(counts(&compared, MIB), [1, 1, 1]);
+        assert_eq!(counts(&compared, 2 * MIB), [0, 1, 0]);
+        assert_eq!(counts(&compared, 3 * MIB), [1, 0, 0]);
+        assert_eq!(compared.groups[0].size_bytes, 3 * MIB - 1, "largest first");
+        let device = &compared.devices[0];
+        assert_eq!(
+            (device.allocated_before_bytes, device.allocated_after_bytes),
+            (4 * MIB, 5 * MIB)
+        );
+        assert_eq!(device.came.unwrap().bytes, 4 * MIB);
+        // The other way round: what came went.
+        let turned = compare(&b, &a, MatchedBy::Block);
+        assert_eq!(counts(&turned, MIB), [1, 1, 1]);
+        assert_eq!(counts(&turned, 3 * MIB), [0, 1, 0]);
+    }
+
+    #[test]
+    fn of_two_processes_numbers_count() {
+        let a = side(None, &[(10, MIB, None), (20, MIB, None)]);
+        let b = side(None, &[(110, MIB, None), (10, 2 * MIB, None)]);
+        let compared = compare(&a, &b, MatchedBy::Number);
+        assert_eq!(counts(&compared, MIB), [0, 1, 1]);
+        assert_eq!(counts(&compared, 2 * MIB), [1, 0, 0]);
+        let (a, b) = (
+            side(None, &[(10, MIB, None)]),
+            side(None, &[(20, MIB, None)]),
+        );
+        assert_eq!(counts(&compare(&a, &b, MatchedBy::Number), MIB), [0, 0, 1]);
+        assert_eq!(counts(&compare(&a, &b, MatchedBy::Block), MIB), [1, 1, 0]);
+    }
+}

@@ -42,7 +42,6 @@ mod settings;
 mod sink;
 mod snapshot;
 pub mod stacks;
-mod wire;
 mod writer;
 
 pub use diff::diff;

@@ -15,7 +15,7 @@ use crate::history::{End, History, Life};
 use crate::levels::Levels;
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::SnapshotReport;
-use packets::{Kind, Packets};
+use packets::{Kind, Packets, TrackEvent};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::io::{self, Write};
@@ -96,46 +96,42 @@ fn draw<W: Write>(trace: &mut Packets<'_, W>, history: &History, mark: Mark) -> 
             let Some(life) = history.lives.get(mark.index) else {
                 return Ok(());
             };
-            trace.event(mark.time_ns, Kind::Begin, mark.track, |event| {
-                event.category("block");
-                event.name(&memscope_units::bytes(life.size));
-                event.pointer("address", life.addr);
-                event.number("bytes", life.size);
-                event.pointer("stream", life.stream);
-                event.pool(life.pool);
-                if !life.requested {
-                    event.note("size", "rounded: what was asked for is not known");
-                }
-                if !life.born_known {
-                    event.note("began", "not known: here at the latest");
-                }
-                match life.end {
-                    End::Live => event.note("ended", "no: live at the time of the snapshot"),
-                    End::Lost => event.note("ended", "unseen: here at the latest"),
-                    End::Seen => {}
-                }
-            })
+            let mut event = TrackEvent::named("block", &memscope_units::bytes(life.size));
+            event.pointer("address", life.addr);
+            event.number("bytes", life.size);
+            event.pointer("stream", life.stream);
+            event.pool(life.pool);
+            if !life.requested {
+                event.note("size", "rounded: what was asked for is not known");
+            }
+            if !life.born_known {
+                event.note("began", "not known: here at the latest");
+            }
+            match life.end {
+                End::Live => event.note("ended", "no: live at the time of the snapshot"),
+                End::Lost => event.note("ended", "unseen: here at the latest"),
+                End::Seen => {}
+            }
+            trace.event(mark.time_ns, Kind::Begin, mark.track, event)
         }
-        Kind::End => trace.event(mark.time_ns, Kind::End, mark.track, |_| {}),
+        Kind::End => trace.event(mark.time_ns, Kind::End, mark.track, TrackEvent::default()),
         Kind::Instant => {
             let entry = report.trace.get(mark.index);
             let Some((entry, name)) = entry.and_then(|e| Some((e, instant(e.action)?))) else {
                 return Ok(());
             };
-            trace.event(mark.time_ns, Kind::Instant, mark.track, |event| {
-                event.category("allocator");
-                event.name(name);
-                match entry.action {
-                    TraceAction::Oom => event.number("device_free_bytes", entry.addr),
-                    _ => event.pointer("address", entry.addr),
-                }
-                event.number("bytes", entry.size);
-                event.pointer("stream", entry.stream);
-                if let Some(pool) = entry.pool {
-                    event.pool(pool);
-                }
-                event.number("tid", u64::from(entry.tid));
-            })
+            let mut event = TrackEvent::named("allocator", name);
+            match entry.action {
+                TraceAction::Oom => event.number("device_free_bytes", entry.addr),
+                _ => event.pointer("address", entry.addr),
+            }
+            event.number("bytes", entry.size);
+            event.pointer("stream", entry.stream);
+            if let Some(pool) = entry.pool {
+                event.pool(pool);
+            }
+            event.number("tid", u64::from(entry.tid));
+            trace.event(mark.time_ns, Kind::Instant, mark.track, event)
         }
     }
 }
@@ -146,22 +142,20 @@ fn said<W: Write>(trace: &mut Packets<'_, W>, left_out: &LeftOut) -> io::Result<
     let last = report.trace.iter().map(|entry| entry.time_ns).max();
     let time_ns = report.as_of.boot_ns.max(last.unwrap_or(0));
     let track = trace.process_track();
-    trace.event(time_ns, Kind::Instant, track, |event| {
-        event.category("memscope");
-        event.name("snapshot");
-        event.note("memscope", env!("CARGO_PKG_VERSION"));
-        event.note("allocated", "in requested bytes, from the trace");
-        event.number("lost_records", report.process.lost_records);
-        event.number("trace_entries_no_longer_kept", report.trace_dropped);
-        let unseen = report.segments.iter().filter(|segment| !segment.seen);
-        event.number("segments_from_before_the_attach", unseen.count() as u64);
-        event.number("long_lived_blocks_not_drawn", left_out.long_lived.0);
-        event.number("long_lived_bytes_not_drawn", left_out.long_lived.1);
-        event.number("short_lived_blocks_not_drawn", left_out.short_lived.0);
-        for note in &report.coverage {
-            event.note(&note.code, &note.text);
-        }
-    })
+    let mut event = TrackEvent::named("memscope", "snapshot");
+    event.note("memscope", env!("CARGO_PKG_VERSION"));
+    event.note("allocated", "in requested bytes, from the trace");
+    event.number("lost_records", report.process.lost_records);
+    event.number("trace_entries_no_longer_kept", report.trace_dropped);
+    let unseen = report.segments.iter().filter(|segment| !segment.seen);
+    event.number("segments_from_before_the_attach", unseen.count() as u64);
+    event.number("long_lived_blocks_not_drawn", left_out.long_lived.0);
+    event.number("long_lived_bytes_not_drawn", left_out.long_lived.1);
+    event.number("short_lived_blocks_not_drawn", left_out.short_lived.0);
+    for note in &report.coverage {
+        event.note(&note.code, &note.text);
+    }
+    trace.event(time_ns, Kind::Instant, track, event)
 }
 
 /// What was not drawn.

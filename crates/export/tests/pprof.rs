@@ -50,8 +50,15 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A list of numbers, packed or not.
     fn all(&self, field: u64) -> Vec<u64> {
-        self.numbers.get(&field).cloned().unwrap_or_default()
+        let mut all = self.numbers.get(&field).cloned().unwrap_or_default();
+        for mut packed in self.bytes.get(&field).into_iter().flatten().copied() {
+            while !packed.is_empty() {
+                all.push(varint(&mut packed));
+            }
+        }
+        all
     }
 
     fn messages(&self, field: u64) -> Vec<Fields<'a>> {

@@ -23,7 +23,7 @@ const RULES: &[Rule] = &[
         why: "aya belongs to the daemon's probes",
     },
     Rule {
-        words: &["tonic::", "prost::"],
+        words: &["tonic::"],
         allowed: &[
             "crates/rpc/",
             "crates/service/",

@@ -1,21 +1,21 @@
 //! The packets of a Perfetto trace.
 //!
-//! Owns: field numbers, clocks, and tracks' identities. Refuses: to know what a block is.
+//! Owns: the messages, clocks, and tracks' identities. Refuses: to know what a block is.
 
 use crate::levels::Holder;
 use crate::private_pool::Pool;
-use crate::wire::Message;
 use memscope_ledger::report::SnapshotReport;
+use prost::Message;
 use std::io::{self, Write};
 
 /// `BUILTIN_CLOCK_REALTIME` and `BUILTIN_CLOCK_BOOTTIME`.
-const REALTIME: u64 = 1;
-const BOOTTIME: u64 = 6;
+const REALTIME: u32 = 1;
+const BOOTTIME: u32 = 6;
 /// Any number: there is one sequence.
-const SEQUENCE: u64 = 1;
-const TYPE_COUNTER: u64 = 4;
-const UNIT_SIZE_BYTES: u64 = 3;
-const ORDER_EXPLICIT: u64 = 3;
+const SEQUENCE: u32 = 1;
+const TYPE_COUNTER: u32 = 4;
+const UNIT_SIZE_BYTES: u32 = 3;
+const ORDER_EXPLICIT: u32 = 3;
 
 /// Kinds of track event, in the order in which they may come at one moment on one track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    fn number(self) -> u64 {
+    fn number(self) -> u32 {
         match self {
             Kind::Begin => 1,
             Kind::End => 2,
@@ -35,64 +35,154 @@ impl Kind {
     }
 }
 
-/// Fields of the messages used, by their names in Perfetto's `protos/perfetto/trace`.
-mod trace {
-    pub(super) const PACKET: u32 = 1;
+// The messages that a trace of memory needs, with the numbers of their fields in Perfetto's `protos/perfetto/trace`.
+// All fields are optional there, so that a value of 0 is written.
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Trace {
+    #[prost(message, repeated, tag = "1")]
+    packet: Vec<TracePacket>,
 }
-mod packet {
-    pub(super) const CLOCK_SNAPSHOT: u32 = 6;
-    pub(super) const TIMESTAMP: u32 = 8;
-    pub(super) const TRUSTED_PACKET_SEQUENCE_ID: u32 = 10;
-    pub(super) const TRACK_EVENT: u32 = 11;
-    pub(super) const TIMESTAMP_CLOCK_ID: u32 = 58;
-    pub(super) const TRACK_DESCRIPTOR: u32 = 60;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct TracePacket {
+    #[prost(message, optional, tag = "6")]
+    clock_snapshot: Option<ClockSnapshot>,
+    #[prost(uint64, optional, tag = "8")]
+    timestamp: Option<u64>,
+    #[prost(uint32, optional, tag = "10")]
+    trusted_packet_sequence_id: Option<u32>,
+    #[prost(message, optional, tag = "11")]
+    track_event: Option<TrackEvent>,
+    #[prost(uint32, optional, tag = "58")]
+    timestamp_clock_id: Option<u32>,
+    #[prost(message, optional, tag = "60")]
+    track_descriptor: Option<TrackDescriptor>,
 }
-mod clock_snapshot {
-    pub(super) const CLOCKS: u32 = 1;
-    pub(super) const PRIMARY_TRACE_CLOCK: u32 = 2;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ClockSnapshot {
+    #[prost(message, repeated, tag = "1")]
+    clocks: Vec<Clock>,
+    #[prost(uint32, optional, tag = "2")]
+    primary_trace_clock: Option<u32>,
 }
-mod clock {
-    pub(super) const CLOCK_ID: u32 = 1;
-    pub(super) const TIMESTAMP: u32 = 2;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Clock {
+    #[prost(uint32, optional, tag = "1")]
+    clock_id: Option<u32>,
+    #[prost(uint64, optional, tag = "2")]
+    timestamp: Option<u64>,
 }
-mod track_descriptor {
-    pub(super) const UUID: u32 = 1;
-    pub(super) const NAME: u32 = 2;
-    pub(super) const PROCESS: u32 = 3;
-    pub(super) const PARENT_UUID: u32 = 5;
-    pub(super) const COUNTER: u32 = 8;
-    pub(super) const CHILD_ORDERING: u32 = 11;
-    pub(super) const SIBLING_ORDER_RANK: u32 = 12;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct TrackDescriptor {
+    #[prost(uint64, optional, tag = "1")]
+    uuid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    name: Option<String>,
+    #[prost(message, optional, tag = "3")]
+    process: Option<ProcessDescriptor>,
+    #[prost(uint64, optional, tag = "5")]
+    parent_uuid: Option<u64>,
+    #[prost(message, optional, tag = "8")]
+    counter: Option<CounterDescriptor>,
+    #[prost(uint32, optional, tag = "11")]
+    child_ordering: Option<u32>,
+    #[prost(uint64, optional, tag = "12")]
+    sibling_order_rank: Option<u64>,
 }
-mod process_descriptor {
-    pub(super) const PID: u32 = 1;
-    pub(super) const CMDLINE: u32 = 2;
-    pub(super) const PROCESS_NAME: u32 = 6;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ProcessDescriptor {
+    #[prost(uint32, optional, tag = "1")]
+    pid: Option<u32>,
+    #[prost(string, repeated, tag = "2")]
+    cmdline: Vec<String>,
+    #[prost(string, optional, tag = "6")]
+    process_name: Option<String>,
 }
-mod counter_descriptor {
-    pub(super) const UNIT: u32 = 3;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct CounterDescriptor {
+    #[prost(uint32, optional, tag = "3")]
+    unit: Option<u32>,
 }
-mod track_event {
-    pub(super) const DEBUG_ANNOTATIONS: u32 = 4;
-    pub(super) const TYPE: u32 = 9;
-    pub(super) const TRACK_UUID: u32 = 11;
-    pub(super) const CATEGORIES: u32 = 22;
-    pub(super) const NAME: u32 = 23;
-    pub(super) const COUNTER_VALUE: u32 = 30;
+
+/// Something on a track, with what is known about it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct TrackEvent {
+    #[prost(message, repeated, tag = "4")]
+    debug_annotations: Vec<DebugAnnotation>,
+    #[prost(uint32, optional, tag = "9")]
+    kind: Option<u32>,
+    #[prost(uint64, optional, tag = "11")]
+    track_uuid: Option<u64>,
+    #[prost(string, repeated, tag = "22")]
+    categories: Vec<String>,
+    #[prost(string, optional, tag = "23")]
+    name: Option<String>,
+    #[prost(uint64, optional, tag = "30")]
+    counter_value: Option<u64>,
 }
-mod debug_annotation {
-    pub(super) const UINT_VALUE: u32 = 3;
-    pub(super) const STRING_VALUE: u32 = 6;
-    pub(super) const POINTER_VALUE: u32 = 7;
-    pub(super) const NAME: u32 = 10;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct DebugAnnotation {
+    #[prost(string, optional, tag = "10")]
+    name: Option<String>,
+    #[prost(oneof = "Value", tags = "3, 6, 7")]
+    value: Option<Value>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Value {
+    #[prost(uint64, tag = "3")]
+    Uint(u64),
+    #[prost(string, tag = "6")]
+    Text(String),
+    #[prost(uint64, tag = "7")]
+    Pointer(u64),
+}
+
+impl TrackEvent {
+    /// An event that has a name, which groups events of one meaning, and a category.
+    pub(super) fn named(category: &str, name: &str) -> TrackEvent {
+        TrackEvent {
+            categories: vec![category.to_owned()],
+            name: Some(name.to_owned()),
+            ..TrackEvent::default()
+        }
+    }
+
+    fn annotate(&mut self, name: &str, value: Value) {
+        self.debug_annotations.push(DebugAnnotation {
+            name: Some(name.to_owned()),
+            value: Some(value),
+        });
+    }
+
+    pub(super) fn number(&mut self, name: &str, value: u64) {
+        self.annotate(name, Value::Uint(value));
+    }
+
+    pub(super) fn pointer(&mut self, name: &str, value: u64) {
+        self.annotate(name, Value::Pointer(value));
+    }
+
+    pub(super) fn note(&mut self, name: &str, text: &str) {
+        self.annotate(name, Value::Text(text.to_owned()));
+    }
+
+    pub(super) fn pool(&mut self, (high, low): Pool) {
+        self.note("pool", &format!("({high}, {low})"));
+    }
 }
 
 /// Writes packets.
 pub(super) struct Packets<'a, W> {
     pub(super) report: &'a SnapshotReport,
     out: &'a mut W,
-    /// Where packets are put together.
-    packet: Message,
     process: u64,
     /// Tracks made so far.
     tracks: u64,
@@ -107,55 +197,62 @@ impl<'a, W: Write> Packets<'a, W> {
         Self {
             report,
             out,
-            packet: Message::default(),
             process: process | 1,
             tracks: 0,
         }
     }
 
-    fn packet(&mut self, write: impl FnOnce(&mut Message)) -> io::Result<()> {
-        self.packet.clear();
-        self.packet.nested(trace::PACKET, |packet| {
-            packet.uint(packet::TRUSTED_PACKET_SEQUENCE_ID, SEQUENCE);
-            write(packet);
-        });
-        self.out.write_all(self.packet.bytes())
+    /// A trace is its packets one after the other: each is written as a trace of one.
+    fn packet(&mut self, packet: TracePacket) -> io::Result<()> {
+        let trace = Trace {
+            packet: vec![TracePacket {
+                trusted_packet_sequence_id: Some(SEQUENCE),
+                ..packet
+            }],
+        };
+        self.out.write_all(&trace.encode_to_vec())
     }
 
     /// Ties boot time to real time, where both are known.
     pub(super) fn clocks(&mut self) -> io::Result<()> {
         let as_of = self.report.as_of;
-        self.packet(|packet| {
-            packet.nested(packet::CLOCK_SNAPSHOT, |snapshot| {
-                for (id, time) in [(BOOTTIME, as_of.boot_ns), (REALTIME, as_of.unix_ns)] {
-                    if id == REALTIME && time == 0 {
-                        continue;
-                    }
-                    snapshot.nested(clock_snapshot::CLOCKS, |clock| {
-                        clock.uint(clock::CLOCK_ID, id);
-                        clock.uint(clock::TIMESTAMP, time);
-                    });
-                }
-                snapshot.uint(clock_snapshot::PRIMARY_TRACE_CLOCK, BOOTTIME);
-            });
+        let clock = |id, time| Clock {
+            clock_id: Some(id),
+            timestamp: Some(time),
+        };
+        let mut clocks = vec![clock(BOOTTIME, as_of.boot_ns)];
+        if as_of.unix_ns != 0 {
+            clocks.push(clock(REALTIME, as_of.unix_ns));
+        }
+        self.packet(TracePacket {
+            clock_snapshot: Some(ClockSnapshot {
+                clocks,
+                primary_trace_clock: Some(BOOTTIME),
+            }),
+            ..TracePacket::default()
+        })
+    }
+
+    fn descriptor(&mut self, track: TrackDescriptor) -> io::Result<()> {
+        self.packet(TracePacket {
+            track_descriptor: Some(track),
+            ..TracePacket::default()
         })
     }
 
     /// The process's own track, above all others.
     pub(super) fn process(&mut self) -> io::Result<()> {
-        let (uuid, facts) = (self.process, &self.report.process.facts);
-        self.packet(|packet| {
-            packet.nested(packet::TRACK_DESCRIPTOR, |track| {
-                track.uint(track_descriptor::UUID, uuid);
-                track.nested(track_descriptor::PROCESS, |process| {
-                    process.uint(process_descriptor::PID, u64::from(facts.pid));
-                    for word in &facts.cmdline {
-                        process.text(process_descriptor::CMDLINE, word);
-                    }
-                    process.text(process_descriptor::PROCESS_NAME, &facts.comm);
-                });
-                track.uint(track_descriptor::CHILD_ORDERING, ORDER_EXPLICIT);
-            });
+        let facts = &self.report.process.facts;
+        let process = ProcessDescriptor {
+            pid: Some(facts.pid),
+            cmdline: facts.cmdline.clone(),
+            process_name: Some(facts.comm.clone()),
+        };
+        self.descriptor(TrackDescriptor {
+            uuid: Some(self.process),
+            process: Some(process),
+            child_ordering: Some(ORDER_EXPLICIT),
+            ..TrackDescriptor::default()
         })
     }
 
@@ -163,36 +260,32 @@ impl<'a, W: Write> Packets<'a, W> {
         self.process
     }
 
-    fn describe(
-        &mut self,
-        parent: u64,
-        name: &str,
-        more: impl FnOnce(&mut Message),
-    ) -> io::Result<u64> {
+    /// Makes a track below another one, and gives its identity.
+    fn describe(&mut self, parent: u64, name: &str, more: TrackDescriptor) -> io::Result<u64> {
         self.tracks += 1;
-        let (uuid, rank) = (self.process.wrapping_add(self.tracks), self.tracks);
-        self.packet(|packet| {
-            packet.nested(packet::TRACK_DESCRIPTOR, |track| {
-                track.uint(track_descriptor::UUID, uuid);
-                track.uint(track_descriptor::PARENT_UUID, parent);
-                track.text(track_descriptor::NAME, name);
-                track.uint(track_descriptor::SIBLING_ORDER_RANK, rank);
-                more(track);
-            });
+        let uuid = self.process.wrapping_add(self.tracks);
+        self.descriptor(TrackDescriptor {
+            uuid: Some(uuid),
+            parent_uuid: Some(parent),
+            name: Some(name.to_owned()),
+            sibling_order_rank: Some(self.tracks),
+            ..more
         })?;
         Ok(uuid)
     }
 
     /// A device's group.
     pub(super) fn group(&mut self, device: i32) -> io::Result<u64> {
-        self.describe(self.process, &format!("device {device}"), |track| {
-            track.uint(track_descriptor::CHILD_ORDERING, ORDER_EXPLICIT);
-        })
+        let ordered = TrackDescriptor {
+            child_ordering: Some(ORDER_EXPLICIT),
+            ..TrackDescriptor::default()
+        };
+        self.describe(self.process, &format!("device {device}"), ordered)
     }
 
     /// A track of slices or instants. The page draws tracks of one name in one group as one.
     pub(super) fn track(&mut self, group: u64, name: &str) -> io::Result<u64> {
-        self.describe(group, name, |_| {})
+        self.describe(group, name, TrackDescriptor::default())
     }
 
     /// A track of bytes.
@@ -202,36 +295,41 @@ impl<'a, W: Write> Packets<'a, W> {
             None => format!("device {device} {what}"),
             Some((high, low)) => format!("device {device} pool ({high}, {low}) {what}"),
         };
-        self.describe(group, &name, |track| {
-            track.nested(track_descriptor::COUNTER, |counter| {
-                counter.uint(counter_descriptor::UNIT, UNIT_SIZE_BYTES);
-            });
-        })
+        let bytes = TrackDescriptor {
+            counter: Some(CounterDescriptor {
+                unit: Some(UNIT_SIZE_BYTES),
+            }),
+            ..TrackDescriptor::default()
+        };
+        self.describe(group, &name, bytes)
     }
 
     fn track_event(
         &mut self,
         time_ns: u64,
-        kind: u64,
+        kind: u32,
         track: u64,
-        write: impl FnOnce(&mut Message),
+        event: TrackEvent,
     ) -> io::Result<()> {
-        self.packet(|packet| {
-            packet.uint(packet::TIMESTAMP, time_ns);
-            packet.uint(packet::TIMESTAMP_CLOCK_ID, BOOTTIME);
-            packet.nested(packet::TRACK_EVENT, |event| {
-                event.uint(track_event::TYPE, kind);
-                event.uint(track_event::TRACK_UUID, track);
-                write(event);
-            });
+        self.packet(TracePacket {
+            timestamp: Some(time_ns),
+            timestamp_clock_id: Some(BOOTTIME),
+            track_event: Some(TrackEvent {
+                kind: Some(kind),
+                track_uuid: Some(track),
+                ..event
+            }),
+            ..TracePacket::default()
         })
     }
 
     /// A counter's value from now on.
     pub(super) fn level(&mut self, time_ns: u64, track: u64, bytes: u64) -> io::Result<()> {
-        self.track_event(time_ns, TYPE_COUNTER, track, |event| {
-            event.uint(track_event::COUNTER_VALUE, bytes);
-        })
+        let level = TrackEvent {
+            counter_value: Some(bytes),
+            ..TrackEvent::default()
+        };
+        self.track_event(time_ns, TYPE_COUNTER, track, level)
     }
 
     /// A slice begins or ends, or something happens at a moment.
@@ -240,49 +338,8 @@ impl<'a, W: Write> Packets<'a, W> {
         time_ns: u64,
         kind: Kind,
         track: u64,
-        write: impl FnOnce(&mut Annotated<'_>),
+        event: TrackEvent,
     ) -> io::Result<()> {
-        self.track_event(time_ns, kind.number(), track, |event| {
-            write(&mut Annotated { event });
-        })
-    }
-}
-
-/// An event with what is known about it.
-pub(super) struct Annotated<'a> {
-    event: &'a mut Message,
-}
-
-impl Annotated<'_> {
-    pub(super) fn name(&mut self, name: &str) {
-        self.event.text(track_event::NAME, name);
-    }
-
-    pub(super) fn category(&mut self, category: &str) {
-        self.event.text(track_event::CATEGORIES, category);
-    }
-
-    fn annotate(&mut self, name: &str, value: impl FnOnce(&mut Message)) {
-        self.event
-            .nested(track_event::DEBUG_ANNOTATIONS, |annotation| {
-                annotation.text(debug_annotation::NAME, name);
-                value(annotation);
-            });
-    }
-
-    pub(super) fn number(&mut self, name: &str, value: u64) {
-        self.annotate(name, |a| a.uint(debug_annotation::UINT_VALUE, value));
-    }
-
-    pub(super) fn pointer(&mut self, name: &str, value: u64) {
-        self.annotate(name, |a| a.uint(debug_annotation::POINTER_VALUE, value));
-    }
-
-    pub(super) fn note(&mut self, name: &str, text: &str) {
-        self.annotate(name, |a| a.text(debug_annotation::STRING_VALUE, text));
-    }
-
-    pub(super) fn pool(&mut self, (high, low): Pool) {
-        self.note("pool", &format!("({high}, {low})"));
+        self.track_event(time_ns, kind.number(), track, event)
     }
 }

@@ -3,30 +3,110 @@
 use super::label::{TRUNCATED, clean, name, why_missing};
 use super::{Metric, Tallies, Unit, View, device_name};
 use crate::ExportError;
-use crate::wire::Message;
 use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use memscope_ledger::report::{Frame, FrameKind, StackReport, StackRow};
+use prost::Message;
 use std::collections::HashMap;
 use std::io::Write;
 
-/// Fields of `Profile`.
-mod profile {
-    pub(super) const SAMPLE_TYPE: u32 = 1;
-    pub(super) const SAMPLE: u32 = 2;
-    pub(super) const MAPPING: u32 = 3;
-    pub(super) const LOCATION: u32 = 4;
-    pub(super) const FUNCTION: u32 = 5;
-    pub(super) const STRING_TABLE: u32 = 6;
-    pub(super) const TIME_NANOS: u32 = 9;
-    pub(super) const PERIOD_TYPE: u32 = 11;
-    pub(super) const PERIOD: u32 = 12;
-    pub(super) const COMMENT: u32 = 13;
-    pub(super) const DEFAULT_SAMPLE_TYPE: u32 = 14;
+// The profile's messages, with the numbers of their fields.
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Profile {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    mapping: Vec<Mapping>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+    #[prost(int64, tag = "9")]
+    time_nanos: i64,
+    #[prost(message, optional, tag = "11")]
+    period_type: Option<ValueType>,
+    #[prost(int64, tag = "12")]
+    period: i64,
+    #[prost(int64, repeated, tag = "13")]
+    comment: Vec<i64>,
+    #[prost(int64, tag = "14")]
+    default_sample_type: i64,
 }
 
-/// Bytes gathered before they are compressed.
-const GATHERED: usize = 64 << 10;
+#[derive(Clone, PartialEq, prost::Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    r#type: i64,
+    #[prost(int64, tag = "2")]
+    unit: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    label: Vec<Label>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Label {
+    #[prost(int64, tag = "1")]
+    key: i64,
+    #[prost(int64, tag = "2")]
+    str: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Mapping {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "5")]
+    filename: i64,
+    #[prost(bool, tag = "7")]
+    has_functions: bool,
+    #[prost(bool, tag = "8")]
+    has_filenames: bool,
+    #[prost(bool, tag = "9")]
+    has_line_numbers: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    mapping_id: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
+}
+
+/// Without a system name, which pprof would make the name of once more: for it, `<module>` is the argument of a
+/// template.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+    #[prost(int64, tag = "4")]
+    filename: i64,
+}
 
 /// A column of the samples.
 #[derive(Clone, Copy)]
@@ -54,6 +134,9 @@ const COLUMNS: [Column; 8] = [
     column("growth_space", Metric::Growth, Unit::Bytes),
 ];
 
+/// Samples gathered before they are encoded and compressed.
+const GATHERED: usize = 1 << 10;
+
 /// Writes a gzip'ed profile that `go tool pprof` reads. Its samples have every metric, in blocks and in bytes
 /// (`live_objects`, `live_space`, `peak_…`, `alloc_…`, and with an earlier moment `growth_…`, which may be
 /// negative); `view` is the one shown first, and the last column. Tags: `device` (`-tagfocus 'device 0'`, `-tagroot device`),
@@ -72,26 +155,27 @@ pub fn pprof(report: &StackReport, view: View, out: &mut dyn Write) -> Result<()
     // No time and no name in the header: the same report gives the same bytes.
     let zipped = GzBuilder::new().write(out, Compression::default());
     let mut writer = Writer {
-        message: Message::default(),
+        profile: Profile::default(),
         out: zipped,
         strings: HashMap::new(),
         mappings: HashMap::new(),
         functions: HashMap::new(),
         locations: HashMap::new(),
     };
-    writer.head(report, view, &columns)?;
+    writer.head(report, view, &columns);
     for row in &report.rows {
         writer.sample(row, &columns)?;
     }
-    writer.flush_if(0)?;
+    writer.flush()?;
     writer.out.finish()?;
     Ok(())
 }
 
 struct Writer<W: Write> {
-    message: Message,
+    /// What is not written yet. A profile may be written in pieces: what is repeated is put together by readers.
+    profile: Profile,
     out: GzEncoder<W>,
-    strings: HashMap<String, u64>,
+    strings: HashMap<String, i64>,
     /// By path; the empty one is Python's.
     mappings: HashMap<String, u64>,
     functions: HashMap<(String, String), u64>,
@@ -109,47 +193,38 @@ fn remark(text: &str) -> Frame {
 }
 
 impl<W: Write> Writer<W> {
-    fn head(
-        &mut self,
-        report: &StackReport,
-        view: View,
-        columns: &[Column],
-    ) -> Result<(), ExportError> {
+    fn head(&mut self, report: &StackReport, view: View, columns: &[Column]) {
         // The table begins with the empty string.
-        self.string("")?;
+        self.string("");
         for column in columns {
-            self.value_type(profile::SAMPLE_TYPE, column.name, column.view.unit)?;
+            let kind = self.value_type(column.name, column.view.unit);
+            self.profile.sample_type.push(kind);
         }
-        self.value_type(profile::PERIOD_TYPE, "space", Unit::Bytes)?;
-        self.message.uint(profile::PERIOD, 1);
-        self.message.uint(profile::TIME_NANOS, report.as_of.unix_ns);
+        self.profile.period_type = Some(self.value_type("space", Unit::Bytes));
+        self.profile.period = 1;
+        self.profile.time_nanos = report.as_of.unix_ns.cast_signed();
         let shown = columns.iter().find(|column| column.view == view);
         if let Some(column) = shown {
-            let name = self.string(column.name)?;
-            self.message.uint(profile::DEFAULT_SAMPLE_TYPE, name);
+            self.profile.default_sample_type = self.string(column.name);
         }
         // The first mapping names the program.
         let facts = &report.process.facts;
-        self.mapping("", &clean(&facts.comm))?;
+        self.mapping("", &clean(&facts.comm));
         let notes = report.coverage.iter();
         for note in notes.map(|note| format!("{}: {}", note.code, note.text)) {
-            let note = self.string(&clean(&note))?;
-            self.message.uint(profile::COMMENT, note);
+            let note = self.string(&clean(&note));
+            self.profile.comment.push(note);
         }
-        self.flush_if(GATHERED)
     }
 
-    fn value_type(&mut self, field: u32, name: &str, unit: Unit) -> Result<(), ExportError> {
-        let name = self.string(name)?;
-        let unit = self.string(match unit {
-            Unit::Bytes => "bytes",
-            Unit::Count => "count",
-        })?;
-        self.message.nested(field, |kind| {
-            kind.uint(1, name);
-            kind.uint(2, unit);
-        });
-        Ok(())
+    fn value_type(&mut self, name: &str, unit: Unit) -> ValueType {
+        ValueType {
+            r#type: self.string(name),
+            unit: self.string(match unit {
+                Unit::Bytes => "bytes",
+                Unit::Count => "count",
+            }),
+        }
     }
 
     fn sample(&mut self, row: &StackRow, columns: &[Column]) -> Result<(), ExportError> {
@@ -165,117 +240,110 @@ impl<W: Write> Writer<W> {
         let stack = &row.stack;
         let mut locations = Vec::with_capacity(stack.frames.len() + 1);
         for frame in &stack.frames {
-            locations.push(self.location(frame)?);
+            locations.push(self.location(frame));
         }
         // Not the bare number, which pprof would not look for among texts.
-        let device = device_name(row.device);
-        let mut labels = vec![(self.string("device")?, self.string(&device)?)];
+        let mut labels = vec![self.label("device", &device_name(row.device))];
         if stack.frames.is_empty() {
-            locations.push(self.location(&remark(&why_missing(stack)))?);
-            let word = stack.missing.unwrap_or("missing");
-            labels.push((self.string("stack")?, self.string(word)?));
+            locations.push(self.location(&remark(&why_missing(stack))));
+            labels.push(self.label("stack", stack.missing.unwrap_or("missing")));
         } else if stack.truncated {
-            labels.push((self.string("stack")?, self.string("truncated")?));
+            labels.push(self.label("stack", "truncated"));
         }
         if stack.truncated {
-            locations.push(self.location(&remark(TRUNCATED))?);
+            locations.push(self.location(&remark(TRUNCATED)));
         }
-        self.message.nested(profile::SAMPLE, |sample| {
-            for location in &locations {
-                sample.uint(1, *location);
-            }
-            for value in &values {
-                // A negative int64 is its two's complement on the wire.
-                sample.uint(2, value.cast_unsigned());
-            }
-            for (key, value) in &labels {
-                sample.nested(3, |label| {
-                    label.uint(1, *key);
-                    label.uint(2, *value);
-                });
-            }
+        self.profile.sample.push(Sample {
+            location_id: locations,
+            value: values,
+            label: labels,
         });
-        self.flush_if(GATHERED)
+        if self.profile.sample.len() >= GATHERED {
+            self.flush()?;
+        }
+        Ok(())
     }
 
-    fn location(&mut self, frame: &Frame) -> Result<u64, ExportError> {
+    fn label(&mut self, key: &str, text: &str) -> Label {
+        Label {
+            key: self.string(key),
+            str: self.string(text),
+        }
+    }
+
+    fn location(&mut self, frame: &Frame) -> u64 {
         if let Some(id) = self.locations.get(frame) {
-            return Ok(*id);
+            return *id;
         }
         let file = clean(&frame.file);
         // Without a line, the file is the object that the code lies in.
-        let mapping = match frame.kind == FrameKind::Native && frame.line == 0 {
-            true => self.mapping(&file, &file)?,
-            false => self.mapping("", "")?,
+        let mapping_id = match frame.kind == FrameKind::Native && frame.line == 0 {
+            true => self.mapping(&file, &file),
+            false => self.mapping("", ""),
         };
-        let function = self.function(&name(frame), &file)?;
+        let function_id = self.function(&name(frame), &file);
         let id = self.locations.len() as u64 + 1;
-        let line = u64::from(frame.line);
-        self.message.nested(profile::LOCATION, |location| {
-            location.uint(1, id);
-            location.uint(2, mapping);
-            location.nested(4, |of| {
-                of.uint(1, function);
-                of.uint(2, line);
-            });
+        self.profile.location.push(Location {
+            id,
+            mapping_id,
+            line: vec![Line {
+                function_id,
+                line: i64::from(frame.line),
+            }],
         });
         self.locations.insert(frame.clone(), id);
-        Ok(id)
+        id
     }
 
-    fn function(&mut self, name: &str, file: &str) -> Result<u64, ExportError> {
+    fn function(&mut self, name: &str, file: &str) -> u64 {
         let key = (name.to_owned(), file.to_owned());
         if let Some(id) = self.functions.get(&key) {
-            return Ok(*id);
+            return *id;
         }
-        let (name, file) = (self.string(name)?, self.string(file)?);
         let id = self.functions.len() as u64 + 1;
-        self.message.nested(profile::FUNCTION, |function| {
-            function.uint(1, id);
-            // Without a system name, which pprof would make the name of once more: for it, `<module>` is
-            // the argument of a template.
-            function.uint(2, name);
-            function.uint(4, file);
-        });
+        let function = Function {
+            id,
+            name: self.string(name),
+            filename: self.string(file),
+        };
+        self.profile.function.push(function);
         self.functions.insert(key, id);
-        Ok(id)
+        id
     }
 
     /// The mapping of a path. All names are known already, and pprof is told so: it would look for the
     /// files otherwise, which may be another machine's.
-    fn mapping(&mut self, path: &str, file: &str) -> Result<u64, ExportError> {
+    fn mapping(&mut self, path: &str, file: &str) -> u64 {
         if let Some(id) = self.mappings.get(path) {
-            return Ok(*id);
+            return *id;
         }
-        let file = self.string(file)?;
         let id = self.mappings.len() as u64 + 1;
-        self.message.nested(profile::MAPPING, |mapping| {
-            mapping.uint(1, id);
-            mapping.uint(5, file);
-            for known in 7..=9 {
-                mapping.uint(known, 1);
-            }
-        });
+        let mapping = Mapping {
+            id,
+            filename: self.string(file),
+            has_functions: true,
+            has_filenames: true,
+            has_line_numbers: true,
+        };
+        self.profile.mapping.push(mapping);
         self.mappings.insert(path.to_owned(), id);
-        Ok(id)
+        id
     }
 
     /// The place of a string in the table, which is in the order in which they are written.
-    fn string(&mut self, text: &str) -> Result<u64, ExportError> {
+    fn string(&mut self, text: &str) -> i64 {
         if let Some(place) = self.strings.get(text) {
-            return Ok(*place);
+            return *place;
         }
-        let place = self.strings.len() as u64;
-        self.message.text(profile::STRING_TABLE, text);
+        let place = self.strings.len() as i64;
+        self.profile.string_table.push(text.to_owned());
         self.strings.insert(text.to_owned(), place);
-        Ok(place)
+        place
     }
 
-    fn flush_if(&mut self, gathered: usize) -> Result<(), ExportError> {
-        if self.message.bytes().len() >= gathered {
-            self.out.write_all(self.message.bytes())?;
-            self.message.clear();
-        }
+    fn flush(&mut self) -> Result<(), ExportError> {
+        let piece = std::mem::take(&mut self.profile);
+        self.out.write_all(&piece.encode_to_vec())?;
         Ok(())
     }
 }

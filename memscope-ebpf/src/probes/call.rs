@@ -5,9 +5,9 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use memscope_common::{
-    CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL, CallRecord,
-    Cookie, DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG, Op, ProcessEntry, PtrMode,
-    STACK_NONE, SizeMode, AscendExtra, UNKNOWN_U64, hal,
+    AscendExtra, CALL_DEVICE_BY_ARGUMENT, CALL_DEVICE_BY_THREAD, CALL_DEVICE_KNOWN, CALL_HAL,
+    CallRecord, Cookie, DEVICE_UNKNOWN, DropReason, InflightCall, KIND_CALL, NO_ARG, Op,
+    ProcessEntry, PtrMode, STACK_NONE, SizeMode, UNKNOWN_U64, hal,
 };
 
 use super::{device, ids};
@@ -105,7 +105,9 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
     }
     if depth > 0 && !(cookie.apart() && inflight::is_outermost_allocation(thread, depth)) {
         let told = cookie.told();
-        if status == 0 && (told == AscendExtra::Flags as u8 || told == AscendExtra::Properties as u8) {
+        if status == 0
+            && (told == AscendExtra::Flags as u8 || told == AscendExtra::Properties as u8)
+        {
             // What only the driver knows goes with the call around it.
             let of = if cookie.ptr_mode() == PtrMode::Out as u8 {
                 out(&call, cookie.ptr())
@@ -267,14 +269,15 @@ fn send(
     } else {
         arg(call, cookie.stream())
     };
-    let (told, inner) =
-        if cookie.told() == AscendExtra::Flags as u8 || cookie.told() == AscendExtra::Properties as u8 {
-            (word(cookie, call), size)
-        } else if cookie.apart() && nested > 0 && done {
-            inflight::told(thread_of(process, tid), if ptr != 0 { ptr } else { handle })
-        } else {
-            (0, 0)
-        };
+    let (told, inner) = if cookie.told() == AscendExtra::Flags as u8
+        || cookie.told() == AscendExtra::Properties as u8
+    {
+        (word(cookie, call), size)
+    } else if cookie.apart() && nested > 0 && done {
+        inflight::told(thread_of(process, tid), if ptr != 0 { ptr } else { handle })
+    } else {
+        (0, 0)
+    };
     let by_hal = if told != 0 || cookie.told() == AscendExtra::Flags as u8 {
         extra = told;
         // Of what the runtime made of the request, the driver's part is the memory.

@@ -1,4 +1,5 @@
-//! Puts the BPF object where the daemon includes it from: the committed one, or, where its sources have changed, one that is built.
+//! Provides the BPF object that the daemon includes: the committed one, or one that is built if the sources have
+//! changed.
 
 use std::path::{Path, PathBuf};
 

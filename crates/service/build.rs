@@ -1,4 +1,4 @@
-//! Generates the services of `memscope/v1/*.proto`. Their messages are those of `memscope-proto`.
+//! Generates the services of `memscope/v1/*.proto`. For their messages it refers to `memscope-proto`.
 
 use std::error::Error;
 

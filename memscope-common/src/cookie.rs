@@ -1,24 +1,24 @@
-//! The attach cookie: which site was hit and where its arguments are, in 64 bits, so that one BPF
-//! program serves every function of a family without a table lookup.
+//! The attach cookie: 64 bits that say which site was hit and where its arguments are, so that one
+//! BPF program serves every function of a family without a table lookup.
 
-/// Argument position "none".
+/// Position of an argument that means "there is none".
 pub const NO_ARG: u8 = 15;
 
 /// What an allocator call does. The numbers are part of the record format.
 #[repr(u16)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Op {
-    /// Device memory (`cudaMalloc`, `cuMemAlloc`, pitched, …).
+    /// Allocates device memory (`cudaMalloc`, `cuMemAlloc`, pitched, …).
     Alloc = 1,
     /// Frees device memory.
     Free = 2,
-    /// Stream-ordered device memory (`cudaMallocAsync`, pools).
+    /// Allocates stream-ordered device memory (`cudaMallocAsync`, pools).
     AsyncAlloc = 3,
     /// Frees stream-ordered memory.
     AsyncFree = 4,
-    /// Managed (unified) memory.
+    /// Allocates managed (unified) memory.
     ManagedAlloc = 5,
-    /// Page-locked host memory.
+    /// Allocates page-locked host memory.
     HostAlloc = 6,
     /// Frees page-locked host memory.
     HostFree = 7,
@@ -30,37 +30,38 @@ pub enum Op {
     Reserve = 10,
     /// Gives addresses back.
     ReserveFree = 11,
-    /// Physical memory (`cuMemCreate`); `handle` is the result.
+    /// Allocates physical memory (`cuMemCreate`); `handle` is the result.
     Create = 12,
     /// Gives a physical handle back (`cuMemRelease`).
     Release = 13,
-    /// Maps physical memory: `ptr`, `size`, `handle`.
+    /// Maps the physical memory `handle` at the addresses given by `ptr` and `size`.
     Map = 14,
-    /// Unmaps `ptr`, `size`.
+    /// Unmaps the addresses given by `ptr` and `size`.
     Unmap = 15,
     /// Takes another reference to the handle mapped at `ptr`.
     Retain = 16,
     /// Imports physical memory of another process; `handle` is the result.
     Import = 17,
-    /// Opens an IPC handle: `ptr` is the result, its size is not known.
+    /// Opens an IPC handle: `ptr` is the result; the size of the memory is not known.
     IpcOpen = 18,
     /// Closes an IPC mapping.
     IpcClose = 19,
-    /// `cudaMemGetInfo`: `extra` is free bytes, `size` total bytes.
+    /// Asks for the memory of the device (`cudaMemGetInfo`): `extra` is the number of free bytes, `size` that of all
+    /// bytes.
     MemInfo = 20,
-    /// Everything of the current device is gone (`cudaDeviceReset`, context destroyed).
+    /// Frees everything on a device (`cudaDeviceReset`, or a context is destroyed).
     Reset = 21,
-    /// Selects the thread's device (not sent as a record of its own).
+    /// Selects the thread's device. No record is sent for this call.
     SetDevice = 22,
-    /// Selects the thread's context: `handle` (not sent).
+    /// Selects the thread's context, `handle`. No record is sent for this call.
     SetContext = 23,
-    /// Pushes a context (not sent).
+    /// Pushes a context. No record is sent for this call.
     PushContext = 24,
-    /// Pops a context (not sent).
+    /// Pops a context. No record is sent for this call.
     PopContext = 25,
-    /// Retains a device's primary context: `handle` result, `size` the device (not sent).
+    /// Retains a device's primary context: `handle` is the result, `size` the device. No record is sent for this call.
     PrimaryContext = 26,
-    /// Array memory: `handle` is the result, the size is not among the arguments.
+    /// Allocates an array: `handle` is the result; the size is not among the arguments.
     ArrayAlloc = 27,
     /// Frees an array.
     ArrayFree = 28,
@@ -107,11 +108,11 @@ impl Op {
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PtrMode {
-    /// The call has none.
+    /// The call has no pointer.
     None = 0,
     /// The argument is the pointer.
     Value = 1,
-    /// The argument points to where the call writes the pointer.
+    /// The argument is an address to which the call writes the pointer.
     Out = 2,
 }
 
@@ -119,22 +120,24 @@ pub enum PtrMode {
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeMode {
-    /// Argument `size` in bytes (none: 0).
+    /// Argument `size` is the number of bytes; 0 where the call has no such argument.
     Value = 0,
-    /// Pitch written through argument `extra` × rows in argument `size`.
+    /// The size is the pitch, which the call writes through argument `extra`, × the rows in argument `size`.
     Pitch = 1,
-    /// `cudaMalloc3D`: pitch from the result struct × height × depth of the extent on the stack.
+    /// For `cudaMalloc3D`: the size is the pitch in the resulting structure × height × depth of the extent, which is
+    /// passed by value.
     Extent = 2,
-    /// Two results: `size` is written through argument `size`, `extra` through argument `extra`.
+    /// The call has two results: it writes `size` through argument `size` and `extra` through argument `extra`.
     Out = 3,
 }
 
-/// What an allocating function of Ascend's says beside pointer and size, and where. The numbers travel in the cookie
-/// only.
+/// What an allocating function of Ascend's is given beside pointer and size, and where it lies. The numbers are used in
+/// the cookie only, not in records.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AscendExtra {
-    /// Nothing: of CUDA's functions, and of those that leave it to the driver below them.
+    /// Nothing. So it is with functions of other vendors, and with functions of Ascend's that leave this to the driver
+    /// below them.
     #[default]
     Nothing = 0,
     /// Argument `extra` is the driver's word of flags ([`crate::hal`]).
@@ -145,30 +148,30 @@ pub enum AscendExtra {
     Location = 3,
 }
 
-/// Which variant of PyTorch's `record_trace` a site is.
+/// Variant of PyTorch's `record_trace` that a site is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TorchAbi {
     /// The sixth register argument is the device (2.4 and later).
     pub device: bool,
-    /// The pool id lies on the stack (2.8 and later).
+    /// The pool's id is passed by value behind the first six arguments (2.8 and later).
     pub pool: bool,
 }
 
-/// How a function passes a mark. The numbers travel in the cookie only.
+/// How a function is given a mark. The numbers are used in the cookie only, not in records.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MarkForm {
-    /// memscope's own library: kind, range, name and its length are the arguments.
+    /// For memscope's own library: kind, range, name and length of the name are the arguments.
     Library = 0,
-    /// The name ends with NUL.
+    /// The argument is a name that ends with NUL.
     Text = 1,
     /// The argument is the number of a range.
     Range = 2,
-    /// The function is entered, and that is all.
+    /// No argument matters; that the function is entered is the mark.
     Bare = 3,
-    /// The name is a `std::string` by reference.
+    /// The argument is a name, as a reference to a `std::string`.
     String = 4,
-    /// The name is a reference-counted `std::string` (libstdc++ before its new ABI) by reference.
+    /// The argument is a name, as a reference to a reference-counted `std::string` (libstdc++ before its new ABI).
     OldString = 5,
 }
 
@@ -191,13 +194,13 @@ pub enum MarkSource {
 /// How a function makes a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MarkAbi {
-    /// How it passes what it says.
+    /// How the function is given the mark.
     pub form: MarkForm,
-    /// Where the name or the range is.
+    /// Position of the argument with the name or the range.
     pub arg: u8,
-    /// One of the `MARK_*` constants of the records.
+    /// Kind of the mark: one of the `MARK_*` constants of the records.
     pub kind: u16,
-    /// Who.
+    /// Who makes the mark.
     pub source: MarkSource,
 }
 
@@ -210,7 +213,7 @@ impl Cookie {
     /// Largest site number that fits.
     pub const MAX_SITE: u32 = (1 << 20) - 1;
 
-    /// A cookie that carries only the site.
+    /// A cookie with the number of the site and that of the operation, and without any argument.
     pub const fn new(site: u32, op: u16) -> Cookie {
         let none = NO_ARG as u64;
         Cookie(
@@ -230,80 +233,82 @@ impl Cookie {
     const fn get(self, at: u32, bits: u32) -> u64 {
         (self.0 >> at) & ((1u64 << bits) - 1)
     }
-    /// With the pointer at this argument.
+    /// Adds the position of the pointer argument, and how the pointer is found by it.
     pub const fn with_ptr(self, arg: u8, mode: PtrMode) -> Cookie {
         self.put(26, 4, arg as u64).put(30, 2, mode as u64)
     }
-    /// With the size at this argument.
+    /// Adds the position of the size argument, and how the size is found by it.
     pub const fn with_size(self, arg: u8, mode: SizeMode) -> Cookie {
         self.put(32, 4, arg as u64).put(36, 2, mode as u64)
     }
-    /// With the stream at this argument.
+    /// Adds the position of the stream argument.
     pub const fn with_stream(self, arg: u8) -> Cookie {
         self.put(38, 4, arg as u64)
     }
-    /// With the handle at this argument, a result (written through the pointer) or a value.
+    /// Adds the position of the handle argument, and whether the call writes the handle through it (`is_result`) or is
+    /// given it as a value.
     pub const fn with_handle(self, arg: u8, is_result: bool) -> Cookie {
         self.put(42, 4, arg as u64).put(46, 1, is_result as u64)
     }
-    /// With the operation's second number at this argument.
+    /// Adds the position of the extra argument (offset, flags or second result, depending on the operation).
     pub const fn with_extra(self, arg: u8) -> Cookie {
         self.put(47, 4, arg as u64)
     }
-    /// With a `record_trace` variant.
+    /// Adds the variant of `record_trace`.
     pub const fn with_torch(self, abi: TorchAbi) -> Cookie {
         self.put(51, 1, abi.device as u64)
             .put(52, 1, abi.pool as u64)
     }
-    /// With the variant of torch_npu's report: its structure says which allocator it is of.
+    /// Adds the variant of torch_npu's report: whether its structure says which allocator reports.
     pub const fn with_usage(self, component: bool) -> Cookie {
         self.put(53, 1, component as u64)
     }
-    /// With what an allocating function of Ascend's says.
+    /// Adds what an allocating function of Ascend's is given beside pointer and size.
     pub const fn with_told(self, told: AscendExtra) -> Cookie {
         self.put(54, 2, told as u64)
     }
-    /// [`AscendExtra`] as a number.
+    /// What an allocating function of Ascend's is given beside pointer and size: [`AscendExtra`] as a number.
     pub const fn told(self) -> u8 {
         self.get(54, 2) as u8
     }
-    /// Of a function that counts even where a call that only selects or resets a device makes it: Ascend's runtime
-    /// allocates for itself then.
+    /// Says that the function gets a record of its own even if it is called inside a call that only selects or resets a
+    /// device: Ascend's runtime allocates for itself in such calls.
     pub const fn with_apart(self) -> Cookie {
         self.put(56, 1, 1)
     }
-    /// It counts inside a call that only selects or resets a device.
+    /// Whether the function gets a record of its own inside a call that only selects or resets a device.
     pub const fn apart(self) -> bool {
         self.get(56, 1) == 1
     }
-    /// With what makes a mark, in the places of an operation, pointer, size and stream, which it has not.
+    /// Adds how the function makes a mark. This uses the bits of operation, pointer, size and stream, which a mark does
+    /// not have.
     pub const fn with_mark(self, abi: MarkAbi) -> Cookie {
         self.put(20, 6, abi.form as u64)
             .put(26, 4, abi.arg as u64)
             .put(32, 4, abi.kind as u64)
             .put(38, 4, abi.source as u64)
     }
-    /// [`MarkForm`] as a number.
+    /// How the function is given the mark: [`MarkForm`] as a number.
     pub const fn mark_form(self) -> u8 {
         self.get(20, 6) as u8
     }
-    /// Where a mark's name or range is.
+    /// Position of the argument with the mark's name or range.
     pub const fn mark_arg(self) -> u8 {
         self.get(26, 4) as u8
     }
-    /// What a mark is.
+    /// Kind of the mark: one of the `MARK_*` constants of the records.
     pub const fn mark_kind(self) -> u16 {
         self.get(32, 4) as u16
     }
-    /// [`MarkSource`] as a number.
+    /// Who makes the mark: [`MarkSource`] as a number.
     pub const fn mark_source(self) -> u16 {
         self.get(38, 4) as u16
     }
-    /// The site's number.
+    /// Number of the site.
     pub const fn site(self) -> u32 {
         self.get(0, 20) as u32
     }
-    /// The operation's number.
+    /// Number of the operation: an [`Op`], or a [`crate::RegionOp`].
     pub const fn op(self) -> u16 {
         self.get(20, 6) as u16
     }
@@ -311,7 +316,7 @@ impl Cookie {
     pub const fn ptr(self) -> u8 {
         self.get(26, 4) as u8
     }
-    /// [`PtrMode`] as a number.
+    /// How the pointer is found: [`PtrMode`] as a number.
     pub const fn ptr_mode(self) -> u8 {
         self.get(30, 2) as u8
     }
@@ -319,7 +324,7 @@ impl Cookie {
     pub const fn size(self) -> u8 {
         self.get(32, 4) as u8
     }
-    /// [`SizeMode`] as a number.
+    /// How the size is found: [`SizeMode`] as a number.
     pub const fn size_mode(self) -> u8 {
         self.get(36, 2) as u8
     }
@@ -331,23 +336,23 @@ impl Cookie {
     pub const fn handle(self) -> u8 {
         self.get(42, 4) as u8
     }
-    /// Whether the handle is a result.
+    /// Whether the call writes the handle through its argument, as a result.
     pub const fn handle_is_result(self) -> bool {
         self.get(46, 1) == 1
     }
-    /// Position of the extra argument.
+    /// Position of the extra argument (offset, flags or second result, depending on the operation).
     pub const fn extra(self) -> u8 {
         self.get(47, 4) as u8
     }
-    /// The sixth register argument is the device.
+    /// Whether the sixth register argument of `record_trace` is the device.
     pub const fn torch_device(self) -> bool {
         self.get(51, 1) == 1
     }
-    /// The pool id lies on the stack.
+    /// Whether the pool's id is passed by value behind the first six arguments of `record_trace`.
     pub const fn torch_pool(self) -> bool {
         self.get(52, 1) == 1
     }
-    /// torch_npu's structure says which allocator it is of.
+    /// Whether the structure of torch_npu's report says which allocator reports.
     pub const fn usage_component(self) -> bool {
         self.get(53, 1) == 1
     }

@@ -1,36 +1,36 @@
-//! The word in which Ascend's driver is told about an allocation.
+//! The word of flags that describes an allocation to Ascend's driver.
 //!
 //! `halMemAlloc` takes it as its flags (`ascend_hal.h` of the driver, open source in CANN's repository). `halMemCreate`
-//! takes a structure instead; what it says is put into the same word, with [`CREATED`] set.
+//! takes a structure instead; we put its contents into the same word, with [`CREATED`] set.
 
-/// Bits 0 to 9: the driver's number of the device.
+/// Bits 0 to 9: the number by which the driver knows the device.
 pub const DEVICE_MASK: u64 = 0x3ff;
-/// Bits 10 to 13: whose memory, one of the `SPACE_*`.
+/// Bits 10 to 13: on which side the memory lies, one of the `SPACE_*` constants below.
 pub const SPACE_SHIFT: u32 = 10;
-/// As many bits.
+/// Mask of these four bits, after the shift.
 pub const SPACE_MASK: u64 = 0xf;
-/// Memory that host and device address alike; it lies on the device.
+/// Memory that host and device use by the same address; it lies on the device.
 pub const SPACE_SVM: u64 = 0;
-/// The device's.
+/// Memory of the device.
 pub const SPACE_DEVICE: u64 = 1;
-/// The host's.
+/// Memory of the host.
 pub const SPACE_HOST: u64 = 2;
-/// The device's, for its image and video units.
+/// Memory of the device for its image and video units.
 pub const SPACE_DVPP: u64 = 3;
-/// Huge pages (2 MiB).
+/// The memory consists of huge pages (2 MiB).
 pub const HUGE: u64 = 1 << 17;
-/// Giant pages (1 GiB).
+/// The memory consists of giant pages (1 GiB).
 pub const GIANT: u64 = 1 << 31;
-/// Ours: the word was made of a `drv_mem_prop`. The driver leaves the bit free.
+/// A bit of our own, which the driver leaves free: the word was made from a `drv_mem_prop`.
 pub const CREATED: u64 = 1 << 48;
-/// Ours, with [`CREATED`]: the kind of memory (`drv_mem_type`), three bits.
+/// Bits 49 to 51, our own and valid only with [`CREATED`]: the kind of memory (`drv_mem_type`).
 pub const MEMORY_SHIFT: u32 = 49;
-/// As many bits.
+/// Mask of these three bits, after the shift.
 pub const MEMORY_MASK: u64 = 7;
-/// Bits 56 to 63: the component that asked.
+/// Bits 56 to 63: the software component that asked for the memory.
 pub const MODULE_SHIFT: u32 = 56;
 
-/// The word of a `drv_mem_prop`: side, device, module, page type and memory type, its first five numbers.
+/// Makes the word from the first five numbers of a `drv_mem_prop`: side, device, module, page type and memory type.
 #[inline(always)]
 pub const fn of_properties(properties: [u32; 5]) -> u64 {
     let [side, device, module, page, memory] = properties;

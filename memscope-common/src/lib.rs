@@ -1,6 +1,6 @@
 //! What the BPF programs and user space must agree on: record layouts, the attach cookie, the
-//! shapes of the maps, and the reasons for loss. Integers and byte arrays only; every layout is
-//! checked at compile time. Nothing here allocates, decodes or decides.
+//! shapes of the maps, and the reasons for loss. The layouts consist of integers and byte arrays
+//! only, and each is checked at compile time. Nothing here allocates, decodes or decides.
 #![no_std]
 
 mod cookie;

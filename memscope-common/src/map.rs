@@ -4,131 +4,135 @@
 pub mod name {
     /// Ring buffer of records.
     pub const RING: &str = "RING";
-    /// tgid → index into `SLOTS`.
+    /// Hash table from a tgid to an index into `SLOTS`.
     pub const PROCESSES: &str = "PROCESSES";
-    /// [`super::SLOTS`] times [`super::ProcessEntry`], mapped into the daemon's memory as well: it
-    /// changes single fields while programs count in others.
+    /// Array of [`super::SLOTS`] entries of [`super::ProcessEntry`]. It is also mapped into the daemon's memory:
+    /// the daemon changes single fields while the programs count in others.
     pub const SLOTS: &str = "SLOTS";
-    /// [`super::thread_key`] → [`super::InflightThread`].
+    /// Hash table from a [`super::thread_key`] to an [`super::InflightThread`].
     pub const INFLIGHT: &str = "INFLIGHT";
-    /// [`super::thread_key`] → device and context of the thread.
+    /// Hash table from a [`super::thread_key`] to the devices of the thread's current and pushed contexts.
     pub const THREAD_DEVICE: &str = "THREAD_DEVICE";
-    /// (context pointer, process handle) → device ordinal.
+    /// Hash table from a context (pointer and process handle) to its device ordinal.
     pub const CONTEXTS: &str = "CONTEXTS";
-    /// Counters by [`super::DropReason`].
+    /// Array of counters of losses, indexed by [`super::DropReason`].
     pub const DROPS: &str = "DROPS";
-    /// [`crate::PYTHONS`] times [`crate::PythonEntry`].
+    /// Array of [`crate::PYTHONS`] entries of [`crate::PythonEntry`].
     pub const PYTHON: &str = "PYTHON";
-    /// Code objects that were seen in stacks: (process handle, address).
+    /// Hash table of the code objects that were seen in stacks; the key is (process handle, address).
     pub const CODES: &str = "CODES";
-    /// [`super::thread_key`] → [`crate::RegionCall`].
+    /// Hash table from a [`super::thread_key`] to a [`crate::RegionCall`].
     pub const REGION_CALLS: &str = "REGION_CALLS";
-    /// Rules of unwinding by [`crate::rule_key`], each a [`crate::Rule`].
+    /// Hash table of the rules of unwinding, from a [`crate::rule_key`] to a [`crate::Rule`].
     pub const RULES: &str = "RULES";
-    /// One [`super::GlobalConfig`].
+    /// Array with one [`super::GlobalConfig`].
     pub const CONFIG: &str = "CONFIG";
 }
 
-/// Default size of the ring buffer: at 120 bytes a record about 70,000 records.
+/// Default size of the ring buffer in bytes. With 120 bytes per record it holds about 140,000 records.
 pub const RING_BYTES_DEFAULT: u32 = 16 << 20;
 
-/// `ProcessEntry::flags`: records are wanted.
+/// `ProcessEntry::flags`: the programs send records of this process.
 pub const PROCESS_LIVE: u32 = 1;
 /// `ProcessEntry::flags`: send calibration records for `record_trace`.
 pub const CALIBRATE: u32 = 2;
-/// `ProcessEntry::flags`: say when the process forks.
+/// `ProcessEntry::flags`: send a record when the process forks.
 pub const FOLLOW_FORKS: u32 = 4;
-/// `ProcessEntry::flags`: where the allocator keeps its totals is a guess that is still on trial.
+/// `ProcessEntry::flags`: the offsets of the allocator's totals are a guess that is not proven yet.
 pub const ON_TRIAL: u32 = 8;
-/// `GlobalConfig::flags`: say when any process executes an image or forks.
+/// `GlobalConfig::flags`: send a record when any process executes an image or forks.
 pub const WATCH_ALL: u32 = 1;
 
-/// "No place known that holds the block." Places below [`PLACE_STACK`] are indices into the
-/// calibration record's registers, those from it on are words of its stack.
+/// Place for "it is not known where the block is held". Places below [`PLACE_STACK`] are indices into the
+/// calibration record's registers; places from [`PLACE_STACK`] on are words of its stack.
 pub const NOWHERE: u8 = 0xff;
-/// Place of the first stack word (on x86-64 the return address).
+/// Place of the first word of the stack (on x86-64 the return address).
 pub const PLACE_STACK: u8 = 16;
 
 /// How many processes can be traced at a time.
 pub const SLOTS: u32 = 4096;
 
-/// One traced process.
+/// Settings and counters of one traced process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessEntry {
-    /// The daemon's handle.
+    /// The daemon's handle of the process.
     pub handle: u32,
-    /// `PROCESS_LIVE`, `CALIBRATE`, …
+    /// Bits: [`PROCESS_LIVE`], [`CALIBRATE`], [`FOLLOW_FORKS`], [`ON_TRIAL`].
     pub flags: u32,
-    /// Records that were to be sent so far.
+    /// Number of records that the programs have tried to send so far.
     pub sequence: u64,
-    /// Records that could not be sent.
+    /// Number of records that could not be sent.
     pub lost: u64,
-    /// Device of a thread that never chose one: 0 when we saw the runtime being loaded, else
-    /// [`crate::DEVICE_UNKNOWN`].
+    /// Device of a thread that was not seen to choose one: 0 where that is certain (the process has only one device, or
+    /// has been traced since before it loaded the runtime); else [`crate::DEVICE_UNKNOWN`].
     pub default_device: i32,
-    /// Offset in PyTorch's allocator object of the allocated bytes' current value; the reserved
-    /// bytes' follows at `reserved_offset`. 0: not known.
+    /// Offset in PyTorch's allocator object of the current number of allocated bytes; 0: it is not known, and neither
+    /// is `reserved_offset`.
     pub allocated_offset: u32,
-    /// Offset of the reserved bytes' current value.
+    /// Offset in PyTorch's allocator object of the current number of reserved bytes.
     pub reserved_offset: u32,
-    /// Offset of the address field in PyTorch's `Block`; the rounded size lies 24 bytes and the
-    /// requested size 16 bytes before it. 0: not known.
+    /// Offset of the address field in PyTorch's `Block`; the rounded size lies 24 bytes before it and the
+    /// requested size 16 bytes before it. 0: it is not known.
     pub block_ptr_offset: u16,
-    /// Place that holds the block on `alloc`, or [`NOWHERE`].
+    /// Place that holds the pointer to the block when `record_trace` is called for `alloc`, or [`NOWHERE`].
     pub alloc_place: u8,
-    /// The same for `free_requested`.
+    /// Place that holds the pointer to the block when `record_trace` is called for `free_requested`, or [`NOWHERE`].
     pub free_place: u8,
     /// Index into `PYTHON`, plus 1. 0: no Python stacks are taken.
     pub python: u32,
-    /// 1: stacks of compiled code are taken.
+    /// Not 0: stacks of compiled code are taken.
     pub native: u32,
-    /// Mixed into the identities of stacks: another value has every stack sent again.
+    /// Value that is mixed into the identities of stacks. After it has changed, every stack has a new identity and is
+    /// sent again.
     pub stack_salt: u64,
-    /// Counts the code objects seen in stacks that have died: mixed in as well, since another code
-    /// object may lie at the same address.
+    /// Number of code objects that were seen in stacks and have been freed since. It is mixed into the identities of
+    /// stacks as well, since another code object may now lie at the same address.
     pub code_deaths: u64,
-    /// Most frames of a stack, of Python and of compiled code each.
+    /// Most frames of a stack that are sent: this limit applies to Python's frames and to those of compiled code each.
     pub stack_depth: u32,
-    /// Logarithm to base 2 of how many bytes one stack is taken for; 0: every allocation's is taken.
+    /// Logarithm to base 2 of the sampling interval, which is the number of allocated bytes for which one stack is
+    /// taken on average. 0: the stack of every allocation is taken.
     pub stack_sampling: u32,
-    /// Stacks taken.
+    /// Number of stacks that were taken.
     pub stacks: u64,
-    /// Nanoseconds of that, put together from one in [`STACK_TIMED`] of them.
+    /// Estimated total time for taking these stacks, in nanoseconds: one in [`STACK_TIMED`] is timed and counted
+    /// [`STACK_TIMED`] times.
     pub stack_ns: u64,
-    /// Kernels launched, where they are counted.
+    /// Number of kernels that the process has launched on its devices, if launches are counted.
     pub launches: u64,
-    /// As many were told of.
+    /// Value of `launches` that was last sent in a [`crate::LaunchesRecord`].
     pub launches_told: u64,
-    /// Which losses befell this process, a bit for each [`DropReason`] (its number): tables that had no room for it.
+    /// Tables that had no room for something of this process: bit n stands for the [`DropReason`] with number n.
     pub full: u64,
 }
 
-/// A thread of a traced process as the tables name it. A handle names one attach, so that what one attach left behind is
-/// never taken for what another saw: the kernel gives thread numbers again, and a thread goes on while nobody looks.
+/// Key of a thread of a traced process in the tables. It contains the process's handle, which is new at each attach, so
+/// that what one attach left in a table is never used by a later one. A thread number alone would not do: the kernel
+/// reuses thread numbers, and a thread goes on running while it is not traced.
 pub const fn thread_key(process: u32, tid: u32) -> u64 {
     (process as u64) << 32 | tid as u64
 }
 
-/// The process handle in a [`thread_key`].
+/// Process handle that a [`thread_key`] contains.
 pub const fn process_of_thread(key: u64) -> u32 {
     (key >> 32) as u32
 }
 
-/// One stack in so many is timed.
+/// One in this many stacks is timed. A power of two.
 pub const STACK_TIMED: u64 = 64;
 
 /// Settings for all programs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalConfig {
-    /// `WATCH_ALL`.
+    /// Bits: [`WATCH_ALL`].
     pub flags: u32,
-    /// Wake the daemon when this many bytes lie unread.
+    /// The daemon is woken when at least this many bytes of the ring are unread.
     pub wake_bytes: u32,
 }
 
-/// How deep allocator calls may nest before we stop pairing (the deepest seen is 3).
+/// Most allocator calls inside each other that are paired with their returns (the deepest nesting seen is 3).
 pub const MAX_NESTING: usize = 4;
 
 /// An allocator call that has been entered.
@@ -137,36 +141,38 @@ pub const MAX_NESTING: usize = 4;
 pub struct InflightCall {
     /// Cookie of the entry probe.
     pub cookie: u64,
-    /// Stack pointer at the entry: what pairs the return, and shows frames that were left by a jump.
+    /// Stack pointer at the entry. The return is paired with the entry by it, and it shows which frames were left by
+    /// a long jump.
     pub sp: u64,
     /// `CLOCK_BOOTTIME` at the entry.
     pub time_ns: u64,
-    /// The six register arguments.
+    /// First six arguments, which are passed in registers.
     pub args: [u64; 6],
-    /// Rows × depth for `cudaMalloc3D`, the device plus 1 for `cuMemCreate`, for Ascend's `halMemCreate` the word of
-    /// [`crate::hal`].
+    /// What was read at the entry beside the arguments: height × depth for `cudaMalloc3D`, the device plus 1 for
+    /// `cuMemCreate` and `aclrtMallocPhysical` (0: not known), for Ascend's `halMemCreate` the word of [`crate::hal`].
     pub aside: u64,
 }
 
-/// The calls that a thread is inside of.
+/// The calls that a thread has entered and not yet left.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InflightThread {
-    /// How many entries of `calls` count.
+    /// Number of entries of `calls` that are in use.
     pub depth: u32,
-    /// Allocator calls seen inside the outermost one.
+    /// Number of allocator calls seen inside the outermost one.
     pub nested: u32,
-    /// What Ascend's driver was told inside the outermost call ([`crate::hal`]); 0: nothing.
+    /// Word of flags ([`crate::hal`]) with which Ascend's driver was called inside the outermost call; 0: there was no
+    /// such call.
     pub told: u64,
-    /// What it gave then: a pointer or a handle.
+    /// Pointer or handle that the driver returned from that call.
     pub told_of: u64,
-    /// How much: the runtime may ask for more than it was asked for.
+    /// Size in bytes of that call. The runtime may ask the driver for more than the program asked for.
     pub told_size: u64,
-    /// Outermost first.
+    /// The calls, outermost first.
     pub calls: [InflightCall; MAX_NESTING],
 }
 
-/// Why a record or an observation was lost: index into the `DROPS` map.
+/// Why a record or an observation was lost. The number is an index into the `DROPS` map.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
@@ -174,26 +180,27 @@ pub enum DropReason {
     RingFull = 0,
     /// A table of calls in flight (the allocator's, or those of mstx) was full.
     InflightFull = 1,
-    /// Calls nested deeper than [`MAX_NESTING`].
+    /// Calls were nested deeper than [`MAX_NESTING`].
     TooDeep = 2,
-    /// A return without its entry.
+    /// A call returned whose entry was not seen or not kept.
     ReturnWithoutEntry = 3,
     /// A result could not be read from the process's memory.
     ResultUnreadable = 4,
     /// The table of threads' devices or of contexts was full.
     DeviceTableFull = 5,
-    /// A stack that was new found no room in the ring; it is sent at its next sight.
+    /// A new stack, or the names of a dying code object, could not be sent. A stack is sent when it is seen again.
     StackUnsent = 6,
     /// The table of code objects was full.
     CodeTableFull = 7,
-    /// A piece of a stack whose rules were not known yet found no room: the stack has no outer native frames.
+    /// There was no room for the piece of a stack whose rules were not known yet, so the stack lacks its outer frames
+    /// of compiled code.
     StackCopyUnsent = 8,
-    /// A call of mstx named more regions than are told of ([`crate::REGIONS_TOLD`]).
+    /// A call of mstx named more regions than get a record each ([`crate::REGIONS_TOLD`]).
     RegionsUntold = 9,
 }
 
 impl DropReason {
-    /// All reasons, in order of their number.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [DropReason; 10] = [
         DropReason::RingFull,
         DropReason::InflightFull,
@@ -206,7 +213,7 @@ impl DropReason {
         DropReason::StackCopyUnsent,
         DropReason::RegionsUntold,
     ];
-    /// The name that users see.
+    /// Name of the reason in what users see.
     pub const fn name(self) -> &'static str {
         match self {
             DropReason::RingFull => "ring_full",

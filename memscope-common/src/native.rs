@@ -1,38 +1,42 @@
-//! How stacks of compiled code are unwound: a rule for each address that was ever returned to, and how
-//! a piece of the stack crosses the ring when a rule is not known yet.
+//! How stacks of compiled code are unwound: there is a rule for each return address that was seen. While a rule is
+//! not known yet, a piece of the stack is sent over the ring to user space.
 
 use crate::RecordHeader;
 
-/// Rules that are known at a time, of all processes.
+/// Most rules that the table holds at a time, for all processes together.
 pub const RULES_MOST: u32 = 1 << 20;
-/// Frames of compiled code that are sent; deeper ones are cut off at the outer end.
+/// Most frames of compiled code in one stack; deeper stacks are cut off at the outer end.
 pub const MOST_NATIVE: usize = 1024;
 
-/// Bits of an address in the key of a rule; the low bits of the process's handle lie above.
+/// Number of address bits in the key of a rule. The bits above them hold the low bits of the process's handle.
 pub const RULE_ADDRESS_BITS: u32 = 47;
 
-/// The canonical frame address is the stack pointer plus an offset.
+/// Kind of a rule: the canonical frame address is the stack pointer plus the offset.
 pub const RULE_SP: u8 = 1;
-/// It is the frame pointer plus an offset.
+/// Kind of a rule: the canonical frame address is the frame pointer plus the offset.
 pub const RULE_BP: u8 = 2;
-/// It is the word at the frame pointer plus an offset.
+/// Kind of a rule: the canonical frame address is the word stored at the frame pointer plus the offset.
 pub const RULE_BP_DEREF: u8 = 3;
-/// Nothing called this.
+/// Kind of a rule: this is the outermost frame, which has no caller.
 pub const RULE_END: u8 = 4;
-/// Not to be unwound: no information about this code, or of a kind that is not understood.
+/// Kind of a rule: the walk cannot go on, since there is no unwind information about this code, or none that a rule
+/// can express.
 pub const RULE_STOP: u8 = 5;
 
-/// How a frame leads to the one that called it. The caller's stack pointer is the canonical frame address.
+/// How to get from a frame to the frame of its caller. The caller's stack pointer is the canonical frame address.
 ///
-/// On x86-64 the return address lies in the word below it. On aarch64 it lies in the frame record, behind the
-/// caller's frame pointer; or alone ([`Rule::return_only`]).
+/// On x86-64 the return address lies in the word below the canonical frame address. On aarch64 it lies in the frame
+/// record, right after the caller's frame pointer, or it is stored alone ([`Rule::return_only`]).
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule(pub u64);
 
 impl Rule {
-    /// `kind`: `RULE_*`; `bp`: where the caller's frame pointer is kept, in bytes from the canonical frame
-    /// address, where 0 says that it was not touched, or from the frame pointer (`bp_from_bp`).
+    /// Packs a rule into a word. `kind` is one of `RULE_*`, and `offset` is added to its register to find the
+    /// canonical frame address. `bp` says where the caller's frame pointer (on aarch64: the frame record) is stored, in
+    /// bytes from the canonical frame address; on x86-64, 0 says that the frame pointer was not changed. On x86-64
+    /// `bp_from_bp` says that `bp` counts from the frame pointer instead; on aarch64 the same bit means
+    /// [`Rule::return_only`].
     pub const fn new(kind: u8, offset: i32, bp: i16, bp_from_bp: bool) -> Rule {
         Rule(
             kind as u64
@@ -42,74 +46,76 @@ impl Rule {
         )
     }
 
-    /// `RULE_*`.
+    /// Kind of the rule: one of `RULE_*`.
     #[inline(always)]
     pub const fn kind(self) -> u8 {
         self.0 as u8
     }
 
-    /// What is added to find the canonical frame address.
+    /// Offset in bytes that is added to the register to find the canonical frame address.
     #[inline(always)]
     pub const fn offset(self) -> i64 {
         (self.0 >> 32) as u32 as i32 as i64
     }
 
-    /// Where the caller's frame pointer is kept; 0, unless counted from the frame pointer: in its register.
+    /// Where the caller's frame pointer (on aarch64: the frame record) is stored, as an offset in bytes. On x86-64, 0
+    /// without [`Rule::bp_from_bp`] means that the frame pointer is still in its register.
     #[inline(always)]
     pub const fn bp(self) -> i64 {
         (self.0 >> 16) as u16 as i16 as i64
     }
 
-    /// On aarch64, the place holds the return address alone, and the frame pointer was not touched.
+    /// On aarch64: only the return address is stored at [`Rule::bp`], and the frame pointer was not changed.
     #[inline(always)]
     pub const fn return_only(self) -> bool {
         self.0 & 0x100 != 0
     }
 
-    /// On x86-64, that place is counted from the frame pointer.
+    /// On x86-64: [`Rule::bp`] counts from the frame pointer instead of the canonical frame address.
     #[inline(always)]
     pub const fn bp_from_bp(self) -> bool {
         self.0 & 0x100 != 0
     }
 }
 
-/// The key of a rule.
+/// Key of the rule for a return address of the process with this handle.
 #[inline(always)]
 pub const fn rule_key(handle: u32, address: u64) -> u64 {
     (handle as u64) << RULE_ADDRESS_BITS | (address & ((1 << RULE_ADDRESS_BITS) - 1))
 }
 
-/// A piece of a stack, from the frame on whose rule is not known.
+/// Number of a [`StackCopyRecord`]: a copied piece of a stack, beginning at the first frame whose rule is not known.
 pub const KIND_STACK_COPY: u16 = 10;
-/// Bytes of a page.
+/// Size of a page in bytes, as the copies count pages.
 pub const STACK_PAGE: usize = 4096;
-/// Pages that are copied.
+/// Number of pages that one copy has room for.
 pub const STACK_COPY_PAGES: usize = 5;
 
-/// `header.flags` of a stack: the first native frame is the function that was entered, its address exact; otherwise
-/// it is an address that will be returned to, as all others are.
+/// `header.flags` of a stack: the first frame of compiled code is the function that was just entered, with its exact
+/// address. Without this flag it is a return address, as all other frames are.
 pub const STACK_AT_ENTRY: u8 = 4;
-/// `header.flags` of a stack: a piece of the stack under the same identity goes before it, from which
-/// the outer native frames come.
+/// `header.flags` of a stack: a [`StackCopyRecord`] with the same identity comes before it. The outer frames of
+/// compiled code are found by unwinding that copy.
 pub const STACK_UNFINISHED: u8 = 8;
 
-/// See [`KIND_STACK_COPY`]; `header.stack` is the identity of the stack that it is the outer part of.
+/// A copied piece of a stack, sent when the rule of a frame is not known yet. `header.stack` is the identity of the
+/// stack whose outer part this is.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct StackCopyRecord {
-    /// Common part.
+    /// Header that all records have.
     pub header: RecordHeader,
-    /// The address whose rule is missing.
+    /// Return address whose rule is missing.
     pub pc: u64,
-    /// Stack pointer there.
+    /// Stack pointer of the frame at `pc`.
     pub sp: u64,
-    /// Frame pointer there.
+    /// Frame pointer of the frame at `pc`.
     pub bp: u64,
-    /// Where `bytes` begins, the start of the page of `sp`.
+    /// Address from which `bytes` was copied: the start of the page that `sp` lies in.
     pub base: u64,
-    /// How many of `bytes` could be read.
+    /// Number of bytes of `bytes` that could be read.
     pub len: u64,
-    /// The stack.
+    /// Contents of the stack from `base` on.
     pub bytes: [u8; STACK_COPY_PAGES * STACK_PAGE],
 }
 

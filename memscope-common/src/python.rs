@@ -1,163 +1,170 @@
-//! How CPython's frames are walked: where an interpreter keeps what, and how stacks and the code
-//! objects in them cross the ring.
+//! How CPython's frames are walked: where an interpreter keeps the fields that the walk needs, and
+//! how stacks and the code objects in them are sent over the ring.
 
 use crate::RecordHeader;
 
-/// Interpreters (by layout) that are known at a time.
+/// Most layouts of interpreters that the table holds at a time.
 pub const PYTHONS: u32 = 64;
-/// Frames of a stack that are sent; deeper ones are cut off at the outer end.
+/// Most Python frames in one stack; deeper stacks are cut off at the outer end.
 pub const MOST_FRAMES: usize = 1024;
-/// Bytes of the data stack that are read at once.
+/// Most bytes of the data stack that are read in one call.
 pub const WINDOW: usize = 8192;
-/// Most bytes of a frame that are looked at. Offsets in a frame are below it.
+/// Most bytes of a frame that are read. All offsets in a frame are below this number.
 pub const FRAME_BYTES: usize = 128;
-/// Most bytes of a thread state that are read. Offsets in it are below it.
+/// Most bytes of a thread state that are read. All offsets in it are below this number.
 pub const THREAD_STATE_BYTES: usize = 512;
 
-/// `RecordHeader::stack`: none was taken.
+/// `RecordHeader::stack`: no stack was taken.
 pub const STACK_NONE: u64 = 0;
-/// No Python frame: the thread runs no Python, or has no thread state.
+/// `RecordHeader::stack`: there is no Python frame. The thread runs no Python, or has no thread state.
 pub const STACK_NO_FRAMES: u64 = 1;
-/// Memory that the walk needs could not be read.
+/// `RecordHeader::stack`: memory that the walk needs could not be read.
 pub const STACK_UNREADABLE: u64 = 2;
-/// All buffers of the processor were in use by walks that had been interrupted.
+/// `RecordHeader::stack`: all buffers of the processor were in use by walks that had been interrupted.
 pub const STACK_BUSY: u64 = 3;
-/// Stacks are sampled, and this allocation was none of those whose stack is taken.
+/// `RecordHeader::stack`: stacks are sampled, and this allocation was not among those whose stack is taken.
 pub const STACK_NOT_SAMPLED: u64 = 4;
-/// Identities of stacks begin here.
+/// Smallest identity of a stack; smaller numbers are the constants above.
 pub const STACK_FIRST: u64 = 16;
-/// Bits of an identity. In an event's header lie above them: the logarithm to base 2 of how many bytes one sampled
-/// stack stands for; 0: every allocation's stack was taken.
+/// Number of bits of an identity. In an event's header the bits above them hold the logarithm to base 2 of the sampling
+/// interval, which is the number of allocated bytes that one sampled stack stands for; 0: the stack of every
+/// allocation was taken.
 pub const STACK_BITS: u32 = 58;
-/// An identity's bits.
+/// Mask of the bits of an identity.
 pub const STACK_MASK: u64 = (1 << STACK_BITS) - 1;
 
-/// `PythonEntry::kind`: the walk is off.
+/// `PythonEntry::kind`: the entry is empty, and nothing is walked.
 pub const PYTHON_NONE: u32 = 0;
-/// 3.9 and 3.10: a list of frame objects.
+/// `PythonEntry::kind`, for 3.9 and 3.10: the thread state points to a list of frame objects.
 pub const PYTHON_FRAME_OBJECTS: u32 = 1;
-/// 3.11 and 3.12: `tstate->cframe->current_frame`.
+/// `PythonEntry::kind`, for 3.11 and 3.12: the frame is `tstate->cframe->current_frame`.
 pub const PYTHON_CFRAME: u32 = 2;
-/// 3.13 and later: `tstate->current_frame`.
+/// `PythonEntry::kind`, for 3.13 and later: the frame is `tstate->current_frame`.
 pub const PYTHON_CURRENT_FRAME: u32 = 3;
 
-/// One interpreter's layout. All offsets in bytes.
+/// Layout of one interpreter. All offsets are in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonEntry {
-    /// `PYTHON_*`.
+    /// How a thread state leads to its frames: one of `PYTHON_*`.
     pub kind: u32,
-    /// Reads that lead from a thread's `fsbase` to its state, 1 to 3.
+    /// Number of reads that lead from a thread's `fsbase` to its state, 1 to 3.
     pub tls_reads: u32,
-    /// What is added before each of them.
+    /// Offset that is added before each of these reads.
     pub tls_offsets: [i64; 3],
-    /// In the thread state: the frame, the cframe, or the current frame.
+    /// In the thread state: offset of the pointer to the frame object, the cframe, or the current frame.
     pub tstate_frame: u32,
-    /// In the thread state: the newest chunk of the data stack.
+    /// In the thread state: offset of the pointer to the newest chunk of the data stack.
     pub tstate_chunk: u32,
-    /// In the cframe: the current frame.
+    /// In the cframe: offset of the pointer to the current frame.
     pub cframe_frame: u32,
-    /// In a frame: the code object (its address may have tag bits).
+    /// In a frame: offset of the pointer to the code object (which may have tag bits).
     pub frame_code: u32,
-    /// In a frame: the one that called it.
+    /// In a frame: offset of the pointer to the frame that called it.
     pub frame_previous: u32,
-    /// In a frame: the instruction pointer (frame objects: the 32-bit index of the last instruction).
+    /// In a frame: offset of the instruction pointer (in frame objects: of the 32-bit index of the last instruction).
     pub frame_instruction: u32,
-    /// In a frame: its owner, a byte; of no matter where no owner is left out.
+    /// In a frame: offset of its owner, a byte. It does not matter if no frames are left out because of their owner.
     pub frame_owner: u32,
-    /// Owners from this one on: their frames are the interpreter's own and are left out. 256: none is.
+    /// Frames whose owner is at least this number are the interpreter's own and are left out. 256: no frames are left
+    /// out.
     pub owner_internal: u32,
     /// Tag bits of the code object's address.
     pub code_tags: u64,
-    /// Bytes of a code object that hold all that is needed; at most [`CODE_OBJECT`].
+    /// Number of bytes of a code object that contain all fields that are needed; at most [`CODE_OBJECT`].
     pub code_size: u32,
-    /// In a code object: the file's name, a string object.
+    /// In a code object: offset of the pointer to the file's name, a string object.
     pub code_filename: u32,
-    /// In a code object: the name, a string object.
+    /// In a code object: offset of the pointer to the name, a string object.
     pub code_name: u32,
-    /// In a code object: the line table, a bytes object.
+    /// In a code object: offset of the pointer to the line table, a bytes object.
     pub code_line_table: u32,
-    /// Bytes of a frame up to the end of the last field in use; at most [`FRAME_BYTES`].
+    /// Number of bytes of a frame up to the end of the last field that is used; at most [`FRAME_BYTES`].
     pub frame_bytes: u32,
-    /// What tells that compiled code called a frame: in a frame, a byte that says so; [`ENTRY_ALWAYS`]: all are;
-    /// [`ENTRY_INTERNAL`]: a frame of the interpreter's own comes before it.
+    /// How to tell that compiled code called a frame. [`ENTRY_ALWAYS`]: it called all of them. [`ENTRY_INTERNAL`]: the
+    /// frame is followed, towards the outer end, by a frame of the interpreter's own. Any other number is the offset in
+    /// a frame of a byte that is not 0 then.
     pub frame_entry: u32,
-    /// Bytes of a thread state up to the end of the last field in use; at most [`THREAD_STATE_BYTES`]. What lies behind the
-    /// state may be memory that nobody has touched yet, and reading that fails.
+    /// Number of bytes of a thread state up to the end of the last field that is used; at most [`THREAD_STATE_BYTES`].
+    /// More must not be read: the memory behind the state may never have been touched, and reading that fails.
     pub tstate_bytes: u32,
-    /// Always 0: the size is a multiple of eight without holes.
+    /// Always 0. It fills the structure up to a multiple of eight bytes.
     pub reserved: u32,
 }
 
-/// `PythonEntry::frame_entry`: each frame is called by compiled code.
+/// `PythonEntry::frame_entry`: compiled code calls every frame.
 pub const ENTRY_ALWAYS: u32 = 0xffff_ffff;
-/// `PythonEntry::frame_entry`: frames of the interpreter's own lie between.
+/// `PythonEntry::frame_entry`: where compiled code calls a frame, a frame of the interpreter's own lies between.
 pub const ENTRY_INTERNAL: u32 = 0;
-/// `PythonFrame::code`, a bit: compiled code called this frame.
+/// Bit of `PythonFrame::code`: compiled code called this frame.
 pub const FRAME_ENTRY: u64 = 1;
 
-/// A stack that was seen for the first time.
+/// Number of a [`StackRecord`]: a stack that was seen for the first time.
 pub const KIND_STACK: u16 = 8;
-/// A code object that had been seen in a stack is about to be freed.
+/// Number of a [`CodeRecord`]: a code object that had been seen in a stack is about to be freed.
 pub const KIND_CODE: u16 = 9;
 
-/// `header.flags` of a stack: there were more frames.
+/// `header.flags` of a stack: it had more frames than were sent.
 pub const STACK_TRUNCATED: u8 = 1;
-/// `header.flags` of a stack: a frame in the middle could not be read; what is there is right.
+/// `header.flags` of a stack: one of its frames could not be read, and the walk ended there. The frames in the record
+/// are right.
 pub const STACK_BROKEN: u8 = 2;
 
 /// One frame of Python code.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonFrame {
-    /// Address of the code object, and [`FRAME_ENTRY`]. Address 0: the table of code objects was full, so nobody will tell
-    /// of this one's death, and what lies at its address may not be named.
+    /// Address of the code object, with the bit [`FRAME_ENTRY`]. Address 0: the table of code objects was full. The end
+    /// of this code object would not be reported, and another one could later lie at its address, so it must not be
+    /// named.
     pub code: u64,
-    /// Address of the instruction; frame objects: the index of the last instruction.
+    /// Address of the instruction; for frame objects the index of the last instruction.
     pub instruction: u64,
 }
 
-/// A stack; `header.stack` is its identity. The record ends behind the last frame.
+/// A stack; `header.stack` is its identity. The record ends after the last frame.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct StackRecord {
-    /// Common part.
+    /// Header that all records have.
     pub header: RecordHeader,
-    /// How many frames of Python code follow.
+    /// Number of frames of Python code in `frames`.
     pub count: u32,
-    /// How many frames of compiled code follow them, each a word.
+    /// Number of frames of compiled code. They come right after those of Python code, each as one word with its
+    /// address.
     pub natives: u32,
-    /// Innermost first.
+    /// The frames, innermost first.
     pub frames: [PythonFrame; MOST_FRAMES],
 }
 
-/// Bytes of a stack's record without frames.
+/// Length in bytes of a stack's record without frames.
 pub const STACK_HEAD: usize = core::mem::offset_of!(StackRecord, frames);
 
-/// Bytes kept of a code object itself.
+/// Most bytes that are copied of a code object itself.
 pub const CODE_OBJECT: usize = 256;
-/// Bytes kept of a string object.
+/// Most bytes that are copied of a string object.
 pub const CODE_TEXT: usize = 320;
-/// Bytes kept of a line table.
+/// Most bytes that are copied of a line table.
 pub const CODE_LINES: usize = 4096;
 
-/// What names a dying code object: raw bytes of the objects that it refers to, head included.
+/// The names and lines of a code object that is about to be freed: raw bytes of it and of the objects that it refers
+/// to, including their object headers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CodeRecord {
-    /// Common part.
+    /// Header that all records have.
     pub header: RecordHeader,
     /// Address of the code object.
     pub code: u64,
-    /// Which of the four parts could be read, a bit each, in the order below.
+    /// Which of the four parts below could be read: bit 0 for the first of them, bit 3 for the last.
     pub readable: u64,
-    /// The object itself.
+    /// The code object itself.
     pub object: [u8; CODE_OBJECT],
-    /// String object of the file's name.
+    /// The string object with the file's name.
     pub filename: [u8; CODE_TEXT],
-    /// String object of the name.
+    /// The string object with the name.
     pub name: [u8; CODE_TEXT],
-    /// Bytes object of the line table.
+    /// The bytes object with the line table.
     pub lines: [u8; CODE_LINES],
 }
 

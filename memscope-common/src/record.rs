@@ -1,40 +1,41 @@
-//! Records as they cross the ring buffer and lie in the journal.
+//! Records as they are sent over the ring buffer and stored in the journal.
 //!
-//! Every record begins with a [`RecordHeader`] and is a multiple of 8 bytes long. Readers skip
-//! kinds that they do not know by `len`. All integers have the byte order of the machine that
-//! wrote them (the journal's header names it).
+//! Every record begins with a [`RecordHeader`] and is a multiple of 8 bytes long. Readers use `len`
+//! to skip records of kinds that they do not know. All integers have the byte order of the machine
+//! that wrote them (the journal's header names it).
 //!
-//! A record is declared once, by `record!`: its number, its layout and the length that it had at first. New fields are added at its end,
-//! and 0 must be what they mean where they are not there. So each build reads what other builds wrote: of a longer record the part that it knows,
-//! and of a shorter one all that is there.
+//! A record is declared once, by `record!`: its number, its layout and the length that its first version had. New
+//! fields are added at its end, and their value 0 must mean the same as their absence. So each build can read what
+//! other builds wrote: of a longer record it reads the part that it knows, and missing fields of a shorter one are 0.
 
 use core::mem::{offset_of, size_of};
 
-/// Version of the layouts in this module; a reader refuses another. A field that is added at the end of a record does not change it.
+/// Version of the layouts in this module; a reader refuses any other version. It stays the same when a field is added
+/// at the end of a record.
 pub const RECORD_VERSION: u8 = 3;
 
-/// "Not known" for a device ordinal.
+/// Device ordinal that means "not known".
 pub const DEVICE_UNKNOWN: i32 = -1;
-/// "Not known" for a byte count or address.
+/// Byte count or address that means "not known".
 pub const UNKNOWN_U64: u64 = u64::MAX;
 
-/// torch_npu's workspace allocator took or gave back memory: [`ReportRecord`].
+/// Number of a [`ReportRecord`] that says that torch_npu's workspace allocator took memory or gave it back.
 pub const KIND_WORKSPACE: u16 = 13;
-/// Records of processes that a journal no longer keeps stood here: only a [`RecordHeader`], whose `sequence` says how many. Written by the
-/// journal, never sent by a probe.
+/// Number of a record that stands in place of records that a journal no longer keeps. It is only a [`RecordHeader`],
+/// whose `sequence` says how many event numbers are missing. The journal writes it; no probe sends it.
 pub const KIND_LEFT_OUT: u16 = 0xff;
-/// Kinds from here on are written by the daemon only: a header and UTF-8 JSON, padded with NUL.
+/// Kinds from this number on are written by the daemon only. Such a record is a header and UTF-8 JSON, padded with NUL.
 pub const KIND_DAEMON_FIRST: u16 = 0x100;
 
-/// What readers need to know of a record.
+/// What readers need to know about a type of record.
 pub trait Record: Copy {
-    /// Its number.
+    /// Number of the record in `RecordHeader::kind`.
     const KIND: u16;
-    /// Bytes that it had when it was first written: every record of this kind has as many.
+    /// Length in bytes of the first version of the record. Every record of this kind has at least this length.
     const FIRST_LEN: usize;
 }
 
-/// Declares a record, its number and its first length; user space can read and write it as bytes.
+/// Declares a record with its number and its first length; user space can read and write it as bytes.
 macro_rules! record {
     (
         $(#[doc = $doc:literal])+
@@ -84,29 +85,32 @@ pub struct RecordHeader {
     pub version: u8,
     /// Bits whose meaning depends on the kind.
     pub flags: u8,
-    /// Zero.
+    /// Always zero.
     pub reserved: u16,
-    /// The daemon's handle of the process (0: no process of ours).
+    /// The daemon's handle of the process; 0: the process is not traced.
     pub process: u32,
     /// Thread id in the initial pid namespace.
     pub tid: u32,
-    /// `CLOCK_BOOTTIME`, nanoseconds.
+    /// Time in nanoseconds of `CLOCK_BOOTTIME`.
     pub time_ns: u64,
-    /// Number of this record among all that the process tried to send, from 1.
+    /// Running number of this record among all that the programs tried to send for the process, from 1. 0 in records
+    /// that are not counted.
     pub sequence: u64,
-    /// How many records of this process had been lost when this one was made.
+    /// Number of records of this process that had been lost when this one was made.
     pub lost_before: u64,
-    /// Stack of the call: its identity within the process, or a `STACK_*` constant.
+    /// Stack of the call: its identity within the process, or a constant such as [`crate::STACK_NONE`]. In an event's
+    /// record the bits from [`crate::STACK_BITS`] on hold the sampling interval.
     pub stack: u64,
 }
 
-/// `header.flags` of a call: the device in the record is backed by evidence.
+/// `header.flags` of a call: the device in the record is known for certain.
 pub const CALL_DEVICE_KNOWN: u8 = 1;
-/// … because the thread selected it in a call that we saw.
+/// `header.flags` of a call: the device is known because the thread selected it in a call that we saw.
 pub const CALL_DEVICE_BY_THREAD: u8 = 2;
-/// … because the call itself names it (`cuMemCreate`'s location).
+/// `header.flags` of a call: the device is known because the call itself names it (as `cuMemCreate`'s location does).
 pub const CALL_DEVICE_BY_ARGUMENT: u8 = 4;
-/// `extra` of an allocation is what Ascend's driver was told about it: see [`crate::hal`].
+/// `header.flags` of a call: `extra` of this allocation is the word of flags given to Ascend's driver, see
+/// [`crate::hal`].
 pub const CALL_HAL: u8 = 8;
 
 record! {
@@ -114,29 +118,30 @@ record! {
     #[kind(KIND_CALL = 1)]
     #[first_len(112)]
     pub struct CallRecord {
-        /// Common part.
+        /// Header that all records have.
         pub header: RecordHeader,
-        /// The daemon's number of the site (see the journal's site definitions).
+        /// Number that the daemon gave to the site (see the journal's site definitions).
         pub site: u32,
-        /// The call's status; 0 is success for every API covered.
+        /// Status that the call returned; 0 is success in every API covered.
         pub status: i32,
         /// Device ordinal, or [`DEVICE_UNKNOWN`].
         pub device: i32,
         /// [`crate::Op`] as a number.
         pub op: u16,
-        /// How many allocator calls inside this one were not sent.
+        /// Number of allocator calls inside this one, which get no records.
         pub nested: u16,
-        /// Result or argument pointer (allocation, free, map target).
+        /// Pointer that the call returned or was given (allocation, free, target of a mapping).
         pub ptr: u64,
-        /// Bytes asked for (pitched: pitch × rows, as the call decided; with [`CALL_HAL`] what the driver was asked for).
+        /// Bytes asked for. For pitched memory: the pitch that the call chose × rows. With [`CALL_HAL`]: bytes that the
+        /// driver was asked for.
         pub size: u64,
-        /// Raw stream value, or [`UNKNOWN_U64`] where the call has none.
+        /// Raw value of the stream, or [`UNKNOWN_U64`] where the call has none.
         pub stream: u64,
-        /// Pool, physical handle or array, by operation.
+        /// Pool, context, physical handle or array, depending on the operation.
         pub handle: u64,
-        /// Offset, flags or second result, by operation; with [`CALL_HAL`] what the driver was told.
+        /// Offset, flags or second result, depending on the operation; with [`CALL_HAL`] the driver's word of flags.
         pub extra: u64,
-        /// Time inside the call, nanoseconds.
+        /// Time from the entry of the call to its return, in nanoseconds.
         pub duration_ns: u64,
     }
 }
@@ -147,7 +152,7 @@ record! {
     #[kind(KIND_REPORT = 2)]
     #[first_len(88)]
     pub struct ReportRecord {
-        /// Common part.
+        /// Header that all records have.
         pub header: RecordHeader,
         /// Block address.
         pub ptr: u64,
@@ -169,13 +174,13 @@ record! {
     #[kind(KIND_OOM = 3)]
     #[first_len(80)]
     pub struct OomRecord {
-        /// Common part.
+        /// Header that all records have.
         pub header: RecordHeader,
         /// Rounded request in bytes.
         pub size: i64,
-        /// Bytes allocated at that moment.
+        /// Bytes allocated on the device at that moment, by the allocator's own count.
         pub total_allocated: u64,
-        /// Bytes reserved at that moment.
+        /// Bytes reserved on the device at that moment, by the allocator's own count.
         pub total_reserved: u64,
         /// `c10::DeviceType`.
         pub device_type: i32,
@@ -187,13 +192,14 @@ record! {
 /// `header.flags` of a trace record: `block_size` was read from the block whose address and
 /// requested size equal the call's.
 pub const TRACE_HAS_BLOCK: u8 = 1;
-/// The totals were read from the allocator's statistics.
+/// `header.flags` of a trace record: the totals were read from the allocator's statistics.
 pub const TRACE_HAS_TOTALS: u8 = 2;
-/// The pool id was on the stack of this variant.
+/// `header.flags` of a trace record: this variant of the function passes the pool's id, and it was read.
 pub const TRACE_HAS_POOL: u8 = 4;
-/// This variant (torch 2.1) does not name the device.
+/// `header.flags` of a trace record: this variant of the function (torch 2.1) does not name the device.
 pub const TRACE_NO_DEVICE: u8 = 8;
-/// The totals were read from a place that is not proven yet: they are what proves it, and tell nothing.
+/// `header.flags` of a trace record: the totals were read from a place that is not proven yet. They serve only to prove
+/// the place, and must not be used as totals.
 pub const TRACE_ON_TRIAL: u8 = 16;
 
 record! {
@@ -201,9 +207,9 @@ record! {
     #[kind(KIND_TRACE = 4)]
     #[first_len(128)]
     pub struct TraceRecord {
-        /// Common part.
+        /// Header that all records have.
         pub header: RecordHeader,
-        /// `this`: the per-device allocator object.
+        /// Address of the allocator object of the device (`this`).
         pub allocator: u64,
         /// PyTorch's action number (0 alloc, 1 free_requested, 2 free_completed, 3 segment_alloc,
         /// 4 segment_free, 5 segment_map, 6 segment_unmap, 7 snapshot, 8 oom).
@@ -214,7 +220,7 @@ record! {
         pub addr: u64,
         /// Requested bytes (alloc, free), segment bytes, or the rounded request (oom).
         pub size: u64,
-        /// Raw stream.
+        /// Raw value of the stream.
         pub stream: u64,
         /// Rounded size of the block, if `TRACE_HAS_BLOCK`; else 0.
         pub block_size: u64,
@@ -228,33 +234,34 @@ record! {
     }
 }
 
-/// Registers in a [`CalibrationRecord`].
+/// Number of registers in a [`CalibrationRecord`].
 pub const CALIBRATION_REGISTERS: usize = 9;
-/// Stack words in a [`CalibrationRecord`].
+/// Number of words of the stack in a [`CalibrationRecord`].
 pub const CALIBRATION_STACK: usize = 48;
 
 record! {
-    /// A [`TraceRecord`] and what is needed to find where blocks and totals lie.
+    /// A [`TraceRecord`], with the registers and the part of the stack in which calibration looks for the block.
     #[kind(KIND_CALIBRATION = 5)]
     #[first_len(592)]
     pub struct CalibrationRecord {
-        /// The trace entry itself.
+        /// The record that would be sent without calibration.
         pub trace: TraceRecord,
         /// Registers that may still hold the caller's values: rbx, rbp, r12, r13, r14, r15, rax, r10,
         /// r11; on aarch64 x19 to x27.
         pub registers: [u64; CALIBRATION_REGISTERS],
-        /// Return address: which call site it was.
+        /// Return address of the call, which identifies the place in the allocator that made it.
         pub caller: u64,
         /// Words of the caller's frame; on x86-64 the first is the return address.
         pub stack: [u64; CALIBRATION_STACK],
     }
 }
 
-/// `ProcessRecord::what`: a child was forked; `other` is its tgid.
+/// `ProcessRecord::what`: the process forked a child; `other` is the child's tgid.
 pub const PROCESS_FORK: u32 = 1;
-/// The process executed another image.
+/// `ProcessRecord::what`: the process executed another image.
 pub const PROCESS_EXEC: u32 = 2;
-/// The thread group's leader ended; the process has ended when its pidfd says so.
+/// `ProcessRecord::what`: the leader of the thread group ended. The process itself has ended only when its pidfd says
+/// so.
 pub const PROCESS_EXIT: u32 = 3;
 
 record! {
@@ -262,15 +269,15 @@ record! {
     #[kind(KIND_PROCESS = 6)]
     #[first_len(64)]
     pub struct ProcessRecord {
-        /// Common part.
+        /// Header that all records have.
         pub header: RecordHeader,
-        /// One of the `PROCESS_*` constants.
+        /// What happened: [`PROCESS_FORK`], [`PROCESS_EXEC`] or [`PROCESS_EXIT`].
         pub what: u32,
         /// Thread group id in the initial namespace.
         pub tgid: u32,
-        /// The child's thread group id for a fork.
+        /// For a fork, the thread group id of the child; else 0.
         pub other: u32,
-        /// Zero.
+        /// Always zero.
         pub reserved: u32,
     }
 }
@@ -280,52 +287,53 @@ record! {
     #[kind(KIND_MAPPINGS = 7)]
     #[first_len(48)]
     pub struct MappingsRecord {
-        /// Common part.
+        /// Header that all records have.
         pub header: RecordHeader,
     }
 }
 
-/// `MarkRecord::kind`: a moment.
+/// `MarkRecord::kind`: the mark names a single moment.
 pub const MARK_INSTANT: u16 = 0;
-/// A range begins.
+/// `MarkRecord::kind`: a range begins.
 pub const MARK_BEGIN: u16 = 1;
-/// A range ends.
+/// `MarkRecord::kind`: a range ends.
 pub const MARK_END: u16 = 2;
-/// A step ends and the next one begins.
+/// `MarkRecord::kind`: a step ends and the next one begins.
 pub const MARK_STEP: u16 = 3;
 
-/// Bytes of a mark's name that are kept.
+/// Most bytes of a mark's name that are kept.
 pub const MARK_NAME: usize = 128;
 
 record! {
-    /// A function was entered that names a moment, or is one.
+    /// A function was entered that names a moment, or whose call is itself such a moment.
     #[kind(KIND_MARK = 11)]
     #[first_len(192)]
     pub struct MarkRecord {
-        /// Common part.
+        /// Header that all records have.
         pub header: RecordHeader,
-        /// Number of the range, as the program's library gave it; 0: none.
+        /// Number of the range, as the program's library gave it; 0: there is none.
         pub range: u64,
-        /// Bytes of the name as the program has it, which may be more than are kept; of a name that ends with
-        /// NUL, as many as were kept.
+        /// Length of the name in bytes. If the program passes the length, this is the full length, which may be more
+        /// than are kept. Of a name that ends with NUL it is the number of bytes that were kept.
         pub name_len: u32,
-        /// One of the `MARK_*` constants; others come from newer libraries.
+        /// Kind of the mark: one of the `MARK_*` constants; other values come from newer libraries.
         pub kind: u16,
         /// [`crate::MarkSource`] as a number.
         pub source: u16,
-        /// The name's first bytes.
+        /// First bytes of the name; the rest is zero.
         pub name: [u8; MARK_NAME],
     }
 }
 
 record! {
-    /// How many kernels the process has launched, sent before the next allocation or mark.
+    /// Number of kernels that the process has launched on its devices so far. It is sent before the next allocation or
+    /// mark.
     #[kind(KIND_LAUNCHES_SO_FAR = 12)]
     #[first_len(56)]
     pub struct LaunchesRecord {
-        /// Common part.
+        /// Header that all records have.
         pub header: RecordHeader,
-        /// Since the counting began.
+        /// Kernels launched since the counting began.
         pub count: u64,
     }
 }

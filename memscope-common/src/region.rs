@@ -1,8 +1,8 @@
-//! What programs tell through mstx of pools of their own: domains, heaps and regions.
+//! Records of what programs report through mstx about memory pools of their own: domains, heaps and regions.
 
 use crate::record::{RecordHeader, record};
 
-/// Functions of mstx that tell of pools. The numbers travel in the cookie only.
+/// Functions of mstx that report about pools. The numbers are used in the cookie only, not in records.
 #[repr(u16)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RegionOp {
@@ -18,23 +18,23 @@ pub enum RegionOp {
     Unregister = 5,
 }
 
-/// `RegionRecord::what`: a heap came.
+/// `RegionRecord::what`: a heap was registered.
 pub const HEAP_CAME: u16 = 1;
-/// A heap went; `handle` says which.
+/// `RegionRecord::what`: a heap was unregistered; `handle` names it.
 pub const HEAP_WENT: u16 = 2;
-/// A region came.
+/// `RegionRecord::what`: a region was registered.
 pub const REGION_CAME: u16 = 3;
-/// A region went; `ptr` says which.
+/// `RegionRecord::what`: a region was unregistered; `ptr` names it.
 pub const REGION_WENT: u16 = 4;
-/// A region went; `handle` says which.
+/// `RegionRecord::what`: a region was unregistered; `handle` names it.
 pub const REGION_WENT_BY_HANDLE: u16 = 5;
 
-/// Regions of one call that are told of; of the rest, how many there were.
+/// Most regions of one call that get a record each. Of the regions beyond this number only the count is reported.
 pub const REGIONS_TOLD: usize = 16;
 /// Bytes of a domain's name that are kept.
 pub const DOMAIN_NAME: usize = 64;
 
-/// A call that a thread is inside of.
+/// A call of an mstx function that a thread has entered and not yet left.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionCall {
@@ -42,54 +42,55 @@ pub struct RegionCall {
     pub op: u64,
     /// Stack pointer at the entry.
     pub sp: u64,
-    /// The first two arguments.
+    /// First two arguments of the call.
     pub args: [u64; 2],
 }
 
 record! {
-    /// `mstxDomainCreateA` returned.
+    /// `mstxDomainCreateA` returned a domain.
     #[kind(KIND_DOMAIN = 14)]
     #[first_len(128)]
     pub struct DomainRecord {
-        /// Common part.
+        /// Header that all records have.
         pub header: RecordHeader,
-        /// The handle; 0 where no tool takes part, as for the domain that is always there.
+        /// Handle of the domain; 0 where no tool is attached to mstx, as for the default domain that always exists.
         pub handle: u64,
-        /// Bytes of the name that were kept.
+        /// Bytes of the name that are in `name`.
         pub name_len: u32,
-        /// Zero.
+        /// Always zero.
         pub reserved: u32,
-        /// The name's first bytes.
+        /// First bytes of the name.
         pub name: [u8; DOMAIN_NAME],
     }
 }
 
 record! {
-    /// A heap or a region came or went.
+    /// A heap or a region was registered or unregistered.
     #[kind(KIND_REGION = 15)]
     #[first_len(104)]
     pub struct RegionRecord {
-        /// Common part.
+        /// Header that all records have.
         pub header: RecordHeader,
-        /// The domain's handle.
+        /// Handle of the domain that the call names.
         pub domain: u64,
-        /// Address.
+        /// Address where the heap or region begins; 0 where the call does not give it.
         pub ptr: u64,
-        /// Bytes.
+        /// Size in bytes; 0 where the call does not give it.
         pub size: u64,
-        /// The region's or heap's own handle; 0: none, or not read.
+        /// Handle of the region or heap itself; 0: it has none, or it could not be read.
         pub handle: u64,
-        /// Handle of the heap that a region is said to be of. A program may leave it unset, and it is anything then.
+        /// Handle of the heap that the program names as the owner of a region. A program may leave the field unset; its
+        /// value is arbitrary then.
         pub heap: u64,
         /// Device ordinal, or [`crate::DEVICE_UNKNOWN`].
         pub device: i32,
-        /// One of the constants above.
+        /// What happened: one of the constants `HEAP_*` and `REGION_*` above.
         pub what: u16,
-        /// Zero.
+        /// Always zero.
         pub reserved: u16,
-        /// Regions of the same call that are not told of: not 0 only in the last record of a call.
+        /// Number of regions of the same call that get no record. It is not 0 only in the last record of a call.
         pub untold: u32,
-        /// Zero.
+        /// Always zero.
         pub reserved_too: u32,
     }
 }

@@ -1,4 +1,4 @@
-//! The connection to a daemon. Nothing here waits longer than `--timeout`.
+//! The connection to a daemon. No wait is longer than `--timeout`, except for events, which may never come.
 
 use crate::failure::Failure;
 use crate::process::Processes;
@@ -15,15 +15,15 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Largest answer that is taken; the daemon keeps them below 4 MiB, an older one may not.
+/// Largest message, in bytes, that is accepted. The daemon keeps its messages below 4 MiB, but an older one may not.
 const LARGEST: usize = 64 << 20;
 
-/// The generated client.
+/// Generated client of the service that answers questions about processes.
 pub(crate) type Rpc = MemscopeClient<Channel>;
-/// The same for what is taken by itself.
+/// Generated client of the service for triggers and the snapshots that they took.
 pub(crate) type Triggers = TriggersClient<Channel>;
 
-/// A daemon that can be asked.
+/// A connection to one daemon, with the time limit and the strictness of its questions.
 #[derive(Clone)]
 pub(crate) struct Client {
     rpc: Rpc,
@@ -34,14 +34,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the daemon at `socket`. `timeout` limits this, and later each answer.
     pub(crate) async fn connect(socket: &Path, timeout: Duration) -> Result<Client, Failure> {
         let late = |_| Failure::Timeout {
             socket: socket.to_owned(),
             what: "accept the connection",
             after: timeout,
         };
-        // Connected here and not by the transport, which would wrap the reason away.
+        // The socket is connected here and not by the transport, which would hide the reason of a failure.
         let stream = tokio::time::timeout(timeout, UnixStream::connect(socket))
             .await
             .map_err(late)?
@@ -51,7 +51,7 @@ impl Client {
             let stream = Arc::clone(&stream);
             async move {
                 let taken = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-                // A second connection would be to another daemon.
+                // The transport must not connect again by itself: that connection could reach another daemon.
                 taken
                     .map(TokioIo::new)
                     .ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionReset))
@@ -75,7 +75,7 @@ impl Client {
         })
     }
 
-    /// The same connection with another patience.
+    /// The same connection with another time limit for each answer.
     pub(crate) fn with_timeout(self, timeout: Duration) -> Client {
         Client { timeout, ..self }
     }
@@ -102,7 +102,7 @@ impl Client {
         }
     }
 
-    /// Asks one question.
+    /// Asks one question and waits for its answer, or for the beginning of an answer that is a stream.
     pub(crate) async fn ask<Q, A, F, R>(&self, question: Q, call: F) -> Result<A, Failure>
     where
         F: FnOnce(Rpc, Request<Q>) -> R,
@@ -112,7 +112,7 @@ impl Client {
             .await
     }
 
-    /// Asks one question about what is taken by itself.
+    /// Asks one question about triggers, or about the snapshots that they took.
     pub(crate) async fn ask_triggers<Q, A, F, R>(&self, question: Q, call: F) -> Result<A, Failure>
     where
         F: FnOnce(Triggers, Request<Q>) -> R,
@@ -133,7 +133,7 @@ impl Client {
         }
     }
 
-    /// The next part of a streamed answer, which must come within the timeout.
+    /// The next part of a streamed answer, which must come within the timeout; `None` at the end of the stream.
     pub(crate) async fn next<T>(&self, stream: &mut Streaming<T>) -> Result<Option<T>, Failure> {
         match tokio::time::timeout(self.timeout, stream.message()).await {
             Err(_) => Err(self.late()),
@@ -141,7 +141,8 @@ impl Client {
         }
     }
 
-    /// The next part, within this time, or however long it takes: of events, nobody knows when one comes.
+    /// The next part of a streamed answer. `patience` limits the wait; without it there is no limit, because nobody
+    /// knows when the next event comes.
     pub(crate) async fn next_within<T>(
         &self,
         stream: &mut Streaming<T>,
@@ -157,7 +158,8 @@ impl Client {
         }
     }
 
-    /// The process that is meant: the one named, else the only one there is.
+    /// Process that the user means: the named one, else the only one that is traced. Where none is traced any more, it
+    /// is the only one that was.
     pub(crate) async fn choose(&self, pid: Option<u32>) -> Result<u32, Failure> {
         if let Some(pid) = pid {
             return Ok(pid);
@@ -165,7 +167,9 @@ impl Client {
         only_one(&self.list().await?.processes)
     }
 
-    /// The processes that are meant: those named, else all.
+    /// Processes that the user means: the named ones, else all that are traced. Where none is traced any more, these
+    /// are
+    /// all that were.
     pub(crate) async fn chosen(&self, processes: &Processes) -> Result<Vec<u32>, Failure> {
         let named = processes.named();
         if !named.is_empty() {
@@ -177,7 +181,7 @@ impl Client {
         }
     }
 
-    /// All that are or were traced.
+    /// Lists the processes that are or were traced.
     pub(crate) async fn list(&self) -> Result<v1::ListResponse, Failure> {
         self.ask(v1::ListRequest {}, async |mut rpc, request| {
             rpc.list(request).await
@@ -185,7 +189,7 @@ impl Client {
         .await
     }
 
-    /// How the daemon does.
+    /// Asks for the state of the daemon: version, journal, losses, libraries, rules.
     pub(crate) async fn status(&self) -> Result<v1::StatusResponse, Failure> {
         self.ask(v1::StatusRequest {}, async |mut rpc, request| {
             rpc.status(request).await
@@ -193,7 +197,7 @@ impl Client {
         .await
     }
 
-    /// What a process holds.
+    /// Asks what a process holds on each device.
     pub(crate) async fn stats(&self, pid: u32) -> Result<v1::StatsResponse, Failure> {
         self.ask(v1::StatsRequest { pid }, async |mut rpc, request| {
             rpc.stats(request).await
@@ -201,7 +205,7 @@ impl Client {
         .await
     }
 
-    /// What grows in a process.
+    /// Asks what grows in a process.
     pub(crate) async fn leaks(
         &self,
         question: v1::LeaksRequest,
@@ -211,7 +215,7 @@ impl Client {
     }
 }
 
-/// All traced processes, else all that there were.
+/// Pids of all traced processes; where none is traced any more, of all that were.
 fn all(processes: &[v1::Process]) -> Vec<u32> {
     let pids = |traced_only: bool| {
         let mut pids: Vec<u32> = processes
@@ -231,7 +235,7 @@ fn all(processes: &[v1::Process]) -> Vec<u32> {
     }
 }
 
-/// The only traced process, else the only one there was.
+/// The only traced process; where none is traced any more, the only one that was.
 fn only_one(processes: &[v1::Process]) -> Result<u32, Failure> {
     match all(processes).as_slice() {
         [] => Err(Failure::NothingTraced),

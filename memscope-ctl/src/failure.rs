@@ -1,4 +1,5 @@
-//! What went wrong, as the user is told, and the exit code for it.
+//! Every error that a command can end with: its message and suggestion for users, its code for programs, and its
+//! exit code.
 
 use crate::files::FileError;
 use memscope_proto::v1::CoverageNote;
@@ -13,23 +14,23 @@ use tonic::{Code, Status};
 /// Exit codes. They are documented in `--help` and never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Done; nothing that was looked for was found.
+    /// The command succeeded. If it looked for growth, it found none.
     Done = 0,
     /// The daemon refused or failed, or the answer could not be written.
     Failed = 1,
-    /// The command line makes no sense.
+    /// The command line is not valid.
     Usage = 2,
     /// No daemon can be reached.
     Unreachable = 3,
     /// There is no such process, or it is not traced.
     NoProcess = 4,
-    /// Not permitted.
+    /// The user lacks a permission.
     NotPermitted = 5,
-    /// No answer in time.
+    /// No answer, or no event, came within the time limit.
     Timeout = 6,
-    /// Found: something grows.
+    /// Something grows or leaked, and the user asked for this exit code (`--exit-code`).
     Growing = 10,
-    /// It cannot be told yet, or not exactly.
+    /// The question cannot be answered yet, or (with `--strict`) not exactly.
     CannotTell = 11,
 }
 
@@ -56,7 +57,7 @@ pub(crate) enum Failure {
         socket: PathBuf,
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The daemon's own words.
+    /// The daemon, or memscoped run as a tool, refused or failed; message and hint are its own.
     #[error("{what}")]
     Refused {
         exit: Exit,
@@ -87,14 +88,14 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// From the answer of a daemon that is not an answer.
+    /// The failure behind a gRPC status. The error code of the daemon, where it sent one, is kept.
     pub(crate) fn from_status(status: Status, socket: PathBuf) -> Failure {
         let word = status
             .metadata()
             .get(ERROR_CODE)
             .and_then(|word| word.to_str().ok())
             .map(str::to_owned);
-        // Without the daemon's own word, these come from the transport.
+        // Without an error code of the daemon, these come from the transport.
         let transport = matches!(status.code(), Code::Unavailable | Code::Unknown);
         if word.is_none() && (transport || status.source().is_some()) {
             return Failure::Broken {
@@ -143,7 +144,7 @@ impl Failure {
         }
     }
 
-    /// Stable word for programs.
+    /// Stable code of the error, for programs.
     pub(crate) fn code(&self) -> &str {
         match self {
             Failure::NoDaemon { .. } => "no_daemon",
@@ -164,7 +165,7 @@ impl Failure {
         }
     }
 
-    /// What happened, with its causes.
+    /// Message of the error, with its causes.
     pub(crate) fn what(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();
@@ -180,7 +181,7 @@ impl Failure {
         text
     }
 
-    /// The way out.
+    /// Suggestion for the user: what to try next.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
             Failure::NoDaemon { .. } => {
@@ -222,13 +223,14 @@ impl Failure {
         Some(hint.to_owned())
     }
 
-    /// True if all that went wrong is that nobody reads our output any more.
+    /// Whether the only problem is that nobody reads our output any more.
     pub(crate) fn is_closed_output(&self) -> bool {
         matches!(self, Failure::Output { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
-/// Refuses numbers of these kinds where a note says that they are not exact. Of files, which no daemon has judged.
+/// Implements `--strict` for files, which no daemon has judged: refuses an answer if one of its coverage notes says
+/// that numbers of these kinds are not exact.
 pub(crate) fn not_exact(notes: &[CoverageNote], kinds: &[&str]) -> Result<(), Failure> {
     let spoils = |note: &&CoverageNote| {
         let mut affects = note.affects.iter();

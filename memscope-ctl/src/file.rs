@@ -1,4 +1,4 @@
-//! Files that answers are written to: whole or not there.
+//! Files that answers are written to. A file is either complete or not there.
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use tonic::Streaming;
 
-/// Where a file goes.
+/// Destination of a file: standard output, or a path.
 pub(crate) struct Target {
     kind: Kind,
     bytes: u64,
@@ -22,9 +22,9 @@ pub(crate) struct Target {
 
 enum Kind {
     Stdout(BufWriter<io::Stdout>),
-    /// A pipe or a device, which cannot be replaced by another file.
+    /// A pipe or a device, which is written to directly because no other file can replace it.
     Special(BufWriter<File>, PathBuf),
-    /// A file beside the one that it will replace.
+    /// A temporary file, and the path at which it will replace what is there.
     Beside(BufWriter<NamedTempFile>, PathBuf),
 }
 
@@ -37,13 +37,13 @@ impl Target {
         Ok(Target { kind, bytes: 0 })
     }
 
-    /// Written so far.
+    /// Number of bytes written so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     fn file(path: &Path) -> io::Result<Kind> {
-        // What a link points to is replaced, not the link.
+        // The file that a link points to is replaced, not the link.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         if path.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
@@ -56,7 +56,7 @@ impl Target {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        // The umask narrows this, as for any file.
+        // The umask restricts these permissions, as for any file.
         let beside = tempfile::Builder::new()
             .prefix(".memscope-")
             .permissions(Permissions::from_mode(0o666))
@@ -73,7 +73,7 @@ impl Target {
         }
     }
 
-    /// Puts the file in its place; returns where, if it is a file.
+    /// Completes the file and moves it to its path. Returns the path; `None` for standard output, pipes and devices.
     pub(crate) fn finish(self) -> Result<Option<PathBuf>, Failure> {
         match self.kind {
             Kind::Stdout(mut out) => {
@@ -105,7 +105,7 @@ fn cannot_write(path: &Path, source: io::Error) -> Failure {
     }
 }
 
-/// Writes a file as it comes.
+/// Writes the parts of a streamed file to `target` as they arrive.
 pub(crate) async fn drain(
     client: &Client,
     mut chunks: Streaming<v1::ExportChunk>,
@@ -125,7 +125,7 @@ pub(crate) async fn drain(
     })
 }
 
-/// Writes the bytes of a file as they come.
+/// Asks for an export and writes it to `target` as it arrives.
 pub(crate) async fn export(
     client: &Client,
     question: v1::ExportRequest,
@@ -138,7 +138,7 @@ pub(crate) async fn export(
     drain(client, chunks, target, &mut progress).await
 }
 
-/// Writes the journal.
+/// Asks for the journal as a recording and writes it to `target` as it arrives.
 pub(crate) async fn recorded_to(client: &Client, target: &mut Target) -> Result<(), Failure> {
     let mut progress = Progress::start();
     let chunks = client
@@ -149,7 +149,7 @@ pub(crate) async fn recorded_to(client: &Client, target: &mut Target) -> Result<
     drain(client, chunks, target, &mut progress).await
 }
 
-/// Puts a file in its place and tells of it; returns where, if it is a file.
+/// Completes the file and reports its path and size to the user. Returns the path, as [`Target::finish`] does.
 pub(crate) fn told(target: Target, pid: u32, json: bool) -> Result<Option<PathBuf>, Failure> {
     let bytes = target.bytes();
     let Some(path) = target.finish()? else {

@@ -1,4 +1,5 @@
-//! Which format a file gets: the one that was chosen, or what the file's name ends in.
+//! Chooses the format of a file: the one that the user named, else the one that the ending of the file's name stands
+//! for.
 
 use crate::failure::Failure;
 use crate::output;
@@ -6,14 +7,14 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use memscope_proto::formats::{Format, endings, named};
 use std::path::Path;
 
-/// The names of these formats, as an argument takes them.
+/// Parser for an argument that takes the name of one of these formats.
 pub(crate) fn parser(formats: &'static [Format]) -> impl TypedValueParser<Value = &'static Format> {
     let words = |format: &'static Format| PossibleValue::new(format.name).help(format.help);
     PossibleValuesParser::new(formats.iter().map(words))
         .try_map(move |name| named(formats, &name).ok_or("is no format"))
 }
 
-/// The format of a file; where neither an argument nor its name says one, the first.
+/// Format of a file: the chosen one, else the one that the file's name stands for, else the first of `formats`.
 pub(crate) fn of(
     formats: &'static [Format],
     chosen: Option<&'static Format>,
@@ -29,8 +30,8 @@ pub(crate) fn of(
     })
 }
 
-/// What the name of a file says; `None` for a name without an ending. An ending that is no format's is refused, so that nobody gets a
-/// file that is something else than its name says.
+/// Format that the name of a file stands for; `None` for a name without an ending. An unknown ending is refused, so
+/// that nobody gets a file that is something else than its name says.
 fn of_name(formats: &'static [Format], path: &Path) -> Result<Option<&'static Format>, Failure> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if let Some((_, format)) = endings(formats).find(|(ending, _)| name.ends_with(ending)) {
@@ -50,7 +51,7 @@ fn of_name(formats: &'static [Format], path: &Path) -> Result<Option<&'static Fo
     })
 }
 
-/// Refuses to write bytes to a terminal that are nothing for it.
+/// Refuses to write a binary format to a terminal. `instead` is what the error message suggests to choose.
 pub(crate) fn not_for_a_terminal(
     format: &Format,
     file: Option<&Path>,
@@ -65,7 +66,7 @@ pub(crate) fn not_for_a_terminal(
     Ok(())
 }
 
-/// Says what to do with a file that was written.
+/// Prints how to open a written file, where the format has a text for that.
 pub(crate) fn say_how_to_open(format: &Format, file: &Path) -> Result<(), Failure> {
     if format.open.is_empty() {
         return Ok(());

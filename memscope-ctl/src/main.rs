@@ -1,7 +1,7 @@
 //! `memscope-ctl`: asks a memscope daemon and shows its answers.
 //!
-//! Owns: arguments, exit codes, tables. Refuses: knowing how answers come about; it speaks
-//! `memscope.v1` and nothing else.
+//! Owns: arguments, exit codes, tables, and the reading of snapshot files. Refuses: knowing how answers are computed.
+//! It knows the daemon only by `memscope.v1`.
 
 mod client;
 mod commands;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(exit) => exit.into(),
-        // Whoever read us has had enough.
+        // The reader of our output has closed it, as `head` does. That is no error.
         Err(failure) if failure.is_closed_output() => ExitCode::SUCCESS,
         Err(failure) => {
             output::report(&failure, json);

@@ -2,8 +2,8 @@
 
 use memscope_proto::v1::{self, moment::Moment as Wire};
 
-/// Reads `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, `event:NUMBER`, `step:NUMBER`, or `mark:NAME`. Which mark a
-/// name means is for the daemon to say: names may have any character in them.
+/// Parses `-5m`, `2026-11-20T08:30:00Z`, nanoseconds since 1970, `event:NUMBER`, `step:NUMBER`, or `mark:NAME`. The
+/// daemon finds out which mark a name means, because names may contain any character (also `#`).
 pub(crate) fn parse(text: &str) -> Result<v1::Moment, String> {
     let moment = if let Some(age) = text.strip_prefix('-') {
         let age = crate::units::parse_duration(age).map_err(|error| error.to_string())?;

@@ -5,7 +5,7 @@ use crate::render::window::Window;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
-/// The columns of the terminal that is written to, or those that COLUMNS says; none: nothing is shortened.
+/// Width of the output in columns: `COLUMNS` if it is set, else the terminal's width. `None`: nothing is shortened.
 pub(crate) fn width() -> Option<usize> {
     let said = std::env::var("COLUMNS").ok();
     let said = said.and_then(|columns| columns.parse::<u16>().ok());
@@ -15,7 +15,8 @@ pub(crate) fn width() -> Option<usize> {
         .map(usize::from)
 }
 
-/// The window that is written to. `is_filled`: what is printed takes the place of what was there.
+/// Size of the window that is written to. With `is_filled` the output replaces the window's content, so that it also
+/// has a limit of lines.
 pub(crate) fn window(is_filled: bool) -> Window {
     let terminal = terminal_size::terminal_size_of(io::stdout());
     Window {
@@ -35,7 +36,7 @@ pub(crate) fn redraw(text: &str) -> Result<(), Failure> {
     write(&format!("{HOME}{lines}{CLEAR_BELOW}"))
 }
 
-/// Prints a text; on a terminal, sentences that are longer than a line are folded.
+/// Prints a text; on a terminal, sentences that are longer than a line are wrapped.
 pub(crate) fn text(text: &str) -> Result<(), Failure> {
     match width() {
         Some(width) => write(&folded(text, width)),
@@ -43,7 +44,7 @@ pub(crate) fn text(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Folds the lines that are sentences. Those of tables have their columns two blanks apart, and stay as they are.
+/// Wraps the lines that are sentences. Lines of tables, known by columns two blanks apart, stay as they are.
 fn folded(text: &str, width: usize) -> String {
     let mut folded = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -126,27 +127,27 @@ impl<'a> From<&'a Failure> for ErrorBody<'a> {
     }
 }
 
-/// Tells what went wrong: people on standard error, programs (`--json`) on standard output too.
+/// Reports an error: to people on standard error, and with `--json` to programs on standard output as well.
 pub(crate) fn report(failure: &Failure, as_json: bool) {
     complain(failure);
     if as_json {
         let error = ErrorBody::from(failure);
-        // There is nobody left to tell about a failure here.
+        // A failure to write cannot be reported anywhere.
         let _ = json_line(&ErrorDocument { error });
     }
 }
 
-/// Tells people what went wrong.
+/// Reports an error and its suggestion to people, on standard error.
 pub(crate) fn complain(failure: &Failure) {
     let mut message = format!("memscope-ctl: {}\n", crate::units::plain(&failure.what()));
     if let Some(hint) = failure.hint() {
         message.push_str(&format!("  try: {}\n", crate::units::plain(&hint)));
     }
-    // There is nobody left to tell about a failure here.
+    // A failure to write cannot be reported anywhere.
     let _ = io::stderr().write_all(message.as_bytes());
 }
 
-/// What went wrong, for programs.
+/// The error as a JSON document for programs.
 pub(crate) fn error_document(failure: &Failure) -> Result<serde_json::Value, Failure> {
     let error = ErrorBody::from(failure);
     serde_json::to_value(ErrorDocument { error }).map_err(no_json)
@@ -165,7 +166,7 @@ mod tests {
             "  code: one two\n      three four\n      five six seven\n NAME  SOMETHING THAT IS LONG\nshort\n"
         );
         assert_eq!(folded(text, 100), text);
-        // A path is one word, and is not torn.
+        // A path is one word, and is not broken.
         assert_eq!(
             folded("see /a/very/long/path\n", 10),
             "see\n    /a/very/long/path\n"

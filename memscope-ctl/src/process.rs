@@ -1,4 +1,4 @@
-//! The processes that a command is about, as its arguments name them.
+//! The arguments by which commands name processes.
 
 /// The processes that are asked about.
 #[derive(Clone, Debug, clap::Args)]
@@ -12,7 +12,7 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Those that are named, each once; none: all.
+    /// The named processes, each once. Empty if none is named, which means all.
     pub(crate) fn named(&self) -> Vec<u32> {
         let mut named: Vec<u32> = Vec::new();
         for pid in self.processes.iter().chain(&self.pid) {
@@ -35,7 +35,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The one that is named.
+    /// The process that is named, if one is.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.process.or(self.pid)
     }

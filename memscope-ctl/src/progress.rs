@@ -1,29 +1,29 @@
-//! How far a file is, on standard error, for a person who watches.
+//! Progress of a file that is being received, on standard error, for a person who watches.
 //!
-//! Owns: a bar that comes when a file takes its time and goes with it. Refuses: to write a byte where
+//! Owns: a bar that appears while a file takes its time, and is removed at the end. Refuses: writing a byte where
 //! standard error is no terminal.
 
 use crate::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 
-/// Between two steps of the wheel that turns while nothing can be said.
+/// Time between two steps of the spinner.
 const STEP: Duration = Duration::from_millis(100);
-/// While nobody has said how much there is.
+/// Template of the line while the amount of work is not known.
 const WHEEL: &str = "{spinner} {msg} ({elapsed})";
 const BAR: &str = "{bar:40} {percent:>3} %  {msg}, {eta} left";
 
-/// Removes itself when it is dropped.
+/// The bar or spinner. It is removed from the terminal when this is dropped.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// Whether it is known how much there is.
+    /// Whether the daemon has said how much work there is.
     known: bool,
 }
 
 impl Progress {
-    /// Begins with a wait for the first bytes.
+    /// Shows a spinner that waits for the first bytes.
     pub(crate) fn start() -> Progress {
-        // Hidden, where standard error is no terminal.
+        // The bar is hidden where standard error is no terminal.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         if !bar.is_hidden() {
             bar.set_style(style(WHEEL));
@@ -33,7 +33,7 @@ impl Progress {
         Progress { bar, known: false }
     }
 
-    /// So much is done `of` so much (0: not known), and so many bytes are written.
+    /// Shows that `done` of `of` units of work are done (`of` 0: not known), and that `bytes` bytes are written.
     pub(crate) fn reached(&mut self, done: u64, of: u64, bytes: u64) {
         if self.bar.is_hidden() {
             return;

@@ -1,4 +1,4 @@
-//! Recordings: asked through a memscoped of their own, on a private socket.
+//! Recordings. Each is asked through a memscoped that is started for it, on a private socket.
 
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-/// Time between two looks at whether it answers yet.
+/// Time between two attempts to reach the memscoped that was started.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Time that it has to end when told to, before it is killed.
+/// Time that memscoped has to end after SIGTERM, before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
-/// Bytes of its last words that are passed on.
+/// Bytes at the end of memscoped's standard error from which the error message is taken.
 const LAST_WORDS: u64 = 2000;
 
 /// A memscoped that replays a recording.
 pub(crate) struct Replayer {
     child: Child,
-    // Holds the socket; goes with us.
+    // Private folder with the socket; it is deleted when this is dropped.
     folder: TempDir,
 }
 
 impl Replayer {
-    /// Starts one and waits until it answers. It is killed if this is dropped.
+    /// Starts a memscoped and waits until it answers. It is killed if this is dropped.
     pub(crate) async fn start(
         recording: &Path,
         as_of: Option<&str>,
@@ -65,7 +65,8 @@ impl Replayer {
         let mut replayer = Replayer { child, folder };
         let deadline = Instant::now() + timeout;
         loop {
-            // Read before the socket is tried, so that an end in between is not overlooked twice.
+            // The exit status is read before the socket is tried: a process that ends in between is noticed in the next
+            // round.
             let ended = replayer.child.try_wait().ok().flatten();
             if let Ok(client) = replayer.ask(deadline).await {
                 return Ok((replayer, client.with_timeout(timeout)));
@@ -88,7 +89,7 @@ impl Replayer {
         }
     }
 
-    /// A client, if it answers.
+    /// A client of the memscoped, if it answers before the deadline.
     async fn ask(&self, deadline: Instant) -> Result<Client, Failure> {
         let left = deadline.saturating_duration_since(Instant::now());
         let client = Client::connect(&self.folder.path().join("replay.sock"), left).await?;
@@ -96,15 +97,15 @@ impl Replayer {
         Ok(client)
     }
 
-    /// Ends it: politely, then by force.
+    /// Ends the memscoped: with SIGTERM, and if it does not end in time, by killing it.
     pub(crate) async fn stop(mut self) {
         let pid = self
             .child
             .id()
             .and_then(|id| rustix::process::Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(pid) = pid {
-            // It may have ended by itself; then there is nothing to do. It is our child and not
-            // yet waited for, so the number is still its own.
+            // An error means that it has already ended, which is fine. It is our child and has not been waited
+            // for, so its process id cannot belong to another process.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         if tokio::time::timeout(GRACE, self.child.wait())
@@ -116,12 +117,12 @@ impl Replayer {
     }
 }
 
-/// What helps where memscoped could not make a file of another.
+/// Suggestion for the user where memscoped could not convert a file.
 pub(crate) const NOT_MADE: &str =
     "is the file whole, is there room, and are memscoped and memscope-ctl of one version?";
 
-/// Runs memscoped to its end, for work that needs no daemon; gives what it says that it made. `what` is what it was to
-/// do, `code` names the error for programs, and `hint` is what helps where it could not.
+/// Runs memscoped to its end, for work that needs no daemon, and returns the JSON document that it prints. `what`
+/// names the work for the error message, `code` is the error's code for programs, and `hint` is its suggestion.
 pub(crate) async fn made_by_memscoped<T: serde::de::DeserializeOwned>(
     words: &[std::ffi::OsString],
     code: &str,
@@ -153,7 +154,7 @@ pub(crate) async fn made_by_memscoped<T: serde::de::DeserializeOwned>(
         .map_err(|error| failed(format!("memscoped did not say what it made: {error}")))
 }
 
-/// MEMSCOPED, else the one beside this program, else the one in PATH.
+/// Path of memscoped: that of `MEMSCOPED`, else the one beside this program, else the one in `PATH`.
 fn find_memscoped() -> PathBuf {
     if let Some(named) = std::env::var_os("MEMSCOPED").filter(|name| !name.is_empty()) {
         return named.into();
@@ -167,7 +168,7 @@ fn find_memscoped() -> PathBuf {
     }
 }
 
-/// The last lines that it wrote.
+/// The last lines that memscoped wrote to standard error, at most three.
 fn last_words(words: &mut File) -> Option<String> {
     let length = words.seek(SeekFrom::End(0)).ok()?;
     words

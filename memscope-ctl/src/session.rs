@@ -1,4 +1,4 @@
-//! What every command takes, and the daemon or the recording that it asks.
+//! The options that every command has, and the daemon or recording that a command asks.
 
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// The heading of what every command takes, apart from its own options.
+/// Heading in the help texts that separates the options of every command from a command's own.
 const GLOBAL: &str = "Options of every command";
 
 /// What every command takes.
@@ -58,7 +58,7 @@ pub(crate) struct Global {
     pub(crate) strict: bool,
 }
 
-/// How long to wait for an answer where nobody says.
+/// Time to wait for an answer where `--timeout` is not given.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Global {
@@ -67,16 +67,16 @@ impl Global {
         self.timeout.unwrap_or(PATIENCE)
     }
 
-    /// How long to wait for what may never come. None: for ever.
+    /// Time to wait for an event, which may never come; `None` means without a limit.
     pub(crate) fn patience(&self) -> Option<Duration> {
         self.timeout
     }
 }
 
-/// One run of this program: what it was told, and whom it asks.
+/// One run of this program: its options, and what it asks.
 pub(crate) struct Session {
     pub(crate) global: Global,
-    /// Replays the recording, once something was asked of it. It is killed if this is dropped.
+    /// The memscoped that replays the recording, once a question was asked. It is killed if this is dropped.
     replayer: Mutex<Option<(Replayer, Client)>>,
 }
 
@@ -88,7 +88,7 @@ impl Session {
         }
     }
 
-    /// The daemon, or the one that replays the recording, which starts with the first question.
+    /// Connects to the daemon, or to a memscoped that replays the recording. That is started at the first call.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         let client = match &self.global.recording {
             None => self.daemon().await?,
@@ -110,12 +110,12 @@ impl Session {
         Ok(client.strict(self.global.strict))
     }
 
-    /// The daemon that runs, also where a recording is asked.
+    /// Connects to the running daemon, even if `--recording` is given.
     pub(crate) async fn daemon(&self) -> Result<Client, Failure> {
         Client::connect(&self.global.socket, self.global.timeout()).await
     }
 
-    /// Prints an answer: as JSON for programs, else the text.
+    /// Prints an answer: as JSON with `--json`, else as the text that `text` makes of it.
     pub(crate) fn show<A: Serialize>(
         &self,
         answer: &A,
@@ -129,7 +129,7 @@ impl Session {
         Ok(Exit::Done)
     }
 
-    /// Ends what was started for it.
+    /// Stops the memscoped that was started for a recording, if any.
     pub(crate) async fn end(self) {
         if let Some((replayer, client)) = self.replayer.into_inner() {
             drop(client);

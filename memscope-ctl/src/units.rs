@@ -1,4 +1,4 @@
-//! Numbers of answers, for people.
+//! Formats numbers and names in answers for people.
 
 pub(crate) use memscope_units::{
     bytes, duration, grouped, moment, nanoseconds, parse_bytes, parse_duration, short_moment,
@@ -23,21 +23,21 @@ pub(crate) fn exact_bytes(value: Option<u64>) -> String {
 /// `+1.00 MiB/s`.
 pub(crate) fn rate(per_second: f64) -> String {
     let sign = if per_second < 0.0 { '-' } else { '+' };
-    // Saturates, and turns what is not a number into 0.
+    // The conversion saturates, and turns NaN into 0.
     format!("{sign}{}/s", bytes(per_second.abs().round() as u64))
 }
 
-/// A duration as it goes over the wire; one that is too long for that is the longest.
+/// A duration in nanoseconds, as requests carry it. A duration that is too long for that becomes `u64::MAX`.
 pub(crate) fn in_nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What stands for a number that is not known.
+/// The word that stands for a number that is not known.
 pub(crate) fn unknown() -> String {
     "unknown".to_owned()
 }
 
-/// A duration that is not zero.
+/// Parses a duration and refuses zero.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     match parse_duration(text).map_err(|error| error.to_string())? {
         Duration::ZERO => Err("it must be more than zero".into()),
@@ -45,8 +45,8 @@ pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Text from a process, safe for a terminal: no control characters, nothing that turns the
-/// direction of writing.
+/// Makes text from a process safe for a terminal: control characters, and characters that change the direction of
+/// writing, are escaped.
 pub(crate) fn plain(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! msMemScope's files: no daemon is asked.
+//! Commands on msMemScope's files, which ask no daemon.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Where no daemon answers.
+/// Runs the program where no daemon answers.
 fn ask(args: &[&str]) -> Answer {
     ctl(Path::new("/nonexistent/s.sock"), args)
 }
@@ -120,7 +120,7 @@ fn inefficient_blocks() {
         ]);
         assert_eq!((answer.code, answer.err.as_str()), (0, ""));
         assert!(answer.out.contains("early_allocation: ") && answer.out.contains(" left out"));
-        // The same file may be written anew.
+        // The output may be the input file itself.
         let again = ask(&[
             "inefficient",
             out,
@@ -231,7 +231,7 @@ fn files_that_are_none() {
     assert_eq!(answer.code, 2);
 }
 
-/// Something that is called memscoped, and answers as a script says.
+/// Runs the program with a script in place of memscoped.
 fn with_memscoped(folder: &Path, script: &str, args: &[&str]) -> Answer {
     let program = folder.join("memscoped");
     fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();

@@ -1,4 +1,4 @@
-//! `--strict`, what is said of numbers that are not exact, and moments with a name.
+//! `--strict`, the wording of numbers that are not exact, and moments with a name.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ fn noted(codes: &[&str]) -> Server {
 
 #[track_caller]
 fn has(answer: &Answer, words: &str) {
-    // However wide the columns are.
+    // The widths of the columns do not matter.
     let said = answer.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains(words), "no {words:?} in:\n{}", answer.out);
 }
@@ -39,7 +39,7 @@ fn strict_refuses_what_is_not_exact_with_a_code_of_its_own() {
         let answer = server.ctl(words);
         assert_eq!((answer.code, answer.out.as_str()), (11, ""), "{words:?}");
     }
-    // These consist of what a loss has not touched, or of no such numbers.
+    // These answers contain only numbers that a loss does not touch, or no numbers of that kind.
     for words in [&["pool", "--strict"][..], &["ps", "--strict"]] {
         assert_eq!(server.ctl(words).code, 0, "{words:?}");
     }
@@ -63,7 +63,7 @@ fn strict_writes_no_file_that_is_not_exact() {
     assert!(file.exists());
 }
 
-/// The number itself says how far it is known, and not only a note beneath it.
+/// The number itself says how exactly it is known, and not only a note beneath it.
 #[test]
 fn a_lower_bound_is_called_one_and_a_doubtful_total_is_unknown() {
     let exact = noted(&[]).ctl(&["stats"]);

@@ -1,4 +1,4 @@
-//! Exit codes and the words for what went wrong.
+//! Exit codes and error messages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,10 +24,10 @@ fn a_dead_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s.sock");
     assert_told(&ctl(&socket, &["ps"]), 3, "no daemon answers at");
-    // Left behind by one that was killed.
+    // A socket that a killed daemon left behind.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     assert_told(&ctl(&socket, &["stats"]), 3, "Connection refused");
-    // Not a socket at all.
+    // A file that is no socket.
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     assert_told(&ctl(&file, &["ps"]), 3, "no daemon answers at");
@@ -59,7 +59,7 @@ fn a_hanging_daemon() {
         assert_told(&server.ctl(&all), 6, "within 300 ms");
         assert!(begin.elapsed() < Duration::from_secs(5));
     }
-    // One that accepts and says nothing at all.
+    // A daemon that accepts the connection and never answers.
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -104,7 +104,7 @@ fn bad_flags() {
         assert_eq!(answer.code, 2, "{args:?}: {}{}", answer.out, answer.err);
         assert!(!answer.err.is_empty());
     }
-    // What only the daemon can tell.
+    // An error that only the daemon can find.
     let answer = server.ctl(&["attach", "--comm", "a_name_that_is_too_long"]);
     assert_told(&answer, 2, "cannot be the short name of a process");
 }
@@ -144,7 +144,7 @@ fn processes_that_are_not_there() {
         "several processes are traced: 99, 4242",
     );
     assert_eq!(two.ctl(&["stats", "--pid", "99"]).code, 0);
-    // What can be told is told, and what cannot, too.
+    // The answers that exist are shown, and the errors of the others as well.
     let answer = two.ctl(&["stats", "--pid", "99,5,4242"]);
     assert_told(&answer, 4, "process 5 is not traced");
     assert!(

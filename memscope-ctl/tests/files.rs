@@ -1,4 +1,4 @@
-//! Snapshots in files, and recordings.
+//! Snapshots that are written to files, and recordings.
 
 #![allow(clippy::unwrap_used)]
 
@@ -42,7 +42,7 @@ fn a_pickle_is_whole_or_not_there() {
     let json = server.ctl(&["snapshot", "-o", path, "--json"]).json();
     assert_eq!(json["bytes"], 300_004);
 
-    // One that fails leaves the old file as it was, and nothing beside it.
+    // A snapshot that fails leaves the old file as it was, and no other file beside it.
     let unlucky = with_snapshot(1, 1, 13);
     let answer = unlucky.ctl(&["snapshot", "-o", path]);
     assert_eq!(answer.code, 1);
@@ -166,7 +166,7 @@ fn seen(server: &Server, format: &str, file: &Path) -> String {
         .unwrap();
     let mut terminal = fs::File::from(master);
     let mut text = Vec::new();
-    // A terminal that nobody holds open any more is an error to read.
+    // Reading a terminal that nobody holds open any more is an error.
     let _ = std::io::Read::read_to_end(&mut terminal, &mut text);
     assert!(child.wait().unwrap().success());
     String::from_utf8_lossy(&text).into_owned()
@@ -182,7 +182,7 @@ fn a_person_sees_how_far_it_is_and_a_file_does_not() {
         assert!(text.contains("waiting for the snapshot"), "{text:?}");
         assert!(text.contains("written"), "{text:?}");
         assert!(text.contains(" %"), "{text:?}");
-        // The last thing is that the line is cleared.
+        // At the end the line is cleared.
         assert!(text.ends_with("\u{1b}[2K"), "{text:?}");
         let path = file.to_str().unwrap();
         let quiet = server.ctl(&["snapshot", "--format", format, "-o", path]);
@@ -190,7 +190,7 @@ fn a_person_sees_how_far_it_is_and_a_file_does_not() {
     }
 }
 
-/// Not a test: what the stand-in below runs to answer on its socket.
+/// This is no test of its own: the stand-in below runs it to answer on its socket.
 #[test]
 #[ignore = "run by a_recording_is_asked"]
 fn serve_a_recording() {
@@ -216,7 +216,7 @@ fn a_recording_is_asked() {
         args.starts_with("--replay /") && args.ends_with("run.mscope --socket\n"),
         "{args}"
     );
-    // It was stopped and waited for.
+    // The stand-in was stopped and waited for.
     let pid = fs::read_to_string(folder.path().join("pid")).unwrap();
     assert!(!Path::new("/proc").join(pid.trim()).exists());
 }

@@ -37,7 +37,7 @@ fn stats_has_the_names_that_are_kept() {
     assert_eq!(device["peak_allocated_bytes"], json!(1_320_703_468));
     assert_eq!(device["baseline_bytes"], json!(4096));
     assert_eq!(device["live_blocks"], json!(12));
-    // Unknown is null, and the name is there.
+    // An unknown value is null, and its key is there.
     assert_eq!(device.get("total_bytes"), Some(&Value::Null));
     let unknown = &stats["devices"][1];
     for name in [
@@ -125,7 +125,7 @@ fn an_error_is_a_document_too() {
 #[test]
 fn watch_prints_a_document_a_line() {
     let mut process = fake::process(4242, 0);
-    // Its own pid and ids, so that it counts as a live process that the caller may see.
+    // The test's own pid and ids are used, so that it counts as a live process that the caller may see.
     process.process.state = memscope_ledger::report::ProcessState::Attached;
     let server = Server::start(memscope_rpc::fake::FakeDaemon::with([process]));
     let answer = server.ctl(&["watch", "--interval", "10ms", "--count", "3", "--json"]);
@@ -206,7 +206,7 @@ fn several_processes_are_a_list_of_documents() {
         assert_eq!(all.json(), json!([one, other]), "{command}");
         let named = server.ctl(&[command, "4242", "99", "4242", "--json"]);
         assert_eq!(named.json(), json!([other, one]), "{command}");
-        // What cannot be asked has its error in the list.
+        // A process that cannot be asked has its error in the list.
         let some = server.ctl(&[command, "--pid", "4242,7", "--json"]);
         assert_eq!((some.code, &some.json()[0]), (4, &other), "{command}");
         assert_eq!(
@@ -222,6 +222,6 @@ fn several_processes_are_a_list_of_documents() {
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["pid"].clone())
         .collect();
-    // Both have ended: there is nothing to look at again.
+    // Both have ended, so there is no second round.
     assert_eq!(pids, [99, 4242], "{}", looks.out);
 }

@@ -65,7 +65,7 @@ fn long_stacks_are_shortened_and_those_cut_off_say_so() {
     let whole = server.ctl(&["top", "--device", "1", "--frames", "0"]).out;
     assert_eq!(whole.matches("/home/ada/tree.py:").count(), 40);
     assert!(!whole.contains(" more\n"), "{whole}");
-    // Runs of libraries are told as such.
+    // Runs of library frames become a line.
     let folded = server.ctl(&["top", "--limit", "1", "--frames", "6"]).out;
     assert!(folded.contains("… 2 in torch\n"), "{folded}");
     assert!(folded.contains("/home/ada/model.py:1\n"), "{folded}");
@@ -257,7 +257,7 @@ fn files_in_every_format() {
             .json();
         assert_eq!(json["bytes"], bytes.len());
     }
-    // The option has the last word; without a file it goes to standard output.
+    // The option counts more than the file's name; without a file the output goes to standard output.
     let path = folder.path().join("odd.svg");
     let odd = [
         "flamegraph",

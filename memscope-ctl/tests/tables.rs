@@ -1,4 +1,4 @@
-//! What people see.
+//! The tables that people see.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -35,7 +35,7 @@ fn stats_is_exact_and_says_what_it_does_not_show() {
             "  attached_late: Blocks from before the attach are known as a sum only.",
         ],
     );
-    // What there is none of is not told.
+    // Rows of which there is nothing to show are left out.
     for none in [
         "out of memory",
         "managed",
@@ -116,7 +116,7 @@ fn leaks_tells_what_grows() {
     let old = server.ctl(&["leaks", "--min-age", "2m", "--exit-code"]);
     assert_eq!(old.code, 0);
     assert_has(&old.out, &["Nothing grows, watched for 1 m."]);
-    // Sums are those of all groups, not of those that are shown.
+    // The sums are over all groups, not only over those that are shown.
     let mut process = fake::process(4242, 0);
     process.groups = vec![fake::group(); 20];
     let server = Server::start(FakeDaemon::with([process]));
@@ -151,7 +151,7 @@ fn leaks_that_are_too_young_are_no_all_clear() {
             .contains("\"needed_steps\":100"),
         "{json}"
     );
-    // What grows is found, whatever else is too young.
+    // Growth is reported, even if other groups are too young to be judged.
     process.groups = vec![fake::group()];
     let server = Server::start(FakeDaemon::with([process]));
     let both = server.ctl(&["leaks", "--exit-code"]);
@@ -162,7 +162,7 @@ fn leaks_that_are_too_young_are_no_all_clear() {
     );
 }
 
-/// At level read, before anything was read, nothing can be said to grow or not to.
+/// At level `read`, before the first reading, nothing can be said about growth.
 #[test]
 fn what_was_never_read_is_no_all_clear() {
     let mut process = fake::noted(4242, 0, &["level_read", "totals_unknown"]);

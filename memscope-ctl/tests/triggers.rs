@@ -1,4 +1,4 @@
-//! Triggers and what they took, on the command line.
+//! Triggers and the snapshots that they took, on the command line.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,7 @@
-//! An empty BPF program on uprobes, for `cargo xtask bench --stacks`: what the traps cost alone.
-//! `empty_probe PID LIBRARY PART…` attaches it to the first exported function with each of these parts in its
-//! name (the allocator's trace is not exported: any symbol), says `ready`, and detaches when standard input ends.
+//! An empty BPF program on uprobes, for `cargo xtask bench --stacks`: measures what the traps alone cost.
+//! `empty_probe PID LIBRARY PART…` attaches it, for each of these parts, to the first function that has the part in
+//! its name (all symbols count, since the allocator's trace is not exported). It prints `ready`, and detaches when
+//! standard input ends.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -45,7 +46,7 @@ fn load() -> Result<OwnedFd> {
         expected_attach_type: BPF_TRACE_UPROBE_MULTI,
         ..LoadAttr::default()
     };
-    // SAFETY: a plain structure of the size that is passed with it.
+    // SAFETY: `attr` is a plain structure, and its size is passed with it.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -60,7 +61,7 @@ fn load() -> Result<OwnedFd> {
             std::io::Error::last_os_error()
         );
     }
-    // SAFETY: the kernel returned a new descriptor.
+    // SAFETY: the kernel returned a new descriptor, which nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 

@@ -1,6 +1,6 @@
-//! What triggers cost the keeper for each event, against the ledger alone, in one run:
-//! `cargo run --release -p memscope-daemon --example trigger_cost`. Time is that of the processor in this
-//! thread, and the least of many rounds in turn: what else the machine does is not in it.
+//! Measures what triggers cost the keeper for each event, compared with the ledger alone, in one run: `cargo run
+//! --release -p memscope-daemon --example trigger_cost`. The time is processor time of this thread, and the least of
+//! many rounds in turn, so that other work of the machine is not in it.
 
 use memscope_daemon::triggers::Triggers;
 use memscope_ledger::event::*;
@@ -8,7 +8,7 @@ use memscope_ledger::{Ledger, LedgerConfig};
 use rustix::time::{ClockId, clock_gettime};
 
 const ROUNDS: usize = 15;
-/// Processes whose events are mixed.
+/// Number of processes whose events are mixed.
 const PROCESSES: u32 = 8;
 
 fn event(sequence: u64, process: u32, body: Body) -> Event {
@@ -24,7 +24,8 @@ fn event(sequence: u64, process: u32, body: Body) -> Event {
     }
 }
 
-/// Blocks that come and go in several processes, about 2,000 live in each: three events for each pair.
+/// Blocks that come and go in several processes, with about 2,000 live in each: three events for each block that
+/// comes and goes.
 fn stream() -> Vec<Event> {
     let mut events = Vec::new();
     for process in 1..=PROCESSES {
@@ -44,7 +45,7 @@ fn stream() -> Vec<Event> {
         random = random
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
-        // Records of one process come in a row, as they do.
+        // Records of one process come in a row, as they do in reality.
         let process = (events.len() / 64) % PROCESSES as usize;
         let (Some(own), Some(total)) = (held.get_mut(process), totals.get_mut(process)) else {
             continue;
@@ -85,7 +86,7 @@ fn processor_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Seconds for all events.
+/// Processor time for all events, in seconds.
 fn measure(
     events: &[Event],
     conditions: Option<&[&str]>,

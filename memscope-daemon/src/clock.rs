@@ -1,4 +1,4 @@
-//! Clock readings.
+//! Readings of the system's clocks.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -9,19 +9,19 @@ fn nanoseconds(clock: ClockId) -> u64 {
         .wrapping_add(t.tv_nsec as u64)
 }
 
-/// `CLOCK_BOOTTIME`, nanoseconds.
+/// The present time of `CLOCK_BOOTTIME`, in nanoseconds.
 pub fn boot_ns() -> u64 {
     nanoseconds(ClockId::Boottime)
 }
 
-/// Between two readings of one clock, one of another.
+/// A reading of one clock, then a reading of another clock, then a second reading of the first clock.
 type Sample = (u64, u64, u64);
 
-/// How often a pair is tried for.
+/// Number of samples from which a pair is chosen.
 const TRIES: usize = 8;
 
-/// (`CLOCK_BOOTTIME`, `CLOCK_REALTIME`), nanoseconds, of one moment: whoever is interrupted between reading
-/// the one and the other may come back much later, so the closest of some readings is taken.
+/// The times of `CLOCK_BOOTTIME` and `CLOCK_REALTIME` at one moment, in nanoseconds. The thread may be interrupted
+/// for a long time between two readings, so of several samples the one that took the shortest time is used.
 pub fn pair() -> (u64, u64) {
     let sample = || (boot_ns(), nanoseconds(ClockId::Realtime), boot_ns());
     closest((0..TRIES).map(|_| sample()))

@@ -1,4 +1,4 @@
-//! What `memscoped` can be told on its command line.
+//! Command-line options of `memscoped`.
 
 use std::path::PathBuf;
 
@@ -166,7 +166,7 @@ pub enum Links {
 }
 
 impl Links {
-    /// For the loader.
+    /// The kind of links to ask the loader for; `None` leaves the choice to it.
     pub fn method(self) -> Option<AttachMethod> {
         match self {
             Links::Auto => None,
@@ -182,7 +182,7 @@ fn snapshot_format() -> impl TypedValueParser<Value = &'static Format> {
         .try_map(|name| named(SNAPSHOTS, &name).ok_or("is no format"))
 }
 
-/// Share of a processor that stacks may take; `None`: any.
+/// Share of one processor that walking stacks may take in a process; `None`: no limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StackBudget(pub Option<f64>);
 

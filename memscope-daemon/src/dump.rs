@@ -1,6 +1,7 @@
 //! msMemScope's files made of a recording: `memscoped --replay FILE --dump csv --output DIR`.
 //!
-//! The recording is folded twice: what names a stack may come after the events that have it.
+//! The recording is folded twice, because the record that names the frames of a stack may come after the events that
+//! have that stack.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,21 +15,22 @@ use memscope_log::records::{Decoder, Outcome};
 use memscope_log::{Absent, Piece, Recording, RecordingError, SegmentPlace};
 use serde::Serialize;
 
-/// What was made.
+/// What [`dump`] has written.
 #[derive(Debug, Clone, Serialize)]
 pub struct Made {
-    /// The folders, one for each process.
+    /// The folders that were written, one for each process.
     pub folders: Vec<PathBuf>,
-    /// Rows in them.
+    /// Number of rows in these folders.
     pub rows: u64,
-    /// Events for which msMemScope's files have no row.
+    /// Number of events for which msMemScope's files have no row.
     pub events_left_out: u64,
-    /// Where the older part of the recording is gone: the moment from which the rows of all processes are there, nanoseconds since 1970. Blocks
-    /// that came before it may have no row of their coming.
+    /// If the older part of the recording is missing: the moment from which on the rows of all processes are
+    /// complete, in nanoseconds since 1970. A block that was allocated before that moment may have no row for its
+    /// allocation.
     pub known_from_unix_ns: Option<u64>,
 }
 
-/// Why nothing could be made.
+/// Why msMemScope's files could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpingError {
@@ -38,22 +40,22 @@ pub enum DumpingError {
     /// The files cannot be written.
     #[error("the files cannot be written ({})", source.hint())]
     Files {
-        /// Why.
+        /// The error of the format or of the file system.
         #[source]
         source: DumpError,
     },
-    /// Nothing to write.
+    /// The recording has no event of the process that was asked for, or of any process.
     #[error("the recording has no event of {}", pid.map_or("any process".to_owned(), |pid| format!("process {pid}")))]
     Nothing {
-        /// The process that was asked for.
+        /// The process that was asked for; `None`: all processes.
         pid: Option<u32>,
     },
 }
 
-/// Makes them: of all processes, or of one.
+/// Writes msMemScope's files of a recording into the folder `output`: of all processes, or of the process `pid`.
 ///
 /// # Errors
-/// Whatever is wrong with the recording or the place.
+/// The recording cannot be read, the files cannot be written, or there is nothing to write.
 pub fn dump(
     recording: &Path,
     format: Format,
@@ -61,7 +63,7 @@ pub fn dump(
     pid: Option<u32>,
 ) -> Result<Made, DumpingError> {
     let config = LedgerConfig {
-        // Only names are asked of it.
+        // This ledger is only asked for names and times.
         trace_entries: 0,
         retention_ns: u64::MAX,
         ..LedgerConfig::default()
@@ -148,15 +150,17 @@ pub fn dump(
     Ok(made)
 }
 
-/// What a recording tells.
+/// What [`each`] passes on of a recording.
 enum Heard<'a> {
-    /// The state that a segment begins with: of all processes where the segments before it are gone, or of those that were left out of them.
+    /// The state with which a segment begins. Without a list it is the state of all processes, because the segments
+    /// before it are missing. With a list only the state of these processes counts, because the segments before it
+    /// leave them out.
     State(Ledger, Option<Vec<ProcessHandle>>),
-    /// What came then.
+    /// The next event.
     Event(&'a Event),
 }
 
-/// The attach of a process that was attached before the recording begins.
+/// An event for the attach of a process that was attached before the recording begins.
 fn attached(process: &ProcessSummary) -> Event {
     Event {
         time_ns: process.attached_ns,
@@ -166,7 +170,7 @@ fn attached(process: &ProcessSummary) -> Event {
     }
 }
 
-/// An event of no process; the caller says which.
+/// An event of no process. Callers replace the fields that they know.
 fn of_the_machine(epoch: u64) -> Event {
     Event {
         id: EventId { epoch, sequence: 0 },
@@ -180,7 +184,8 @@ fn of_the_machine(epoch: u64) -> Event {
     }
 }
 
-/// Every event of a recording, in order. Gives the moment from which they are all there, nanoseconds since 1970, where what was before it is gone.
+/// Passes every event of a recording to `take`, in order. If events are missing (older ones, or those of some
+/// processes), it returns the moment from which on all events are there, in nanoseconds since 1970.
 fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Option<u64>, RecordingError> {
     let recording = Recording::open(path)?;
     let header = recording.header();
@@ -225,7 +230,7 @@ fn each(path: &Path, mut take: impl FnMut(Heard<'_>)) -> Result<Option<u64>, Rec
     let first = recording.segments().first().filter(|_| begins_late);
     let left_out = recording.segments().iter().flat_map(SegmentPlace::left_out);
     let known = left_out.filter_map(|one| recording.complete_from(one.process));
-    // From the last of these moments on everybody's rows are there.
+    // From the last of these moments on, the rows of all processes are complete.
     Ok(first
         .into_iter()
         .chain(known)

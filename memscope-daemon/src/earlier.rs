@@ -1,6 +1,7 @@
-//! Recordings of earlier runs of the daemon: what lies in its state directory, and who is in it.
+//! Recordings of earlier runs of the daemon: which ones are in its state directory, and which processes are in them.
 //!
-//! Owns: finding them, and looking at the end of each. Refuses: removing any; the journal's bound does that.
+//! Owns: the search for them, and reading the end of each. Refuses: to remove any; the bound on the journal's size
+//! does that.
 
 use std::path::{Path, PathBuf};
 
@@ -14,28 +15,28 @@ use crate::replay::{Until, replay_until};
 /// The recording that an earlier run of the daemon left.
 #[derive(Debug, Serialize)]
 pub struct EarlierRun {
-    /// What `--replay` takes.
+    /// Path for `--replay`.
     pub recording: PathBuf,
-    /// From when on it can be asked, nanoseconds since 1970.
+    /// First moment that can be asked about, in nanoseconds since 1970.
     pub from_unix_ns: Option<u64>,
-    /// Its last moment, nanoseconds since 1970.
+    /// Last moment of the recording, in nanoseconds since 1970.
     pub until_unix_ns: Option<u64>,
-    /// What it takes on the disk.
+    /// Size of its files in bytes.
     pub bytes: u64,
-    /// Who is in it.
+    /// The processes in it.
     pub processes: Vec<EarlierProcess>,
-    /// Why it cannot be asked.
+    /// Why the recording cannot be asked, if so.
     pub problem: Option<String>,
 }
 
 /// A process of an earlier run.
 #[derive(Debug, Serialize)]
 pub struct EarlierProcess {
-    /// Its number in the system, then.
+    /// Process id at that time.
     pub pid: u32,
-    /// Its short name.
+    /// Short name of the process.
     pub comm: String,
-    /// Its arguments.
+    /// Command line of the process.
     pub cmdline: Vec<String>,
 }
 
@@ -45,20 +46,21 @@ pub struct EarlierProcess {
 pub struct EarlierError {
     /// The directory of journals.
     path: PathBuf,
-    /// What the system says.
+    /// Error of the system call.
     #[source]
     source: std::io::Error,
 }
 
-/// The recordings of earlier runs in a state directory, the latest first. That of a daemon that runs now is not among them.
+/// The recordings of earlier runs in a state directory, the latest first. The recording of a daemon that runs now is
+/// left out.
 pub fn earlier(state_dir: &Path, config: &LedgerConfig) -> Result<Vec<EarlierRun>, EarlierError> {
     let mut found = ended(&state_dir.join("journal"))?;
     found.reverse();
     Ok(found.into_iter().map(|path| look(path, config)).collect())
 }
 
-/// What a path that is to be replayed means: of a state directory, or one of journals, the latest earlier run, or the running one if
-/// there is no other. Any other path means itself.
+/// Resolves a path that is to be replayed. A state directory, or a directory of journals, stands for the latest
+/// earlier run in it, or for the running one if there is no other. Any other path stands for itself.
 pub fn resolve(path: &Path) -> PathBuf {
     for journals in [path.join("journal"), path.to_owned()] {
         let latest = ended(&journals).ok().and_then(|mut found| found.pop());
@@ -70,7 +72,7 @@ pub fn resolve(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// The directories of runs that have ended, the one written last at the end.
+/// The directories of runs that have ended. The one that was written last comes last.
 fn ended(journals: &Path) -> Result<Vec<PathBuf>, EarlierError> {
     let fail = |source| EarlierError {
         path: journals.to_owned(),
@@ -102,7 +104,7 @@ fn look(path: PathBuf, config: &LedgerConfig) -> EarlierRun {
         .map_err(Into::into)
         .and_then(|from| {
             run.from_unix_ns = from;
-            // The last segment begins with who was traced.
+            // Reading starts at the last segment, whose checkpoint has the processes that were traced.
             replay_until(&run.recording, config.clone(), Until::Event(u64::MAX), None)
         });
     match ended {
@@ -123,7 +125,7 @@ fn who(process: ProcessSummary) -> EarlierProcess {
     }
 }
 
-/// Bytes of the files of a run; what goes away meanwhile counts for nothing.
+/// Bytes of the files of a run. Files that are deleted meanwhile are not counted.
 fn bytes(folder: &Path) -> u64 {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let lengths = files.filter_map(|file| Some(file.metadata().ok()?.len()));

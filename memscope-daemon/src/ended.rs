@@ -1,6 +1,7 @@
-//! Whether a process still has a present moment.
+//! Whether a process still has a present moment: whether it is attached and alive.
 //!
-//! Owns: the look at `/proc`, because the word of an end may still be on its way. Refuses: to end anything.
+//! Owns: the check in `/proc`, because the record of a process's end may not have arrived yet. Refuses: to mark a
+//! process as ended.
 
 use memscope_ledger::event::ProcessFacts;
 use memscope_ledger::report::{ProcessState, ProcessSummary};
@@ -9,7 +10,8 @@ use memscope_site::process::parse_stat;
 
 use crate::clock;
 
-/// Refuses to name the present moment of a process that has none. `ended_ns`: when it ended, nanoseconds since 1970.
+/// Refuses a request for the present moment of a process that no longer has one. `ended_ns` is the time of its end,
+/// in nanoseconds since 1970.
 pub(crate) fn still_there(process: &ProcessSummary, ended_ns: Option<u64>) -> Result<(), Refusal> {
     let how = match process.state {
         ProcessState::Attached if lives(&process.facts) => return Ok(()),
@@ -24,8 +26,8 @@ pub(crate) fn still_there(process: &ProcessSummary, ended_ns: Option<u64>) -> Re
     })
 }
 
-/// Whether the process of these facts lives: none that started later under the same number, and none that only waits to be
-/// asked how it ended.
+/// Whether the process with these facts is alive. A process that started later under the same pid does not count, nor
+/// does a zombie (a process that has ended and waits until its parent asks for the exit status).
 fn lives(facts: &ProcessFacts) -> bool {
     let stat = std::fs::read(format!("/proc/{}/stat", facts.pid)).ok();
     stat.and_then(|stat| parse_stat(&stat)).is_some_and(|stat| {
@@ -61,7 +63,7 @@ mod tests {
         let stat = std::fs::read("/proc/self/stat").unwrap();
         let ours = parse_stat(&stat).unwrap().start_ticks;
         assert!(still_there(&of(ProcessState::Attached, ours), None).is_ok());
-        // The number was given to another process, and nobody has told of the end yet.
+        // The pid was given to another process, and the end of ours has not been reported yet.
         let other = still_there(&of(ProcessState::Attached, ours + 1), None);
         assert_eq!(other.unwrap_err().word(), "ended");
         let ended = still_there(

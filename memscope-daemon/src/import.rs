@@ -1,7 +1,7 @@
-//! A recording made of a dump of msMemScope's: `memscoped --import FILE --output DIR`.
+//! Makes a recording of a dump of msMemScope's: `memscoped --import FILE --output DIR`.
 //!
-//! The dump's rows become events, the events records, and the records a journal of one epoch, which is what a recording
-//! is. It comes to its place when it is whole.
+//! The dump's rows become events, the events become records, and the records become a journal of one epoch, which is
+//! what a recording is. The journal is moved to its place when it is complete.
 
 use std::fs;
 use std::io;
@@ -14,23 +14,23 @@ use memscope_log::records::{DaemonRecord, EncodeError, SiteDefined, Stamp, encod
 use memscope_log::{ClockPair, Config, Journal, JournalError};
 use serde::Serialize;
 
-/// Bytes of records that are appended together.
+/// Number of bytes of records that are appended together.
 const BATCH: usize = 1 << 20;
-/// Size of a segment. An import is no flight recorder: nothing of it may be dropped, so the whole has no bound.
+/// Size of a segment in bytes. Nothing of an import may be dropped, so the journal as a whole has no bound.
 const SEGMENT: u64 = 16 << 20;
 
-/// What was made.
+/// What [`import`] has written.
 #[derive(Debug, Clone, Serialize)]
 pub struct Made {
-    /// The recording.
+    /// Folder of the recording.
     pub recording: PathBuf,
-    /// Rows of the dump.
+    /// Number of rows in the dump.
     pub rows: u64,
-    /// Those among them that are not in the recording; its coverage says which.
+    /// Number of these rows that are not in the recording; its coverage says which.
     pub rows_left_out: u64,
-    /// Events in the recording.
+    /// Number of events in the recording.
     pub events: u64,
-    /// Processes in it.
+    /// Number of processes in the recording.
     pub processes: u64,
 }
 
@@ -41,28 +41,28 @@ pub enum ImportError {
     /// The dump cannot be read.
     #[error("the dump cannot be imported ({})", source.hint())]
     Dump {
-        /// Why.
+        /// Error of reading or converting the dump.
         #[source]
         source: DumpError,
     },
-    /// It has no row.
+    /// The dump has no row.
     #[error("{path} has a header and no rows: there is nothing to import")]
     NoRows {
-        /// The dump.
+        /// Path of the dump.
         path: PathBuf,
     },
-    /// There is something at the place already.
+    /// The output exists already and is no empty folder.
     #[error("{path} is there already and is no empty folder: choose another with --output")]
     Taken {
-        /// The place.
+        /// Path of the output.
         path: PathBuf,
     },
-    /// The folder cannot be made.
+    /// The output folder cannot be made.
     #[error("{path} cannot be written")]
     Write {
-        /// The place.
+        /// Path of the output.
         path: PathBuf,
-        /// Why.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The journal cannot be written.
@@ -73,12 +73,12 @@ pub enum ImportError {
     Encode(#[from] EncodeError),
 }
 
-/// Makes a recording of a dump.
+/// Makes a recording of the dump `file` in the folder `output`.
 ///
 /// # Errors
-/// Whatever is wrong with the dump or the place.
+/// The dump cannot be read or has no row, the output exists already, or the recording cannot be written.
 pub fn import(file: &Path, output: &Path) -> Result<Made, ImportError> {
-    // Looked at first: reading a dump may take minutes.
+    // Check the output first, because reading a dump may take minutes.
     let cannot = |source| ImportError::Write {
         path: output.to_owned(),
         source,
@@ -125,7 +125,7 @@ pub fn import(file: &Path, output: &Path) -> Result<Made, ImportError> {
     })
 }
 
-/// Writes the journal; gives its epoch's folder, and how many events are in it.
+/// Writes the journal. Returns the folder of its epoch, and the number of events in it.
 fn write(dir: &Path, imported: &Imported) -> Result<(PathBuf, u64), ImportError> {
     let begun = imported.begun_unix_ns;
     let epoch = imported.events.first().map_or(1, |event| event.id.epoch);
@@ -145,7 +145,7 @@ fn write(dir: &Path, imported: &Imported) -> Result<(PathBuf, u64), ImportError>
             written += 1;
         }
         if batch.len() >= BATCH {
-            // Nothing is ever removed of an import, so it is always read from its beginning.
+            // Nothing of an import is ever removed, so it is always read from its beginning and needs no checkpoint.
             journal.append(&batch, 0, None)?;
             batch.clear();
         }
@@ -154,7 +154,7 @@ fn write(dir: &Path, imported: &Imported) -> Result<(PathBuf, u64), ImportError>
     Ok((journal.epoch_dir().to_owned(), written))
 }
 
-/// Definitions of the functions that calls name.
+/// Records that define the functions which calls name.
 fn sites(time_ns: u64) -> Result<Vec<Vec<u8>>, EncodeError> {
     let ops = [
         CallOp::Alloc,
@@ -186,7 +186,7 @@ fn sites(time_ns: u64) -> Result<Vec<Vec<u8>>, EncodeError> {
         .collect()
 }
 
-/// The number of a call's function.
+/// Number of the site that stands for a call's function; 0 for other events.
 fn site(body: &Body) -> u32 {
     match body {
         Body::Call(Call { function, .. }) => (1..)

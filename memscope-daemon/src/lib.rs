@@ -1,5 +1,5 @@
-//! The parts of `memscoped`: probes, the ring, the keeper with journal and ledger, the tracer, and
-//! what the gRPC server asks.
+//! The parts of `memscoped`: probes, the ring, the keeper with journal and ledger, the tracer, and the part that
+//! answers the gRPC server.
 
 pub mod clock;
 pub mod config;

@@ -37,7 +37,8 @@ fn main() -> std::process::ExitCode {
     }
 }
 
-/// A bare level is meant for memscope's own crates; a filter with targets is taken as it is.
+/// Makes the filter of the log. A bare level applies to memscope's own crates only; words with targets are used as
+/// they are.
 fn log_filter(words: &str) -> tracing_subscriber::EnvFilter {
     use tracing_subscriber::EnvFilter;
     let own = [
@@ -59,11 +60,11 @@ fn log_filter(words: &str) -> tracing_subscriber::EnvFilter {
     EnvFilter::try_new(words).unwrap_or_else(|_| EnvFilter::new("info"))
 }
 
-/// Has the C library keep two heaps. It would make one for each thread that answers, and what a large answer leaves in one of them
-/// serves no other thread (docs/evidence/soak.md).
+/// Makes the C library keep two heaps. By default it makes one for each thread that answers, and what a large answer
+/// leaves in one of them cannot be used by another thread (docs/evidence/soak.md).
 fn keep_few_heaps() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: sets a number of the C library's, before there are other threads.
+    // SAFETY: sets a parameter of the C library, before there are other threads.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
     }
@@ -151,7 +152,7 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
         journal_limit: None,
     };
     let options = ServeOptions {
-        // Whoever can read the file may see what is in it, whosever processes they were.
+        // Whoever can read the file may see what is in it, no matter who owned the processes.
         access: memscope_rpc::Access::Everyone,
         ..ServeOptions::default()
     };
@@ -182,7 +183,7 @@ fn start_journal(config: &Config, epoch: u64) -> Result<Option<Journal>> {
         .context("the journal could not be started (--state-dir DIR puts it elsewhere, --journal-mib 0 does without)")
 }
 
-/// What takes snapshots by itself; `None` if none are to be kept.
+/// What takes snapshots when triggers fire; `None` if no snapshots are to be kept.
 fn start_snapshots(config: &Config, messages: Messages) -> Result<Option<Taking>> {
     if config.snapshots_keep == 0 {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What the daemon has to say about itself, for `status`.
+//! Messages of the daemon about itself, for `status`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,22 +7,22 @@ use memscope_proto::v1;
 
 use crate::clock;
 
-/// Messages kept.
+/// Number of messages that are kept.
 const MESSAGES: usize = 64;
 
-/// How grave a message is.
+/// How serious a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// Good to know.
+    /// Information; nothing is wrong.
     Info,
-    /// Something is less than it should be.
+    /// Something works less well than it should.
     Warning,
     /// Something failed.
     Error,
 }
 
 impl Severity {
-    /// Its word in answers.
+    /// The word for it in answers.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -33,12 +33,12 @@ impl Severity {
     }
 }
 
-/// What the daemon has to say about itself.
+/// The latest messages of the daemon about itself. Clones share one list.
 #[derive(Clone, Default)]
 pub struct Messages(Arc<Mutex<VecDeque<v1::Message>>>);
 
 impl Messages {
-    /// Adds a message; the oldest goes when there are too many.
+    /// Adds a message. If there are too many, the oldest one is dropped.
     pub fn say(&self, severity: Severity, text: String) {
         let (_, unix_ns) = clock::pair();
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +52,7 @@ impl Messages {
         });
     }
 
-    /// All that is kept, oldest first.
+    /// All messages that are kept, oldest first.
     pub fn all(&self) -> Vec<v1::Message> {
         let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         list.iter().cloned().collect()

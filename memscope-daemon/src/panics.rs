@@ -1,18 +1,18 @@
 //! What happens when a thread panics.
 //!
-//! The keeper, the tracer and those that work for them own what the daemon is for: without one of them it would go on as a
-//! shell that answers nothing, with its probes in the traced programs and a ring that fills. So the whole process ends, at
-//! once: the kernel takes probes and links away with its descriptors, and the service manager starts it again. A panic in
-//! an answer is that answer's error and nobody else's.
+//! The keeper, the tracer and the threads that work for them do what the daemon is for. Without one of them the
+//! daemon would go on running but answer nothing, with its probes in the traced programs and a ring that fills up. So
+//! the whole process ends at once: the kernel removes probes and links together with the process's descriptors, and
+//! the service manager starts the daemon again. A panic in a thread that answers a client only fails that answer.
 
 use std::panic::PanicHookInfo;
 
 /// Name of the threads that answer clients.
 pub const ANSWERS: &str = "answers";
-/// What the daemon ends with: as a Rust program whose main thread panics.
+/// Exit code after a panic, the same as that of a Rust program whose main thread panics.
 pub const EXIT_CODE: i32 = 101;
 
-/// From now on the process ends when a thread panics, but for those that answer.
+/// Makes a panic in any thread end the process, except in the threads that answer clients.
 pub fn end_with_any_thread() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -23,8 +23,8 @@ pub fn end_with_any_thread() {
             return;
         }
         eprintln!("{}", last_words(name, info));
-        // Not `exit`: it would run what other threads may still be using.
-        // SAFETY: ends the process; no memory is touched.
+        // Not `exit`: it would run exit handlers, which may destroy what other threads still use.
+        // SAFETY: `_exit` ends the process and touches no memory.
         unsafe { libc::_exit(EXIT_CODE) };
     }));
 }
@@ -41,8 +41,8 @@ fn last_words(thread: &str, info: &PanicHookInfo<'_>) -> String {
     )
 }
 
-/// In a build with debug assertions, panics if a test wants this thread to: if the folder that `MEMSCOPE_TEST_PANIC`
-/// names has a file with this name. Nothing in a release build.
+/// For tests: in a build with debug assertions, panics if the folder that the variable `MEMSCOPE_TEST_PANIC` names
+/// has a file with this thread's name. Does nothing in a release build.
 #[inline]
 pub fn if_a_test_wants_it(thread: &str) {
     #[cfg(debug_assertions)]

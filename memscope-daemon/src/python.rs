@@ -1,5 +1,5 @@
-//! Names for the code objects in Python stacks: read from the process, or from what was kept of one that
-//! died; and the interpreter's layout in the words of the programs.
+//! Names for the code objects in Python stacks: read from the process, or from what the programs kept of a code
+//! object that died. Also the interpreter's layout in the form that the programs use.
 
 use memscope_common::{
     CODE_OBJECT, ENTRY_ALWAYS, ENTRY_INTERNAL, FRAME_BYTES, PYTHON_CFRAME, PYTHON_CURRENT_FRAME,
@@ -17,17 +17,17 @@ use memscope_python::{Code, Interpreter, RawCode};
 /// Why the programs cannot walk an interpreter whose layout is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitLayout {
-    /// A field lies farther away than the programs read.
+    /// A field lies beyond the bytes that the programs read.
     #[error("{what} of this interpreter lies at {at}, beyond the {most} bytes that are read")]
     TooFar {
-        /// Which.
+        /// The field, in words for the message.
         what: &'static str,
-        /// Where.
+        /// Offset of the field, in bytes.
         at: u32,
-        /// How much is read.
+        /// Number of bytes that the programs read.
         most: usize,
     },
-    /// A kind of layout that they do not know.
+    /// The programs do not know layouts of this kind.
     #[error("frames of kind {0} are not known")]
     Kind(u32),
 }
@@ -42,7 +42,7 @@ fn within(what: &'static str, at: u32, most: usize) -> Result<u32, UnfitLayout> 
     Ok(at)
 }
 
-/// The interpreter's layout as the programs take it.
+/// Converts an interpreter's layout into the form that the programs use.
 pub fn entry(interpreter: &Interpreter) -> Result<PythonEntry, UnfitLayout> {
     let Layout {
         thread,
@@ -104,7 +104,8 @@ pub fn entry(interpreter: &Interpreter) -> Result<PythonEntry, UnfitLayout> {
         frame_bytes: frame.size,
         frame_entry: match kind {
             PYTHON_FRAME_OBJECTS => ENTRY_ALWAYS,
-            // 3.11 has no frames of its own on the stack, but a byte in front of the owner's.
+            // 3.11 has no frames of its own on the stack. It marks the first frame of a call in the byte before the
+            // owner's.
             PYTHON_CFRAME if frame.owner != NONE && interpreter.version.minor == 11 => {
                 field("a frame's entry", frame.owner)?.saturating_sub(1)
             }
@@ -115,7 +116,7 @@ pub fn entry(interpreter: &Interpreter) -> Result<PythonEntry, UnfitLayout> {
     })
 }
 
-/// Names the code objects of one process.
+/// Finds the names of the code objects of one process.
 #[derive(Debug)]
 pub struct Names {
     memory: ProcessMemory,
@@ -123,7 +124,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// For a process with this interpreter.
+    /// Opens the memory of a process with this interpreter.
     pub fn open(pid: u32, interpreter: Interpreter) -> Result<Names, memscope_site::SiteError> {
         Ok(Names {
             memory: ProcessMemory::open(pid)
@@ -132,7 +133,7 @@ impl Names {
         })
     }
 
-    /// Reads a code object. Whether it still was that object is for the caller to know.
+    /// Reads a code object. The caller must know whether the object at this address was still the same one.
     pub fn read(&self, code: u64) -> Option<CodeName> {
         match self.interpreter.code(&self.memory, code) {
             Ok(found) => Some(name(&found, None)),
@@ -143,7 +144,7 @@ impl Names {
         }
     }
 
-    /// The same from what was kept of a code object that died by the event with this number.
+    /// Makes a name from what the programs kept of a code object that died with the event of this number.
     pub fn decode(&self, dying: &DyingCode<'_>, event: u64) -> Option<CodeName> {
         let raw = RawCode {
             address: dying.code,

@@ -1,4 +1,4 @@
-//! Replaying a recording: the same decoding and the same ledger, fed from a file.
+//! Replays a recording: the same decoding and the same ledger, fed from a file.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,49 +12,51 @@ use memscope_log::{
     Absent, Piece, Recording, RecordingError, Records, Restored, SegmentHeader, SegmentPlace,
 };
 
-/// How much later than a stack its names may come: the daemon may have been busy.
+/// How much later than a stack its names may come, in nanoseconds: the daemon may have been busy.
 const NAMED_WITHIN_NS: u64 = 5_000_000_000;
-/// How far the clock may have been set between a segment's beginning and the pair of readings that it has.
+/// How far the clock may have been set between the beginning of a segment and the pair of clock readings that the
+/// segment has, in nanoseconds.
 const CLOCK_STEP_NS: u64 = 60_000_000_000;
-/// Records between two looks at whether a name is missing still.
+/// Number of records between two checks whether names are still missing.
 const RECORDS_PER_LOOK: u32 = 1000;
-/// How much later than the records behind it a record of the daemon's own may say that it is: while it was written, others came
-/// from the kernel.
+/// How far the time of one of the daemon's own records may lie after the times of records that follow it, in
+/// nanoseconds. While the daemon wrote its record, others came from the kernel.
 const OWN_RECORDS_AHEAD_NS: u64 = 10_000_000_000;
 
-/// What a recording told.
+/// What was read of a recording.
 pub struct Replayed {
-    /// The state at its end.
+    /// The ledger at the end of what was read.
     pub ledger: Ledger,
-    /// Its epoch.
+    /// Epoch of the recording.
     pub epoch: u64,
-    /// The moment of its last record.
+    /// Moment of the last record that was applied.
     pub end: AsOf,
-    /// Records applied.
+    /// Number of records that were read.
     pub records: u64,
-    /// What is wrong with it, in words.
+    /// What could not be read, in words.
     pub warnings: Vec<String>,
-    /// Who was traced at its end, and is not in this answer.
+    /// Processes that were traced at the end but are not in this answer.
     pub left_out: Vec<NotThere>,
 }
 
-/// A process of which nothing is left at a moment: others needed the room.
+/// A process of which nothing is left at a moment, because others needed the room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotThere {
-    /// The daemon's handle of it.
+    /// The daemon's handle of the process.
     pub process: ProcessHandle,
-    /// Its number in the system.
+    /// Process id.
     pub pid: u32,
-    /// From when on it is known, nanoseconds since 1970.
+    /// The moment from which on it is known, in nanoseconds since 1970.
     pub known_from_unix_ns: u64,
 }
 
 impl Replayed {
-    /// From when on a process is known, nanoseconds since 1970, if nothing is known of it at this moment since it had to give way.
+    /// If nothing is known of a process at this moment because it had to give way, the moment from which on it is
+    /// known, in nanoseconds since 1970.
     pub fn not_there(&self, pid: u32) -> Option<u64> {
         let found = self.ledger.find(pid);
         let mut left_out = self.left_out.iter();
-        // The newest process with this number is the one that is meant.
+        // Of several processes with this pid, the newest one is meant.
         let one =
             left_out.rfind(|one| one.pid == pid && found.is_none_or(|of| of <= one.process))?;
         Some(one.known_from_unix_ns)
@@ -64,13 +66,13 @@ impl Replayed {
 /// Why a recording cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It cannot be read.
+    /// The recording cannot be read.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// The moment lies before what is left of it.
+    /// The moment lies before the part of the recording that is left.
     #[error("the older part of the recording is gone: it can be asked from {} on", memscope_units::moment_ms(*known_from_unix_ns))]
     TooEarly {
-        /// The first moment that it knows, nanoseconds since 1970.
+        /// The first moment that can be asked about, in nanoseconds since 1970.
         known_from_unix_ns: u64,
     },
 }
@@ -80,8 +82,8 @@ pub fn replay(path: &Path, config: LedgerConfig) -> Result<Replayed, ReplayError
     fold(path, config, None, None)
 }
 
-/// Reads a recording up to a moment: to the first event that lies behind it. With a pid only what tells of that process is
-/// looked at, and the state has no other one for certain.
+/// Reads a recording up to a moment: to the first event after it. With a pid only the records about that process are
+/// looked at, and the ledger must not be asked about others.
 pub fn replay_until(
     path: &Path,
     config: LedgerConfig,
@@ -91,7 +93,8 @@ pub fn replay_until(
     fold(path, config, Some(until), pid)
 }
 
-/// Reads a recording up to an event, and stands at a moment behind it: what a daemon answered then, this answers.
+/// Reads a recording up to an event, and sets the moment of the answer to `boot_ns`, which lies after that event. The
+/// result answers what the daemon answered at that moment.
 pub fn replay_as_of(
     path: &Path,
     config: LedgerConfig,
@@ -104,19 +107,19 @@ pub fn replay_as_of(
     Ok(replayed)
 }
 
-/// Where to stop.
+/// Where reading stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// Behind this boot time, nanoseconds.
+    /// After this boot time, in nanoseconds.
     Boot(u64),
-    /// Behind this time, nanoseconds since 1970.
+    /// After this time, in nanoseconds since 1970.
     Unix(u64),
-    /// Behind the event with this number.
+    /// After the event with this number.
     Event(u64),
 }
 
 impl Until {
-    /// Whether an event lies behind the moment.
+    /// Whether an event lies after the moment.
     fn is_over(self, ledger: &Ledger, time_ns: u64, sequence: u64) -> bool {
         match self {
             Until::Boot(ns) => time_ns > ns,
@@ -125,9 +128,9 @@ impl Until {
         }
     }
 
-    /// Whether an event lies so far behind the moment that none of before it comes any more. The kernel's records come in the
-    /// order of their times; a record of the daemon's own has the time at which it was written, and what the kernel
-    /// sent just before may stand behind it.
+    /// Whether an event lies so far after the moment that no event from before the moment can follow. The kernel's
+    /// records come in the order of their times. A record of the daemon's own has the time at which it was written,
+    /// and may be followed by records that the kernel sent just before that time.
     fn is_past(self, ledger: &Ledger, header: &Header) -> bool {
         let ahead = |ns: u64| ns.saturating_add(OWN_RECORDS_AHEAD_NS);
         match self {
@@ -138,8 +141,8 @@ impl Until {
         }
     }
 
-    /// Whether a segment begins before the moment, or at it. Clocks may have been set: a segment that begins just
-    /// before the moment counts as a later one, and the one before it is taken.
+    /// Whether a segment begins before the moment or at it. Clocks may have been set: a segment that begins just
+    /// before the moment counts as a later one, so that reading starts with the segment before it.
     fn is_behind(self, place: &SegmentPlace) -> bool {
         match self {
             Until::Boot(ns) => place.header.first_boot_ns <= ns,
@@ -148,7 +151,7 @@ impl Until {
         }
     }
 
-    /// Whether the moment lies before the state that a segment begins with.
+    /// Whether the moment lies before the state with which a segment begins.
     fn is_too_early(self, header: &SegmentHeader, ledger: &Ledger) -> bool {
         match self {
             Until::Boot(ns) => ns < header.first_boot_ns,
@@ -158,10 +161,10 @@ impl Until {
     }
 }
 
-/// Whom a question is about.
+/// The processes that a question is about.
 enum About {
     All,
-    /// The processes with this number in the system, of which these are known.
+    /// The processes with this pid, and those of their handles that are known.
     Pid(u32, HashSet<u32>),
 }
 
@@ -177,7 +180,7 @@ impl About {
         }
     }
 
-    /// A state was read.
+    /// Takes the handles from a state that was read.
     fn restored(&mut self, ledger: &Ledger) {
         if let About::Pid(pid, handles) = self {
             let theirs = ledger
@@ -188,7 +191,8 @@ impl About {
         }
     }
 
-    /// Whether a record has to be looked at: those of the machine, those of the processes, and any that tells of an attach.
+    /// Whether a record has to be decoded: those of the machine, those of the processes, and every record of an
+    /// attach.
     fn wants(&self, header: &Header) -> bool {
         match self {
             About::All => true,
@@ -200,7 +204,7 @@ impl About {
         }
     }
 
-    /// Whether an event is theirs after all.
+    /// Whether an event concerns the processes, now that it is decoded.
     fn is_theirs(&mut self, event: &Event) -> bool {
         match (self, &event.body) {
             (About::Pid(pid, handles), Body::Attached(facts)) => {
@@ -215,7 +219,7 @@ impl About {
     }
 }
 
-/// Reads on for the names of the stacks that are there: what comes after a moment may tell who was there then.
+/// Reads on for the names of stacks that are there: records after the moment may name code that ran before it.
 fn read_names(
     records: &mut Records,
     fold: &mut Fold,
@@ -249,16 +253,16 @@ fn read_names(
     }
 }
 
-/// The state of a fold, and where it stands.
+/// State of a fold, and how far it has come.
 struct Fold {
     decoder: Decoder,
     ledger: Ledger,
-    /// Number of the last record.
+    /// Number of the last record that was applied.
     sequence: u64,
 }
 
 impl Fold {
-    /// The state before the first record.
+    /// The state before the first record of a segment.
     fn begin(header: &SegmentHeader, config: LedgerConfig) -> Fold {
         let epoch = header.epoch;
         let mut ledger = Ledger::new(config);
@@ -303,7 +307,7 @@ fn fold(
     let mut records = recording.records_from(place);
     let mut count = 0;
     let mut began = false;
-    // What could not be read since the state was known for certain.
+    // Number of warnings when the state was last known for certain. Only later ones count.
     let mut known_warnings = records.warnings().len();
     let mut absent = Absent::default();
     while let Some(piece) = records.next_piece()? {
@@ -314,7 +318,8 @@ fn fold(
                 left_out,
             } => {
                 let damaged = records.warnings().len() > known_warnings;
-                // A state that is newer than the moment is of no use; the first one tells what the clocks were.
+                // A state from after the moment is of no use. The first one is restored anyway, because it says how
+                // the clocks were set.
                 let is_early = |ledger: &Ledger| {
                     until.is_some_and(|until| until.is_too_early(&header, ledger))
                 };

@@ -1,4 +1,4 @@
-//! The live daemon behind the gRPC server: passes questions to the keeper and orders to the tracer.
+//! Answers requests of the gRPC server: passes questions to the keeper and orders to the tracer.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -24,27 +24,27 @@ use crate::replay::{ReplayError, Until, replay_until};
 use crate::snapshots::Shelf;
 use crate::tracer::{Order, QUESTION, TracerStatus};
 
-/// How long an answer waits for the tracer to read a process's allocator again; an attach of another
-/// process may be under way.
+/// How long an answer waits until the tracer has checked the processes' allocators. The tracer may be busy with an
+/// attach of another process.
 const REFRESH: Duration = Duration::from_millis(300);
 
 /// Answers for a live daemon, or (without a tracer) for a recording.
 pub struct Serving {
-    /// The ledger's owner.
+    /// Handle of the keeper, which owns the ledger.
     pub keeper: KeeperHandle,
-    /// Who attaches; `None` when a recording is replayed.
+    /// Sends orders to the tracer; `None` when a recording is replayed.
     pub tracer: Option<Sender<Order>>,
-    /// Where it all began.
+    /// When the daemon was started.
     pub started: Instant,
-    /// What there is to say.
+    /// Messages of the daemon about itself.
     pub messages: Messages,
-    /// The recording that is replayed, and the moment it ends.
+    /// The recording that is replayed, and the moment at which it ends.
     pub replay: Option<(std::path::PathBuf, AsOf)>,
-    /// What triggers have taken; `None` where none are.
+    /// The snapshots that triggers have taken; `None` if no snapshots are taken.
     pub shelf: Option<Shelf>,
-    /// How earlier moments are folded.
+    /// Settings of a ledger into which the journal is folded again, for a question about an earlier moment.
     pub ledger: LedgerConfig,
-    /// Largest size of the journal.
+    /// Largest size of the journal in bytes; `None` without a journal.
     pub journal_limit: Option<u64>,
 }
 
@@ -59,7 +59,7 @@ impl From<Gone> for RefusalOf {
     }
 }
 
-/// A refusal made from another crate's error.
+/// A refusal that is made from another error.
 pub(crate) struct RefusalOf(pub(crate) Refusal);
 
 impl Serving {
@@ -80,7 +80,7 @@ impl Serving {
             .ok_or(Refusal::NotTraced { pid })
     }
 
-    /// Where the journal or the recording is, with everything in it that came before this question.
+    /// Path of the journal or the recording. When this returns, everything that came before the question is in it.
     async fn journal(&self) -> Result<std::path::PathBuf, Refusal> {
         if let Some((path, _)) = &self.replay {
             return Ok(path.clone());
@@ -94,7 +94,7 @@ impl Serving {
         Ok(keeper.journal_dir)
     }
 
-    /// When a step ended, boot time in nanoseconds.
+    /// When a step ended, in nanoseconds of boot time.
     async fn end_of_step(&self, pid: u32, number: u64) -> Result<u64, Refusal> {
         let (ends, evidence) = self
             .about(pid, |ledger, process, _| ledger.ends_of_steps(process))
@@ -122,8 +122,9 @@ impl Serving {
         answer.await.map_err(|_| Refusal::ShuttingDown)
     }
 
-    /// Has the tracer look at processes' allocators again, since they may have been exchanged, and at what is free on the devices. `true`
-    /// beside a process: also at the allocator's structures, because there may be no other way to know what it holds now.
+    /// Makes the tracer check which allocator each process uses, since it may have been exchanged, and how much is
+    /// free on the devices. `true` beside a process also asks for a reading, because there may be no other way to
+    /// know what the process holds now.
     async fn refresh(&self, processes: &[(u32, bool)]) {
         let Some(tracer) = &self.tracer else {
             return;
@@ -141,15 +142,15 @@ impl Serving {
         let patience = if reads { QUESTION + REFRESH } else { REFRESH };
         let all = async {
             for look in looks {
-                // A tracer that has ended tells nothing; the answer is from what is known.
+                // A tracer that has ended reports nothing. The answer then comes from what is known.
                 let _ = look.await;
             }
         };
-        // Without an answer in time the last reading stands.
+        // If there is no answer in time, the last reading is used.
         let _ = tokio::time::timeout(patience, all).await;
     }
 
-    /// Makes what is known of processes as new as a question needs it.
+    /// Brings what is known of these processes up to date, as far as the question needs it.
     async fn refresh_for(&self, needs: Needs, of: &[ProcessHandle]) {
         if needs == Needs::Events || self.tracer.is_none() {
             return;
@@ -169,7 +170,7 @@ impl Serving {
         self.refresh(&traced).await;
     }
 
-    /// Before a snapshot, which is to have every block and segment.
+    /// Prepares for a snapshot, which must contain every block and segment.
     async fn complete(&self, pid: u32) {
         let incomplete = self
             .keeper
@@ -258,7 +259,7 @@ impl Daemon for Serving {
         if self.tracer.is_none() {
             return Err(Refusal::Replaying);
         }
-        // What was made before the question comes before the mark.
+        // This question makes sure that records from before the request come before the mark.
         let found = |ledger: &Ledger, process, _| {
             let summary = ledger.summary(process)?;
             let ended_ns = summary.ended_ns.map(|ended| ledger.unix_ns(ended));
@@ -272,7 +273,7 @@ impl Daemon for Serving {
             .submit(Command::Append { process, record })
             .await
             .map_err(|gone| RefusalOf::from(gone).0)?;
-        // Events may have come behind it since.
+        // Other events may have followed the mark since, so it is looked up.
         let made = move |ledger: &Ledger, process, as_of: AsOf| {
             let marks = ledger
                 .ask(&[process], as_of, &v1::MarksRequest::default())?
@@ -347,7 +348,7 @@ impl Daemon for Serving {
 }
 
 impl Serving {
-    /// What earlier moments are asked of. None where nothing is kept.
+    /// The recording that is read for earlier moments. `None` if nothing is kept.
     async fn kept_recording(&self) -> Result<Option<Recording>, Refusal> {
         let path = match &self.replay {
             Some((path, _)) => path.clone(),
@@ -361,12 +362,12 @@ impl Serving {
             }
         };
         let read = move || Recording::open(&path).ok();
-        // What cannot be read cannot be asked.
+        // A recording that cannot be opened counts as none.
         Ok(tokio::task::spawn_blocking(read).await.ok().flatten())
     }
 
-    /// From when on each process can be asked about its past, nanoseconds since 1970. Processes of which no past is kept
-    /// are left out.
+    /// For each process the moment from which on it can be asked about its past, in nanoseconds since 1970. Processes
+    /// of which no past is kept are left out.
     async fn known_from(&self) -> Result<Vec<(ProcessHandle, u64)>, Refusal> {
         let Some(recording) = self.kept_recording().await? else {
             return Ok(Vec::new());
@@ -385,7 +386,7 @@ impl Serving {
             .map_err(|gone| RefusalOf::from(gone).0)
     }
 
-    /// Since when the past of each process is known, and what grows in it.
+    /// Adds to each process since when its past is known, and how much its findings grow.
     async fn add_to_list(&self, list: &mut v1::ListResponse) -> Result<(), Refusal> {
         let known_from = self.known_from().await?;
         let findings = self.keeper.hub().findings();
@@ -403,7 +404,7 @@ impl Serving {
         Ok(())
     }
 
-    /// From when on a process can be asked about its past.
+    /// The moment from which on a process can be asked about its past, in nanoseconds since 1970.
     async fn known_from_of(&self, pid: u32) -> Result<Option<u64>, Refusal> {
         let find = move |ledger: &mut Ledger, _| ledger.find(pid);
         let process = self.keeper.ask(find).await;
@@ -415,7 +416,7 @@ impl Serving {
             .map(|(_, from)| from))
     }
 
-    /// Asks about an earlier moment: the journal, folded again up to there.
+    /// Asks about an earlier moment: the journal is folded again up to that moment.
     async fn earlier<T>(
         &self,
         pid: u32,
@@ -561,7 +562,7 @@ fn not_in_the_journal(why: &str) -> Refusal {
     }
 }
 
-/// Allocated bytes of the files in a directory.
+/// Disk space in bytes that the files in a directory take.
 fn directory_bytes(dir: &std::path::Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = std::fs::read_dir(dir) else {

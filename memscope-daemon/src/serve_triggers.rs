@@ -1,4 +1,4 @@
-//! Triggers behind the gRPC server.
+//! Triggers and kept snapshots, for the gRPC server.
 
 use memscope_rpc::{
     Caller, Condition, KeptSnapshots, OpenKept, Refusal, TriggerStatus, Triggers, async_trait,

@@ -1,4 +1,4 @@
-//! A dump of msMemScope's becomes a recording, and the recording says what the rows said.
+//! A dump of msMemScope's becomes a recording, and the recording says what the rows say.
 #![allow(clippy::unwrap_used)]
 
 use memscope_daemon::import::{ImportError, import};
@@ -32,8 +32,9 @@ fn stats(replayed: &Replayed, pid: u32) -> StatsResponse {
         .unwrap()
 }
 
-/// Live blocks by device and address, read from the rows alone: in the order of their IDs, what came and did not go. The golden
-/// dumps are made up and have blocks over others: what the driver gave out there before is gone (`exclusive`).
+/// Live blocks by device and address, from the rows alone: in the order of their ids, what was allocated and not
+/// freed. The golden dumps are made up and have blocks that overlap. With `exclusive`, a new block removes those that
+/// it overlaps, as for memory that the driver hands out.
 fn live(path: &Path, pools: &[&str], exclusive: bool) -> BTreeMap<(i32, u64), u64> {
     let mut rows: Vec<Row> = Reader::open(path).unwrap().map(Result::unwrap).collect();
     rows.sort_by_key(|row| row.id);
@@ -99,7 +100,7 @@ fn golden_dumps_have_the_blocks_that_their_rows_leave() {
         let devices: std::collections::BTreeSet<i32> =
             pool.keys().map(|(device, _)| *device).collect();
         assert_eq!(stats.devices.len(), devices.len());
-        // Each block by its address and size.
+        // Compare each block by its address and size.
         let handle = replayed.ledger.find(pid).unwrap();
         let snapshot = replayed.ledger.snapshot(handle, replayed.end).unwrap();
         let shown: BTreeMap<(i32, u64), u64> = snapshot
@@ -114,7 +115,7 @@ fn golden_dumps_have_the_blocks_that_their_rows_leave() {
             .filter(|(_, block)| block.state == BlockState::Active)
             .map(|(device, block)| ((device, block.addr), block.size))
             .collect();
-        // A picture shows no block over another.
+        // In a picture no block overlaps another.
         let over = |(a, size): (&(i32, u64), &u64), (b, own): (&(i32, u64), &u64)| {
             a != b && a.0 == b.0 && a.1 < b.1 + own && b.1 < a.1 + size
         };
@@ -248,7 +249,7 @@ fn totals_stacks_and_notes() {
             .map(|frame| format!("{}({}): {}", frame.file, frame.line, frame.name))
             .collect();
         assert_eq!(frames, ["train.py(18): step", "main.py(3): <module>"]);
-        // The moments are those of the rows.
+        // The times are those of the rows.
         assert_eq!(replayed.end.unix_ns, 8_000_000_000);
     }
 }

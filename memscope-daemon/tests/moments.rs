@@ -1,4 +1,4 @@
-//! Moments that have passed, asked of a journal whose records are made here.
+//! Questions about earlier moments, asked of a journal whose records are made here.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_daemon::replay::{Until, replay_until};
@@ -9,7 +9,7 @@ use memscope_log::{ClockPair, Config, Journal};
 
 const EPOCH: u64 = 5;
 
-/// A journal of one process in which these things happened at these times, in this order.
+/// A journal of one process in which these events happened at these times, in this order.
 fn journal(dir: &std::path::Path, told: &[(u64, Body)]) -> Journal {
     let clock = ClockPair {
         boot_ns: 1,
@@ -51,7 +51,7 @@ fn pool_seen() -> Body {
     }))
 }
 
-/// The allocator reports a block of so many bytes.
+/// The allocator reports a block of `size` bytes.
 fn came(total: u64, size: u64) -> Body {
     Body::Report(PoolReport {
         device: 0,
@@ -77,12 +77,12 @@ fn what_the_kernel_sent_while_the_daemon_wrote_is_before_the_moment() {
         (S, attached()),
         (S, pool_seen()),
         (2 * S, came(512, 512)),
-        // The daemon was busy: it stamped its own record when it had come to it, and read these only then.
+        // The daemon was busy: it stamped its own record first, and read these earlier records only then.
         (5 * S, note("late")),
         (3 * S, came(1024, 512)),
         (4 * S, came(2048, 1024)),
         (6 * S, came(4096, 2048)),
-        // Nothing but the daemon itself has said anything since.
+        // Since then only the daemon itself has written records.
         (30 * S, note("last")),
     ];
     let journal = journal(dir.path(), &told);

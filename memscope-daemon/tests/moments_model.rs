@@ -1,5 +1,5 @@
-//! Moments that have passed, over random records of several processes in a journal that rotates: what is answered is what a fold of
-//! everything says, and the rest is refused. A loud process gives way to the quiet ones.
+//! Questions about earlier moments, over random records of several processes in a journal that rotates. Each answer
+//! is what a fold of all events says; everything else is refused. A loud process gives way to the quiet ones.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_daemon::replay::{NotThere, ReplayError, Replayed, Until, replay, replay_until};
@@ -14,7 +14,7 @@ use std::path::Path;
 
 const EPOCH: u64 = 5;
 const UNIX_ZERO: u64 = 1_000_000_000_000_000_000;
-/// One in so many events is of this process: one is loud, one is quiet.
+/// How often events are of each process, as weights: one process is loud, one is quiet.
 const SHARES: [u64; 3] = [1, 12, 150];
 
 /// Random numbers that are the same in each run with the same seed.
@@ -28,7 +28,7 @@ impl Noise {
         (mixed >> 33) % below
     }
 
-    /// Text that no packing makes much smaller: it fills the journal.
+    /// Text that cannot be compressed much, so that it fills the journal.
     fn text(&mut self) -> String {
         (0..12_000)
             .map(|_| char::from(b'a' + self.next(26) as u8))
@@ -36,7 +36,7 @@ impl Noise {
     }
 }
 
-/// A journal, the fold of what was appended, and all of it.
+/// A journal, the ledger folded from what was appended, and all events.
 struct World {
     journal: Journal,
     decoder: Decoder,
@@ -46,7 +46,7 @@ struct World {
     /// Live blocks of each process.
     live: [Vec<(u64, u64)>; 3],
     next_block: u64,
-    /// The newest moment at which each process was refused, and the oldest at which it was not.
+    /// The newest event at which each process was refused, and the oldest at which it was answered.
     refused: [u64; 3],
     answered: [u64; 3],
 }
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// A moment was answered, of a process or not.
+    /// Notes whether a process is in the answer about a moment.
     fn note(&mut self, process: u32, number: u64, replayed: &Replayed) {
         let of = process as usize - 1;
         match replayed.not_there(40 + process) {
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// As the keeper does: first the journal, then the ledger.
+    /// Does what the keeper does: first the journal, then the ledger.
     fn append(&mut self, process: u32, body: Body) {
         let number = self.events.len() as u64 + 1;
         let record = encode(&event(number, number * 1_000_000, process, body), 0)
@@ -171,7 +171,7 @@ impl World {
         self.append(handle, Body::Report(report));
     }
 
-    /// The fold of everything up to a moment.
+    /// The fold of all events up to a moment.
     fn naive(&self, until: Until) -> Ledger {
         let mut ledger = Ledger::new(config());
         ledger.apply(&event(
@@ -196,7 +196,7 @@ impl World {
         ledger
     }
 
-    /// A moment in one of the three ways to say one.
+    /// A random moment, in one of its three forms.
     fn moment(&mut self) -> (u64, Until) {
         let number = 1 + self.noise.next(self.events.len() as u64);
         let ns = number * 1_000_000 + self.noise.next(1_000_000);
@@ -225,7 +225,7 @@ fn event(sequence: u64, time_ns: u64, process: u32, body: Body) -> Event {
     }
 }
 
-/// All that is said of all processes that are there.
+/// All answers about all processes that are there.
 fn told(ledger: &Ledger, as_of: AsOf, left_out: &[NotThere]) -> Vec<String> {
     let mut processes = ledger.processes();
     processes.retain(|one| !left_out.iter().any(|gone| gone.process == one.handle));
@@ -253,7 +253,7 @@ fn says_that_it_is_damaged(ledger: &Ledger) -> bool {
     })
 }
 
-/// Asks about random moments. Gives the numbers of those that were refused, and of those that were answered.
+/// Asks about random moments. Returns the numbers of the events that were refused, and of those that were answered.
 fn look_back(world: &mut World, dir: &Path, damaged: bool) -> (Vec<u64>, Vec<u64>) {
     let (mut refused, mut answered) = (Vec::new(), Vec::new());
     for _ in 0..12 {
@@ -325,15 +325,15 @@ proptest! {
         for _ in 0..steps {
             world.step();
         }
-        // While the journal is being written.
+        // Ask while the journal is being written.
         let (refused, answered) = look_back(&mut world, &epoch_dir, false);
-        // What is refused is the oldest.
+        // Only the oldest moments are refused.
         prop_assert!(refused.iter().max() <= answered.iter().min() || answered.is_empty());
         let newest = world.events.len() as u64;
         prop_assert!(replay_until(&epoch_dir, config(), Until::Event(newest), None).is_ok());
         prop_assert!(steps < 5_000 || replay_until(&epoch_dir, config(), Until::Event(5), None).is_err());
 
-        // An export of it is the same, and so is what the next one finds.
+        // An export of the journal gives the same, and so does what the next run finds.
         let export = dir.path().join("export.mscope");
         memscope_log::Recording::open(&epoch_dir).unwrap().export(&export).unwrap();
         world.journal.settle().unwrap();
@@ -344,7 +344,7 @@ proptest! {
             prop_assert!(*refused < answered, "{:?} {:?}", world.refused, world.answered);
         }
 
-        // A byte somewhere is another.
+        // Change one byte somewhere.
         let mut files: Vec<_> = std::fs::read_dir(&epoch_dir).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
         let file = &files[harm.0.index(files.len())];
@@ -394,10 +394,11 @@ fn a_loud_process_does_not_push_out_a_quiet_ones_past() {
     let epoch_dir = world.journal.epoch_dir().to_path_buf();
     let newest = world.events.len() as u64;
     let pasts = [1, 2, 3].map(|process| newest - known_from(&world, &epoch_dir, process));
-    // The loud one makes 150 of 163 records, the second one 12. Each keeps what fits into a third of the journal at least.
+    // The loud process makes 150 of 163 records, the second one 12. Each keeps at least what fits into a third of the
+    // journal.
     assert!(pasts[1] > 3 * pasts[2], "{pasts:?}");
     assert!(pasts[0] > 3 * pasts[2], "{pasts:?}");
-    // A recording of it says the same.
+    // A recording of the journal says the same.
     let export = dir.path().join("export.mscope");
     let recording = memscope_log::Recording::open(&epoch_dir).unwrap();
     recording.export(&export).unwrap();

@@ -64,7 +64,7 @@ fn a_level_fires_once_for_each_crossing_with_the_block_that_crossed() {
             sim.empty_cache(0);
             sim.time += MS;
         }
-        // Segments of 12 MiB: the fifth reserves 60. The fourth block makes 44 or 48.
+        // Segments have 12 MiB: with the fifth, 60 are reserved. With the fourth block, 44 or 48 are allocated.
         fired.sort_unstable();
         let expected = [(1, 5), (1, 5), (1, 5), (2, 4), (2, 4), (2, 4)];
         assert_eq!(fired, expected, "{mode:?}");
@@ -175,7 +175,7 @@ fn fragments_count_where_free_room_did_not_serve() {
         sim.free(*addr, false);
     }
     assert_eq!(world.feed(&mut sim), [], "free room alone is no fragment");
-    // More than all that is free: nothing could have served it.
+    // A request for more than all free room: nothing could have served it.
     let large = sim.alloc(0, 0, 60 * MIB);
     assert_eq!(world.feed(&mut sim), []);
     sim.free(large, false);
@@ -188,10 +188,10 @@ fn fragments_count_where_free_room_did_not_serve() {
     let fired = world.feed(&mut sim);
     assert_eq!(fired.len(), 1, "48 of 72 MiB were free");
     assert!(fired[0].reason.contains("66.6%"), "{fired:?}");
-    // Still so: not told again.
+    // The condition still holds, and does not fire again.
     sim.alloc(0, 0, 22 * MIB);
     assert_eq!(world.feed(&mut sim), []);
-    // A growth with little free, and then again.
+    // The pool takes more with little free room, which arms the trigger; then with much free room.
     for _ in 0..4 {
         sim.alloc(0, 0, 12 * MIB);
     }
@@ -215,7 +215,7 @@ fn growth_is_told_by_time_alone_too() {
     sim.time = 31 * SECOND;
     sim.alloc(0, 0, 200 * MIB);
     assert_eq!(world.feed(&mut sim), []);
-    // Nothing happens any more: the floor follows within a quarter of the time.
+    // Nothing happens any more: the floor follows within a quarter of the watched time.
     let found: Vec<(u64, Vec<Firing>)> = (32..60)
         .map(|second| (second, world.tick(second * SECOND)))
         .filter(|(_, fired)| !fired.is_empty())
@@ -256,7 +256,7 @@ fn what_stands_above_already_fires_when_its_baseline_is_known() {
     let events = std::mem::take(&mut sim.out);
     let now = sim.time;
 
-    // The reading comes: then.
+    // A reading comes: the trigger fires then.
     let mut world = start(false);
     for event in &events {
         assert_eq!(world.after(event), []);
@@ -275,12 +275,12 @@ fn what_stands_above_already_fires_when_its_baseline_is_known() {
     assert_eq!(world.ledger.baseline(P), Some(Baseline::Known));
     assert_eq!(world.tick(now + 100 * SECOND), []);
 
-    // It was given up: at once, without it.
+    // The reading was given up: the trigger fires at once, without it.
     let mut world = start(true);
     let fired: Vec<Firing> = events.iter().flat_map(|e| world.after(e)).collect();
     assert_eq!(fired.len(), 1);
 
-    // Nobody says anything: in the end.
+    // No reading comes: the trigger fires in the end.
     let mut world = start(false);
     for event in &events {
         assert_eq!(world.after(event), []);
@@ -288,7 +288,7 @@ fn what_stands_above_already_fires_when_its_baseline_is_known() {
     assert_eq!(world.tick(now + 30 * SECOND), []);
     assert_eq!(world.tick(now + 61 * SECOND).len(), 1);
 
-    // A crossing that is seen does not wait.
+    // A crossing that was seen does not wait.
     let mut world = start(false);
     for event in &events {
         world.after(event);
@@ -320,11 +320,11 @@ fn one_that_is_added_looks_at_once_without_an_event() {
         )]
     );
     assert_eq!(world.tick(sim.time + SECOND), []);
-    // The same again is the same, and does not begin anew.
+    // The same trigger added again is the same one, and does not begin anew.
     let same = world.triggers.add(ROOT, condition, Some(4242)).unwrap();
     assert_eq!((same.trigger, same.fired), (2, 1));
     assert_eq!(world.tick(sim.time + 2 * SECOND), []);
-    // For all it is another.
+    // For all processes it is another trigger.
     assert_eq!(
         world.triggers.add(ROOT, condition, None).unwrap().trigger,
         3
@@ -352,7 +352,7 @@ fn a_trigger_for_one_process_lives_as_long_as_the_process() {
             .map(|t| (t.trigger, t.watching))
             .collect::<Vec<_>>()
     };
-    // Another image of the same process, and a detach with a new attach: it goes on.
+    // The process executes another image, is detached and attached again: its trigger stays.
     world.after(&event(ProcessHandle(1), 2 * SECOND, Body::Replaced));
     assert_eq!(watching(&world), [(1, 0), (2, 1)]);
     assert_eq!(world.triggers.waiting(), [(10, 100)]);
@@ -364,7 +364,7 @@ fn a_trigger_for_one_process_lives_as_long_as_the_process() {
     // The process ends.
     world.after(&event(ProcessHandle(4), 3 * SECOND, Body::Exited));
     assert_eq!(watching(&world), [(2, 1)]);
-    // It ends untraced, and its number is given to another.
+    // The process ends untraced, and its pid is given to another one.
     world.after(&event(ProcessHandle(2), 3 * SECOND, Body::Detached));
     assert_eq!(watching(&world), [(2, 0)]);
     world.attach(ProcessHandle(5), 20, 999, 0, true);
@@ -416,7 +416,7 @@ fn users_reach_their_own_only() {
     remove(ROOT, 1).unwrap();
     assert_eq!(world.triggers.list(), []);
 
-    // Nobody fills the daemon with them.
+    // No user can fill the daemon with triggers.
     let add = |world: &mut World, who, n: u64| {
         let condition = format!("allocated > {n}MiB").parse().unwrap();
         world.triggers.add(who, condition, None)

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use world::World;
 use world::common::*;
 
-/// What a level does, told by every level at rest.
+/// Where a level fires, computed from every level at rest.
 fn naive_crossings(levels: &[u64], above: u64) -> Vec<usize> {
     let mut armed = true;
     let mut found = Vec::new();
@@ -46,7 +46,7 @@ proptest! {
         let mut sim = Sim::new(if calibrated { Mode::Calibrated } else { Mode::Uncalibrated });
         sim.expandable = expandable;
         let mut dice = Dice(seed);
-        // By (trigger, device): what it looks at, at rest after each call.
+        // By (trigger, device): the level at rest after each call.
         let mut courses: BTreeMap<(u64, i32), Vec<(usize, u64)>> = BTreeMap::new();
         let mut fired: BTreeMap<(u64, i32), Vec<usize>> = BTreeMap::new();
         for call in 0..steps {

@@ -1,4 +1,5 @@
-//! The maps through which records leave, and the only place that reserves and submits.
+//! The maps through which records are sent, and the code that reserves and submits them. Only stacks, pieces of stacks
+//! and code objects are sent by the modules that read them.
 
 use aya_ebpf::bindings::{
     BPF_F_MMAPABLE, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP,
@@ -23,14 +24,14 @@ static DROPS: Array<u64> = Array::with_max_entries(16, 0);
 #[map]
 pub static CONFIG: Array<GlobalConfig> = Array::with_max_entries(1, 0);
 
-/// How many records lie between two looks at the fill of the ring.
+/// The fill of the ring is checked once for every 32 records of a process.
 const WAKE_CHECK_MASK: u64 = 31;
 
 #[inline(always)]
 pub fn add(counter: *mut u64, n: u64) -> u64 {
-    // The atomic types offer no addition on this target; a relaxed intrinsic would compile to the
-    // form that does not return the old value.
-    // SAFETY: the pointer leads into a map value, which lives as long as the program runs.
+    // The atomic types offer no addition on this target, so the intrinsic is used. With relaxed ordering it would
+    // compile to an instruction that does not return the old value.
+    // SAFETY: the pointer points into a map value, which stays valid while the program runs.
     unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(counter, n) }
 }
 
@@ -40,7 +41,7 @@ pub fn count_drop(reason: DropReason) {
     count_drops(reason, 1);
 }
 
-/// Counts several at once.
+/// Counts several losses at once by their cause.
 #[inline(always)]
 pub fn count_drops(reason: DropReason, count: u64) {
     if let Some(counter) = DROPS.get_ptr_mut(reason as u32) {
@@ -48,51 +49,52 @@ pub fn count_drops(reason: DropReason, count: u64) {
     }
 }
 
-/// Counts a table that had no room for something of this process, and remembers in the process's slot that it was so.
+/// Counts a loss because a table had no room for something of this process, and notes it in the process's slot.
 #[inline(always)]
 pub fn count_full(process: *mut ProcessEntry, reason: DropReason) {
     count_drop(reason);
     note_full(process, reason);
 }
 
-/// Remembers it in the process's slot.
+/// Notes in the process's slot that something of it was lost for this reason.
 #[inline(always)]
 pub fn note_full(process: *mut ProcessEntry, reason: DropReason) {
-    // SAFETY: a map value. Two processors may each set a bit and one be lost: it is set again with the next loss.
+    // SAFETY: this points into a map value, which stays valid while the program runs. If two processors set a bit at
+    // the same time, one bit may get lost; it is set again at the next loss.
     unsafe {
         let full = core::ptr::read_volatile(&raw const (*process).full);
         core::ptr::write_volatile(&raw mut (*process).full, full | 1 << reason as u32);
     }
 }
 
-/// The current thread as the tables name it.
+/// The key of the current thread in the tables.
 #[inline(always)]
 pub fn thread_of(process: *mut ProcessEntry, tid: u32) -> u64 {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     memscope_common::thread_key(unsafe { (*process).handle }, tid)
 }
 
-/// The entry of a process, whether its records are wanted or not.
+/// The slot of a process, whether or not its records are sent.
 #[inline(always)]
 pub fn known_process(tgid: u32) -> Option<*mut ProcessEntry> {
     let slot = PROCESSES.get_ptr(&tgid)?;
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     SLOTS.get_ptr_mut(unsafe { *slot })
 }
 
-/// The entry of the current process, if its records are wanted.
+/// The slot of a process, if its records are sent.
 #[inline(always)]
 pub fn live_process(tgid: u32) -> Option<*mut ProcessEntry> {
     let process = known_process(tgid)?;
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     if unsafe { (*process).flags } & PROCESS_LIVE == 0 {
         return None;
     }
     Some(process)
 }
 
-/// Sends one record of `T`, which begins with a [`RecordHeader`]; `fill` writes everything behind it.
-/// A record that finds no room is counted in the process and under its cause.
+/// Sends one record of type `T`, which begins with a [`RecordHeader`]; `fill` writes everything after the header.
+/// If the ring has no room, the lost record is counted for the process and by its cause.
 #[inline(always)]
 pub fn emit<T: 'static>(
     process: *mut ProcessEntry,
@@ -105,7 +107,7 @@ pub fn emit<T: 'static>(
     send(process, tid, kind, flags, stack, false, fill);
 }
 
-/// As [`emit`], and wakes the daemon at once: for what it must act on.
+/// The same as [`emit`], but wakes the daemon at once. For records to which the daemon must react.
 #[inline(always)]
 pub fn emit_urgent<T: 'static>(
     process: *mut ProcessEntry,
@@ -127,11 +129,11 @@ fn send<T: 'static>(
     urgent: bool,
     fill: impl FnOnce(*mut T),
 ) {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let sequence = add(unsafe { &raw mut (*process).sequence }, 1) + 1;
     let Some(mut slot) = RING.reserve::<T>(0) else {
         count_drop(DropReason::RingFull);
-        // SAFETY: a map value.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
         add(unsafe { &raw mut (*process).lost }, 1);
         return;
     };
@@ -160,16 +162,17 @@ fn send<T: 'static>(
     });
 }
 
-/// Sends how many kernels were launched, if that is news. Two threads may both think so: the number is the same.
+/// Sends how many kernels were launched on devices, if that number has changed. If two threads do this at once, both
+/// send the same number, which does no harm.
 #[inline(always)]
 pub fn tell_launches(process: *mut ProcessEntry, tid: u32) {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let count = unsafe { core::ptr::read_volatile(&raw const (*process).launches) };
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     if unsafe { core::ptr::read_volatile(&raw const (*process).launches_told) } == count {
         return;
     }
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     unsafe { core::ptr::write_volatile(&raw mut (*process).launches_told, count) };
     emit::<LaunchesRecord>(
         process,
@@ -192,7 +195,7 @@ pub fn emit_unowned<T: 'static>(tid: u32, kind: u16, fill: impl FnOnce(*mut T)) 
         return;
     };
     let record = slot.as_mut_ptr();
-    // SAFETY: as in `emit`.
+    // SAFETY: for the same reasons as in `send`.
     unsafe {
         *record.cast::<RecordHeader>() = RecordHeader {
             len: size_of::<T>() as u16,
@@ -212,8 +215,8 @@ pub fn emit_unowned<T: 'static>(tid: u32, kind: u16, fill: impl FnOnce(*mut T)) 
     slot.submit(BPF_RB_FORCE_WAKEUP as u64);
 }
 
-/// A wake-up costs the traced program far more than a record, so the daemon reads by the clock and
-/// is woken only when the ring fills faster than that.
+/// Decides whether a record wakes the daemon. A wake-up costs the traced program far more than a record, so the daemon
+/// reads the ring at intervals, and is woken only if the ring fills faster than that.
 #[inline(always)]
 fn wake_flags(sequence: u64) -> u64 {
     if sequence & WAKE_CHECK_MASK != 0 {

@@ -1,4 +1,4 @@
-//! Identities of stacks: a hash of the frames.
+//! The identity of a stack, which is a hash of its frames.
 
 use memscope_common::{STACK_FIRST, STACK_MASK};
 
@@ -13,7 +13,7 @@ pub fn mix(hash: u64, value: u64) -> u64 {
     hash ^ (hash >> 32)
 }
 
-/// An identity made of a hash.
+/// Makes an identity from a hash.
 #[inline(always)]
 pub fn finish(hash: u64) -> u64 {
     let hash = (hash ^ (hash >> 29)).wrapping_mul(K1);

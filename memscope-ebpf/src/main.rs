@@ -1,4 +1,4 @@
-//! The programs that run in the kernel: they read arguments and results where the probes stand and
+//! The BPF programs, which run in the kernel: they read arguments and results at the probes and
 //! send records. Nothing here decides what the numbers mean.
 #![no_std]
 #![no_main]
@@ -21,8 +21,8 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     loop {}
 }
 
-/// The helpers for tracing are given to GPL-compatible programs only; this source is offered under
-/// GPL-2.0 beside the project's licences.
+/// The kernel allows the helpers for tracing only to GPL-compatible programs. This source is offered under
+/// GPL-2.0 in addition to the project's licences.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

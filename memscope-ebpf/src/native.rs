@@ -1,6 +1,6 @@
-//! Stacks of compiled code, which keeps no frame pointers: each return address has a rule that says where
-//! its caller's frame is. The daemon makes the rules from the code's own tables, when an address is seen for the
-//! first time; until then it gets a piece of the stack and unwinds that itself.
+//! Walks stacks of compiled code, which often keeps no frame pointers: for each return address a rule says where
+//! its caller's frame is. The daemon makes the rules from the code's unwind tables when an address is seen for the
+//! first time. Until then a copied piece of the stack is sent to the daemon, which unwinds it itself.
 
 use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_boot_ns, bpf_loop, bpf_probe_read_user};
@@ -26,65 +26,67 @@ static RULES: HashMap<u64, Rule> = HashMap::with_max_entries(RULES_MOST, BPF_F_N
 /// Buffers of one walk.
 #[repr(C)]
 pub struct Natives {
-    /// A piece of the stack: a helper call costs far more than what it copies. Some bytes more than are read, so that
-    /// an offset never leads outside.
+    /// A copied piece of the stack. It is large, since the call of a helper costs far more than what it copies. It is
+    /// some bytes longer than what is read, so that an offset never points outside.
     window: [u8; WINDOW + BELOW],
     pub walk: Native,
-    /// Innermost first.
+    /// Addresses of the frames, innermost first.
     pub frames: [u64; MOST_NATIVE],
 }
 
-/// What the steps of a loop get, which must lie on the stack.
+/// Argument of the loop's steps, which must lie on the program's stack.
 #[repr(C)]
 struct Context {
     natives: *mut Natives,
 }
 
-/// Bytes of the stack that are read at once.
+/// Most bytes of the stack that are read in one call.
 const WINDOW: usize = 4096;
-/// Bytes below a canonical frame address in which compilers keep the return address and the frame pointer.
+/// Number of bytes below a canonical frame address that normally contain the return address and the saved frame
+/// pointer.
 const BELOW: usize = 64;
 
 #[map]
 static NATIVES: PerCpuArray<Natives> = PerCpuArray::with_max_entries(WALKS, 0);
 
-/// Rules that were used last, by the low bits of a hash of their keys: an array costs a tenth of what a hash table
-/// does. Another task may interrupt the one that writes an entry, so an entry proves itself: its first word is
-/// its key and its second, mixed.
+/// Cache of the rules that were used last, indexed by some bits of a hash of their keys: an access to an array costs a
+/// tenth of one to a hash table. Another task may interrupt the writing of an entry, so each entry contains its own
+/// check: the first word is a hash of the key and the second word, which is the rule.
 #[map]
 static CACHE: PerCpuArray<[u64; 2]> = PerCpuArray::with_max_entries(CACHED, 0);
 const CACHED: u32 = 1 << 13;
 
-/// `Native::end`: there were more frames than steps.
+/// `Native::end`: the walk has not ended; there were more frames than fit.
 const MORE: u64 = 0;
-/// The rule of `pc` is not known yet.
+/// `Native::end`: the rule of `pc` is not known yet.
 const UNKNOWN: u64 = 1;
-/// The outermost frame was reached.
+/// `Native::end`: the outermost frame was reached.
 const WHOLE: u64 = 2;
-/// Not to be unwound further.
+/// `Native::end`: the stack cannot be unwound further.
 const STOPPED: u64 = 3;
 
-/// Where a walk stands; in a map, of which the verifier knows nothing.
+/// State of a walk. It lies in a map, of whose contents the verifier knows nothing (see [`crate::scratch::Walk`]).
 #[repr(C)]
 pub struct Native {
     pc: u64,
     sp: u64,
     bp: u64,
-    /// Identifies the frames so far.
+    /// Hash of the frames so far.
     pub hash: u64,
-    /// How many are in `frames`.
+    /// Number of frames in `frames`.
     pub count: u64,
     end: u64,
-    /// The window: where it begins, and the largest distance at which a frame's end lies whole in it.
+    /// First address of the window, and the largest distance from it at which the words that a step reads lie in the
+    /// window.
     base: u64,
     reach: u64,
-    /// What makes cached rules void when it changes.
+    /// The process's `stack_salt`. When it changes, cached rules are no longer used.
     salt: u64,
     handle: u32,
     reserved: u32,
 }
 
-/// Where the traced thread is.
+/// Registers of the traced thread at the probe.
 #[derive(Clone, Copy)]
 pub struct Place {
     ip: u64,
@@ -94,7 +96,7 @@ pub struct Place {
     entry: bool,
 }
 
-/// The thread is about to execute a function's first instruction.
+/// For an entry probe: the thread is about to execute a function's first instructions.
 #[inline(always)]
 pub fn at_entry(ctx: &ProbeContext) -> Place {
     let (ip, sp, bp) = read::place_in_code(ctx);
@@ -107,7 +109,7 @@ pub fn at_entry(ctx: &ProbeContext) -> Place {
     }
 }
 
-/// The thread has just returned.
+/// For a return probe: the thread has just returned from a function.
 #[inline(always)]
 pub fn at_return(ctx: &ProbeContext) -> Place {
     let (ip, sp, bp) = read::place_in_code(ctx);
@@ -121,7 +123,7 @@ pub fn at_return(ctx: &ProbeContext) -> Place {
 }
 
 impl Place {
-    /// Whether the first frame is the function that is entered.
+    /// Whether the first frame is the function that is just entered.
     #[inline(always)]
     pub fn is_entry(self) -> bool {
         self.entry
@@ -130,22 +132,22 @@ impl Place {
 
 #[inline(always)]
 fn keep(natives: *mut Natives, address: u64) {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let walk = unsafe { &mut (*natives).walk };
     let at = (walk.count & (MOST_NATIVE as u64 - 1)) as usize;
-    // SAFETY: a map value; the index is below the array's length.
+    // SAFETY: this points into a map value, and the index is below the array's length.
     unsafe { write_volatile((&raw mut (*natives).frames as *mut u64).add(at), address) };
     walk.count += 1;
     walk.hash = mix(walk.hash, address);
 }
 
-/// The rule of an address.
+/// The rule of the walk's current address, from the cache or the table.
 #[inline(always)]
 fn rule_of(walk: &Native) -> Option<Rule> {
     let key = rule_key(walk.handle, walk.pc);
     let proof = mix(key, walk.salt);
     let cached = CACHE.get_ptr_mut((proof >> 20) as u32 & (CACHED - 1))?;
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let [first, second] = unsafe {
         [
             read_volatile(&raw const (*cached)[0]),
@@ -156,7 +158,7 @@ fn rule_of(walk: &Native) -> Option<Rule> {
         return Some(Rule(second));
     }
     let rule = RULES.get_ptr(&key)?;
-    // SAFETY: map values.
+    // SAFETY: these point into map values, which stay valid while the program runs.
     unsafe {
         let rule = *rule;
         write_volatile(&raw mut (*cached)[0], mix(rule.0, proof));
@@ -165,10 +167,11 @@ fn rule_of(walk: &Native) -> Option<Rule> {
     }
 }
 
-/// Reads the window anew, so that it begins with this address; as much as there is before the stack ends.
+/// Reads the window again so that it begins at this address. If the whole window cannot be read, only the part up to
+/// the end of the page is. False if that fails, too.
 #[inline(always)]
 fn refill(natives: *mut Natives, base: u64) -> bool {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let (walk, window) = unsafe {
         (
             &mut (*natives).walk,
@@ -186,16 +189,16 @@ fn refill(natives: *mut Natives, base: u64) -> bool {
         len = BELOW as u64;
     }
     walk.reach = len - BELOW as u64;
-    // SAFETY: as above; a page is as long as the window.
+    // SAFETY: the length is at most that of a page, which is as long as the window.
     unsafe { bpf_probe_read_user(window, len as u32, base as *const c_void) == 0 }
 }
 
-/// One frame, or one move of the window. 1 ends the walk.
+/// One step of the walk: takes one frame, or moves the window. The result 1 ends the loop.
 #[inline(never)]
 extern "C" fn step_native(_index: u64, context: *mut Context) -> i64 {
-    // SAFETY: the callback of `bpf_loop` with the structure given to it, which leads to a map value.
+    // SAFETY: `bpf_loop` calls this with the structure given to it, which points to a map value.
     let natives = unsafe { (*context).natives };
-    // SAFETY: as above.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let walk = unsafe { &mut (*natives).walk };
     if walk.count >= MOST_NATIVE as u64 {
         return 1;
@@ -214,7 +217,7 @@ extern "C" fn step_native(_index: u64, context: *mut Context) -> i64 {
     if kind == RULE_BP_DEREF {
         frame = read::user::<u64>(frame).unwrap_or(0);
     }
-    // Outwards is upwards: whatever is not, has been overwritten, and could go in circles.
+    // The caller's frame must lie above. If it does not, the stack was overwritten, and the walk could go in circles.
     if frame <= walk.sp {
         walk.end = STOPPED;
         return 1;
@@ -231,13 +234,13 @@ extern "C" fn step_native(_index: u64, context: *mut Context) -> i64 {
         return 1;
     }
     let at = (below.wrapping_sub(walk.base) & (WINDOW as u64 - 1)) as usize;
-    // SAFETY: a map value; the window is longer than the mask by the bytes that are looked at.
+    // SAFETY: this points into a map value. The window is longer than the mask by the bytes that are read from here on.
     let below = unsafe { (&raw const (*natives).window as *const u8).add(at) };
     let place = rule.bp();
     if place != 0 || rule.bp_from_bp() {
         if !rule.bp_from_bp() && place < 0 && place >= -(BELOW as i64) {
             let at = ((BELOW as i64 + place) as usize) & (BELOW - 8);
-            // SAFETY: within the buffer.
+            // SAFETY: the address lies within the buffer.
             walk.bp = unsafe { read_volatile(below.add(at) as *const u64) };
         } else {
             let from = if rule.bp_from_bp() { walk.bp } else { frame };
@@ -249,17 +252,17 @@ extern "C" fn step_native(_index: u64, context: *mut Context) -> i64 {
         }
     }
     walk.sp = frame;
-    // SAFETY: within the buffer.
+    // SAFETY: the address lies within the buffer.
     walk.pc = unsafe { read_volatile(below.add(BELOW - 8) as *const u64) };
     keep(natives, walk.pc);
     0
 }
 
-/// The rest of a step where return addresses lie in frame records, of which a rule says the place.
+/// The rest of a step where return addresses lie in frame records, whose places the rules give.
 #[inline(always)]
 fn step_record(natives: *mut Natives, walk: &mut Native, rule: Rule, frame: u64) -> i64 {
     let record = frame.wrapping_add(rule.bp() as u64);
-    // Without a place, the address never left its register: that is no caller's.
+    // If there is no place, the return address is still in its register. The frame of a caller is never like this.
     if rule.bp() >= 0 || record < walk.sp {
         walk.end = STOPPED;
         return 1;
@@ -272,7 +275,8 @@ fn step_record(natives: *mut Natives, walk: &mut Native, rule: Rule, frame: u64)
         return 1;
     }
     let at = (record.wrapping_sub(walk.base) & (WINDOW as u64 - 1)) as usize;
-    // SAFETY: a map value; the window is longer than the mask by more than the two words that are looked at.
+    // SAFETY: this points into a map value. The window is longer than the mask by more than the two words that are
+    // read.
     let [first, second] = unsafe {
         let words = (&raw const (*natives).window as *const u8).add(at) as *const u64;
         [read_volatile(words), read_volatile(words.add(1))]
@@ -288,19 +292,19 @@ fn step_record(natives: *mut Natives, walk: &mut Native, rule: Rule, frame: u64)
     0
 }
 
-/// The buffers of a walk.
+/// The buffers with this index, as claimed from [`crate::scratch`].
 #[inline(always)]
 pub fn buffers(index: u32) -> Option<*mut Natives> {
     NATIVES.get_ptr_mut(index)
 }
 
-/// A step may only move the window, so there are more steps than frames.
+/// Most steps of a walk. There are more steps than frames, since some steps only move the window.
 const STEPS: u32 = MOST_NATIVE as u32 * 2;
 
-/// Walks the stack of the current thread, on from this hash. What came of it is in the buffers.
+/// Walks the stack of the current thread, beginning with this hash. The results are in the buffers.
 #[inline(always)]
 pub fn walk(process: *mut ProcessEntry, natives: *mut Natives, place: &Place, hash: u64) {
-    // SAFETY: map values.
+    // SAFETY: these point into map values, which stay valid while the program runs.
     let walk = unsafe { &mut (*natives).walk };
     walk.pc = place.ip;
     walk.sp = place.sp;
@@ -311,16 +315,17 @@ pub fn walk(process: *mut ProcessEntry, natives: *mut Natives, place: &Place, ha
     // Nothing is in the window yet.
     walk.base = place.sp.wrapping_add(1);
     walk.reach = 0;
-    // SAFETY: as above.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     (walk.salt, walk.handle) = unsafe { ((*process).stack_salt, (*process).handle) };
     keep(natives, place.ip);
     if place.entry {
-        // The frame is not built yet. If the address to return to cannot be read, no rule is found for it.
+        // The function has not built its frame yet. If the return address cannot be read, it is 0, for which there is
+        // no rule.
         (walk.pc, walk.sp) = read::entered_from(place.sp, place.link);
         keep(natives, walk.pc);
     }
     let mut context = Context { natives };
-    // SAFETY: the callback and its structure, which outlives the call.
+    // SAFETY: the callback gets the structure that it expects, which outlives the call.
     unsafe {
         bpf_loop(
             STEPS,
@@ -329,7 +334,7 @@ pub fn walk(process: *mut ProcessEntry, natives: *mut Natives, place: &Place, ha
             0,
         );
     }
-    // SAFETY: a map value, as the loop left it.
+    // SAFETY: this points into a map value, as the loop left it.
     unsafe {
         let end = read_volatile(&raw const (*natives).walk.end);
         let hash = read_volatile(&raw const (*natives).walk.hash);
@@ -337,19 +342,21 @@ pub fn walk(process: *mut ProcessEntry, natives: *mut Natives, place: &Place, ha
     }
 }
 
-/// Whether there are more frames than were walked; where their rules are not known yet, that there is a piece to send.
+/// How the walk ended: whether the outermost frame was not reached, and whether a rule was missing, so that a piece of
+/// the stack must be sent.
 #[inline(always)]
 pub fn ended(natives: *mut Natives) -> (bool, bool) {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let end = unsafe { read_volatile(&raw const (*natives).walk.end) };
     (end != WHOLE, end == UNKNOWN)
 }
 
-/// Sends a piece of the stack from where the walk stands; gives its identity, 0 if there is no room. Records
-/// of allocations come first: a piece is only sent while the ring is rather empty.
+/// Sends a copy of the stack, beginning where the walk has ended. The result is the stack's provisional identity, or 0
+/// if there is no room. A copy is sent only while the ring has plenty of room, since records of allocations matter
+/// more.
 #[inline(always)]
 pub fn send_copy(process: *mut ProcessEntry, tid: u32, natives: *mut Natives) -> u64 {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let walk = unsafe { &(*natives).walk };
     let full = match CONFIG.get(0) {
         Some(config) => RING.query(BPF_RB_AVAIL_DATA as u64) >= config.wake_bytes as u64 * 2,
@@ -365,10 +372,10 @@ pub fn send_copy(process: *mut ProcessEntry, tid: u32, natives: *mut Natives) ->
     };
     let record = slot.as_mut_ptr();
     let base = walk.sp & !(STACK_PAGE as u64 - 1);
-    // SAFETY: a helper without arguments.
+    // SAFETY: the helper takes no arguments.
     let time_ns = unsafe { bpf_ktime_get_boot_ns() };
     let id = finish(mix(mix(walk.hash, time_ns), tid as u64));
-    // SAFETY: the reservation is as large as the record; what is not read is zeroed by the helper.
+    // SAFETY: the reservation is as large as the record; the helper sets to zero what it cannot read.
     unsafe {
         (*record).header = RecordHeader {
             len: size_of::<StackCopyRecord>() as u16,
@@ -387,8 +394,8 @@ pub fn send_copy(process: *mut ProcessEntry, tid: u32, natives: *mut Natives) ->
         (*record).sp = walk.sp;
         (*record).bp = walk.bp;
         (*record).base = base;
-        // Without branches, which the verifier would follow one by one: what lies behind a page that could not be read
-        // does not count.
+        // This counts the pages up to the first that could not be read. It has no branches, since the verifier would
+        // follow each of them.
         let mut pages = 0;
         let mut whole = 1;
         for page in 0..STACK_COPY_PAGES {
@@ -398,7 +405,7 @@ pub fn send_copy(process: *mut ProcessEntry, tid: u32, natives: *mut Natives) ->
                 STACK_PAGE as u32,
                 (base + at as u64) as *const c_void,
             );
-            // 0 or negative.
+            // `failed` is 0 or negative.
             whole &= !(failed as u64 >> 63) & 1;
             pages += whole;
         }

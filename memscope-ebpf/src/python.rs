@@ -1,8 +1,8 @@
-//! Python stacks: walks CPython's frames, and sends the names of code objects that die.
+//! Python stacks: walks CPython's frames, and sends the names of code objects that are about to be freed.
 //!
-//! A helper call costs far more than what it copies, so the walk reads the interpreter's data stack in
+//! The call of a helper costs far more than what it copies, so the walk reads the interpreter's data stack in
 //! large windows and follows the frames inside the copy. The instruction pointer of a frame lies inside
-//! its code object, so hashing the pointers identifies the stack.
+//! its code object, so a hash of these pointers identifies the stack.
 
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use aya_ebpf::helpers::generated::{
@@ -27,8 +27,9 @@ use crate::probes::ids;
 use crate::read;
 use crate::scratch::{Scratch, claim, release};
 
-/// Offset in `struct task_struct` of what the user's thread pointer is kept in, from the kernel's BTF, set before the
-/// load. On aarch64 it is written when the thread is switched out, and a thread's pointer never changes.
+/// Offset in `struct task_struct` of the field with the thread pointer of user space. The daemon takes it from the
+/// kernel's BTF and sets it before it loads the program. On aarch64 the kernel writes the field when the thread is
+/// switched out; that is enough, since a thread's pointer never changes.
 #[unsafe(no_mangle)]
 static TASK_TLS_OFFSET: u64 = 0;
 
@@ -39,15 +40,15 @@ static PYTHON: Array<PythonEntry> = Array::with_max_entries(PYTHONS, 0);
 #[map]
 static CODES: HashMap<[u64; 2], u64> = HashMap::with_max_entries(CODES_MOST, 0);
 
-/// Copies user memory; false where that fails.
+/// Copies user memory; false if that fails.
 #[inline(always)]
 fn copy(to: *mut u8, len: u32, from: u64) -> bool {
-    // SAFETY: `to` leads into a buffer of at least `len` bytes; the helper fills it or fails.
+    // SAFETY: `to` points into a buffer of at least `len` bytes; the helper fills it or fails.
     unsafe { bpf_probe_read_user(to as *mut c_void, len, from as *const c_void) == 0 }
 }
 
-/// The word at an offset of a buffer. The mask tells the verifier what the layout's checks in the daemon
-/// ensure.
+/// The word at an offset of a buffer. The daemon has checked that the offsets of a layout are small enough; the mask
+/// shows this to the verifier.
 #[inline(always)]
 fn field(buffer: *const u8, offset: u32, mask: u32) -> u64 {
     // SAFETY: the offset is below the mask, and the buffer is at least eight bytes longer than that.
@@ -57,25 +58,26 @@ fn field(buffer: *const u8, offset: u32, mask: u32) -> u64 {
 const FRAME_MASK: u32 = FRAME_BYTES as u32 - 1;
 const STATE_MASK: u32 = THREAD_STATE_BYTES as u32 - 1;
 
-/// What the steps of a loop get, which must lie on the stack.
+/// Argument of the loop's steps, which must lie on the program's stack.
 #[repr(C)]
 struct Context {
     scratch: *mut Scratch,
 }
 
-/// What a walk does with a frame.
+/// What a walk does with each frame: add it to the hash, or keep it in the record.
 const HASH: u8 = 0;
 const KEEP: u8 = 1;
 
-/// A chunk of the data stack has at least this size.
+/// Smallest size in bytes of a chunk of the data stack.
 const CHUNK: u64 = 16 << 10;
 const PAGE: u64 = 4096;
 
-/// Reads the window anew, so that it ends with the current frame: on the newest chunk as much as there is,
-/// else (an older chunk, a generator's frame, a frame object) from the beginning of the page.
+/// Reads the window again so that it ends with the current frame. On the newest chunk it begins as far below as the
+/// window and the chunk allow; else (an older chunk, a generator's frame, a frame object) it begins at the beginning of
+/// the page. The result 1 means that the memory could not be read.
 #[inline(always)]
 fn refill(scratch: *mut Scratch) -> i64 {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let walk = unsafe { &mut (*scratch).walk };
     let frame = walk.frame;
     let end = frame.wrapping_add(walk.frame_bytes as u64);
@@ -90,7 +92,7 @@ fn refill(scratch: *mut Scratch) -> i64 {
     if len > WINDOW as u64 {
         len = WINDOW as u64;
     }
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let window = unsafe { &raw mut (*scratch).window } as *mut u8;
     if !copy(window, len as u32, base) {
         walk.broken = 1;
@@ -101,29 +103,32 @@ fn refill(scratch: *mut Scratch) -> i64 {
     0
 }
 
-/// Frames of one step of hashing: a call of the step costs as much as several frames.
+/// Most frames that one step adds to the hash. There are several, since the call of a step costs as much as several
+/// frames.
 const TOGETHER: u32 = 8;
 
-/// Some frames inside the window, then a move of it. 1 ends the walk.
+/// One step of hashing: adds some frames inside the window to the hash, then moves the window if that is necessary. The
+/// result 1 ends the loop.
 #[inline(always)]
 fn hash_some(scratch: *mut Scratch) -> i64 {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let walk = unsafe { &mut (*scratch).walk };
     let (base, reach) = (walk.base, walk.reach);
     let (previous, instruction) = (
         (walk.frame_previous & FRAME_MASK) as usize,
         (walk.frame_instruction & FRAME_MASK) as usize,
     );
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let window = unsafe { &raw const (*scratch).window as *const u8 };
     let (mut frame, mut hash) = (walk.frame, walk.hash);
     for _ in 0..TOGETHER {
-        // No frame lies at 0, so the last one's caller is beyond reach as well.
+        // The outermost frame's caller has the address 0, which is never inside the window, so the loop ends there,
+        // too.
         let at = frame.wrapping_sub(base);
         if at > reach {
             break;
         }
-        // SAFETY: the window is longer than the mask by the largest offset and a word.
+        // SAFETY: the window is longer than the mask by the largest offset and one word.
         unsafe {
             let from = window.add((at & (WINDOW as u64 - 1)) as usize);
             hash = mix(hash, read_volatile(from.add(instruction) as *const u64));
@@ -141,10 +146,10 @@ fn hash_some(scratch: *mut Scratch) -> i64 {
     0
 }
 
-/// One frame, or one move of the window. 1 ends the walk.
+/// One step of a walk: takes one frame, or moves the window. The result 1 ends the loop.
 #[inline(always)]
 fn step<const WHAT: u8>(scratch: *mut Scratch) -> i64 {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let walk = unsafe { &mut (*scratch).walk };
     if walk.frame == 0 {
         return 1;
@@ -153,14 +158,14 @@ fn step<const WHAT: u8>(scratch: *mut Scratch) -> i64 {
     if at > walk.reach {
         return refill(scratch);
     }
-    // SAFETY: a map value; the window is longer than the mask by the largest offset and a word.
+    // SAFETY: this points into a map value. The window is longer than the mask by the largest offset and one word.
     let from = unsafe {
         (&raw const (*scratch).window as *const u8).add((at & (WINDOW as u64 - 1)) as usize)
     };
     let previous = field(from, walk.frame_previous, FRAME_MASK);
     let instruction = field(from, walk.frame_instruction, FRAME_MASK);
     if WHAT == HASH {
-        // Of frame objects the index of the instruction alone does not tell the code object.
+        // In frame objects the instruction is only an index, which does not identify the code object.
         walk.hash = mix(walk.hash, field(from, walk.frame_code, FRAME_MASK));
         walk.hash = mix(walk.hash, instruction & 0xffff_ffff);
     } else {
@@ -181,12 +186,12 @@ fn step<const WHAT: u8>(scratch: *mut Scratch) -> i64 {
     0
 }
 
-/// The frame that was kept last was called by compiled code.
+/// Marks the frame that was kept last as called by compiled code.
 #[inline(always)]
 fn mark_entry(scratch: *mut Scratch) {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let at = (unsafe { (*scratch).walk.count }.wrapping_sub(1) & (MOST_FRAMES as u64 - 1)) as usize;
-    // SAFETY: a map value; the index is below the array's length.
+    // SAFETY: this points into a map value, and the index is below the array's length.
     unsafe {
         let frame = (&raw mut (*scratch).stack.frames as *mut PythonFrame).add(at);
         let code = read_volatile(&raw const (*frame).code);
@@ -196,10 +201,10 @@ fn mark_entry(scratch: *mut Scratch) {
 
 #[inline(always)]
 fn keep(scratch: *mut Scratch, code: u64, instruction: u64, entry: bool) {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let walk = unsafe { &mut (*scratch).walk };
     let at = (walk.count & (MOST_FRAMES as u64 - 1)) as usize;
-    // SAFETY: a map value; the index is below the array's length.
+    // SAFETY: this points into a map value, and the index is below the array's length.
     unsafe {
         let frame = (&raw mut (*scratch).stack.frames as *mut PythonFrame).add(at);
         let code = code | if entry { FRAME_ENTRY } else { 0 };
@@ -207,7 +212,8 @@ fn keep(scratch: *mut Scratch, code: u64, instruction: u64, entry: bool) {
     }
     walk.count += 1;
     let key = [walk.handle, code];
-    // SAFETY: key and value live on the stack; the map is ours, and so is the frame above.
+    // SAFETY: key and value lie on the program's stack; the map is this program's own, and so is the buffer with the
+    // frame.
     unsafe {
         let codes = &raw const CODES as *mut c_void;
         let key = &raw const key as *const c_void;
@@ -215,7 +221,8 @@ fn keep(scratch: *mut Scratch, code: u64, instruction: u64, entry: bool) {
             let one = 1u64;
             if bpf_map_update_elem(codes, key, &raw const one as *const c_void, 0) != 0 {
                 count_drop(DropReason::CodeTableFull);
-                // Nobody would tell of its death, and then it would be the name of whatever comes to lie there.
+                // The end of this code object would not be reported, so a later object at its address would get its
+                // name. Therefore it gets no name.
                 let frame = (&raw mut (*scratch).stack.frames as *mut PythonFrame).add(at);
                 write_volatile(&raw mut (*frame).code, if entry { FRAME_ENTRY } else { 0 });
                 walk.full = 1;
@@ -226,9 +233,9 @@ fn keep(scratch: *mut Scratch, code: u64, instruction: u64, entry: bool) {
 
 #[inline(never)]
 extern "C" fn step_hash(_index: u64, context: *mut Context) -> i64 {
-    // SAFETY: the callback of `bpf_loop` with the structure given to it, which leads to a map value.
+    // SAFETY: `bpf_loop` calls this with the structure given to it, which points to a map value.
     let scratch = unsafe { (*context).scratch };
-    // SAFETY: as above.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     if unsafe { (*scratch).walk.kind } == PYTHON_FRAME_OBJECTS {
         return step::<HASH>(scratch);
     }
@@ -237,14 +244,15 @@ extern "C" fn step_hash(_index: u64, context: *mut Context) -> i64 {
 
 #[inline(never)]
 extern "C" fn step_keep(_index: u64, context: *mut Context) -> i64 {
-    // SAFETY: as above.
+    // SAFETY: as in `step_hash`.
     step::<KEEP>(unsafe { (*context).scratch })
 }
 
-/// The frame that a thread is in, and the chunk of its data stack.
+/// The current thread's innermost frame, and the newest chunk of its data stack; or the `STACK_*` constant that says
+/// why there is none.
 #[inline(always)]
 fn leaf(layout: &PythonEntry, scratch: *mut Scratch) -> Result<(u64, u64), u64> {
-    // SAFETY: the current task, and an offset that the kernel's BTF gives; both are read only.
+    // SAFETY: this only reads the current task, at an offset that the kernel's BTF gives.
     let thread = unsafe {
         let task = bpf_get_current_task_btf() as u64;
         read_volatile((task + read_volatile(addr_of!(TASK_TLS_OFFSET))) as *const u64)
@@ -258,13 +266,13 @@ fn leaf(layout: &PythonEntry, scratch: *mut Scratch) -> Result<(u64, u64), u64> 
         let Some(next) = read::user::<u64>(at) else {
             return Err(STACK_UNREADABLE);
         };
-        // A thread-local block that the thread has not touched is marked by all bits.
+        // The address of a thread-local block that the thread has not used yet has all bits set.
         if next == 0 || next == u64::MAX {
             return Err(STACK_NO_FRAMES);
         }
         state = next;
     }
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let copied = unsafe { &raw mut (*scratch).state } as *mut u8;
     let mut len = layout.tstate_bytes;
     if len > THREAD_STATE_BYTES as u32 {
@@ -294,17 +302,18 @@ fn leaf(layout: &PythonEntry, scratch: *mut Scratch) -> Result<(u64, u64), u64> 
     Ok((frame, chunk))
 }
 
-/// Prepares the walk of the current thread's frames; without any, it has none, and `why` says why.
+/// Prepares the walk of the current thread's frames. If there are none, the walk's frame is 0 and `why` gives the
+/// reason.
 #[inline(always)]
 pub fn begin(process: *mut ProcessEntry, scratch: *mut Scratch) {
-    // SAFETY: map values.
+    // SAFETY: these point into map values, which stay valid while the program runs.
     let (walk, python, handle) =
         unsafe { (&mut (*scratch).walk, (*process).python, (*process).handle) };
     walk.frame = 0;
     walk.first = 0;
     walk.count = 0;
     walk.broken = 0;
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     unsafe { write_volatile(&raw mut (*scratch).why, STACK_NO_FRAMES) };
     let Some(layout) = PYTHON.get(python.wrapping_sub(1)) else {
         return;
@@ -314,7 +323,7 @@ pub fn begin(process: *mut ProcessEntry, scratch: *mut Scratch) {
             walk.frame = frame;
             walk.chunk = chunk;
         }
-        // SAFETY: a map value.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
         Err(why) => unsafe { write_volatile(&raw mut (*scratch).why, why) },
     }
     walk.first = walk.frame;
@@ -333,14 +342,15 @@ pub fn begin(process: *mut ProcessEntry, scratch: *mut Scratch) {
     walk.handle = handle as u64;
 }
 
-/// A step may only move the window, so there are more steps than frames.
+/// Most steps of a walk. There are more steps than frames, since some steps only move the window.
 const STEPS: u32 = MOST_FRAMES as u32 * 2;
 
-/// Adds what identifies the stack to a hash.
+/// Walks the frames and adds to a hash what identifies the stack.
 #[inline(always)]
 pub fn hash(scratch: *mut Scratch, hash: u64) -> u64 {
     let mut context = Context { scratch };
-    // SAFETY: the callback and its structure, which outlives the call; the map value is read as the loop left it.
+    // SAFETY: the callback gets the structure that it expects, which outlives the call; the map value is read as the
+    // loop left it.
     unsafe {
         write_volatile(&raw mut (*scratch).walk.hash, hash);
         bpf_loop(
@@ -354,15 +364,16 @@ pub fn hash(scratch: *mut Scratch, hash: u64) -> u64 {
     }
 }
 
-/// Puts all frames into the record of the buffers.
+/// Walks the frames again and puts them into the stack's record in the buffers.
 #[inline(always)]
 pub fn keep_all(process: *mut ProcessEntry, scratch: *mut Scratch) {
     let mut context = Context { scratch };
-    // SAFETY: as above.
+    // SAFETY: as in `hash`.
     unsafe {
         let walk = &mut (*scratch).walk;
         walk.frame = walk.first;
-        // Nothing has changed since: the thread stands in this trap. The window is somewhere else now.
+        // The frames have not changed since the first walk, as the thread is stopped in this trap. But the window is
+        // somewhere else now.
         walk.base = walk.first.wrapping_add(1);
         walk.reach = 0;
         walk.broken = 0;
@@ -379,8 +390,8 @@ pub fn keep_all(process: *mut ProcessEntry, scratch: *mut Scratch) {
     }
 }
 
-/// `code_dealloc(code)`: a code object dies. If it was in a stack, what names it is sent, and the
-/// identities of stacks change, since another code object may come to lie there.
+/// Entry of `code_dealloc(code)`: a code object is about to be freed. If it was in a stack, its names are sent, and the
+/// identities of stacks change, since another code object may later lie at its address.
 #[uprobe]
 pub fn python_code_dealloc(ctx: ProbeContext) -> u32 {
     let (tgid, tid) = ids();
@@ -388,10 +399,10 @@ pub fn python_code_dealloc(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let code = read::args(&ctx)[0];
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let (handle, python) = unsafe { ((*process).handle, (*process).python) };
     let key = [handle as u64, code];
-    // SAFETY: the key lives on the stack; the map is ours.
+    // SAFETY: the key lies on the program's stack; the map is this program's own.
     let known = unsafe {
         let codes = &raw const CODES as *mut c_void;
         let key = &raw const key as *const c_void;
@@ -401,7 +412,7 @@ pub fn python_code_dealloc(ctx: ProbeContext) -> u32 {
         return 0;
     }
     crate::emit::add(
-        // SAFETY: a map value.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
         unsafe { &raw mut (*process).code_deaths },
         1,
     );
@@ -427,7 +438,7 @@ fn send_code(
 ) {
     let word = |offset: u32| read::user::<u64>(code.wrapping_add(offset as u64)).unwrap_or(0);
     let mut readable = 0;
-    // SAFETY: map values.
+    // SAFETY: these point into map values, which stay valid while the program runs.
     unsafe {
         let record = &raw mut (*scratch).code;
         let parts = [
@@ -456,7 +467,8 @@ fn send_code(
         }
         for (bit, (offset, to, most)) in parts.into_iter().enumerate() {
             let from = word(offset);
-            // An object near the end of what is mapped is shorter than the buffer: less is tried.
+            // If the object lies near the end of mapped memory, the buffer's whole length cannot be read, so less is
+            // tried.
             let mut len = most;
             while len >= 64 {
                 if copy(to, len as u32, from) {

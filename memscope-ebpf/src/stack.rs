@@ -1,4 +1,4 @@
-//! The stacks of allocations, of Python and of compiled code: gives each an identity and sends it once.
+//! Takes the stacks of allocations, of Python and of compiled code: gives each stack an identity, and sends it once.
 
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use aya_ebpf::helpers::generated::{
@@ -20,17 +20,17 @@ use crate::native::{self, Natives, Place};
 use crate::python;
 use crate::scratch::{Scratch, claim, release};
 
-/// Identities that are remembered as sent. A collision only sends a stack again.
+/// Number of identities that are remembered as sent. After a collision a stack is only sent again.
 const SEEN_SLOTS: u32 = 1 << 16;
 
 #[map]
 static SEEN: Array<u64> = Array::with_max_entries(SEEN_SLOTS, 0);
 
-/// The stack of an allocation of so many bytes, as events have it: its identity, and the sampling above it;
-/// sends the stack if it is new. `STACK_NONE` where the process's stacks are not wanted.
+/// Takes the stack of an allocation of `bytes` bytes, and sends it if it is new. The result is what an event's header
+/// holds: the identity, and above it the sampling interval. It is `STACK_NONE` if no stacks are taken in this process.
 #[inline(always)]
 pub fn stack(process: *mut ProcessEntry, tid: u32, place: Place, bytes: u64) -> u64 {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let (python, native, sampling) = unsafe {
         (
             (*process).python,
@@ -41,9 +41,9 @@ pub fn stack(process: *mut ProcessEntry, tid: u32, place: Place, bytes: u64) -> 
     if python == 0 && native == 0 {
         return STACK_NONE;
     }
-    // An allocation is taken with the probability of its share of the interval.
+    // The stack is taken with a probability of the allocation's size divided by the sampling interval.
     if sampling != 0 && bytes < 1 << sampling {
-        // SAFETY: a helper without arguments.
+        // SAFETY: the helper takes no arguments.
         let random = unsafe { bpf_get_prandom_u32() } as u64 & ((1 << sampling) - 1);
         if random >= bytes {
             return STACK_NOT_SAMPLED;
@@ -52,9 +52,9 @@ pub fn stack(process: *mut ProcessEntry, tid: u32, place: Place, bytes: u64) -> 
     let Some((index, scratch)) = claim() else {
         return STACK_BUSY;
     };
-    // Through memory, of which the verifier knows nothing: it would follow the walk for each outcome of what was decided
-    // so far.
-    // SAFETY: map values.
+    // These values go through the map, since the verifier knows nothing of its contents. Otherwise it would follow the
+    // walk once for each outcome of what was decided so far.
+    // SAFETY: these point into map values, which stay valid while the program runs.
     unsafe {
         write_volatile(&raw mut (*scratch).sampling, sampling as u64);
         let timed = add(&raw mut (*process).stacks, 1) & (STACK_TIMED - 1) == 0;
@@ -62,7 +62,7 @@ pub fn stack(process: *mut ProcessEntry, tid: u32, place: Place, bytes: u64) -> 
         write_volatile(&raw mut (*scratch).began, began);
     }
     let id = take(process, tid, index, scratch, &place);
-    // SAFETY: as above.
+    // SAFETY: these point into map values, which stay valid while the program runs.
     let sampling = unsafe {
         let began = read_volatile(&raw const (*scratch).began);
         if began != 0 {
@@ -75,13 +75,13 @@ pub fn stack(process: *mut ProcessEntry, tid: u32, place: Place, bytes: u64) -> 
     id | sampling << STACK_BITS
 }
 
-/// The largest interval of sampling is 2 GiB.
+/// Mask of the logarithm of the sampling interval; so the largest interval is 2 GiB.
 const SAMPLING_MASK: u32 = 31;
 
-/// Says something of the stack.
+/// Sets a flag in the stack's record.
 #[inline(always)]
 fn flag(scratch: *mut Scratch, flag: u8) {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     unsafe {
         let flags = read_volatile(&raw const (*scratch).flags);
         write_volatile(&raw mut (*scratch).flags, flags | flag as u64);
@@ -100,7 +100,7 @@ fn take(
         return STACK_BUSY;
     };
     python::begin(process, scratch);
-    // SAFETY: map values.
+    // SAFETY: these point into map values, which stay valid while the program runs.
     let (first, why, native) = unsafe {
         write_volatile(&raw mut (*scratch).flags, 0);
         write_volatile(&raw mut (*natives).walk.count, 0);
@@ -113,7 +113,7 @@ fn take(
     if first == 0 && native == 0 {
         return why;
     }
-    // SAFETY: map values.
+    // SAFETY: these point into map values, which stay valid while the program runs.
     let hash = unsafe {
         let salt = mix(
             (*process).stack_salt,
@@ -122,14 +122,14 @@ fn take(
         mix(mix(salt, (*process).handle as u64), why)
     };
     let hash = python::hash(scratch, hash);
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     unsafe { write_volatile(&raw mut (*scratch).id, finish(hash)) };
     if native != 0 {
         native::walk(process, natives, place, hash);
-        // SAFETY: map values.
+        // SAFETY: these point into map values, which stay valid while the program runs.
         let hash = unsafe { read_volatile(&raw const (*natives).walk.hash) };
         let (cut, unknown) = native::ended(natives);
-        // SAFETY: a map value.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
         unsafe { write_volatile(&raw mut (*scratch).id, finish(hash)) };
         if cut {
             flag(scratch, STACK_TRUNCATED);
@@ -141,23 +141,23 @@ fn take(
             let copied = native::send_copy(process, tid, natives);
             if copied != 0 {
                 flag(scratch, STACK_UNFINISHED);
-                // SAFETY: a map value.
+                // SAFETY: this points into a map value, which stays valid while the program runs.
                 unsafe { write_volatile(&raw mut (*scratch).id, copied) };
             }
         }
     }
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let id = unsafe { read_volatile(&raw const (*scratch).id) };
     let Some(seen) = SEEN.get_ptr_mut(((id >> 20) as u32) & (SEEN_SLOTS - 1)) else {
         return id;
     };
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     if unsafe { read_volatile(seen) } == id {
         return id;
     }
     python::keep_all(process, scratch);
     if send_stack(process, tid, id, scratch, natives) {
-        // SAFETY: a map value.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
         unsafe { write_volatile(seen, id) };
     } else {
         count_drop(DropReason::StackUnsent);
@@ -167,20 +167,20 @@ fn take(
 
 const WORDS: u64 = MOST_FRAMES as u64 * 2;
 
-/// Puts frames of compiled code behind those of Python.
+/// Arguments of the loop that copies the frames of compiled code behind those of Python.
 #[repr(C)]
 struct Append {
     from: *mut Natives,
     to: *mut Scratch,
-    /// Words before.
+    /// Index of the first word of the copy.
     start: u64,
     count: u64,
 }
 
 #[inline(never)]
 extern "C" fn step_append(index: u64, append: *mut Append) -> i64 {
-    // SAFETY: the callback of `bpf_loop` with the structure given to it; both are map values, and the masks
-    // keep the indices within.
+    // SAFETY: `bpf_loop` calls this with the structure given to it. Its pointers point to map values, and the masks
+    // keep the indices below the lengths of the arrays.
     unsafe {
         let append = &*append;
         if index >= append.count {
@@ -203,7 +203,7 @@ fn send_stack(
     scratch: *mut Scratch,
     natives: *mut Natives,
 ) -> bool {
-    // SAFETY: map values, as the loops left them.
+    // SAFETY: these point into map values, as the loops left them.
     let (broken, left, depth, mut count, mut native_count) = unsafe {
         (
             read_volatile(&raw const (*scratch).walk.broken),
@@ -231,7 +231,7 @@ fn send_stack(
         start: count * 2,
         count: native_count,
     };
-    // SAFETY: the callback and its structure, which outlives the call.
+    // SAFETY: the callback gets the structure that it expects, which outlives the call.
     unsafe {
         bpf_loop(
             MOST_NATIVE as u32,
@@ -242,7 +242,7 @@ fn send_stack(
     }
     let len = STACK_HEAD as u64 + count * size_of::<PythonFrame>() as u64 + native_count * 8;
     let len = min(len, size_of::<StackRecord>() as u64);
-    // SAFETY: map values.
+    // SAFETY: these point into map values, which stay valid while the program runs.
     unsafe {
         let record = &raw mut (*scratch).stack;
         (*record).header = RecordHeader {

@@ -1,5 +1,6 @@
-//! `cargo xtask clients`: makes what the Python package has of `proto/memscope/v1`, which is committed, and compares it with what the
-//! `.proto` files give.
+//! `cargo xtask clients`: generates the part of the Python package that comes from `proto/memscope/v1` and is
+//! committed,
+//! or compares it with what the `.proto` files give.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,12 +16,13 @@ use crate::process;
 use crate::setup::grpc;
 use crate::setup::mode::Mode;
 
-/// The `protoc` that the committed files are made with, as Debian 12 and 13 and Ubuntu 24.04 have it. What it generates for Python runs
-/// with protobuf from 3.20 on. What `protoc` 26 and later generate refuses every protobuf that is older than itself.
+/// The `protoc` that the committed files are made with, as Debian 12 and 13 and Ubuntu 24.04 have it. The Python code
+/// that it generates runs with protobuf from 3.20 on. What `protoc` 26 and later generate refuses every protobuf that
+/// is older than itself.
 const PROTOC: &str = "libprotoc 3.21.12";
-/// What the package's modules lie below.
+/// Folder of the package's modules.
 const SOURCES: &str = "clients/python/src";
-/// What stands in calls that newer plugins generate: they refuse every grpcio that is older than the plugin.
+/// A name in the calls that newer plugins generate. Such code refuses every grpcio that is older than the plugin.
 const REFUSES_OLDER: &str = "GRPC_GENERATED_VERSION";
 const AGAIN: &str = "`cargo xtask clients` makes them anew";
 
@@ -55,7 +57,7 @@ pub fn run(options: &Options) -> Result<()> {
         let refuses = text
             .windows(REFUSES_OLDER.len())
             .any(|part| part == REFUSES_OLDER.as_bytes());
-        // The stub of a module names it anyway.
+        // The stub of a module contains the name in any case.
         ensure!(
             !refuses || name.extension().is_some_and(|ending| ending == "pyi"),
             "{} of this machine makes calls that refuse older releases of grpcio",
@@ -76,7 +78,8 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless both are the same. Of what another `protoc` makes, only the files that do not depend on it can be compared.
+/// Fails unless both are the same. If the `protoc` of this machine is another one, only the files that do not depend
+/// on it are compared.
 fn check(made: &Files, committed: &Files, here: &str) -> Result<()> {
     let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
     ensure!(
@@ -109,7 +112,7 @@ fn is_stub(name: &Path) -> bool {
     name.extension().is_some_and(|ending| ending == "pyi")
 }
 
-/// What the `.proto` files give.
+/// Generates the files from the `.proto` files.
 fn make(root: &Path) -> Result<Files> {
     let folder = process::target().join("clients/generated");
     if folder.exists() {
@@ -194,14 +197,14 @@ fn words(parts: &[&std::ffi::OsStr]) -> OsString {
     parts.iter().copied().collect()
 }
 
-/// The same files as they are committed.
+/// Reads the generated files as they are committed.
 fn committed(root: &Path) -> Result<Files> {
     let mut files = read(&root.join(SOURCES))?;
     files.retain(|name, _| name.starts_with("memscope/v1") || name.ends_with("_calls.py"));
     Ok(files)
 }
 
-/// The files of the package in a folder.
+/// Reads the package's files in a folder.
 fn read(folder: &Path) -> Result<Files> {
     let mut files = Files::new();
     for part in ["memscope", "memscope/v1"] {
@@ -246,7 +249,7 @@ mod tests {
             let mut committed = made;
             committed[changed].1 = "other";
             assert!(why(&committed, PROTOC).contains(made[changed].0));
-            // Of another protoc, only its own file may differ.
+            // With another protoc, only the file that it generates itself may differ.
             let is_taken = why(&committed, "libprotoc 30.0").is_empty();
             assert_eq!(is_taken, changed == 0, "{}", made[changed].0);
         }

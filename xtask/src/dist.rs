@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: the programs as users get them, in a folder and an archive of it.
+//! `cargo xtask dist`: builds the programs as users get them, in a folder and an archive of it.
 
 use std::fs;
 use std::process::Command;
@@ -12,13 +12,12 @@ use crate::process;
 #[derive(Args, Clone, Default)]
 pub struct Options {}
 
-/// What each program may take at most. Debugging information alone would be several times as much.
+/// Largest allowed size of each program, in bytes. Debugging information alone would be several times as much.
 const LIMIT: u64 = 20 << 20;
 
-/// What is built.
 const PROGRAMS: [&str; 2] = ["memscoped", "memscope-ctl"];
 
-/// What lies beside the programs.
+/// Files that are put beside the programs.
 const MORE: [&str; 4] = [
     "deploy/memscoped.service",
     "LICENSE-APACHE",

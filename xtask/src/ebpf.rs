@@ -1,4 +1,5 @@
-//! `cargo xtask ebpf`: makes the BPF objects that are committed beside their sources, and compares them with what the sources give.
+//! `cargo xtask ebpf`: builds the BPF objects that are committed beside their sources, or compares them with what the
+//! sources give.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,8 +43,8 @@ pub fn run(options: &Options) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Builds the objects and compares them with those that are committed: byte by byte if the compiler and the linker are the same,
-/// else by their programs and maps.
+/// Builds the objects and compares them with those that are committed: byte by byte if the compiler and the linker are
+/// the same, else by their programs and maps.
 pub fn check() -> Result<()> {
     let root = process::root();
     let built = Built::read(&root);
@@ -80,7 +81,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// The compiler and the linker that are here.
+/// Versions of the compiler and the linker on this machine.
 fn toolchain(root: &Path) -> Result<BTreeMap<String, String>> {
     let linker = find_linker(&root.join("target/tools/bin"))?;
     let version = linker_version(&linker)
@@ -91,7 +92,7 @@ fn toolchain(root: &Path) -> Result<BTreeMap<String, String>> {
     ]))
 }
 
-/// The object for an architecture: built, and without what loading does not need.
+/// Builds the object for an architecture, and removes what is not needed to load it.
 fn make(root: &Path, arch: &str) -> Result<Vec<u8>> {
     let folder = process::target().join("ebpf");
     let path =
@@ -100,7 +101,8 @@ fn make(root: &Path, arch: &str) -> Result<Vec<u8>> {
     stripped(&bytes).with_context(|| format!("{} cannot be stripped", path.display()))
 }
 
-/// Without debug information, of which BTF is none, and without the part of functions' names that depends on where they were compiled.
+/// Removes the debug information, but not BTF, and replaces mangled names of functions, because a part of them depends
+/// on where they were compiled.
 fn stripped(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut object = Builder::read(bytes)?;
     for section in &mut object.sections {
@@ -115,7 +117,7 @@ fn stripped(bytes: &[u8]) -> Result<Vec<u8>> {
     let has_names =
         |section: &object::build::elf::Section| matches!(section.data, SectionData::SectionString);
     if !object.sections.iter().any(has_names) {
-        // LLVM keeps the names of sections and symbols in one.
+        // LLVM keeps the names of sections and symbols in one section; the writer needs one for the sections.
         let names = object.sections.add();
         names.name = b".shstrtab"[..].into();
         names.sh_type = object::elf::SHT_STRTAB;
@@ -127,7 +129,7 @@ fn stripped(bytes: &[u8]) -> Result<Vec<u8>> {
     Ok(written)
 }
 
-/// The sections and symbols of an object that has programs and maps.
+/// The names of the symbols and the content of the maps of an object, in a form that can be compared.
 fn contents(bytes: &[u8]) -> Result<Vec<String>> {
     let object = Builder::read(bytes)?;
     let programs = object

@@ -43,19 +43,19 @@ fn exports_of(data: &[u8]) -> Result<Exports> {
     Ok(exports)
 }
 
-/// A function that a library has from another.
+/// A symbol that a library imports from another.
 pub struct Import {
-    /// Its name.
+    /// Name of the symbol.
     pub name: String,
-    /// The library that it is expected in and its symbol version there, where the import says so.
+    /// Library that should define the symbol, and its version there, if the import says so.
     pub version: Option<(String, String)>,
 }
 
-/// The names of the libraries that `library` needs, and what it has from others.
+/// Returns the names of the libraries that `library` needs, and the symbols that it imports.
 pub fn imports(library: &Path) -> Result<(Vec<String>, Vec<Import>)> {
     let file =
         fs::File::open(library).with_context(|| format!("cannot read {}", library.display()))?;
-    // Only what is asked for is read: these libraries are large.
+    // These libraries are large, so only the parts that are needed are read.
     let data = ReadCache::new(file);
     imports_of(&data).with_context(|| format!("cannot read the symbols of {}", library.display()))
 }

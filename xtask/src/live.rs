@@ -1,4 +1,4 @@
-//! A daemon and its clients, for the demonstration and the benchmarks.
+//! Runs a daemon, its client and Python programs, for the tasks that need them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -11,12 +11,12 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// How long anything may take to start.
+/// Time in which a daemon must answer after its start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Has a program end with the thread that starts it, even if that is killed.
+/// Makes a program end when the thread that starts it ends, even if that is killed.
 pub fn tied(command: &mut Command) -> &mut Command {
-    // SAFETY: between fork and exec, calls prctl and nothing else.
+    // SAFETY: between fork and exec, the closure only calls prctl and reads errno, which is allowed there.
     unsafe {
         command.pre_exec(|| {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
@@ -27,12 +27,12 @@ pub fn tied(command: &mut Command) -> &mut Command {
     }
 }
 
-/// A program that ends when this value does.
+/// A program that is ended when this value is dropped.
 pub struct Ended(pub Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // SAFETY: signals a child that has not been waited for, so its pid is still its own.
+        // SAFETY: the child has not been waited for, so its pid cannot belong to another process.
         unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
@@ -46,17 +46,17 @@ impl Drop for Ended {
     }
 }
 
-/// Refuses to go on without the privilege that the daemon needs.
+/// Fails unless this is root, because the daemon needs it to load BPF programs.
 pub fn need_root() -> Result<()> {
-    // SAFETY: no arguments, no memory.
+    // SAFETY: geteuid takes no arguments and touches no memory.
     if unsafe { libc::geteuid() } != 0 {
         bail!("loading BPF programs needs root; run this as root");
     }
     Ok(())
 }
 
-/// Builds daemon and client, which only root can use; gives the folder that they are in. As in the
-/// end-to-end tests, `MEMSCOPE_BIN_DIR` names one in which they are already.
+/// Builds daemon and client, and returns their folder. Fails unless this is root, because only root can use them. As
+/// in the end-to-end tests, `MEMSCOPE_BIN_DIR` names a folder in which they are already.
 pub fn build(release: bool) -> Result<PathBuf> {
     need_root()?;
     if let Some(folder) = std::env::var_os("MEMSCOPE_BIN_DIR") {
@@ -78,7 +78,7 @@ pub fn build(release: bool) -> Result<PathBuf> {
     Ok(process::target().join(if release { "release" } else { "debug" }))
 }
 
-/// A daemon of our own, with a socket and state directory that go with it.
+/// A daemon of our own. Its socket and its state directory are deleted with it.
 pub struct Daemon {
     running: Ended,
     folder: PathBuf,
@@ -87,12 +87,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Builds and starts one.
+    /// Builds the programs and starts a daemon.
     pub fn start(release: bool) -> Result<Daemon> {
         Daemon::launch(&build(release)?, &[])
     }
 
-    /// Starts one of programs that are built, with more arguments.
+    /// Starts a daemon from programs that are already built, with more arguments.
     pub fn launch(programs: &Path, arguments: &[&str]) -> Result<Daemon> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         need_root()?;
@@ -107,7 +107,7 @@ impl Daemon {
             .arg("--state-dir")
             .arg(folder.join("state"))
             .args(["--log", "warn", "--stack-budget", "off"])
-            // What is said twice is refused.
+            // memscoped refuses an option that is given twice.
             .args((!arguments.contains(&"--journal-mib")).then_some("--journal-mib=64"))
             .args(arguments)
             .stdin(Stdio::null())
@@ -129,21 +129,21 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Process id.
+    /// Process id of the daemon.
     pub fn pid(&self) -> u32 {
         self.running.0.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the daemon.
     pub fn signal(&self, signal: i32) -> Result<()> {
-        // SAFETY: signals a child that has not been waited for, so its pid is still its own.
+        // SAFETY: the child has not been waited for, so its pid cannot belong to another process.
         if unsafe { libc::kill(self.running.0.id() as i32, signal) } != 0 {
             return Err(std::io::Error::last_os_error()).context("memscoped cannot be signalled");
         }
         Ok(())
     }
 
-    /// The client, with the words of a question.
+    /// A command that runs the client with these arguments.
     pub fn ctl(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.programs.join("memscope-ctl"));
         command
@@ -154,14 +154,14 @@ impl Daemon {
         command
     }
 
-    /// Asks silently.
+    /// Runs the client and returns its output without showing it.
     pub fn ask(&self, words: &[&str]) -> Result<std::process::Output> {
         self.ctl(words)
             .output()
             .context("memscope-ctl could not be started")
     }
 
-    /// Asks for a JSON document; an error if it is refused.
+    /// Runs the client with `--json` and returns the document; an error if the client fails.
     pub fn json(&self, words: &[&str]) -> Result<serde_json::Value> {
         let said = self.ask(&[&["--json"], words].concat())?;
         if !said.status.success() {
@@ -174,7 +174,7 @@ impl Daemon {
         serde_json::from_slice(&said.stdout).context("memscope-ctl's answer is not understood")
     }
 
-    /// Asks as a user would, and shows question and answer.
+    /// Runs the client as a user would, and shows the command and its output.
     pub fn show(&self, words: &[&str]) -> Result<std::process::ExitStatus> {
         println!("\n$ memscope-ctl {}", words.join(" "));
         self.ctl(words)
@@ -186,7 +186,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         for signal in [libc::SIGTERM, libc::SIGCONT] {
-            // SAFETY: signals a child that has not been waited for.
+            // SAFETY: the child has not been waited for, so its pid cannot belong to another process.
             unsafe { libc::kill(self.running.0.id() as i32, signal) };
         }
         let _ = self.running.0.wait();
@@ -194,15 +194,15 @@ impl Drop for Daemon {
     }
 }
 
-/// A Python program under some environment, its output read line by line.
+/// A running Python program, whose output is read line by line.
 pub struct Python {
-    /// The program.
+    /// The process. It is ended when this is dropped.
     pub running: Ended,
     lines: BufReader<ChildStdout>,
 }
 
 impl Python {
-    /// Starts it.
+    /// Starts a script without arguments.
     pub fn start(
         python: &Path,
         script: &Path,
@@ -212,7 +212,7 @@ impl Python {
         Python::start_with(python, script, &[], environment, stdin)
     }
 
-    /// Starts it with arguments.
+    /// Starts a script with arguments.
     pub fn start_with(
         python: &Path,
         script: &Path,
@@ -235,30 +235,30 @@ impl Python {
         })
     }
 
-    /// Process id.
+    /// Process id of the program.
     pub fn pid(&self) -> u32 {
         self.running.0.id()
     }
 
-    /// Says a line.
+    /// Writes a line to the program.
     pub fn tell(&mut self, words: &str) -> Result<()> {
         let input = self.running.0.stdin.as_mut().context("no input")?;
         writeln!(input, "{words}")?;
         Ok(input.flush()?)
     }
 
-    /// Says a line, and hears the next one.
+    /// Writes a line to the program and returns its next line.
     pub fn ask(&mut self, words: &str) -> Result<String> {
         self.tell(words)?;
         self.line()
     }
 
-    /// The same, where the answer is JSON.
+    /// The same as [`Python::ask`], for an answer in JSON.
     pub fn ask_json(&mut self, words: &str) -> Result<serde_json::Value> {
         serde_json::from_str(&self.ask(words)?).context("the program's answer is no JSON")
     }
 
-    /// The next line; an error when the program has ended.
+    /// The next line of the program's output; an error if the program has ended.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.lines.read_line(&mut line)? == 0 {
@@ -267,7 +267,7 @@ impl Python {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Reads until a line that begins with this.
+    /// Reads lines until one begins with `beginning`, and returns that one.
     pub fn until(&mut self, beginning: &str) -> Result<String> {
         loop {
             let line = self.line()?;

@@ -1,7 +1,7 @@
 //! Development tasks: `cargo xtask <task>`.
 //!
-//! Each task is a module with an `Options` type (its command line) and a `run` function. What a task
-//! says goes to standard error; standard output belongs to results and to the programs it starts.
+//! Each task is a module with an `Options` type (its command line) and a `run` function. Messages of a
+//! task go to standard error; standard output is for results and for the programs that the task starts.
 //!
 //! Each task has a file or a folder of its name here, but for three: `cross` is in `aarch64`, `fresh` and `pythons` are in
 //! `roots`. What several tasks use is in `process` (starting programs), `live` (a daemon and a Python program),
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
-    // Not by returning the error: that would add a backtrace, which tells a user nothing here.
+    // The error is not returned from `main`, because that would add a backtrace, which does not help a user.
     eprintln!("error: {error}");
     for cause in error.chain().skip(1) {
         eprintln!("caused by: {cause}");

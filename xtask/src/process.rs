@@ -20,7 +20,7 @@ pub fn target() -> PathBuf {
     root().join("target")
 }
 
-/// The file that `name` means on PATH.
+/// Path of the executable file that `name` means on PATH.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path)
@@ -34,7 +34,7 @@ fn is_executable(file: &Path) -> bool {
         .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
-/// A command whose standard output joins our standard error: results keep standard output to themselves.
+/// A command without input whose standard output goes to our standard error: our standard output is for results.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stdout(std::io::stderr());
@@ -62,7 +62,7 @@ pub fn words(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Shows the command, runs it, and fails if it fails.
+/// Prints the command line, runs the command, and fails if it fails.
 pub fn run(command: &mut Command) -> Result<()> {
     eprintln!("+ {}", words(command));
     let status = command

@@ -21,10 +21,10 @@ pub struct Options {
     pub only: Option<String>,
 }
 
-/// The one test outside the end-to-end tests that needs root; without it, it is left out and named.
+/// The one test outside the end-to-end tests that needs root. Without root it is skipped and named.
 const NEEDS_ROOT: &str = "a_full_disk_stops_the_journal_and_nothing_else";
 
-/// What was counted.
+/// Tests that passed and failed, and the names of the steps that failed.
 #[derive(Default)]
 struct Tally {
     passed: u64,
@@ -34,7 +34,7 @@ struct Tally {
 
 /// Runs the task.
 pub fn run(options: &Options) -> Result<()> {
-    // SAFETY: no arguments, no memory.
+    // SAFETY: geteuid takes no arguments and touches no memory.
     let root = unsafe { libc::geteuid() } == 0;
     let in_ci = std::env::var_os("CI").is_some();
     setup::run(&setup::Options {

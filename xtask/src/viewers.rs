@@ -2,7 +2,7 @@
 //!
 //! For each scene (`tests/viewers/scene.py`) a PyTorch process on the simulated device is traced and exported in every
 //! format. The page is opened in Chromium; the pickle goes through the functions of that PyTorch's own
-//! `torch.cuda._memory_viz`. With files that are not part of this project more is looked at: PyTorch's viewer draws
+//! `torch.cuda._memory_viz`. With files that are not part of this project more is checked: PyTorch's viewer draws
 //! ours and PyTorch's own snapshot of the same moment, and Perfetto's trace processor answers questions about ours.
 
 use std::fmt::Write as _;
@@ -42,7 +42,7 @@ pub struct Options {
     pub keep: Option<PathBuf>,
 }
 
-/// A scene, and the environment in which it plays.
+/// Scenes, and the environment variables with which each is played.
 const SCENES: &[(&str, &[(&str, &str)])] = &[
     ("training", &[]),
     (
@@ -57,7 +57,7 @@ const SCENES: &[(&str, &[(&str, &str)])] = &[
     ("devices", &[("SIMCUDA_DEVICES", "2")]),
 ];
 
-/// Formats and the names of the files they go to.
+/// Formats of the exports, and the names of their files.
 const FORMATS: [(&str, &str); 4] = [
     ("memory-viz", "ours.pickle"),
     ("html", "page.html"),
@@ -65,10 +65,10 @@ const FORMATS: [(&str, &str); 4] = [
     ("perfetto", "ours.pftrace"),
 ];
 
-/// Most characters of what is wrong with one export.
+/// Largest number of characters that are shown of what is wrong with one export.
 const LONGEST: usize = 600;
 
-/// The answers so far, as rows of a table.
+/// The results so far, as rows of a table.
 #[derive(Default)]
 struct Found {
     table: String,
@@ -201,7 +201,7 @@ fn asked(daemon: &Daemon, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What a program prints as lines of JSON. It ends with 0 or, if something is wrong, with 1.
+/// Runs a program and returns the lines of JSON that it prints. It exits with 0 or, if something is wrong, with 1.
 fn lines(command: &mut Command) -> Result<Vec<Value>> {
     eprintln!("+ {}", process::words(command));
     let output = command
@@ -238,7 +238,7 @@ fn texts(list: &Value) -> Vec<String> {
     list.iter().map(text).collect()
 }
 
-/// Our page, in Chromium.
+/// Opens our page in Chromium.
 fn page(found: &mut Found, version: &str, scene: &str, file: &Path) -> Result<()> {
     for line in lines(node("page.mjs").arg(file))? {
         let devices = line["devices"].as_object();
@@ -259,7 +259,7 @@ fn page(found: &mut Found, version: &str, scene: &str, file: &Path) -> Result<()
     Ok(())
 }
 
-/// `torch.cuda._memory_viz` of the installed wheel.
+/// Applies the functions of `torch.cuda._memory_viz`, from the installed wheel, to our pickle and PyTorch's own.
 fn functions(
     found: &mut Found,
     python: &Path,
@@ -281,7 +281,7 @@ fn functions(
     Ok(())
 }
 
-/// PyTorch's viewer: our pickle, and the page that PyTorch makes of it.
+/// Opens our pickle, and the page that PyTorch makes of it, in PyTorch's viewer.
 fn drawings(
     found: &mut Found,
     viewer: &Path,
@@ -308,7 +308,7 @@ fn drawings(
             true => "page of `trace_plot`",
             false => "pickle",
         };
-        // The version's folder says more than the name, which is always the same.
+        // The file's name is always the same, so the name of its folder, which has the version, is shown.
         let name = viewer
             .parent()
             .and_then(Path::file_name)
@@ -322,7 +322,7 @@ fn drawings(
     Ok(())
 }
 
-/// Perfetto's trace processor, asked with SQL.
+/// Asks Perfetto's trace processor about our trace with SQL.
 fn perfetto(
     found: &mut Found,
     program: &Path,
@@ -345,7 +345,7 @@ fn perfetto(
     Ok(())
 }
 
-/// A page of a million entries.
+/// Makes a page of a made-up trace with a million entries; returns its path.
 fn million(folder: &Path) -> Result<PathBuf> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut command = process::command("cargo");
@@ -359,7 +359,7 @@ fn million(folder: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Installs what PyTorch's viewer imports, in the versions of `package-lock.json`; gives the folder.
+/// Installs what PyTorch's viewer imports, in the versions of `package-lock.json`; returns the folder.
 fn modules() -> Result<PathBuf> {
     let folder = process::target().join("viewers");
     npm::install(&process::root().join("tests/viewers"), &folder)?;

@@ -1,4 +1,4 @@
-//! Programs in C, compiled against the header and linked with the library.
+//! Tests with programs in C that use the header and are linked with the library.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles one of `tests/c` into `folder`.
+/// Compiles one of the sources in `tests/c` to a program in `folder`.
 fn compile(source: &str, folder: &Path, flags: &[&str]) -> PathBuf {
     let program = folder.join(source.trim_end_matches(".c"));
     let libraries = common::library().parent().unwrap().to_owned();
@@ -43,7 +43,7 @@ fn every_function_from_several_threads_and_two_copies() {
 #[test]
 fn what_a_listener_is_given() {
     let folder = tempfile::tempdir().unwrap();
-    // So that the library finds the program's function and not its own.
+    // `-rdynamic` exports the program's `memscope_event`, so that the library calls it instead of its own.
     let program = compile("listens.c", folder.path(), &["-rdynamic"]);
     let said = common::run(&mut Command::new(program));
     let expected = [

@@ -1,4 +1,4 @@
-//! What stands in the library's file: a probe is placed by it.
+//! Checks the library's file, by which a probe is placed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,8 @@ mod common;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::fs;
 
-/// What a probe stands on, and all that follows: a nop for newer kernels, one for older ones, and the return.
+/// The whole code of the probed function. On x86-64: a nop for newer kernels, one for older ones, and the return. On
+/// aarch64: a nop and the return.
 #[cfg(target_arch = "x86_64")]
 const CODE: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00, 0x90, 0xc3];
 #[cfg(target_arch = "aarch64")]
@@ -65,7 +66,7 @@ fn nothing_else_is_exported_than_what_the_header_declares() {
 #[test]
 fn it_is_called_as_a_rust_library_too() {
     let begun: Vec<u64> = (0..3)
-        // SAFETY: a string of C.
+        // SAFETY: the name is a C string, which ends with a NUL.
         .map(|_| unsafe { memscope_mark::memscope_range_begin(c"of Rust".as_ptr()) })
         .collect();
     assert_eq!(begun[2] - begun[0], 2);
@@ -73,6 +74,6 @@ fn it_is_called_as_a_rust_library_too() {
         memscope_mark::memscope_range_end(range);
     }
     memscope_mark::memscope_step();
-    // SAFETY: NULL with length 0.
+    // SAFETY: the name is NULL with length 0, so no memory is read.
     unsafe { memscope_mark::memscope_event(memscope_mark::INSTANT, 0, std::ptr::null(), 0) };
 }

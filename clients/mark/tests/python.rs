@@ -1,4 +1,4 @@
-//! The Python package's own tests, which need the library that is made here.
+//! Runs the Python package's own tests, which need the library that this crate builds.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ fn the_python_package() {
         .unwrap_or_else(|error| panic!("python3, which these tests need: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    // Each file was found: none of them says that it has nothing.
+    // Checks that a test of each file ran: unittest does not fail if it finds no tests in a file.
     let mut files = 0;
     for file in package.join("tests").read_dir().unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();

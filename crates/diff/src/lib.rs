@@ -1,20 +1,21 @@
-//! What came and what went between two pictures of a process's device memory, wherever the pictures come from: the
-//! daemon compares two moments of a process that it follows, `memscope-ctl` two files.
+//! The difference between two pictures of a process's device memory: which blocks came, went and stayed. The daemon
+//! compares two moments of a traced process, `memscope-ctl` compares two files.
 //!
-//! Owns: which block of the one picture is which block of the other, and the sums. Refuses: what happened in between.
-//! A block that came and went between the two is in neither; the trace and the series of the ledger tell of it.
+//! Owns: the rule when a block of one picture is the same as a block of the other, and the sums. Refuses: what happened
+//! between the two moments. A block that was allocated and freed between them is in neither picture; the trace and the
+//! series of the ledger have it.
 //!
 //! # When two blocks are one
 //!
 //! In two pictures of one process, a block of the later picture is the earlier picture's block if device, address and
-//! size agree, and it did not come after the moment of the earlier picture. Where that moment or the block's birth is
-//! not known, nothing speaks against it.
+//! size agree, and it was not allocated after the moment of the earlier picture. If that moment or the time of the
+//! allocation is not known, equal device, address and size are enough.
 //!
-//! Two processes have no block in common, and the addresses of one mean nothing in the other. There, blocks are
-//! counted in their group; what one side has more than the other came or went.
+//! Two processes have no block in common, and the addresses of one mean nothing in the other. Then blocks are
+//! counted in each group, and the surplus on one side came or went.
 //!
-//! Only blocks that are handed out are compared; what waits for a stream is in the devices' totals. Bytes are the
-//! blocks' own (rounded) bytes, so that the groups add up to the totals.
+//! Only blocks that are handed out are compared; blocks that were freed and are still used by a stream are only in the
+//! devices' totals. Bytes are the blocks' rounded bytes, so that the groups add up to the totals.
 
 use memscope_proto::v1::{Amount, DeviceDiff, GroupDiff};
 use serde::Serialize;
@@ -25,13 +26,13 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MatchedBy {
-    /// Each block with itself: both pictures are of one memory image of one process.
+    /// Each block is compared with itself: both pictures are of one memory image of one process.
     Block,
-    /// By their number in each group: nothing says that both are of one process.
+    /// The numbers of blocks in each group are compared: it is not known that both pictures are of one process.
     Number,
 }
 
-/// A block that is handed out. `S` is whatever names the stack that allocated it.
+/// A block that is handed out. `S` is the type by which the caller names stacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<S> {
     /// Device ordinal.
@@ -40,17 +41,18 @@ pub struct Block<S> {
     pub stream: u64,
     /// Device address.
     pub address: u64,
-    /// Rounded bytes.
+    /// Size in bytes, rounded as the allocator rounds it.
     pub size: u64,
     /// The bytes that the program asked for, where they are known.
     pub requested: Option<u64>,
-    /// When it came, in nanoseconds of the clock that [`Side::new`]'s moment is in; none where it is not known.
+    /// When it was allocated, in nanoseconds of the same clock as the moment given to [`Side::new`]; `None` if not
+    /// known.
     pub born_ns: Option<u64>,
     /// The stack that allocated it.
     pub stack: S,
 }
 
-/// Bytes of one device.
+/// Sums of bytes of one device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     reserved: u64,
@@ -67,7 +69,7 @@ pub struct Side<S> {
 }
 
 impl<S> Side<S> {
-    /// An empty picture of this moment (nanoseconds of any clock that both pictures share; none where it is not known).
+    /// Makes an empty picture of this moment (nanoseconds of any clock that both pictures share; `None` if not known).
     pub fn new(as_of_ns: Option<u64>) -> Side<S> {
         Side {
             as_of_ns,
@@ -76,19 +78,19 @@ impl<S> Side<S> {
         }
     }
 
-    /// Adds a segment: so many bytes of this device are reserved.
+    /// Adds a segment: these bytes of the device are reserved.
     pub fn segment(&mut self, device: i32, bytes: u64) {
         let totals = self.devices.entry(device).or_default();
         totals.reserved = totals.reserved.saturating_add(bytes);
     }
 
-    /// Adds a block that was given back but waits for a stream.
+    /// Adds a block that the program has freed and a stream still uses.
     pub fn pending(&mut self, device: i32, bytes: u64) {
         let totals = self.devices.entry(device).or_default();
         totals.pending = totals.pending.saturating_add(bytes);
     }
 
-    /// Adds a block that is handed out. No two of them may have one address on one device.
+    /// Adds a block that is handed out. No two blocks of a device may have the same address.
     pub fn block(&mut self, block: Block<S>) {
         let totals = self.devices.entry(block.device).or_default();
         totals.allocated = totals.allocated.saturating_add(block.size);
@@ -96,23 +98,23 @@ impl<S> Side<S> {
     }
 }
 
-/// The difference.
+/// The difference between two pictures.
 #[derive(Clone, Debug)]
 pub struct Compared<S> {
-    /// By device ordinal.
+    /// Totals and sums for each device, ordered by device ordinal.
     pub devices: Vec<DeviceDiff>,
-    /// By device, stream and size: the largest change of bytes first, those without a change last.
+    /// Sums for each device, stream and size: the largest change of bytes first, groups without a change last.
     pub groups: Vec<GroupDiff>,
-    /// The same by device and stack.
+    /// Sums for each device and stack, in the same order.
     pub stacks: Vec<StackDiff<S>>,
 }
 
-/// What came and went of the blocks that one stack allocated.
+/// Which blocks that one stack allocated came, went and stayed.
 #[derive(Clone, Debug, Serialize)]
 pub struct StackDiff<S> {
     /// Device ordinal.
     pub device: i32,
-    /// The stack, as the blocks name it.
+    /// The stack, as [`Block::stack`] names it.
     pub frames: S,
     /// Blocks that only the later picture has.
     pub came: Amount,
@@ -122,7 +124,7 @@ pub struct StackDiff<S> {
     pub stayed: Amount,
 }
 
-/// Device, stream, size, and whether that is the size asked for.
+/// Device, stream, size, and whether that is the requested size (else the rounded one).
 type GroupKey = (i32, u64, u64, bool);
 
 /// Blocks that came, went and stayed.
@@ -134,7 +136,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Puts what changed most first.
+    /// Sort key that puts the largest change first.
     fn rank(&self) -> Reverse<(u64, u64, u64)> {
         let (came, went) = (self.came.bytes, self.went.bytes);
         let moved = came.saturating_add(went);
@@ -150,7 +152,7 @@ fn add(to: &mut Amount, count: u64, bytes: u64) {
     to.bytes = to.bytes.saturating_add(bytes);
 }
 
-/// What came, what went and what stayed from `before` to `after`.
+/// Compares two pictures: which blocks came, went and stayed from `before` to `after`.
 pub fn compare<S: Ord + Copy>(
     before: &Side<S>,
     after: &Side<S>,
@@ -212,7 +214,7 @@ fn ranked<K>(sums: BTreeMap<K, Sums>) -> impl Iterator<Item = (K, Sums)> {
 
 /// Each block of either picture, once, and whether it came, went or stayed.
 fn block_by_block<'a, S>(before: &'a Side<S>, after: &'a Side<S>) -> Vec<(&'a Block<S>, Fate)> {
-    // A user may name the later moment first. What speaks against a pair is always the later picture's birth.
+    // A user may name the later moment first. The time of allocation that decides is always that in the later picture.
     let turned = matches!((before.as_of_ns, after.as_of_ns), (Some(a), Some(b)) if a > b);
     let earlier = if turned { after } else { before }.as_of_ns;
     let place = |block: &Block<S>| (block.device, block.address, block.size);
@@ -227,7 +229,7 @@ fn block_by_block<'a, S>(before: &'a Side<S>, after: &'a Side<S>) -> Vec<(&'a Bl
         if same {
             then.remove(&place(now));
         }
-        // What the second picture knows of a block that stayed is newer, and may be more.
+        // For a block that stayed, the second picture is used: it is newer and may know more about the block.
         fates.push((
             now,
             if same {
@@ -250,7 +252,7 @@ fn sums_of<S, K: Ord>(fates: &[(&Block<S>, Fate)], key: fn(&Block<S>) -> K) -> B
     sums
 }
 
-/// Pairs blocks by their number in each group, and within it by their rounded sizes.
+/// Compares the numbers of blocks of each rounded size in each group.
 fn numbers<S, K: Ord>(
     before: &Side<S>,
     after: &Side<S>,

@@ -1,28 +1,28 @@
 //! The column `Attr`: ordered names and values.
 //!
-//! In CSV it is `{name:value,name:value}` without any quoting, though values have commas of their own (a shape, a list);
-//! in SQLite it is a JSON object whose values are strings.
+//! In CSV it is `{name:value,name:value}` without any quoting, although values may contain commas (a shape, a list).
+//! In SQLite it is a JSON object whose values are strings.
 
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Names and values in the order in which they are written. A name may stand there twice.
+/// Names and values in the order in which they are written. A name may occur more than once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attr(Vec<(String, String)>);
 
 impl Attr {
-    /// None.
+    /// No names and values.
     pub const fn new() -> Self {
         Attr(Vec::new())
     }
 
-    /// Whether there is none.
+    /// Whether there are no names and values.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The first value of this name.
+    /// The first value of this name; `None` if the name does not occur.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
@@ -30,19 +30,20 @@ impl Attr {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Puts a value behind the others.
+    /// Adds a name and a value at the end, even if the name occurs already.
     pub fn push(&mut self, name: &str, value: impl Into<String>) {
         self.0.push((name.to_owned(), value.into()));
     }
 
-    /// The same, for making one in a row.
+    /// Like [`Attr::push`], but returns the result, so that calls can be chained.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.push(name, value.to_string());
         self
     }
 
-    /// Replaces the values of a name by one, where the first of them stands; behind the others if there is none.
+    /// Replaces all values of a name by one, at the place of the first. If the name does not occur, it is added at the
+    /// end.
     pub fn set(&mut self, name: &str, value: impl Into<String>) {
         let place = self.0.iter().position(|(own, _)| own == name);
         let Some(place) = place else {
@@ -64,10 +65,10 @@ impl Attr {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Reads the form of CSV files. `None`: it is no such text.
+    /// Reads the form of CSV files. `None`: the text does not have this form.
     ///
-    /// A comma ends a value where a name and a colon follow and no bracket is open; so `shape:[1,2]` is one value, and so is
-    /// `inefficient_type:a,b`.
+    /// A comma ends a value only where a name and a colon follow and no bracket is open. So `shape:[1,2]` has one
+    /// value, and so has `inefficient_type:a,b`.
     pub fn from_csv(text: &str) -> Option<Self> {
         let text = text.trim();
         if text.is_empty() || text == "N/A" {
@@ -101,7 +102,7 @@ impl Attr {
         Some(Attr(entries))
     }
 
-    /// The form of CSV files, without the quotes around the cell; empty where there is none.
+    /// The form of CSV files, without the quotes around the cell. The text is empty if there are no names and values.
     pub fn to_csv(&self) -> String {
         if self.is_empty() {
             return String::new();
@@ -119,29 +120,30 @@ impl Attr {
         text
     }
 
-    /// Reads the form of SQLite files. `None`: it is no such text.
+    /// Reads the form of SQLite files. `None`: the text does not have this form.
     pub fn from_json(text: &str) -> Option<Self> {
         let text = text.trim();
         if text.is_empty() || text == "N/A" {
             return Some(Self::new());
         }
-        // A file that was made from a CSV by hand has that one's form.
+        // A database that somebody made from a CSV file has the form of CSV.
         serde_json::from_str(text)
             .ok()
             .or_else(|| Self::from_csv(text))
     }
 
-    /// The form of SQLite files; empty where there is none.
+    /// The form of SQLite files. The text is empty if there are no names and values.
     pub fn to_json(&self) -> String {
         if self.is_empty() {
             return String::new();
         }
-        // Strings alone cannot fail to be written.
+        // Writing a map of strings as JSON cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// Splits `name:value`. A second colon right behind the first is part of a name such as `aten::add`, not of this form.
+/// Splits `name:value`. Text with a second colon right behind the first does not have this form: it is a name such as
+/// `aten::add`.
 fn name_of(piece: &str) -> Option<(&str, &str)> {
     let (name, value) = piece.split_once(':')?;
     let letter = |c: char| c.is_ascii_alphanumeric() || c == '_';

@@ -1,9 +1,9 @@
 //! Two runs compared, operator by operator or kernel by kernel.
 //!
-//! The rule (msMemScope's `--compare`): on each device the names of operators or kernels, in the order of time, make a sequence;
-//! the two sequences are aligned by a shortest edit (Myers). The memory of an entry is the size of the first row of the framework's
-//! pool at or after it, 0 if there is none; the difference is the second's less the first's, and a side that is not there
-//! counts nothing.
+//! The rule (msMemScope's `--compare`): on each device the names of operators or kernels, in the order of time, make a
+//! sequence. The two sequences are aligned by a shortest edit script (Myers). The memory of an entry is the size of the
+//! next row of the framework's pool, or 0 if there is none. The difference is the second file's memory less the first
+//! file's; an entry that one file lacks counts as 0 there.
 
 use crate::error::DumpError;
 use crate::leaks::size_of;
@@ -22,7 +22,7 @@ pub enum Level {
     Kernel,
 }
 
-/// One side, read.
+/// One of the two files, read for the comparison.
 #[derive(Debug)]
 pub struct Side {
     path: PathBuf,
@@ -38,23 +38,23 @@ struct Entry {
     memory: u64,
 }
 
-/// One line of the answer.
+/// One line of the answer: an operator or kernel in either file or in both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Column `Event`.
+    /// Text of the row's column `Event`.
     pub event: String,
-    /// Of the operator or kernel.
+    /// Name of the operator or kernel.
     pub name: String,
-    /// Where.
+    /// Device that it ran on.
     pub device: Device,
-    /// Bytes in the first file; `None`: it is not there.
+    /// Bytes in the first file; `None` if the entry is not there.
     pub base: Option<u64>,
-    /// Bytes in the second.
+    /// Bytes in the second file; `None` if the entry is not there.
     pub compare: Option<u64>,
 }
 
 impl Difference {
-    /// Bytes by which the second has more.
+    /// Bytes in the second file less those in the first.
     pub fn bytes(&self) -> i128 {
         i128::from(self.compare.unwrap_or(0)) - i128::from(self.base.unwrap_or(0))
     }
@@ -64,38 +64,38 @@ impl Difference {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompareError {
-    /// There is nothing to compare by.
+    /// A file has no operators or kernels, so there is nothing to compare.
     #[error("{path} has no {} on any device", what(*level))]
     Nothing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The level asked for.
+        /// Level that was asked for.
         level: Level,
     },
-    /// The two do not even have that in common.
+    /// The two sequences could not be aligned before `go_on` ended the search.
     #[error(
         "the sequences on device {device} ({base} and {compare} entries) could not be aligned in time"
     )]
     OutOfTime {
-        /// Where.
+        /// Device of the sequences.
         device: Device,
-        /// Entries of the first.
+        /// Number of entries in the first file.
         base: usize,
-        /// Entries of the second.
+        /// Number of entries in the second file.
         compare: usize,
     },
-    /// More differences than fit into memory.
+    /// The two sequences have more differences than fit into memory.
     #[error(
         "the sequences on device {device} ({base} and {compare} entries) differ in more than {edits} places, too many to align"
     )]
     TooDifferent {
-        /// Where.
+        /// Device of the sequences.
         device: Device,
-        /// Entries of the first.
+        /// Number of entries in the first file.
         base: usize,
-        /// Entries of the second.
+        /// Number of entries in the second file.
         compare: usize,
-        /// Differences found until it was given up.
+        /// Number of differences at which the search was given up.
         edits: usize,
     },
 }
@@ -107,7 +107,7 @@ fn what(level: Level) -> &'static str {
     }
 }
 
-/// Timestamp and ID.
+/// Timestamp and ID of a row, by which rows are ordered.
 type RowPlace = (u64, u64);
 
 /// What the rule needs of a row.
@@ -117,10 +117,10 @@ enum Found {
 }
 
 impl Side {
-    /// Reads one.
+    /// Reads the rows of a file.
     ///
     /// # Errors
-    /// Those of the rows; a row of the pool that does not say its size is one of them (`path` is named in it).
+    /// The errors of the rows. A row of the pool without a size is an error, too; it names `path`.
     pub fn read(
         path: &Path,
         rows: impl IntoIterator<Item = Result<Row, DumpError>>,
@@ -164,7 +164,7 @@ impl Side {
     }
 }
 
-/// Entries with the size of the pool's next row.
+/// Makes the entries. The memory of each is the size in the pool's next row.
 fn entries(found: Vec<(RowPlace, Found)>) -> Vec<Entry> {
     let mut next = 0;
     let mut entries = Vec::new();
@@ -182,7 +182,7 @@ fn entries(found: Vec<(RowPlace, Found)>) -> Vec<Entry> {
     entries
 }
 
-/// Numbers for names, the same for both sides.
+/// Gives numbers to names, the same ones for both files.
 #[derive(Default)]
 struct Names<'a>(HashMap<&'a str, u32>);
 
@@ -199,10 +199,11 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Compares. `go_on` is asked often whether there is time left; msMemScope itself gives up after a minute.
+/// Compares two files. `go_on` is called often and says whether there is time left; msMemScope itself gives up after a
+/// minute.
 ///
 /// # Errors
-/// One of them has nothing to compare by, or they cannot be aligned.
+/// One of the files has no operators or kernels, or the sequences cannot be aligned.
 pub fn compare(
     base: &Side,
     compare: &Side,
@@ -274,7 +275,7 @@ pub fn compare(
 /// Writes msMemScope's `memory_compare_*.csv`, which has two lines of headings.
 ///
 /// # Errors
-/// Whatever the writer says.
+/// The errors of `out`.
 pub fn write_csv(out: &mut impl Write, differences: &[Difference]) -> io::Result<()> {
     writeln!(out, ",,,Base,Compare")?;
     writeln!(

@@ -1,4 +1,4 @@
-//! Rows out of a CSV file.
+//! Reads rows from a CSV file.
 
 use crate::error::{DumpError, RowError, beginning};
 use crate::row::{AttrForm, COLUMNS, Cells, Row};
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Longest row, bytes: two stacks of a thousand frames have less. A quote that is never closed would otherwise have the whole
-/// file in memory.
+/// Longest row in bytes; two stacks of a thousand frames are shorter. Without this limit, a quote that is never closed
+/// would bring the whole file into memory.
 const LONGEST_ROW: u64 = 16 << 20;
-/// Bytes that the reader takes ahead.
+/// Bytes that the CSV reader reads ahead.
 const AHEAD: u64 = 64 << 10;
 
-/// A file of which only so much is read before the next row has begun.
+/// A file that returns an error when `left` bytes have been read. [`CsvRows`] sets `left` anew for each row.
 #[derive(Debug)]
 struct Bounded {
     file: File,
@@ -37,18 +37,18 @@ impl Read for Bounded {
     }
 }
 
-/// Told through the reader of CSV, and recognised behind it.
+/// Goes through the CSV reader as an I/O error, and is recognised in [`broken`].
 #[derive(Debug, thiserror::Error)]
 #[error("a row has no end")]
 struct Endless;
 
-/// See the module.
+/// The rows of a CSV file.
 #[derive(Debug)]
 pub(crate) struct CsvRows {
     path: PathBuf,
     reader: csv::Reader<Bounded>,
     record: ByteRecord,
-    /// Place of each of [`COLUMNS`] in the file.
+    /// Index in the file of each of [`COLUMNS`].
     places: [usize; 12],
     width: usize,
     left: Arc<AtomicU64>,
@@ -102,7 +102,7 @@ impl CsvRows {
         if !more {
             return Ok(None);
         }
-        // Blank lines before it are not its own.
+        // The row's own position: blank lines before it do not belong to it.
         let line = self.record.position().map_or(begins, csv::Position::line);
         let texts: Vec<_> = self.record.iter().map(String::from_utf8_lossy).collect();
         let wrong = |source| DumpError::Row {
@@ -124,7 +124,8 @@ impl CsvRows {
     }
 }
 
-/// Where each column is. The documentation writes some of their names with other capitals than the files.
+/// Index of each column in the file. Capitals are ignored, because msMemScope's documentation writes some names with
+/// other capitals than the files.
 fn places_of(path: &Path, found: &[String]) -> Result<[usize; 12], DumpError> {
     let place = |column: &str| {
         found
@@ -136,7 +137,7 @@ fn places_of(path: &Path, found: &[String]) -> Result<[usize; 12], DumpError> {
         .filter(|column| place(column).is_none())
         .map(|&column| column.to_owned())
         .collect();
-    // Not even half of them: another file.
+    // Not even half of the columns are there, so this is another kind of file.
     if missing.len() * 2 > COLUMNS.len() {
         return Err(DumpError::Header {
             path: path.to_owned(),
@@ -166,7 +167,7 @@ fn places_of(path: &Path, found: &[String]) -> Result<[usize; 12], DumpError> {
 fn broken(path: &Path, line: u64, error: csv::Error) -> DumpError {
     let source = match error.into_kind() {
         csv::ErrorKind::Io(source) => source,
-        // Bytes are read, of any number: nothing else can be wrong.
+        // Cells are read as bytes, and a row may have any number of them, so nothing else can be wrong.
         other => io::Error::other(format!("{other:?}")),
     };
     let endless = source

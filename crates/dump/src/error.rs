@@ -1,66 +1,66 @@
-//! What can be wrong with a file.
+//! Errors of files and their rows.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a dump cannot be read or written. Each names the file; [`DumpError::hint`] is the way out.
+/// Why a dump cannot be read or written. [`DumpError::hint`] says what the user can do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
-    /// The path is longer than msMemScope itself takes.
+    /// The path is longer than msMemScope's own analyses accept.
     #[error(
         "a path of {length} bytes is too long: {} is the most",
         crate::LONGEST_PATH
     )]
     PathTooLong {
-        /// Bytes of the path.
+        /// Length of the path in bytes.
         length: usize,
     },
-    /// A folder, a pipe, a device.
+    /// The path leads to a folder, a pipe, a socket or a device.
     #[error("{path} is no regular file but {found}")]
     NotAFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it is.
+        /// What the path leads to, in words for the message.
         found: &'static str,
     },
-    /// Nothing is in it.
+    /// The file has no content.
     #[error("{path} is empty")]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// More than msMemScope writes.
+    /// The file is larger than the dumps that msMemScope writes.
     #[error(
         "{path} has {bytes} bytes, more than the {} that a dump has",
         crate::LARGEST_BYTES
     )]
     TooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file in bytes.
         bytes: u64,
     },
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error("{path} cannot be read")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It cannot be written.
+    /// The file or its folder cannot be written.
     #[error("{path} cannot be written")]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It is called `.db` and is none.
+    /// The file's name ends in `.db`, but it is no SQLite file.
     #[error("{path} is called a database and is no SQLite file")]
     NotSqlite {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The first line is not that of a dump.
@@ -69,12 +69,12 @@ pub enum DumpError {
         crate::row::header()
     )]
     Header {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The beginning of the line.
+        /// Beginning of the first line.
         found: String,
     },
-    /// Columns are missing or unknown.
+    /// The file lacks columns of a dump, or has columns that a dump does not have.
     #[error(
         "{path} has other columns than a memscope_dump: {} missing, {} unknown; found are {}",
         list(missing),
@@ -82,74 +82,74 @@ pub enum DumpError {
         list(found)
     )]
     Columns {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Those that are not there.
+        /// Columns that the file lacks.
         missing: Vec<String>,
-        /// Those that do not belong there.
+        /// Columns that a dump does not have.
         unknown: Vec<String>,
-        /// All that are there.
+        /// All columns of the file.
         found: Vec<String>,
     },
-    /// A database without the table.
+    /// The database has no table of a dump.
     #[error(
         "{path} is a .db of another version: expected is a table memscope_dump (or leaks_dump, of older versions); found are {}",
         list(found)
     )]
     Table {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its tables.
+        /// Names of the database's tables.
         found: Vec<String>,
     },
-    /// A database whose table has other columns.
+    /// The database's table has other columns than a dump.
     #[error("{path} is a .db of another version: its table {table} has the columns {}; expected are {}", list(found), list(&crate::COLUMNS.map(String::from)))]
     TableColumns {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The table.
+        /// Name of the table.
         table: String,
-        /// Its columns.
+        /// Columns of the table.
         found: Vec<String>,
     },
-    /// One row.
+    /// A row cannot be read.
     #[error("{path}: {} is wrong", place(*line, id.as_deref()))]
     Row {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Line of a CSV file, row of a table.
+        /// Line of the row in a CSV file, or its row id in a table.
         line: u64,
-        /// What stands in the column ID.
+        /// Beginning of the text in the column ID; `None` if it could not be read.
         id: Option<String>,
-        /// What is wrong.
+        /// What is wrong with the row.
         source: RowError,
     },
-    /// SQLite's own complaint.
+    /// SQLite returned an error.
     #[error("{path}: SQLite cannot {doing}")]
     Sqlite {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was being done.
+        /// Operation that failed, in words for the message.
         doing: &'static str,
-        /// Why not.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// There is a file at this place already.
+    /// The folder that is to be made exists already.
     #[error("{path} is there already")]
     Exists {
-        /// The place.
+        /// Path of the folder.
         path: PathBuf,
     },
-    /// A number that the file's format has no room for.
+    /// A number is larger than the file's format can hold.
     #[error("{path}: the {column} {number} of row {id} is larger than a database holds")]
     TooLargeNumber {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Which column.
+        /// Column of the number.
         column: &'static str,
-        /// The number.
+        /// The number itself.
         number: u64,
-        /// The row's ID.
+        /// ID of the row.
         id: u64,
     },
 }
@@ -158,40 +158,40 @@ pub enum DumpError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowError {
-    /// Not what the column holds.
+    /// The text of a cell is not what its column holds.
     #[error("{column} is {text:?}, expected is {expected}")]
     Value {
-        /// Which column.
+        /// Column of the cell.
         column: &'static str,
-        /// The beginning of what it says.
+        /// Beginning of the cell's text.
         text: String,
-        /// What it should say.
+        /// What the column holds, in words for the message.
         expected: &'static str,
     },
-    /// Too many or too few cells.
+    /// The row has too many or too few cells.
     #[error("it has {found} cells, expected are {expected}")]
     Cells {
-        /// How many there are.
+        /// Number of cells in the row.
         found: usize,
-        /// How many there should be.
+        /// Number of cells in the header.
         expected: usize,
     },
-    /// A quote that is not closed, in all likelihood.
+    /// The row has no end; in all likelihood a quote is not closed.
     #[error("it does not end within {bytes} bytes: is a quote left open?")]
     Endless {
-        /// How far was read.
+        /// Longest row that is allowed, in bytes.
         bytes: u64,
     },
-    /// An allocation that does not say how large it is.
+    /// An attribute is missing: the row of an allocation does not say how large it is.
     #[error("its Attr says no {name}")]
     NoAttr {
-        /// Which is missing.
+        /// Name of the missing attribute.
         name: &'static str,
     },
 }
 
 impl DumpError {
-    /// The way out.
+    /// What the user can do about it, in words for the message.
     pub fn hint(&self) -> &'static str {
         match self {
             DumpError::PathTooLong { .. } => "move the file to a shorter path",
@@ -233,7 +233,7 @@ fn place(line: u64, id: Option<&str>) -> String {
     }
 }
 
-/// The beginning of foreign text, for a message.
+/// The beginning of a text from a file, for a message.
 pub(crate) fn beginning(text: &str) -> String {
     const LONGEST: usize = 80;
     let mut cut: String = text.chars().take(LONGEST).collect();

@@ -1,7 +1,7 @@
-//! A float as Python prints it: msMemScope's messages have them.
+//! Floats as Python prints them, because msMemScope's messages contain such floats.
 
-/// `33.0`, `0.00048828125`, `9.5367431640625e-07`: the shortest digits that mean the number, with an exponent below a
-/// ten-thousandth and from ten to the sixteenth on (Python's `repr`, <https://docs.python.org/3/library/stdtypes.html#float>).
+/// For example `33.0`, `0.00048828125`, `9.5367431640625e-07`: the shortest digits that denote the number, with an
+/// exponent below 1e-4 and from 1e16 on (Python's `repr`, <https://docs.python.org/3/library/stdtypes.html#float>).
 pub(crate) fn float(number: f64) -> String {
     let size = number.abs();
     if number == 0.0 || (1e-4..1e16).contains(&size) {

@@ -1,9 +1,12 @@
 //! Blocks that were allocated too early, freed too late, or idle for long.
 //!
-//! The rule (msMemScope's `check_inefficient`): time is counted in calls of operators ("apis"), of each process and pool by
-//! itself. Between an operator's start and end everything belongs to it; outside of any, each event is an api of its own. A block
-//! was allocated early if another was freed between its allocation and the first api that used it; freed late if
-//! another was allocated between the last api that used it and its free; idle if more than so many apis lie between two uses.
+//! The rule (msMemScope's `check_inefficient`): time is counted in calls of operators ("apis"), for each process and
+//! pool separately. All events between an operator's start and end belong to one api; outside of operators, each event
+//! is an api of its own. A block
+//!
+//! * was allocated early if another block was freed between its allocation and the first api that used it;
+//! * was freed late if another block was allocated between the last api that used it and its free;
+//! * was idle if more than [`Question::idle_threshold`] apis lie between two uses.
 
 use crate::error::DumpError;
 use crate::leaks::size_of;
@@ -11,29 +14,29 @@ use crate::row::{Device, Row};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// Name of the entry of `Attr` that a result is written to.
+/// Name of the attribute that [`mark_rows`] writes the result to.
 pub const ATTR: &str = "inefficient_type";
 
 /// What is wrong with a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// Allocated before another was freed, used after.
+    /// Another block was freed between its allocation and its first use.
     EarlyAllocation,
-    /// Freed after another was allocated, used before.
+    /// Another block was allocated between its last use and its free.
     LateDeallocation,
-    /// Not used for long between two uses.
+    /// A long time passed between two of its uses.
     TemporaryIdleness,
 }
 
 impl Kind {
-    /// All.
+    /// All kinds.
     pub const ALL: [Kind; 3] = [
         Kind::EarlyAllocation,
         Kind::LateDeallocation,
         Kind::TemporaryIdleness,
     ];
 
-    /// msMemScope's word.
+    /// msMemScope's word for it.
     pub const fn word(self) -> &'static str {
         match self {
             Kind::EarlyAllocation => "early_allocation",
@@ -43,14 +46,14 @@ impl Kind {
     }
 }
 
-/// What is asked for.
+/// Which blocks are asked for.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Smallest block, bytes.
+    /// Smallest block that is reported, in bytes.
     pub min_size: u64,
-    /// Which kinds.
+    /// Kinds that are reported.
     pub kinds: Vec<Kind>,
-    /// Apis between two uses that are not idle yet.
+    /// Largest number of apis between two uses that does not yet count as idle.
     pub idle_threshold: u64,
 }
 
@@ -68,14 +71,14 @@ impl Default for Question {
 /// A pool of a framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pool {
-    /// PyTorch's.
+    /// PyTorch's pool.
     Pta,
-    /// ATB's.
+    /// ATB's pool.
     Atb,
 }
 
 impl Pool {
-    /// msMemScope's word.
+    /// msMemScope's word for it.
     pub const fn word(self) -> &'static str {
         match self {
             Pool::Pta => "PTA",
@@ -92,24 +95,24 @@ impl Pool {
     }
 }
 
-/// A block with something wrong.
+/// A block with something wrong, as the result of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which row it is, from 0 in the order of the file.
+    /// Index of its `MALLOC` row in the order of the file, from 0.
     pub row: u64,
     /// ID of its `MALLOC` row.
     pub id: u64,
-    /// Whose.
+    /// Process that the block belongs to.
     pub pid: Option<u32>,
-    /// Where.
+    /// Device that the block is on.
     pub device: Device,
-    /// Whose pool.
+    /// Pool that the block is from.
     pub pool: Pool,
-    /// Its address.
+    /// Address of the block.
     pub ptr: Option<u64>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What, in the order in which it was found out.
+    /// What is wrong with it, in the order in which it was found.
     pub kinds: Vec<Kind>,
 }
 
@@ -174,7 +177,7 @@ struct Block {
     born: u64,
     /// Api of the first access that is not in the api of its allocation.
     first_use: Option<u64>,
-    /// Api of the event before, if that was an access.
+    /// Api of the last access.
     last_access: Option<u64>,
     kinds: Vec<Kind>,
 }
@@ -187,14 +190,14 @@ impl Block {
     }
 }
 
-/// What names a live block: its number, or where the rows have none, device and address.
+/// Identity of a live block: its number or, where the rows have none, device and address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
     Number(u64),
     Address(Device, Option<u64>),
 }
 
-/// One process and pool.
+/// State of the rule for one process and pool.
 #[derive(Default)]
 struct Fold {
     api: u64,
@@ -204,7 +207,7 @@ struct Fold {
     pending_malloc: bool,
     pending_free: bool,
     live: HashMap<Key, Block>,
-    /// Live blocks by device and address, for accesses that name no block.
+    /// Live blocks by device and address, for frees and accesses that have no number of a block.
     places: BTreeMap<(Device, u64), Key>,
     threshold: u64,
     done: Vec<Block>,
@@ -252,7 +255,7 @@ impl Fold {
             Some(number) => Key::Number(number),
             None => Key::Address(step.device, step.ptr),
         };
-        // One that is live still under this name was freed without our seeing it.
+        // If a block with this key is still live, its free is missing among the rows.
         self.end(key);
         if let Some(ptr) = step.ptr {
             self.places.insert((step.device, ptr), key);
@@ -273,7 +276,7 @@ impl Fold {
         );
     }
 
-    /// The live block that a free or an access means.
+    /// The live block that a free or an access refers to.
     fn key(&self, step: &UseRow) -> Option<Key> {
         if let Some(number) = step.allocation {
             return Some(Key::Number(number)).filter(|key| self.live.contains_key(key));
@@ -285,7 +288,7 @@ impl Fold {
             .next_back()?;
         let block = self.live.get(key)?;
         let start = block.ptr?;
-        // A free names the beginning; an access lies in it.
+        // A free names the block's first address; an access must lie inside the block.
         let inside = match step.what {
             What::Free => ptr == start,
             _ => ptr.checked_add(step.size)? <= start.saturating_add(block.size),
@@ -344,10 +347,10 @@ impl Fold {
     }
 }
 
-/// Looks for inefficient blocks; findings are ordered by their rows.
+/// Looks for inefficient blocks. The findings are ordered by [`Finding::row`].
 ///
 /// # Errors
-/// Those of the rows; an allocation that does not say its size is one of them (`path` is named in it).
+/// The errors of the rows. An allocation without a size is an error, too; it names `path`.
 pub fn inefficient(
     path: &Path,
     rows: impl IntoIterator<Item = Result<Row, DumpError>>,
@@ -396,14 +399,14 @@ pub fn inefficient(
     Ok(findings)
 }
 
-/// The words of a finding with commas between them.
+/// The words of some kinds with commas between them.
 pub fn words(kinds: &[Kind]) -> String {
     let words: Vec<&str> = kinds.iter().map(|kind| kind.word()).collect();
     words.join(",")
 }
 
-/// Writes what was found into the rows' `Attr`, as [`ATTR`]. What an earlier run put there is replaced; msMemScope adds to it
-/// with each run.
+/// Writes the findings into the rows' `Attr`, as [`ATTR`]. `rows` must be the same rows in the same order as for
+/// [`inefficient`]. The result of an earlier run is replaced; msMemScope adds to it with each run.
 pub fn mark_rows<'a>(
     rows: impl IntoIterator<Item = Result<Row, DumpError>> + 'a,
     findings: &'a [Finding],

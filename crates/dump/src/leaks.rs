@@ -1,15 +1,15 @@
 //! Leaks of device memory between three marks.
 //!
-//! The rule (msMemScope's `check_leaks`): of each device's rows in the order of their IDs, three marks of one name are A, B
-//! and C. What the driver gave out (`HAL`) from A to B and did not get back from A to C is leaked: one round of a loop must not
-//! leave anything that the next round does not free.
+//! The rule (msMemScope's `check_leaks`): among each device's rows in the order of their IDs, three marks of one name
+//! are A, B and C. Memory of the driver (`HAL`) that was allocated from A to B and not freed from A to C is leaked: one
+//! round of a loop must not leave anything that the next round does not free.
 
 use crate::error::{DumpError, RowError};
 use crate::float::float;
 use crate::row::{Device, Row};
 use std::collections::{BTreeSet, HashMap};
 
-/// What was found.
+/// Result of the search on all devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Devices in the order in which the file names them first.
@@ -18,27 +18,27 @@ pub struct Report {
     pub mark_names: BTreeSet<String>,
 }
 
-/// One device.
+/// Result of the search on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceReport {
-    /// Which.
+    /// Device that was searched.
     pub device: Device,
-    /// How many marks of that name it has.
+    /// Number of marks with the given name on this device.
     pub marks: usize,
-    /// What was found, or why nothing could be.
+    /// What was found, or why the device could not be judged.
     pub verdict: Verdict,
 }
 
-/// What was found on a device.
+/// What was found on a device, or why it could not be judged.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Blocks by ID; none: no leak.
+    /// Blocks that leaked, ordered by ID. An empty list means that nothing leaked.
     Leaks(Vec<Leak>),
-    /// It has fewer than three marks of that name.
+    /// The device has fewer than three marks of that name.
     TooFewMarks,
     /// Fewer than three marks are left from the start index on.
     StartBeyondEnd {
-        /// The start index.
+        /// Index of the first mark to use, from 0, as it was asked for.
         start_index: usize,
     },
 }
@@ -48,9 +48,9 @@ pub enum Verdict {
 pub struct Leak {
     /// ID of its `MALLOC` row.
     pub id: u64,
-    /// Its address, as the row says it.
+    /// Address of the block, as its row has it.
     pub ptr: Option<u64>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -58,43 +58,43 @@ pub struct Leak {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaksError {
-    /// No mark has that name.
+    /// The file has no mark of that name.
     #[error("no mark is called {name:?}; the marks there are: {}", names(there))]
     UnknownMark {
-        /// The name.
+        /// Name that was asked for.
         name: String,
-        /// Those that there are.
+        /// Names of the marks that the file has.
         there: BTreeSet<String>,
     },
-    /// No device has three.
+    /// No device has three marks of that name.
     #[error(
         "no device has three marks called {name:?} (at most {most}); the marks there are: {}",
         names(there)
     )]
     TooFewMarks {
-        /// The name.
+        /// Name that was asked for.
         name: String,
-        /// The most that a device has.
+        /// Largest number of marks of that name on one device.
         most: usize,
-        /// Marks that there are.
+        /// Names of the marks that the file has.
         there: BTreeSet<String>,
     },
-    /// No device has three from there on.
+    /// No device has three marks of that name from the start index on.
     #[error(
         "no device has three marks called {name:?} from number {start_index} on (at most {most} in all)"
     )]
     StartBeyondEnd {
-        /// The name.
+        /// Name that was asked for.
         name: String,
-        /// The start index.
+        /// Index of the first mark to use, from 0, as it was asked for.
         start_index: usize,
-        /// The most that a device has.
+        /// Largest number of marks of that name on one device.
         most: usize,
     },
 }
 
 fn names(there: &BTreeSet<String>) -> String {
-    /// A file may have a name for each step.
+    /// Most names in a message, because a file may have a name for each step.
     const SHOWN: usize = 20;
     if there.is_empty() {
         return "none".to_owned();
@@ -111,10 +111,10 @@ fn names(there: &BTreeSet<String>) -> String {
     text
 }
 
-/// The name by which the ends of steps are asked for, which `msmemscope.step()` and `memscope.step()` tell.
+/// Name that stands for the ends of steps, which `msmemscope.step()` and `memscope.step()` report.
 const STEP: &str = "step";
 
-/// What the rule looks at.
+/// What the rule needs of a row.
 enum LeakRow {
     Mark,
     /// The end of a step, which the dump has as a row of its own.
@@ -130,13 +130,13 @@ enum LeakRow {
 
 #[derive(Default)]
 struct Steps {
-    /// By ID once sorted.
+    /// Rows with their IDs; `judge` sorts them by ID.
     steps: Vec<(u64, LeakRow)>,
     marks: usize,
 }
 
 impl Steps {
-    /// Where no mark has the name, the ends of steps are what is meant by `step`.
+    /// Takes the ends of steps for marks. This is done where no mark is called `step`: then these ends are meant.
     fn ends_are_marks(&mut self) {
         for (_, step) in &mut self.steps {
             if matches!(step, LeakRow::End) {
@@ -147,10 +147,11 @@ impl Steps {
     }
 }
 
-/// Looks for leaks on every device.
+/// Looks for leaks on every device, between marks called `mark`. `start_index` is the index of the first mark to use,
+/// from 0.
 ///
 /// # Errors
-/// Those of the rows; an allocation that does not say its size is one of them (`path` is named in it).
+/// The errors of the rows. A driver allocation without a size is an error, too; it names `path`.
 pub fn offline_leaks(
     path: &std::path::Path,
     rows: impl IntoIterator<Item = Result<Row, DumpError>>,
@@ -217,7 +218,7 @@ pub fn offline_leaks(
     })
 }
 
-/// The bytes of an allocation.
+/// Size of an allocation in bytes. If the row has none, the error names `path`.
 pub(crate) fn size_of(path: &std::path::Path, row: &Row) -> Result<u64, DumpError> {
     row.size().ok_or_else(|| DumpError::Row {
         path: path.to_owned(),
@@ -243,7 +244,7 @@ fn judge(mut all: Steps, start_index: usize) -> Verdict {
         return Verdict::StartBeyondEnd { start_index };
     };
     let mut given: Vec<Option<Leak>> = Vec::new();
-    // By address: a free takes every block that was given out there.
+    // Indices of blocks by address. A free ends every block that was allocated there.
     let mut live: HashMap<Option<u64>, Vec<usize>> = HashMap::new();
     for (id, step) in all.steps {
         match step {
@@ -266,7 +267,7 @@ fn judge(mut all: Steps, start_index: usize) -> Verdict {
 }
 
 impl Report {
-    /// An error where no device could be judged.
+    /// Fails if no device could be judged.
     ///
     /// # Errors
     /// The name is unknown, or no device has three such marks from the start index on.
@@ -295,7 +296,7 @@ impl Report {
 }
 
 impl DeviceReport {
-    /// The lines that msMemScope prints of what it found.
+    /// The lines that msMemScope prints for this result.
     pub fn messages(&self) -> Vec<String> {
         match &self.verdict {
             Verdict::Leaks(leaks) if leaks.is_empty() => vec![format!(
@@ -315,7 +316,7 @@ impl DeviceReport {
         }
     }
 
-    /// The line that msMemScope logs where nothing could be found.
+    /// The line that msMemScope logs if the device could not be judged.
     pub fn log(&self) -> Option<String> {
         match self.verdict {
             Verdict::Leaks(_) => None,

@@ -1,12 +1,15 @@
-//! msMemScope's files: read, written, and the rules of its offline analyses.
+//! msMemScope's files: reading, writing, and the rules of its offline analyses.
 //!
 //! Owns: the rows of a `memscope_dump` ([`Row`]), their two formats on disk ([`Reader`], [`Writer`]), the tree of
-//! folders that they lie in ([`Tree`]), and the questions that its users ask of such files afterwards:
-//! [`leaks`] between three marks, [`inefficient`] blocks, and [`compare`] of two runs. With the feature `events`, rows
-//! become the ledger's events (`events`), and those become rows (`rows`). Refuses: clocks (times and limits are arguments), processes, the network, and trust in
-//! files: whatever is wrong with one is a [`DumpError`] that names the file, the place and the reason.
+//! folders that they lie in ([`Tree`]), and the questions that users of msMemScope ask of such files afterwards:
+//! [`leaks`] between three marks, [`inefficient`] blocks, and the comparison of two runs ([`compare`]). With the
+//! feature `events`, rows become the ledger's events (`events`), and those become rows (`rows`).
 //!
-//! Files have up to 8 GiB, so a reader holds one row at a time. The rules hold what they need of each row.
+//! Refuses: clocks (times and limits are arguments), processes, the network, and trust in files: whatever is wrong with
+//! a file is a [`DumpError`] that names the file, the place and the reason.
+//!
+//! Files have up to 8 GiB, so a reader holds only one row at a time, or one page of a table. The rules keep what they
+//! need of each row.
 
 pub mod attr;
 pub mod compare;

@@ -1,35 +1,36 @@
 //! The shortest way to turn one sequence into another.
 //!
-//! E. W. Myers, "An O(ND) difference algorithm and its variations" (Algorithmica 1, 1986), the greedy one as it stands there:
-//! of equally short ways it takes the one that removes before it adds. Each step's furthest points are kept, to walk
-//! back on; hence the bound on how much two sequences may differ.
+//! This is the greedy algorithm of E. W. Myers, "An O(ND) difference algorithm and its variations" (Algorithmica 1,
+//! 1986): of equally short ways it takes the one that removes before it adds. The furthest points of each round are
+//! kept so that the way can be traced back. They need memory, so there is a bound on how much two sequences may differ.
 
-/// Furthest points that are kept: 1 GiB of them, enough for 23,000 differences.
+/// Most furthest points that are kept. They take 1 GiB, enough for 23,000 differences.
 const MOST_POINTS: usize = 1 << 28;
-/// Points between two questions whether there is time left.
+/// Number of points between two checks whether there is time left.
 const POINTS_PER_LOOK: u32 = 1 << 14;
 
 /// One step of the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
-    /// The same in both.
+    /// An element that both sequences have.
     Both,
-    /// In the first only.
+    /// An element that only the first sequence has.
     Base,
-    /// In the second only.
+    /// An element that only the second sequence has.
     Compare,
 }
 
-/// Why there is no way.
+/// Why no way was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoWay {
-    /// Told to stop.
+    /// `go_on` said that there is no time left.
     OutOfTime,
-    /// More differences than can be kept.
+    /// There are more differences than can be kept; at this number the search ended.
     TooDifferent(usize),
 }
 
-/// Finds it. `go_on` is asked every few thousand points.
+/// Finds a shortest way from `base` to `compare`. `go_on` is called in each round and every few thousand points; the
+/// search ends if it returns false.
 pub(crate) fn align(
     base: &[u32],
     compare: &[u32],
@@ -74,8 +75,8 @@ pub(crate) fn align(
     }
 }
 
-/// Where a diagonal's snake begins: `index` counts the diagonals of a round from the lowest, and those of the round before lie
-/// between them.
+/// The position in the first sequence at which a diagonal's snake (run of equal elements) begins. `index` counts the
+/// diagonals of a round from the lowest. The diagonals of the round before lie between those of this round.
 fn start(before: &[u32], index: usize) -> u32 {
     let below = index.checked_sub(1).and_then(|i| before.get(i));
     let above = before.get(index);
@@ -88,7 +89,7 @@ fn start(before: &[u32], index: usize) -> u32 {
     }
 }
 
-/// The place in the second sequence: the diagonal is `2 * index - edits`.
+/// The position in the second sequence for a position in the first. The diagonal is `2 * index - edits`.
 fn across(x: usize, edits: usize, index: usize) -> usize {
     (x + edits).saturating_sub(2 * index)
 }
@@ -99,7 +100,8 @@ fn walk_back(rounds: &[Vec<u32>], end: (usize, usize), index: usize) -> Vec<Edit
     for before in rounds.iter().rev() {
         let from = start(before, index) as usize;
         way.extend(std::iter::repeat_n(Edit::Both, x.saturating_sub(from)));
-        // Came from the diagonal above by taking one of the second, or from the one below by taking one of the first.
+        // The way came from the diagonal above by taking an element of the second sequence, or from the one below by
+        // taking an element of the first.
         let down = index == 0
             || before
                 .get(index)

@@ -1,4 +1,4 @@
-//! Rows out of a file.
+//! Reads rows from a file.
 
 use crate::csv_file::CsvRows;
 use crate::error::DumpError;
@@ -8,17 +8,17 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Largest file, bytes: what msMemScope's own analyses take.
+/// Largest file that is read, in bytes. msMemScope's own analyses have the same limit.
 pub const LARGEST_BYTES: u64 = 8 << 30;
-/// Longest path, bytes: the same.
+/// Longest path of a file, in bytes. msMemScope's own analyses have the same limit.
 pub const LONGEST_PATH: usize = 4096;
 
-/// What an SQLite file begins with (<https://www.sqlite.org/fileformat.html#magic_header_string>).
+/// First bytes of an SQLite file (<https://www.sqlite.org/fileformat.html#magic_header_string>).
 const SQLITE: &[u8] = b"SQLite format 3\0";
 
-/// The rows of a dump, CSV or SQLite, in the order of the file. Holds one row, or one page of a table.
+/// The rows of a dump, CSV or SQLite, in the order of the file. It holds one row, or one page of a table, in memory.
 ///
-/// After an error it ends.
+/// The iterator ends after its first error.
 #[derive(Debug)]
 pub struct Reader {
     rows: Rows,
@@ -32,10 +32,10 @@ enum Rows {
 }
 
 impl Reader {
-    /// Opens a file. What it is, its first bytes tell.
+    /// Opens a file. Its first bytes decide whether it is read as SQLite or as CSV.
     ///
     /// # Errors
-    /// Whatever is wrong with the path, or with the header or table.
+    /// The path, the kind of file, its size, its header or its table is not that of a dump.
     pub fn open(path: &Path) -> Result<Reader, DumpError> {
         let length = path.as_os_str().len();
         if length > LONGEST_PATH {
@@ -45,7 +45,7 @@ impl Reader {
             path: path.to_owned(),
             source,
         };
-        // Asked before it is opened: opening a pipe waits for its writer.
+        // Checked before the file is opened, because opening a pipe waits for its writer.
         let about = std::fs::metadata(path).map_err(cannot)?;
         if !about.is_file() {
             return Err(DumpError::NotAFile {
@@ -84,7 +84,7 @@ impl Reader {
     }
 }
 
-/// What stands where a file should.
+/// Words for what a path leads to, where it is no regular file.
 pub(crate) const fn kind(is_folder: bool) -> &'static str {
     if is_folder {
         "a folder"

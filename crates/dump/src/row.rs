@@ -1,4 +1,4 @@
-//! One row of a dump, whichever format it came from.
+//! One row of a dump, independent of the file's format.
 
 use crate::attr::Attr;
 use crate::error::{RowError, beginning};
@@ -24,19 +24,19 @@ pub(crate) fn header() -> String {
     COLUMNS.join(",")
 }
 
-/// What stands where nothing is known.
+/// Text of a cell whose value is not known.
 pub(crate) const NOTHING: &str = "N/A";
 
-/// Whose memory it is.
+/// The device that a row belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Device {
-    /// A device's number.
+    /// Number of a device.
     Number(u32),
     /// `cpu`: page-locked memory and tensors of the host.
     Cpu,
     /// `host`: the same in the older generation.
     Host,
-    /// `N/A`.
+    /// `N/A`: the row belongs to no device.
     #[default]
     None,
 }
@@ -52,35 +52,37 @@ impl std::fmt::Display for Device {
     }
 }
 
-/// One row.
+/// One row of a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Its number, ascending in the order of events of one process. Files have them in another order: a block's rows are
-    /// written when the block is freed.
+    /// Number of the row, ascending in the order of the events of one process. Files have rows in another order,
+    /// because a block's rows are written when the block is freed.
     pub id: u64,
-    /// `MALLOC`, `FREE`, `ACCESS`, `OP_LAUNCH`, `KERNEL_LAUNCH`, `MSTX`, `SYSTEM`, `SNAPSHOT`, `OOM_DETAIL`, ….
+    /// What happened: `MALLOC`, `FREE`, `ACCESS`, `OP_LAUNCH`, `KERNEL_LAUNCH`, `MSTX`, `SYSTEM`, `SNAPSHOT`,
+    /// `OOM_DETAIL`, ….
     pub event: String,
-    /// `PTA`, `HAL`, `READ`, `ATEN_START`, `Mark`, ….
+    /// The kind of this event: `PTA`, `HAL`, `READ`, `ATEN_START`, `Mark`, ….
     pub event_type: String,
     /// Name of the operator, kernel or mark, without the quotes that marks have in files.
     pub name: Option<String>,
-    /// When, as the file says. Nanoseconds; in the older generation microseconds, whatever the column is called.
+    /// Time of the event as the file has it, in nanoseconds. Dumps of the older generation have microseconds, although
+    /// the column is called the same.
     pub timestamp: u64,
-    /// Whose.
+    /// Id of the process.
     pub pid: Option<u32>,
-    /// Which thread's.
+    /// Id of the thread.
     pub tid: Option<u32>,
-    /// Where.
+    /// Device that the event is on.
     pub device: Device,
     /// Address of the block.
     pub ptr: Option<u64>,
-    /// Whatever else belongs to this kind of event.
+    /// The other values of this kind of event.
     pub attr: Attr,
-    /// One frame a line, `file(line): function`, innermost first.
+    /// Python stack: one frame on each line, `file(line): function`, the innermost first.
     pub python_stack: String,
-    /// One frame a line.
+    /// Stack of compiled code: one frame on each line.
     pub c_stack: String,
-    /// Where it stands: line of a CSV file, row of a table; 0 where it was not read from one.
+    /// Line of the row in a CSV file, or its row id in a table; 0 if it was not read from a file.
     pub line: u64,
 }
 
@@ -95,7 +97,7 @@ pub(crate) enum AttrForm {
 }
 
 impl Row {
-    /// Reads the cells of a row at a place.
+    /// Reads a row from its cells. `line` is its line or row id in the file.
     pub(crate) fn from_cells(cells: &Cells, form: AttrForm, line: u64) -> Result<Row, RowError> {
         let [
             id,
@@ -133,10 +135,10 @@ impl Row {
         })
     }
 
-    /// Whether it is of the older generation: what it calls its things differently, and its timestamps are microseconds.
+    /// Whether the row is of the older generation of dumps, which has other names, and timestamps in microseconds.
     ///
-    /// The number of a module (`MID`) is in every driver row of that generation and in none of the later one, whose blocks
-    /// have an `allocation_id`; `acl init` is called `ACL_INIT` since.
+    /// Every driver row of that generation has the number of a module (`MID`). The later generation has none; its
+    /// blocks have an `allocation_id`. What was `acl init` is called `ACL_INIT` there.
     pub fn is_older(&self) -> bool {
         match self.event.as_str() {
             "MALLOC" | "FREE" => {
@@ -149,24 +151,25 @@ impl Row {
         }
     }
 
-    /// A number of `Attr`: decimal, or hexadecimal with `0x`.
+    /// A number in `Attr`, decimal or hexadecimal with `0x`. `None` if the name does not occur or its value is no
+    /// number.
     pub fn attr_number(&self, name: &str) -> Option<u64> {
         self.attr.get(name).and_then(any_number)
     }
 
-    /// Bytes of the block. The older generation has those of a free negative.
+    /// Size of the block in bytes. The older generation has negative sizes in rows of frees; the sign is dropped.
     pub fn size(&self) -> Option<u64> {
         let text = self.attr.get("size")?.trim();
         any_number(text.strip_prefix('-').unwrap_or(text))
     }
 
-    /// What the column `Ptr` says: `0x` and 16 digits, or `N/A`.
+    /// Text for the column `Ptr`: `0x` and 16 digits, or `N/A`.
     pub fn ptr_text(&self) -> String {
         self.ptr.map_or_else(|| NOTHING.to_owned(), hex)
     }
 }
 
-/// `0x` and 16 digits.
+/// An address as `0x` and 16 digits.
 pub(crate) fn hex(address: u64) -> String {
     format!("0x{address:016x}")
 }
@@ -226,7 +229,8 @@ fn address(text: &str) -> Result<Option<u64>, RowError> {
         .ok_or_else(|| wrong(COLUMNS[8], text, "a hexadecimal or decimal number, or N/A"))
 }
 
-/// Marks are quoted in files; in CSV the quotes are those of the cell, in tables they are part of the text.
+/// Reads a name. Names of marks are quoted in files: in CSV the quotes are those of the cell, in tables they are part
+/// of the text.
 fn name_of(event: &str, text: &str) -> Option<String> {
     if text == NOTHING {
         return None;

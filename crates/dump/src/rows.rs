@@ -1,11 +1,11 @@
-//! The ledger's events as rows: the reverse of [`crate::events`].
+//! Turns the ledger's events into rows: the reverse of [`crate::events`].
 //!
-//! Owns: the numbers of rows and allocations, which block an address names, and the pairing of the two events (an entry of
-//! the allocator's trace, then its report, on one thread) that tell of one allocation. Refuses: to write one allocation
-//! twice, and events that a dump has no row for, which it counts.
+//! Owns: the numbers of rows and allocations, which block an address names, and the pairing of the two events (an entry
+//! of the allocator's trace, then its report, on one thread) that describe one allocation. Refuses: to write one
+//! allocation twice, and events that a dump has no row for, which it counts.
 //!
-//! A row's ID is given when its first event comes; the row itself may be told a little later. So rows are, as in
-//! msMemScope's own files, not in the order of their IDs.
+//! A row gets its ID when its first event comes, but may be written a little later. So rows are not in the order of
+//! their IDs, as in msMemScope's own files.
 
 mod pools;
 mod scene;
@@ -20,32 +20,34 @@ use memscope_ledger::event::{
 };
 use scene::{Block, Half, Scene, SceneProcess, Sums, attr_of, begun, device};
 
-/// Most launches of which one event tells and that become rows; a counter that was read seldom tells of more.
+/// Most launches of one event that become rows. An event has the value of a counter; if the counter was read seldom,
+/// there are more, and those are counted as left out.
 const MOST_LAUNCHES: u64 = 1000;
 
-/// Frees that are remembered for readings to come.
+/// Most frees of unknown blocks that are remembered for later readings.
 const MOST_ORPHANS: usize = 1 << 16;
 
 impl Rows {
-    /// No row yet.
+    /// Begins without any events.
     pub fn new() -> Rows {
         Rows::default()
     }
 
-    /// Events that no row tells.
+    /// Number of events that a dump has no row for, and of launches beyond the limit.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Takes an event; tells the rows that are complete with it.
+    /// Takes an event, and calls `tell` with each row that is complete now.
     pub fn apply(&mut self, event: &Event, stacks: &Stacks<'_>, tell: &mut dyn FnMut(Row)) {
         if let Body::Clock { unix_ns } = event.body {
             self.apart_ns = i128::from(unix_ns) - i128::from(event.time_ns);
             return;
         }
         let mut process = self.processes.remove(&event.process).unwrap_or_default();
-        // The report of an allocation or free is the next thing that its thread tells of blocks: PyTorch holds the
-        // device's lock so long. What the trace says of segments and of ends of frees may lie between.
+        // PyTorch holds the device's lock from the trace's entry of an allocation or free until its report. So the
+        // report is the thread's next event about a block; only entries about segments and completed frees may come
+        // between.
         let half = match &event.body {
             Body::Report(_) | Body::Oom(_) => process.halves.remove(&event.tid),
             Body::Trace(trace) if begins(trace.action) => {
@@ -67,7 +69,7 @@ impl Rows {
         self.processes.insert(event.process, process);
     }
 
-    /// Tells what waited for an event that never came.
+    /// Calls `tell` with the rows that still wait for an event, in the order of their IDs.
     pub fn finish(mut self, tell: &mut dyn FnMut(Row)) {
         let halves = self.processes.values_mut().flat_map(|p| p.halves.drain());
         let mut rows: Vec<Row> = halves.filter_map(|(_, half)| half.row).collect();
@@ -81,7 +83,7 @@ impl Rows {
     }
 }
 
-/// Whether a report may follow.
+/// Whether the allocator's report may follow such an entry of the trace.
 fn begins(action: TraceAction) -> bool {
     matches!(
         action,
@@ -118,7 +120,7 @@ impl Scene<'_> {
                     (half.device, half.ptr, half.frees) == (report.device, report.ptr, frees)
                 });
                 match told {
-                    // The entry has told all of it.
+                    // The entry of the trace had everything, so its row is written already.
                     Some(Half { row: None, .. }) => {}
                     Some(Half { row: Some(row), .. }) => {
                         let place = (report.device, report.ptr);
@@ -138,7 +140,7 @@ impl Scene<'_> {
             }
             Body::Trace(trace) => self.trace(process, trace),
             Body::Oom(oom) => {
-                // An entry of the trace has told it if the thread's last one was that.
+                // If the thread's last entry in the trace was the same out-of-memory, its row is written already.
                 if self.same(half, |half| half.ptr == 0).is_none() {
                     self.oom(process, Some(oom.device), oom.size);
                 }
@@ -152,7 +154,8 @@ impl Scene<'_> {
         }
     }
 
-    /// What the thread told last, if this event tells of the same; otherwise it is told as it stands.
+    /// Returns the thread's last entry of the trace if it is about the same allocation or free as this event. Otherwise
+    /// its row, if it still waits, is written as it is.
     fn same(&mut self, half: Option<Half>, same: impl FnOnce(&Half) -> bool) -> Option<Half> {
         let half = half?;
         if same(&half) {
@@ -236,7 +239,7 @@ impl Scene<'_> {
                 return;
             }
             TraceAction::Snapshot => return self.snapshot(process, trace.device),
-            // The block went when that was asked for; segments are the driver's.
+            // The row of a free is made when the free is requested; segments have rows of the driver.
             _ => return,
         };
         let Some(ordinal) = trace.device else {
@@ -310,7 +313,7 @@ impl Scene<'_> {
             process.driver.insert(ptr, block);
             (block, true)
         };
-        // What a call frees is what it was allocated as.
+        // Size and kind of memory are taken from the allocation, where it is known.
         let (size, host) = (block.size, block.host);
         let sums = process.sums.entry(block.device).or_default();
         sums.driver = match (frees, known) {
@@ -362,7 +365,8 @@ impl Scene<'_> {
         };
         let mut row = self.row(process, event, kind);
         row.name = (!name.is_empty()).then(|| name.to_owned());
-        // Marks are of a device in a dump, and of a process here: the one on which most things happen is the first.
+        // In a dump a mark belongs to a device, here it belongs to a process. We name the first device, on which most
+        // things happen.
         row.device = device(process.sums.keys().flatten().next().copied());
         (self.tell)(row);
     }
@@ -402,7 +406,7 @@ impl Scene<'_> {
         (self.tell)(row);
     }
 
-    /// Blocks that were there before anything was seen.
+    /// Writes rows for the blocks of a reading whose allocation was not seen.
     fn held(&mut self, process: &mut SceneProcess, part: &HeldPart) {
         let sums = process.sums.entry(Some(part.device)).or_default();
         sums.allocated.get_or_insert(part.total_allocated);

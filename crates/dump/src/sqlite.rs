@@ -1,4 +1,4 @@
-//! Rows out of a table.
+//! Reads rows from a table of an SQLite file.
 
 use crate::error::{DumpError, RowError, beginning};
 use crate::row::{AttrForm, COLUMNS, Row};
@@ -10,15 +10,17 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Name of the table since it has one, and before.
+/// Name of the table, and its name in files of older versions.
 pub(crate) const TABLES: [&str; 2] = ["memscope_dump", "leaks_dump"];
-/// Longest text or row, bytes.
+/// Longest text or row that SQLite may read, in bytes.
 const LONGEST: i32 = 16 << 20;
-/// Rows of a page, and bytes after which it ends anyway.
+/// Most rows of a page.
 const PAGE_ROWS: usize = 2048;
+/// Bytes of text after which a page ends, whatever its number of rows.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// Rows by their place in the table, a page at a time: a statement would borrow its connection.
+/// Reads rows in the order of their row ids, one page at a time. It keeps no open statement between pages, because a
+/// statement borrows its connection.
 #[derive(Debug)]
 pub(crate) struct TableRows {
     path: PathBuf,
@@ -43,7 +45,7 @@ impl TableRows {
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
         )
         .map_err(cannot("open it"))?;
-        // The file is foreign: what its schema calls may do nothing but compute.
+        // The file is not trusted: the functions that its schema calls may do nothing but compute.
         let bounded = connection
             .set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)
             .and_then(|_| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true))
@@ -92,7 +94,7 @@ impl TableRows {
         self.page.pop_front().transpose()
     }
 
-    /// Takes the next page.
+    /// Reads the next page.
     fn turn(&mut self) -> rusqlite::Result<()> {
         let mut statement = self.connection.prepare_cached(&self.query)?;
         let mut rows = statement.query([self.last])?;

@@ -8,22 +8,23 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
-/// What a tree is named by.
+/// What a tree's name and its `config.json` are made from, and the format of its dumps.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Whose events.
+    /// Id of the process whose events are in the tree.
     pub pid: u32,
-    /// When the collection began: nanoseconds since 1970.
+    /// Time at which the collection began, in nanoseconds since 1970.
     pub begun_unix_ns: u64,
     /// Format of the dumps.
     pub format: Format,
-    /// What `config.json` tells of how it was collected: names and values.
+    /// Entries of `config.json` about how the events were collected: names and values.
     pub config: Vec<(String, String)>,
 }
 
 /// Writes `msmemscope_{pid}_{time}_ascend`: `config.json`, and for each device its `dump`. The time is UTC.
 ///
-/// Rows of no device (`N/A`) go to device 0, those of the host to `device_cpu`. Files appear when it is finished.
+/// Rows of no device (`N/A`) go to device 0, rows of the host to `device_cpu`. The dumps appear in
+/// [`Tree::finish`].
 #[derive(Debug)]
 pub struct Tree {
     root: PathBuf,
@@ -63,7 +64,7 @@ impl Tree {
         })
     }
 
-    /// The folder.
+    /// Path of the tree's folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -71,7 +72,7 @@ impl Tree {
     /// Adds a row to its device's dump.
     ///
     /// # Errors
-    /// As of [`Writer`].
+    /// The errors of [`Writer::create`] and [`Writer::write`].
     pub fn write(&mut self, row: &Row) -> Result<(), DumpError> {
         let folder = match row.device {
             Device::Number(number) => format!("device_{number}"),
@@ -92,10 +93,10 @@ impl Tree {
         writer.write(row)
     }
 
-    /// Puts all files to their places; gives the folder.
+    /// Moves all dumps to their places and returns the tree's folder.
     ///
     /// # Errors
-    /// As of [`Writer`].
+    /// The errors of [`Writer::finish`].
     pub fn finish(self) -> Result<PathBuf, DumpError> {
         for writer in self.dumps.into_values() {
             writer.finish()?;

@@ -1,4 +1,4 @@
-//! Rows into a file.
+//! Writes rows into a file.
 
 use crate::error::DumpError;
 use crate::row::{COLUMNS, NOTHING, Row, header};
@@ -20,7 +20,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What files of it are called.
+    /// File extension of the format, without a dot.
     pub const fn extension(self) -> &'static str {
         match self {
             Format::Csv => "csv",
@@ -38,7 +38,7 @@ impl Format {
     }
 }
 
-/// Writes a file, whole or not at all: it comes to its place in [`Writer::finish`].
+/// Writes a file, whole or not at all: the file appears at its path only in [`Writer::finish`].
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
@@ -57,7 +57,7 @@ fn insert() -> String {
     format!("INSERT INTO {} VALUES ({})", TABLES[0], places.join(", "))
 }
 
-/// The table as msMemScope makes it.
+/// The statement that makes the table as msMemScope does.
 fn schema() -> String {
     let columns = COLUMNS.map(|column| {
         let kind = match column {
@@ -70,12 +70,12 @@ fn schema() -> String {
 }
 
 impl Writer {
-    /// Begins a file.
+    /// Begins a file, with a temporary file in the same folder.
     ///
     /// # Errors
-    /// The folder cannot be written to.
+    /// The folder cannot be written to, or there is something at `path` that is no regular file.
     pub fn create(path: &Path, format: Format) -> Result<Writer, DumpError> {
-        // What a link points to is replaced, not the link; and a device is not replaced by a file.
+        // A link stays, and the file that it points to is replaced. A device is refused and not replaced by a file.
         let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         if path.exists() && !path.is_file() {
             return Err(DumpError::NotAFile {
@@ -91,7 +91,7 @@ impl Writer {
             path: path.to_owned(),
             source,
         };
-        // The umask narrows this, as for any file.
+        // The umask takes permissions away, as for any other file.
         let file = tempfile::Builder::new()
             .prefix(".memscope-")
             .permissions(Permissions::from_mode(0o666))
@@ -107,7 +107,7 @@ impl Writer {
                 let place = file.into_temp_path();
                 let begin = || {
                     let connection = Connection::open(&place)?;
-                    // Nobody sees the file before it is whole, so nothing has to survive a crash.
+                    // Nobody sees the file before it is complete, so nothing has to survive a crash.
                     connection.execute_batch(
                         "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN",
                     )?;
@@ -127,7 +127,7 @@ impl Writer {
     /// Adds a row.
     ///
     /// # Errors
-    /// The disk is full, or a number has no room in a table.
+    /// The file cannot be written, or a number is larger than a table can hold.
     pub fn write(&mut self, row: &Row) -> Result<(), DumpError> {
         match &mut self.out {
             Out::Csv(out) => line(out, row).map_err(|source| DumpError::Write {
@@ -171,10 +171,10 @@ impl Writer {
         }
     }
 
-    /// Puts the file to its place, over another of that name.
+    /// Moves the file to its path. A file that is there already is replaced.
     ///
     /// # Errors
-    /// What was written cannot be kept.
+    /// The file cannot be completed, or cannot be moved to its path.
     pub fn finish(self) -> Result<(), DumpError> {
         let path = self.path;
         let cannot = |source| DumpError::Write {
@@ -211,7 +211,7 @@ fn sqlite(path: &Path, source: rusqlite::Error) -> DumpError {
     }
 }
 
-/// A number, or the text that stands for none: SQLite keeps either in a column of numbers.
+/// A number, or the text `N/A` if there is none. SQLite stores either in a column of numbers.
 fn maybe(number: Option<u32>) -> rusqlite::types::Value {
     match number {
         Some(number) => i64::from(number).into(),
@@ -219,7 +219,7 @@ fn maybe(number: Option<u32>) -> rusqlite::types::Value {
     }
 }
 
-/// Marks have quotes around their text.
+/// The name for a table, where marks have quotes around their text.
 fn name(row: &Row) -> String {
     match &row.name {
         None => NOTHING.to_owned(),
@@ -233,7 +233,7 @@ fn line(out: &mut impl Write, row: &Row) -> io::Result<()> {
     plain(out, &row.event)?;
     plain(out, &row.event_type)?;
     match &row.name {
-        // The quotes of the cell are the mark's.
+        // The quotes of the cell are the mark's quotes.
         Some(name) if row.event == "MSTX" => {
             quoted(out, name)?;
             out.write_all(b",")?;
@@ -265,7 +265,7 @@ fn line(out: &mut impl Write, row: &Row) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// A cell that has quotes where it could not be read without them.
+/// Writes a cell and a comma. The cell has quotes only if it could not be read without them.
 pub(crate) fn plain(out: &mut impl Write, text: &str) -> io::Result<()> {
     if text.contains([',', '"', '\n', '\r']) {
         quoted(out, text)?;

@@ -1,4 +1,4 @@
-//! Ascend's driver in a dump: rows as msMemScope writes them, and the same events of them again.
+//! Ascend's driver in a dump: rows as msMemScope writes them, which become the same events again.
 #![allow(clippy::unwrap_used)]
 
 use memscope_dump::events::import;
@@ -111,7 +111,7 @@ fn events() -> Vec<Event> {
             512,
             told(HalSpace::Host, HalPage::Normal, 36, false),
         ),
-        // The driver was not watched.
+        // Calls for which nothing of the driver was recorded.
         call("aclrtMalloc", CallOp::Alloc, 0x5000, 64, None),
         call("aclrtFree", CallOp::Free, 0x1000, 0, None),
         call("halMemFree", CallOp::Free, 0xa000, 0, None),
@@ -181,7 +181,7 @@ fn read_again_they_are_the_same_events() {
             ("AICPU", "normal", HalSpace::Host, false),
         ]
     );
-    // And written again they are the same rows, but for those that say where the collection began and ended.
+    // Written again, they are the same rows, except those that say when the collection began and ended.
     let again = rows(&imported.events);
     let of_blocks = |rows: &[Row]| -> Vec<(String, String, String, Option<u64>)> {
         let blocks = rows.iter().filter(|row| row.ptr.is_some());

@@ -1,4 +1,4 @@
-//! Files read and written: the formats, and what is told of those that are none.
+//! Reads and writes files: the formats, and the errors for files that are no dumps.
 #![allow(clippy::unwrap_used)]
 
 use memscope_dump::{
@@ -251,7 +251,7 @@ fn databases_of_other_versions_are_told_apart() {
     assert!(reader.next().is_none(), "nothing comes behind an error");
     let error = refusal(&file(&folder, "text.db", HEADER));
     assert!(matches!(error, DumpError::NotSqlite { .. }));
-    // A header and nothing behind it.
+    // A file with SQLite's first bytes and nothing behind them.
     let error = refusal(&file(&folder, "cut.db", "SQLite format 3\0"));
     assert!(
         whole(&error).contains("cut.db: SQLite cannot"),

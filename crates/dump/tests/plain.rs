@@ -1,6 +1,6 @@
 //! The rules against a second, plain implementation of them in Python (`plain/rules.py`), on random dumps.
 //!
-//! Python is part of what a change must pass: without a `python3` this fails.
+//! Without a `python3` this test fails and is not skipped.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_dump::compare::{Level, Side, compare};
@@ -35,21 +35,21 @@ impl Dice {
     }
 }
 
-/// What kind of dump it is.
+/// Parameters of a random dump.
 struct Shape {
     rows: u64,
     devices: Vec<Device>,
     pids: Vec<u32>,
     pools: Vec<&'static str>,
-    /// Percent of rows with a number of their block.
+    /// Percentage of rows that have the number of their block.
     numbered: u64,
-    /// Distinct addresses.
+    /// Number of different addresses.
     places: u64,
     marks: u64,
     operators: u64,
     accesses: u64,
     frees: u64,
-    /// Percent of IDs that are there twice.
+    /// Percentage of IDs that occur twice.
     twice: u64,
 }
 
@@ -95,7 +95,7 @@ fn dump(seed: u64) -> Vec<Row> {
         if !dice.chance(shape.twice) {
             id += 1;
         }
-        // Some at the same moment.
+        // Some rows have the same time.
         time += dice.throw(4) * 10;
         let mut row = Row {
             id,
@@ -108,7 +108,7 @@ fn dump(seed: u64) -> Vec<Row> {
         kind(&mut row, &shape, &mut dice);
         rows.push(row);
     }
-    // The order of a file is that of frees: any.
+    // Files are in the order of frees, so rows may come in any order.
     for place in (1..rows.len()).rev() {
         let other = dice.throw(place as u64 + 1) as usize;
         rows.swap(place, other);
@@ -173,7 +173,7 @@ fn kind(row: &mut Row, shape: &Shape, dice: &mut Dice) {
     row.attr = attr;
 }
 
-/// What both are asked about a dump, and what Rust answers.
+/// The questions that both implementations are asked about a dump, and Rust's answers.
 fn ask(seed: u64, path: &Path, before: &Path) -> Vec<(Value, Value)> {
     let mut dice = Dice(seed | 1 << 40);
     let rows = || Reader::open(path).unwrap();
@@ -211,7 +211,7 @@ fn ask(seed: u64, path: &Path, before: &Path) -> Vec<(Value, Value)> {
 
     let (level, word) = dice.of(&[(Level::Op, "op"), (Level::Kernel, "kernel")]);
     let side = |path: &Path| Side::read(path, Reader::open(path).unwrap(), level).unwrap();
-    // Without anything to compare by there is an error and no answer.
+    // If there is nothing to compare, there is an error and no answer.
     if let Ok(answer) = compare(&side(before), &side(path), &mut || true) {
         let lines: Vec<Value> = answer
             .iter()
@@ -273,7 +273,7 @@ fn both_answer_alike() {
     for ((question, ours), theirs) in asked.iter().zip(&answers) {
         assert_eq!(ours, theirs, "{question}");
     }
-    // The dumps must be worth it: each rule found something often, and each kind of inefficiency did.
+    // The random dumps must be of use: each rule and each kind of inefficiency must have been found often.
     let told = |rule: &str, word: &str| {
         let all = asked
             .iter()

@@ -1,4 +1,4 @@
-//! Pools beside the framework's own, and torch_npu's workspaces: rows of them, and the same events again.
+//! Pools beside the framework's own, and torch_npu's workspaces: their rows, which become the same events again.
 #![allow(clippy::unwrap_used)]
 
 use memscope_dump::events::import;
@@ -197,7 +197,7 @@ fn a_workspace_is_told_of_once() {
             "FREE PTA_WORKSPACE 0x1000 #2 4096 0/0",
         ]
     );
-    // Read back: the driver's memory, and whose it is.
+    // Read back, the memory is the driver's, and its component is the workspace.
     let stats = read_back(rows.into_iter().take(3).collect());
     let zero = stats.devices.first().unwrap();
     assert_eq!(zero.driver.unwrap().bytes, 4096);
@@ -253,7 +253,7 @@ fn pools_of_a_dump_stand_beside_each_other() {
         let row = pool(&stats, name).devices.first().unwrap();
         assert_eq!((row.count, row.bytes, row.heap_bytes), expected, "{name}");
     }
-    // Alone, MindSpore's is the framework's own.
+    // If there is no other pool, MindSpore's is the framework's own.
     let alone = read_back(vec![row(
         1,
         "MALLOC",

@@ -1,4 +1,4 @@
-//! Rows to events to rows, and events of probes to rows.
+//! Rows become events and rows again, and events of probes become rows.
 #![allow(clippy::unwrap_used)]
 
 use memscope_dump::events::import;
@@ -47,7 +47,7 @@ type Kept = (
 fn kept<'a>(rows: impl IntoIterator<Item = &'a Row>, pid: u32) -> Vec<Kept> {
     let own = rows.into_iter().filter(|row| row.pid == Some(pid));
     own.map(|row| {
-        // Marks and launches are of the process, not of a device.
+        // Marks and launches belong to the process, not to a device.
         let device = match row.event.as_str() {
             "MALLOC" | "FREE" => row.device,
             _ => Device::None,
@@ -71,7 +71,7 @@ fn round(rows_in: &[Row]) -> Vec<Row> {
     rows(&imported.events)
 }
 
-/// Without the rows that say when the collection began and ended: an import adds its own.
+/// The rows without those that say when the collection began and ended, because an import adds its own.
 fn inner(kept: &[Kept]) -> &[Kept] {
     let [first, inner @ .., last] = kept else {
         panic!("{kept:?}");
@@ -83,7 +83,7 @@ fn inner(kept: &[Kept]) -> &[Kept] {
     inner
 }
 
-/// Which blocks are live: frees name one of them, so that sizes are told.
+/// Random rows. The free of a live block has the size that the block was allocated with.
 fn any_rows() -> impl Strategy<Value = Vec<Row>> {
     let step = (0..9u8, 0..2u32, 0..6u64, 1..1000u64, 1..3u32);
     proptest::collection::vec(step, 1..60).prop_map(|steps| {
@@ -244,7 +244,7 @@ fn an_allocation_is_one_row() {
         "MALLOC PTA {allocation_id:1,addr:0x0000000000000010,size:512,used:512,total:4096}",
         "FREE PTA {allocation_id:1,addr:0x0000000000000010,size:512,used:0,total:4096}",
     ];
-    // Both kinds of events; reports alone; entries of the trace that tell all.
+    // Entries and reports; only reports; entries of the trace that have everything.
     let both = vec![
         trace(Alloc, 16, 500, None, None),
         report(16, 512, 512),
@@ -342,7 +342,7 @@ fn what_was_there_before_is_shadow() {
             duration_ns: 0,
         })
     };
-    // The second went between the reading's moment and its arrival.
+    // The second block was freed between the reading's moment and its arrival.
     let rows = pool_rows(vec![
         driver(CallOp::Alloc, Some(0)),
         report(32, -512, 512),

@@ -1,8 +1,8 @@
-//! The objects that are committed beside their sources, and what they were made from.
+//! The BPF objects that are committed beside their sources, and the record of what they were made from.
 //!
-//! `memscope-ebpf/built` has an object for each architecture and the file `made-from`, with a line for each fact: the digest of the
-//! sources, the compiler, the linker, and the digest of each object. Whoever builds the daemon takes the object if its sources are those that
-//! are there; so that building needs neither a second compiler nor LLVM.
+//! `memscope-ebpf/built` has an object for each architecture and the file `made-from`, with a line for each fact: the
+//! digest of the sources, the compiler, the linker, and the digest of each object. The daemon's build uses a committed
+//! object if it was made from the sources that are there now. So building needs neither a second compiler nor LLVM.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,29 +12,29 @@ use sha2::{Digest, Sha256};
 
 use crate::error::BuildError;
 
-/// Where the objects are, below the workspace's root.
+/// Folder of the committed objects, relative to the workspace's root.
 pub const FOLDER: &str = "memscope-ebpf/built";
-/// Everything that decides what the programs are: files, and folders with all that is in them.
+/// Everything that the contents of the objects depend on: files, and folders with all files in them.
 const SOURCES: [&str; 7] = [
     "memscope-ebpf/Cargo.toml",
     "memscope-ebpf/Cargo.lock",
     "memscope-ebpf/src",
     "memscope-common/Cargo.toml",
     "memscope-common/src",
-    // It has the compiler's flags.
+    // This file has the compiler's flags.
     "crates/ebpf-build/src/lib.rs",
     "crates/ebpf-build/src/built.rs",
 ];
 
-/// What is committed.
+/// The facts about the committed objects, as `made-from` has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Built {
-    /// The facts of `made-from`: `sources`, `rustc`, `bpf-linker`, and each architecture.
+    /// The facts of `made-from` by their names: `sources`, `rustc`, `bpf-linker`, and the name of each architecture.
     pub facts: BTreeMap<String, String>,
 }
 
 impl Built {
-    /// Reads what is committed below the workspace's root; nothing where there is nothing.
+    /// Reads the facts that are committed below the workspace's root. Without the file there are no facts.
     pub fn read(root: &Path) -> Built {
         let text = fs::read_to_string(root.join(FOLDER).join("made-from")).unwrap_or_default();
         let facts = text.lines().filter_map(|line| line.split_once(": "));
@@ -45,7 +45,7 @@ impl Built {
         }
     }
 
-    /// The text of `made-from`.
+    /// The facts as the text of `made-from`: one line `name: fact` for each.
     pub fn text(&self) -> String {
         let lines = self.facts.iter();
         lines
@@ -53,17 +53,18 @@ impl Built {
             .collect()
     }
 
-    /// One of the facts.
+    /// The fact with this name; empty if there is none.
     pub fn fact(&self, name: &str) -> &str {
         self.facts.get(name).map_or("", String::as_str)
     }
 
-    /// Where the object for an architecture is.
+    /// Path of the committed object for an architecture.
     pub fn path(root: &Path, arch: &str) -> PathBuf {
         root.join(FOLDER).join(format!("{arch}.bpf.o"))
     }
 
-    /// The object for an architecture, if it was made from the sources that are there, and is as it was when it was made.
+    /// Path of the committed object for an architecture, if it was made from the sources that are there now and was not
+    /// changed since. Fails if a source cannot be read.
     pub fn object(&self, root: &Path, arch: &str) -> Result<Option<PathBuf>, BuildError> {
         if self.fact("sources") != sources(root)? {
             return Ok(None);
@@ -74,7 +75,8 @@ impl Built {
     }
 }
 
-/// The digest of everything that the programs are made from.
+/// SHA-256 digest of everything that the objects are made from: names, lengths and contents of the files. Fails if a
+/// source cannot be read.
 pub fn sources(root: &Path) -> Result<String, BuildError> {
     let mut files = Vec::new();
     for name in SOURCES {
@@ -96,7 +98,7 @@ pub fn sources(root: &Path) -> Result<String, BuildError> {
     Ok(hex(&all.finalize()))
 }
 
-/// SHA-256, in hexadecimal digits.
+/// SHA-256 digest of these bytes, in hexadecimal digits.
 pub fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }

@@ -1,11 +1,11 @@
-//! Why a BPF object could not be built, with the way out.
+//! Errors of building a BPF object, with advice on what to do.
 
 use std::path::PathBuf;
 
 /// Why the object could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// No compiler with its library sources.
+    /// No Rust compiler was found that is new enough and has its library sources installed.
     #[error(
         "no Rust compiler of version {oldest} or newer with library sources was found, which BPF programs need\n  \
          either: cargo xtask setup\n  \
@@ -14,22 +14,22 @@ pub enum BuildError {
          looked at: {looked}"
     )]
     NoCompiler {
-        /// The oldest version that will do.
+        /// Oldest version of the compiler that works.
         oldest: &'static str,
-        /// What was tried, with the reason for each refusal.
+        /// The compilers that were tried, each with the reason why it cannot be used.
         looked: String,
     },
-    /// No `bpf-linker`.
+    /// No `bpf-linker` was found.
     #[error(
         "bpf-linker was not found in {tools} or on PATH\n  \
          either: cargo xtask setup\n  \
          or:     cargo install bpf-linker"
     )]
     NoLinker {
-        /// The project's own folder for tools.
+        /// The project's own folder for tools, where it was looked for first.
         tools: PathBuf,
     },
-    /// The architecture has no register layout in `memscope-ebpf`.
+    /// `memscope-ebpf` has no code for the registers of this architecture.
     #[error(
         "memscope's BPF programs do not know the registers of {0}; x86_64 and aarch64 are supported"
     )]
@@ -37,25 +37,25 @@ pub enum BuildError {
     /// A program could not be started.
     #[error("{program} could not be started")]
     Start {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// Why.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// A source of the programs cannot be read.
+    /// A source file of the BPF programs cannot be read.
     #[error("{} cannot be read", path.display())]
     Source {
-        /// The file or folder.
+        /// The file or folder that cannot be read.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// The compiler said no.
+    /// Cargo or the compiler reported an error.
     #[error("building the BPF object failed:\n{output}")]
     Compile {
-        /// Its messages.
+        /// What they wrote to standard error.
         output: String,
     },
 }

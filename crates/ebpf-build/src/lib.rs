@@ -1,8 +1,9 @@
-//! The one code path that turns `memscope-ebpf/` into a BPF object, and the objects that were made so and are kept beside their sources.
+//! The one code path that turns `memscope-ebpf/` into a BPF object, and access to the objects that were built by it and
+//! are committed beside their sources.
 //!
-//! Building needs a Rust compiler with its library sources (`rust-src`) that may use unstable features, and
-//! `bpf-linker`. A nightly toolchain of rustup is taken where there is one, else any `rustc` whose
-//! sources are installed (Debian's `rustc-web` and `rust-web-src`).
+//! Building needs `bpf-linker` and a Rust compiler with its library sources (`rust-src`); unstable features are
+//! switched on for it. A nightly toolchain of rustup is used if there is one, else any `rustc` whose sources are
+//! installed (Debian's `rustc-web` and `rust-web-src`).
 
 mod built;
 mod error;
@@ -15,13 +16,13 @@ pub use toolchain::{Toolchain, find_linker, find_toolchain, linker_version};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The architectures whose registers the programs know.
+/// Architectures that the BPF programs can be built for.
 pub const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
 /// Builds the object for programs that trace processes of `arch` and returns its path.
 ///
-/// `root` is the workspace; build products go to a folder of their own in `target_dir` for each architecture, since
-/// builds for several may be under way.
+/// `root` is the workspace. The build products of each architecture go to a folder of their own in `target_dir`, since
+/// builds for several architectures may run at the same time.
 pub fn build(root: &Path, arch: &str, target_dir: &Path) -> Result<PathBuf, BuildError> {
     if !ARCHITECTURES.contains(&arch) {
         return Err(BuildError::Architecture(arch.to_owned()));
@@ -32,7 +33,7 @@ pub fn build(root: &Path, arch: &str, target_dir: &Path) -> Result<PathBuf, Buil
     let linker = find_linker(&tools)?;
     let mut command = Command::new("cargo");
     for (name, _) in std::env::vars_os() {
-        // A build script and `cargo clippy` hand down settings that belong to the outer build.
+        // A build script and `cargo clippy` pass on settings that belong to the outer build.
         let text = name.to_string_lossy();
         if text.starts_with("CARGO") && text != "CARGO_HOME" && !text.starts_with("CARGO_REGISTR")
             || text.starts_with("RUSTC")
@@ -46,13 +47,13 @@ pub fn build(root: &Path, arch: &str, target_dir: &Path) -> Result<PathBuf, Buil
     }
     let rename = |from: PathBuf, to: &str| format!("--remap-path-prefix={}={to}", from.display());
     let flags = [
-        // The object must not tell where it was built, and be the same wherever it is.
+        // The object must not contain the path where it was built, so that it is the same wherever it is built.
         rename(root.to_owned(), "."),
         rename(cargo_home().join("registry/src"), "registry"),
         rename(toolchain.sysroot.join("lib/rustlib/src/rust"), "rust"),
         format!("-Clinker={}", linker.display()),
         "-Clink-arg=--btf".to_owned(),
-        // Version 3 of the instruction set: fetching atomics; kernels from 5.12 on.
+        // Version 3 of the instruction set has atomics that return the old value; kernels know it from 5.12 on.
         "-Ctarget-cpu=v3".to_owned(),
         "-Cdebuginfo=2".to_owned(),
         "--cfg".to_owned(),
@@ -85,7 +86,7 @@ pub fn build(root: &Path, arch: &str, target_dir: &Path) -> Result<PathBuf, Buil
     Ok(target_dir.join("bpfel-unknown-none/release/memscope"))
 }
 
-/// Where cargo keeps what it downloads.
+/// The folder where cargo keeps what it downloads.
 fn cargo_home() -> PathBuf {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     match std::env::var_os("CARGO_HOME") {

@@ -1,4 +1,4 @@
-//! Finding a compiler and a linker.
+//! Finds the compiler and the linker.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,13 +8,13 @@ use crate::error::BuildError;
 /// A compiler that can build `core` for BPF.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {
-    /// The compiler.
+    /// Path or name of the compiler.
     pub rustc: PathBuf,
-    /// Name of the rustup toolchain, if it is one.
+    /// Name of the rustup toolchain, if the compiler belongs to one.
     pub rustup: Option<String>,
-    /// What `rustc --version` says.
+    /// Output of `rustc --version`.
     pub version: String,
-    /// Where its libraries and their sources are.
+    /// Folder of its libraries and their sources (`rustc --print sysroot`).
     pub sysroot: PathBuf,
 }
 
@@ -32,11 +32,12 @@ fn has_sources(sysroot: &str) -> bool {
         .exists()
 }
 
-/// The oldest compiler that the programs build with: the one that the whole project asks for.
+/// Oldest compiler that can build the programs: the one that the whole project requires.
 const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
 
-/// A nightly of rustup first (the usual way), then compilers of the distribution. A compiler without its
-/// library's sources, or one that is too old, is passed over; the error says which were.
+/// Finds a compiler: first rustup's nightly (the usual case), then compilers of the distribution. A compiler that is
+/// too old or has no library sources is skipped. If none is left, the error lists all that were skipped, with the
+/// reasons.
 pub fn find_toolchain() -> Result<Toolchain, BuildError> {
     let mut looked = Vec::new();
     let nightly = output_of(
@@ -75,7 +76,7 @@ pub fn find_toolchain() -> Result<Toolchain, BuildError> {
     })
 }
 
-/// The compiler, or why it will not do.
+/// The compiler, or the reason why it cannot be used.
 fn usable(rustc: &Path, rustup: Option<&str>, sysroot: &str) -> Result<Toolchain, String> {
     let name = rustc.display();
     if !has_sources(sysroot) {
@@ -95,13 +96,14 @@ fn usable(rustc: &Path, rustup: Option<&str>, sysroot: &str) -> Result<Toolchain
     })
 }
 
-/// Major and minor of a version such as `1.97.0-nightly`; `None`, which is less than all, if there are none.
+/// Major and minor number of a version such as `1.97.0-nightly`. `None`, which is less than every number, if the text
+/// has none.
 fn number(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// The project's own `bpf-linker`, else the one on PATH.
+/// Path of the project's own `bpf-linker` in the folder `tools`, else of the first one on PATH.
 pub fn find_linker(tools: &Path) -> Result<PathBuf, BuildError> {
     let own = tools.join("bpf-linker");
     if own.exists() {
@@ -117,7 +119,7 @@ pub fn find_linker(tools: &Path) -> Result<PathBuf, BuildError> {
         })
 }
 
-/// What the linker says of its version.
+/// Output of the linker's `--version`; `None` if it cannot be run.
 pub fn linker_version(linker: &Path) -> Option<String> {
     output_of(Command::new(linker).arg("--version"))
 }

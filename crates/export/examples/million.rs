@@ -1,6 +1,6 @@
 //! Exports a snapshot with a million trace entries (or as many as the first argument says) in each
-//! format and prints seconds, bytes and peak memory. Each format runs in a process of its own, so that one's
-//! peak is not another's. With the environment's MILLION_KEEP=FOLDER the files are kept there.
+//! format and prints seconds, bytes and peak memory. Each format runs in a process of its own, so that the peak of one
+//! does not count for another. With MILLION_KEEP=FOLDER in the environment, the files are kept in that folder.
 
 use memscope_export::ExportError;
 use memscope_ledger::report::SnapshotReport;
@@ -23,7 +23,7 @@ const FORMATS: [Format; 4] = [
     ("html", memscope_export::html),
 ];
 
-/// Counts what it is given.
+/// Counts the bytes that are written to it.
 struct Count(u64);
 
 impl Write for Count {

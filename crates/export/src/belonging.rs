@@ -1,18 +1,20 @@
-//! Which pool a trace entry is of.
+//! Finds the pool that each trace entry belongs to.
 //!
-//! Newer versions of PyTorch say it with each entry, older ones do not; there the segments say it, whose pools are read
-//! from the process. Owns: that answer, worked out backwards from the segments of the end. Refuses: guesses. What was
-//! in a segment that is gone by then stays with the default pool, from its birth to its end.
+//! Newer versions of PyTorch name the pool in each entry, older ones do not. There the pool is taken from the entry's
+//! segment, because the pools of segments are read from the process. Owns: this search, which walks backwards through
+//! the trace from the segments that exist at its end. Refuses: guesses. Entries in a segment that is gone by the end
+//! stay with the default pool.
 
 use crate::private_pool::{DEFAULT_POOL, Pool};
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{SnapshotReport, SnapshotTrace};
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The pools of a trace's entries.
 #[derive(Debug)]
 pub(crate) struct Belonging {
-    /// By entry. Empty: nothing is to be found out.
+    /// Pool of each entry, by its index in the trace. Empty if every entry names its pool, or if no segment belongs to
+    /// a private pool.
     pools: Vec<Pool>,
 }
 
@@ -35,7 +37,8 @@ impl Belonging {
             *pool = entry.pool.unwrap_or_else(|| private.pool(at));
             let end = entry.addr.saturating_add(entry.size);
             match entry.action {
-                // Neither was there before it came, nor, as far as is known, is what goes.
+                // Going backwards, a segment does not exist before its allocation. Of a segment that was given
+                // back, the pool is not known.
                 TraceAction::SegmentAlloc
                 | TraceAction::SegmentMap
                 | TraceAction::SegmentFree
@@ -53,7 +56,7 @@ impl Belonging {
     }
 }
 
-/// Ranges of addresses by device and start, with end and pool; they do not overlap.
+/// Address ranges that do not overlap: from device and start to end and pool.
 #[derive(Debug, Default)]
 struct Ranges(BTreeMap<(i32, u64), (u64, Pool)>);
 
@@ -71,7 +74,7 @@ impl Ranges {
         }
     }
 
-    /// Takes a range out; what it cuts in two stays on both sides.
+    /// Removes a range of addresses. The parts of other ranges that lie outside of it stay.
     fn remove(&mut self, from: (i32, u64), to: u64) {
         if to <= from.1 {
             return;

@@ -1,4 +1,4 @@
-//! What came and what went between two snapshots of the ledger.
+//! The blocks that came and went between two snapshots of the ledger.
 
 use memscope_diff::{Block, MatchedBy, Side, compare};
 use memscope_ledger::report::{BlockState, SnapshotReport};
@@ -7,7 +7,8 @@ use memscope_proto::v1::DiffResponse;
 /// Most groups in one answer, which must stay below gRPC's 4 MiB.
 const MOST_GROUPS: usize = 2000;
 
-/// What came, what went and what stayed from `a` to `b`: the largest change of bytes first, groups without one last.
+/// Compares two snapshots: which blocks came, went and stayed from `a` to `b`. Groups with the largest change of bytes
+/// come first, groups without a change last.
 pub fn diff(a: &SnapshotReport, b: &SnapshotReport) -> DiffResponse {
     let matched_by = match image(a) == image(b) {
         true => MatchedBy::Block,
@@ -31,7 +32,7 @@ pub fn diff(a: &SnapshotReport, b: &SnapshotReport) -> DiffResponse {
     }
 }
 
-/// What tells one memory image of one process from all others.
+/// Identity of a process's memory image: process id, start time and generation.
 fn image(report: &SnapshotReport) -> (u32, u64, u32) {
     let facts = &report.process.facts;
     (facts.pid, facts.start_ticks, facts.generation)

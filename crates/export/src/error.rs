@@ -2,28 +2,28 @@
 
 use std::io;
 
-/// An export failed.
+/// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The output does not take it.
+    /// The output cannot be written to.
     #[error("cannot write the export")]
     Write {
-        /// Why.
+        /// Error of the output.
         #[from]
         source: io::Error,
     },
-    /// A device ordinal for which there is no place among the traces, which are a list by ordinal.
+    /// A trace entry has a device ordinal that the list of traces, which is indexed by ordinal, has no place for.
     #[error("a trace entry of device {device}: ordinals go from 0 to {most}")]
     Device {
-        /// The ordinal.
+        /// Device ordinal of the entry.
         device: i32,
-        /// The largest.
+        /// Largest ordinal that the list has a place for.
         most: i32,
     },
-    /// Growth of a report that was compared with nothing.
+    /// Growth was asked for, but the report has no earlier moment to compare with.
     #[error("growth is since an earlier moment, and none was given")]
     NoEarlier,
-    /// Sums that the format cannot hold.
+    /// A number or a sum is larger than the format can hold.
     #[error("the numbers are too large for this format")]
     TooMuch,
 }

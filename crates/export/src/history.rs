@@ -1,12 +1,12 @@
-//! What a snapshot says about time: when each block lived, and how much was held when.
+//! The course of a snapshot's memory over time: when each block lived, and how much was held at which moment.
 //!
-//! Owns: lifetimes and levels, worked out backwards from the state at `as_of` and forwards
+//! Owns: lifetimes and levels. They are computed backwards from the state at `as_of` and forwards
 //! through the trace. Refuses: rounded sizes, which the trace does not have. Bytes here are requested
-//! bytes; where those are not known (blocks from before the attach) they are the block's.
+//! bytes; where those are not known (blocks from before the attach) they are the block's rounded bytes.
 //!
-//! Without loss, the levels are the exact course. After a loss they stay sane: a block whose end was not
-//! seen ends at the latest where its address is handed out again or the state no longer has it, and
-//! says so; nothing goes below zero.
+//! Without loss, the levels are exact. After a loss they stay plausible: a block whose free was not
+//! seen ends where its address is handed out again, or at `as_of` if the state does not have it any more, and is
+//! marked as `End::Lost`. `Levels::walk` reports no level below zero.
 
 use crate::belonging::Belonging;
 use crate::private_pool::Pool;
@@ -14,18 +14,19 @@ use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{BlockState, SnapshotReport, SnapshotTrace};
 use std::collections::{BTreeMap, HashMap};
 
-/// How a life ended.
+/// How the life of a block ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It has not: the block is handed out at `as_of`.
+    /// It has not ended: the block is handed out at `as_of`.
     Live,
     /// Its free is in the trace.
     Seen,
-    /// The block is gone, its free was lost; `gone_ns` is the latest that it can have been.
+    /// The block is gone and its free was lost. `gone_ns` is the latest moment at which it can have been freed.
     Lost,
 }
 
-/// One block from being handed out to being given back (as asked: a stream may use it for longer).
+/// One block from the moment at which it was handed out to the moment at which its free was requested (a stream may use
+/// it for longer).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Life {
     pub(crate) device: i32,
@@ -33,18 +34,19 @@ pub(crate) struct Life {
     pub(crate) stream: u64,
     pub(crate) addr: u64,
     pub(crate) size: u64,
-    /// `size` is what was asked for, not the rounded size.
+    /// `size` is the requested size, not the rounded one.
     pub(crate) requested: bool,
-    /// `born_ns` is its birth; else it is the earliest moment that we know it to have lived.
+    /// `born_ns` is the moment at which the block was handed out. If this is false, `born_ns` is the earliest moment at
+    /// which we know that it lived.
     pub(crate) born_known: bool,
-    /// Whether the trace has its birth, so that the level rises there.
+    /// The trace has its allocation, so the level rises there.
     in_trace: bool,
     pub(crate) born_ns: u64,
     pub(crate) gone_ns: u64,
     pub(crate) end: End,
 }
 
-/// A change of what one pool of one device holds.
+/// A change of the bytes that one pool of one device holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LevelStep {
     pub(crate) time_ns: u64,
@@ -54,7 +56,7 @@ pub(crate) struct LevelStep {
     pub(crate) reserved: i64,
 }
 
-/// One pool of one device, and what it held when its device's part of the trace begins.
+/// One pool of one device, and the bytes that it held when its device's part of the trace begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DevicePool {
     pub(crate) device: i32,
@@ -63,14 +65,14 @@ pub(crate) struct DevicePool {
     pub(crate) reserved: i64,
 }
 
-/// See the module.
+/// Lifetimes and levels of a snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) lives: Vec<Life>,
     pub(crate) places: Vec<DevicePool>,
-    /// By time.
+    /// Ordered by time.
     pub(crate) steps: Vec<LevelStep>,
-    /// From when on each device's levels are known.
+    /// For each device, the moment from which on its levels are known.
     pub(crate) from_ns: BTreeMap<i32, u64>,
 }
 
@@ -117,7 +119,7 @@ impl History {
                         ..life(entry)
                     }),
                 },
-                // Only where the request was lost is there something left to end.
+                // The block is still open here only if the record of the request was lost.
                 TraceAction::FreeCompleted => {
                     if let Some(index) = open.remove(&key) {
                         self.end(index, entry.time_ns, End::Seen);
@@ -205,7 +207,7 @@ impl History {
                 _ => continue,
             };
             let place = places.index(entry.device, belonging.pool(at, entry));
-            // From the end backwards: what came later was not there at the start.
+            // The total at the start is the total at the end less what the trace adds.
             places.add(place, 0, -reserved);
             steps.push(LevelStep {
                 time_ns: entry.time_ns,
@@ -214,7 +216,7 @@ impl History {
                 reserved,
             });
         }
-        // Nothing changes there, and so that levels are told where they begin and where they end.
+        // Steps that change nothing, so that each level is also reported at its beginning and its end.
         for (place, known) in places.places.iter().enumerate() {
             let told = |time_ns| LevelStep {
                 time_ns,
@@ -231,7 +233,8 @@ impl History {
     }
 }
 
-/// No device has 256 TiB: such a size is noise, and nothing is added up to an overflow.
+/// Bytes as a signed number. No device has 256 TiB, so sizes from there on are noise and count as 0; thus no sum
+/// overflows.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes)
         .ok()

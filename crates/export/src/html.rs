@@ -1,15 +1,15 @@
 //! One HTML file with a viewer of our own and the data in it.
 //!
-//! Owns: what of a snapshot goes into the file, and its bounds. Refuses: to fetch anything: the file
-//! works alone, from a disk, and its content security policy forbids it more.
+//! Owns: which data of a snapshot goes into the file, and the bounds on its amount. Refuses: to fetch anything. The
+//! file works alone, from a disk, and its content security policy forbids every request.
 //!
 //! # Bounds
 //!
-//! The largest [`MOST_BLOCKS`] blocks are drawn over time, the rest is the difference to the
-//! allocated bytes and drawn as one band. Levels keep every change up to [`MOST_POINTS`]; above that,
-//! lowest and highest of each interval (peaks are exact). Segments are written largest first
-//! up to [`MOST_MAPPED`] blocks. The page says how many of how many are drawn. Totals have no bound: they are
-//! computed here over every segment and every block, whatever is drawn of them.
+//! The largest [`MOST_BLOCKS`] blocks are drawn over time. The others are drawn as one band, which is the difference to
+//! the allocated bytes. Levels keep every change if there are at most [`MOST_POINTS`]; otherwise they keep the lowest
+//! and the highest of each interval, so that peaks are exact. Segments are written, the largest first, up to
+//! [`MOST_MAPPED`] blocks in all. The page says how many of how many are drawn. Totals have no bound: they are computed
+//! here over every segment and every block, whether it is drawn or not.
 
 use crate::history::{End, History, Life};
 use crate::json::Json;
@@ -25,7 +25,7 @@ use std::io::{self, Write};
 const MOST_BLOCKS: usize = 50_000;
 const MOST_POINTS: usize = 20_000;
 const MOST_MAPPED: usize = 50_000;
-/// Rows of the table, per device.
+/// Most rows of the table of live blocks, per device.
 const MOST_GROUPS: usize = 1000;
 
 const PAGE: &str = include_str!("viewer/page.html");
@@ -56,8 +56,8 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Write) -> io::Result
     out.write_all(rest.as_bytes())
 }
 
-/// Writes JSON so that nothing in it can end the element that it stands in: `<` is only ever
-/// inside of a string there, where it has another spelling.
+/// Writes JSON so that nothing in it can end the HTML element around it. In JSON, `<` occurs only in strings, where it
+/// can be written as `\u003c`.
 struct Tagless<W>(W);
 
 impl<W: Write> Write for Tagless<W> {
@@ -80,7 +80,8 @@ fn data(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
     let levels = levels(&history);
     let mut order: Vec<usize> = (0..history.lives.len()).collect();
     let life = |index: &usize| history.lives.get(*index);
-    // Of equal ones those that lived longest, so that the choice is the same all along the time.
+    // Of blocks of one size we take those that lived longest, so that the same blocks are drawn for as much of the
+    // time as possible.
     let rank = |life: &Life| Reverse((life.size, life.gone_ns - life.born_ns));
     order.sort_unstable_by_key(|index| (life(index).map(rank), *index));
     order.truncate(MOST_BLOCKS);
@@ -88,7 +89,7 @@ fn data(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
     let mut mapped: Vec<&SnapshotSegment> = report.segments.iter().collect();
     mapped.sort_by_key(|segment| Reverse(segment.size));
     let mut room = MOST_MAPPED;
-    // One with more blocks than there is room for does not keep the smaller ones out.
+    // A segment with more blocks than there is room for is left out; smaller ones after it may still fit.
     mapped.retain(|segment| {
         let left = room.checked_sub(segment.blocks.len());
         room = left.unwrap_or(room);
@@ -107,7 +108,7 @@ fn data(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
     number(out, "pid", u64::from(report.process.facts.pid))?;
     text(out, "comm", &report.process.facts.comm)?;
     text(out, "cmdline", &report.process.facts.cmdline.join(" "))?;
-    // JavaScript's numbers are exact to 2^53: nanoseconds since 1970 are not.
+    // JavaScript's numbers are exact up to 2^53, and nanoseconds since 1970 are larger than that.
     number(out, "as_of_unix_ms", report.as_of.unix_ns / 1_000_000)?;
     number(out, "as_of", report.as_of.boot_ns - zero)?;
     number(out, "lost_records", report.process.lost_records)?;
@@ -142,7 +143,8 @@ fn data(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<()> {
         number(out, "blocks_seen", all.count() as u64)?;
         out.key("blocks")?;
         columns(out, &here, |life| {
-            // 1 live, 2 its end lost, 4 its birth not known, 8 size rounded
+            // Flags: 1 the block is live, 2 its free was lost, 4 the time of its allocation is not known, 8 its size
+            // is rounded.
             let end = match life.end {
                 End::Seen => 0,
                 End::Live => 1,
@@ -190,7 +192,8 @@ fn levels(history: &History) -> HashMap<i32, Vec<Point>> {
     }
 }
 
-/// The first, the lowest, the highest and the last of each of so many stretches that few enough remain.
+/// Reduces points to at most [`MOST_POINTS`]: cuts them into stretches and keeps of each the first, the last, and those
+/// with the lowest and the highest allocated bytes.
 fn thinned(points: &[Point]) -> Vec<Point> {
     if points.len() <= MOST_POINTS {
         return points.to_vec();
@@ -215,7 +218,7 @@ fn thinned(points: &[Point]) -> Vec<Point> {
     kept
 }
 
-/// What a device holds, over all of its segments.
+/// Writes the totals of a device, over all of its segments.
 fn sums(out: &mut impl Sink, of: &DevicePool) -> io::Result<()> {
     let segments = of
         .pools
@@ -241,7 +244,7 @@ fn sums(out: &mut impl Sink, of: &DevicePool) -> io::Result<()> {
     out.end_dict()
 }
 
-/// The segments that are drawn.
+/// Writes the segments of a device that are drawn, in order of address.
 fn segments(
     out: &mut impl Sink,
     mapped: &[&SnapshotSegment],
@@ -272,7 +275,7 @@ fn segments(
                 BlockState::Active => 1,
                 BlockState::PendingFree => 2,
             };
-            // A moment plus one, so that nothing is not known.
+            // One nanosecond is added to the time, so that 0 can mean that it is not known.
             let since = block
                 .since_ns
                 .checked_sub(zero)
@@ -292,9 +295,9 @@ fn segments(
     out.end_list()
 }
 
-/// Live blocks by size and stream, the most bytes first.
+/// Writes a device's live blocks grouped by size and stream, the group with the most bytes first.
 fn groups(out: &mut impl Sink, report: &SnapshotReport, device: i32, zero: u64) -> io::Result<()> {
-    /// Count, bytes, since when the oldest (`None`: not known).
+    /// Number of blocks, their bytes, and when the oldest came (`None`: not known of every block).
     type Row = (u64, u64, Option<u64>);
     let mut rows: HashMap<(u64, u64, bool), Row> = HashMap::new();
     for segment in report.segments.iter().filter(|s| s.device == device) {
@@ -343,7 +346,7 @@ fn number(out: &mut impl Sink, key: &'static str, value: u64) -> io::Result<()> 
     out.int(value)
 }
 
-/// Rows as a list of columns, which is shorter.
+/// Writes rows as a list of columns, which is shorter.
 fn columns<T, const N: usize>(
     out: &mut impl Sink,
     rows: &[T],
@@ -362,7 +365,7 @@ fn columns<T, const N: usize>(
     out.end_list()
 }
 
-/// As hexadecimal texts: JavaScript's numbers do not hold every address.
+/// Writes numbers as hexadecimal texts, because JavaScript's numbers do not hold every address exactly.
 fn addresses(out: &mut impl Sink, all: impl Iterator<Item = u64>) -> io::Result<()> {
     out.begin_list()?;
     for address in all {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 pub(crate) struct Json<W> {
     out: W,
-    /// For every open list and dictionary: whether there is something in it yet.
+    /// For each open list and dictionary: whether it has an element yet.
     filled: Vec<bool>,
 }
 
@@ -66,7 +66,7 @@ impl<W: Write> Sink for Json<W> {
         write!(self.out, "{value}")
     }
     fn float(&mut self, value: f64) -> io::Result<()> {
-        // A whole number keeps its point: it is of another type to Python.
+        // `{:?}` writes a whole number with a decimal point, so that Python reads it as a float.
         write!(self.out, "{value:?}")
     }
     fn signed(&mut self, value: i64) -> io::Result<()> {

@@ -1,10 +1,10 @@
-//! Walks through a history and tells the level of every device and private pool as it changes.
+//! Walks through a history and reports the level of each device and private pool whenever it changes.
 
 use crate::history::History;
 use crate::private_pool::{DEFAULT_POOL, Pool};
 use std::collections::BTreeMap;
 
-/// What has a level: a device as a whole, or one private pool of it.
+/// Something that has a level: a device as a whole, or one private pool of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holder {
     pub(crate) device: i32,
@@ -12,11 +12,11 @@ pub(crate) struct Holder {
     pub(crate) pool: Option<Pool>,
 }
 
-/// Levels of a holder at a moment; `None` has not changed.
+/// New levels of a holder at a moment, in bytes. `None` means that this level has not changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LevelChange {
     pub(crate) time_ns: u64,
-    /// Index into the holders.
+    /// Index into `Levels::holders`.
     pub(crate) holder: usize,
     pub(crate) allocated: Option<u64>,
     pub(crate) reserved: Option<u64>,
@@ -29,11 +29,12 @@ struct Level {
     changed: (bool, bool),
 }
 
-/// See the module.
+/// The levels of a history.
 pub(crate) struct Levels<'a> {
     history: &'a History,
     pub(crate) holders: Vec<Holder>,
-    /// For every place of the history its device's holder and, if it is a private pool, its own.
+    /// For each place of the history: the index of its device's holder and, if the place is a private pool, of that
+    /// pool's own holder.
     of_place: Vec<(usize, Option<usize>)>,
     start: Vec<Level>,
 }
@@ -82,7 +83,8 @@ impl<'a> Levels<'a> {
         }
     }
 
-    /// Tells every level at its device's start, whenever it changes (once per moment), and at the end.
+    /// Calls `tell` with the levels of each holder at the beginning of its device's trace, whenever they change (once
+    /// per moment), and at the end.
     pub(crate) fn walk<E>(
         &self,
         mut tell: impl FnMut(LevelChange) -> Result<(), E>,
@@ -114,7 +116,7 @@ impl<'a> Levels<'a> {
                     continue;
                 };
                 let (allocated, reserved) = std::mem::take(&mut level.changed);
-                // Below zero only after a loss.
+                // A level can be below zero only after a loss.
                 let positive = |level| u64::try_from(level).unwrap_or(0);
                 tell(LevelChange {
                     time_ns: step.time_ns,

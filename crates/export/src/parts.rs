@@ -1,4 +1,5 @@
-//! A snapshot as the wire has it: in parts, each far below gRPC's limit of 4 MiB a message and made one by one; and as one JSON document.
+//! A snapshot in the wire's messages: in parts, which are made one by one and are each far below gRPC's limit of 4 MiB
+//! for a message; and as one JSON document.
 
 use crate::error::ExportError;
 use crate::progress::Progress;
@@ -8,12 +9,12 @@ use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
 
-/// Blocks and segments in a part.
+/// Most blocks in a part. A segment without blocks counts as one.
 const BLOCKS: usize = 4096;
-/// Trace entries in a part.
+/// Most trace entries in a part.
 const ENTRIES: usize = 4096;
 
-/// The parts of a snapshot in order.
+/// Makes the parts of a snapshot in order: the header, then segments, then trace entries, then the end.
 pub struct SnapshotParts {
     report: Arc<SnapshotReport>,
     next: Next,
@@ -21,7 +22,7 @@ pub struct SnapshotParts {
 
 enum Next {
     Header,
-    /// From this block of this segment.
+    /// Index of the segment and of its block with which the next part begins.
     Segments(usize, usize),
     Trace(usize),
     End,
@@ -29,7 +30,7 @@ enum Next {
 }
 
 impl SnapshotParts {
-    /// All parts of this snapshot.
+    /// Begins with the header of this snapshot.
     #[must_use]
     pub fn new(report: Arc<SnapshotReport>) -> Self {
         SnapshotParts {
@@ -38,7 +39,7 @@ impl SnapshotParts {
         }
     }
 
-    /// Some segments, and where the next part begins.
+    /// Makes a part of segments from this segment and block on. Also returns where the next part begins.
     fn segments(&self, mut index: usize, mut block: usize) -> (v1::SegmentChunk, Next) {
         let mut segments = Vec::new();
         let mut room = BLOCKS;
@@ -122,7 +123,7 @@ fn header(report: &SnapshotReport) -> v1::SnapshotHeader {
     }
 }
 
-/// A segment with some of its blocks; `continued`: others of them came before.
+/// A segment with some of its blocks. `continued`: an earlier part has the blocks before these.
 fn segment(segment: &SnapshotSegment, blocks: &[SnapshotBlock], continued: bool) -> v1::Segment {
     v1::Segment {
         device: segment.device,
@@ -162,7 +163,7 @@ fn entry(entry: &SnapshotTrace) -> v1::TraceEntry {
     }
 }
 
-/// Writes `{"header": …, "segments": […], "trace": […]}`, a segment and an entry a line.
+/// Writes `{"header": …, "segments": […], "trace": […]}`, with one line for each segment and each trace entry.
 pub(crate) fn document(
     report: &SnapshotReport,
     out: &mut dyn Write,

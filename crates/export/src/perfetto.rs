@@ -1,13 +1,12 @@
 //! A trace of track events that <https://ui.perfetto.dev> opens.
 //!
-//! Per process: one track group per device with counters of allocated and reserved bytes (and the same for
-//! each private pool), a track of out-of-memory and segment events, and slices for blocks that lived
-//! long: live at `as_of`, or for at least a hundredth of the time that their device's trace covers. Times are
-//! `CLOCK_BOOTTIME`; a clock snapshot ties them to real time.
+//! There is one group of tracks for each device. It has counters of allocated and reserved bytes (and the same for
+//! each private pool), a track of out-of-memory, segment and snapshot events, and slices for blocks that lived
+//! long: those that are live at `as_of`, or lived for at least a hundredth of the time that their device's trace
+//! covers. Times are `CLOCK_BOOTTIME`; a clock snapshot ties them to real time.
 //!
-//! Slices are bounded; the largest blocks come first, and how many were left out is written into the
-//! event `snapshot` at the end. A block that lives has no end in the trace, which is how Perfetto
-//! says it.
+//! The number of slices is bounded: the largest blocks are taken, and the event `snapshot` at the end says how many
+//! were left out. The slice of a live block has no end, which is how Perfetto shows that it still lasts.
 
 mod packets;
 
@@ -22,10 +21,10 @@ use std::io::{self, Write};
 
 /// Most blocks that become slices.
 const MOST_SLICES: usize = 20_000;
-/// The part of its device's time that a block must live to become one.
+/// A freed block becomes a slice only if it lived for at least 1/`LONG` of the time that its device's trace covers.
 const LONG: u64 = 100;
 
-/// Something to draw at a moment besides levels.
+/// Begin or end of a slice, or an instant: what is drawn at a moment besides levels.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     time_ns: u64,
@@ -41,7 +40,7 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Write) -> io::Result
     let mut trace = Packets::new(report, out);
     trace.clocks()?;
     trace.process()?;
-    // Levels: two tracks for each holder. Names of the same kind sort together.
+    // Each device has a group with a track of events; each holder has two counters in its device's group.
     let mut groups = BTreeMap::new();
     for device in history.from_ns.keys() {
         let group = trace.group(*device)?;
@@ -88,7 +87,7 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Write) -> io::Result
     said(&mut trace, &left_out)
 }
 
-/// A block begins or ends, or something happened.
+/// Writes the begin or the end of a block's slice, or an instant.
 fn draw<W: Write>(trace: &mut Packets<'_, W>, history: &History, mark: Mark) -> io::Result<()> {
     let report = trace.report;
     match mark.kind {
@@ -136,7 +135,7 @@ fn draw<W: Write>(trace: &mut Packets<'_, W>, history: &History, mark: Mark) -> 
     }
 }
 
-/// The last event: what limits all this.
+/// Writes the last event, `snapshot`, which says what limits the trace.
 fn said<W: Write>(trace: &mut Packets<'_, W>, left_out: &LeftOut) -> io::Result<()> {
     let report = trace.report;
     let last = report.trace.iter().map(|entry| entry.time_ns).max();
@@ -158,7 +157,7 @@ fn said<W: Write>(trace: &mut Packets<'_, W>, left_out: &LeftOut) -> io::Result<
     trace.event(time_ns, Kind::Instant, track, event)
 }
 
-/// What was not drawn.
+/// Blocks that were not drawn: their number and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct LeftOut {
     long_lived: (u64, u64),
@@ -180,7 +179,8 @@ fn slices<W: Write>(
     };
     for (index, life) in history.lives.iter().enumerate() {
         let covered = as_of.saturating_sub(history.from(life.device));
-        // One that ends where it begins would end before it begins in the order of marks.
+        // At least 1 ns: marks of one moment are sorted with the ends first, so the slice of a block without a
+        // duration would end before it begins.
         let least = (covered / LONG).max(1);
         match life.end == End::Live || life.gone_ns - life.born_ns >= least {
             true => chosen.push((Reverse(life.size), index, life)),
@@ -195,7 +195,7 @@ fn slices<W: Write>(
     chosen.sort_unstable_by_key(|(_, index, life)| (life.device, life.born_ns, *index));
 
     let mut marks = Vec::new();
-    // Tracks of the device at hand: from when on each is free, earliest first.
+    // Tracks of the current device, with the moment from which on each is free, the earliest first.
     let mut lanes = BinaryHeap::new();
     let mut at = None;
     for (_, index, life) in chosen {

@@ -1,13 +1,13 @@
 //! The sink that writes a pickle (protocol 4) for PyTorch's viewer.
 //!
-//! Why not a crate: `serde-pickle` writes every u64 from 2^31 on as a LONG1 of nine bytes, and the
+//! Why we use no crate: `serde-pickle` writes every u64 from 2^31 on as a LONG1 of nine bytes, and the
 //! viewer's reader makes a BigInt of a LONG1 longer than eight, which throws as soon as it is added
 //! to a number: no address would work. It also has no memo, so a million entries would spell out
-//! each key a million times (three times the size). What is needed is this page.
+//! each key a million times (three times the size). What we need of the format fits into this file.
 //!
-//! The viewer reads these opcodes of ours and few others: no GLOBAL, REDUCE, BINBYTES, BINUNICODE8
-//! or LONG4. It appends a batch by spreading it into arguments, hence at most 1000 at once,
-//! as CPython does.
+//! The viewer reads the opcodes that we use and few others: no GLOBAL, REDUCE, BINBYTES, BINUNICODE8
+//! or LONG4. It appends a batch by spreading it into a call's arguments, so a batch has at most 1000 elements,
+//! as in CPython.
 
 use crate::sink::Sink;
 use std::collections::HashMap;
@@ -39,14 +39,15 @@ const BATCH: u32 = 1000;
 
 pub(crate) struct Pickle<W> {
     out: W,
-    /// For every open list: elements since the last mark.
+    /// For each open list: number of elements since the last MARK.
     batches: Vec<u32>,
-    /// Words written so far, and their place in the reader's memo.
+    /// Place in the reader's memo of each word written so far.
     memo: HashMap<&'static str, u32>,
-    /// The same for other texts, and for values by number.
+    /// Memo places of other texts.
     names: HashMap<String, u32>,
+    /// Memo places of shared values, by the number that [`Sink::share`] gave them.
     shared: HashMap<u32, u32>,
-    /// Places in use.
+    /// Number of memo places in use.
     memoized: u32,
 }
 
@@ -71,7 +72,7 @@ impl<W: Write> Pickle<W> {
         self.out.write_all(&[opcode])
     }
 
-    /// What was written last has the place that comes back.
+    /// Stores the value that was just written in the memo and returns its place there.
     fn memoize(&mut self) -> io::Result<u32> {
         self.op(MEMOIZE)?;
         let place = self.memoized;
@@ -89,10 +90,10 @@ impl<W: Write> Pickle<W> {
         }
     }
 
-    /// An integer in as few bytes of two's complement as it needs.
+    /// Writes an integer in as few bytes of two's complement as it needs.
     fn long(&mut self, value: i128) -> io::Result<()> {
         let bytes = value.to_le_bytes();
-        // Redundant sign bits, less the one that is needed.
+        // Leading copies of the sign bit, without the one that is needed.
         let spare = match value < 0 {
             true => value.leading_ones(),
             false => value.leading_zeros(),
@@ -231,7 +232,7 @@ mod tests {
         out.split_off(2)
     }
 
-    /// What CPython writes, protocol 4, without frames.
+    /// Expected are the bytes that CPython writes with protocol 4, without frames.
     #[test]
     fn integers_take_as_few_bytes_as_in_cpython() {
         let cases: [(u64, &[u8]); 7] = [

@@ -1,14 +1,14 @@
-//! How the memory of a snapshot is divided: by size class and age, by pool, and what of it lies idle.
+//! How the memory of a snapshot is divided: by size class and age, by pool, and how much of it lies idle.
 //!
-//! Owns: the classes, the ages, and the definitions of fragmentation, of which each has its name: people
-//! mean different things by the word. Refuses: time: a snapshot is one moment, and growth is the
-//! difference to another.
+//! Owns: the size classes, the ages, and the definitions of fragmentation. Each definition has a name of its own,
+//! because people mean different things by the word. Refuses: time: a snapshot is one moment, and growth is the
+//! difference to another snapshot.
 
 use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport, SnapshotSegment};
 use memscope_proto::v1::{Amount, DevicePool, PoolResponse, PoolShare, SizeClass};
 use std::collections::BTreeMap;
 
-/// Upper ends of the ages that are told apart, nanoseconds; older ones are a group of their own.
+/// Upper ends (exclusive) of the groups of ages, in nanoseconds. Older blocks are one more group.
 pub const AGES_NS: [u64; 5] = [
     10_000_000_000,
     60_000_000_000,
@@ -17,11 +17,12 @@ pub const AGES_NS: [u64; 5] = [
     86_400_000_000_000,
 ];
 
-/// The answer to `pool`: how a snapshot is divided; `before` is an earlier one of the same process.
+/// Answers the question `pool`: how the memory of a snapshot is divided. `before` is an earlier snapshot of the same
+/// process to compare with.
 pub fn pool(report: &SnapshotReport, before: Option<&SnapshotReport>) -> PoolResponse {
     let mut coverage = report.coverage.clone();
     for note in before.map_or(&[][..], |before| &before.coverage) {
-        // What still holds is told of now.
+        // A note that both snapshots have is taken from the later one.
         if !coverage.iter().any(|known| known.code == note.code) {
             coverage.push(note.clone());
         }
@@ -37,7 +38,8 @@ pub fn pool(report: &SnapshotReport, before: Option<&SnapshotReport>) -> PoolRes
     }
 }
 
-/// Describes the devices of a snapshot, by ordinal; `before` is an earlier one of the same process.
+/// Describes the devices of a snapshot, ordered by ordinal. `before` is an earlier snapshot of the same process to
+/// compare with.
 pub fn devices(report: &SnapshotReport, before: Option<&SnapshotReport>) -> Vec<DevicePool> {
     let mut devices: BTreeMap<i32, Making> = BTreeMap::new();
     for segment in &report.segments {
@@ -61,7 +63,7 @@ pub fn devices(report: &SnapshotReport, before: Option<&SnapshotReport>) -> Vec<
         .collect()
 }
 
-/// The power of two that a size belongs to.
+/// The size class of a block: the smallest power of two that is not below its size.
 fn class_of(bytes: u64) -> u64 {
     bytes.max(1).checked_next_power_of_two().unwrap_or(u64::MAX)
 }
@@ -83,8 +85,9 @@ type PoolKey = ((u64, u64), bool, bool, u64);
 struct Making {
     done: DevicePool,
     requested: Option<u64>,
-    /// A block whose request is not known.
+    /// There is a block whose requested size is not known.
     unknown: bool,
+    /// Sum of the squares of the free blocks' sizes.
     squares: f64,
     classes: BTreeMap<u64, SizeClass>,
     pools: BTreeMap<PoolKey, PoolShare>,

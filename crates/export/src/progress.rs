@@ -1,4 +1,4 @@
-//! How far an export is.
+//! Progress of an export.
 
-/// Is told, from time to time, how many blocks and trace entries are written, and of how many.
+/// Called from time to time with the number of blocks and trace entries written so far, and with their total number.
 pub type Progress<'a> = &'a dyn Fn(u64, u64);

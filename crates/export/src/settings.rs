@@ -1,40 +1,40 @@
-//! `allocator_settings`: what PyTorch's allocator makes of the text that it was told.
+//! `allocator_settings`: the values that PyTorch's allocator derives from the text of its settings.
 //!
-//! Where a script changes the settings more than once, the text is the last one. Sizes, divisions and the
-//! threshold are read from the process; switches (`expandable_segments` and the like) that only an earlier
-//! text named are shown as if they had not been.
+//! If a script changes the settings more than once, only the last text is known. The maximum split size, the
+//! divisions and the threshold of the garbage collection are read from the process and so are right in any case. All
+//! other values (`expandable_segments` and the like) that only an earlier text named are shown with their defaults.
 //!
-//! Owns: the words of `PYTORCH_CUDA_ALLOC_CONF` and their defaults. Refuses: to check them; PyTorch has
-//! taken the text or would have ended. Words that it does not know are passed over.
+//! Owns: the words of `PYTORCH_CUDA_ALLOC_CONF` and their defaults. Refuses: to check the text. PyTorch has accepted
+//! it, or the process would have ended. Unknown words are ignored.
 
 use memscope_ledger::report::SnapshotReport;
 use std::io;
 
 use crate::sink::Sink;
 
-/// The settings' key, and the names under which the process may have them in its environment, newest
-/// first.
+/// Key of the text in the dictionary.
 const KEY: &str = "PYTORCH_CUDA_ALLOC_CONF";
+/// Environment variables that may have the text, in the order in which they are tried.
 const NAMES: [&str; 3] = [KEY, "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"];
-/// Names of the divisions: sizes in MiB.
+/// Keys of the divisions: sizes in MiB.
 const SIZES: [&str; 16] = [
     "1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192",
     "16384", "32768",
 ];
 
-/// Where the text is from.
+/// Where the text of the settings is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
     /// The process's own memory.
     Process,
     /// The environment that it was started with.
     Environment,
-    /// Neither has any.
+    /// Neither has a text, so that PyTorch's defaults hold.
     Defaults,
 }
 
 impl From {
-    /// In a word.
+    /// The value of `memscope.settings_from` in the dictionary.
     pub(crate) fn word(self) -> &'static str {
         match self {
             From::Process => "process",
@@ -44,7 +44,7 @@ impl From {
     }
 }
 
-/// The text, and where it is from.
+/// The text of the settings, and where it is from.
 pub(crate) fn text(report: &SnapshotReport) -> (&str, From) {
     if let Some(settings) = &report.allocator.settings {
         return (&settings.text, From::Process);
@@ -59,7 +59,7 @@ pub(crate) fn text(report: &SnapshotReport) -> (&str, From) {
     }
 }
 
-/// The values, as far as PyTorch's own snapshot tells them.
+/// The values, as far as PyTorch's own snapshot shows them.
 #[derive(Clone, Debug, PartialEq)]
 struct Settings {
     max_split_size: i64,
@@ -130,8 +130,9 @@ impl Settings {
         settings
     }
 
-    /// `4`, or `[256:1,512:2,>:8]`: as PyTorch reads it since 2.10. Before, `>` began at the last size
-    /// named and not behind it; where the process's own memory was read it tells which.
+    /// Reads `4` or `[256:1,512:2,>:8]` as PyTorch does since 2.10. Before 2.10, `>` held from the last named size on
+    /// and not only for the sizes after it. Where the process's own memory was read, the divisions are taken from
+    /// there.
     fn divide(&mut self, value: &str) {
         let list = value.strip_prefix('[').and_then(|v| v.strip_suffix(']'));
         let Some(list) = list else {
@@ -163,7 +164,7 @@ impl Settings {
     }
 }
 
-/// `name:value` by `name:value`, without spaces. A value in brackets may have commas.
+/// Splits the text into pairs `name:value`, without spaces. A value in brackets may contain commas.
 fn pairs(text: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     let mut inside = false;
@@ -190,7 +191,7 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<
     let (text, _) = text(report);
     let mut settings = Settings::of(text);
     if let Some(told) = &report.allocator.settings {
-        // The text is the last one only; these are what all of them together came to.
+        // The text is only the last one that was set; these values are the result of all of them.
         settings.max_split_size = i64::try_from(told.max_split_bytes).unwrap_or(-1);
         settings.garbage_collection_threshold = told.collection_threshold;
         for (into, from) in settings.divisions.iter_mut().zip(&told.divisions) {
@@ -232,7 +233,7 @@ pub(crate) fn write(report: &SnapshotReport, out: &mut impl Sink) -> io::Result<
 mod tests {
     use super::*;
 
-    /// As PyTorch 2.15.0 answered.
+    /// The expected values are what PyTorch 2.15.0 answered.
     #[test]
     fn every_word() {
         let text = "max_split_size_mb:30, garbage_collection_threshold:0.25,expandable_segments:True,\

@@ -1,9 +1,9 @@
-//! What both encodings offer to the walk over a report.
+//! The operations that both encodings, pickle and JSON, offer to the walk over a report.
 
 use std::io;
 
-/// Takes a tree of dictionaries, lists and scalars in order. A value of a dictionary is preceded by
-/// its `key`, an element of a list by `item`.
+/// Writes a tree of dictionaries, lists and scalars in order. A call of `key` comes before each value of a dictionary,
+/// a call of `item` before each element of a list.
 pub(crate) trait Sink {
     fn begin_dict(&mut self) -> io::Result<()>;
     fn key(&mut self, key: &'static str) -> io::Result<()>;
@@ -16,20 +16,20 @@ pub(crate) trait Sink {
     fn float(&mut self, value: f64) -> io::Result<()>;
     fn signed(&mut self, value: i64) -> io::Result<()>;
     fn flag(&mut self, value: bool) -> io::Result<()>;
-    /// One of our own few words; may be written once and referred to.
+    /// Writes one of our own few words. An encoding may write it once and refer to it later.
     fn word(&mut self, word: &'static str) -> io::Result<()>;
-    /// Any text.
+    /// Writes any text.
     fn text(&mut self, text: &str) -> io::Result<()>;
-    /// A text that is likely to come again; may be written once and referred to.
+    /// Writes a text that is likely to come again. An encoding may write it once and refer to it later.
     fn name(&mut self, text: &str) -> io::Result<()> {
         self.text(text)
     }
-    /// Refers to a value that was written before under this number; says no where it was not, or where the
-    /// encoding has no such thing: then it is written, and [`Sink::share`]d.
+    /// Refers to the value that was [`Sink::share`]d under this number before. Returns false if there is none, or if
+    /// the encoding has no references: then the caller writes the value and shares it.
     fn refer(&mut self, _number: u32) -> io::Result<bool> {
         Ok(false)
     }
-    /// The value just written has this number.
+    /// Gives this number to the value that was just written, for [`Sink::refer`].
     fn share(&mut self, _number: u32) -> io::Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The walk over a report: PyTorch's keys, in PyTorch's order.
+//! The walk over a report, which writes PyTorch's keys in PyTorch's order.
 
 use crate::settings;
 use crate::sink::Sink;
@@ -9,13 +9,13 @@ use memscope_ledger::report::{
 };
 use std::sync::Arc;
 
-/// PyTorch's device index is a signed byte.
+/// Largest device ordinal: PyTorch's device index is a signed byte.
 const MOST_DEVICES: i32 = 127;
 
-/// Blocks and entries between two words on how far the walk is.
+/// Number of blocks and trace entries between two reports of progress.
 const TOLD_EVERY: u64 = 4096;
 
-/// How far the walk is.
+/// Progress of the walk.
 struct Steps<'a> {
     done: u64,
     of: u64,
@@ -78,8 +78,8 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Length of the list of traces: there is one for every device that PyTorch found, or where that is not
-/// known, up to the largest ordinal.
+/// Length of the list of traces. It has a trace for each device that PyTorch found, and reaches at least up to the
+/// largest ordinal in the report.
 fn devices(report: &SnapshotReport) -> Result<i32, ExportError> {
     let found = i32::try_from(report.allocator.devices).unwrap_or(0);
     let mut devices = found.min(MOST_DEVICES + 1);
@@ -157,7 +157,8 @@ fn requested(block: &SnapshotBlock) -> u64 {
     }
 }
 
-/// A stack's frames, innermost first, written once and referred to.
+/// Writes a stack's frames, innermost first. If the stack was written before, only a reference is written, where the
+/// encoding has references.
 fn frames(number: u32, stacks: &[Arc<Stack>], out: &mut impl Sink) -> Result<(), ExportError> {
     let stack = stacks.get(number as usize);
     let Some(stack) = stack.filter(|stack| !stack.frames.is_empty()) else {
@@ -259,7 +260,7 @@ fn origin(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportErro
     out.word(env!("CARGO_PKG_VERSION"))?;
     out.key("pid")?;
     out.int(u64::from(report.process.facts.pid))?;
-    // With the process id: which memory image it is, so that two files can be told to be of one.
+    // Together with the process id these name the memory image, so that one sees whether two files are of the same one.
     out.key("start_ticks")?;
     out.int(report.process.facts.start_ticks)?;
     out.key("generation")?;

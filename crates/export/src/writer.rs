@@ -1,4 +1,4 @@
-//! Which function writes which format: the other half of the list in [`memscope_proto::formats`].
+//! The function that writes each format. What is known of the formats otherwise is in [`memscope_proto::formats`].
 
 use crate::stacks::{self, View};
 use crate::{ExportError, Progress, document, html, json, memory_viz_told, perfetto};
@@ -6,23 +6,24 @@ use memscope_ledger::report::{SnapshotReport, StackReport};
 use memscope_proto::v1::ExportFormat;
 use std::io::Write;
 
-/// Writes a snapshot, and may say how far it is.
+/// Function that writes a snapshot, and may report its progress.
 pub type SnapshotWriter =
     fn(&SnapshotReport, &mut dyn Write, Progress<'_>) -> Result<(), ExportError>;
 
-/// Writes stacks; `true`: what lives, and what changed.
+/// Function that writes stacks. `true` asks for a differential picture, which shows what lives and what has changed;
+/// pprof and speedscope ignore it.
 pub type StackWriter = fn(&StackReport, View, bool, &mut dyn Write) -> Result<(), ExportError>;
 
-/// What writes a format.
+/// Function that writes a format.
 #[derive(Clone, Copy)]
 pub enum Writer {
-    /// From a snapshot.
+    /// The format shows a snapshot.
     Snapshot(SnapshotWriter),
-    /// From stacks.
+    /// The format shows stacks.
     Stacks(StackWriter),
 }
 
-/// What writes this format; `None` where none is said.
+/// Returns the function that writes this format; `None` for `Unspecified`.
 #[must_use]
 pub fn writer(format: ExportFormat) -> Option<Writer> {
     use Writer::{Snapshot, Stacks};

@@ -1,5 +1,5 @@
-//! A browser opens the page: it asks for nothing, complains of nothing, and each of its views draws.
-//! `tests/viewers/page.mjs` is what looks; these are the pages, good ones and bad ones.
+//! A browser opens the page: the page makes no request, reports no error, and each of its views draws.
+//! `tests/viewers/page.mjs` checks this; here are the pages, good ones and bad ones.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,7 +19,7 @@ fn page(report: &SnapshotReport) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// What the browser found, page by page, and whether it is content with all of them.
+/// What the browser found on each page, and whether all pages passed.
 fn look(pages: &[String]) -> (Vec<Value>, bool) {
     let dir = tempfile::tempdir().unwrap();
     let files: Vec<PathBuf> = (0..pages.len())
@@ -88,7 +88,7 @@ fn pages_draw_and_ask_for_nothing() {
     assert_eq!((devices(0), devices(1), devices(2)), (2, 2, 0));
 }
 
-/// Bad pages are found out, each for its own reason.
+/// Bad pages are refused, each for its own reason.
 #[test]
 fn what_is_wrong_is_seen() {
     let good = page(&course(3000, 0, 7));
@@ -98,9 +98,9 @@ fn what_is_wrong_is_seen() {
     };
     let policy = "<meta http-equiv=\"Content-Security-Policy\"";
     let pages = [
-        // The policy forbids it.
+        // The page's policy forbids this request.
         change("<main>", "<main><img src=\"https://x.invalid/a.png\">"),
-        // Nothing forbids it.
+        // Without the policy, nothing forbids the request.
         change(policy, "<meta name=\"x\"").replacen(
             "<main>",
             "<main><img src=\"https://x.invalid/a.png\">",

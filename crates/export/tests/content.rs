@@ -205,7 +205,7 @@ fn a_device_without_a_place_is_an_error() {
             Err(ExportError::Device { device: found, .. }) if found == device
         ));
     }
-    // A segment has its device in itself.
+    // A segment names its device itself, so any number can be written.
     let mut report = report();
     report.segments[0].device = -1;
     assert_eq!(exported(&report)["segments"][0]["device"], -1);

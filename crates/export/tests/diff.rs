@@ -9,7 +9,8 @@ use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport};
 use memscope_proto::v1::{Amount, DiffResponse, GroupDiff};
 use proptest::prelude::*;
 
-/// Address, size class, requested or not, since, state: few of each, so that they meet.
+/// Address, size class, whether the requested size is known, time of allocation, state. Each has few values, so that
+/// blocks of both snapshots often agree.
 type Part = (u64, u64, bool, u64, u8);
 
 fn snapshot(parts: &[Part], boot_ns: u64, start_ticks: u64) -> SnapshotReport {

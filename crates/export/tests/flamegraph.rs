@@ -1,4 +1,4 @@
-//! The picture is XML and shows every frame as wide as the stacks through it.
+//! The picture is XML and shows each frame as wide as the sum of the stacks through it.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -63,7 +63,7 @@ fn drawn(svg: &[u8]) -> Vec<Drawn> {
                 .iter()
                 .position(|unit| Some(*unit) == words.clone().next());
             let said = said * 1024_f64.powi(power.unwrap() as i32);
-            // Two digits are written.
+            // Amounts are written with two decimals.
             let most = said * 0.006 + 0.01;
             assert!((said - fg("w") as f64).abs() <= most, "{title}");
             let text = child("text").unwrap().text().unwrap_or_default();
@@ -110,7 +110,7 @@ proptest! {
         let mut text = Vec::new();
         folded(&report, view, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        // All beginnings of paths with what goes through them.
+        // Each beginning of a path, with the sum of the stacks that go through it.
         let mut prefixes: BTreeMap<Vec<&str>, u64> = BTreeMap::new();
         for line in text.lines() {
             let (stack, number) = line.rsplit_once(' ').unwrap();

@@ -11,7 +11,7 @@ use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Reads the page as a browser does, checks that it asks for nothing, and gives its data and script.
+/// Reads the page as a browser does, checks that it makes no request, and returns its data and its script.
 const CHECK: &str = r#"
 import json, sys
 from html.parser import HTMLParser
@@ -163,7 +163,7 @@ fn what_is_too_much_is_left_out_and_said() {
     assert!(data["devices"][0]["levels_seen"].as_u64().unwrap() > 20_000);
 }
 
-/// What the tiles of a device say, by their names, and the sentence about what is drawn.
+/// The texts of a device's tiles, by their names, and the sentence about what is drawn.
 fn tiles(data: &serde_json::Value, script: &str, device: usize) -> serde_json::Value {
     // All but the last part, which needs a browser.
     let pure = script.split("// The page: one device").next().unwrap();
@@ -186,8 +186,8 @@ fn tiles(data: &serde_json::Value, script: &str, device: usize) -> serde_json::V
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The tiles of a snapshot with more blocks than are drawn are of all blocks. One segment of 60,001 pieces is not drawn at
-/// all; what it holds is in every number.
+/// The tiles of a snapshot with more blocks than are drawn are of all blocks. One segment of 60,001 pieces is not drawn
+/// at all; what it holds is in every number.
 #[test]
 fn totals_are_of_all_and_not_of_what_is_drawn() {
     let mut report = report();
@@ -226,7 +226,7 @@ fn totals_are_of_all_and_not_of_what_is_drawn() {
     assert_eq!(says["drawn"], "The one segment is drawn.");
 }
 
-/// A course with holes has no highest point: a lost free makes it too high, a lost allocation too low.
+/// With lost records the peak is not known: a lost free makes the level too high, a lost allocation too low.
 #[test]
 fn a_peak_is_told_where_no_record_is_missing() {
     let mut report = common::report();

@@ -213,7 +213,7 @@ fn counters_are_what_a_naive_replay_gives() {
     }
 }
 
-/// An address is a private pool's only as long as its segment is.
+/// An address belongs to a private pool only as long as its segment exists.
 #[test]
 fn a_segment_that_is_gone_was_of_no_known_pool() {
     use TraceAction::*;
@@ -223,7 +223,7 @@ fn a_segment_that_is_gone_was_of_no_known_pool() {
         (Alloc, 1, 1),
         (FreeRequested, 1, 1),
         (SegmentUnmap, 1, 3),
-        // From here on the middle two parts are the pool's: what it has of them came with them.
+        // From here on the two middle parts belong to the pool.
         (SegmentMap, 1, 2),
         (Alloc, 1, 1),
         (FreeRequested, 1, 1),

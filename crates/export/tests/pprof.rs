@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
-/// Fields of a message: numbers, and bytes.
+/// Fields of a message by their numbers in the format: numbers, and bytes.
 #[derive(Default)]
 struct Fields<'a> {
     numbers: HashMap<u64, Vec<u64>>,
@@ -255,7 +255,7 @@ fn columns_as_go_has_them_and_the_one_asked_for_first() {
             "peak_space/bytes",
             "alloc_objects/count",
             "alloc_space/bytes",
-            // Shown first, and last in the list for readers that take that one.
+            // The column that is shown first is also the last one, for readers that show the last one.
             "peak_objects/count",
         ]
     );

@@ -1,4 +1,4 @@
-//! What is said of stacks, against naive models.
+//! Folded text, comparison and sums of stacks, checked against naive models.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -58,7 +58,7 @@ fn drawn(report: &StackReport, row: &StackRow) -> Vec<String> {
     path
 }
 
-/// Sums by what is drawn.
+/// Sums of the rows by their path as it is drawn.
 fn sums(report: &StackReport, view: View) -> BTreeMap<Vec<String>, i128> {
     let mut sums = BTreeMap::new();
     for row in &report.rows {
@@ -67,7 +67,8 @@ fn sums(report: &StackReport, view: View) -> BTreeMap<Vec<String>, i128> {
     sums
 }
 
-/// Every `\u{…}` as the character that it stands for. A name may have the beginning of one in it, which stands for itself.
+/// Every `\u{…}` as the character that it stands for. A name may have the beginning of one in it, which stands for
+/// itself.
 fn unescape(label: &str) -> String {
     let mut parts = label.split("\\u{");
     let mut text = parts.next().unwrap().to_owned();
@@ -236,7 +237,7 @@ proptest! {
             let before = group.total.before.unwrap().count;
             prop_assert_eq!((group.total.live.bytes, before, group.stacks), total);
         }
-        // Own numbers part the whole.
+        // The groups' own numbers add up to the whole.
         let whole: u64 = report.rows.iter().map(|row| row.live.bytes).sum();
         prop_assert_eq!(found.iter().map(|group| group.own.live.bytes).sum::<u64>(), whole);
         let largest_first = found.is_sorted_by_key(|group| {

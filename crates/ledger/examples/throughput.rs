@@ -1,4 +1,4 @@
-//! How many pool events a second the ledger takes: `cargo run --release -p memscope-ledger
+//! Measures how many pool events the ledger takes per second: `cargo run --release -p memscope-ledger
 //! --example throughput`.
 
 use memscope_ledger::event::*;
@@ -22,7 +22,7 @@ fn event(sequence: u64, body: Body) -> Event {
     }
 }
 
-/// A million blocks, `live` of them at a time, in 64 sizes.
+/// Events of a million blocks in 64 sizes, of which `live` live at the same time.
 fn stream(trace: bool, live: usize) -> Vec<Event> {
     let mut events = Vec::new();
     let mut free: Vec<u64> = (0..live as u64 + 1)

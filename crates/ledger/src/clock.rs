@@ -1,26 +1,25 @@
-//! Boot time to real time.
+//! Conversion of boot time to real time.
 //!
 //! Owns: the pairs of clock readings that came as events. Refuses: to read a clock.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Pairs kept; the daemon reads a pair about once a minute, and old ones serve old trace entries.
+/// Number of pairs kept. The daemon reads a pair every ten seconds or so; old pairs date old entries of the trace.
 const KEPT: usize = 1024;
 
-/// Pairs of (boot, real) readings in the order they came.
+/// Pairs of clock readings, (boot, real) in nanoseconds, in the order in which they came.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Clock {
     pairs: VecDeque<(u64, u64)>,
 }
 
 impl Clock {
-    /// Takes a pair.
     pub(crate) fn note(&mut self, boot_ns: u64, unix_ns: u64) {
         if let Some(last) = self.pairs.back_mut()
             && boot_ns <= last.0
         {
-            // Readings that come out of order would break the search; the newest word counts.
+            // Pairs out of order would break the binary search. The last pair takes over the newest real time instead.
             *last = (last.0, unix_ns.saturating_add(last.0 - boot_ns));
             return;
         }

@@ -1,26 +1,26 @@
-//! How much is kept, and how much that is.
+//! Limits on what the ledger keeps, and an estimate of the memory that it takes.
 
 use serde::{Deserialize, Serialize};
 
-/// How much is kept.
+/// Limits on what the ledger keeps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LedgerConfig {
-    /// Entries of the allocator trace kept per device.
+    /// Number of entries of the allocator trace that a snapshot shows per device.
     pub trace_entries: usize,
-    /// How long an ended process can be asked for, nanoseconds.
+    /// How long questions about an ended process are answered, nanoseconds.
     pub retention_ns: u64,
-    /// Most bytes that all ended processes together may take, by estimate: beyond that, those that ended first are forgotten
-    /// before their time. The one that ended last stays in any case.
+    /// Most bytes that all ended processes together may take, by estimate. Beyond that, those that ended first are
+    /// forgotten before `retention_ns` is over. The one that ended last is kept in any case.
     #[serde(default = "ended_bytes")]
     pub ended_bytes: u64,
-    /// Groups of blocks watched per process.
+    /// Most groups of blocks that are watched for growth per process.
     pub leak_groups: usize,
     /// Width of the first windows in which groups are watched, nanoseconds. A verdict needs twelve
     /// windows; they grow wider with time.
     pub leak_window_ns: u64,
 }
 
-/// Some ten processes with a full trace each.
+/// Enough for about ten processes with a full trace each.
 fn ended_bytes() -> u64 {
     160 << 20
 }
@@ -37,28 +37,29 @@ impl Default for LedgerConfig {
     }
 }
 
-/// How much the ledger keeps of one process: for the daemon's own metrics, and to show that it does
-/// not grow with what is gone.
+/// Number of entries that the ledger keeps of one process: for the daemon's own metrics, and for tests that the ledger
+/// does not grow with memory that has been freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptCounts {
     /// Live and pending blocks.
     pub blocks: usize,
-    /// What threads, losses, unplaced trace entries and readings under way leave behind.
+    /// Entries kept for threads, for losses, for trace entries whose device is not known, for readings that are not
+    /// complete, and for marks.
     pub loose: usize,
-    /// Pieces of free room in segments, and of room without memory beside them.
+    /// Pieces of free room in segments, pieces of unmapped room beside them, and address spaces of expandable segments.
     pub rooms: usize,
-    /// Driver allocations, handles, mappings, imports.
+    /// Driver allocations, handles, mappings and imports, and regions of pools that report their own memory.
     pub allocations: usize,
-    /// Groups watched.
+    /// Groups of blocks that are watched for growth.
     pub groups: usize,
-    /// Identities of stacks, of which each stack may have several.
+    /// Identities of stacks. One stack may have several.
     pub identities: usize,
-    /// Entries of allocator traces that are shown (at least 65,536 a device are kept, for readings).
+    /// Entries of allocator traces that a snapshot shows (for readings, at least 65,536 are kept per device).
     pub trace_entries: usize,
 }
 
 impl KeptCounts {
-    /// Bytes that it takes, by what an entry of each kind takes with its place in a table.
+    /// Estimate of the bytes that all these entries take, from the size of an entry of each kind in its table.
     pub(crate) fn bytes(&self) -> u64 {
         let counts = [
             (self.blocks, 250),

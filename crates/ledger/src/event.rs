@@ -1,4 +1,4 @@
-//! Events: the decoded form of records. Everything that the ledger ever learns comes as one.
+//! Events: the decoded form of records. The ledger learns everything from events.
 
 mod call;
 mod hal;
@@ -14,8 +14,8 @@ pub use region::{Domain, Region, RegionChange, Workspace};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The daemon's number for one memory image of one process: (tgid, start time, generation). Never
-/// reused within a journal; 0 is no process.
+/// The daemon's number for one memory image of one process (pid, start time, generation). It is never used again
+/// within a journal; 0 stands for no process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessHandle(pub u32);
 
@@ -24,70 +24,71 @@ pub struct ProcessHandle(pub u32);
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 pub struct EventId {
-    /// Which journal (boot-time nanoseconds of its start).
+    /// The journal, given by the boot time of its start in nanoseconds.
     pub epoch: u64,
-    /// Number of the record in it, from 1.
+    /// Number of the record in that journal, from 1.
     pub sequence: u64,
 }
 
-/// One thing that happened.
+/// One thing that happened in a traced process or on the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// Place in the log.
     pub id: EventId,
-    /// `CLOCK_BOOTTIME`, nanoseconds.
+    /// When it happened, `CLOCK_BOOTTIME` in nanoseconds.
     pub time_ns: u64,
-    /// Whose; 0 for events of the machine.
+    /// Process that the event belongs to; 0 for events of the machine.
     pub process: ProcessHandle,
     /// Thread id in the initial pid namespace (0: none).
     pub tid: u32,
     /// How many records of this process had been lost when this one was made.
     pub lost_before: u64,
-    /// The Python stack that it came from.
+    /// Python stack of the thread at the event.
     pub stack: StackRef,
-    /// Its stack stands for two to the power of this many bytes, if it has fewer; 0: for itself.
+    /// Logarithm to base 2 of the sampling interval of stacks, in bytes: a block smaller than the interval stands for
+    /// as many blocks of its size as fit into the interval. 0: every block stands for itself only.
     pub sampling: u8,
-    /// What.
+    /// What happened.
     pub body: Body,
 }
 
-/// Which stack an event has.
+/// The stack of an event, or why it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackRef {
-    /// None was wanted.
+    /// Stacks were not asked for.
     #[default]
     NotTaken,
     /// The thread runs no Python code.
     NoPython,
-    /// Memory that is needed to walk it could not be read.
+    /// Memory that is needed to walk the stack could not be read.
     Unreadable,
-    /// All buffers for walks were in use.
+    /// All buffers for walking stacks were in use.
     Busy,
-    /// Stacks are sampled, and it was none of those that are taken.
+    /// Stacks are sampled, and this one was not among those that are taken.
     NotSampled,
-    /// The one that a [`Body::Stack`] before it has told of.
+    /// Identity of the stack; an earlier [`Body::Stack`] has its frames.
     Id(u64),
 }
 
-/// What happened.
+/// What happened, with its details.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     /// A process is traced from now on.
     Attached(Box<ProcessFacts>),
-    /// Probes of the process were (re)placed; says which ways in are in use.
+    /// Probes of the process were placed, or placed again: which ways in are in use.
     Placed(Box<Placement>),
     /// Tracing ended on request; the process lives on.
     Detached,
     /// The process ended.
     Exited,
-    /// The process runs another image: whatever it held is gone, this handle has ended.
+    /// The process executes another program: all that it held is gone, and this handle has ended.
     Replaced,
-    /// The process forked; the child's memory image is not ours unless it is attached.
+    /// The process forked. The child is not traced unless it is attached itself.
     Forked {
         /// Thread group id of the child.
         child: u32,
     },
-    /// Something that we could not see, or can see again.
+    /// Something that cannot be seen, or can be seen again.
     Coverage(CoverageNote),
     /// Which allocator PyTorch uses, as read from the process.
     Backend(Backend),
@@ -98,40 +99,41 @@ pub enum Body {
         /// `CLOCK_REALTIME` at `time_ns`, nanoseconds since 1970.
         unix_ns: u64,
     },
-    /// Memory of a device from NVML.
+    /// Memory of a device, as NVML reports it.
     DeviceTotal {
-        /// Ordinal within the process.
+        /// Ordinal of the device within the process.
         device: i32,
-        /// All of it, bytes.
+        /// Size of the device's memory in bytes.
         total_bytes: u64,
-        /// What nobody uses, bytes; `None` where it is not certain which device of the machine this is.
+        /// Bytes that nobody uses; `None` where it is not certain which device of the machine this is.
         free_bytes: Option<u64>,
     },
-    /// What a device's pool held at one moment, read from the allocator's own structures; one part of it.
+    /// One part of a reading: what a device's pool held at one moment, read from the allocator's own structures.
     Held(Box<HeldPart>),
-    /// A stack that the next events refer to by its identity.
+    /// A stack, to which later events refer by its identity.
     Stack(Box<StackSeen>),
-    /// What names a code object in stacks.
+    /// Name and lines of a code object that occurs in stacks.
     Code(Box<CodeName>),
-    /// What is at an address of compiled code.
+    /// File and functions at an address of compiled code.
     Native(Box<NativeName>),
-    /// A code object that was in stacks is about to be freed: its address may come to name another. What
-    /// named it may follow.
+    /// A code object that occurs in stacks is about to be freed: another one may be created at its address. Its name
+    /// may come in a later event.
     CodeDied {
-        /// Its address.
+        /// Address of the code object.
         code: u64,
     },
-    /// A reading of the allocator's own structures ended well: what it took.
+    /// A reading of the allocator's own structures succeeded: what it cost.
     ReadingCost(ReadingCost),
-    /// Records were lost, which no record that came since could tell; how many in all, the header says.
+    /// Records were lost, and no record has come since that would say so; `lost_before` of this event says how many
+    /// were lost in all.
     Lost,
-    /// A moment that the program, a library in it or somebody outside has named.
+    /// A mark: the program, a library in it or somebody outside has named this moment.
     Mark(Box<Mark>),
-    /// Something was found in its memory that is worth an alert, or is no longer so.
+    /// A finding was made in the process's memory, or is withdrawn.
     Finding(Box<Finding>),
-    /// Kernels that the process has launched so far, where they are counted.
+    /// How many kernels the process has launched so far, where they are counted.
     Launches {
-        /// Since the counting began.
+        /// Kernels launched since the counting began.
         count: u64,
     },
     /// A runtime or driver call returned.
@@ -142,89 +144,92 @@ pub enum Body {
     Oom(PoolOom),
     /// torch_npu's workspace allocator took memory from the runtime, or gave it back.
     Workspace(Workspace),
-    /// A domain of mstx was made.
+    /// A domain of mstx was created.
     Domain(Domain),
-    /// A pool that tells of itself through mstx took memory, handed it out, or got it back.
+    /// A pool that reports its own memory through mstx took memory, handed it out, or got it back.
     Region(Region),
     /// An entry of PyTorch's allocator trace.
     Trace(PoolTrace),
 }
 
-/// A part of what one device's pool held at one moment, as its own structures said. The reading was
-/// accepted only because its sums equalled the allocator's totals and nothing was allocated or freed
-/// while it was read; so it stands at one place in the order of the pool's events, which is told by
-/// `at_ns`: events of the device up to then are in it, later ones are not. It may reach the log later
-/// than that.
+/// One part of a reading: what one device's pool held at one moment, as the allocator's own structures say. The reading
+/// was accepted only because its sums equal the allocator's totals at that moment. So it has a place in the order of
+/// the pool's events, which `at_ns` gives: events of the device up to that time are in it, later ones are not. It may
+/// reach the log after later events.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeldPart {
-    /// The moment, `CLOCK_BOOTTIME`, nanoseconds.
+    /// Moment that the reading describes, `CLOCK_BOOTTIME` in nanoseconds.
     pub at_ns: u64,
-    /// Device ordinal.
+    /// Ordinal of the device within the process.
     pub device: i32,
-    /// The per-device allocator object, as in [`PoolTrace::allocator`]; 0: not told.
+    /// Address of the per-device allocator object, as in [`PoolTrace::allocator`]; 0: not known.
     #[serde(default)]
     pub allocator: u64,
     /// Number of this part, from 0.
     pub part: u32,
-    /// How many parts the reading has; it counts only when all have come, in order.
+    /// How many parts the reading has. It counts only when all of them have come, in order.
     pub parts: u32,
-    /// The allocator's totals at that moment.
+    /// The allocator's total of allocated bytes at that moment.
     pub total_allocated: u64,
-    /// The allocator's totals at that moment.
+    /// The allocator's total of reserved bytes at that moment.
     pub total_reserved: u64,
-    /// Segments by address. A long segment may go on in the next part: same address, further blocks.
+    /// Segments by address. A long segment may continue in the next part: same address, further blocks.
     pub segments: Vec<HeldSegment>,
 }
 
-/// A stack as the programs saw it.
+/// A stack as the BPF programs saw it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StackSeen {
-    /// Its identity.
+    /// Identity of the stack within the process.
     pub id: u64,
-    /// Code object and instruction of each frame of Python code, innermost first.
+    /// Frames of Python code, innermost first: (address of the code object, instruction, as [`CodeName::line`] takes
+    /// it).
     pub frames: Vec<(u64, u64)>,
-    /// Which of them compiled code called, ascending; empty where that was not looked at.
+    /// Indices into `frames`, ascending, of the frames that were called by compiled code; empty where that was not
+    /// recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<u32>,
-    /// Frames of compiled code, innermost first: the address behind the call, of a function that is just entered the
-    /// one behind its first byte.
+    /// Frames of compiled code, innermost first: the return address of each call. For a function that was just entered
+    /// it is the address of its second byte, so that the address minus 1 lies in the right instruction for all frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub natives: Vec<u64>,
-    /// There were more frames, or one could not be read.
+    /// The stack had more frames, or one of them could not be read.
     pub truncated: bool,
-    /// The outer frames of compiled code are found elsewhere and told later, under the same identity.
+    /// The outer frames of compiled code are still missing: a later event with the same identity has them.
     #[serde(default)]
     pub unfinished: bool,
-    /// This is that: only `natives` and `truncated` count, and replace what was told.
+    /// This event completes an unfinished stack: only its `natives` and `truncated` count, and they replace the earlier
+    /// ones.
     #[serde(default)]
     pub completes: bool,
 }
 
-/// What is at an address of compiled code.
+/// File and functions at an address of compiled code.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NativeName {
-    /// The address as in [`StackSeen::natives`].
+    /// The address, as in [`StackSeen::natives`].
     pub address: u64,
-    /// The file that it lies in; empty: none is known.
+    /// Path of the file that is mapped there; empty if it is not known.
     pub module: Arc<str>,
-    /// The address in the file's own numbering.
+    /// The same address as the file itself numbers its addresses.
     pub offset: u64,
     /// Build id of the file, as hexadecimal digits.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub build_id: String,
-    /// The function, and before it those that were inlined into it, innermost first.
+    /// Functions at the address, innermost first: those that were inlined there, and last the function that contains
+    /// them.
     pub functions: Vec<NativeFunction>,
 }
 
 /// One function at an address of compiled code.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NativeFunction {
-    /// Its name, demangled; empty: the file does not tell.
+    /// Demangled name; empty if the file does not have it.
     pub name: Arc<str>,
-    /// Source file, where there is debugging information.
+    /// Source file, where there is debugging information; else empty.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub file: Arc<str>,
-    /// Line in it; 0: not known.
+    /// Line in the source file; 0 if it is not known.
     #[serde(default, skip_serializing_if = "is_none")]
     pub line: u32,
 }
@@ -233,13 +238,13 @@ fn is_none(line: &u32) -> bool {
     *line == 0
 }
 
-/// What names a code object in stacks, and its lines.
+/// Name, file and lines of a Python code object that occurs in stacks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CodeName {
-    /// Its address.
+    /// Address of the code object.
     pub code: u64,
-    /// Told when it died, which has the last word: the number of that [`Body::CodeDied`]. Otherwise it is the
-    /// object that the address names where this stands in the log.
+    /// Where the name was recorded at the object's death: the number of that [`Body::CodeDied`]. Such a name replaces
+    /// every earlier one. `None`: the name is of the object that is at the address at this place in the log.
     pub died: Option<u64>,
     /// `co_name`.
     pub name: Arc<str>,
@@ -247,23 +252,24 @@ pub struct CodeName {
     pub file: Arc<str>,
     /// `co_firstlineno`.
     pub first_line: u32,
-    /// What a frame's instruction is counted from: an address, or 0.
+    /// Address from which a frame's instruction is counted, or 0 where the instruction is a number and no address.
     pub origin: u64,
-    /// Bytes in one step of a frame's instruction: 1 for addresses and byte offsets.
+    /// Bytes for each count of a frame's instruction: 1 for addresses and byte offsets.
     pub unit: u32,
-    /// Frames whose instruction lies before this offset are still being made: Python does not show them.
+    /// Offset in bytes of the function's first instruction of its own. Frames whose instruction lies before it are
+    /// still being set up, and Python does not show them.
     pub entered_at: u32,
-    /// Where lines begin: (offset in bytes, line; 0 for none), ascending.
+    /// Where lines begin, ascending: (offset in bytes, line; 0 for none).
     pub lines: Vec<(u32, u32)>,
-    /// The line table was longer than what could be kept: lines behind it are not known.
+    /// The line table was longer than the part that could be kept: lines after that part are not known.
     pub lines_cut: bool,
 }
 
 impl CodeName {
-    /// The offset of a frame's instruction in bytes; negative before the first one.
+    /// The offset of a frame's instruction in bytes; negative before the first instruction.
     fn offset(&self, instruction: u64) -> i64 {
         let steps = if self.origin == 0 {
-            // A number of 32 bits, signed.
+            // The instruction is a signed number of 32 bits.
             i64::from(instruction as u32 as i32)
         } else {
             instruction.wrapping_sub(self.origin) as i64
@@ -275,12 +281,12 @@ impl CodeName {
         }
     }
 
-    /// Whether the frame has come to its function's own instructions.
+    /// Whether a frame with this instruction has reached its function's own instructions.
     pub fn is_entered(&self, instruction: u64) -> bool {
         self.entered_at == 0 || self.offset(instruction) >= i64::from(self.entered_at)
     }
 
-    /// The line of an instruction; 0 if it is not known.
+    /// The line of a frame's instruction; 0 if it is not known.
     pub fn line(&self, instruction: u64) -> u32 {
         let Ok(at) = u32::try_from(self.offset(instruction)) else {
             return self.first_line;
@@ -293,14 +299,14 @@ impl CodeName {
     }
 }
 
-/// What one reading of all of a process' devices took.
+/// What one reading of all devices of a process cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadingCost {
-    /// When the last device was read, `CLOCK_BOOTTIME`, nanoseconds.
+    /// When the last device was read, `CLOCK_BOOTTIME` in nanoseconds.
     pub at_ns: u64,
-    /// From the first look to the accepted one, pauses between attempts included, nanoseconds.
+    /// Time from the first attempt to the accepted one, pauses between attempts included, nanoseconds.
     pub duration_ns: u64,
-    /// Bytes read from the process, attempts that came to nothing included.
+    /// Bytes read from the process, failed attempts included.
     pub bytes_read: u64,
     /// Attempts during which the process changed what was being read.
     pub raced: u32,
@@ -309,28 +315,28 @@ pub struct ReadingCost {
 /// A segment of a reading.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeldSegment {
-    /// Address.
+    /// Address of the segment.
     pub addr: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Raw stream.
+    /// Raw stream that the segment belongs to.
     pub stream: u64,
-    /// In the large pool.
+    /// The segment belongs to the large pool (else to the small one).
     pub large: bool,
-    /// Private pool id, `(0, 0)` is the default one.
+    /// Id of the private pool; `(0, 0)` is the default pool.
     pub pool: (u64, u64),
-    /// Made of mapped chunks.
+    /// The segment is expandable: it consists of mapped chunks.
     pub expandable: bool,
-    /// Blocks in use by address: (address, rounded bytes, requested bytes or 0 where they are not known, freed but
-    /// still used by a stream). What lies between them is free.
+    /// Blocks in use by address: (address, rounded bytes, requested bytes or 0 where they are not known, whether the
+    /// block was freed and a stream still uses it). The room between them is free.
     pub blocks: Vec<(u64, u64, u64, bool)>,
-    /// Where the address space begins that it is mapped in, where it is expandable; 0: not told.
+    /// Start of the address space in which an expandable segment is mapped; 0 if it is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub space: u64,
-    /// Free room by address, with the bytes that were asked for at its last use, where not 0.
+    /// Free room by address: (address, bytes requested at its last use). Room of which the latter is 0 is left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rooms: Vec<(u64, u64)>,
-    /// The same of room without memory next to it.
+    /// The same for address space without memory before and after the segment; each is listed with one segment only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holes: Vec<(u64, u64)>,
 }
@@ -339,17 +345,17 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Depth of observation.
+/// How much of a process is watched. `Blocks` and `Trace` include the level before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// No probe in the process: its allocator's own structures are read from time to time.
+    /// There is no probe in the process: its allocator's own structures are read from time to time.
     Read,
-    /// Runtime and driver calls.
+    /// Calls of the runtime and the driver.
     Segments,
-    /// And the framework pool's reports: rounded sizes and totals.
+    /// Also the reports of the framework's pool: rounded sizes and totals.
     Blocks,
-    /// And its trace: requested sizes, streams, segments, pending frees.
+    /// Also the trace of the framework's pool: requested sizes, streams, segments, pending frees.
     Trace,
 }
 
@@ -360,33 +366,33 @@ pub enum Backend {
     /// Not known yet, or no PyTorch in the process.
     #[default]
     Unknown,
-    /// PyTorch is there and its native caching allocator is in use.
+    /// PyTorch is in the process, and its native caching allocator is in use.
     Native,
-    /// Native, with `PYTORCH_NO_CUDA_MEMORY_CACHING` set: every tensor is a cudaMalloc.
+    /// The native allocator with `PYTORCH_NO_CUDA_MEMORY_CACHING` set: it calls cudaMalloc for every tensor.
     Uncached,
-    /// `backend:cudaMallocAsync`.
+    /// The allocator that PyTorch uses with the setting `backend:cudaMallocAsync`.
     MallocAsync,
-    /// Another class: its name.
+    /// Another allocator: the name of its class.
     Other(String),
 }
 
-/// What was read about PyTorch's allocator beside its blocks.
+/// What was read about PyTorch's allocator as a whole, apart from its blocks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AllocatorFacts {
-    /// Number of devices that PyTorch found; 0: it has not looked yet, or it is not known.
+    /// Number of devices that PyTorch found; 0 if PyTorch has not counted them yet, or if it is not known.
     #[serde(default)]
     pub devices: u32,
-    /// How it was told to be, where that could be read.
+    /// The allocator's settings, where they could be read.
     #[serde(default)]
     pub settings: Option<AllocatorSettings>,
 }
 
-/// How PyTorch's allocator was told to be.
+/// Settings of PyTorch's allocator, as read from the process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AllocatorSettings {
-    /// As it was told last, in the words of `PYTORCH_CUDA_ALLOC_CONF`.
+    /// The settings that were applied last, as text in the form of `PYTORCH_CUDA_ALLOC_CONF`.
     pub text: String,
-    /// `max_split_size_mb`, in bytes; `u64::MAX`: there is none.
+    /// `max_split_size_mb`, in bytes; `u64::MAX` if there is no limit.
     pub max_split_bytes: u64,
     /// `garbage_collection_threshold`.
     pub collection_threshold: f64,
@@ -399,15 +405,15 @@ pub struct AllocatorSettings {
 pub struct ProcessFacts {
     /// Process id in the initial namespace.
     pub pid: u32,
-    /// Process id in its own namespace, where another.
+    /// Process id in the process's own pid namespace, where that differs.
     pub namespace_pid: Option<u32>,
     /// Start time in clock ticks since boot (`/proc/<pid>/stat`, field 22).
     pub start_ticks: u64,
     /// Generation of the memory image (counts execs that we saw).
     pub generation: u32,
-    /// Parent.
+    /// Process id of the parent.
     pub parent_pid: u32,
-    /// Real, effective, saved uid.
+    /// Real, effective and saved user id.
     pub uids: [u32; 3],
     /// `/proc/<pid>/comm`.
     pub comm: String,
@@ -415,12 +421,12 @@ pub struct ProcessFacts {
     pub cmdline: Vec<String>,
     /// Path of the cgroup.
     pub cgroup: Option<String>,
-    /// RANK, LOCAL_RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES, SLURM_*,
-    /// PYTORCH_*ALLOC_CONF, …: name and value.
+    /// Name and value of selected environment variables: RANK, LOCAL_RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES,
+    /// ASCEND_RT_VISIBLE_DEVICES, SLURM_*, PYTORCH_*ALLOC_CONF, ….
     pub environment: Vec<(String, String)>,
-    /// Level asked for.
+    /// Level that was asked for.
     pub level: Option<Level>,
-    /// Marks with such a name tell of steps, as was asked for; `*` stands for any text.
+    /// Pattern for the names of marks that end steps, where one was given at the attach; `*` stands for any text.
     #[serde(default)]
     pub step_name: Option<String>,
     /// The attach came before any device library was in the process, so nothing was missed.
@@ -432,11 +438,11 @@ pub struct ProcessFacts {
 pub struct Placement {
     /// Number of sites with a live probe.
     pub sites: u32,
-    /// Ways into PyTorch, in words (`record_trace`, `reportMemoryUsageToProfiler`).
+    /// Names of the ways into PyTorch (`record_trace`, `reportMemoryUsageToProfiler`).
     pub ways: Vec<String>,
     /// PyTorch's caching allocator is in the process and a pool-level way in is live.
     pub pool_seen: bool,
-    /// Libraries with sites.
+    /// Paths of the libraries with sites.
     pub libraries: Vec<String>,
 }
 
@@ -449,35 +455,35 @@ pub struct CoverageNote {
     pub text: String,
 }
 
-/// `c10::reportMemoryUsageToProfiler`: a block came or went.
+/// A call of `c10::reportMemoryUsageToProfiler`: a block was allocated or freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolReport {
-    /// Device ordinal.
+    /// Ordinal of the device within the process.
     pub device: i32,
-    /// Block address.
+    /// Address of the block.
     pub ptr: u64,
-    /// Rounded size; negative when the block was freed.
+    /// Rounded size in bytes; negative when the block was freed.
     pub size: i64,
-    /// The allocator's own totals after the call.
+    /// The allocator's own total of allocated bytes after the call.
     pub total_allocated: u64,
-    /// The allocator's own totals after the call.
+    /// The allocator's own total of reserved bytes after the call.
     pub total_reserved: u64,
 }
 
-/// `c10::reportOutOfMemoryToProfiler`.
+/// A call of `c10::reportOutOfMemoryToProfiler`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOom {
-    /// Device ordinal.
+    /// Ordinal of the device within the process.
     pub device: i32,
     /// Rounded request in bytes.
     pub size: u64,
-    /// The allocator's own totals at that moment.
+    /// The allocator's own total of allocated bytes at that moment.
     pub total_allocated: u64,
-    /// The allocator's own totals at that moment.
+    /// The allocator's own total of reserved bytes at that moment.
     pub total_reserved: u64,
 }
 
-/// PyTorch's trace actions.
+/// What an entry of PyTorch's allocator trace reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // PyTorch's own words
@@ -496,26 +502,26 @@ pub enum TraceAction {
 /// One entry of PyTorch's allocator trace (`DeviceCachingAllocator::record_trace`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolTrace {
-    /// Action.
+    /// What the allocator did.
     pub action: TraceAction,
-    /// The per-device allocator object.
+    /// Address of the per-device allocator object.
     pub allocator: u64,
-    /// Device ordinal; `None` for variants that do not name it.
+    /// Ordinal of the device within the process; `None` where this version of PyTorch does not name it.
     pub device: Option<i32>,
-    /// Block or segment address; `Oom`: the device's free bytes.
+    /// Address of the block or segment; for `Oom` the free bytes of the device.
     pub addr: u64,
     /// Requested bytes (alloc, free_*), segment bytes (segment_*), rounded request (oom), total
     /// active bytes (snapshot).
     pub size: u64,
     /// Raw stream.
     pub stream: u64,
-    /// Rounded size of the block, where it could be read in the same trap.
+    /// Rounded size of the block in bytes, where the probe could read it.
     pub block_size: Option<u64>,
-    /// The allocator's totals *after* this action, where they could be read in the same trap (for
-    /// `alloc` the decoder has added the block, as PyTorch counts it just after).
+    /// The allocator's total of allocated bytes *after* this action, where the probe could read it (for
+    /// `alloc` the decoder has added the block, because PyTorch counts it just after the probe).
     pub total_allocated: Option<u64>,
-    /// See `total_allocated`.
+    /// The allocator's total of reserved bytes after this action, where the probe could read it.
     pub total_reserved: Option<u64>,
-    /// Private pool, `(0, 0)` is the default one.
+    /// Id of the private pool, where it is known; `(0, 0)` is the default pool.
     pub pool: Option<(u64, u64)>,
 }

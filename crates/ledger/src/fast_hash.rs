@@ -1,7 +1,7 @@
 //! A fast hasher for addresses and small numbers.
 //!
-//! Owns: the mixing of integer keys. Refuses: protection against chosen keys — the keys are
-//! addresses that a driver chose, and every map here is bounded by what lives.
+//! Owns: the mixing of integer keys. Refuses: protection against keys that an attacker chose: the keys are addresses
+//! that a driver chose, and every map here is bounded by the number of live entries.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,7 +10,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FoldHasher>>;
 
 /// Multiplies to 128 bits and folds the halves together: addresses end in many zero bits, and the
-/// fold brings the high bits down to where the table looks.
+/// fold brings the high bits down to the low ones, by which the table chooses a bucket.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FoldHasher(u64);
 

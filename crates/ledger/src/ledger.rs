@@ -1,7 +1,7 @@
-//! The ledger: all processes, fed by events and asked by queries.
+//! The ledger: the state of all processes, which events change and questions read.
 //!
-//! Owns: the processes by handle, the clock pairs, and the forgetting of ended processes. Refuses:
-//! to answer for a process that it was never told of.
+//! Owns: the processes by handle, the clock pairs, and the rule when an ended process is forgotten. Refuses:
+//! to answer for a process of which no event reported an attach.
 
 use crate::clock::Clock;
 use crate::config::{KeptCounts, LedgerConfig};
@@ -13,30 +13,31 @@ use serde::{Deserialize, Serialize};
 
 /// All state of all traced processes. See the crate's documentation.
 ///
-/// It can be written with `serde` and read again: what is read answers and goes on exactly as what was written. That is a
-/// checkpoint of the journal. Processes are written and read one by one ([`Ledger::parts`], [`Ledger::put`]), so that a
-/// checkpoint can be without one of them. A field that is added to any state must have `#[serde(default)]` if checkpoints without it are
-/// to be read.
+/// A ledger can be written with `serde` and read again; the one that was read gives the same answers and takes further
+/// events in the same way. This is how the journal's checkpoints work. Processes are written and read one by one
+/// ([`Ledger::parts`], [`Ledger::put`]), so that a checkpoint can leave some of them out. A field that is added to any
+/// state must have `#[serde(default)]` if checkpoints without it are to be read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ledger {
     config: LedgerConfig,
-    /// Checkpoints of format 2 have them here.
+    /// Processes by handle. Only checkpoints of format 2 have them in this field; later ones have a part for each.
     #[serde(default, skip_serializing)]
     processes: FastMap<ProcessHandle, Process>,
-    /// By attach.
+    /// Handles of the processes, in the order in which they were attached.
     order: Vec<ProcessHandle>,
     clock: Clock,
+    /// Number of events that belonged to no live process.
     ignored: u64,
-    /// Time of the newest event.
+    /// Boot time of the newest event, nanoseconds.
     last_ns: u64,
 }
 
-/// What is known of one process, to be written.
+/// The state of one process, for writing it into a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The daemon's handle of it.
+    /// The daemon's handle of the process.
     pub handle: ProcessHandle,
-    /// Its number in the system.
+    /// Process id.
     pub pid: u32,
     process: &'a Process,
 }
@@ -47,13 +48,13 @@ impl Serialize for Part<'_> {
     }
 }
 
-/// What is known of one process, as it was read.
+/// The state of one process as it was read from a checkpoint.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub struct RestoredPart(Process);
 
 impl Ledger {
-    /// A ledger that knows nothing.
+    /// Makes a ledger without any process.
     pub fn new(config: LedgerConfig) -> Ledger {
         Ledger {
             config,
@@ -65,7 +66,7 @@ impl Ledger {
         }
     }
 
-    /// What is known of each process, by attach: the parts of a checkpoint.
+    /// The state of each process, in the order in which they were attached: the parts of a checkpoint.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let processes = self.order.iter();
         processes.filter_map(|handle| {
@@ -78,14 +79,14 @@ impl Ledger {
         })
     }
 
-    /// Takes what was read of a process. What follows from the rest is not stored, and is made here.
+    /// Adds a process that was read from a checkpoint. Its index of stacks is not stored; it is built here.
     pub fn put(&mut self, part: RestoredPart) {
         let RestoredPart(mut process) = part;
         process.stacks.index_contents();
         self.processes.insert(process.handle, process);
     }
 
-    /// Takes what another ledger knows of a process, as it is.
+    /// Moves the state of a process from another ledger into this one.
     pub fn take_over(&mut self, p: ProcessHandle, from: &mut Ledger) {
         if let Some(process) = from.processes.remove(&p) {
             self.processes.insert(p, process);
@@ -95,7 +96,7 @@ impl Ledger {
         }
     }
 
-    /// Makes a ledger that was read from a checkpoint of format 2 complete.
+    /// Completes a ledger that was read from a checkpoint of format 2: builds the indexes that are not stored.
     pub fn restored(mut self) -> Ledger {
         for process in self.processes.values_mut() {
             process.stacks.index_contents();
@@ -103,11 +104,11 @@ impl Ledger {
         self
     }
 
-    /// Now and then writes the state and goes on with what is read again.
+    /// For tests: from time to time writes the state as a checkpoint and continues with what is read from it.
     #[cfg(feature = "checkpoint-between-events")]
     fn pass_through_checkpoint(&mut self) {
         let events: u64 = self.processes.values().map(|process| process.events).sum();
-        // At each of the first, and then some thirty times until there are twice as many.
+        // Before each of the first 64 events, and then about 32 times while the number of events doubles.
         let pace = (events.next_power_of_two() / 64).max(1);
         if events.is_multiple_of(pace) {
             let written = rmp_serde::to_vec_named(self).unwrap_or_default();
@@ -139,7 +140,7 @@ impl Ledger {
         }
         match (self.processes.get_mut(&event.process), &event.body) {
             (Some(process), _) if process.ended_ns.is_none() => process.apply(event),
-            // What limits the numbers may turn out later: a damaged recording.
+            // A note may also come after the process has ended, as when the recording turns out to be damaged.
             (Some(process), Body::Coverage(note)) => process.note(note),
             (None, Body::Attached(facts)) if event.process != ProcessHandle(0) => {
                 self.attach(event, facts);
@@ -148,27 +149,27 @@ impl Ledger {
         }
     }
 
-    /// An event of a process that is not looked at came: it tells what time it is.
+    /// Takes only the time of an event, because it belongs to a process that nobody asked for.
     pub fn pass(&mut self, time_ns: u64) {
         self.last_ns = self.last_ns.max(time_ns);
     }
 
-    /// Takes from an event that lies behind the moment asked about only what names the stacks before it: a
-    /// stack is named when somebody has found the time, a little later than it was seen.
+    /// Takes from an event after the moment asked about only the names of frames in stacks that were seen before that
+    /// moment. The daemon reads such names a little later than it sees the stack.
     pub fn learn(&mut self, event: &Event) {
         if let Some(process) = self.processes.get_mut(&event.process) {
             process.stacks.learn(&event.body, event.id.sequence);
         }
     }
 
-    /// Whether there are stacks with frames that nobody has named yet.
+    /// Whether there are stacks with frames whose names are not known yet.
     pub fn has_unnamed(&self) -> bool {
         let mut processes = self.processes.values();
         processes.any(|process| process.stacks.has_unnamed())
     }
 
     fn attach(&mut self, event: &Event, facts: &ProcessFacts) {
-        // One pid is one process at a time: an older one has ended without a word of it.
+        // A pid belongs to one process at a time, so an older process with this pid has ended unnoticed.
         for old in self.processes.values_mut() {
             if old.facts.pid == facts.pid && old.ended_ns.is_none() {
                 let state = if old.facts.start_ticks == facts.start_ticks {
@@ -184,7 +185,7 @@ impl Ledger {
             .insert(event.process, Process::new(&self.config, event, facts));
     }
 
-    /// All processes, by attach.
+    /// All processes, in the order in which they were attached.
     pub fn processes(&self) -> Vec<ProcessSummary> {
         self.order
             .iter()
@@ -192,7 +193,7 @@ impl Ledger {
             .collect()
     }
 
-    /// The process with this pid: the live one, else the newest.
+    /// The process with this pid: one that has not ended, else the one that was attached last.
     pub fn find(&self, pid: u32) -> Option<ProcessHandle> {
         self.order
             .iter()
@@ -203,7 +204,7 @@ impl Ledger {
             .map(|(_, process)| process.handle)
     }
 
-    /// Who the processes are; with a pid, the process that [`Ledger::find`] gives.
+    /// Identity and owners of all processes; with a pid, only of the process that [`Ledger::find`] gives.
     pub fn who(&self, pid: Option<u32>) -> Vec<Who> {
         let who = |handle: &ProcessHandle| {
             let process = self.processes.get(handle)?;
@@ -228,12 +229,12 @@ impl Ledger {
         &self.clock
     }
 
-    /// One process among all.
+    /// The summary of one process.
     pub fn summary(&self, p: ProcessHandle) -> Option<ProcessSummary> {
         self.processes.get(&p).map(Process::summary)
     }
 
-    /// The frames of a stack that an event names, innermost first, as far as they are known; none where there is no stack.
+    /// The frames of an event's stack, innermost first, as far as they are known; none where there is no stack.
     pub fn frames(&self, p: ProcessHandle, stack: StackRef) -> Vec<Frame> {
         self.processes
             .get(&p)
@@ -241,28 +242,30 @@ impl Ledger {
             .unwrap_or_default()
     }
 
-    /// What names the code object at an address now, if anything does.
+    /// Name of the code object that is at an address now, where it is known.
     pub fn code_name(&self, p: ProcessHandle, code: u64) -> Option<&CodeName> {
         self.processes.get(&p)?.stacks.name_at(code)
     }
 
-    /// Which code object an address names now, if it is in a stack.
+    /// The ledger's number for the code object that is at an address now; `None` if it is in no stack. An address gets
+    /// another number when its code object has died.
     pub fn code_sighting(&self, p: ProcessHandle, code: u64) -> Option<u32> {
         self.processes.get(&p)?.stacks.sighting_at(code)
     }
 
-    /// How deep a process is looked into, where it was said.
+    /// The level at which a process is watched, where it is known.
     pub fn level(&self, p: ProcessHandle) -> Option<Level> {
         self.processes.get(&p)?.facts.level
     }
 
-    /// Whether a reading of the allocator's structures would tell of a process what events do not: at
-    /// level `read` anything at all, at level `blocks` what only the trace tells, else what is missing.
+    /// Whether a reading of the allocator's structures would show what events did not: at level `read` everything, at
+    /// level `blocks` what only the trace reports, and at other levels what is known to be missing.
     pub fn wants_reading(&self, p: ProcessHandle) -> bool {
         self.processes.get(&p).is_some_and(Process::wants_reading)
     }
 
-    /// Forgets processes that ended longer ago than the retention, and those that there is no room for. Says which.
+    /// Forgets processes that ended longer ago than the retention, and those that ended first while all ended ones
+    /// together take too much memory. Returns the handles of those that were forgotten.
     pub fn expire(&mut self, now_ns: u64) -> Vec<ProcessHandle> {
         let mut gone = self.expire_by_time(now_ns);
         let ended = self.processes.values().filter_map(|process| {
@@ -306,12 +309,12 @@ impl Ledger {
         self.last_ns
     }
 
-    /// Nanoseconds since 1970 at a boot time, by the clock pairs seen; 0 before the first.
+    /// Real time at a boot time, nanoseconds since 1970, by the clock pairs seen; 0 before the first pair.
     pub fn unix_ns(&self, boot_ns: u64) -> u64 {
         self.clock.unix_ns(boot_ns)
     }
 
-    /// How much is kept of a process.
+    /// How many entries of each kind the ledger keeps of a process.
     pub fn kept(&self, p: ProcessHandle) -> Option<KeptCounts> {
         let process = self.processes.get(&p)?;
         let (blocks, loose) = process.pool.kept();
@@ -326,7 +329,7 @@ impl Ledger {
         })
     }
 
-    /// Events that belonged to no live process.
+    /// Number of events that were ignored because they belonged to no live process.
     pub fn ignored_events(&self) -> u64 {
         self.ignored
     }

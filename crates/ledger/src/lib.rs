@@ -1,21 +1,24 @@
-//! The pure heart of memscope: [`event::Event`]s in, answers out.
+//! The core of memscope, without I/O: it applies [`event::Event`]s to a state and answers questions from that state.
 //!
-//! Owns: the state of every traced process, and the rules by which events change it. Refuses: I/O,
-//! clocks (time is an argument), threads, and any knowledge of BPF and of gRPC: answers are messages, and how they travel is not known
-//! here.
+//! Owns: the state of every traced process, and the rules by which events change it. Refuses: I/O, clocks (time is an
+//! argument), threads, and any knowledge of BPF and of gRPC: answers are messages, and this crate does not know how
+//! they are sent.
 //!
-//! What all of it is made of lies at the top: `event` has what comes in, `report` the plain data in answers, and `wire` translates
-//! what is stored or told by events into the words of answers; [`Ledger`] keeps the processes. The rest has four folders:
+//! The modules at the top are used by all others: `event` has the input, `report` the plain data in answers, and
+//! `wire` translates stored values and values of events into the messages of answers; [`Ledger`] keeps the processes.
+//! The rest is in four folders:
 //!
-//! * `state`: what is known of a process. `process` folds its events; `pool` follows a framework allocator's blocks and takes over what was
-//!   read of them in the process' memory; `driver` follows what runtime and driver gave; `regions` follows pools that tell of themselves.
-//! * `growth`: groups of blocks are watched for growth, by their floors, trends and verdicts.
-//! * `steps`: where steps end, and what outlives them.
-//! * `questions`: a file for each question, which builds the message that answers it; `coverage` says what limits the numbers, and
-//!   `affects` which of them.
+//! * `state`: what is known of a process. `process` folds its events; `pool` follows the blocks of a framework's
+//!   allocator and takes over readings of the process's memory; `driver` follows the memory that runtime and driver
+//!   handed out; `regions` follows pools that report their own memory.
+//! * `growth`: groups of blocks, their floors, trends and verdicts.
+//! * `steps`: where steps end, and which blocks outlive them.
+//! * `questions`: a file for each question, which builds the message that answers it; `coverage` says what limits the
+//!   numbers, and `affects` which numbers each coverage note makes inexact.
 //!
-//! Imports go down: `questions` use all others, `growth` and `steps` use `state`. `state` uses `growth` and `steps` in two files only:
-//! `process`, which owns one of each, and `scene`, which carries them to where a block comes or goes.
+//! Modules import in one direction: `questions` use all others, `growth` and `steps` use `state`. `state` uses `growth`
+//! and `steps` in two files only: `process`, which owns one of each, and `scene`, which carries them to the code that
+//! adds and removes blocks.
 
 pub mod event;
 pub mod report;

@@ -1,11 +1,11 @@
 //! Coverage notes of a process that came as events.
 //!
-//! Owns: one note for each code. Refuses: what follows from the state, which `questions::coverage` says.
+//! Owns: one note for each code. Refuses: notes that follow from the state; `questions::coverage` makes those.
 
 use crate::event::CoverageNote;
 use serde::{Deserialize, Serialize};
 
-/// Notes kept per process; codes are words of the daemon's, so this is never reached in earnest.
+/// Most notes kept per process. The daemon has fewer codes than that, so the limit is not reached in practice.
 const KEPT: usize = 256;
 
 /// Notes that came as events, in the order in which their codes came first.
@@ -15,12 +15,12 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// Whether there is one with this code.
+    /// Whether there is a note with this code.
     pub(crate) fn has(&self, code: &str) -> bool {
         self.notes.iter().any(|note| note.code == code)
     }
 
-    /// One note per code: a later text replaces, an empty one withdraws.
+    /// Takes a note. It replaces an earlier note with the same code; with an empty text it only removes that one.
     pub(crate) fn take(&mut self, note: &CoverageNote) {
         let place = self.notes.iter().position(|old| old.code == note.code);
         match place {
@@ -35,7 +35,6 @@ impl Notes {
         }
     }
 
-    /// All of them.
     pub(crate) fn all(self) -> Vec<CoverageNote> {
         self.notes
     }

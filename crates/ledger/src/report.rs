@@ -1,6 +1,6 @@
-//! Reports: the answers. Plain data; `None` is "unknown", never zero by default.
+//! Reports: the plain data in answers. `None` means "unknown"; an unknown number is never 0.
 //!
-//! Units are suffixes: `_bytes`, `_ns` (boot time unless `_unix_ns`).
+//! The suffix of a name gives its unit: `_bytes`, `_ns` (boot time unless `_unix_ns`).
 
 mod component;
 mod marks;
@@ -31,16 +31,16 @@ pub struct AsOf {
     pub event: EventId,
 }
 
-/// Where a process stands.
+/// Whether a process is traced, or why it is not any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProcessState {
-    /// Probes are live.
+    /// The process is traced.
     Attached,
     /// Tracing ended on request.
     Detached,
     /// The process ended.
     Exited,
-    /// It executed another image.
+    /// The process executed another program.
     Replaced,
 }
 
@@ -58,37 +58,38 @@ pub enum Source {
 pub enum Space {
     /// Blocks of the framework's pool.
     Pool,
-    /// Device memory that runtime or driver gave.
+    /// Device memory that the program took from the runtime or the driver.
     Driver,
-    /// Page-locked memory of the host that the runtime gave.
+    /// Page-locked host memory that the runtime or the driver handed out.
     Host,
 }
 
-/// One process among all.
+/// Summary of one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessSummary {
-    /// Handle.
+    /// The daemon's handle of the process.
     pub handle: ProcessHandle,
-    /// What was read at the attach.
+    /// Facts about the process that were read at the attach.
     pub facts: ProcessFacts,
-    /// State.
+    /// Whether it is traced, or why not.
     pub state: ProcessState,
-    /// Boot time of the attach.
+    /// Boot time of the attach, nanoseconds.
     pub attached_ns: u64,
-    /// Boot time of the end, if it has ended.
+    /// Boot time of the end of the process or of its tracing, nanoseconds; `None` while it is traced.
     pub ended_ns: Option<u64>,
-    /// Sum over devices where known; `None` if unknown on any device with events.
+    /// Allocated bytes on all devices together; `None` if they are not known on one of them, or if allocations may be
+    /// missing in the sum.
     pub allocated_bytes: Option<u64>,
-    /// See `allocated_bytes`.
+    /// Reserved bytes on all devices together; `None` as for `allocated_bytes`.
     pub reserved_bytes: Option<u64>,
-    /// Records lost so far.
+    /// Number of records of the process that have been lost so far.
     pub lost_records: u64,
-    /// Events applied.
+    /// Number of events that were applied to the process.
     pub events: u64,
 }
 
 impl ProcessSummary {
-    /// Whose memory it is.
+    /// The process's identity and owner, by which the server decides who may see it.
     #[must_use]
     pub fn who(&self) -> Who {
         Who {
@@ -100,147 +101,147 @@ impl ProcessSummary {
     }
 }
 
-/// Whose memory it is that a process's answers tell of.
+/// Identity and owner of a process, by which the server decides who may see its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who {
-    /// Handle.
+    /// The daemon's handle of the process.
     pub handle: ProcessHandle,
     /// Process id.
     pub pid: u32,
     /// Real, effective and saved user id at the attach.
     pub uids: [u32; 3],
-    /// Its probes are live.
+    /// Whether it is traced now.
     pub is_live: bool,
 }
 
-/// The levels of one device of a process; the same numbers as in [`v1::DeviceStats`].
+/// Allocated and reserved bytes of one device of a process; the same numbers as in [`v1::DeviceStats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauge {
-    /// Ordinal within the process.
+    /// Ordinal of the device within the process.
     pub device: i32,
     /// Bytes handed out.
     pub allocated_bytes: Option<u64>,
-    /// Bytes held from the driver for them.
+    /// Bytes that the pool holds from the driver; where there is no pool, all that is held from the driver.
     pub reserved_bytes: Option<u64>,
-    /// Out-of-memory reports so far.
+    /// Number of out-of-memory reports so far.
     pub oom_count: u64,
 }
 
-/// Whether what was there before an attach is known, block by block.
+/// Whether the blocks that a process held before its attach are known one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
-    /// It was read, or nothing was there.
+    /// They are known: they were read, or there were none.
     Known,
-    /// Not yet; a reading may tell.
+    /// They are not known yet; a reading may still show them.
     Awaited,
-    /// No, and nothing will tell.
+    /// They are not known, and no reading will show them.
     Unknown,
 }
 
 /// An interval in which records were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// Time of the last record before it.
+    /// Boot time of the last record before the loss, nanoseconds.
     pub from_ns: u64,
-    /// Time of the first record after it.
+    /// Boot time of the first record after the loss, nanoseconds.
     pub to_ns: u64,
-    /// How many were lost.
+    /// Number of records that were lost.
     pub records: u64,
 }
 
-/// Counts of one kind of driver-level memory.
+/// Count and bytes of one kind of memory that runtime or driver handed out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverBytes {
-    /// Live allocations.
+    /// Number of live allocations.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of all live allocations.
     pub bytes: u64,
 }
 
-/// What a group of live blocks looks like.
+/// Whether a group of live blocks grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Its floor keeps rising.
+    /// The floor of the group keeps rising.
     Growing,
-    /// Rising until lately, or too little seen.
+    /// The floor rose until lately, or the group was not watched for long enough.
     Undecided,
-    /// Not growing.
+    /// The group does not grow.
     Steady,
 }
 
-/// State of a block, in PyTorch's words when exported.
+/// State of a block. Exports use PyTorch's words for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {
-    /// Handed out.
+    /// The block is handed out.
     Active,
-    /// Freed by the program, still used by a stream.
+    /// The program has freed the block, and a stream still uses it.
     PendingFree,
-    /// Free room inside a segment.
+    /// The block is free room inside a segment.
     Inactive,
 }
 
 /// One block of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotBlock {
-    /// Address.
+    /// Address of the block in the traced process.
     pub addr: u64,
-    /// Rounded bytes.
+    /// Size in bytes, rounded as the allocator rounds it.
     pub size: u64,
-    /// Requested bytes, where known; of free room, those of its last use, as PyTorch has it (0 where
-    /// nothing is known of one).
+    /// Bytes that the program requested, where known. For free room these are the bytes of its last use, as PyTorch
+    /// shows them (0 where no use of it is known).
     pub requested: Option<u64>,
-    /// State.
+    /// Whether it is handed out.
     pub state: BlockState,
-    /// When it came (0: not known).
+    /// Boot time of the allocation, nanoseconds; 0 if it is not known.
     pub since_ns: u64,
     /// Index into `SnapshotReport::stacks`.
     pub stack: u32,
 }
 
-/// One segment.
+/// One segment of a snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SnapshotSegment {
-    /// Device.
+    /// Ordinal of the device within the process.
     pub device: i32,
-    /// Address.
+    /// Address of the segment in the traced process.
     pub addr: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Stream.
+    /// Raw stream that the segment belongs to.
     pub stream: u64,
-    /// In the large pool (else small).
+    /// The segment belongs to the large pool (else to the small one).
     pub large: bool,
-    /// Private pool id.
+    /// Id of the private pool; `(0, 0)` is the default pool.
     pub pool: (u64, u64),
-    /// Made of mapped chunks.
+    /// The segment is expandable: it consists of mapped chunks.
     pub expandable: bool,
-    /// We saw it come from the driver. `false`: put together from blocks whose segment is older
-    /// than the attach; its ends are the blocks' ends.
+    /// The segment itself is known, from the trace, from a reading or from the driver's calls. `false`: it was put
+    /// together from blocks whose segment is not known, and begins and ends where they do.
     pub seen: bool,
-    /// Blocks by address; together they cover the segment.
+    /// Blocks by address, free room included; together they cover the segment.
     pub blocks: Vec<SnapshotBlock>,
 }
 
-/// One entry of the trace.
+/// One entry of the allocator's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotTrace {
-    /// Action.
+    /// What the allocator did.
     pub action: crate::event::TraceAction,
-    /// Device.
+    /// Ordinal of the device within the process.
     pub device: i32,
-    /// Address (oom: free bytes of the device).
+    /// Address of the block or segment; for `Oom` the free bytes of the device.
     pub addr: u64,
-    /// Bytes, as in `PoolTrace::size`.
+    /// Size in bytes, as in `PoolTrace::size`.
     pub size: u64,
-    /// Stream.
+    /// Raw stream.
     pub stream: u64,
-    /// Pool.
+    /// Id of the private pool, where it is known.
     pub pool: Option<(u64, u64)>,
-    /// Boot time.
+    /// Boot time of the entry, nanoseconds.
     pub time_ns: u64,
-    /// Same moment since 1970.
+    /// The same time in nanoseconds since 1970.
     pub unix_ns: u64,
-    /// Thread.
+    /// Thread that called the allocator.
     pub tid: u32,
     /// Index into `SnapshotReport::stacks`.
     pub stack: u32,
@@ -249,61 +250,61 @@ pub struct SnapshotTrace {
 /// The answer to `snapshot`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SnapshotReport {
-    /// Whose.
+    /// Process that the snapshot is of.
     pub process: ProcessSummary,
-    /// When.
+    /// Moment that the snapshot describes.
     pub as_of: AsOf,
-    /// Segments by device and address.
+    /// Segments, ordered by device and address.
     pub segments: Vec<SnapshotSegment>,
-    /// Trace, oldest first (the last entries kept).
+    /// The last entries of the trace, oldest first.
     pub trace: Vec<SnapshotTrace>,
-    /// Trace entries that are no longer kept.
+    /// Number of earlier trace entries that are no longer kept.
     pub trace_dropped: u64,
     /// What is known of the allocator as a whole.
     pub allocator: AllocatorFacts,
-    /// The stacks of blocks and entries. The first is that of what has none.
+    /// The stacks of blocks and entries. The first one stands for "no stack was taken".
     pub stacks: Vec<Arc<Stack>>,
-    /// What limits this answer.
+    /// Coverage notes: what limits the numbers of this answer.
     pub coverage: Vec<v1::CoverageNote>,
 }
 
-/// Blocks and their bytes.
+/// Count and bytes of some blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// How many.
+    /// Number of blocks.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of all these blocks.
     pub bytes: u64,
 }
 
 /// What one stack allocated on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackRow {
-    /// Device; `None`: not known.
+    /// Ordinal of the device within the process; `None` if it is not known.
     pub device: Option<i32>,
-    /// Where the blocks came from.
+    /// The stack that allocated the blocks.
     pub stack: Arc<Stack>,
-    /// Live blocks (rounded bytes; memory taken from the driver directly counts as one block each).
+    /// Blocks that live now (rounded bytes; each allocation taken from the driver directly counts as one block).
     pub live: Tally,
-    /// The same at the moment at which the device's allocated bytes were largest since the attach.
+    /// Blocks that lived when the device's allocated bytes were largest since the attach.
     pub peak: Tally,
-    /// All that came since the attach.
+    /// All blocks that were allocated since the attach.
     pub allocated: Tally,
-    /// Live at the earlier moment, where one was asked for.
+    /// Blocks that lived at the earlier moment, where one was asked for.
     pub before: Option<Tally>,
 }
 
 /// The answer to `stacks`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackReport {
-    /// Whose.
+    /// Process that the answer is about.
     pub process: ProcessSummary,
-    /// When.
+    /// Moment that the answer describes.
     pub as_of: AsOf,
     /// The earlier moment, where one was asked for.
     pub from: Option<AsOf>,
-    /// By live bytes, largest first.
+    /// One row for each device and stack, largest live bytes first.
     pub rows: Vec<StackRow>,
-    /// What limits this answer.
+    /// Coverage notes: what limits the numbers of this answer.
     pub coverage: Vec<v1::CoverageNote>,
 }

@@ -1,6 +1,6 @@
-//! What is stored or told by events, in the words of answers.
+//! Translation of stored values and of values of events into the messages of answers.
 //!
-//! Owns: the one translation of each such type. Refuses: numbers; the questions have them.
+//! Owns: the one translation of each such type. Refuses: to compute numbers; the questions do.
 
 use crate::event::{
     Backend, CoverageNote, EventId, Layer, Level, MarkKind, MarkSource, Placement, ProcessFacts,
@@ -13,10 +13,10 @@ use crate::report::{
 };
 use memscope_proto::v1;
 
-/// Bytes of a command line that an answer shows; a list shows less.
+/// Most bytes of a command line that an answer shows; a list shows fewer.
 const CMDLINE: usize = 64 * 1024;
 
-/// The first `room` bytes of a command line; what was cut is marked with "…".
+/// The first `room` bytes of a command line; a word that was cut ends in "…", and the words after it are left out.
 pub(crate) fn cut(cmdline: Vec<String>, mut room: usize) -> Vec<String> {
     let mut kept = Vec::new();
     for mut word in cmdline {
@@ -32,7 +32,7 @@ pub(crate) fn cut(cmdline: Vec<String>, mut room: usize) -> Vec<String> {
     kept
 }
 
-/// An enum whose variants have the same names here and there.
+/// Translates enums whose variants have the same names in the ledger and in the messages.
 macro_rules! same_names {
     ($($name:ident { $($variant:ident),* })*) => {
         $(
@@ -255,7 +255,7 @@ impl From<ProcessSummary> for v1::Process {
             reserved_bytes: process.reserved_bytes,
             lost_records: process.lost_records,
             events: process.events,
-            // A list has more.
+            // The remaining fields are filled in only by a list.
             ..v1::Process::default()
         }
     }

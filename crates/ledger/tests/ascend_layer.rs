@@ -1,4 +1,4 @@
-//! Ascend's driver: whose memory it is, which component asked, and what calls leave unsaid.
+//! Ascend's driver: where memory lies, which component asked for it, and what calls do not say.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -54,7 +54,7 @@ fn one_function_for_device_and_host() {
     assert_eq!(report.host.unwrap().bytes, 8192);
     assert_eq!(report.host_components[0].name, "AICPU");
     assert_eq!(report.host_components[0].bytes, 8192);
-    // The same function frees both.
+    // The same function frees device and host memory.
     send(&mut c, CallOp::Free, 0x9000_0000, 0, None);
     send(&mut c, CallOp::Release, 77, 0, None);
     send(&mut c, CallOp::Free, 0x1000, 0, None);
@@ -76,7 +76,7 @@ fn an_unmap_means_the_mapping_that_begins_there() {
     send(&mut c, CallOp::Unmap, 0x1000, 0, None);
     assert_eq!(c.device().physical.unwrap().count, 1);
     assert_eq!(c.device().components[0].bytes, 100);
-    // Not where one begins: nothing goes.
+    // No mapping begins at this address, so nothing is unmapped.
     send(&mut c, CallOp::Unmap, 0x2010, 0, None);
     assert_eq!(c.device().physical.unwrap().count, 1);
     send(&mut c, CallOp::Unmap, 0x2000, 0, None);
@@ -152,7 +152,7 @@ fn what_the_pool_lives_in_is_no_components() {
 #[test]
 fn whose_devices_is_known_from_the_libraries() {
     for (libraries, wanted) in [
-        // PyTorch for CUDA under torch_npu.
+        // A PyTorch that was built for CUDA, with torch_npu.
         (
             &["/v/libcudart.so.13", "/opt/cann/lib64/libascendcl.so.1"][..],
             Some("npu"),
@@ -183,7 +183,7 @@ fn whose_devices_is_known_from_the_libraries() {
     }
 }
 
-/// One step of a program: what, where, how much, for whom.
+/// One step of a program: the operation, with address, size, kind of memory, page size and component where it has them.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc(u64, u64, u8, u8, u8),
@@ -208,7 +208,7 @@ fn page(number: u8) -> HalPage {
 }
 
 proptest! {
-    /// Against a plain list of what lives: by component, on the device and on the host.
+    /// Sums by component, on the device and on the host, are those of a plain list of live allocations.
     #[test]
     fn components_add_up(steps in proptest::collection::vec(step(), 1..120)) {
         let mut c = plain();
@@ -219,7 +219,7 @@ proptest! {
                 Step::Alloc(at, size, space, page_number, module) => {
                     let space = [HalSpace::Svm, HalSpace::Device, HalSpace::Host, HalSpace::Dvpp][usize::from(space)];
                     let hal = asked(space, page(page_number), module);
-                    // Never over one another; the device's and the host's addresses differ.
+                    // Allocations never overlap; addresses of device and host differ.
                     let host = space == HalSpace::Host;
                     let address = (at + 1) * 0x10000 + if host { 1 << 40 } else { 0 };
                     send(&mut c, CallOp::Alloc, address, size, Some(hal));

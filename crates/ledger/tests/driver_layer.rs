@@ -1,4 +1,4 @@
-//! Runtime and driver calls: what enters, what does not, and where it ends up.
+//! Runtime and driver calls: which of them change the sums, and in which sum each allocation is counted.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -35,7 +35,7 @@ fn only_success_enters() {
         }]
     );
     c.at(CallOp::Alloc, 0x1000, 4096);
-    // A free that failed has freed nothing.
+    // A failed free frees nothing.
     c.send(CallOp::Free, |call| {
         call.ptr = 0x1000;
         call.status = 1;
@@ -69,7 +69,7 @@ fn an_address_given_twice_was_freed_unseen() {
     let seen = c.device();
     assert_eq!(seen.driver, bytes(2, 12288));
     assert_eq!((seen.alloc_count, seen.free_count), (3, 0));
-    // Over the middle of both.
+    // This allocation overlaps both of the others.
     c.at(CallOp::Alloc, 0x2800, 0x6000);
     assert_eq!(c.device().driver, bytes(1, 0x6000));
     assert!(has_note(
@@ -78,7 +78,7 @@ fn an_address_given_twice_was_freed_unseen() {
     ));
 }
 
-/// B frees what A allocated; while B's free returns, C is given the same address and is told of first.
+/// Thread B frees what A allocated. Before B's free returns, C gets the same address, and C's call is recorded first.
 #[test]
 fn a_free_that_is_told_of_late_does_not_take_the_next_owners_block() {
     let mut calls = plain();
@@ -86,7 +86,7 @@ fn a_free_that_is_told_of_late_does_not_take_the_next_owners_block() {
     calls.at(CallOp::Alloc, 0x1000, 300);
     calls.send(CallOp::Free, |free| {
         free.ptr = 0x1000;
-        // Entered before the second allocation returned.
+        // The free was entered before the second allocation returned.
         free.duration_ns = 1500;
     });
     let device = calls.device();
@@ -136,7 +136,7 @@ fn any_free_takes_any_pointer() {
         .take(6)
         .enumerate()
     {
-        // Another thread, another current device: the address decides.
+        // The thread has another current device; the address decides.
         c.send(*free, |call| {
             call.ptr = 0x10000 * (i as u64 + 1);
             call.device = Some(3);
@@ -239,7 +239,7 @@ fn memory_info_nested_and_totals() {
         (Some(90), Some(70), Some(c.time))
     );
     assert_eq!(stats(&c.ledger).nested_calls, 3);
-    // NVML alone makes no row.
+    // A report of NVML alone does not make a row.
     c.ledger.apply(&event(
         P,
         5,
@@ -305,10 +305,10 @@ fn pool_segments_are_not_direct_and_tell_the_device() {
     let unknown = find_device(&ledger, None).unwrap();
     assert_eq!(unknown.direct, bytes(1, 777));
     assert_eq!(unknown.source(), v1::Source::Driver);
-    // The unknown row does not spoil the sum of the pools.
+    // The row of the unknown device does not make the sum of the pools unknown.
     assert_eq!(ledger.summary(P).unwrap().allocated_bytes, Some(5 * MIB));
     assert_eq!(ledger.summary(P).unwrap().reserved_bytes, Some(20 * MIB));
-    // At level blocks a block inside is evidence enough.
+    // At level `blocks` a block inside the segment is enough evidence.
     let mut sim = Sim::new(Mode::Reports);
     sim.driver_calls = true;
     let mut ledger = attached(Level::Blocks, true, sim.time);

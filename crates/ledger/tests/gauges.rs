@@ -1,5 +1,5 @@
-//! The levels for those who look after each event are the levels of `stats`, and what is known of the
-//! baseline follows the readings.
+//! The gauges, which are read after each event, have the same numbers as `stats`, and the baseline is known once it was
+//! read.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -21,7 +21,7 @@ fn same_as_stats(ledger: &Ledger) {
     let is_doubtful = notes.any(|n| !n.lower_bound && n.affects.iter().any(|of| of == "totals"));
     for told in stats.devices.iter().filter(|d| d.device.is_some()) {
         let gauge = ledger.gauge(P, told.device.unwrap()).unwrap();
-        // What is not proven is no number of an answer.
+        // Answers leave out numbers that are not proven.
         if !is_doubtful {
             assert_eq!(gauge.allocated_bytes, told.allocated_bytes);
             assert_eq!(gauge.reserved_bytes, told.reserved_bytes);
@@ -103,7 +103,7 @@ fn what_needs_no_reading_is_known() {
     let mut from_start = attached(Level::Trace, true, sim.time);
     assert_eq!(baseline(&from_start), Baseline::Known);
     let mut late = attached(Level::Trace, false, sim.time);
-    // Its first total is that of its first block: nothing was there.
+    // The first total is the size of the first block, so nothing was allocated before.
     sim.time += MS;
     sim.alloc(0, 0, 700);
     for event in sim.out.clone() {
@@ -114,7 +114,7 @@ fn what_needs_no_reading_is_known() {
     assert_eq!(late.baseline(ProcessHandle(77)), None);
     assert_eq!(late.gauge(P, 5), None);
     assert_eq!(late.gauges(ProcessHandle(77)).count(), 0);
-    // Without a pool nothing can be read.
+    // A process without a pool has nothing that can be read.
     let driver = attached_as(Level::Segments, false, SECOND, Backend::Uncached);
     assert_eq!(baseline(&driver), Baseline::Unknown);
 }

@@ -17,7 +17,7 @@ fn calls(from_start: bool) -> Calls {
     }
 }
 
-/// A block of a segment, with the allocator's totals.
+/// Applies a report of a block, with the allocator's totals.
 fn report(calls: &mut Calls, ptr: u64, size: i64, allocated: u64, reserved: u64) {
     calls.time += 1000;
     let report = PoolReport {
@@ -40,7 +40,7 @@ fn a_segment_of_the_pool_goes_by_a_call() {
     report(&mut c, 0x2000_0000, 512, 4 * MIB + 512, 22 * MIB);
     report(&mut c, 0x1000_0000, -4 * MIB as i64, 512, 22 * MIB);
     assert_eq!(c.device().reserved_bytes, Some(22 * MIB));
-    // A call that fails gives nothing back, and what is not the pool's was none of its own.
+    // A failed call gives nothing back, and memory outside the pool does not change the pool's total.
     c.send(CallOp::Free, |call| {
         call.ptr = 0x1000_0000;
         call.status = 1;
@@ -60,7 +60,7 @@ fn what_nobody_knows_leaves_the_total_unknown() {
     c.at(CallOp::Alloc, 0x2000_0000, 2 * MIB);
     report(&mut c, 0x2000_0000, 512, 4 * MIB + 512, 22 * MIB);
     assert_eq!(c.device().reserved_bytes, Some(22 * MIB));
-    // It may be a segment from before the attach, and how large it was no call tells.
+    // It may be a segment from before the attach, whose size is in no call.
     c.at(CallOp::Free, 0x1000_0000, 0);
     assert_eq!(c.device().reserved_bytes, None);
     assert_eq!(c.ledger.summary(P).unwrap().reserved_bytes, None);
@@ -68,7 +68,7 @@ fn what_nobody_knows_leaves_the_total_unknown() {
     assert_eq!(c.device().reserved_bytes, Some(2 * MIB));
 }
 
-/// At level `trace` the pool itself says what it gives back, also where that is the first thing that it says.
+/// At level `trace` the pool itself reports what it gives back, even where that is its first entry.
 #[test]
 fn what_a_trace_tells_counts_once() {
     let mut sim = Sim::new(Mode::Calibrated);

@@ -1,5 +1,5 @@
-//! What `leaks` says beside the verdict: sums of all groups, what is too young, what was given back; and that it stays true while less
-//! than all stacks is recorded.
+//! What `leaks` reports beside the verdicts: sums over all groups, growth that is too young to be judged, and growth
+//! that was given back. Also that all of it stays true while not all stacks are recorded.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -20,11 +20,11 @@ const OTHER: u64 = 52;
 const STEP: u64 = 60;
 const OTHER_STEP: u64 = 61;
 
-/// A training loop whose optimizer tells of steps.
+/// A training loop whose optimizer makes the marks that end steps.
 struct Training {
     sim: Sim,
     ledger: Ledger,
-    /// What the kernel's programs record of a stack.
+    /// What the BPF programs record of the stack with this identity: the stack, and its sampling.
     recorded: fn(u64) -> (StackRef, u8),
 }
 
@@ -33,7 +33,7 @@ impl Training {
         Training::with(Sim::new(Mode::Calibrated), true)
     }
 
-    /// Attached now, to a process that has done what the simulator was told until now.
+    /// Attaches now, to a process that has done all that the simulator has done so far.
     fn with(mut sim: Sim, from_start: bool) -> Training {
         sim.attached = true;
         let mut ledger = attached(Level::Trace, from_start, sim.time);
@@ -84,7 +84,7 @@ impl Training {
         self.sim.feed(&mut self.ledger);
     }
 
-    /// Activations come and go, then the optimizer steps.
+    /// One training step: activations are allocated and freed, then the optimizer steps.
     fn step(&mut self) {
         self.step_at(STEP);
     }
@@ -109,7 +109,7 @@ impl Training {
         self.ledger.ask(&[P], as_of(self.sim.time), &query).unwrap()
     }
 
-    /// Less is recorded of stacks from now on, or all again.
+    /// From now on not all stacks are recorded, or all of them again.
     fn record(&mut self, reduced: bool, recorded: fn(u64) -> (StackRef, u8)) {
         self.recorded = recorded;
         self.say(Body::Coverage(CoverageNote {
@@ -122,7 +122,7 @@ impl Training {
         self.ledger.ask(&[P], as_of(self.sim.time), query).unwrap()
     }
 
-    /// Every block is in one of the groups.
+    /// Checks that every block is in exactly one of the groups.
     fn told_once(&self) {
         let report = self.ask(&LeaksRequest {
             include_steady: true,
@@ -160,7 +160,7 @@ fn what_is_given_back_after_the_last_step_is_told_at_once() {
     let grown = training.leaks();
     assert_eq!(grown.growing_groups, 1);
     assert!(grown.given_back.is_empty());
-    // No step comes any more; half of it goes, then the rest but for a few.
+    // There are no more steps. Half of the blocks are freed, then all others but a few.
     for addr in kept.drain(75..) {
         training.free(addr);
     }
@@ -179,7 +179,7 @@ fn what_is_given_back_after_the_last_step_is_told_at_once() {
     assert_eq!(report.growing_groups, 0, "{report:#?}");
     assert_eq!(report.given_back.len(), 1, "{report:#?}");
     let back = &report.given_back[0];
-    // The last ones came after the last floor.
+    // The last blocks were allocated after the last floor was taken.
     assert!(
         (138..=140).contains(&(back.bytes / (64 << 10))),
         "{back:#?}"
@@ -193,7 +193,7 @@ fn what_is_given_back_after_the_last_step_is_told_at_once() {
     let unused = training.sim.reserved(0) - training.sim.allocated(0);
     assert_eq!(back.reserved_unused_bytes, Some(unused));
     assert!(unused >= back.bytes);
-    // What came and went all the time was never a leak.
+    // Memory that was allocated and freed all the time was never a leak.
     for addr in kept {
         training.free(addr);
     }
@@ -259,7 +259,7 @@ fn what_is_too_young_is_told() {
     }
     let report = training.leaks();
     assert_eq!((report.young, report.growing_groups), (None, 20));
-    // Who leaks nothing hears nothing of it.
+    // A program without a leak has no such entries.
     let mut clean = Training::new();
     for _ in 0..60 {
         clean.step();
@@ -289,7 +289,7 @@ fn bytes_of_a_stack_are_not_called_blocks() {
     assert!(!reason.contains("blocks in"), "{reason}");
 }
 
-/// Half of the run with all stacks, then less for a time, then all again, of a leak that never pauses.
+/// A leak that never pauses: `before` steps with all stacks, `during` steps with fewer, then `after` steps with all.
 fn reduced(recorded: fn(u64) -> (StackRef, u8), before: u64, during: u64, after: u64) {
     const SIZE: u64 = 5 << 20;
     let mut training = Training::new();
@@ -328,7 +328,7 @@ fn reduced(recorded: fn(u64) -> (StackRef, u8), before: u64, during: u64, after:
                     "{step}: {rate:?} {own:#?}"
                 );
             }
-            // All of it but for what came in the last windows, whosever it is.
+            // The growth is all live bytes except those that were allocated in the last windows.
             assert!(report.growing_bytes <= live, "{step}");
             let missing = (live - report.growing_bytes) / SIZE;
             assert!(missing <= 12, "{missing} at {step}: {growing:#?}");
@@ -358,7 +358,7 @@ fn a_leak_goes_on_while_no_stacks_are_taken() {
 
 #[test]
 fn a_leak_goes_on_while_stacks_are_sampled() {
-    // Smaller than what one is taken for: none is; larger: each.
+    // Blocks smaller than the sampling interval: none has a stack. Larger blocks: each has one.
     reduced(|_| (StackRef::NotSampled, 26), 150, 60, 200);
     reduced(|id| (StackRef::Id(id), 20), 150, 60, 200);
 }
@@ -403,7 +403,8 @@ fn a_leak_that_ends_while_no_stacks_are_taken_ends() {
     assert_eq!(report.growing_groups, 0, "{:#?}", report.groups);
 }
 
-/// A warm-up and a main loop, each with an optimizer's line of its own: steps are the program's, and so is the rate.
+/// A warm-up loop and a main loop, each with its own line that calls an optimizer: the steps of both are counted, and
+/// the rate is per step.
 #[test]
 fn steps_of_two_loops_are_all_counted() {
     const SIZE: u64 = 512 << 10;
@@ -412,7 +413,8 @@ fn steps_of_two_loops_are_all_counted() {
         training.alloc(LEAK, SIZE);
         training.step_at(if step <= 127 { STEP } else { OTHER_STEP });
         let count = training.steps().summary.as_ref().unwrap().count.unwrap();
-        // One step of two lines may have two optimizers: that there are none is known with the next.
+        // After one step of the second line, both optimizers might belong to one step. The next step shows that they do
+        // not.
         assert!((step - 1..=step).contains(&count), "{count} of {step}");
         assert!(count == step || step == 128, "{count} of {step}");
         let report = training.leaks();
@@ -450,8 +452,8 @@ fn steps_are_counted_while_no_stacks_are_taken() {
     }
 }
 
-/// A leak of one block in each step, while what is recorded of stacks changes again and again: what has grown is never told to be less
-/// than it was told to be before.
+/// A leak of one block in each step, while the recording of stacks changes again and again: the reported growth never
+/// becomes smaller.
 #[test]
 fn growth_is_never_taken_back_while_a_leak_goes_on() {
     const SIZE: u64 = 1_500_000;
@@ -470,7 +472,7 @@ fn growth_is_never_taken_back_while_a_leak_goes_on() {
             training.recorded = match (reduced, kind, random.below(40)) {
                 (false, _, _) => |id| (StackRef::Id(id), 0),
                 (true, 0, _) => |_| (StackRef::NotTaken, 0),
-                // Sampled: each, half of them, or very few, but always those of the optimizer's marks.
+                // Sampled stacks: all, half of them, or very few, but always those of the optimizer's marks.
                 (true, 1, 0) | (true, 2, 0..20) => |id| (StackRef::Id(id), 26),
                 (true, 3, _) => |id| (StackRef::Id(id), 20),
                 _ => |id| match id {
@@ -501,7 +503,7 @@ fn growth_is_never_taken_back_while_a_leak_goes_on() {
     }
 }
 
-/// Another line has as many blocks of that size, and keeps them.
+/// Another line also holds blocks of the leaking size, and keeps them without growing.
 #[test]
 fn who_only_keeps_blocks_is_not_blamed_for_a_leak_of_their_size() {
     const SIZE: u64 = 1_500_000;
@@ -546,14 +548,14 @@ impl Random {
     }
 }
 
-/// A buffer that was full at the attach gives back an old block for each that it takes. Beside it blocks of the same size leak: the buffer does
-/// not grow, the leak does, and each block is told of once.
+/// A buffer that was full at the attach frees an old block for each new one, while blocks of the same size leak. The
+/// buffer does not grow, the leak does, and each block is reported once.
 #[test]
 fn a_full_buffer_beside_a_leak_of_blocks_of_the_same_size() {
     full_buffer_beside_a_leak(|_, _| true);
 }
 
-/// The same where less than all stacks is recorded for a time: the buffer is not accused then either, and the leak is.
+/// The same while not all stacks are recorded for a time: still the leak is reported, and the buffer is not.
 #[test]
 fn a_full_buffer_while_less_is_recorded() {
     full_buffer_beside_a_leak(|training, step| {
@@ -566,7 +568,7 @@ fn a_full_buffer_while_less_is_recorded() {
     });
 }
 
-/// `tell_of` comes before each step, and says whether all stacks have been recorded until then.
+/// `tell_of` is called before each step; it returns whether all stacks have been recorded so far.
 fn full_buffer_beside_a_leak(tell_of: impl Fn(&mut Training, u64) -> bool) {
     const SIZE: u64 = 64 << 10;
     let mut sim = Sim::new(Mode::Calibrated);

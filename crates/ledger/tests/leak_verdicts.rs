@@ -1,4 +1,4 @@
-//! Synthetic programs, leaking and clean, at the levels that they may be watched at.
+//! Verdicts on synthetic programs, with and without leaks, at the levels at which they may be watched.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -10,7 +10,7 @@ use memscope_proto::v1;
 use memscope_proto::v1::{LeakGroup, LeaksRequest};
 use std::collections::VecDeque;
 
-/// One training step of a plain program: activations come and go.
+/// One training step of a simple program: activations are allocated and freed.
 fn step(sim: &mut Sim, dice: &mut Dice, transients: u64) {
     let mut held = VecDeque::new();
     for _ in 0..transients {
@@ -33,7 +33,7 @@ fn step(sim: &mut Sim, dice: &mut Dice, transients: u64) {
 struct Program {
     sim: Sim,
     dice: Dice,
-    /// Blocks of the program's own.
+    /// Blocks that the program keeps.
     kept: VecDeque<u64>,
 }
 
@@ -79,13 +79,13 @@ fn growing(ledger: &Ledger, at: u64) -> Vec<LeakGroup> {
     growing
 }
 
-/// Leaks `count` blocks of `size` in step `i`.
+/// Leaks one block of `size` bytes.
 fn leak(p: &mut Program, size: u64) {
     p.sim.time += 50_000;
     p.sim.alloc(0, 0, size);
 }
 
-/// (name, steps before the attach, steps, program, sizes that must be found: exact ones)
+/// (name, steps before the attach, steps, program, exact sizes that must be found)
 #[allow(clippy::type_complexity)]
 const LEAKING: &[(&str, u64, u64, Scene, &[u64])] = &[
     (
@@ -231,7 +231,7 @@ fn leaks_are_found() {
                 _ => sizes.to_vec(),
             };
             if mode == Mode::Reports {
-                // Remainders that are not split off give some leaked blocks another rounded size.
+                // Where a remainder is not split off, a leaked block has a larger rounded size.
                 found.retain(|size| {
                     let leaked = wanted.iter().any(|w| w < size && *size <= w + MIB);
                     wanted.contains(size) || !leaked
@@ -366,7 +366,7 @@ fn clean_programs_are_left_alone() {
     for &(name, before, steps, scene) in CLEAN {
         for mode in [Mode::Calibrated, Mode::Reports] {
             let (ledger, program) = run(mode, before, steps, scene);
-            // The verdict must hold whenever one asks, also in the middle of a step.
+            // The verdict must be right at any time, also in the middle of a step.
             for group in growing(&ledger, program.sim.time) {
                 wrong.push(format!("{name}, {mode:?}: {group:?}"));
             }
@@ -437,7 +437,7 @@ fn counts_are_accurate() {
         .unwrap();
     let group = &report.groups[0];
     assert_eq!(group.verdict(), v1::Verdict::Growing);
-    // What they take of the device, not what was asked for.
+    // The answer has the rounded sizes, not the requested ones.
     let leaked = program.sim.live.values();
     let leaked: Vec<u64> = leaked
         .filter(|block| block.told && block.requested == MIB + 12345)
@@ -465,7 +465,7 @@ fn counts_are_accurate() {
     );
     let full = report.seconds_to_full.unwrap();
     assert!((full / ((1u64 << 30) as f64 / rate) - 1.0).abs() < 0.06);
-    // What was free a while ago says nothing, and of a process that has ended there is nothing to say.
+    // Free bytes that were seen a while ago are not used, and a process that has ended fills nothing.
     let later = as_of(program.sim.time + 60 * SECOND);
     let stale = ledger.ask(&[P], later, &LeaksRequest::default()).unwrap();
     assert_eq!(stale.seconds_to_full, None);
@@ -475,7 +475,7 @@ fn counts_are_accurate() {
     let dead = dead.unwrap();
     assert_eq!(dead.groups[0].verdict(), v1::Verdict::Growing);
     assert_eq!(dead.seconds_to_full, None);
-    // Only old ones.
+    // Only blocks of at least this age are asked for.
     let half = LeaksRequest {
         min_age_ns: report.watched_ns / 2,
         ..LeaksRequest::default()
@@ -524,7 +524,7 @@ fn leaked_blocks_that_all_differ_are_found_by_class() {
         "{}",
         group.reason
     );
-    // What came in the window that is not over yet is not known to stay.
+    // It is not known yet whether blocks of the current window will stay.
     assert!(
         group.live_count >= 475 && group.live_count <= 500,
         "{group:?}"

@@ -1,4 +1,4 @@
-//! Processes come and go, records are lost, memory stays bounded.
+//! Processes are attached and end, records are lost, and the ledger's memory stays bounded.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -51,7 +51,7 @@ fn handles_pids_and_ends() {
             (3, ProcessState::Detached, Some(310)),
         ]
     );
-    // An attach of the same pid ends what was thought to live.
+    // An attach of the same pid ends the process that was thought to live.
     attach(&mut ledger, 4, 43, 8, 400);
     assert_eq!(
         ledger.summary(ProcessHandle(2)).unwrap().state,
@@ -116,7 +116,7 @@ fn ended_processes_are_forgotten_early_where_there_are_many() {
         ended_bytes: 200_000,
         ..LedgerConfig::default()
     });
-    // Each holds 300 blocks when it ends, but for one that holds none, and the last one, which lives.
+    // Each process holds 300 blocks when it ends, except one that holds none, and the last one, which does not end.
     for number in 1..=8u32 {
         let process = ProcessHandle(number);
         let time = u64::from(number) * SECOND;
@@ -150,10 +150,10 @@ fn ended_processes_are_forgotten_early_where_there_are_many() {
     assert!(left.ends_with(&[7, 8]) && left.len() < 6, "{left:?}");
     let forgotten = 1..=8 - left.len() as u32;
     assert_eq!(gone, forgotten.map(ProcessHandle).collect::<Vec<_>>());
-    // What is left fits, and nothing more goes.
+    // The processes that are left fit, so no more are forgotten.
     assert_eq!(ledger.expire(9 * SECOND), vec![]);
     assert!(ask(&ledger, ProcessHandle(7)).is_some());
-    // The one that ended last stays, however large it is.
+    // The process that ended last is kept, however large it is.
     let mut one = Ledger::new(LedgerConfig {
         ended_bytes: 0,
         ..LedgerConfig::default()
@@ -179,7 +179,7 @@ fn gaps_have_a_place() {
     lost_at(300, 7);
     lost_at(400, 7);
     lost_at(450, 0); // events of the daemon's own say nothing of loss
-    // What no record has told of yet.
+    // A loss that no record of the process has shown yet.
     let mut e = event(P, 600, Body::Lost);
     e.lost_before = 10;
     ledger.apply(&e);
@@ -388,7 +388,7 @@ fn fluctuation_over_time() {
         sim.live[&base].rounded
     );
     assert_eq!(d.overall.unwrap().max_allocated_bytes, 40 * MIB);
-    // It begins with the bucket in which the window starts.
+    // The answer begins with the bucket in which the window starts.
     assert!(
         (1000..=1001).contains(&d.overall.unwrap().allocs),
         "{:?}",
@@ -423,7 +423,7 @@ fn fluctuation_over_time() {
     );
 }
 
-/// Among all processes there is no note beneath a number: a sum of calls that may not be all of them is not told.
+/// A list of processes has no coverage notes, so a sum of calls of which some may be missing is left out there.
 #[test]
 fn a_sum_in_the_list_is_proven_or_unknown() {
     for (from_start, lost_before, known) in [(true, 0, true), (false, 0, false), (true, 3, false)] {
@@ -446,7 +446,7 @@ fn a_sum_in_the_list_is_proven_or_unknown() {
     }
 }
 
-/// A total that may be too large as well as too small is not told as a number.
+/// A total that may be too large as well as too small is left out.
 #[test]
 fn totals_that_are_not_proven_are_unknown() {
     for (code, known) in [

@@ -1,4 +1,4 @@
-//! What a loss of records leaves behind in the books, and what a reading after it takes away.
+//! What a loss of records makes inexact in the ledger, and what a reading after it corrects.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -59,13 +59,13 @@ fn reading(ledger: &mut Ledger, at_ns: u64, segments: &[(u64, u64)]) {
     ledger.apply(&event(P, at_ns, Body::Held(Box::new(part))));
 }
 
-/// Segments as an exported snapshot has them.
+/// Address and size of the segments in a snapshot.
 fn shown(ledger: &Ledger) -> Vec<(u64, u64)> {
     let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
     snapshot.segments.iter().map(|s| (s.addr, s.size)).collect()
 }
 
-/// The driver's frees were lost with the pool's: what they were of is in no reading, and so no segment.
+/// The driver's frees were lost together with the pool's: what they freed is in no reading, so it is no segment.
 #[test]
 fn a_reading_takes_back_what_the_driver_did_unseen() {
     let mut ledger = attached(Level::Trace, true, SECOND);
@@ -82,15 +82,15 @@ fn a_reading_takes_back_what_the_driver_did_unseen() {
         );
         tell(&mut ledger, segment(addr, 20 * MIB));
     }
-    // One that is not the pool's.
+    // An allocation outside the pool.
     let direct = BASE + 100 * MIB;
     tell(
         &mut ledger,
         call("cudaMalloc", CallOp::Alloc, direct, 7 * MIB),
     );
     assert_eq!(shown(&ledger).len(), 3);
-    // The first is given back and a smaller one lies over a part of it; the second is given back; of
-    // the third only the pool's own word was heard.
+    // The first segment is given back, and a smaller one takes a part of its addresses. The second one is given back.
+    // Of the third one, only the pool's own trace entry was seen.
     tell(&mut ledger, {
         let Body::Trace(mut entry) = segment(BASE + 40 * MIB, 20 * MIB) else {
             unreachable!()
@@ -104,14 +104,14 @@ fn a_reading_takes_back_what_the_driver_did_unseen() {
     reading(&mut ledger, 2 * SECOND + 1, &[left]);
     assert_eq!(shown(&ledger), [left]);
     assert!(!notes(&ledger).contains(&"inexact_after_loss".to_owned()));
-    // Nothing told of what is not the pool's: that is said.
+    // Nothing shows what happened to memory outside the pool; a note says so.
     assert!(notes(&ledger).contains(&"driver_inexact_after_loss".to_owned()));
     let driver = device(&ledger, 0).driver.unwrap().bytes
         + find_device(&ledger, None).map_or(0, |d| d.driver.unwrap().bytes);
     assert_eq!(driver, 7 * MIB);
 }
 
-/// A segment that was divided by the allocator of a private pool is one allocation of the driver's.
+/// Several segments of a private pool's own allocator may lie in one allocation of the driver.
 #[test]
 fn one_allocation_behind_several_segments_stays() {
     let mut ledger = attached(Level::Trace, true, SECOND);
@@ -151,7 +151,7 @@ fn one_allocation_behind_several_segments_stays() {
     }
 }
 
-/// A loss of which nothing that came since tells anything is no proof that all is well.
+/// If no later event shows the effect of a loss, that does not prove that the numbers are right.
 #[test]
 fn a_loss_is_inexact_until_a_reading() {
     let mut sim = Sim::new(Mode::Calibrated);
@@ -159,7 +159,7 @@ fn a_loss_is_inexact_until_a_reading() {
     let first = sim.alloc(0, 0, MIB);
     sim.feed(&mut ledger);
     sim.time += MS;
-    // Their sizes are the same, so that no total ever shows it.
+    // The freed and the new block have the same size, so no total ever shows the loss.
     sim.lose = 2;
     sim.free(first, false);
     sim.alloc(0, 0x55, MIB);

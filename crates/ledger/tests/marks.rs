@@ -81,7 +81,7 @@ fn a_name_means_its_last_mark_and_a_number_an_earlier_one() {
     );
     assert!(told.names("nothing").unwrap_err().contains("no mark"));
     let report = told.report();
-    // Ends of ranges have no name and are none.
+    // Ends of ranges have no name and are not kept as marks.
     assert_eq!(report.marks.len(), 3);
     assert_eq!(report.marks[1].tid, Some(77));
     assert_eq!(report.marks[1].nth, Some(1));
@@ -90,7 +90,7 @@ fn a_name_means_its_last_mark_and_a_number_an_earlier_one() {
     assert_eq!(count(&report, v1::MarkOrigin::Program), (1, 1));
 }
 
-/// PyTorch's own names have a number sign in them, which is part of the name there.
+/// PyTorch's own names contain a number sign, which is part of the name.
 #[test]
 fn a_number_sign_may_belong_to_the_name() {
     let mut told = Told::new();
@@ -122,7 +122,7 @@ fn frequent_names_do_not_push_out_a_rare_one() {
     assert_eq!(told.names("look here"), Ok(by_person));
     let last = told.number - 2;
     assert_eq!(told.names("Optimizer.step#Adam.step"), Ok(last));
-    // The count of a name goes on, though its first marks are forgotten.
+    // The marks of a name are counted further although its first ones are forgotten.
     assert_eq!(told.names("Optimizer.step#Adam.step#5000"), Ok(last));
     let early = told.names("Optimizer.step#Adam.step#12").unwrap_err();
     assert!(early.contains("#4937 to #5000"), "{early}");
@@ -146,7 +146,7 @@ fn the_list_is_bounded_and_what_is_not_known_is_not_claimed() {
     assert_eq!(count(&report, v1::MarkOrigin::Program), (3_000, 1_024));
     assert!(told.names("batch 0").is_err());
     assert_eq!(told.names("batch 2999"), Ok(3_000));
-    // It was there before, and that is forgotten: nobody can say that this is the first.
+    // The earlier mark with this name is forgotten, so the number of the new one is not known.
     let again = told.mark(MarkSource::Nvtx, MarkKind::Begin, "batch 0");
     assert_eq!(told.names("batch 0"), Ok(again));
     assert!(told.names("batch 0#1").is_err());
@@ -158,7 +158,7 @@ fn the_list_is_bounded_and_what_is_not_known_is_not_claimed() {
 fn a_mark_stands_in_the_step_that_it_was_made_in() {
     let mut told = Told::new();
     let mut sim = common::Sim::new(common::Mode::Calibrated);
-    // A block, so that there is a device with levels.
+    // With a block there is a device with levels.
     sim.alloc(0, 0, 1000);
     sim.feed(&mut told.ledger);
     told.number = 1_000;

@@ -1,4 +1,4 @@
-//! The ledger against a simulated allocator that knows the truth.
+//! Compares the ledger with a simulated allocator.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -56,7 +56,7 @@ fn op(modes: &'static [Mode], losses: bool) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the ledger should count.
+/// Numbers that the ledger should have.
 #[derive(Default)]
 struct Counts {
     allocs: u64,
@@ -70,7 +70,7 @@ struct Run {
     counts: BTreeMap<i32, Counts>,
     /// Devices with a bare trace entry that no total has confirmed.
     open: HashSet<i32>,
-    /// Devices whose total was told.
+    /// Devices for which an event had a total.
     told: HashSet<i32>,
 }
 
@@ -84,7 +84,8 @@ impl Run {
         }
     }
 
-    /// The mode for a call on this device: a second bare one would leave two sizes open.
+    /// Sets the mode for a call on this device. A second bare entry without a total between them would leave two sizes
+    /// unknown.
     fn mode_for(&mut self, device: i32, mode: Mode) {
         self.sim.mode = mode;
         if mode == Mode::Bare && (self.open.contains(&device) || !self.told.contains(&device)) {
@@ -183,7 +184,7 @@ impl Run {
         let of_device = || self.sim.live.values().filter(|b| b.device == number);
         let baseline: u64 = of_device().filter(|b| !b.told).map(|b| b.rounded).sum();
         prop_assert_eq!(seen.allocated_bytes, Some(self.sim.allocated(number)));
-        // An answer leaves out what may be of another device.
+        // An answer leaves out numbers where entries may belong to another device.
         if !has_note(&stats(ledger).coverage, "pool_device_unknown") {
             prop_assert_eq!(seen.baseline_bytes, Some(baseline));
         }
@@ -240,7 +241,7 @@ fn run_exact(
     for number in run.told.clone() {
         if !run.open.contains(&number) {
             run.check(&ledger, number)?;
-            // An answer leaves out what may be of another device.
+            // An answer leaves out numbers where entries may belong to another device.
             let Some(told) = device(&ledger, number).peak_allocated_bytes else {
                 let notes = stats(&ledger).coverage;
                 prop_assert!(has_note(&notes, "pool_device_unknown"), "{notes:?}");
@@ -310,8 +311,8 @@ proptest! {
         run_exact(&before, &after, Mode::Uncalibrated, false)?;
     }
 
-    /// Whatever is lost, a total that came is a total that stands; and once the loss is over and
-    /// memory was given out again, nothing that is gone is left.
+    /// Whatever is lost, the ledger has the last total that an event reported. Once nothing more is lost and memory was
+    /// handed out again, no freed block is left.
     #[test]
     fn totals_stand_after_losses(
         before in ops(&[Mode::Calibrated], false, 40),
@@ -342,7 +343,7 @@ proptest! {
                 prop_assert!(seen.peak_allocated_bytes.is_none_or(|peak| peak >= total));
             }
         }
-        // Loss ends. Everything is freed, and then handed out again in full.
+        // No more events are lost. Everything is freed, and then handed out again in full.
         run.sim.lose = 0;
         run.sim.mode = Mode::Calibrated;
         for addr in run.sim.pending.keys().copied().collect::<Vec<_>>() {
@@ -375,12 +376,12 @@ proptest! {
             prop_assert!(after.blocks <= live + kept.blocks);
             let known: u64 = (0..2).filter_map(|d| find_device(&ledger, Some(d))).map(|d| d.live_blocks).sum();
             prop_assert!(known >= live as u64);
-            // A block whose free was lost, and over which nothing came since, cannot be told from one that
-            // lives; a reading of the structures can.
+            // A block whose free was lost, and whose addresses were not handed out again since, looks like a live one;
+            // only a reading of the structures shows the difference.
             prop_assert!(known <= live as u64 + run.sim.lost, "{known} {live} {}", run.sim.lost);
         }
         for number in 0..2 {
-            // Without a segment nothing was handed out since the loss, so no total has told of it.
+            // Without a segment nothing was handed out since the loss, so no event has had a total since.
             let told = !run.sim.segments(number).is_empty();
             if let (true, Some(seen)) = (told, find_device(&ledger, Some(number))) {
                 prop_assert_eq!(seen.allocated_bytes, Some(run.sim.allocated(number)));
@@ -498,7 +499,7 @@ fn bare_entries_say_that_the_size_is_open() {
     let mut ledger = attached(Level::Trace, true, sim.time);
     sim.alloc(0, 0, 512);
     sim.mode = Mode::Bare;
-    // The last piece of a 20 MiB segment is not split off: rounded by more than 512.
+    // The last piece of a 20 MiB segment is not split off, so the block is rounded up by more than 512 bytes.
     sim.alloc(0, 0, 19 * MIB + MIB / 2);
     sim.feed(&mut ledger);
     assert!(has_note(&stats(&ledger).coverage, "rounded_size_unknown"));
@@ -528,7 +529,7 @@ fn a_segment_given_back_takes_what_a_loss_left_in_it() {
         sim.feed(&mut ledger);
         assert_eq!(device(&ledger, 0).live_blocks, 6);
         assert!(has_note(&stats(&ledger).coverage, "inexact_after_loss"));
-        // The free is a later call than the allocation, not one that it overtook.
+        // This free was called after the allocation; it is not one whose record only came late.
         sim.time += MS;
         sim.empty_cache(0);
         sim.feed(&mut ledger);

@@ -1,4 +1,4 @@
-//! How often the interval of a rate holds the true one: programs whose growth is known, of many seeds.
+//! How often the interval of a rate contains the true rate, for programs whose growth is known, with many seeds.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -9,16 +9,16 @@ use memscope_proto::v1;
 use memscope_proto::v1::LeaksRequest;
 use std::collections::VecDeque;
 
-/// Seeds of each kind of program.
+/// Number of seeds for each kind of program.
 const SEEDS: u64 = 250;
-/// Where a leak is said to be too young, it is asked again later.
+/// Steps after which `leaks` is asked; a run uses one of these numbers.
 const STEPS: [u64; 3] = [120, 170, 260];
 
 struct Program {
     sim: Sim,
     dice: Dice,
     kept: VecDeque<u64>,
-    /// Of this run: how often, how many.
+    /// Parameters of this run: every how many steps it leaks, and how many blocks at most.
     every: u64,
     most: u64,
     share: u64,
@@ -27,7 +27,7 @@ struct Program {
 const LEAK: u64 = 40_960;
 
 impl Program {
-    /// Of the leaking line.
+    /// Allocates a block with the stack of the leaking line.
     fn leak(&mut self, size: u64) -> u64 {
         self.sim.stack = StackRef::Id(51);
         let addr = self.sim.alloc(0, 0, size);
@@ -47,7 +47,7 @@ impl Program {
     }
 }
 
-/// A kind of program: its name, a step of it, and what it leaks in a step on average, bytes.
+/// A kind of program: its name, one step of it, and the bytes that it leaks per step on average.
 type Kind = (&'static str, fn(&mut Program, u64), fn(&Program) -> f64);
 
 const KINDS: &[Kind] = &[
@@ -166,7 +166,7 @@ const KINDS: &[Kind] = &[
     ),
 ];
 
-/// Rate and interval of all that grows, added up, where that is one group.
+/// Rate and interval of the group that grows, if there is exactly one.
 fn asked(ledger: &memscope_ledger::Ledger, at: u64) -> Option<[f64; 3]> {
     let report = ledger
         .ask(&[P], as_of(at), &LeaksRequest::default())
@@ -217,7 +217,7 @@ fn intervals_hold_the_truth() {
                 })));
             }
             let warm = program.dice.below(60);
-            // One moment of each run: others of the same run would not be independent.
+            // Each run is asked at one moment only, because answers of the same run are not independent.
             let last = STEPS[seed as usize % STEPS.len()];
             for i in 0..last {
                 step(&mut program, i);
@@ -248,7 +248,7 @@ fn intervals_hold_the_truth() {
             share * 100.0,
             width / asks.max(1) as f64
         );
-        // Three standard deviations below 95 %.
+        // The limit is three standard deviations below 95 %.
         let asked = asks as f64;
         let least = 0.95 * asked - 3.0 * (0.95 * 0.05 * asked).sqrt();
         if asks < seeds / 2 || (holds as f64) < least {

@@ -1,4 +1,4 @@
-//! Level `read`: nothing but readings ever comes, and after each the books are the allocator's.
+//! Level `read`: there are only readings, and after each of them the ledger's numbers equal the allocator's.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -35,7 +35,7 @@ fn step(sim: &mut Sim, dice: &mut Dice) {
     }
 }
 
-/// What a reading shows of a device's blocks by address: requested and rounded bytes, pending.
+/// Blocks of a device in a reading, by address: requested bytes, rounded bytes, whether a stream still uses them.
 type Shown = BTreeMap<u64, (u64, u64, bool)>;
 
 fn shown(sim: &Sim, device: i32) -> Shown {
@@ -46,9 +46,9 @@ fn shown(sim: &Sim, device: i32) -> Shown {
         .collect()
 }
 
-/// How many blocks came and how many were freed, as far as two readings can tell.
+/// How many blocks were allocated and how many freed, as far as two readings show it.
 fn difference(before: &Shown, after: &Shown) -> (u64, u64) {
-    // A block keeps its sizes, and never returns from pending.
+    // A block keeps its sizes, and a pending one is never handed out again.
     let goes_on = |a: (u64, u64, bool), b: (u64, u64, bool)| (a.0, a.1) == (b.0, b.1) && a.2 <= b.2;
     let came: Vec<_> = after
         .iter()

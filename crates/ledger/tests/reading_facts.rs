@@ -1,4 +1,4 @@
-//! What readings tell that no event does.
+//! What only readings show and no event does.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -9,7 +9,7 @@ use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_ledger::report::*;
 
-/// The program took a snapshot: an entry of the trace that tells of no memory.
+/// The trace entry of a snapshot that the program took. It is about no memory.
 fn snapshot_taken(allocator: u64, pool: Option<(u64, u64)>) -> Body {
     Body::Trace(PoolTrace {
         action: TraceAction::Snapshot,
@@ -25,8 +25,8 @@ fn snapshot_taken(allocator: u64, pool: Option<(u64, u64)>) -> Body {
     })
 }
 
-/// PyTorch's trace does not name the device of a `snapshot` entry: on a device where nothing else ever
-/// happened only a reading knows whose it is.
+/// PyTorch's trace does not name the device of a `snapshot` entry. If nothing else ever happened on that device, only a
+/// reading shows which device the allocator belongs to.
 #[test]
 fn a_reading_tells_whose_an_allocator_is() {
     let mut sim = Sim::new(Mode::Calibrated);
@@ -38,7 +38,7 @@ fn a_reading_tells_whose_an_allocator_is() {
         event(P, time_ns, body)
     };
     ledger.apply(&asked(sim.time + 1, 1));
-    // It tells of no memory.
+    // The entry is about no memory, so only the note for snapshots is made.
     assert!(note(&ledger, "snapshot_device_unknown").is_some());
     assert_eq!(note(&ledger, "pool_device_unknown"), None);
     sim.time += 2;
@@ -62,8 +62,8 @@ fn a_reading_tells_whose_an_allocator_is() {
     assert_eq!(on_it.count(), 2);
 }
 
-/// At level `blocks` nothing tells when a stream has done with a block: only a reading shows the ones that
-/// wait, and only until something happens.
+/// At level `blocks` no event shows when a stream no longer uses a freed block: only a reading shows the pending
+/// blocks, and only until the next event.
 #[test]
 fn pending_blocks_of_a_reading_without_a_trace() {
     let mut sim = Sim::new(Mode::Reports);
@@ -90,7 +90,7 @@ fn pending_blocks_of_a_reading_without_a_trace() {
     assert_eq!(snapshot.allocator.devices, 1, "as many as were read");
     assert_eq!(pending(&ledger), 1);
     assert_eq!(missing(&ledger, a), Some("no_python"), "as it came");
-    // From the next event on nobody knows.
+    // From the next event on the state of the block is not known.
     sim.time += MS;
     sim.complete(a);
     sim.alloc(0, 0x55, 800);
@@ -101,7 +101,7 @@ fn pending_blocks_of_a_reading_without_a_trace() {
     assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
 }
 
-/// Why a block has no frames, which says from which event its stack is.
+/// Why a block has no frames. The reason shows from which event its stack was taken.
 fn missing(ledger: &Ledger, addr: u64) -> Option<&'static str> {
     let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
     let mut blocks = snapshot.segments.iter().flat_map(|s| &s.blocks);
@@ -109,8 +109,8 @@ fn missing(ledger: &Ledger, addr: u64) -> Option<&'static str> {
     snapshot.stacks[block.stack as usize].missing
 }
 
-/// Where records were lost since a block came, another one may have come to its place: nobody knows whose the
-/// one that waits is.
+/// If records were lost since a block was allocated, another block may have been allocated at its address since. Then
+/// the stack of the pending block there is not known.
 #[test]
 fn a_loss_leaves_a_pending_block_without_a_stack() {
     for (losses, wanted) in [(0, "no_python"), (2, "not_taken")] {
@@ -121,7 +121,7 @@ fn a_loss_leaves_a_pending_block_without_a_stack() {
         let a = sim.alloc(0, 0x55, 5000);
         sim.feed(&mut ledger);
         sim.time += MS;
-        // Perhaps both are lost, and then one that tells of it is not.
+        // With two losses the free and the allocation are lost; the next allocation shows the loss.
         sim.lose = losses;
         sim.free(a, false);
         assert_eq!(sim.alloc(0, 0x55, 5000), a);
@@ -139,8 +139,8 @@ fn picture_note(ledger: &Ledger, code: &str) -> bool {
     has_note(&snapshot.coverage, code)
 }
 
-/// At level `blocks` only a reading tells of segments, streams and requests. Where none came since the last event, that
-/// is said of the picture, and of no other answer.
+/// At level `blocks` only a reading shows segments, streams and requested sizes. If there was none since the last
+/// event, a note says so in the snapshot, and in no other answer.
 #[test]
 fn a_picture_that_was_not_read_says_so() {
     let mut sim = Sim::new(Mode::Reports);
@@ -158,8 +158,8 @@ fn a_picture_that_was_not_read_says_so() {
     assert!(picture_note(&ledger, "layout_not_read"));
 }
 
-/// Entries without totals and without reports: blocks came of which nothing told how large they are. That is said of
-/// the peak from then on, and of the picture until it is read.
+/// Trace entries without totals and without reports: no event has the sizes of these blocks. A note on the peak says so
+/// from then on, and a note on the snapshot until the next reading.
 #[test]
 fn sizes_that_nothing_told() {
     let mut sim = Sim::new(Mode::Bare);
@@ -180,11 +180,11 @@ fn sizes_that_nothing_told() {
     assert!(!ledger.wants_reading(P));
     let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
     assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
-    // What was handed out meanwhile no reading tells.
+    // No reading shows what was handed out before it.
     assert!(note(&ledger, "sizes_untold").is_some());
 }
 
-/// Nothing came of it but an entry that tells of no memory: what was there before is not known.
+/// The only event is an entry about no memory, so it is not known what was allocated before the attach.
 #[test]
 fn a_snapshot_entry_is_no_evidence_of_what_is_held() {
     let mut sim = Sim::new(Mode::Calibrated);
@@ -197,7 +197,7 @@ fn a_snapshot_entry_is_no_evidence_of_what_is_held() {
     }
 }
 
-/// At level `read`, a process that could not be read yet holds nobody knows what.
+/// At level `read`, nothing is known of what a process holds before its first reading.
 #[test]
 fn level_read_before_the_first_reading() {
     let mut sim = Sim::new(Mode::Reports);
@@ -210,8 +210,9 @@ fn level_read_before_the_first_reading() {
     assert_eq!(note(&ledger, "totals_unknown"), None);
 }
 
-/// Older versions of PyTorch do not tell in the trace whose a segment is. It is shown as the default pool's, that
-/// is said, and a reading settles it; what is mapped next to it then is of the same pool.
+/// The trace of older versions of PyTorch does not say to which pool a segment belongs. It is shown as the default
+/// pool's with a note, and a reading corrects that; memory that is mapped next to it afterwards belongs to the same
+/// pool.
 #[test]
 fn private_pools_that_no_trace_tells() {
     const BASE: u64 = 0x6000_0000_0000;
@@ -267,8 +268,8 @@ fn private_pools_that_no_trace_tells() {
     assert_eq!(note(&ledger, "pool_ids_unknown"), None);
 }
 
-/// Attached when nothing was allocated and something was kept for later: the allocator's own total tells of it
-/// first, and nothing else does until it is read.
+/// At the attach nothing was allocated, but the pool held cached memory: only the allocator's own total shows it until
+/// the first reading.
 #[test]
 fn a_cache_that_no_event_told_of() {
     let mut sim = Sim::new(Mode::Calibrated);

@@ -1,4 +1,4 @@
-//! Leaks after a late attach whose blocks from before were read.
+//! Leaks after a late attach, where the blocks from before it were read.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -8,7 +8,7 @@ use memscope_ledger::event::*;
 use memscope_proto::v1;
 use memscope_proto::v1::{LeakGroup, LeaksRequest, LeaksResponse};
 
-/// A program with much from before, of which one size leaks from the attach on.
+/// A program with many blocks from before the attach. With `plant`, blocks of one size leak from the attach on.
 fn program(read_at: Option<u64>, plant: bool) -> LeaksResponse {
     let mut sim = Sim::new(Mode::Calibrated);
     sim.attached = false;
@@ -30,7 +30,7 @@ fn program(read_at: Option<u64>, plant: bool) -> LeaksResponse {
         if plant {
             sim.alloc(0, 0, 40_000);
         }
-        // Old blocks are replaced by new ones of the same size: no growth.
+        // Old blocks are replaced by new ones of the same size, which is no growth.
         let old = *sim
             .live
             .iter()

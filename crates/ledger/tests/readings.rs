@@ -1,5 +1,5 @@
-//! Readings of the allocator's structures, taken over at any later moment, against a simulated
-//! allocator that knows the truth.
+//! Readings of the allocator's structures, which the ledger takes over at any later moment, compared with a simulated
+//! allocator.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -63,7 +63,7 @@ impl Run {
     }
 }
 
-/// The ledger's picture is the simulator's, entry by entry.
+/// Checks that the ledger's snapshot equals the simulator's, entry by entry.
 fn check(run: &Run, ledger: &Ledger) -> Result<(), TestCaseError> {
     let sim = &run.sim;
     let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
@@ -93,7 +93,7 @@ fn check(run: &Run, ledger: &Ledger) -> Result<(), TestCaseError> {
         }
         let (allocs, frees) = run.counts.get(&number).copied().unwrap_or_default();
         prop_assert_eq!((found.alloc_count, found.free_count), (allocs, frees));
-        // What went before the first reading was there before the attach.
+        // Blocks that were freed before the first reading were allocated before the attach, so no free is an orphan.
         prop_assert_eq!((found.orphan_free_count, found.orphan_free_bytes), (0, 0));
         let old = of_device().filter(|b| !b.told);
         prop_assert_eq!(found.baseline_blocks, Some(old.clone().count() as u64));
@@ -124,7 +124,7 @@ proptest! {
         mode in prop::sample::select(&[Mode::Calibrated, Mode::Uncalibrated, Mode::Both][..]),
         losses in any::<bool>(),
         expandable in any::<bool>(),
-        // Lost as well, where anything is.
+        // With losses, these calls are lost as well.
         driver_calls in any::<bool>(),
         blocks in 1usize..30,
         again in any::<bool>(),
@@ -142,13 +142,13 @@ proptest! {
         for round in 0..=u32::from(again) {
             run.losses = losses;
             run.steps(until_reading, &mut ledger);
-            // The loss ends, and is told.
+            // No more events are lost, and the next one shows the loss.
             run.losses = false;
             run.sim.lose = 0;
             run.sim.emit(Body::Forked { child: 1 });
             run.sim.feed(&mut ledger);
             let mut parts = run.sim.reading(0, blocks);
-            // Parts of two devices may mingle.
+            // Parts of readings of two devices may alternate.
             for (at, part) in run.sim.reading(1, blocks).into_iter().enumerate() {
                 parts.insert((2 * at + 1).min(parts.len()), part);
             }
@@ -164,7 +164,7 @@ proptest! {
                 check(&run, &ledger)?;
             }
             let rounds = u64::from(round) + 1;
-            // What the driver gave and the pool was not seen to use is on no known device.
+            // Memory of the driver that the pool was not seen to use is on an unknown device.
             for found in stats(&ledger).devices.iter().filter(|d| d.device.is_some()) {
                 prop_assert_eq!((found.readings, found.readings_refused), (rounds, 0));
             }
@@ -178,7 +178,7 @@ proptest! {
         prop_assert_eq!(has_note(&notes, "baseline_read"), old && before > 0);
     }
 
-    /// At level blocks nothing tells of segments and of pending frees; blocks and sums are exact.
+    /// At level `blocks` no event shows segments and pending frees; blocks and sums are exact.
     #[test]
     fn exact_sums_at_level_blocks(
         seed in any::<u64>(),
@@ -227,7 +227,7 @@ proptest! {
     }
 }
 
-/// A late attach with some blocks from before.
+/// A late attach, with `count` blocks from before it.
 fn late(count: u64) -> (Sim, Ledger, Vec<u64>) {
     let mut sim = Sim::new(Mode::Calibrated);
     sim.attached = false;
@@ -373,7 +373,7 @@ fn a_contradicted_reading_changes_nothing() {
         let (after, before) = (ledger.snapshot(P, as_of(0)).unwrap(), &before.1);
         assert_eq!(after.segments, before.as_ref().unwrap().segments);
     }
-    // A free since then of a block that the reading does not have.
+    // Since the reading a block was freed that the reading does not have.
     let mut other = sim.reading(0, 100);
     other[0].segments[0].blocks.remove(0);
     other[0].segments[0].blocks[0].1 += 1024;
@@ -446,21 +446,21 @@ fn events_that_come_after_a_reading_that_had_them() {
 fn a_reading_tells_sizes_that_entries_left_open() {
     let (mut sim, mut ledger, addrs) = late(3);
     sim.mode = Mode::Bare;
-    // The last piece of a 20 MiB segment is not split off: rounded by more than 512.
+    // The last piece of a 20 MiB segment is not split off, so the block is rounded up by more than 512 bytes.
     sim.alloc(0, 0, 19 * MIB + MIB / 2);
     sim.free(addrs[0], false);
     sim.feed(&mut ledger);
     assert!(has_note(&stats(&ledger).coverage, "rounded_size_unknown"));
     let parts = sim.reading(0, 100);
     sim.time += MS;
-    // Of this one only the next total tells.
+    // Only the next total shows the size of this block.
     sim.alloc(0, 0x55, 19 * MIB + MIB / 2);
     sim.free(addrs[1], false);
     sim.feed(&mut ledger);
     assert_eq!(device(&ledger, 0).orphan_free_count, 2);
     tell(&mut ledger, sim.time, parts);
     let found = device(&ledger, 0);
-    // What went before the first reading was there before the attach: no answer counts it.
+    // Blocks that were freed before the first reading were allocated before the attach: no answer counts these frees.
     assert_eq!((found.readings, found.orphan_free_count), (1, 0));
     assert_eq!(found.orphan_free_bytes, 0);
     assert!(has_note(&stats(&ledger).coverage, "rounded_size_unknown"));
@@ -487,7 +487,7 @@ fn a_loss_after_a_reading_is_inexact_again() {
     sim.alloc(0, 0, 3 * MIB);
     sim.feed(&mut ledger);
     assert!(note(&ledger, "inexact_after_loss").is_some());
-    // A block over the old one proves that it is gone, reading or not.
+    // A new block at the addresses of the old one proves that it is gone, with or without a reading.
     sim.alloc(0, 0, 600);
     sim.feed(&mut ledger);
     let found = device(&ledger, 0);
@@ -514,7 +514,7 @@ fn sums_made_since_the_last_total_are_no_evidence() {
     sim.time += MS;
     let parts = sim.reading(0, 100);
     sim.time += MS;
-    // The ledger still thinks that it lives, and takes its bytes from a total that had lost them.
+    // The ledger still takes the block for a live one, and subtracts its bytes from a total that no longer had them.
     sim.complete(used);
     sim.feed(&mut ledger);
     assert_ne!(device(&ledger, 0).allocated_bytes, Some(sim.allocated(0)));
@@ -538,7 +538,7 @@ fn a_reading_confirms_what_a_loss_made_doubtful() {
     let doubt = "blocks that lived at the last loss are not confirmed since";
     assert!(note(&ledger, "inexact_after_loss").unwrap().contains(doubt));
     tell(&mut ledger, sim.time, sim.reading(0, 100));
-    // A total of which nothing tells: it is inexact again, but not for the loss.
+    // No event explains this total: the blocks are inexact again, but not because of the loss.
     sim.time += MS;
     sim.emit(Body::Oom(PoolOom {
         device: 0,

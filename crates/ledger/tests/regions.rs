@@ -1,4 +1,4 @@
-//! Pools that tell of themselves through mstx, against a plain model: a list of what was registered.
+//! Pools that report their own memory through mstx, compared with a plain model: a list of what was registered.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -108,14 +108,14 @@ fn regions_of_a_heap() {
     assert_eq!((row.count, row.bytes), (1, 8 * MIB));
     assert_eq!(pool.orphan_free_count, 1);
     assert_eq!((row.alloc_count, row.free_count), (3, 2));
-    // With the heap go the regions that are in it.
+    // When a heap is given back, so are the regions in it.
     p.came(ATB, 0xf000, 512, 0, 0);
     p.region(ATB, RegionChange::HeapWent { handle: 9 });
     let (_, row) = p.only();
     assert_eq!((row.count, row.bytes, row.heap_bytes), (1, 512, Some(0)));
     assert_eq!(row.peak_bytes, 16 * MIB);
     assert!(p.notes().is_empty());
-    // It is no part of the numbers of a device.
+    // Regions are not counted in the numbers of a device.
     assert!(stats(&p.ledger).devices.is_empty());
 }
 
@@ -162,7 +162,7 @@ fn what_torch_npu_tells_better_is_not_told_again() {
         size: 4096,
     }));
     assert!(p.pools().is_empty());
-    // A pool of its own stays.
+    // The pool of another domain stays.
     p.domain(3, "mine");
     p.came(3, 0x1000, 1, 0, 0);
     assert_eq!(p.only().0.title, "mine");
@@ -205,7 +205,7 @@ fn the_domain_without_a_handle() {
     let mut p = Pools::new(true);
     p.came(0, 0x1000, 512, 0, 0);
     assert_eq!(p.only().0.title, "global");
-    // Without a tool all domains are that one.
+    // Without a tool all domains have the handle 0.
     p.domain(0, "atb");
     assert_eq!(p.only().0.domain, None);
     assert_eq!(p.notes(), ["regions_domain_unknown"]);
@@ -236,7 +236,7 @@ fn what_is_kept_has_a_bound() {
         p.came(ATB, 0x1000, 1, handle, 7);
     }
     assert_eq!(p.only().1.count, 64);
-    // Where something that went is known to be missing, the same address again is the same memory.
+    // Since a free may be missing, a region at the same address replaces all others there.
     p.say(Body::Region(Region {
         domain: ATB,
         change: RegionChange::WentByHandle { handle: 1 },
@@ -265,7 +265,7 @@ fn what_is_kept_has_a_bound() {
     assert!(kept.allocations < 10, "{kept:?}");
 }
 
-/// What was registered and is there.
+/// A region that was registered and not given back.
 #[derive(Clone, Debug)]
 struct Known {
     ptr: u64,

@@ -1,4 +1,4 @@
-//! The picture of memory.
+//! The answer to `snapshot`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -13,7 +13,7 @@ fn snapshot(ledger: &Ledger) -> SnapshotReport {
     ledger.snapshot(P, as_of(0)).unwrap()
 }
 
-/// What every consumer relies on.
+/// Checks the properties of a snapshot on which every consumer relies.
 fn check_shape(report: &SnapshotReport) {
     let mut last_end = (i32::MIN, 0);
     for segment in &report.segments {

@@ -1,4 +1,4 @@
-//! Sums by stack, against a naive model that keeps every live block with its stack.
+//! Sums by stack, compared with a naive model that keeps every live block with its stack.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -172,7 +172,7 @@ proptest! {
     }
 }
 
-/// An address that names another code object after the first one's death never gives a wrong name.
+/// Where another code object is created at the address of one that has died, no frame gets a wrong name.
 #[test]
 fn an_address_that_is_used_again() {
     let mut ledger = attached(Level::Trace, true, SECOND);
@@ -193,7 +193,7 @@ fn an_address_that_is_used_again() {
     allocate(&mut ledger, 50);
     let first = ledger.code_sighting(P, 0x1000).unwrap();
     assert_eq!(titles(&ledger), [":0"], "not named yet");
-    // It dies before anybody has read it; what it was is told then.
+    // It dies before its name was read; the name comes with its death.
     let mut death = event(P, SECOND, Body::CodeDied { code: 0x1000 });
     death.id.sequence = 77;
     ledger.apply(&death);
@@ -205,7 +205,7 @@ fn an_address_that_is_used_again() {
     say(&mut ledger, named(0x1000, "first", Some(77)));
     say(&mut ledger, named(0x1000, "second", None));
     assert_eq!(titles(&ledger), ["first:10", "second:10"]);
-    // A death that this log does not have, or that has been named: nothing changes.
+    // A name for a death that this log does not have, or that has its name already, changes nothing.
     say(&mut ledger, named(0x1000, "wrong", Some(76)));
     say(&mut ledger, named(0x1000, "wrong", Some(77)));
     say(&mut ledger, named(0x1000, "wrong", None));
@@ -216,7 +216,7 @@ fn an_address_that_is_used_again() {
     assert_eq!(titles(&ledger), ["first:10", "second:10"]);
 }
 
-/// Of what lies behind the moment asked about, names count for the stacks before it, and nothing else.
+/// From events after the moment asked about, only names for stacks from before it are used.
 #[test]
 fn what_comes_later_names_what_was_there() {
     let mut ledger = attached(Level::Trace, true, SECOND);
@@ -238,7 +238,7 @@ fn what_comes_later_names_what_was_there() {
         ledger.learn(&later);
         number
     };
-    // The first dies, another one comes in its place and is named before the first is.
+    // The first code object dies; another one is created at its address and gets its name before the first one does.
     let death = learn(&mut ledger, Body::CodeDied { code: 0x1000 });
     learn(&mut ledger, seen(52, &[(0x1000, 0x1064)]));
     learn(&mut ledger, named(0x1000, "another", None));
@@ -288,7 +288,7 @@ fn native(address: u64, module: &str, functions: &[&str]) -> Body {
     }))
 }
 
-/// Python code stands where the interpreter executes it, and up to the frame that this call of it began with.
+/// Python frames replace the interpreter's frame that executes them, up to the frame with which that call began.
 #[test]
 fn python_among_compiled_code() {
     const EVAL: &str = "_PyEval_EvalFrameDefault";
@@ -338,7 +338,8 @@ fn python_among_compiled_code() {
             "malloc", "inlined", "empty", "alpha", "beta", "sort", "gamma", "delta", "main"
         ]
     );
-    // Only the inner frames are there yet: Python's are not lost, and the others come to where they belong.
+    // Only the inner compiled frames are known yet: the Python frames follow them, and once the outer compiled frames
+    // come, all are in the right order.
     let unfinished = StackSeen {
         id: 61,
         natives: vec![0x7f01],
@@ -358,7 +359,7 @@ fn python_among_compiled_code() {
         title(&cut[0]),
         "malloc:0;alpha:10;beta:10;gamma:10;delta:10"
     );
-    // A code object of it dies meanwhile: what completes the stack does not touch its Python frames.
+    // A code object of the stack dies meanwhile: completing the stack does not change its Python frames.
     say(&mut ledger, Body::CodeDied { code: 0x1000 });
     let rest = StackSeen {
         id: 61,
@@ -372,7 +373,7 @@ fn python_among_compiled_code() {
     let titles: std::collections::BTreeSet<String> =
         rows.iter().map(|row| title(&row.stack)).collect();
     assert_eq!(titles.len(), 1, "{titles:#?}");
-    // What completes a stack that nobody knows is nothing.
+    // An event that completes an unknown stack is ignored.
     let stranger = StackSeen {
         id: 99,
         natives: vec![0x7f01],
@@ -380,7 +381,8 @@ fn python_among_compiled_code() {
         ..StackSeen::default()
     };
     say(&mut ledger, Body::Stack(Box::new(stranger)));
-    // Addresses without a name say where they are; without Python nothing stands for the interpreter's calls.
+    // Addresses without a name are shown as file and offset or as a number; without Python frames the interpreter's
+    // frames stay.
     let plain = StackSeen {
         id: 62,
         natives: vec![0x7f07, 0x7f03, 0x7fff, 1, 2, 3, 4, 5, 6, 7],
@@ -390,8 +392,8 @@ fn python_among_compiled_code() {
     assert_eq!(names[..3], ["libx.so+0x7f07", EVAL, "0x7fff"]);
 }
 
-/// A sampled stack stands for its interval of bytes; what was not taken is told by those that were. Larger blocks
-/// stand for themselves, and everything goes as it came.
+/// A sampled stack stands for its interval of bytes, so the sums estimate all blocks, also those without a stack.
+/// Larger blocks stand for themselves, and a free subtracts what its allocation added.
 #[test]
 fn sampled_stacks_are_estimates() {
     const INTERVAL: u64 = 1 << 20;
@@ -408,7 +410,7 @@ fn sampled_stacks_are_estimates() {
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
         sim.time += MS;
-        // As the programs decide.
+        // Samples are chosen as the BPF programs choose them.
         let sampled = (state >> 33) & (INTERVAL - 1) < 5120;
         (sim.stack, sim.sampling) = if sampled {
             taken += 1;
@@ -434,13 +436,13 @@ fn sampled_stacks_are_estimates() {
         "{} of {real}",
         live.bytes
     );
-    // Larger than the interval: itself.
+    // A block larger than the interval stands for itself.
     sim.stack = StackRef::Id(50);
     sim.sampling = 20;
     let large = sim.alloc(0, 0, 9 << 20);
     sim.feed(&mut ledger);
     assert_eq!(row(&ledger).unwrap().0.bytes, live.bytes + (9 << 20));
-    // A free has no stack, and another sampling may be in force by then.
+    // A free has no stack, and the sampling may have changed by then.
     sim.stack = StackRef::NotTaken;
     sim.sampling = 0;
     for address in addresses.into_iter().chain([large]) {
@@ -467,7 +469,7 @@ fn identities_that_were_given_up_are_forgotten() {
     }
     let kept = ledger.kept(P).unwrap().identities;
     assert!(kept < 40_000, "{kept} of {}", 2_000 * stacks);
-    // The newest are known, and those of a walk that began before the last deaths.
+    // The newest identities are known, and those of stacks that were walked before the last deaths.
     for death in [1_999, 1_950] {
         let frames = ledger.frames(P, StackRef::Id(1_000_000 + death * stacks));
         assert_eq!(frames.len(), 1);
@@ -475,8 +477,8 @@ fn identities_that_were_given_up_are_forgotten() {
     assert_eq!(ledger.frames(P, StackRef::Id(1_000_000)), []);
 }
 
-/// PyTorch 2.1 does not tell the device of an entry, and no version tells it of a snapshot's: they wait until another entry
-/// tells whose allocator it is. They keep the stack that they came with.
+/// The trace of PyTorch 2.1 names no device, and no version names it for `snapshot` entries: such entries wait until
+/// another event shows the device of their allocator. They keep the stack with which they came.
 #[test]
 fn what_waits_for_its_device_keeps_its_own_stack() {
     let mut ledger = attached(Level::Trace, true, SECOND);

@@ -1,5 +1,5 @@
-//! Steps: msMemScope's rules against its worked examples and against a plain implementation of them, and what tells of
-//! steps.
+//! Steps: msMemScope's rules compared with its worked examples and with a plain implementation of them, and how the
+//! ends of steps are found.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A process that is told of events one by one.
+/// A ledger with one process, to which events are applied one by one.
 struct Told {
     ledger: Ledger,
     sequence: u64,
@@ -126,7 +126,7 @@ impl Told {
     }
 }
 
-/// What happens in an example.
+/// An event of an example.
 #[derive(Clone, Copy, Debug)]
 enum Happens {
     Start,
@@ -163,7 +163,7 @@ fn fold(events: &[Happens]) -> StepsResponse {
     told.steps()
 }
 
-/// As the worked examples write it.
+/// The answer in the form of the worked examples.
 fn figures(report: &StepsResponse) -> Value {
     let survivors: Vec<Value> = report
         .survivors
@@ -192,7 +192,8 @@ fn figures(report: &StepsResponse) -> Value {
     })
 }
 
-/// The rules once more, plainly, after the text: everything is remembered, and looked at again at each end of a step.
+/// A plain implementation of the rules as msMemScope's text states them: it keeps everything, and checks all of it at
+/// each end of a step.
 fn plain(events: &[Happens]) -> Value {
     let mut step = 0u64;
     let mut open = false;
@@ -269,7 +270,7 @@ fn plain(events: &[Happens]) -> Value {
     })
 }
 
-/// Survivors in the order of their steps and launches: those of one moment may stand in any order.
+/// Sorts survivors by steps and launches, because those of the same moment may be in any order.
 fn in_order(mut figures: Value) -> Value {
     let list = figures["step_survival"].as_array_mut().unwrap();
     list.sort_by_key(|one| {
@@ -329,7 +330,7 @@ fn the_worked_examples() {
     }
 }
 
-/// A program that steps, launches, allocates and frees in some order.
+/// Random programs that step, launch, allocate and free in some order.
 fn programs() -> impl Strategy<Value = Vec<Happens>> {
     prop::collection::vec((0u8..12, 1u64..40, 1u64..64), 0..400).prop_map(|choices| {
         let mut events = Vec::new();
@@ -425,7 +426,7 @@ fn two_optimizers_make_one_step() {
     }
     let report = told.steps();
     assert_eq!(report.summary.as_ref().unwrap().count, Some(20));
-    // One that steps each fifth time does not count.
+    // An optimizer that steps only every fifth time does not count.
     let mut told = Told::new();
     told.stack(1);
     told.stack(2);
@@ -467,11 +468,11 @@ fn several_steps_make_a_row() {
         .collect();
     assert_eq!(rows, [(10, 10, 1, 10), (20, 10, 11, 20), (25, 5, 21, 25)]);
     assert_eq!(report.rows[0].allocs, 10);
-    // What is told of devices is of single steps.
+    // The sums for devices are still over single steps.
     assert_eq!(report.devices[0].steps, 24);
 }
 
-/// The first call after an attach may have begun before it, and has no stack then.
+/// The first call after an attach may have begun before it, so that it has no stack. It is counted for its line.
 #[test]
 fn a_call_without_a_stack_is_one_of_its_line() {
     let mut told = Told::new();
@@ -505,7 +506,7 @@ fn accumulated_gradients_make_one_step() {
     let mut next = 0x1000u64;
     for _ in 0..30 {
         for pass in 0..4u64 {
-            // Gradients come with the first pass of a step.
+            // The first pass of a step also allocates the gradients.
             let blocks = if pass == 0 { 5 } else { 3 };
             for _ in 0..blocks {
                 used += 512;
@@ -565,7 +566,7 @@ fn inference_is_counted_by_its_pattern() {
     let mut told = Told::new();
     told.stack(5);
     let mut used = 1u64 << 30;
-    // One of them is unlike all others.
+    // One layer is unlike all others.
     let size = |layer: u64| {
         if layer == 11 {
             50

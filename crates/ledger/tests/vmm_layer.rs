@@ -1,4 +1,4 @@
-//! Virtual memory management: when physical memory ends, and whose it is.
+//! Virtual memory management: when physical memory is freed, and to which handle it belongs.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -17,7 +17,7 @@ fn physical_memory_ends_with_its_last_handle_and_mapping() {
     c.map(0x2000, 100, 1);
     c.handle(CallOp::Release, 1, 0);
     assert_eq!(c.device().physical, bytes(1, 100));
-    // The number is given anew while the old memory is mapped.
+    // The handle's number is used again while the old memory is still mapped.
     c.handle(CallOp::Create, 1, 30);
     assert_eq!(c.device().physical, bytes(2, 130));
     c.send(CallOp::Retain, |call| {
@@ -31,7 +31,7 @@ fn physical_memory_ends_with_its_last_handle_and_mapping() {
     c.handle(CallOp::Release, 1, 0);
     assert_eq!(c.device().physical.unwrap().count, 0);
     assert_eq!(c.device().free_count, 2);
-    // Things from before the attach.
+    // A handle and a mapping from before the attach.
     c.handle(CallOp::Release, 99, 0);
     c.at(CallOp::Unmap, 0x7000, 100);
     assert!(has_note(&stats(&c.ledger).coverage, "vmm_unknown"));
@@ -99,7 +99,8 @@ fn vmm_op() -> impl Strategy<Value = VmmOp> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Only what a driver would allow: handles are given anew only when no name holds them.
+    /// Random operations that a driver allows: a handle's number is used again only after all its references were
+    /// released.
     #[test]
     fn vmm_model(ops in prop::collection::vec(vmm_op(), 1..120)) {
         const SLOT: u64 = 0x1_0000;
@@ -153,7 +154,7 @@ proptest! {
         }
     }
 
-    /// Allocations on any thread and device against a map.
+    /// Allocations on several devices, compared with a map.
     #[test]
     fn driver_model(ops in prop::collection::vec((0u64..12, 0u8..5, 1u64..5000, 0i32..3), 1..200)) {
         let mut c = plain();

@@ -1,7 +1,7 @@
-//! Memory of another process, read only: at one address, or at many addresses in one call.
+//! Reads the memory of another process: at one address, or at many addresses in one call.
 //!
-//! Owns: the one way in which memscope reads a traced process. Refuses: to write, to stop the process, and to know what
-//! lies at an address.
+//! Owns: the one way in which memscope reads the memory of a traced process. Refuses: to write, to stop the process,
+//! and to know what lies at an address.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 /// A range of addresses to be read.
 #[derive(Debug, Default)]
 pub struct Part {
-    /// Where the range begins.
+    /// Address at which the range begins.
     pub address: u64,
     /// The buffer that is filled; its length says how many bytes are read.
     pub bytes: Vec<u8>,
@@ -18,24 +18,24 @@ pub struct Part {
 
 /// Something that can be read at addresses.
 pub trait Memory {
-    /// Fills `buffer` from `address` on, or fails; never half.
+    /// Fills the whole `buffer` with what lies at `address`. Fails if not all of it can be read.
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// The word at `address`.
+    /// The word of 64 bits at `address`, in little-endian byte order.
     fn read_u64(&self, address: u64) -> io::Result<u64> {
         let mut bytes = [0; 8];
         self.read(address, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// The NUL-terminated string at `address`, without the NUL; an error if none ends within
-    /// `limit` bytes.
+    /// The NUL-terminated string at `address`, without the NUL. Fails if no NUL is found within `limit` bytes (the last
+    /// step may read up to 63 bytes more).
     fn read_string(&self, address: u64, limit: usize) -> io::Result<Vec<u8>> {
         const STEP: u64 = 64;
         let mut text = Vec::new();
         let mut at = address;
         while text.len() < limit {
-            // Steps end at multiples of 64, so that none reaches into a page that may not exist.
+            // Each step ends at a multiple of 64, so that it never reaches into the next page, which may not exist.
             let len = STEP - at % STEP;
             let mut step = [0; STEP as usize];
             let step = &mut step[..len as usize];
@@ -55,7 +55,7 @@ pub trait Memory {
         ))
     }
 
-    /// Fills all parts, in their order: what stands first is read first. Fails if one of them fails.
+    /// Fills all parts; the first part is read first, the last one last. Fails if any part cannot be read.
     fn read_many(&self, parts: &mut [Part]) -> io::Result<()> {
         for part in parts {
             self.read(part.address, &mut part.bytes)?;
@@ -64,7 +64,7 @@ pub trait Memory {
     }
 }
 
-/// Memory that may not have been opened: without one, every read fails.
+/// Memory that perhaps could not be opened: with `None`, every read fails.
 impl<M: Memory> Memory for Option<M> {
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
         match self {
@@ -77,8 +77,8 @@ impl<M: Memory> Memory for Option<M> {
 /// Most ranges that one call of `process_vm_readv(2)` takes (`IOV_MAX`).
 const MOST_RANGES: usize = 1024;
 
-/// The memory of a live process. `/proc/<pid>/mem` ties it to the memory image that the process had when it was opened,
-/// whatever the number names later; `process_vm_readv(2)` reads many ranges in one call.
+/// The memory of a live process. `/proc/<pid>/mem` stays tied to the memory image that the process had when the file
+/// was opened, even if the pid is reused later. `process_vm_readv(2)` is used to read many ranges in one call.
 #[derive(Debug)]
 pub struct ProcessMemory {
     pid: libc::pid_t,
@@ -86,8 +86,8 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// Opens the memory of a process. Nothing is stopped, nothing can be written. Fails where
-    /// `ptrace(2)`'s access rules (`PTRACE_MODE_ATTACH`) refuse it.
+    /// Opens the memory of a process for reading. The process is not stopped. Fails where
+    /// `ptrace(2)`'s access rules (`PTRACE_MODE_ATTACH`) forbid it.
     pub fn open(pid: u32) -> io::Result<ProcessMemory> {
         let number =
             libc::pid_t::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -95,7 +95,7 @@ impl ProcessMemory {
         Ok(ProcessMemory { pid: number, file })
     }
 
-    /// One call; says how many bytes came.
+    /// Reads the parts with one call of `process_vm_readv(2)`; returns the number of bytes that were read.
     fn gather(&self, parts: &mut [Part]) -> io::Result<usize> {
         let mut local = Vec::with_capacity(parts.len());
         let mut remote = Vec::with_capacity(parts.len());
@@ -135,7 +135,9 @@ impl Memory for ProcessMemory {
             let whole: usize = some.iter().map(|part| part.bytes.len()).sum();
             match self.gather(some) {
                 Ok(got) if got == whole => {}
-                // A hole: the file says which place it is. Not permitted here: the file was.
+                // Either some address is not mapped, or this call is not permitted, although opening the file was. So
+                // the parts are read through the file, one by one; that fails only for a part that is really
+                // unreadable.
                 _ => {
                     for part in some.iter_mut() {
                         self.read(part.address, &mut part.bytes)?;
@@ -143,8 +145,8 @@ impl Memory for ProcessMemory {
                 }
             }
         }
-        // The number may by now name another process or another image. The file is the image that
-        // was opened, and refuses once that is gone; then what came above is refused too.
+        // By now the pid may belong to another process or another image. Reading the file fails once the image that was
+        // opened is gone; then what `process_vm_readv` has read is not valid either.
         if let Some(part) = parts.first() {
             self.read(part.address, &mut [0])?;
         }

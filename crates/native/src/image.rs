@@ -1,4 +1,4 @@
-//! One file of code: its tables, as rules.
+//! One file of code: turns its unwind tables into rules.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use memscope_site::place::Machine;
 /// `PT_LOAD` and `PT_GNU_EH_FRAME` of elf.h.
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-/// No table is read beyond this; the largest known (libtorch_cpu) has 18 MB.
+/// Most bytes of a table that are read. The largest known table (libtorch_cpu) has 18 MB.
 const MOST: u64 = 512 << 20;
 /// DWARF's numbers of a machine's registers.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ struct Registers {
     sp: Register,
     /// Return address.
     ra: Register,
-    /// Rules tell where the frame record lies (see [`Rule`]).
+    /// Whether rules say where the frame record lies (see [`Rule`]).
     records: bool,
 }
 
@@ -43,22 +43,22 @@ const AARCH64: Registers = Registers {
     records: true,
 };
 
-/// The rule where nothing is known.
+/// The rule for addresses about which nothing is known.
 pub(crate) const STOP: Rule = Rule::new(RULE_STOP, 0, 0, false);
 
 /// Why a file gives no rules.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// Its bytes.
+    /// The file is not a readable ELF file.
     #[error(transparent)]
     Elf(#[from] ElfError),
-    /// Its machine.
+    /// The file is for a machine whose registers are not known. The number is `e_machine` of the ELF header.
     #[error("it is for a machine whose registers are not known ({0})")]
     Machine(u16),
-    /// No tables.
+    /// The file has no unwind tables that can be found.
     #[error("it has no .eh_frame_hdr")]
     NoTable,
-    /// Tables that cannot be read.
+    /// The unwind tables cannot be read.
     #[error("its .eh_frame_hdr cannot be read: {0}")]
     Table(gimli::Error),
 }
@@ -68,14 +68,15 @@ pub enum ImageError {
 pub struct Image {
     /// Path in the process's mount namespace.
     pub path: PathBuf,
-    /// Kept open: the file may be deleted, and the process may end.
+    /// Kept open, since the file may be deleted and the process may end.
     bytes: FileBytes,
     build_id: String,
-    /// Read when the first rule is asked for: most of what a process has mapped is in no stack.
+    /// Read when the first rule is asked for, since most of the files that a process has mapped never appear in a
+    /// stack.
     tables: OnceLock<Option<Tables>>,
 }
 
-/// What `.eh_frame` and its index hold, and where they lie in the file's own numbering.
+/// Contents of `.eh_frame` (`frames`) and of its index (`header`), each with its address in the file's own numbering.
 #[derive(Debug)]
 struct Tables {
     header: Vec<u8>,
@@ -86,7 +87,7 @@ struct Tables {
 }
 
 impl Image {
-    /// Of an open file.
+    /// Makes an image of an open file. Fails if its ELF header cannot be read.
     pub fn new(path: &Path, bytes: FileBytes) -> Result<Image, ImageError> {
         let build_id = Elf::read(&bytes)?.build_id().unwrap_or_default();
         let build_id = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -98,18 +99,18 @@ impl Image {
         })
     }
 
-    /// The file itself.
+    /// The open file.
     pub fn file(&self) -> &File {
         self.bytes.file()
     }
 
-    /// Its build id in hexadecimal digits, empty for none.
+    /// Build id of the file in hexadecimal digits; empty if it has none.
     pub fn build_id(&self) -> &str {
         &self.build_id
     }
 
-    /// The rule for an instruction, by its address in the file's own numbering. [`RULE_STOP`] where the tables do not
-    /// tell, or tell what a rule cannot say.
+    /// The rule for an instruction, given by its address in the file's own numbering. Its kind is [`RULE_STOP`] where
+    /// the tables say nothing, or something that a rule cannot express.
     pub fn rule(&self, address: u64) -> Rule {
         let tables = self.tables.get_or_init(|| match Tables::read(&self.bytes) {
             Ok(tables) => Some(tables),
@@ -122,7 +123,7 @@ impl Image {
         rule.unwrap_or(STOP)
     }
 
-    /// Bytes of its tables that are held.
+    /// Size in bytes of its unwind tables that are held in memory.
     pub fn size(&self) -> u64 {
         let tables = self.tables.get().and_then(Option::as_ref);
         tables.map_or(0, |tables| {
@@ -153,7 +154,7 @@ impl Tables {
         let gimli::Pointer::Direct(frames_at) = parsed.eh_frame_ptr() else {
             return Err(ImageError::NoTable);
         };
-        // The section's length, or where there are no sections, the rest of what is loaded with it.
+        // The length is that of the section, or where there are no sections, up to the end of the loaded segment.
         let section = elf
             .section(".eh_frame")
             .filter(|section| section.address == frames_at)
@@ -192,7 +193,7 @@ impl Tables {
             .ok()?;
         let mut frames = EhFrame::new(&self.frames, LittleEndian);
         if self.registers.records {
-            // Its tables say by an instruction of their own where return addresses are signed.
+            // Tables of aarch64 have an instruction of their own that says where return addresses are signed.
             frames.set_vendor(gimli::Vendor::AArch64);
         }
         let entry = parsed
@@ -210,7 +211,7 @@ impl Tables {
             |expression: &UnwindExpression<usize>| self.simple(&frames, &entry, expression);
         let return_at = match row.register(self.registers.ra) {
             Some(RegisterRule::Offset(at)) => at,
-            // So is the outermost frame of a thread marked.
+            // The outermost frame of a thread is marked like this.
             Some(RegisterRule::Undefined) => return Some(Rule::new(RULE_END, 0, 0, false)),
             _ => return None,
         };
@@ -227,7 +228,7 @@ impl Tables {
                     (false, _) => return None,
                 }
             }
-            // Functions that align their stack keep what the frame pointer was at the frame pointer itself.
+            // Functions that align their stack store the caller's frame pointer at the frame pointer itself.
             Some(RegisterRule::Expression(expression))
                 if !self.registers.records && return_at == -8 =>
             {
@@ -255,7 +256,8 @@ impl Tables {
         Some(Rule::new(kind, offset, bp, flag))
     }
 
-    /// An expression that is the frame pointer plus an offset, and whether the word there is meant.
+    /// Reads an expression that is the frame pointer plus an offset: the offset, and whether the value is the word
+    /// stored there. `None` for any other expression.
     fn simple(
         &self,
         frames: &EhFrame<EndianSlice<'_, LittleEndian>>,
@@ -290,18 +292,18 @@ mod tests {
     const FRAMES: u64 = 0x2000;
     const FUNCTION: u64 = 0x8000;
 
-    /// An entry: its length, and then padded to words with instructions that do nothing.
+    /// An entry of the table: its length, then its body, padded to words with instructions that do nothing.
     fn entry(mut body: Vec<u8>) -> Vec<u8> {
         body.resize(body.len().next_multiple_of(4), 0);
         [(body.len() as u32).to_le_bytes().to_vec(), body].concat()
     }
 
-    /// The tables of one function of 64 bytes with these instructions, of a machine whose return address is in this
-    /// column. Code in units of 4, data in units of -8; at the entry the frame is at the stack pointer.
+    /// The tables of one function of 64 bytes with these instructions, for a machine with these registers. Code counts
+    /// in units of 4, data in units of -8; at the entry the frame is at the stack pointer.
     fn tables(registers: Registers, instructions: &[u8]) -> Tables {
         let relative = |to: u64, from: u64| (to.wrapping_sub(from) as u32).to_le_bytes();
         let (sp, ra) = (registers.sp.0 as u8, registers.ra.0 as u8);
-        // Version 1, "zR", addresses relative to where they stand in four bytes; def_cfa sp, 0.
+        // Version 1, "zR", addresses of four bytes, relative to their own place; def_cfa sp, 0.
         let cie = [
             &[0, 0, 0, 0, 1][..],
             b"zR\0",
@@ -337,7 +339,7 @@ mod tests {
 
     #[test]
     fn frame_records_of_aarch64() {
-        // stp x29, x30, [sp, #-32]!; mov x29, sp; then restored.
+        // stp x29, x30, [sp, #-32]!; mov x29, sp; then both are restored.
         let usual = [
             0x41, 0x0e, 32, 0x9d, 4, 0x9e, 3, // after 4 bytes: cfa = sp + 32, both saved
             0x41, 0x0d, 29, // after 8: cfa = x29 + 32
@@ -345,7 +347,7 @@ mod tests {
         ];
         let tables = tables(AARCH64, &usual);
         let rule = |at| tables.find(FUNCTION + at);
-        // A leaf's return address is in its register: nothing that a caller can be in.
+        // The return address is in its register only; no function that has called another one is in this state.
         assert_eq!(rule(0), None);
         assert_eq!(rule(4), Some(Rule::new(RULE_SP, 32, -32, false)));
         assert_eq!(rule(12), Some(Rule::new(RULE_BP, 32, -32, false)));
@@ -356,22 +358,22 @@ mod tests {
     #[test]
     fn what_else_functions_of_aarch64_do() {
         let found = |instructions: &[u8]| tables(AARCH64, instructions).find(FUNCTION + 8);
-        // paciasp before it: the tables say so by an instruction of their own.
+        // With paciasp before it, for which the tables have an instruction of their own.
         let signed = [0x41, 0x2d, 0x41, 0x0e, 16, 0x9d, 2, 0x9e, 1];
         assert_eq!(
             found(&signed),
             Some(Rule::new(RULE_SP, 16, -16, false)),
             "signed"
         );
-        // str x30, [sp, #-16]!: no record.
+        // str x30, [sp, #-16]!: the return address is stored alone, without a frame record.
         let alone = Rule::new(RULE_SP, 16, -16, true);
         assert!(alone.return_only());
         assert_eq!(found(&[0x41, 0x0e, 16, 0x9e, 2]), Some(alone));
-        // Saved, but apart from one another; further than a rule can say.
+        // Both are saved, but not next to each other; then: further away than a rule can express.
         assert_eq!(found(&[0x41, 0x0e, 48, 0x9d, 6, 0x9e, 1]), None);
         let far = [0x41, 0x0e, 0x90, 0x80, 0x04, 0x9d, 0x82, 0x80, 0x01];
         assert_eq!(found(&[&far[..], &[0x9e, 0x81, 0x80, 0x01]].concat()), None);
-        // The outermost function: undefined x30.
+        // In the outermost function x30 is undefined.
         assert_eq!(
             found(&[0x07, 30]).map(Rule::kind),
             Some(RULE_END),

@@ -1,12 +1,12 @@
 //! Stacks of compiled code in other processes.
 //!
-//! Compilers keep no frame pointers, but beside the code lie tables (`.eh_frame`) that say for each instruction where
-//! its caller's frame is. From these come the rules by which the programs in the kernel unwind ([`ProcessCode::rule`]),
-//! the frames in a piece of a stack that was copied ([`ProcessCode::unwind`]), and from the symbols the names
-//! ([`Symbols`]).
+//! Compilers often keep no frame pointers, but files of code have tables (`.eh_frame`) that say for each instruction
+//! where its caller's frame is. From the tables this crate makes the rules by which the BPF programs unwind
+//! ([`ProcessCode::rule`]), and finds the frames in a copied piece of a stack ([`ProcessCode::unwind`]). The names of
+//! functions come from the symbols ([`Symbols`]).
 //!
 //! Owns: what is mapped as code in a process, the tables of those files, their symbols. Refuses: to guess where the
-//! tables are silent: the stack ends there, and says so.
+//! tables say nothing. There the stack ends, and is marked as incomplete.
 
 mod image;
 mod process;

@@ -1,4 +1,4 @@
-//! The code that a process has mapped, and the unwinding of a copied piece of its stack.
+//! The code that a process has mapped, and the unwinding of copied pieces of its stacks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,15 +10,16 @@ use memscope_site::mapped;
 
 use crate::image::{Image, STOP};
 
-/// Files by what the kernel calls them: shared by all processes that map them.
+/// Files by device (major and minor number), inode and size. They are shared by all processes that map them. `None`:
+/// the file could not be read as code.
 type Images = HashMap<(u32, u32, u64, u64), Option<Arc<Image>>>;
 
-/// Code in memory.
+/// A range of addresses with code from one file.
 #[derive(Clone, Debug)]
 struct Code {
     start: u64,
     end: u64,
-    /// What is added to an address in the file to get one in memory.
+    /// Difference between an address in memory and the same address in the file's own numbering.
     bias: u64,
     image: Option<Arc<Image>>,
     name: Arc<str>,
@@ -28,26 +29,26 @@ struct Code {
 #[derive(Debug)]
 pub struct ProcessCode {
     pid: u32,
-    /// By address.
+    /// Sorted by address.
     code: Vec<Code>,
     read_at: Option<Instant>,
 }
 
-/// What is mapped changes rarely: an address that is not found has it read again, not more often than this.
+/// Mappings change rarely. They are read again when an address is not found in them, but at most once in this time.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// A piece of a stack, and where the thread stood.
+/// A copied piece of a stack, and the registers of the frame from which to unwind.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
-    /// The address that is returned to.
+    /// Address at which the frame goes on when the inner one returns.
     pub pc: u64,
-    /// Stack pointer.
+    /// Stack pointer of the frame.
     pub sp: u64,
-    /// Frame pointer.
+    /// Frame pointer of the frame.
     pub bp: u64,
-    /// Where `bytes` lay.
+    /// Address from which `bytes` was copied.
     pub base: u64,
-    /// The stack from there on.
+    /// Contents of the stack from `base` on.
     pub bytes: &'a [u8],
 }
 
@@ -59,19 +60,20 @@ impl Piece<'_> {
     }
 }
 
-/// The frames of a piece.
+/// The frames that were found in a piece of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unwound {
-    /// Addresses that are returned to, innermost first, the piece's `pc` not among them.
+    /// Return addresses, innermost first. The piece's own `pc` is not among them.
     pub frames: Vec<u64>,
-    /// The rules that led there, for the programs: of the piece's `pc` and each of `frames`, as far as it went.
+    /// The rules that were used, for the BPF programs: the return address and its rule, for the piece's `pc` and then
+    /// for each of `frames` that was reached.
     pub rules: Vec<(u64, Rule)>,
-    /// The outermost frame is among them.
+    /// Whether the outermost frame was reached.
     pub whole: bool,
 }
 
 impl ProcessCode {
-    /// Of the process with this number; nothing is read yet.
+    /// The code of the process with this pid. Nothing is read yet.
     pub fn new(pid: u32) -> ProcessCode {
         ProcessCode {
             pid,
@@ -80,7 +82,7 @@ impl ProcessCode {
         }
     }
 
-    /// Reads what is mapped.
+    /// Reads which code the process has mapped. Fails if its mappings cannot be read; then what was known stays.
     pub fn read(&mut self, images: &mut Shared) -> Result<(), SiteError> {
         self.read_at = Some(Instant::now());
         let mapped = mapped::read(self.pid)?;
@@ -105,7 +107,8 @@ impl ProcessCode {
         Ok(())
     }
 
-    /// Reads what is mapped now; gives the ranges where other code lay before.
+    /// Reads the mappings again, and returns the address ranges that had other code before. Rules for addresses in them
+    /// are no longer valid.
     pub fn read_again(&mut self, images: &mut Shared) -> Result<Vec<(u64, u64)>, SiteError> {
         let before = self.code.clone();
         self.read(images)?;
@@ -126,7 +129,7 @@ impl ProcessCode {
 
     fn at(&mut self, address: u64, images: &mut Shared) -> Option<&Code> {
         if self.index(address).is_none() && self.read_at.is_none_or(|at| at.elapsed() >= AGAIN) {
-            // A process that has ended keeps what was known.
+            // Reading fails if the process has ended; then what was known stays.
             let _ = self.read(images);
         }
         self.code.get(self.index(address)?)
@@ -138,7 +141,8 @@ impl ProcessCode {
         (self.code.get(at)?.end > address).then_some(at)
     }
 
-    /// The file that an address lies in: its path and its own address there.
+    /// The file that an address lies in: its path, the file itself if it could be read, and the address in the file's
+    /// own numbering. `None` where the process has no code mapped.
     pub fn place(
         &mut self,
         address: u64,
@@ -152,9 +156,10 @@ impl ProcessCode {
         ))
     }
 
-    /// The rule of an address that is returned to.
+    /// The rule for a return address; one of kind `RULE_STOP` where nothing is known about it.
     pub fn rule(&mut self, address: u64, images: &mut Shared) -> Rule {
-        // The call is what lies before it, and may be the last instruction of its function.
+        // The call instruction lies before the return address, and may be the last instruction of its function. So the
+        // return address itself may already belong to the next function.
         let call = address.wrapping_sub(1);
         match self.at(call, images) {
             Some(Code {
@@ -166,7 +171,7 @@ impl ProcessCode {
         }
     }
 
-    /// Unwinds a copied piece of a stack, as the programs do with the same rules.
+    /// Unwinds a copied piece of a stack, in the same way as the BPF programs do with the same rules.
     pub fn unwind(&mut self, piece: &Piece<'_>, images: &mut Shared) -> Unwound {
         let mut unwound = Unwound::default();
         let (mut pc, mut sp, mut bp) = (piece.pc, piece.sp, piece.bp);
@@ -187,12 +192,13 @@ impl ProcessCode {
     }
 }
 
-/// Whether rules name frame records (see [`Rule`]) on the machine that this runs on, which is the processes'.
+/// Whether rules say where the frame record lies (see [`Rule`]). Traced processes run on this machine, so its
+/// architecture decides.
 const RECORDS: bool = cfg!(target_arch = "aarch64");
-/// aarch64: bits of an address. Those above may hold a signature of it.
+/// On aarch64: mask of the bits of an address. The bits above may hold a signature of the address.
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// The caller's address, stack pointer and frame pointer.
+/// Steps to the caller: its return address, stack pointer and frame pointer. `None` if the walk must end here.
 fn step(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u64, u64)> {
     if RECORDS {
         step_record(rule, sp, bp, piece)
@@ -201,7 +207,7 @@ fn step(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u64, u6
     }
 }
 
-/// Where the address lies in a frame record of which the rule says the place.
+/// The step where the return address lies in a frame record, whose place the rule gives.
 fn step_record(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u64, u64)> {
     let from = match rule.kind() {
         RULE_SP => sp,
@@ -220,7 +226,7 @@ fn step_record(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, 
     Some((piece.word(record.wrapping_add(8))? & ADDRESS, frame, first))
 }
 
-/// Where the address lies right below the caller's frame.
+/// The step where the return address lies right below the caller's frame.
 fn step_below(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u64, u64)> {
     let kind = rule.kind();
     if kind > RULE_BP_DEREF {
@@ -242,14 +248,14 @@ fn step_below(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u
     Some((piece.word(frame.wrapping_sub(8))?, frame, caller_bp))
 }
 
-/// The files of all processes.
+/// The files of code of all processes.
 #[derive(Debug, Default)]
 pub struct Shared {
     images: Images,
 }
 
 impl Shared {
-    /// The file and its bias in this process.
+    /// Opens a mapped file, and finds its bias in this process. Without the file (`None`), the bias may be 0.
     fn open(&mut self, pid: u32, object: &mapped::MappedObject) -> (Option<Arc<Image>>, u64) {
         let opened = match object.open(pid) {
             Ok(opened) => opened,
@@ -283,7 +289,7 @@ impl Shared {
         (image.clone(), bias)
     }
 
-    /// Forgets files that no process has mapped any more.
+    /// Forgets the files that no [`ProcessCode`] uses any more.
     pub fn sweep(&mut self) {
         self.images.retain(|_, image| {
             image
@@ -292,7 +298,7 @@ impl Shared {
         });
     }
 
-    /// Bytes of tables that are held.
+    /// Size in bytes of all unwind tables that are held in memory.
     pub fn size(&self) -> u64 {
         let images = self.images.values().flatten();
         images.map(|image| image.size()).sum()
@@ -309,7 +315,7 @@ mod tests {
     fn a_frame_record_leads_to_the_caller() {
         const BASE: u64 = 0xffff_0000_1000;
         let mut bytes = [0u8; 128];
-        // At +32 a record, whose address is signed; at +80 an address alone.
+        // At +32 lies a frame record whose return address is signed; at +80 lies a return address alone.
         bytes[32..40].copy_from_slice(&(BASE + 96).to_le_bytes());
         bytes[40..48].copy_from_slice(&0x0021_aaaa_0000_4444_u64.to_le_bytes());
         bytes[80..88].copy_from_slice(&0xaaaa_0000_5555_u64.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Names of addresses in files of code.
+//! Finds the names of functions for addresses in files of code.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -10,28 +10,29 @@ use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
 
 use crate::image::Image;
 
-/// Names are cut here: those of C++ templates have no end.
+/// Names are cut off after this many bytes, since those of C++ templates can be arbitrarily long.
 const LONGEST: usize = 1024;
 
 /// One function at an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Function {
-    /// Its name, demangled. Empty: the file does not tell.
+    /// Demangled name of the function; empty: the file has no name for it.
     pub name: String,
-    /// Source file, where there is debugging information.
+    /// Path of the source file; empty: there is no debugging information.
     pub file: String,
-    /// Line in it; 0: not known.
+    /// Line in the source file; 0: not known.
     pub line: u32,
 }
 
-/// What is at an address.
+/// The functions that the code at an address belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// The function, and before it those that were inlined into it, innermost first. Never empty.
+    /// The functions that were inlined there, innermost first, and last the function that they were inlined into. Never
+    /// empty.
     pub functions: Vec<Function>,
 }
 
-/// Finds names.
+/// Finds names of functions by symbols and debugging information, and keeps what it has read of the files.
 pub struct Symbols {
     symbolizer: Symbolizer,
 }
@@ -54,11 +55,12 @@ impl Default for Symbols {
     }
 }
 
-/// Where distributions put debugging information that they ship apart.
+/// Folder where distributions install debugging information that they ship in files of its own.
 const DEBUG: &str = "/usr/lib/debug/.build-id";
 
-/// A path by which the file is found now: that of its debugging information, by build id; its own, where that
-/// still names it, so that what is beside it is found and all processes share what was read; else the open file.
+/// A path by which the symbols of the file can be read now. First choice: the file with its debugging information, by
+/// build id. Second: its own path, if that still names the same file; then debugging information beside it is found,
+/// and all processes share what was read. Last: the open file.
 fn path(image: &Image) -> PathBuf {
     if let Some((folder, name)) = image.build_id().split_at_checked(2)
         && !name.is_empty()
@@ -105,7 +107,8 @@ fn function(name: &str, info: Option<&CodeInfo<'_>>) -> Function {
 }
 
 impl Symbols {
-    /// Names for addresses of one file, in its own numbering.
+    /// Names for addresses of one file, which are given in its own numbering: one result for each address, in the same
+    /// order. Where nothing is known the only function has an empty name.
     pub fn name(&self, image: &Arc<Image>, addresses: &[u64]) -> Vec<Named> {
         let nothing = || Named {
             functions: vec![Function::default()],

@@ -1,5 +1,5 @@
-//! Debugging information that is shipped apart from its file is found, by debug link and beside it; a file that was
-//! deleted still has its names.
+//! Debugging information in a file of its own is found by debug link, and the names of a file are found after it was
+//! deleted.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A library with debugging information.
+/// Builds a library with debugging information.
 fn built(folder: &Path) -> PathBuf {
     let source = folder.join("source.c");
     std::fs::write(&source, SOURCE).unwrap();
@@ -39,9 +39,10 @@ fn built(folder: &Path) -> PathBuf {
     library
 }
 
-/// What is at the function that is not exported, in this very process.
+/// Loads the library into this process and names the function `hidden`, which it does not export. `before` runs before
+/// the names are looked up.
 fn named(library: &Path, before: impl FnOnce()) -> Vec<Function> {
-    // SAFETY: a library of our own, without constructors, which stays loaded.
+    // SAFETY: the library is our own, has no constructors and stays loaded.
     let address = unsafe {
         let library = libloading::Library::new(library).unwrap();
         let place: libloading::Symbol<unsafe extern "C" fn() -> u64> =
@@ -90,7 +91,7 @@ fn by_debug_link() {
     assert_hidden(&named(&library, || {}));
 }
 
-/// Without any there is no name: that of the exported function before it would be wrong.
+/// Without debugging information there is no name: the name of the exported function before it would be wrong.
 #[test]
 fn without_any() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Rules and unwinding against the unwinder of this very process, and against damaged stacks and files.
+//! Compares rules and unwinding with the unwinder of this process itself, and tries damaged stacks and files.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::arch::asm;
@@ -20,12 +20,12 @@ unsafe extern "C" {
 }
 
 extern "C" fn note(context: *mut c_void, to: *mut c_void) -> i32 {
-    // SAFETY: called by the unwinder with its context and what was given to it.
+    // SAFETY: the unwinder calls this with its own context and the pointer to the vector that it was given.
     unsafe { (*to.cast::<Vec<u64>>()).push(_Unwind_GetIP(context)) };
     0
 }
 
-/// Where a thread stands, the stack from there on, and what this process's own unwinder finds there.
+/// Registers of a thread, its stack from the stack pointer on, and the frames that this process's own unwinder finds.
 struct Stood {
     pc: u64,
     sp: u64,
@@ -37,14 +37,14 @@ struct Stood {
 #[inline(never)]
 fn stand() -> Stood {
     let (pc, sp, bp): (u64, u64, u64);
-    // SAFETY: reads registers.
+    // SAFETY: the instructions only read registers.
     unsafe {
         asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) pc, out(reg) sp, out(reg) bp);
     }
     let mut own = Vec::new();
-    // SAFETY: the function is called with what it expects.
+    // SAFETY: the function is called with a callback and the vector that the callback expects.
     unsafe { _Unwind_Backtrace(note, (&raw mut own).cast()) };
-    // It ends in an address of nothing.
+    // The unwinder's list ends with the address 0.
     own.retain(|address| *address != 0);
     let maps = std::fs::read("/proc/self/maps").unwrap();
     let (mappings, _) = memscope_site::maps::parse(&maps);
@@ -53,7 +53,7 @@ fn stand() -> Stood {
         .find(|mapping| (mapping.start..mapping.end).contains(&sp))
         .unwrap();
     let len = COPIED.min((stack.end - sp) as usize);
-    // SAFETY: mapped and readable; it belongs to this thread, whose outer frames do not change meanwhile.
+    // SAFETY: the range is mapped and readable. It is this thread's stack, whose outer frames do not change meanwhile.
     let bytes = unsafe { std::slice::from_raw_parts(sp as *const u8, len) }.to_vec();
     Stood {
         pc,
@@ -66,7 +66,7 @@ fn stand() -> Stood {
 
 #[inline(never)]
 fn deeper(depth: u32, keep: &mut Vec<u8>) -> Stood {
-    // Frames of several sizes.
+    // This makes frames of several sizes.
     let here = vec![depth as u8; depth as usize + 1];
     let found = if depth == 0 {
         stand()
@@ -101,7 +101,7 @@ fn the_frames_are_those_of_the_process_own_unwinder() {
             .unwrap();
         let (frames, whole) = unwound(&stood);
         assert!(whole, "{frames:x?}");
-        // Theirs begins in the function that stands.
+        // The unwinder's own list begins in `stand` itself, so it may have more frames at its inner end.
         let theirs = &stood.own[stood.own.len() - frames.len()..];
         assert_eq!(frames, theirs, "{:x?}", stood.own);
         assert!(frames.len() > depth as usize);
@@ -141,7 +141,7 @@ fn what_is_no_code_has_no_rule() {
         let rule = process.rule(address, &mut shared);
         assert_eq!(rule.kind(), RULE_STOP, "{address:#x}");
     }
-    // No such process.
+    // There is no such process.
     let mut gone = ProcessCode::new(u32::MAX >> 1);
     assert!(gone.read(&mut shared).is_err());
     assert_eq!(gone.rule(address, &mut shared).kind(), RULE_STOP);
@@ -160,7 +160,7 @@ proptest! {
     ) {
         let stood = stand();
         let mut bytes = stood.bytes;
-        // Return addresses that are real, at places that are not.
+        // Real return addresses at wrong places.
         let mut state = seed;
         for word in bytes.chunks_exact_mut(8) {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -181,7 +181,7 @@ proptest! {
         prop_assert!(!found.whole || found.rules.last().unwrap().1.kind() == RULE_END);
     }
 
-    /// A damaged file gives errors or other rules, nothing worse.
+    /// A damaged file leads to errors or other rules, but to nothing worse.
     #[test]
     fn any_file_is_read(at in any::<prop::sample::Index>(), with in any::<[u8; 8]>(), cut in any::<prop::sample::Index>()) {
         let whole = small_library();
@@ -199,7 +199,7 @@ proptest! {
     }
 }
 
-/// The dynamic linker's helper: a library that every machine has.
+/// The bytes of libgcc_s, a library that every test process has mapped.
 fn small_library() -> Vec<u8> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.contains("libgcc_s")).unwrap();

@@ -1,4 +1,4 @@
-//! `walk PID`: the Python interpreter of a process, how its threads find their state, and every thread's stack.
+//! `walk PID` prints the Python interpreter of a process, how its threads find their state, and every thread's stack.
 
 use std::error::Error;
 use std::time::Instant;

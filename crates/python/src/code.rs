@@ -1,4 +1,4 @@
-//! Code objects: what names a frame, and which line an instruction belongs to.
+//! Code objects, which give a frame its name, and say which line an instruction belongs to.
 
 use std::io;
 
@@ -8,19 +8,19 @@ use crate::layout::{INSTRUCTION_ADDRESS, INSTRUCTION_UNITS, LINES_LOCATIONS, Lay
 use crate::lines::{LineRange, LineRanges};
 use crate::text::{self, Shape, Text, part};
 
-/// No name is read beyond this many characters.
+/// Largest number of characters that are read of a name.
 pub const MAX_TEXT: usize = 4096;
-/// No table of lines is read beyond this many bytes.
+/// Largest number of bytes that are read of a table of lines.
 pub const MAX_LINES: usize = 1 << 22;
 
-/// A code object, read or decoded.
+/// A code object, read from a process or decoded from captured bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
-    /// Its address.
+    /// Address of the object in the process.
     pub address: u64,
     /// `co_filename`.
     pub file_name: Text,
-    /// `co_name`, which is what PyTorch's recorder shows.
+    /// `co_name`, which is the name that PyTorch's recorder shows.
     pub name: Text,
     /// `co_qualname`, from 3.11 on.
     pub qualified_name: Option<Text>,
@@ -28,59 +28,59 @@ pub struct Code {
     pub first_line: i32,
     /// The table of lines, of the form [`Code::lines_are`].
     pub lines: Vec<u8>,
-    /// `LINES_*` (see [`crate::layout`]).
+    /// Form of the table of lines: `LINES_*` (see [`crate::layout`]).
     pub lines_are: u32,
-    /// The table goes on; instructions behind have no line.
+    /// Whether `lines` is only the beginning of the table. Instructions after its end have no known line.
     pub lines_truncated: bool,
-    /// Where the instructions begin; 0 before 3.11, where frames count from the beginning.
+    /// Address at which the instructions begin; 0 before 3.11, where a frame has the offset of its instruction.
     pub first_instruction: u64,
-    /// Bytes of instructions, where the object says so (from 3.11 on).
+    /// Size of the instructions in bytes, where the object says it (from 3.11 on).
     pub length: Option<u64>,
     /// Offset in bytes of the first instruction that is the function's own; 0 before 3.11.
     pub first_traceable: u64,
-    /// What a frame's instruction is: `INSTRUCTION_*` (see [`crate::layout`]).
+    /// Form in which a frame stores its instruction: `INSTRUCTION_*` (see [`crate::layout`]).
     pub instruction_is: u32,
     owner_generator: u32,
 }
 
-/// Bytes captured elsewhere, from which a code object can be decoded without its process.
+/// Captured bytes from which a code object can be decoded without its process.
 #[derive(Clone, Copy, Debug)]
 pub struct RawCode<'a> {
-    /// Where the object was.
+    /// Address that the object had in the process.
     pub address: u64,
-    /// The object: at least [`crate::CodeLayout::size`] bytes.
+    /// The object itself: at least [`crate::CodeLayout::size`] bytes.
     pub object: &'a [u8],
-    /// The string object at [`crate::CodeLayout::file_name`], characters included. May be cut.
+    /// The string object to which [`crate::CodeLayout::file_name`] leads, with its characters. It may be truncated.
     pub file_name: &'a [u8],
-    /// The same for the name.
+    /// The same for the function's name.
     pub name: &'a [u8],
     /// The same for the qualified name, if it was captured.
     pub qualified_name: Option<&'a [u8]>,
-    /// The bytes object at [`crate::CodeLayout::lines`], header included. May be cut.
+    /// The bytes object to which [`crate::CodeLayout::lines`] leads, with its header. It may be truncated.
     pub lines: &'a [u8],
 }
 
-/// Why there is no code object.
+/// Why a code object could not be read or decoded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodeError {
-    /// A part could not be read.
+    /// A part of the object could not be read.
     #[error("{what} at {address:#x} cannot be read")]
     Read {
-        /// Which part.
+        /// The part, in words for the message (`the name`).
         what: &'static str,
-        /// Where it should be.
+        /// Address at which it should be.
         address: u64,
-        /// Why not.
+        /// Error from reading.
         #[source]
         source: io::Error,
     },
-    /// A part is not what it should be: the object was freed, or never was one.
+    /// A part is not what it should be: the code object was freed, or there never was one at this address.
     #[error("{what} of the code object at {address:#x} is none")]
     Malformed {
-        /// Which part.
+        /// The part, in words for the message (`the name`).
         what: &'static str,
-        /// The code object.
+        /// Address of the code object.
         address: u64,
     },
 }
@@ -90,7 +90,7 @@ const NAME: &str = "the name";
 const QUALIFIED_NAME: &str = "the qualified name";
 const LINES: &str = "the table of lines";
 
-/// The fields of the object itself.
+/// The fields of the object itself; names and the table of lines as addresses.
 struct Fields {
     first_line: i32,
     file_name: u64,
@@ -128,8 +128,8 @@ impl Fields {
     }
 }
 
-/// Reads a code object. Bounded, and total on any memory; whether the object still is the one that a frame named
-/// is the caller's to know.
+/// Reads a code object. Any memory can be read: what is read is limited, and damage gives an error. The caller must
+/// know whether the object at this address is still the one that a frame referred to.
 pub fn read_code<M: Memory + ?Sized>(
     memory: &M,
     layout: &Layout,
@@ -218,7 +218,7 @@ fn read_text<M: Memory + ?Sized>(
     Ok(text::decode(shape, &bytes))
 }
 
-/// Bytes of a string object that hold its length and state.
+/// Number of bytes, from the beginning of a string object, that contain its length and state.
 fn header_size(layout: &Layout) -> usize {
     (layout.text.length + 8).max(layout.text.state + 4) as usize
 }
@@ -230,14 +230,14 @@ fn lines_length(layout: &Layout, header: &[u8]) -> Option<u64> {
 }
 
 impl Code {
-    /// Decodes a code object from bytes that were captured, without its process.
+    /// Decodes a code object from captured bytes, without its process.
     pub fn decode(layout: &Layout, raw: &RawCode<'_>) -> Result<Code, CodeError> {
         let address = raw.address;
         let malformed = |what| CodeError::Malformed { what, address };
         let fields = Fields::read(layout, raw.object).ok_or_else(|| malformed("the header"))?;
         let text = |what, object: &[u8]| -> Result<Text, CodeError> {
             let shape: Shape = text::shape(&layout.text, object).ok_or_else(|| malformed(what))?;
-            // Characters elsewhere were not captured.
+            // Characters outside of the string object were not captured.
             let data = shape.data.ok_or_else(|| malformed(what))?;
             let bytes = object.get(data as usize..).unwrap_or_default();
             Ok(text::decode(shape, bytes))
@@ -274,7 +274,7 @@ impl Code {
         (mut lines, lines_truncated): (Vec<u8>, bool),
     ) -> Code {
         if lines_truncated && layout.code.lines_are == LINES_LOCATIONS {
-            // The last entry may lack bytes, and would give a wrong line.
+            // The last entry may lack bytes and then give a wrong line, so it is removed.
             let last = lines.iter().rposition(|byte| byte & 0x80 != 0);
             lines.truncate(last.unwrap_or(0));
         }
@@ -298,7 +298,7 @@ impl Code {
         }
     }
 
-    /// The offset in bytes of a frame's instruction; negative before the first.
+    /// The offset of a frame's instruction from the first one, in bytes; negative before the first.
     pub fn last_instruction(&self, instruction: u64) -> i64 {
         match self.instruction_is {
             INSTRUCTION_ADDRESS => instruction.wrapping_sub(self.first_instruction) as i64,
@@ -309,8 +309,8 @@ impl Code {
         }
     }
 
-    /// The instruction may be one of this code object: one unit before the first (nothing was executed yet) up to
-    /// the last. Where the object does not say how long it is, everything is.
+    /// Whether the instruction may belong to this code object: it is one unit before the first (nothing was executed
+    /// yet), or from the first to the last. If the object does not say its length, every instruction may belong to it.
     pub fn contains(&self, instruction: u64) -> bool {
         let at = self.last_instruction(instruction);
         match self.length {
@@ -319,7 +319,8 @@ impl Code {
         }
     }
 
-    /// The frame has come to its function's own instructions. Before that Python does not show it, and neither must we.
+    /// Whether the frame has reached its function's own instructions. Before that it is still being made: Python does
+    /// not show it, and we must not either.
     pub fn is_entered(&self, instruction: u64, owner: u8) -> bool {
         self.first_traceable == 0
             || u32::from(owner) == self.owner_generator
@@ -327,8 +328,8 @@ impl Code {
                 >= i64::try_from(self.first_traceable).unwrap_or(i64::MAX)
     }
 
-    /// The line of a frame's instruction, as `PyCode_Addr2Line` has it, which is what PyTorch asks; `None` where that
-    /// says −1: the instruction has no line.
+    /// The line of a frame's instruction. It is the line that `PyCode_Addr2Line` returns, which PyTorch calls; `None`
+    /// where that returns −1, because the instruction has no line.
     pub fn line(&self, instruction: u64) -> Option<u32> {
         let Ok(at) = u64::try_from(self.last_instruction(instruction)) else {
             return u32::try_from(self.first_line).ok();
@@ -340,7 +341,7 @@ impl Code {
 
     /// All ranges of instructions with their lines; the offsets are in bytes from the first instruction.
     pub fn line_ranges(&self) -> impl Iterator<Item = LineRange> {
-        // What a cut table leaves open has no line that is known.
+        // The open end of a truncated table has no known line.
         let open = !self.lines_truncated;
         LineRanges::new(&self.lines, self.lines_are, self.first_line)
             .filter(move |range| open || range.end != u64::MAX)

@@ -1,4 +1,5 @@
-//! `_Py_DebugOffsets`: from 3.13 on an interpreter says where its fields lie, at the beginning of `_PyRuntime`.
+//! `_Py_DebugOffsets`: from 3.13 on, an interpreter describes the offsets of its own fields at the beginning of
+//! `_PyRuntime`.
 
 use crate::layout::{
     BytesLayout, CodeLayout, FrameLayout, INSTRUCTION_ADDRESS, KIND_CURRENT_FRAME, LINES_LOCATIONS,
@@ -7,17 +8,17 @@ use crate::layout::{
 use crate::tables;
 use crate::version::Version;
 
-/// What stands first.
+/// Bytes with which a description begins.
 pub(crate) const COOKIE: &[u8; 8] = b"xdebugpy";
-/// Bytes that hold the whole description in every supported version.
+/// Number of bytes that contain the whole description in every supported version.
 pub(crate) const LENGTH: usize = 896;
 
-/// What the first words of a description say, in all versions alike.
+/// The first words of a description, which are the same fields in all versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     /// `PY_VERSION_HEX`.
     pub hex: u64,
-    /// Built without the GIL.
+    /// Whether the interpreter was built without the GIL.
     pub free_threaded: bool,
     /// `sizeof(_PyRuntimeState)`.
     pub runtime_size: u64,
@@ -33,8 +34,8 @@ pub(crate) fn head(bytes: &[u8]) -> Option<Head> {
     })
 }
 
-/// Where a description of a version has what we want, in bytes from its beginning. Within a minor version the
-/// description does not change.
+/// Where a minor version's description has the fields that we need, in bytes from its beginning. Within a minor version
+/// the form of the description does not change.
 struct Places {
     thread: u32,
     thread_id: u32,
@@ -79,7 +80,10 @@ fn places(minor: u8) -> Option<Places> {
     Some(places)
 }
 
-/// The layout that a description gives; or the name of what is missing or impossible in it.
+/// The layout that a description gives.
+///
+/// # Errors
+/// The name of a field that is missing in it, or has an impossible value.
 pub(crate) fn layout(version: Version, bytes: &[u8]) -> Result<Layout, &'static str> {
     let places = places(version.minor).ok_or("a description of this version")?;
     let runtime_size = head(bytes).ok_or("the cookie")?.runtime_size;
@@ -89,7 +93,7 @@ pub(crate) fn layout(version: Version, bytes: &[u8]) -> Result<Layout, &'static 
             .and_then(|offset| u32::try_from(offset).ok())
             .ok_or(name)
     };
-    // Each structure's size stands before its fields, and bounds them.
+    // The size of each structure stands before its fields. An offset must be smaller than the size.
     let size = |at: u32, most: u64, name: &'static str| {
         word(bytes, at as usize)
             .filter(|size| (8..=most).contains(size))
@@ -157,10 +161,10 @@ pub(crate) fn layout(version: Version, bytes: &[u8]) -> Result<Layout, &'static 
             cframe_frame: NONE,
         },
         frame: FrameLayout {
-            // Whole words, so that one read brings all fields.
+            // The end of the last field, rounded up to whole words, so that one read gets all fields.
             size: (last + 8) & !7,
             code: executable,
-            // Py_TAG_BITS of builds with the GIL; 3.13 has a plain pointer.
+            // From 3.14 on these are the Py_TAG_BITS of builds with the GIL; 3.13 has a plain pointer.
             code_tags: if version.minor >= 14 { 3 } else { 0 },
             previous,
             instruction,
@@ -173,7 +177,7 @@ pub(crate) fn layout(version: Version, bytes: &[u8]) -> Result<Layout, &'static 
         code: CodeLayout {
             size: instructions,
             object_type,
-            // `ob_size` follows the header of an object.
+            // `ob_size`, which follows the header of an object.
             units: object_type + 8,
             unit: tables::UNIT,
             first_line: code(40, "code_object.firstlineno")?,
@@ -202,7 +206,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 pub(crate) mod tests {
     use super::*;
 
-    /// The description of a release, as its file holds it.
+    /// The description of a release, as it is in the release's file.
     pub fn description(release: &str) -> Vec<u8> {
         let line = include_str!("../tests/facts/descriptions.txt")
             .lines()

@@ -1,4 +1,4 @@
-//! Why no interpreter was found.
+//! Errors of the search for an interpreter.
 
 use std::io;
 
@@ -12,100 +12,101 @@ use crate::version::Version;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PythonError {
-    /// The process could not be looked at.
+    /// The process itself could not be inspected.
     #[error(transparent)]
     Process(#[from] SiteError),
-    /// Nothing mapped is a CPython.
+    /// No file that the process has mapped is a CPython interpreter.
     #[error("the process has no Python interpreter mapped")]
     NoInterpreter,
     /// A file that looks like an interpreter could not be opened.
     #[error("{path} looks like a Python interpreter and cannot be opened")]
     Open {
-        /// As the process sees it.
+        /// Path of the file, as the process sees it.
         path: String,
-        /// Why not.
+        /// Error from opening the file.
         #[source]
         source: OpenError,
     },
     /// A file that looks like an interpreter is no ELF file that we can read.
     #[error("{path} looks like a Python interpreter and cannot be read")]
     File {
-        /// As the process sees it.
+        /// Path of the file, as the process sees it.
         path: String,
-        /// Why not.
+        /// What is wrong with the file.
         #[source]
         source: ElfError,
     },
-    /// What would lead to the interpreter's state was removed from the file.
+    /// The symbols and sections that would lead to the interpreter's state were removed from the file.
     #[error("{path} is a stripped Python interpreter: it lacks {missing}")]
     Stripped {
-        /// As the process sees it.
+        /// Path of the file, as the process sees it.
         path: String,
-        /// What was looked for.
+        /// Symbols and sections that were looked for.
         missing: &'static str,
     },
-    /// There is an interpreter, and it has not been started, or has been ended.
+    /// The process has an interpreter mapped, but it has not been started yet, or has been shut down.
     #[error("the interpreter in {path} is not initialised (not yet, or no longer)")]
     NotInitialized {
-        /// As the process sees it.
+        /// Path of the file, as the process sees it.
         path: String,
     },
-    /// More than one is running.
+    /// More than one interpreter is running in the process.
     #[error("the process runs several Python interpreters at once: {}", paths.join(", "))]
     Several {
-        /// As the process sees them.
+        /// Paths of their files, as the process sees them.
         paths: Vec<String>,
     },
-    /// A version that this crate does not know.
+    /// This crate does not support the version.
     #[error(
         "CPython {version} is not supported (releases and release candidates of 3.9 to 3.15 are)"
     )]
     Unsupported {
-        /// Which one.
+        /// Version of the interpreter.
         version: Version,
     },
-    /// Built without the GIL: another layout of every object, and instructions in per-thread copies.
+    /// The interpreter was built without the GIL. Then every object has another layout, and each thread has its own
+    /// copy of the instructions.
     #[error("CPython {version} without the GIL (free-threaded) is not supported")]
     FreeThreaded {
-        /// Which one.
+        /// Version of the interpreter.
         version: Version,
     },
-    /// Nothing says which version it is, or the versions that are said do not fit.
+    /// There is no evidence of the version, or the process's memory fits none or several of the possible versions.
     #[error("the version of the interpreter in {path} cannot be found out: {tried}")]
     UnknownVersion {
-        /// As the process sees it.
+        /// Path of the file, as the process sees it.
         path: String,
-        /// What was tried.
+        /// What was tried, in words for the message.
         tried: String,
     },
-    /// The process's memory is not laid out as this version's should be: a changed build, perhaps.
+    /// The process's memory is not laid out as it should be for this version; perhaps it is a modified build.
     #[error("the interpreter in {path} is not laid out as CPython {version} should be: {what}")]
     Layout {
-        /// As the process sees it.
+        /// Path of the file, as the process sees it.
         path: String,
-        /// What it says it is.
+        /// Version that the interpreter claims to be.
         version: Version,
-        /// What does not fit.
+        /// What does not fit, in words for the message.
         what: String,
     },
-    /// Where a thread finds its own thread state could not be found, or not be proven.
+    /// The place where a thread keeps its own thread state could not be found, or could not be proven.
     #[error(
         "how the threads of CPython {version} in {path} find their own state cannot be told: {what}"
     )]
     ThreadState {
-        /// As the process sees it.
+        /// Path of the file, as the process sees it.
         path: String,
-        /// Which one.
+        /// Version of the interpreter.
         version: Version,
-        /// What was tried.
+        /// What was tried, in words for the message.
         what: String,
     },
-    /// Memory that must be there could not be read.
+    /// Memory of the interpreter that must exist could not be read.
     #[error("the interpreter's memory cannot be read at {address:#x}")]
     Memory {
-        /// Where.
+        /// Address in the process.
         address: u64,
-        /// Why not.
+        /// Error from reading.
         #[source]
         source: io::Error,
     },

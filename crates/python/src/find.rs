@@ -1,4 +1,4 @@
-//! From a process to its interpreter.
+//! Finds the interpreter of a process.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,73 +22,75 @@ use crate::tls;
 use crate::version::{FIRST, LAST, Release, Version};
 use crate::walk::{self, Walk};
 
-/// A running interpreter, and all that walking it takes.
+/// A running interpreter, and everything that is needed to walk its frames.
 #[derive(Clone, Debug)]
 pub struct Interpreter {
-    /// Its version.
+    /// Version of CPython.
     pub version: Version,
     /// How the version is known.
     pub version_from: VersionFrom,
-    /// The file that holds it, as the process's mount namespace knows it.
+    /// Path of the file that contains it, in the process's mount namespace.
     pub path: OsString,
-    /// A path that leads to this very file as long as it is mapped.
+    /// Path by which we can open exactly this file, as long as it is mapped.
     pub open_path: PathBuf,
-    /// What to add (wrapping) to the file's own addresses to get those in memory.
+    /// Number to add (wrapping) to the file's own addresses to get addresses in the process.
     pub bias: u64,
-    /// The address of `_PyRuntime`.
+    /// Address of `_PyRuntime`.
     pub runtime: u64,
-    /// Where things lie.
+    /// Offsets of the fields in its structures.
     pub layout: Layout,
     /// How a thread finds its own state.
     pub thread_state: ThreadStateAt,
-    /// The pthread key that it goes by; `None` for a thread-local variable.
+    /// The pthread key under which it keeps thread states; `None` if it uses a thread-local variable.
     pub thread_key: Option<u32>,
-    /// Where glibc keeps things in a thread.
+    /// Offsets in glibc's description of a thread.
     pub pthread: Pthread,
-    /// The address of `PyCode_Type`: the type of every code object.
+    /// Address of `PyCode_Type`, the type of every code object.
     pub code_type: u64,
-    /// The function that frees code objects.
+    /// The function that frees code objects; `None` if it is in no mapped file that can be opened.
     pub code_dealloc: Option<FileFunction>,
-    /// What was checked.
+    /// What was checked in the process's memory.
     pub proof: Proof,
 }
 
-/// A function, as a file that is mapped and a place in it.
+/// A function of the process, with the mapped file that contains it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FileFunction {
-    /// Its address in the process.
+    /// Address of the function in the process.
     pub address: u64,
-    /// The file, as the process sees it.
+    /// Path of the file, as the process sees it.
     pub path: OsString,
-    /// A path that leads to this very file as long as it is mapped.
+    /// Path by which we can open exactly this file, as long as it is mapped.
     pub open_path: PathBuf,
-    /// Where in the file it begins.
+    /// Offset in the file at which the function begins, in bytes.
     pub file_offset: u64,
 }
 
-/// Evidence of a version.
+/// How the version of an interpreter is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VersionFrom {
-    /// The description at the beginning of `_PyRuntime` (3.13 and later).
+    /// From the description at the beginning of `_PyRuntime` (3.13 and later).
     Description,
-    /// The exported number `Py_Version` (3.11 and later).
+    /// From the exported number `Py_Version` (3.11 and later).
     Symbol,
-    /// A constant of the file, or its name; and only the layout of this version fits the process.
+    /// From a constant in the file or from the file's name; and of all candidates only this version's layout fits the
+    /// process.
     Fit,
 }
 
-/// Something that is not seen in this process.
+/// Something that cannot be seen in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Limit {
-    /// Before 3.12 a thread's slot keeps the state of the interpreter that it knew first.
+    /// There are subinterpreters, and before 3.12 a thread's slot keeps the state of the interpreter in which the
+    /// thread ran first.
     #[error(
         "there are subinterpreters; before CPython 3.12, a thread that runs in one shows the frames of the interpreter that it ran in first"
     )]
     Subinterpreters,
 }
 
-/// Finds the interpreter of a process, and proves in its memory what it says about it.
+/// Finds the interpreter of a process, and proves in the process's memory what the result says about it.
 pub fn find(pid: u32) -> Result<Interpreter, PythonError> {
     let mapped = mapped::read(pid)?;
     let memory = ProcessMemory::open(pid).map_err(|source| SiteError::memory(pid, source))?;
@@ -98,7 +100,7 @@ pub fn find(pid: u32) -> Result<Interpreter, PythonError> {
     for image in &images {
         match identify(pid, &mapped, &memory, image) {
             Ok(interpreter) => found.push(interpreter),
-            // One that was never started beside one that runs is of no interest.
+            // The error of an interpreter that was never started gives way to any other error.
             Err(error) => {
                 let replace = match &refused {
                     None | Some(PythonError::NotInitialized { .. }) => true,
@@ -120,13 +122,14 @@ pub fn find(pid: u32) -> Result<Interpreter, PythonError> {
     }
     match (found.pop(), refused) {
         (Some(interpreter), None | Some(PythonError::NotInitialized { .. })) => Ok(interpreter),
-        // It runs a second one, of which we can tell nothing: no frame of the first may pass for the whole.
+        // Refused even if another interpreter was found: the one with the error may be running too, and without its
+        // frames the stacks would be incomplete.
         (_, Some(error)) => Err(error),
         (None, None) => Err(PythonError::NoInterpreter),
     }
 }
 
-/// A version that may be the right one, with the layout that it has.
+/// A version that may be the right one, with its layout.
 struct Candidate {
     version: Version,
     from: VersionFrom,
@@ -185,7 +188,7 @@ fn identify(
     })
 }
 
-/// What the version may be, best evidence only.
+/// The versions that the interpreter may have, by the best evidence that there is.
 fn candidates<M: Memory + ?Sized>(
     memory: &M,
     image: &Image,
@@ -252,7 +255,8 @@ fn candidates<M: Memory + ?Sized>(
     Ok(candidates)
 }
 
-/// One candidate for each minor version that has a table; several texts of one minor version leave the rest unknown.
+/// One candidate for each minor version that has a table. If there are several versions with the same minor version,
+/// the candidate's last part is unknown.
 fn by_minor(versions: &[Version]) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
     for version in versions.iter().filter(|version| version.is_supported()) {
@@ -306,7 +310,7 @@ fn prove<M: Memory + ?Sized>(
     })
 }
 
-/// A way to the thread state, with the attempt that proved it.
+/// A way from a thread to its thread state, with the attempt that proved it.
 struct Way {
     at: ThreadStateAt,
     key: Option<u32>,
@@ -351,7 +355,7 @@ fn thread_state<M: Memory + ?Sized>(
             }
             Err(what) => last = what,
         }
-        // Threads may have come and gone since the list was read.
+        // Threads may have begun or ended since the list was read, so it is read again.
         proven = prove(memory, image, candidate, pthread, Some(proven.code_type))?;
     }
     Err(PythonError::ThreadState {
@@ -361,7 +365,7 @@ fn thread_state<M: Memory + ?Sized>(
     })
 }
 
-/// The file and the place in it that hold a function of the process.
+/// The mapped file that contains a function of the process, and the function's offset in it.
 fn file_function(pid: u32, mapped: &Mapped, address: u64) -> Option<FileFunction> {
     let (object, mapping) = mapped.objects.iter().find_map(|object| {
         object
@@ -404,7 +408,7 @@ fn unknown(image: &Image, tried: String) -> PythonError {
 }
 
 impl Interpreter {
-    /// What of this process is not seen.
+    /// What cannot be seen in this process.
     pub fn limits(&self) -> Vec<Limit> {
         let subinterpreters = self.version.minor < 12 && self.proof.interpreters > 1;
         subinterpreters
@@ -413,7 +417,7 @@ impl Interpreter {
             .collect()
     }
 
-    /// There is a code object at this address now.
+    /// Whether there is a code object at this address now.
     pub fn is_code<M: Memory + ?Sized>(&self, memory: &M, address: u64) -> io::Result<bool> {
         memory
             .read_u64(at(address, self.layout.code.object_type))
@@ -437,8 +441,8 @@ impl Interpreter {
     }
 }
 
-/// The thread states of a process, those of subinterpreters included. A thread that runs several interpreters has one in
-/// each.
+/// All thread states of a process, including those of subinterpreters. A thread that has run in several interpreters
+/// has one state in each of them.
 pub fn threads<M: Memory + ?Sized>(
     memory: &M,
     interpreter: &Interpreter,
@@ -451,8 +455,8 @@ pub fn threads<M: Memory + ?Sized>(
     )
 }
 
-/// Follows the frames of a thread state ([`Thread::state`]), innermost first. Bounded and total: cycles, holes and damage
-/// end the walk, and [`Walk::end`] says so.
+/// Walks the frames of a thread state ([`Thread::state`]), innermost first. The walk always ends: it has a limit, and
+/// it stops at cycles and at memory that cannot be read. [`Walk::end`] says which of these ended it.
 pub fn walk_thread<M: Memory + ?Sized>(memory: &M, interpreter: &Interpreter, state: u64) -> Walk {
     walk::walk(memory, &interpreter.layout, state)
 }
@@ -482,7 +486,7 @@ mod tests {
         }
     }
 
-    /// What is made of these bytes at `_PyRuntime`.
+    /// The candidates for these bytes at `_PyRuntime`, whose symbol has the size `size`.
     fn of_description(bytes: &[u8], size: u64) -> Result<Vec<Candidate>, PythonError> {
         let mut memory = Bytes::default();
         memory.put(RUNTIME, bytes);
@@ -515,7 +519,7 @@ mod tests {
         let bytes = description("3.14.10");
         let size = u64::from_le_bytes(bytes[24..32].try_into().unwrap());
         assert_eq!(names(of_description(&bytes, size)), ["3.14.10"]);
-        // Another symbol of the same name, or another structure.
+        // The size does not match: another symbol of the same name, or another structure.
         let error = of_description(&bytes, size + 8).err().unwrap();
         assert!(matches!(error, PythonError::Layout { .. }), "{error}");
 
@@ -565,7 +569,7 @@ mod tests {
         };
         assert_eq!(names(of(&["3.9.2"], Some(9))), ["3.9.2"]);
         assert_eq!(names(of(&[], Some(10))), ["3.10"]);
-        // A library of that version number among the constants: both are tried, and the process decides.
+        // The constant may be the version of some library. Both versions are tried, and the process's memory decides.
         assert_eq!(names(of(&["3.12.4"], Some(9))), ["3.12.4", "3.9"]);
         assert_eq!(names(of(&["3.9.2", "3.9.7"], Some(9))), ["3.9"]);
         let error = of(&[], Some(8)).err().unwrap();

@@ -1,4 +1,4 @@
-//! Mapped files that hold an interpreter, and what their symbols and sections say.
+//! Mapped files that contain an interpreter, and what their symbols and sections say about it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,24 +10,25 @@ use memscope_site::place::Machine;
 use crate::error::PythonError;
 use crate::version::{self, Version};
 
-/// Bytes of a function that are looked at.
+/// Number of bytes of `PyGILState_GetThisThreadState` that are read at most.
 const FUNCTION: u64 = 96;
-/// No section of constants is searched beyond this.
+/// A section of constants that is larger than this, in bytes, is not searched for versions.
 const MAX_CONSTANTS: u64 = 1 << 26;
 
-/// A symbol, at its address in the process.
+/// Address and size of a symbol, in bytes. Where the type is used says whether the address is the file's or the
+/// process's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SymbolPlace {
     pub address: u64,
     pub size: u64,
 }
 
-/// What a file says about an interpreter in it, in the file's own addresses.
+/// What a file says about an interpreter in it. All addresses are the file's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Evidence {
-    /// `_PyRuntime`, by symbol or section.
+    /// `_PyRuntime`, from its symbol or from the section `.PyRuntime`.
     pub runtime: Option<SymbolPlace>,
-    /// It was the section.
+    /// Whether `runtime` comes from the section.
     pub by_section: bool,
     /// `Py_Version`.
     pub version: Option<SymbolPlace>,
@@ -35,11 +36,11 @@ pub(crate) struct Evidence {
     pub code_type: Option<SymbolPlace>,
     /// `PyGILState_GetThisThreadState`.
     pub this_thread: Option<SymbolPlace>,
-    /// The first bytes of it.
+    /// The first bytes of that function.
     pub this_thread_code: Vec<u8>,
-    /// Texts among the constants that look like `PY_VERSION` of a Python 3.
+    /// Texts among the file's constants that look like the `PY_VERSION` of a supported minor version.
     pub version_texts: Vec<Version>,
-    /// It exports the C interface of an interpreter.
+    /// Whether the file defines the C interface of an interpreter, or has the section `.PyRuntime`.
     pub is_python: bool,
 }
 
@@ -50,8 +51,8 @@ const THIS_THREAD: &[u8] = b"PyGILState_GetThisThreadState";
 const INTERFACE: &[u8] = b"Py_InitializeEx";
 
 impl Evidence {
-    /// Looks through a file; `thoroughly`: also through symbols that are not exported, of which some
-    /// libraries have half a million.
+    /// Searches a file. With `thoroughly` also its symbols that are not exported are searched, of which some libraries
+    /// have half a million.
     pub fn read<R: ReadAt + ?Sized>(
         elf: &Elf<'_, R>,
         thoroughly: bool,
@@ -110,7 +111,7 @@ impl Evidence {
     }
 }
 
-/// All texts between NULs that read `3.N.M…`, each once.
+/// All different versions among the texts between NULs that read `3.N.M…`, with a supported minor version.
 fn version_texts(constants: &[u8]) -> Vec<Version> {
     let mut found = Vec::new();
     for text in constants.split(|byte| *byte == 0) {
@@ -127,29 +128,29 @@ fn version_texts(constants: &[u8]) -> Vec<Version> {
     found
 }
 
-/// An interpreter's file as it is mapped, with addresses in the process.
+/// A mapped file that contains an interpreter. `runtime` is an address in the process; `evidence` has the file's own.
 #[derive(Debug)]
 pub(crate) struct Image {
     pub path: OsString,
-    /// The path, for people.
+    /// The path, as shown in messages.
     pub display: String,
     pub open_path: PathBuf,
     pub bias: u64,
     pub runtime: SymbolPlace,
     pub evidence: Evidence,
-    /// Minor version that the file's name gives.
+    /// Minor version in the file's name.
     pub named: Option<u8>,
 }
 
 impl Image {
-    /// A file's address in the process.
+    /// Turns an address of the file into the address in the process.
     pub fn place(&self, place: Option<SymbolPlace>) -> Option<u64> {
         place.map(|place| place.address.wrapping_add(self.bias))
     }
 }
 
-/// All interpreters that are mapped. Files named like Python and the program come first; other files (an
-/// interpreter in a library of another name) are opened only where those hold none.
+/// All mapped files that contain an interpreter. Files that are named like Python, and the program itself, are searched
+/// first; other files (an interpreter in a library of another name) are opened only if those contain none.
 pub(crate) fn images(pid: u32, mapped: &Mapped) -> Result<Vec<Image>, PythonError> {
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
     let likely = |object: &MappedObject| {
@@ -170,7 +171,8 @@ pub(crate) fn images(pid: u32, mapped: &Mapped) -> Result<Vec<Image>, PythonErro
                 Ok(Some(Interpreter::Image(image))) => images.push(*image),
                 Ok(Some(Interpreter::Stripped)) => stripped = Some(object.display_path()),
                 Ok(None) => {}
-                // A file that holds no interpreter may be anything: only one that is named so counts.
+                // Only an error of a file that is named like the interpreter's library counts: other files may be
+                // anything.
                 Err(error) if named => return Err(error),
                 Err(_) => {}
             }
@@ -215,7 +217,7 @@ fn image(
     let evidence = Evidence::read(&elf, likely).map_err(file)?;
     let named = named(&object.file_name());
     let (Some(place), Some(bias)) = (evidence.runtime, object.bias(&elf)) else {
-        // A launcher is named like the library that it loads, and exports nothing.
+        // A launcher is named like the library that it loads, but defines nothing of an interpreter.
         return Ok(evidence.is_python.then_some(Interpreter::Stripped));
     };
     Ok(Some(Interpreter::Image(Box::new(Image {
@@ -232,7 +234,7 @@ fn image(
     }))))
 }
 
-/// The minor version in `libpython3.11.so.1.0`, `python3.9`, ….
+/// The minor version in a file name such as `libpython3.11.so.1.0` or `python3.9`.
 fn named(file: &str) -> Option<u8> {
     let (_, rest) = file.split_once("python3.")?;
     let end = rest

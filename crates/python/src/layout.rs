@@ -1,156 +1,158 @@
-//! Where things lie in a CPython's structures: plain numbers, for whoever walks.
+//! Offsets of the fields in CPython's structures, as plain numbers, for code that walks frames.
 
-/// There is no such field in this version.
+/// Offset of a field that this version does not have.
 pub const NONE: u32 = u32::MAX;
 
-/// 3.9, 3.10: the thread state points to a `PyFrameObject`; `f_back` links them.
+/// [`Layout::kind`] of 3.9 and 3.10: the thread state points to a `PyFrameObject`; `f_back` links the frames.
 pub const KIND_FRAME_OBJECT: u32 = 1;
-/// 3.11, 3.12: the thread state points to a `_PyCFrame`, and that to the current frame.
+/// [`Layout::kind`] of 3.11 and 3.12: the thread state points to a `_PyCFrame`, and that to the current frame.
 pub const KIND_CFRAME: u32 = 2;
-/// From 3.13 on: the thread state points to the current frame.
+/// [`Layout::kind`] from 3.13 on: the thread state points to the current frame.
 pub const KIND_CURRENT_FRAME: u32 = 3;
 
-/// 3.9: a frame holds the offset in bytes of its last instruction (32 bits, −1 before the first).
+/// [`FrameLayout::instruction_is`] of 3.9: the offset in bytes of the frame's last instruction (32 bits, −1 before the
+/// first).
 pub const INSTRUCTION_BYTES: u32 = 1;
-/// 3.10: the same in units of two bytes.
+/// [`FrameLayout::instruction_is`] of 3.10: the same offset in units of two bytes.
 pub const INSTRUCTION_UNITS: u32 = 2;
-/// From 3.11 on: a frame holds the address of an instruction, which lies in its code object.
+/// [`FrameLayout::instruction_is`] from 3.11 on: the address of an instruction, which lies in the frame's code object.
 pub const INSTRUCTION_ADDRESS: u32 = 3;
 
-/// 3.9: `co_lnotab`.
+/// [`CodeLayout::lines_are`] of 3.9: `co_lnotab`.
 pub const LINES_LNOTAB: u32 = 1;
-/// 3.10: `co_linetable` in its first form.
+/// [`CodeLayout::lines_are`] of 3.10: `co_linetable` in its first form.
 pub const LINES_RANGES: u32 = 2;
-/// From 3.11 on: the table of locations.
+/// [`CodeLayout::lines_are`] from 3.11 on: `co_linetable` as a table of locations.
 pub const LINES_LOCATIONS: u32 = 3;
 
-/// Everything that walking needs. Offsets are in bytes; [`NONE`] where there is no such field.
+/// All offsets that are needed to walk frames. They are in bytes; [`NONE`] where a version has no such field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// How a thread state leads to its frames: `KIND_*`.
     pub kind: u32,
-    /// The minor version of Python 3.
+    /// Minor version of Python 3.
     pub minor: u32,
-    /// `_PyRuntimeState` and `PyInterpreterState`.
+    /// Offsets in `_PyRuntimeState` and `PyInterpreterState`.
     pub runtime: RuntimeLayout,
-    /// `PyThreadState`.
+    /// Offsets in `PyThreadState`.
     pub thread: ThreadLayout,
-    /// `PyFrameObject` or `_PyInterpreterFrame`.
+    /// Offsets in `PyFrameObject` or `_PyInterpreterFrame`.
     pub frame: FrameLayout,
-    /// `_PyStackChunk`.
+    /// Offsets in `_PyStackChunk`.
     pub chunk: ChunkLayout,
-    /// `PyCodeObject`.
+    /// Offsets in `PyCodeObject`.
     pub code: CodeLayout,
-    /// `PyUnicodeObject`.
+    /// Offsets in `PyUnicodeObject`.
     pub text: TextLayout,
-    /// `PyBytesObject`.
+    /// Offsets in `PyBytesObject`.
     pub bytes: BytesLayout,
 }
 
-/// The lists that lead to all thread states.
+/// Offsets for the lists that lead to all thread states.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RuntimeLayout {
-    /// In `_PyRuntime`: the first interpreter.
+    /// In `_PyRuntime`: pointer to the first interpreter.
     pub interpreters: u32,
-    /// In an interpreter: the next one.
+    /// In an interpreter: pointer to the next one.
     pub next: u32,
-    /// In an interpreter: its newest thread state.
+    /// In an interpreter: pointer to its newest thread state.
     pub threads: u32,
-    /// In `_PyRuntime`: `autoTSSkey`, {is initialised, key}, 32 bits each, as far as is known; the
-    /// key that is used is proven. [`NONE`] from 3.15 on.
+    /// In `_PyRuntime`: where `autoTSSkey` ({is initialised, key}, 32 bits each) is expected. The key that is used in
+    /// the end has been proven. [`NONE`] from 3.15 on.
     pub thread_key: u32,
 }
 
-/// A thread state.
+/// Offsets in a thread state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadLayout {
-    /// The next thread state of the same interpreter.
+    /// Pointer to the next thread state of the same interpreter.
     pub next: u32,
-    /// Its interpreter.
+    /// Pointer to its interpreter.
     pub interpreter: u32,
-    /// The thread's `pthread_self`, which is its `fsbase`: 64 bits.
+    /// The thread's `pthread_self` (64 bits), which on x86-64 equals its `fsbase`.
     pub id: u32,
-    /// The thread's number in the kernel, as its own PID namespace counts.
+    /// The kernel's number of the thread, in its own PID namespace.
     pub native_id: u32,
-    /// The frame, or the `_PyCFrame`: what it is says [`Layout::kind`].
+    /// Pointer to the frame or to the `_PyCFrame`: [`Layout::kind`] says to which.
     pub frame: u32,
-    /// In the `_PyCFrame`: the current frame.
+    /// In the `_PyCFrame`: pointer to the current frame.
     pub cframe_frame: u32,
-    /// The newest piece of the data stack.
+    /// Pointer to the newest piece of the data stack.
     pub chunk: u32,
 }
 
-/// A frame.
+/// Offsets in a frame, and how its fields are to be read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameLayout {
-    /// Bytes from the beginning of a frame that hold all the fields named here.
+    /// Number of bytes, from the beginning of a frame, that contain all fields named here.
     pub size: u32,
-    /// The code object, with tags in [`FrameLayout::code_tags`].
+    /// Pointer to the code object, with tags in the bits [`FrameLayout::code_tags`].
     pub code: u32,
-    /// Bits to clear in that word.
+    /// Bits of that word that must be cleared to get the pointer.
     pub code_tags: u32,
-    /// The frame that called this one, 0 for none. From 3.11 on this also crosses C functions.
+    /// Pointer to the frame that called this one, 0 for none. From 3.11 on it also leads across calls of C functions.
     pub previous: u32,
-    /// The instruction.
+    /// The frame's instruction.
     pub instruction: u32,
-    /// What is there: `INSTRUCTION_*`.
+    /// Form in which the instruction is stored: `INSTRUCTION_*`.
     pub instruction_is: u32,
-    /// Whose frame it is: 8 bits.
+    /// Owner of the frame: 8 bits.
     pub owner: u32,
-    /// Frames of this owner hold while they are suspended, too, and are complete from the beginning.
+    /// Value of the owner for the frames of generators: these also exist while they are suspended, and are complete
+    /// from the beginning.
     pub owner_generator: u32,
-    /// Frames with this owner or a higher one are the interpreter's own: to be skipped.
+    /// Frames whose owner has this value or a higher one are the interpreter's own, and must be skipped.
     pub owner_internal: u32,
 }
 
-/// A piece of the data stack, on which most frames lie.
+/// Offsets in a piece of the data stack, on which most frames lie.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkLayout {
-    /// The piece below.
+    /// Pointer to the piece below.
     pub previous: u32,
-    /// Its size in bytes, header included.
+    /// Size of the piece in bytes, header included.
     pub size: u32,
-    /// Where its data begin.
+    /// Beginning of the data.
     pub data: u32,
 }
 
-/// A code object.
+/// Offsets in a code object, and how its fields are to be read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CodeLayout {
-    /// Bytes from its beginning that hold all fields named here.
+    /// Number of bytes, from the beginning of a code object, that contain all fields named here.
     pub size: u32,
-    /// Its type, as of every object.
+    /// Pointer to the object's type.
     pub object_type: u32,
     /// Number of code units (64 bits); [`NONE`] before 3.11.
     pub units: u32,
-    /// Bytes of a code unit.
+    /// Size of a code unit in bytes (a size, not an offset).
     pub unit: u32,
     /// Line of the `def`: 32 bits, signed.
     pub first_line: u32,
-    /// Name of the file.
+    /// Pointer to the name of the file.
     pub file_name: u32,
-    /// Name of the function.
+    /// Pointer to the name of the function.
     pub name: u32,
-    /// Name with the names around it; [`NONE`] before 3.11.
+    /// Pointer to the qualified name (`Class.method`); [`NONE`] before 3.11.
     pub qualified_name: u32,
-    /// The bytes object with the table of lines.
+    /// Pointer to the bytes object with the table of lines.
     pub lines: u32,
-    /// What is in it: `LINES_*`.
+    /// Form of the table of lines: `LINES_*`.
     pub lines_are: u32,
-    /// The index of the first instruction that is the function's own (32 bits); before it a frame is
-    /// still being made, and Python does not show it. [`NONE`] before 3.11.
+    /// Index of the first instruction that is the function's own (32 bits). While a frame is at an earlier instruction
+    /// it is still being made, and Python does not show it. [`NONE`] before 3.11.
     pub first_traceable: u32,
-    /// Where the instructions begin; [`NONE`] before 3.11.
+    /// Beginning of the instructions; [`NONE`] before 3.11.
     pub instructions: u32,
 }
 
-/// A string.
+/// Offsets in a string object, and how its state is to be read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TextLayout {
@@ -158,37 +160,37 @@ pub struct TextLayout {
     pub length: u32,
     /// The state: 32 bits.
     pub state: u32,
-    /// Shift of the bytes of one character (1, 2, 4; three bits wide) in the state.
+    /// Position, in the state, of the three bits that give the bytes of one character (1, 2 or 4).
     pub kind_shift: u32,
-    /// The bit that says that the characters follow the header.
+    /// Bit of the state that says that the characters follow the header.
     pub compact: u32,
-    /// The bit that says that all characters are ASCII.
+    /// Bit of the state that says that all characters are ASCII.
     pub ascii: u32,
-    /// Where ASCII characters begin.
+    /// Beginning of the characters of a compact string that is ASCII.
     pub ascii_data: u32,
-    /// Where other characters begin.
+    /// Beginning of the characters of a compact string that is not ASCII.
     pub compact_data: u32,
     /// Pointer to the characters of a string that is not compact.
     pub data_pointer: u32,
 }
 
-/// A bytes object.
+/// Offsets in a bytes object.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BytesLayout {
     /// Number of bytes: 64 bits.
     pub length: u32,
-    /// Where they begin.
+    /// Beginning of the bytes.
     pub data: u32,
 }
 
 impl Layout {
-    /// The code object's address in a frame's word.
+    /// The address of the code object, from the word at [`FrameLayout::code`].
     pub fn code_address(&self, word: u64) -> u64 {
         word & !u64::from(self.frame.code_tags)
     }
 
-    /// A frame of this owner is the interpreter's own and stands for no Python code.
+    /// Whether a frame of this owner is the interpreter's own, which stands for no Python code.
     pub fn is_internal(&self, owner: u8) -> bool {
         u32::from(owner) >= self.frame.owner_internal
     }
@@ -197,7 +199,7 @@ impl Layout {
     pub(crate) fn instruction(&self, word: u64) -> u64 {
         match self.frame.instruction_is {
             INSTRUCTION_ADDRESS => word,
-            // 32 bits, signed.
+            // Before 3.11 it is a signed number of 32 bits.
             _ => i64::from(word as u32 as i32) as u64,
         }
     }

@@ -1,17 +1,18 @@
-//! Everything that must be known of a CPython interpreter inside another, running process in order to walk Python frames
-//! from outside.
+//! Everything that must be known of a CPython interpreter inside another, running process in order to walk Python
+//! frames from outside.
 //!
-//! [`find`] opens what the process has really mapped, finds `_PyRuntime` in it, learns the version and where the fields of
-//! the interpreter's structures lie ([`Layout`]: from the interpreter's own description from 3.13 on, from tables
-//! before), and how a thread finds its own state ([`ThreadStateAt`]). Then it proves all that in the process's memory:
-//! thread states name threads that exist, the slot of each holds that very state, frames lead to code objects, and the type of
-//! code objects names the same offsets ([`Proof`]). What cannot be proven is refused, with the reason ([`PythonError`]).
+//! [`find`] opens the files that the process has really mapped, and finds `_PyRuntime` in one of them. It determines
+//! the version, the offsets of the fields in the interpreter's structures ([`Layout`]: from the interpreter's own
+//! description from 3.13 on, from tables before), and how a thread finds its own state ([`ThreadStateAt`]). Then it
+//! proves all that in the process's memory: thread states name threads that exist, the slot of each thread holds
+//! exactly that state, frames lead to code objects, and the type of code objects lists the same offsets ([`Proof`]).
+//! What cannot be proven is refused, with the reason ([`PythonError`]).
 //!
-//! [`walk_thread`] walks frame by frame from outside: a measure for walkers that are faster. [`read_code`] and [`Code::decode`] give
-//! the name, file and line of a frame, from the process or from bytes that were captured.
+//! [`walk_thread`] walks frame by frame from outside; faster walkers are compared with it. [`read_code`] and
+//! [`Code::decode`] give the name, file and line of a frame, from the process or from captured bytes.
 //!
-//! It knows x86-64 and aarch64 (there up to 3.14), glibc, and CPython 3.9 to 3.15 with the GIL. It stops nothing, writes nothing, uses no `ptrace`, and refuses
-//! to guess.
+//! The crate supports x86-64 and aarch64 (there up to 3.14), glibc, and CPython 3.9 to 3.15 with the GIL. It stops no
+//! process, writes nothing, uses no `ptrace`, and refuses to guess.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 

@@ -1,19 +1,20 @@
-//! Tables of lines: which line an instruction belongs to. Total on any bytes.
+//! Tables of lines: which line an instruction belongs to. Any bytes can be read as a table; damage gives wrong lines,
+//! but never a panic.
 
 use crate::layout::{LINES_LNOTAB, LINES_LOCATIONS, LINES_RANGES};
 
-/// Instructions that have the same line.
+/// A range of instructions that belong to the same line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineRange {
-    /// First byte of the instructions.
+    /// Offset of the first instruction, in bytes.
     pub start: u64,
-    /// First byte behind them; `u64::MAX` where the table leaves the end open.
+    /// Offset of the first byte after the range; `u64::MAX` where the table leaves the end open.
     pub end: u64,
-    /// The line; `None` where the compiler made the instructions up, or nonsense.
+    /// The line; `None` where the instructions have no line, or the table gives an impossible one.
     pub line: Option<u32>,
 }
 
-/// The ranges of a table, in their order.
+/// Iterator over the ranges of a table, in their order.
 #[derive(Clone, Debug)]
 pub struct LineRanges<'a> {
     table: &'a [u8],
@@ -24,7 +25,7 @@ pub struct LineRanges<'a> {
 }
 
 impl<'a> LineRanges<'a> {
-    /// Reads a table of this form (`LINES_*`) of a function that begins at this line.
+    /// Reads a table of the form `form` (`LINES_*`), of a function that begins at the line `first_line`.
     pub fn new(table: &'a [u8], form: u32, first_line: i32) -> LineRanges<'a> {
         LineRanges {
             table,
@@ -45,8 +46,8 @@ impl<'a> LineRanges<'a> {
         }
     }
 
-    /// Pairs of (bytes, lines) to go on; what stands before the first pair has the first line, and the
-    /// last line holds to the end.
+    /// Reads pairs of (bytes to advance, lines to advance). The instructions that the first pair passes have the first
+    /// line, and the line after the last pair holds to the end.
     fn lnotab(&mut self) -> Option<LineRange> {
         let line = self.line;
         if let Some((pair, rest)) = self.table.split_at_checked(2) {
@@ -59,7 +60,7 @@ impl<'a> LineRanges<'a> {
         open.then(|| self.take(u64::MAX, Some(line)))
     }
 
-    /// Pairs of (bytes of this range, lines from the range before); −128: no line.
+    /// Reads pairs of (bytes of this range, difference of its line to the range before); −128: no line.
     fn ranges(&mut self) -> Option<LineRange> {
         let (pair, rest) = self.table.split_at_checked(2)?;
         self.table = rest;
@@ -73,8 +74,8 @@ impl<'a> LineRanges<'a> {
         Some(self.take(u64::from(pair[0]), line))
     }
 
-    /// Entries that begin with a byte that has the highest bit: form, and number of units less one. Other bytes
-    /// of the entry follow.
+    /// Reads entries that begin with a byte with the highest bit set, which has the form of the entry and its number of
+    /// units less one. The other bytes of the entry follow it.
     fn locations(&mut self) -> Option<LineRange> {
         let (first, rest) = self.table.split_first()?;
         if first & 0x80 == 0 {
@@ -111,7 +112,8 @@ impl Iterator for LineRanges<'_> {
     }
 }
 
-/// Six bits a byte, lowest first, bit 6 for "more"; the sign is the lowest bit.
+/// Decodes a signed number: six bits in each byte, lowest first; bit 6 says that more bytes follow; the lowest bit of
+/// the number is its sign.
 fn signed(body: &[u8]) -> i64 {
     let mut value = 0_u64;
     for (i, byte) in body.iter().enumerate().take(10) {
@@ -159,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_form_of_location() {
-        // None for 1 unit; the same line in 2 units; one line on, 1 unit; long, −3 lines; no columns, +70.
+        // No line, 1 unit; same line, 2 units; one line more, 1 unit; long form, −3 lines; without columns, +70 lines.
         let table = [
             0xf8,
             0x81,

@@ -1,7 +1,7 @@
-//! What a layout must satisfy in the running process before it is used.
+//! Checks that a layout must pass in the running process before it is used.
 //!
-//! The process is not stopped, so a single attempt may see a list or a frame while it changes. Attempts are repeated; one
-//! that fits is proof, since a wrong layout fits at no time.
+//! The process is not stopped, so a single attempt may see a list or a frame while it changes. So attempts are
+//! repeated; one that succeeds is proof, because a wrong layout never fits.
 
 use memscope_memory::Memory;
 
@@ -12,34 +12,34 @@ use crate::thread::{Thread, at, is_thread};
 use crate::threads::list;
 use crate::walk::{End, walk};
 
-/// In a type object: its name, the function that frees its objects, its table of members.
+/// Offsets in a type object: its name, the function that frees its objects, its table of members.
 const TYPE_NAME: u32 = 24;
 const TYPE_DEALLOC: u32 = 48;
 const TYPE_MEMBERS: u32 = 240;
-/// A member: name, …, offset, ….
+/// Size of an entry of that table, which begins with the member's name, and where the entry has the member's offset.
 const MEMBER: usize = 40;
 const MEMBER_OFFSET: u32 = 16;
-/// More members than any code object has.
+/// Number of members that are read at most. No version's code objects have as many.
 const MEMBERS: usize = 64;
-/// Attempts before a layout is refused.
+/// Number of attempts before a layout is refused.
 pub(crate) const ATTEMPTS: usize = 200;
 
-/// What was checked in the process.
+/// How much was checked in the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
-    /// Interpreters in the process: more than one are subinterpreters.
+    /// Number of interpreters in the process; if it is more than one, there are subinterpreters.
     pub interpreters: usize,
-    /// Thread states in their lists.
+    /// Number of thread states in their lists.
     pub threads: usize,
-    /// Threads for which the way to the thread state leads to the one in the list.
+    /// Number of threads for which the way to the thread state leads to a state that the lists have for this thread.
     pub slots: usize,
-    /// Frames whose code is a code object, in stacks that end where they should.
+    /// Number of frames in those stacks that end where they should and whose frames all lead to code objects.
     pub frames: usize,
-    /// Fields of code objects whose offsets equal what the interpreter's own type says.
+    /// Number of fields of code objects whose offsets equal those that the interpreter's own type lists.
     pub members: usize,
 }
 
-/// What is known after a proof.
+/// Result of an attempt that succeeded.
 #[derive(Debug)]
 pub(crate) struct Proven {
     pub proof: Proof,
@@ -51,13 +51,13 @@ pub(crate) struct Proven {
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// There is no interpreter (yet, or any more).
+    /// There is no interpreter or no thread state: not yet, or no longer.
     Empty,
-    /// Something does not fit.
+    /// Something does not fit the layout; the text says what.
     Unfit(String),
 }
 
-/// One attempt.
+/// Checks the layout once. `code_type`: address of `PyCode_Type` if it is known; otherwise it is found through a frame.
 pub(crate) fn attempt<M: Memory + ?Sized>(
     memory: &M,
     layout: &Layout,
@@ -102,7 +102,8 @@ pub(crate) fn attempt<M: Memory + ?Sized>(
     proof.members = members;
     let stacks = check_frames(memory, layout, &threads, code_type);
     proof.frames = stacks.frames;
-    // A thread that runs changes its stack under our eyes. With a wrong layout a few stacks fit by chance.
+    // A running thread changes its stack while we read it, so a few stacks may be broken. With a wrong layout, on the
+    // other hand, a few stacks fit by chance.
     if stacks.broken > 0 && stacks.fitting <= 2 * stacks.broken {
         return Err(Refused::Unfit(format!(
             "{} of {} stacks lead to something else than code objects",
@@ -125,7 +126,7 @@ fn count_interpreters(threads: &[Thread]) -> usize {
     all.len()
 }
 
-/// The type of the first code object of any thread, if it is a type named "code".
+/// The type of the innermost frame's code object, of the first thread where that is a type named "code".
 fn type_of_frames<M: Memory + ?Sized>(
     memory: &M,
     layout: &Layout,
@@ -147,7 +148,8 @@ fn is_code_type<M: Memory + ?Sized>(memory: &M, address: u64) -> bool {
         .is_ok_and(|name| name == b"code")
 }
 
-/// Compares the layout with the members that the type itself lists, by name and offset.
+/// Compares the layout with the members that the type itself lists, by name and offset. Returns the address of the
+/// function that frees code objects, and the number of fields that were compared.
 fn check_type<M: Memory + ?Sized>(
     memory: &M,
     layout: &Layout,
@@ -207,14 +209,14 @@ fn check_type<M: Memory + ?Sized>(
     Ok((dealloc, total))
 }
 
-/// What the stacks of all threads look like.
+/// How many stacks of threads fit the layout.
 #[derive(Default)]
 struct Stacks {
-    /// Stacks that end where they should, and all of whose frames have code objects.
+    /// Number of stacks that end where they should, have at least one frame, and whose frames all have code objects.
     fitting: usize,
-    /// The others.
+    /// Number of stacks that end elsewhere, or have a frame without a code object.
     broken: usize,
-    /// Frames of the stacks that fit.
+    /// Number of frames in the stacks that fit.
     frames: usize,
 }
 

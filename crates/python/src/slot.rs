@@ -1,8 +1,8 @@
-//! How a thread finds its own thread state: a slot of a pthread key, or a thread-local variable.
+//! How a thread finds its own thread state: in the slot of a pthread key, or in a thread-local variable.
 //!
-//! It is the state that the interpreter keeps for `PyGILState_Ensure`: bound to the thread for as long as the thread
-//! knows Python. The other one, `_Py_tss_tstate` (from 3.12 on), is empty whenever the thread has released the GIL,
-//! and PyTorch releases it before it dispatches an operator.
+//! We use the state that the interpreter keeps for `PyGILState_Ensure`: it stays bound to the thread as long as the
+//! thread has anything to do with Python. The other place, `_Py_tss_tstate` (from 3.12 on), is empty whenever the
+//! thread has released the GIL, and PyTorch releases it before it dispatches an operator.
 
 use std::fmt;
 use std::io;
@@ -13,35 +13,39 @@ use memscope_site::mapped::Mapped;
 
 use crate::thread::{THREAD_POINTER_AT_END, Thread, at, is_thread};
 
-/// Where a thread's state is, starting from the thread's `fsbase`. 0 at any step: the thread has none.
+/// The place of a thread's state, starting from the thread's `fsbase` (on aarch64 its `tpidr_el0`). If 0 is read at any
+/// step, the thread has no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ThreadStateAt {
-    /// At `fsbase` + this: a pthread key below 32, or a thread-local variable of a file that was loaded at the start.
+    /// At `fsbase` + `offset`: a pthread key below 32, or a thread-local variable of a file that was loaded at the
+    /// start of the program.
     Slot {
-        /// Signed: thread-local variables lie below `fsbase`.
+        /// Distance from `fsbase` in bytes. It is signed, because thread-local variables lie below `fsbase`.
         offset: i64,
     },
-    /// A pthread key from 32 on: at `fsbase` + `table` is a pointer, and at that + `offset` the state.
+    /// A pthread key from 32 on: at `fsbase` + `table` is a pointer, and at the pointer's value + `offset` is the
+    /// state.
     SecondLevel {
-        /// Where the pointer is.
+        /// Distance of the pointer from `fsbase`, in bytes.
         table: i64,
-        /// Where the state is in what it points to.
+        /// Offset of the state in the memory that the pointer points to, in bytes.
         offset: u64,
     },
-    /// A thread-local variable of a file that was loaded later: at `fsbase` + `vector` is the pointer to the dynamic thread
-    /// vector, at that + `entry` the pointer to the file's variables, −1 where the thread has none yet; and
-    /// at that + `offset` the state.
+    /// A thread-local variable of a file that was loaded later: at `fsbase` + `vector` is the pointer to the dynamic
+    /// thread vector; in the vector, at `entry`, is the pointer to the file's variables (−1 while the thread has none
+    /// yet); and among these, at `offset`, is the state.
     Dynamic {
-        /// Where the pointer to the vector is.
+        /// Distance from `fsbase` of the pointer to the vector, in bytes.
         vector: i64,
-        /// Where the file's entry in the vector is.
+        /// Offset of the file's entry in the vector, in bytes.
         entry: u64,
-        /// Where the state is among the file's variables.
+        /// Offset of the state among the file's variables, in bytes.
         offset: u64,
     },
 }
 
-/// The same as numbers: to `fsbase` add `offsets[0]` and read; so long as steps remain, add the next one and read.
+/// A [`ThreadStateAt`] as plain numbers: begin with `fsbase`; `reads` times, add the next offset and read the word
+/// there. The last word is the state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadStatePath {
@@ -49,12 +53,12 @@ pub struct ThreadStatePath {
     pub reads: u32,
     /// Always 0.
     pub padding: u32,
-    /// What to add before each read.
+    /// Numbers to add before each read, in bytes.
     pub offsets: [i64; 3],
 }
 
 impl ThreadStateAt {
-    /// As numbers.
+    /// The place as plain numbers.
     pub fn path(&self) -> ThreadStatePath {
         let (reads, offsets) = match *self {
             ThreadStateAt::Slot { offset } => (1, [offset, 0, 0]),
@@ -72,7 +76,7 @@ impl ThreadStateAt {
         }
     }
 
-    /// The state of the thread with this `fsbase`; `None` where it has none.
+    /// Reads the state of the thread with this `fsbase`; `None` if the thread has none.
     pub fn read<M: Memory + ?Sized>(&self, memory: &M, fsbase: u64) -> io::Result<Option<u64>> {
         let path = self.path();
         let mut address = fsbase;
@@ -105,30 +109,31 @@ impl fmt::Display for ThreadStateAt {
     }
 }
 
-/// Where glibc keeps things in its `struct pthread`, which begins at `fsbase` on x86-64, and ends there on aarch64.
+/// Offsets in glibc's `struct pthread`, in bytes. The structure begins at `fsbase` on x86-64, and ends at the thread
+/// pointer on aarch64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pthread {
-    /// The thread's number in the kernel: 32 bits.
+    /// The kernel's number of the thread: 32 bits.
     pub tid: u32,
-    /// The table of pointers to blocks of key slots; the first block stands right before it.
+    /// The table of pointers to blocks of key slots. The first block lies directly before this table.
     pub blocks: u32,
-    /// Bytes of a key slot.
+    /// Size of a key slot in bytes.
     pub slot: u32,
-    /// Where in a slot the value is.
+    /// Offset of the value in a slot.
     pub value: u32,
-    /// Bytes of it below the thread pointer: all on aarch64, none on x86-64.
+    /// Number of bytes of the structure that lie below the thread pointer: all of them on aarch64, none on x86-64.
     pub below: u32,
-    /// glibc's own description was read; otherwise these are the numbers of all its versions so far.
+    /// Whether the numbers were read from glibc's own description. Otherwise they are those of [`Pthread::default`].
     pub described: bool,
 }
 
-/// Slots in a block of pthread keys (`PTHREAD_KEY_2NDLEVEL_SIZE`).
+/// Number of slots in a block of pthread keys (`PTHREAD_KEY_2NDLEVEL_SIZE`).
 const BLOCK: u32 = 32;
-/// Number of keys (`PTHREAD_KEYS_MAX`).
+/// Number of pthread keys of a process (`PTHREAD_KEYS_MAX`).
 const KEYS: u32 = 1024;
 
 impl Default for Pthread {
-    /// glibc 2.31 to 2.42 on x86-64.
+    /// The numbers of glibc 2.31 to 2.42 on x86-64.
     fn default() -> Pthread {
         Pthread {
             tid: 720,
@@ -142,7 +147,7 @@ impl Default for Pthread {
 }
 
 impl Pthread {
-    /// Reads the description that glibc keeps for debuggers; where there is none, the known numbers.
+    /// Reads the description that glibc keeps for debuggers. If there is none, the known numbers are used.
     pub(crate) fn find<M: Memory + ?Sized>(pid: u32, mapped: &Mapped, memory: &M) -> Pthread {
         mapped
             .objects
@@ -180,7 +185,7 @@ impl Pthread {
             memory.read(address, &mut raw).ok()?;
             Some(u32::from_le_bytes(raw))
         };
-        // A field is described by three numbers: bits, count, offset.
+        // glibc describes each field by three numbers: bits, count, offset.
         let found = Pthread {
             tid: number(b"_thread_db_pthread_tid", 2)?,
             blocks: number(b"_thread_db_pthread_specific", 2)?,
@@ -202,7 +207,7 @@ impl Pthread {
         sound.then_some(found)
     }
 
-    /// Where the value of a pthread key is.
+    /// The place of the value of a pthread key; `None` for a number that is no key.
     pub(crate) fn key(&self, key: u32) -> Option<ThreadStateAt> {
         let place = key % BLOCK * self.slot + self.value;
         match key / BLOCK {
@@ -218,25 +223,25 @@ impl Pthread {
     }
 }
 
-/// What a way to the thread state gives for all threads that the interpreter lists.
+/// Result of trying a way to the thread state with all threads that the interpreter lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trial {
-    /// Threads for which it leads to their state.
+    /// Number of threads for which it leads to their own state.
     pub right: usize,
-    /// Threads for which it leads to nothing: they begin, or have ended.
+    /// Number of threads for which it leads to nothing: they are just beginning, or have ended.
     pub empty: usize,
-    /// Threads for which it leads to something else.
+    /// Number of threads for which it leads to something else.
     pub wrong: usize,
 }
 
 impl Trial {
-    /// Proven: right for one thread at least, and wrong for none.
+    /// Whether the way is proven: it must be right for at least one thread and wrong for none.
     pub fn proves(&self) -> bool {
         self.right > 0 && self.wrong == 0
     }
 }
 
-/// Tries a way with every thread.
+/// Tries a way to the thread state with every thread.
 pub(crate) fn attempt<M: Memory + ?Sized>(
     memory: &M,
     way: &ThreadStateAt,
@@ -249,7 +254,7 @@ pub(crate) fn attempt<M: Memory + ?Sized>(
         }
         match way.read(memory, thread.fsbase) {
             Ok(None) => trial.empty += 1,
-            // A thread that runs several interpreters has a state in each, and is in one of them.
+            // A thread that runs several interpreters has a state in each of them. Any of these is right.
             Ok(Some(state))
                 if threads
                     .iter()
@@ -263,10 +268,14 @@ pub(crate) fn attempt<M: Memory + ?Sized>(
     trial
 }
 
-/// No further from the beginning of `_PyRuntime` is a key looked for.
+/// Number of bytes at the beginning of `_PyRuntime` in which a key is searched.
 const REACH: u64 = 8192;
 
-/// The pthread key in `_PyRuntime`: where it should be, and wherever else it might be. The first that is proven.
+/// Finds the interpreter's pthread key in `_PyRuntime`: at the expected offset, or else at any other. Only a key that
+/// is proven counts.
+///
+/// # Errors
+/// No key is proven, or there are two different ones, neither of them at the expected offset.
 pub(crate) fn by_key<M: Memory + ?Sized>(
     memory: &M,
     pthread: &Pthread,
@@ -283,7 +292,7 @@ pub(crate) fn by_key<M: Memory + ?Sized>(
     if let Some(found) = key_at(memory, at(address, expected)).and_then(proven) {
         return Ok(found);
     }
-    // Another release of the same version has it elsewhere.
+    // Another release of the same version may have the key at another offset.
     let mut found: Option<(u32, ThreadStateAt, Trial)> = None;
     for offset in (0..size.min(REACH)).step_by(4) {
         let Some(key) = key_at(memory, address.wrapping_add(offset)) else {
@@ -303,7 +312,7 @@ pub(crate) fn by_key<M: Memory + ?Sized>(
     found.ok_or_else(|| "no pthread key in _PyRuntime leads to a thread state".to_owned())
 }
 
-/// {is initialised, key}.
+/// Reads a key that is stored as {is initialised, key}, 32 bits each; `None` if none is.
 fn key_at<M: Memory + ?Sized>(memory: &M, address: u64) -> Option<u32> {
     let word = memory.read_u64(address).ok()?;
     (word as u32 == 1).then_some((word >> 32) as u32)
@@ -328,7 +337,7 @@ mod tests {
         assert_eq!(pthread.key(32), second(0x510 + 8, 8));
         assert_eq!(pthread.key(1023), second(0x510 + 8 * 31, 31 * 16 + 8));
         assert_eq!(pthread.key(1024), None);
-        // aarch64: the thread pointer is where the structure ends (glibc 2.36).
+        // aarch64: the thread pointer is at the end of the structure (glibc 2.36).
         let pthread = Pthread {
             tid: 208,
             blocks: 784,
@@ -399,7 +408,7 @@ mod tests {
         memory.word(RUNTIME + 584, 0);
         memory.word(RUNTIME + 700, 3 << 32 | 1);
         assert_eq!(find(&memory, &threads), Ok(3));
-        // Another key under which somebody keeps thread states, and no word which is right.
+        // There is another key under which thread states are stored, and nothing says which one is right.
         store(&mut memory, 5, STATES);
         memory.word(RUNTIME + 800, 5 << 32 | 1);
         assert!(find(&memory, &threads).is_err_and(|why| why.contains("both")));

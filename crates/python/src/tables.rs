@@ -1,9 +1,9 @@
-//! Layouts of CPython 3.9 to 3.12, which do not describe themselves, and the little that later versions
-//! leave out of their description.
+//! Layouts of CPython 3.9 to 3.12, which do not describe themselves, and the few numbers that later versions leave out
+//! of their description.
 //!
 //! The numbers were computed with `offsetof` by a C compiler from the headers of CPython 3.9.18, 3.10.13, 3.11.7,
-//! 3.12.1, 3.13.0, 3.13.18, 3.14.10 and 3.15.2 (x86-64, no debug build, with the GIL). They are not trusted: what
-//! can be checked in the running process is checked there before anything is walked (see `prove`).
+//! 3.12.1, 3.13.0, 3.13.18, 3.14.10 and 3.15.2 (x86-64, no debug build, with the GIL). They are not trusted: everything
+//! that can be checked in the running process is checked there before any frame is walked (see `prove`).
 
 use crate::layout::{
     BytesLayout, ChunkLayout, CodeLayout, FrameLayout, INSTRUCTION_ADDRESS, INSTRUCTION_BYTES,
@@ -11,24 +11,24 @@ use crate::layout::{
     Layout, NONE, RuntimeLayout, TextLayout, ThreadLayout,
 };
 
-/// `FRAME_OWNED_BY_GENERATOR`, from 3.11 on.
+/// Owner of a generator's frame: `FRAME_OWNED_BY_GENERATOR`, from 3.11 on.
 pub(crate) const OWNER_GENERATOR: u32 = 1;
-/// The first owner that is the interpreter itself: `FRAME_OWNED_BY_CSTACK` in 3.12 and 3.13,
+/// The lowest owner that stands for the interpreter itself: `FRAME_OWNED_BY_CSTACK` in 3.12 and 3.13,
 /// `FRAME_OWNED_BY_INTERPRETER` from 3.14 on.
 pub(crate) const OWNER_INTERNAL: u32 = 3;
-/// `_co_firsttraceable` stands this many bytes before `co_code_adaptive`, from 3.11 on.
+/// Number of bytes by which `_co_firsttraceable` stands before `co_code_adaptive`, from 3.11 on.
 pub(crate) const TRACEABLE_BEFORE_CODE: u32 = 16;
 /// `sizeof(_Py_CODEUNIT)`.
 pub(crate) const UNIT: u32 = 2;
 
-/// `_PyStackChunk` never changed.
+/// Layout of `_PyStackChunk`, which has never changed.
 pub(crate) const CHUNK: ChunkLayout = ChunkLayout {
     previous: 0,
     size: 8,
     data: 24,
 };
 
-/// `_PyRuntime.autoTSSkey` in versions that describe themselves, but not this.
+/// Offset of `_PyRuntime.autoTSSkey` in versions that describe themselves, because their description lacks it.
 pub(crate) fn thread_key(minor: u8) -> u32 {
     match minor {
         13 => 2160,
@@ -37,7 +37,8 @@ pub(crate) fn thread_key(minor: u8) -> u32 {
     }
 }
 
-/// Bits of `PyASCIIObject.state`, the same in all versions.
+/// Layout of a string whose characters begin at these offsets. The bits of `PyASCIIObject.state` are the same in all
+/// versions.
 pub(crate) fn text(ascii_data: u32, compact_data: u32) -> TextLayout {
     TextLayout {
         length: 16,
@@ -56,7 +57,7 @@ const BYTES: BytesLayout = BytesLayout {
     data: 32,
 };
 
-/// The layout of a version that does not describe itself.
+/// The layout of CPython 3.`minor`, if it is a version that does not describe itself (3.9 to 3.12); else `None`.
 pub fn layout(minor: u8) -> Option<Layout> {
     match minor {
         9 => Some(linked(9, 104, INSTRUCTION_BYTES, LINES_LNOTAB)),
@@ -67,7 +68,7 @@ pub fn layout(minor: u8) -> Option<Layout> {
     }
 }
 
-/// 3.9 and 3.10.
+/// The layout of 3.9 and 3.10.
 const fn linked(minor: u32, instruction: u32, instruction_is: u32, lines_are: u32) -> Layout {
     Layout {
         kind: KIND_FRAME_OBJECT,
@@ -122,7 +123,7 @@ const fn linked(minor: u32, instruction: u32, instruction_is: u32, lines_are: u3
     }
 }
 
-/// Up to 3.11 a string also had a `wchar_t` form.
+/// Layout of strings up to 3.11, when a string could also have a `wchar_t` form.
 const WIDE_TEXT: TextLayout = TextLayout {
     length: 16,
     state: 32,

@@ -1,11 +1,11 @@
-//! Memory for tests of this crate's parts.
+//! Made-up memory for the unit tests of this crate.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use memscope_memory::Memory;
 
-/// Bytes at addresses; the rest is not mapped.
+/// Memory that has bytes at some addresses. All other addresses cannot be read.
 #[derive(Default)]
 pub(crate) struct Bytes(BTreeMap<u64, u8>);
 

@@ -1,33 +1,33 @@
-//! Strings: every form that CPython 3.9 to 3.15 keep them in.
+//! Strings, in every form in which CPython 3.9 to 3.15 store them.
 
 use crate::layout::TextLayout;
 
-/// A string, and whether it is all of it.
+/// A string that was read, and whether it is complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Text {
-    /// The characters; what is no character (half a surrogate pair, damage) is U+FFFD.
+    /// The characters. What is no valid character (half a surrogate pair, damage) is replaced by U+FFFD.
     pub text: String,
-    /// The string goes on; this is what was captured or within the bound.
+    /// Whether the string is longer than `text`, because only a part was captured or it exceeds the limit.
     pub truncated: bool,
 }
 
-/// What the header of a string says.
+/// What the header of a string object says about its characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Characters.
+    /// Number of characters.
     pub length: u64,
-    /// Bytes of one: 1, 2 or 4.
+    /// Bytes of one character: 1, 2 or 4.
     pub width: u32,
-    /// Offset of the first in the object; `None`: they lie elsewhere.
+    /// Offset of the first character in the object; `None`: the characters are not part of the object.
     pub data: Option<u32>,
 }
 
-/// Reads the header; `None` where this is no string that is ready to be read.
+/// Reads the header of a string object; `None` where this is no valid string.
 pub(crate) fn shape(layout: &TextLayout, header: &[u8]) -> Option<Shape> {
     let length = u64::from_le_bytes(part(header, layout.length)?);
     let state = u32::from_le_bytes(part(header, layout.state)?);
     let width = (state >> layout.kind_shift) & 7;
-    // Lengths are signed.
+    // CPython's lengths are signed, so a larger number is no length.
     if !matches!(width, 1 | 2 | 4) || length > i64::MAX as u64 / 4 {
         return None;
     }
@@ -43,7 +43,7 @@ pub(crate) fn shape(layout: &TextLayout, header: &[u8]) -> Option<Shape> {
     })
 }
 
-/// Decodes as many characters as there are bytes of.
+/// Decodes the characters in `bytes`, which may be fewer than the string has.
 pub(crate) fn decode(shape: Shape, bytes: &[u8]) -> Text {
     let width = shape.width as usize;
     let wanted = usize::try_from(shape.length).unwrap_or(usize::MAX);
@@ -62,7 +62,7 @@ pub(crate) fn decode(shape: Shape, bytes: &[u8]) -> Text {
     }
 }
 
-/// Some bytes of a structure.
+/// The `N` bytes at an offset of a structure; `None` where the structure is too short.
 pub(crate) fn part<const N: usize>(bytes: &[u8], offset: u32) -> Option<[u8; N]> {
     let offset = usize::try_from(offset).ok()?;
     bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
@@ -101,7 +101,7 @@ mod tests {
             read(1, 0x30, &[0x00, 0xf6, 0x01, 0x00]),
             (Some(56), "\u{1f600}".to_owned(), false)
         );
-        // Half a surrogate pair, as in undecodable file names; and less than all.
+        // Half a surrogate pair, as in undecodable file names; and a string of which only a part is there.
         assert_eq!(
             read(3, 0x28, &[0xe4, 0xdc, b'x', 0]),
             (Some(56), "\u{fffd}x".to_owned(), true)

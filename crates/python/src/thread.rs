@@ -1,4 +1,4 @@
-//! A thread of another process, and how one is known to be there.
+//! A thread of another process, and the check that an address is a thread's.
 
 use memscope_memory::Memory;
 
@@ -6,28 +6,29 @@ use memscope_memory::Memory;
 /// beginning.
 pub(crate) const THREAD_POINTER_AT_END: bool = cfg!(target_arch = "aarch64");
 
-/// Bytes of an entry of a vector of thread-local variables; the one before the first holds the length.
+/// Size in bytes of an entry of a vector of thread-local variables. The entry before the first one holds the length.
 const VECTOR_ENTRY: u64 = 16;
 
-/// A longer vector is damage.
+/// A vector with this many entries or more is taken for damaged memory.
 const VECTOR_MOST: u64 = 1 << 16;
 
-/// One thread state.
+/// A thread state, and the thread that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Thread {
-    /// The `PyInterpreterState` that it belongs to.
+    /// Address of the `PyInterpreterState` that it belongs to.
     pub interpreter: u64,
-    /// The `PyThreadState`.
+    /// Address of the `PyThreadState`.
     pub state: u64,
-    /// The thread's `fsbase`, on aarch64 its `tpidr_el0`; 0 where it has not begun to run. On x86-64 it is the
+    /// The thread's `fsbase`, on aarch64 its `tpidr_el0`; 0 if the thread has not begun to run. On x86-64 it equals the
     /// thread's `pthread_self`.
     pub fsbase: u64,
-    /// The thread's number in the kernel, as the PID namespace of the process counts, where it is known.
+    /// The kernel's number of the thread in the PID namespace of the process, where it is known.
     pub tid: Option<u32>,
 }
 
-/// There is a thread of glibc here: the first word of what `fsbase` points to is its own address, and the third. On
-/// aarch64 the first is the vector of thread-local variables, and before that the vector's length.
+/// Whether `fsbase` is the thread pointer of a thread of glibc. On x86-64 the first and the third word at that address
+/// must be the address itself. On aarch64 the first word must point to a vector of thread-local variables, before which
+/// the vector's length stands.
 pub(crate) fn is_thread<M: Memory + ?Sized>(memory: &M, fsbase: u64) -> bool {
     if THREAD_POINTER_AT_END {
         return has_vector(memory, fsbase);

@@ -1,4 +1,4 @@
-//! The thread states of an interpreter's lists.
+//! Reads the lists of interpreters and thread states.
 
 use std::collections::HashSet;
 use std::io;
@@ -9,12 +9,12 @@ use crate::layout::{Layout, NONE};
 use crate::slot::Pthread;
 use crate::thread::{Thread, at, is_thread};
 
-/// More interpreters or threads than this are damage.
+/// A list with more interpreters or thread states than this is taken for damaged memory.
 const MAX_INTERPRETERS: usize = 1 << 10;
 const MAX_THREADS: usize = 1 << 16;
 
-/// All thread states. The lists are read while they change: what a running process shows may be gone, and what it has
-/// just begun may be missing.
+/// All thread states. The lists are read while they may change: a state in the result may be gone already, and a new
+/// one may be missing.
 pub(crate) fn list<M: Memory + ?Sized>(
     memory: &M,
     layout: &Layout,
@@ -63,7 +63,8 @@ pub(crate) fn interpreters<M: Memory + ?Sized>(
     Ok(found)
 }
 
-/// glibc's own number first: the interpreter's may be that of a thread before a fork.
+/// The kernel's number of a thread. glibc's number comes first: the interpreter's may be that of a thread before a
+/// fork.
 fn tid<M: Memory + ?Sized>(
     memory: &M,
     layout: &Layout,

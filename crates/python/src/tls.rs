@@ -1,7 +1,8 @@
-//! Thread-local variables, from 3.15 on: which one `PyGILState_GetThisThreadState` returns.
+//! Finds the thread-local variable that `PyGILState_GetThisThreadState` returns, from 3.15 on.
 //!
-//! The variable has no exported name, but the function that returns it has, and reads it in one of the four ways that the
-//! x86-64 ABI knows; code of aarch64 is not read. Where a file's variables lie says the running process: the tables that its loader has filled in.
+//! The variable has no exported name, but the function that returns it has one, and it reads the variable in one of the
+//! four ways that the x86-64 ABI defines. So the function's code is read (not on aarch64). Where a file's variables lie
+//! is read from the running process, from the tables that its loader has filled in.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use memscope_memory::Memory;
@@ -9,23 +10,25 @@ use memscope_memory::Memory;
 use crate::slot::{ThreadStateAt, Trial, attempt};
 use crate::thread::{Thread, is_thread};
 
-/// Where glibc keeps the pointer to a thread's vector, from `fsbase`.
+/// Distance from `fsbase` of glibc's pointer to the thread's vector of thread-local variables, in bytes.
 const VECTOR: i64 = 8;
-/// Bytes of an entry of the vector.
+/// Size of an entry of the vector in bytes.
 const ENTRY: u64 = 16;
-/// No function of a few instructions is read beyond this many.
+/// Number of instructions that are read at most; the function has only a few.
 const INSTRUCTIONS: usize = 24;
-/// More modules than this are damage.
+/// A module number from this on is taken for damaged memory.
 const MODULES: u64 = 1 << 16;
 
-/// A variable: in every thread at the same distance from `fsbase`, or in a module of the loader.
+/// A thread-local variable: at the same distance from `fsbase` in every thread, or at an offset among the variables of
+/// a module, which the loader numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Variable {
     Near(i64),
     Module { module: u64, offset: u64 },
 }
 
-/// The way to the variable that a function returns, proven with the threads that the interpreter lists.
+/// Finds the way to the variable that a function (with this code, at this address) returns, and proves it with the
+/// threads that the interpreter lists.
 pub(crate) fn by_function<M: Memory + ?Sized>(
     memory: &M,
     code: &[u8],
@@ -54,10 +57,10 @@ pub(crate) fn by_function<M: Memory + ?Sized>(
     ))
 }
 
-/// Reads the function as far as its first return, and follows the register that it will return.
+/// Reads the function's instructions up to its first return, and follows how the returned register gets its value.
 fn variable<M: Memory + ?Sized>(memory: &M, code: &[u8], address: u64) -> Option<Variable> {
     let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
-    // What RDI and RAX hold, where it is the address or the content of a table entry.
+    // The addresses of table entries that RDI and RAX hold.
     let (mut argument, mut result) = (None, None);
     let mut base: Option<Variable> = None;
     for instruction in decoder.into_iter().take(INSTRUCTIONS) {
@@ -65,7 +68,8 @@ fn variable<M: Memory + ?Sized>(memory: &M, code: &[u8], address: u64) -> Option
             return None;
         }
         match instruction.code() {
-            // lea rdi, [rip + entry] before __tls_get_addr; lea rax, [rip + entry] before a descriptor's function.
+            // `lea rdi, [rip + entry]` comes before a call of __tls_get_addr; `lea rax, [rip + entry]` before a call of
+            // a descriptor's function.
             Code::Lea_r64_m if instruction.is_ip_rel_memory_operand() => {
                 match instruction.op0_register() {
                     Register::RDI => argument = Some(instruction.ip_rel_memory_address()),
@@ -86,7 +90,7 @@ fn variable<M: Memory + ?Sized>(memory: &M, code: &[u8], address: u64) -> Option
                 let near = instruction.segment_prefix() == Register::FS;
                 match (instruction.memory_base(), near) {
                     (Register::None, true) if returned => {
-                        // 32 bits, sign-extended by the processor and by the decoder.
+                        // The displacement has 32 bits. Processor and decoder both extend its sign.
                         return Some(Variable::Near(displacement as i64));
                     }
                     (Register::RIP, false) => {
@@ -117,7 +121,7 @@ fn moved(variable: Variable, by: u64) -> Variable {
     }
 }
 
-/// {module, offset}, which the loader has filled in.
+/// Reads a table entry {module, offset}, which the loader has filled in.
 fn module_entry<M: Memory + ?Sized>(memory: &M, entry: u64) -> Option<Variable> {
     let module = memory.read_u64(entry).ok()?;
     let offset = memory.read_u64(entry.wrapping_add(8)).ok()?;
@@ -126,7 +130,8 @@ fn module_entry<M: Memory + ?Sized>(memory: &M, entry: u64) -> Option<Variable> 
         .then_some(Variable::Module { module, offset })
 }
 
-/// {function, argument}: the argument is the distance from `fsbase`, or the address of {module, offset, …}.
+/// Reads a descriptor {function, argument}. The argument is the distance from `fsbase`, or the address of
+/// {module, offset, …}.
 fn descriptor<M: Memory + ?Sized>(memory: &M, entry: u64) -> Option<Variable> {
     let argument = memory.read_u64(entry.wrapping_add(8)).ok()?;
     match argument as i64 {
@@ -155,8 +160,9 @@ fn ways<M: Memory + ?Sized>(
                 .read_u64(thread.fsbase.wrapping_add_signed(VECTOR))
                 .ok()?;
             let variables = memory.read_u64(vector.wrapping_add(entry)).ok()?;
-            // The second word is what is to be freed: memory of its own, which is not at the same distance in other
-            // threads, even though it may be in those that we see.
+            // The second word is the pointer that will be freed. If it is not 0, the thread's variables of this module
+            // are in allocated memory. That is not at the same distance from `fsbase` in every thread, even if it is in
+            // those that we see.
             let own = memory.read_u64(vector.wrapping_add(entry + 8)).ok()?;
             (variables != u64::MAX && own == 0)
                 .then(|| variables.wrapping_sub(thread.fsbase) as i64)
@@ -186,7 +192,8 @@ mod tests {
     const CODE: u64 = 0x5000;
     const TABLE: u64 = 0x6000;
 
-    /// A function at [`CODE`] whose instructions refer to [`TABLE`] where the numbers stand.
+    /// Reads a function at [`CODE`] that is put together from these parts. Behind each part that is marked `true`
+    /// stands a reference to [`TABLE`].
     fn read(memory: &Bytes, parts: &[(&[u8], bool)]) -> Option<Variable> {
         let mut code = Vec::new();
         for (bytes, refers) in parts {
@@ -244,7 +251,7 @@ mod tests {
         assert_eq!(read(&memory, &[padded, padded_call, load, RET]), module);
         let call_by_table = (&[0x66, 0x48, 0xff, 0x15][..], true);
         assert_eq!(read(&memory, &[padded, call_by_table, load, RET]), module);
-        // The compiler asks for the module and adds the offset itself.
+        // The compiler's code asks for the beginning of the module's variables and adds the offset itself.
         let load = (&[0x48, 0x8b, 0x80, 0x28, 0, 0, 0][..], false);
         assert_eq!(
             read(&memory, &[argument, CALL, load, RET]),

@@ -9,34 +9,34 @@ pub struct Version {
     pub major: u8,
     /// The 11 of 3.11.7.
     pub minor: u8,
-    /// The 7 of 3.11.7; not always to be found out before 3.11.
+    /// The 7 of 3.11.7; before 3.11 it cannot always be determined.
     pub micro: Option<u8>,
-    /// How finished it is.
+    /// Whether it is a release, or an alpha, a beta or a candidate for one.
     pub release: Release,
 }
 
-/// The last part of a version.
+/// Kind of a release, with the number of an alpha, beta or candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Release {
-    /// An alpha: its structures may still change.
+    /// An alpha: CPython's structures may still change after it.
     Alpha(u8),
-    /// A beta: its structures may still change.
+    /// A beta: CPython's structures may still change after it.
     Beta(u8),
     /// A release candidate.
     Candidate(u8),
-    /// A release.
+    /// A final release.
     Final,
-    /// Unknown, as long as only the first two numbers are known.
+    /// Not known, because only the first two numbers of the version are known.
     Unknown,
 }
 
-/// The first minor version that is supported.
+/// The oldest supported minor version of Python 3.
 pub const FIRST: u8 = 9;
-/// The last one.
+/// The newest supported minor version of Python 3.
 pub const LAST: u8 = 15;
 
 impl Version {
-    /// Only major and minor are known.
+    /// A version of which only major and minor number are known.
     pub fn minor_only(minor: u8) -> Version {
         Version {
             major: 3,
@@ -46,7 +46,7 @@ impl Version {
         }
     }
 
-    /// From `PY_VERSION_HEX`; `None` for what no CPython 3 has.
+    /// Reads a value of `PY_VERSION_HEX`; `None` for a value that no CPython 3 has.
     pub fn from_hex(hex: u64) -> Option<Version> {
         let hex = u32::try_from(hex).ok()?;
         let [major, minor, micro, last] = hex.to_be_bytes();
@@ -66,7 +66,7 @@ impl Version {
         })
     }
 
-    /// From the text that the sources call `PY_VERSION`: `3.9.2`, `3.12.0rc1`, `3.10.4+`.
+    /// Reads a text as the sources define it as `PY_VERSION`: `3.9.2`, `3.12.0rc1`, `3.10.4+`.
     pub fn from_text(text: &str) -> Option<Version> {
         let rest = text.strip_suffix('+').unwrap_or(text).strip_prefix("3.")?;
         let (minor, rest) = rest.split_once('.')?;
@@ -94,7 +94,7 @@ impl Version {
         })
     }
 
-    /// Its structures are known to this crate.
+    /// Whether this crate knows the version's structures: no alphas, no betas.
     pub fn is_supported(&self) -> bool {
         (FIRST..=LAST).contains(&self.minor)
             && !matches!(self.release, Release::Alpha(_) | Release::Beta(_))

@@ -1,4 +1,5 @@
-//! Frames of a thread, one read after the other: the slow and plain way, as a measure for faster ones.
+//! Walks the frames of a thread by reading one after the other. This way is slow and simple; faster ones are compared
+//! with it.
 
 use std::collections::HashSet;
 
@@ -10,19 +11,19 @@ use crate::layout::{
 use crate::text::part;
 use crate::thread::at;
 
-/// No stack is followed further.
+/// Largest number of frames that are read of a stack.
 pub const MAX_FRAMES: usize = 1024;
 
 /// One frame, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RawFrame {
-    /// Its own address.
+    /// Address of the frame.
     pub frame: u64,
-    /// Its code object.
+    /// Address of its code object.
     pub code: u64,
-    /// Its instruction: see [`crate::FrameLayout::instruction_is`]. [`crate::Code`] makes a line of it.
+    /// Its instruction, in the form [`crate::FrameLayout::instruction_is`]. [`crate::Code::line`] gives the line.
     pub instruction: u64,
-    /// Whose it is; 0 before 3.11.
+    /// Owner of the frame; 0 before 3.11.
     pub owner: u8,
 }
 
@@ -31,13 +32,13 @@ pub struct RawFrame {
 pub enum End {
     /// At the outermost frame.
     Outermost,
-    /// After [`MAX_FRAMES`].
+    /// After [`MAX_FRAMES`] frames.
     Limit,
     /// At a frame that was seen before: the chain is damaged, or changed while it was read.
     Cycle,
     /// At memory that cannot be read.
     Unreadable {
-        /// Where.
+        /// Address that could not be read.
         address: u64,
     },
 }
@@ -45,13 +46,13 @@ pub enum End {
 /// The frames of a thread, innermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Walk {
-    /// Without the interpreter's own, but with those that [`crate::Code::is_entered`] refuses.
+    /// The frames, without the interpreter's own, but with those for which [`crate::Code::is_entered`] is false.
     pub frames: Vec<RawFrame>,
-    /// Whether that is all of them.
+    /// How the walk ended; [`End::Outermost`] if these are all frames.
     pub end: End,
 }
 
-/// Follows the frames of a thread state. Total on any memory: it ends, and says how.
+/// Walks the frames of a thread state. On any memory the walk ends, and says how.
 pub(crate) fn walk<M: Memory + ?Sized>(memory: &M, layout: &Layout, state: u64) -> Walk {
     let mut walk = Walk {
         frames: Vec::new(),
@@ -91,7 +92,8 @@ pub(crate) fn walk<M: Memory + ?Sized>(memory: &M, layout: &Layout, state: u64) 
     walk
 }
 
-/// A frame from its bytes ([`crate::FrameLayout::size`] of them), with the address of the one that called it.
+/// Decodes a frame from its bytes ([`crate::FrameLayout::size`] of them). Also returns the address of the frame that
+/// called it, 0 for none. `None` if there are too few bytes.
 pub fn decode(layout: &Layout, frame: u64, bytes: &[u8]) -> Option<(RawFrame, u64)> {
     let fields = &layout.frame;
     let word = |at| part(bytes, at).map(u64::from_le_bytes);
@@ -113,7 +115,10 @@ pub fn decode(layout: &Layout, frame: u64, bytes: &[u8]) -> Option<(RawFrame, u6
     Some((read, word(fields.previous)?))
 }
 
-/// The innermost frame of a thread state, 0 for none; or what could not be read.
+/// The address of the innermost frame of a thread state, 0 for none.
+///
+/// # Errors
+/// The address that could not be read.
 fn innermost<M: Memory + ?Sized>(memory: &M, layout: &Layout, state: u64) -> Result<u64, u64> {
     let read = |address: u64| memory.read_u64(address).map_err(|_| address);
     let first = read(at(state, layout.thread.frame))?;

@@ -1,4 +1,5 @@
-//! Interpreters of other distributions, each in a root of its own: `cargo xtask pythons` makes them, and runs this.
+//! Tests with interpreters of several Debian releases, each in a root folder of its own. `cargo xtask pythons` makes
+//! these and runs the tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -66,7 +67,7 @@ fn rooted() -> Vec<Python> {
         .collect()
 }
 
-/// Where the shared library of an interpreter is, as it sees it.
+/// Path of an interpreter's shared library, as the interpreter sees it.
 fn library(python: &Python) -> PathBuf {
     python
         .ask(
@@ -76,7 +77,8 @@ fn library(python: &Python) -> PathBuf {
         .into()
 }
 
-/// The program with the library, when the interpreter in it has been started; before, it is refused.
+/// Runs the program that loads the library. Checks that it is refused before it starts its interpreter, and returns it
+/// afterwards.
 fn started(command: Command) -> Program {
     let mut program = Program::start(command);
     assert_eq!(program.line::<String>(), "loaded");
@@ -88,12 +90,12 @@ fn started(command: Command) -> Program {
     program
 }
 
-/// The library as part of another program: loaded at the start, and loaded late.
+/// The library is part of another program: loaded when the program starts, and loaded later.
 #[test]
 fn embedded() {
     let mut embedded = 0;
     for python in rooted() {
-        // The program is compiled here, and old C libraries do not run it.
+        // The program is compiled on this machine, and does not run with old C libraries.
         if python.minor() < 11 {
             continue;
         }
@@ -116,7 +118,7 @@ fn embedded() {
     assert!(embedded > 0);
 }
 
-/// A second interpreter that does not run is of no interest; one that runs is refused.
+/// A second interpreter that is not running is ignored; if it is running, the process is refused.
 #[test]
 fn two_at_once() {
     for python in rooted() {
@@ -135,7 +137,7 @@ fn two_at_once() {
     }
 }
 
-/// Changes a name wherever it stands in a file's bytes.
+/// Changes the first letter of a name wherever the name stands in a file's bytes.
 fn rename(bytes: &mut [u8], name: &str) {
     let name = format!("\0{name}\0").into_bytes();
     let places: Vec<usize> = bytes
@@ -167,9 +169,9 @@ fn stripped(python: &Python, folder: &Folder, names: &[&str]) -> Python {
     }
 }
 
-/// (Extension modules may need what is missing: the programs here use none.)
-/// Without symbols there is the section, in versions that have it; without the number of the version, its description or
-/// what fits; without both, a clear refusal.
+/// Without symbols, the interpreter is found by its section, in versions that have one; without `Py_Version`, its
+/// version is known from its description or because only one fits. Where neither is possible it is refused with a clear
+/// reason. (Extension modules may need the missing symbols, so the programs of this test use none.)
 #[test]
 fn stripped_interpreters() {
     for python in rooted() {

@@ -1,4 +1,4 @@
-//! Damaged, hostile and changing memory: whatever is there, reading it ends, within its bounds and with an answer.
+//! Damaged, hostile and changing memory: whatever it contains, reading it ends, within the limits, and with a result.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -14,10 +14,10 @@ use memscope_python::{
 };
 use proptest::prelude::*;
 
-/// Where the memory of these tests begins.
+/// Address at which the memory of these tests begins.
 const BASE: u64 = 0x10_0000;
 
-/// A piece of memory; nothing is mapped around it.
+/// One piece of memory at [`BASE`]; nothing else can be read.
 #[derive(Debug)]
 struct Piece(Vec<u8>);
 
@@ -33,7 +33,7 @@ impl Memory for Piece {
     }
 }
 
-/// Single words; what is not named is zero.
+/// Memory in which some words are set. All others, from [`BASE`] on, are zero.
 #[derive(Default)]
 struct Words(HashMap<u64, u64>);
 
@@ -128,7 +128,7 @@ fn walks_end_and_say_how() {
         let deep = walk(&stack(&layout, 5000, 0));
         assert_eq!((deep.frames.len(), deep.end), (MAX_FRAMES, End::Limit));
         let none = walk(&stack(&layout, 0, 0));
-        // The first frame has no one who called it, and no code.
+        // The first frame is all zero: it has no caller and no code.
         assert_eq!((none.frames.len(), none.end), (1, End::Outermost));
         let nowhere = walk_thread(&Words::default(), &interpreter, 64);
         assert!(matches!(nowhere.end, End::Unreadable { .. }));
@@ -177,7 +177,7 @@ fn lists_without_an_end_are_refused() {
     }
 }
 
-/// A piece of words that are often pointers into it, so that structures lead somewhere.
+/// A piece of random words, many of which are pointers into the piece, so that structures lead somewhere.
 fn piece(seed: u64) -> Piece {
     let mut state = seed;
     let mut next = || {
@@ -194,7 +194,7 @@ fn piece(seed: u64) -> Piece {
             4 | 5 => next() % 100,
             6 => 0,
             7 => next(),
-            // States of strings.
+            // Valid states of strings.
             8 => 0x64,
             _ => 0x28,
         };

@@ -1,4 +1,4 @@
-//! Every `python3` on PATH: what we see of it from outside is what it says of itself.
+//! Tests with every `python3` on PATH: what we read from outside equals what Python reports about itself.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

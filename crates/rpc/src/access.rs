@@ -1,17 +1,20 @@
-//! Who may see which process. A question is asked about processes that the caller may see, by their handles; a picture is asked for by
-//! process id, so the rule is applied to it as well. So a pid that changes hands in between shows nothing.
+//! The rule that decides which processes a caller may see.
+//!
+//! Questions are asked only about processes that the caller may see, and by handle. A picture is asked for by process
+//! id, so the rule is applied to the finished picture as well: if another process gets the same pid in the meantime,
+//! nothing of it is shown.
 
 use crate::{Caller, Daemon, Refusal};
 use memscope_ledger::Who;
 
-/// The rule in force.
+/// The rule that decides which processes a caller may see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Root sees everything, others only processes whose real, effective and saved user is theirs.
+    /// Root sees everything; others see only processes whose real, effective and saved user id is theirs.
     #[default]
     Owner,
-    /// Whoever can open the socket sees everything: for recordings on a private socket, whose user
-    /// ids belong to another machine.
+    /// Whoever can connect to the socket sees everything. For a daemon that replays a recording on a private socket:
+    /// the user ids in the recording may belong to another machine.
     Everyone,
 }
 
@@ -33,10 +36,10 @@ impl Access {
         self == Access::Everyone || caller.is_root()
     }
 
-    /// The processes that a question is about, as far as the caller may see them: the one with this pid, or all.
+    /// The processes that a question is about and that the caller may see: the one with this pid, or all.
     ///
     /// # Errors
-    /// In the words for a process that is not traced, where the caller may not see the one.
+    /// A process that the caller may not see is refused in the same words as one that is not traced.
     pub(crate) async fn visible(
         self,
         daemon: &dyn Daemon,
@@ -51,7 +54,8 @@ impl Access {
         }
     }
 
-    /// Refuses a picture of a process that the caller may not see: it was asked for by its number.
+    /// Refuses a picture of a process that the caller may not see. Needed because pictures are asked for by pid, and
+    /// another process may have got the pid since the first check.
     pub(crate) fn check(self, caller: Caller, who: &Who) -> Result<(), Refusal> {
         match self.shows(caller, who) {
             true => Ok(()),
@@ -60,7 +64,7 @@ impl Access {
     }
 }
 
-/// Real, effective and saved uid of a process, `None` if it is gone.
+/// Real, effective and saved user id of a process; `None` if it is gone.
 fn uids_now(pid: u32) -> Option<[u32; 3]> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;

@@ -1,4 +1,4 @@
-//! What is asked, read from the wire: every number and word is checked here.
+//! Reads requests from the wire. Every number and word in them is checked here.
 
 use crate::daemon::{AttachOptions, AttachScope, DetachScope, Moment, SHORTEST_READ_EVERY};
 use crate::refusal::invalid;
@@ -7,10 +7,10 @@ use memscope_ledger::event::{Level, Mark, MarkKind, MarkSource};
 use memscope_proto::v1;
 use std::time::Duration;
 
-/// Most bytes of a mark's name, as programs' own marks have them.
+/// Largest number of bytes of a mark's name; the same limit as for the marks of programs.
 const MARK_NAME: usize = 128;
 
-/// The mark that is to be made.
+/// Reads the mark that a request wants to add.
 pub(crate) fn mark(wanted: v1::MarkRequest) -> Result<Mark, Refusal> {
     if wanted.name.len() > MARK_NAME {
         return Err(invalid(
@@ -29,7 +29,7 @@ pub(crate) fn mark(wanted: v1::MarkRequest) -> Result<Mark, Refusal> {
     })
 }
 
-/// What is to be looked at.
+/// Reads how much of the processes an attach wants to watch.
 pub(crate) fn attach_options(request: &v1::AttachRequest) -> Result<AttachOptions, Refusal> {
     let level = level(request.level)?;
     let step_name = Some(request.step_name.clone());
@@ -159,11 +159,11 @@ pub(crate) fn detach_scope(
     }
 }
 
-/// Which moment is asked for.
+/// The moment that a request asks for.
 pub(crate) enum Asked {
     Now,
     At(Moment),
-    /// That of the mark with this name.
+    /// The moment of the mark with this name.
     Mark(String),
 }
 

@@ -1,13 +1,14 @@
-//! Lets clients in that name the socket's path as a call's authority.
+//! Accepts clients that send the socket's path as the authority of their calls.
 //!
-//! Every HTTP/2 request carries `:authority`, the host that is meant. For a Unix socket there is none, and gRPC's C core (on which
-//! Python, C++, Ruby and PHP are built) sends the socket's path instead, percent-encoded. The HTTP/2 library under the server
-//! takes that for a broken request and resets the stream before any of our code sees it. Nothing here needs the authority:
-//! whoever is connected is known from the socket. So its value is replaced on the way in, before that library reads it.
+//! Every HTTP/2 request carries `:authority`, the host that it is meant for. A Unix socket has no host, so gRPC's C
+//! core (on which Python, C++, Ruby and PHP are built) sends the socket's path instead, percent-encoded. The HTTP/2
+//! library under the server considers that a broken request and resets the stream before any of our code sees it. The
+//! server does not need the authority, because the caller is known from the socket. So its value is replaced before
+//! that library reads it.
 //!
-//! This needs no HPACK library, because nothing is decoded: a header block is a row of fields whose lengths can be read without
-//! knowing what they say (RFC 7541, section 6). The new value has as many letters as the old one, so the compression tables of
-//! both sides, which the client and the HTTP/2 library keep, stay of equal size and go on meaning the same.
+//! This needs no HPACK library, because nothing is decoded: a header block is a sequence of fields whose lengths can be
+//! read without decoding their contents (RFC 7541, section 6). The new value has the same number of letters as the old
+//! one, so the compression tables of the client and of the HTTP/2 library keep the same size and the same indices.
 
 use std::io;
 use std::pin::Pin;
@@ -17,28 +18,28 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
-/// What a client says before its first frame: 24 bytes (RFC 9113, section 3.4).
+/// Length of the text that a client sends before its first frame: 24 bytes (RFC 9113, section 3.4).
 const PREFACE: usize = 24;
-/// Length (3 bytes), type, flags, stream (4 bytes).
+/// Length of a frame's head: length (3 bytes), type, flags, stream (4 bytes).
 const FRAME_HEAD: usize = 9;
-/// The longest frame that a server takes unless it says otherwise, and this one does not.
+/// Longest payload of a frame that a server accepts by default. This server does not change the default.
 const LONGEST: usize = 16_384;
-/// The type of a frame that begins a header block.
+/// Type of the frame that begins a header block.
 const HEADERS: u8 = 1;
-/// Flags of such a frame: there is padding, there is a priority.
+/// Flags of such a frame: it has padding; it has a priority.
 const PADDED: u8 = 0x08;
 const PRIORITY: u8 = 0x20;
-/// The name's place in the table that everybody has (RFC 7541, appendix A).
+/// Index of the name `:authority` in HPACK's static table (RFC 7541, appendix A).
 const AUTHORITY_INDEX: usize = 1;
 const AUTHORITY_NAME: &[u8] = b":authority";
-/// What the new value is made of.
+/// The letter that is repeated to make the new value.
 const LETTER: u8 = b'm';
 
-/// A connection whose requests all have an authority that is a host's name.
+/// A connection in which the authority of every request is replaced by a valid host name.
 pub(crate) struct Connection {
     stream: UnixStream,
     translator: Translator,
-    /// What was translated and not read yet.
+    /// Bytes that were translated; the first `read` of them have been read.
     ready: Vec<u8>,
     read: usize,
 }
@@ -76,7 +77,7 @@ impl AsyncRead for Connection {
             let mut buffer = ReadBuf::new(&mut bytes);
             ready!(Pin::new(&mut this.stream).poll_read(context, &mut buffer))?;
             if buffer.filled().is_empty() {
-                // The end. A frame that was cut off goes on as it is.
+                // End of the stream. An incomplete frame is passed on unchanged.
                 this.translator.finish(&mut this.ready);
                 if this.ready.is_empty() {
                     return Poll::Ready(Ok(()));
@@ -122,11 +123,12 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Finds the frames in what a client sends.
+/// Finds the frames in the bytes of a client, and replaces the authority in them.
 struct Translator {
-    /// Bytes that go through as they are before the next frame's head.
+    /// Number of bytes that are passed on unchanged before the head of the next frame.
     passing: usize,
-    /// The head of a frame as far as it has come, and all of a frame that begins a header block.
+    /// The part of the current frame that has arrived: of a frame that begins a header block the whole frame is
+    /// collected, of others only the head.
     frame: Vec<u8>,
 }
 
@@ -140,7 +142,7 @@ impl Default for Translator {
 }
 
 impl Translator {
-    /// Takes the next bytes and adds to `out` what can go on.
+    /// Takes the next bytes, and appends to `out` what can be passed on.
     fn push(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             if self.passing > 0 {
@@ -161,7 +163,7 @@ impl Translator {
         }
     }
 
-    /// Sends on what is complete.
+    /// Passes on the collected bytes, if enough of the frame has arrived.
     fn advance(&mut self, out: &mut Vec<u8>) {
         let Some(length) = length_of(&self.frame) else {
             return;
@@ -178,19 +180,19 @@ impl Translator {
         }
     }
 
-    /// Sends on what there is of a frame.
+    /// Passes on the collected bytes unchanged.
     fn finish(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.frame);
     }
 }
 
-/// The length of a frame's payload, once its head is there.
+/// Length of a frame's payload; `None` until its whole head has arrived.
 fn length_of(frame: &[u8]) -> Option<usize> {
     let length = frame.get(..FRAME_HEAD)?;
     Some(usize::from(length[0]) << 16 | usize::from(length[1]) << 8 | usize::from(length[2]))
 }
 
-/// A whole frame of type HEADERS with another authority. None: it stays as it is.
+/// A whole frame of type HEADERS, with the authority replaced. `None`: the frame must stay as it is.
 fn translated(frame: &[u8]) -> Option<Vec<u8>> {
     let flags = frame[4];
     let mut start = FRAME_HEAD;
@@ -214,7 +216,8 @@ fn translated(frame: &[u8]) -> Option<Vec<u8>> {
     Some(new)
 }
 
-/// A header block, or the beginning of one, with another authority. None: it has none that is spelled out.
+/// A header block, or the beginning of one, with the authority replaced. `None`: it has no authority whose value is a
+/// literal.
 fn translated_block(block: &[u8]) -> Option<Vec<u8>> {
     let mut reader = Reader { block, at: 0 };
     while let Some(field) = reader.field() {
@@ -240,26 +243,26 @@ struct Reader<'a> {
     at: usize,
 }
 
-/// What matters of a field.
+/// The part of a field that matters here.
 struct Field<'a> {
-    /// Its value, if it is an authority that is spelled out.
+    /// Value of the field, if the field is an authority whose value is a literal.
     authority: Option<Text<'a>>,
-    /// Where its value begins in the block, with its length.
+    /// Offset in the block at which the value begins (at its length).
     value_at: usize,
 }
 
-/// A text in a header block.
+/// A string literal in a header block.
 struct Text<'a> {
     bytes: &'a [u8],
-    /// Whether it is packed.
+    /// Whether the bytes are Huffman-coded.
     huffman: bool,
 }
 
 impl<'a> Reader<'a> {
-    /// The next field. None: the block ends, perhaps in the middle of one.
+    /// The next field. `None`: the block ends here, perhaps in the middle of a field.
     fn field(&mut self) -> Option<Field<'a>> {
         let first = *self.block.get(self.at)?;
-        // What the first bits of a field mean: RFC 7541, section 6.
+        // The first bits of a field say what kind it is, and so how many bits its index has (RFC 7541, section 6).
         let bits = match first {
             0x80.. => 7,
             0x40.. => 6,
@@ -268,7 +271,7 @@ impl<'a> Reader<'a> {
         };
         let index = self.number(bits)?;
         if matches!(bits, 7 | 5) {
-            // A field that both sides know, or a change of the table's size: no text follows.
+            // An entry of the table, or a change of the table's size: no string literal follows.
             return Some(Field {
                 authority: None,
                 value_at: self.at,
@@ -289,7 +292,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A number whose first `bits` bits are in the next byte (RFC 7541, section 5.1).
+    /// Reads an integer whose first part is the lowest `bits` bits of the next byte (RFC 7541, section 5.1).
     fn number(&mut self, bits: u32) -> Option<usize> {
         let mask = (1 << bits) - 1;
         let mut value = usize::from(*self.block.get(self.at)? & mask);
@@ -317,7 +320,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The length of a text that is not packed.
+/// Writes the length of a string literal that is not Huffman-coded.
 fn put_length(length: usize, out: &mut Vec<u8>) {
     if length < 0x7f {
         out.push(length as u8);
@@ -332,14 +335,15 @@ fn put_length(length: usize, out: &mut Vec<u8>) {
     out.push(rest as u8);
 }
 
-/// How many codes of each length, from 5 bits on, HPACK's Huffman code has (RFC 7541, appendix B). The code is canonical: codes of one
-/// length follow each other, and those of the next begin where they end. So the lengths suffice to count letters.
+/// Number of codes of each length, from 5 bits on, in HPACK's Huffman code (RFC 7541, appendix B). The code is
+/// canonical: codes of the same length are consecutive, and the codes of the next length begin where they end. So the
+/// lengths suffice to count letters.
 const CODES: [u32; 26] = [
     10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19, 29, 0, 4,
 ];
 const SHORTEST: usize = 5;
 
-/// How many letters a packed text has. None: it is not one.
+/// Number of letters in a Huffman-coded string. `None`: it is not validly coded.
 fn symbols(packed: &[u8]) -> Option<usize> {
     let bits = packed.len() * 8;
     let bit = |at: usize| u32::from(packed[at / 8] >> (7 - at % 8) & 1);
@@ -350,7 +354,7 @@ fn symbols(packed: &[u8]) -> Option<usize> {
         let mut first = 0;
         for length in 1..SHORTEST + CODES.len() {
             if at + length > bits {
-                // What is left is padding.
+                // The remaining bits are padding, if they are fewer than 8.
                 return (bits - at < 8).then_some(count);
             }
             code = code << 1 | bit(at + length - 1);
@@ -376,10 +380,10 @@ mod tests {
     use httlib_hpack::{Decoder, Encoder};
     use proptest::prelude::*;
 
-    /// A field as it is encoded: name, value, how.
+    /// A field to encode: name, value, flags of the encoder.
     type Written = (Vec<u8>, Vec<u8>, u8);
 
-    /// What the C core sends of a call, on a socket at this path.
+    /// The header fields that gRPC's C core sends for a call with this authority.
     fn call(authority: &str) -> Vec<Written> {
         let how = Encoder::WITH_INDEXING;
         [
@@ -400,7 +404,7 @@ mod tests {
         frame
     }
 
-    /// Sends bytes through in pieces of these sizes, again and again.
+    /// Sends bytes through a translator, in pieces of these sizes, which are repeated until all bytes are sent.
     fn sent(bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
         let mut translator = Translator::default();
         let mut out = Vec::new();
@@ -417,7 +421,7 @@ mod tests {
         out
     }
 
-    /// What a server reads: the payloads' fields of all header frames, each without padding and priority.
+    /// What a server reads: the fields of all header frames.
     fn understood(mut bytes: &[u8]) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut decoder = Decoder::default();
         let mut calls = Vec::new();
@@ -487,8 +491,8 @@ mod tests {
             prop_assert_eq!(symbols(value.bytes), Some(text.len()));
         }
 
-        /// Through many calls of one connection, in which the client refers to what it sent before, everything but the authority
-        /// arrives as it was sent.
+        /// Through many calls of one connection, in which the client refers to what it sent before, everything but the
+        /// authority arrives as it was sent.
         #[test]
         fn all_else_arrives_as_it_was_sent(
             calls in proptest::collection::vec(

@@ -1,22 +1,22 @@
-//! Who asks.
+//! Who makes a request.
 
 use std::sync::Arc;
 use tonic::Status;
 use tonic::transport::server::UdsConnectInfo;
 
-/// The process at the other end of the socket, as the kernel names it.
+/// The process at the other end of the socket, as the kernel identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Effective user id when it connected.
     pub uid: u32,
     /// Effective group id when it connected.
     pub gid: u32,
-    /// Process id, where the kernel says it.
+    /// Process id, where the kernel gives it.
     pub pid: Option<u32>,
 }
 
 impl Caller {
-    /// Sees everything.
+    /// Whether the caller is root, who may see everything.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.uid == 0
@@ -31,10 +31,10 @@ impl Caller {
     }
 }
 
-/// Finds the caller from what the transport knows of the connection.
+/// Function that finds the caller from what the transport knows of the connection; `None`: the caller is not known.
 pub type Identify = Arc<dyn Fn(Option<&UdsConnectInfo>) -> Option<Caller> + Send + Sync>;
 
-/// The real one: `SO_PEERCRED`.
+/// The function for real servers: it takes the credentials that the kernel stores with the connection (`SO_PEERCRED`).
 #[must_use]
 pub fn peer_credentials() -> Identify {
     Arc::new(|info| {

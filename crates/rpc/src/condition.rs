@@ -1,8 +1,7 @@
-//! When a snapshot is to be taken by itself: the words of `memscoped --snapshot-when` and of
-//! `memscope-ctl trigger add`.
+//! The condition of a trigger, as written in `memscoped --snapshot-when` and `memscope-ctl trigger add`.
 //!
-//! Owns: the grammar, its errors, and the one way in which a condition is written back. Refuses: to
-//! know how a condition is watched; that is the daemon's.
+//! Owns: the grammar, its errors, and the one form in which a condition is printed. Refuses: to know how a condition is
+//! watched; that is the daemon's work.
 //!
 //! ```text
 //! condition = "oom" [on]
@@ -21,58 +20,57 @@ use memscope_units::{byte_unit, scaled, time_unit_ns};
 use scan::{Scanner, Token};
 use std::fmt;
 
-/// Below so many reserved bytes nobody minds fragments, unless the condition says otherwise.
+/// Default of `with reserved >`: with fewer reserved bytes fragmentation does not matter.
 const FRAGMENTS_FROM: u64 = 1 << 30;
-/// Shortest and longest time over which growth is watched.
+/// Shortest and longest time over which growth can be watched.
 const SHORTEST_NS: u64 = 1_000_000_000;
 const LONGEST_NS: u64 = 30 * 86_400 * 1_000_000_000;
-/// PyTorch's device index is a signed byte.
+/// Largest ordinal of a device: PyTorch's device index is a signed byte.
 const MOST_DEVICES: u64 = 127;
-/// What there is to watch.
 const METRICS: &str = "oom, allocated, reserved, fragmentation or growth";
 
-/// When to take a snapshot.
+/// Condition of a trigger: what is watched, and on which device. Parsed from text, and printed as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Condition {
-    /// What is watched.
+    /// The quantity that is watched, with its threshold.
     pub metric: Metric,
-    /// On which device; `None`: on each, by itself.
+    /// Ordinal of the device; `None`: every device, each by itself.
     pub device: Option<i32>,
 }
 
-/// What is watched.
+/// The quantity that a condition watches, with its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Metric {
     /// The allocator reports that it is out of memory.
     Oom,
-    /// Bytes handed out rise above this.
+    /// The allocated bytes rise above a threshold.
     Allocated {
-        /// Bytes.
+        /// Threshold in bytes.
         above: u64,
     },
-    /// Bytes held from the driver rise above this.
+    /// The reserved bytes rise above a threshold.
     Reserved {
-        /// Bytes.
+        /// Threshold in bytes.
         above: u64,
     },
-    /// The pool takes more from the driver although more than this share of what it holds is free.
+    /// The pool takes more memory from the driver although more than a share of its reserved bytes is free.
     Fragmentation {
-        /// Hundredths of a percent, 1 to 9,999.
+        /// Threshold of the free share, in hundredths of a percent, 1 to 9,999.
         above: u64,
-        /// Only while more than so many bytes are reserved.
+        /// The condition holds only while more than this many bytes are reserved.
         reserved_above: u64,
     },
-    /// The floor of the bytes handed out rises by more than this.
+    /// The floor of the allocated bytes rises by more than a threshold.
     Growth {
-        /// Bytes.
+        /// Threshold in bytes.
         above: u64,
-        /// Within this time, nanoseconds.
+        /// Time within which the floor must rise, in nanoseconds.
         within_ns: u64,
     },
 }
 
 impl Metric {
-    /// Its word.
+    /// The word for it in the grammar.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -217,7 +215,7 @@ fn example(name: &str) -> &'static str {
     }
 }
 
-/// A number with a unit of bytes.
+/// Parses a number of bytes, with or without a unit.
 fn bytes(scanner: &mut Scanner<'_>, name: &str) -> Result<u64, ConditionError> {
     let (column, token) = scanner.next();
     let Some(Token::Number(number)) = token else {
@@ -268,7 +266,7 @@ fn bytes(scanner: &mut Scanner<'_>, name: &str) -> Result<u64, ConditionError> {
     }
 }
 
-/// `40%` or `0.4`, in hundredths of a percent.
+/// Parses a share such as `40%` or `0.4`. Returns hundredths of a percent.
 fn share(scanner: &mut Scanner<'_>, name: &str) -> Result<u64, ConditionError> {
     let hint = "give a share between 0% and 100%, as in: fragmentation > 40%";
     let (column, token) = scanner.next();
@@ -314,7 +312,7 @@ fn with_reserved(scanner: &mut Scanner<'_>) -> Result<Option<u64>, ConditionErro
     }
 }
 
-/// `in DURATION`, in nanoseconds.
+/// Parses `in DURATION`. Returns nanoseconds.
 fn within(scanner: &mut Scanner<'_>) -> Result<u64, ConditionError> {
     let hint = "as in: growth > 2GiB in 10m";
     let (column, token) = scanner.next();
@@ -339,11 +337,11 @@ fn within(scanner: &mut Scanner<'_>) -> Result<u64, ConditionError> {
                 }
             }
         }
-        // As everywhere in memscope's options.
+        // A time without a unit is in seconds, as everywhere in memscope's options.
         _ => 1_000_000_000,
     };
     match scaled(number, unit) {
-        // Whole milliseconds: they are written back as such.
+        // Rounded down to milliseconds, because that is the smallest unit in which a time is printed.
         Some(ns) if (SHORTEST_NS..=LONGEST_NS).contains(&ns) => Ok(ns - ns % 1_000_000),
         _ => wrong(
             column,
@@ -416,7 +414,7 @@ impl fmt::Display for Condition {
     }
 }
 
-/// The largest unit of which it is a whole number.
+/// Writes `value` in the largest unit that divides it evenly.
 fn in_units(f: &mut fmt::Formatter<'_>, value: u64, units: &[(u64, &str)]) -> fmt::Result {
     let whole = units.iter().find(|(unit, _)| value.is_multiple_of(*unit));
     match whole {
@@ -425,7 +423,7 @@ fn in_units(f: &mut fmt::Formatter<'_>, value: u64, units: &[(u64, &str)]) -> fm
     }
 }
 
-/// A size as the grammar reads it.
+/// A number of bytes that prints in a form that the grammar reads.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
@@ -446,7 +444,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A share as the grammar reads it.
+/// A share in hundredths of a percent that prints in a form that the grammar reads.
 struct Share(u64);
 
 impl fmt::Display for Share {
@@ -459,7 +457,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// A time as the grammar reads it.
+/// A time in nanoseconds that prints in a form that the grammar reads.
 struct Time(u64);
 
 impl fmt::Display for Time {

@@ -1,4 +1,4 @@
-//! What a daemon must be able to do to be served, in plain types.
+//! The trait that a daemon implements so that the server can serve it, and the plain types of its methods.
 
 use crate::{Caller, Refusal, Triggers, kinds};
 use memscope_ledger::event::{Event, EventId, Level, Mark, ProcessHandle};
@@ -11,12 +11,13 @@ use tokio::sync::mpsc;
 
 /// Answers the questions that the server passes on.
 ///
-/// The server checks who may see what: it asks whose memory it would be, and asks about those processes only. So questions do not get
-/// the caller. `attach` and `detach` change things and do: they must use [`Caller::may_see`]. Both run to their end even if the client
-/// goes away. Questions may be dropped at any await.
+/// The server checks who may see what: it calls [`Daemon::who`] first, and then asks only about the processes that the
+/// caller may see. So the methods for questions do not get the caller. `attach` and `detach` change something and do
+/// get it: they must check [`Caller::may_see`]. Both run to their end even if the client goes away. The future of a
+/// question may be dropped at any await.
 #[tonic::async_trait]
 pub trait Daemon: Triggers + Send + Sync + 'static {
-    /// Attaches, and returns once the probes of the processes that run already are live.
+    /// Attaches, and returns once the probes in the processes that are already running are live.
     async fn attach(
         &self,
         caller: Caller,
@@ -30,37 +31,37 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
         scope: DetachScope,
     ) -> Result<v1::DetachResponse, Refusal>;
 
-    /// Whose memory there is: of the process with this pid, the newest memory image that had it; without a pid of all processes, ended
-    /// ones until their retention is over.
+    /// Handle, user ids and state of the processes that can be asked about. With a pid: the newest memory image that
+    /// had this pid. Without one: all processes, also those that have ended, until their retention is over.
     async fn who(&self, pid: Option<u32>) -> Result<Vec<Who>, Refusal>;
 
-    /// Answers a question about these processes. Drains the ring first.
+    /// Answers a question about the processes `of`. Drains the ring first.
     async fn ask(&self, asked: Asked, of: Vec<ProcessHandle>) -> Result<Answered, Refusal>;
 
-    /// Names the present moment of a process; gives the event.
+    /// Adds a mark at the present moment of a process. Returns the id of the mark's event.
     async fn mark(&self, pid: u32, mark: Mark) -> Result<EventId, Refusal>;
 
-    /// All that the journal has up to now, as one file.
+    /// The whole journal up to now, as one file.
     async fn recording(&self) -> Result<RecordingWriter, Refusal>;
 
-    /// Segments, blocks and trace. Drains the ring first. Works on a copy: the server holds it for
+    /// Segments, blocks and trace of a process. Drains the ring first. The report is a copy: the server holds it for
     /// as long as the client takes to read it.
-    /// `at`: the state of an earlier moment, from the journal.
+    /// With `at`, the report describes that earlier moment, as the journal has it.
     async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal>;
 
-    /// What each stack allocated. Drains the ring first. The server compares two of them: `from` and
-    /// `before` stay empty here. `at`: the state of an earlier moment, from the journal.
+    /// What each stack of a process allocated. Drains the ring first. The server compares two reports itself, so `from`
+    /// and `before` stay empty here. With `at`, the report describes that earlier moment, as the journal has it.
     async fn stacks(&self, pid: u32, at: Option<Moment>) -> Result<StackReport, Refusal>;
 
-    /// Events from now on, those that `filter` accepts. The channel is bounded and never waited
-    /// for: see [`crate::EventHub`], which does this.
+    /// Events from now on that `filter` accepts. The channel is bounded, and the daemon must never wait for room in it:
+    /// [`crate::EventHub`] implements this.
     async fn events(&self, filter: EventFilter) -> Result<mpsc::Receiver<EventItem>, Refusal>;
 
-    /// State of the daemon itself, as root sees it; how many processes are traced is counted by the server.
+    /// State of the daemon itself, as root sees it. The server fills in how many processes are traced.
     async fn status(&self) -> Result<v1::StatusResponse, Refusal>;
 }
 
-/// Writes a recording.
+/// Function that writes a recording to the given writer.
 pub type RecordingWriter = Box<dyn FnOnce(&mut dyn std::io::Write) -> std::io::Result<()> + Send>;
 
 /// A moment within the journal.
@@ -70,77 +71,79 @@ pub enum Moment {
     Unix(u64),
     /// Nanoseconds before now, or before the end of a recording.
     Ago(u64),
-    /// Right after the event with this number.
+    /// Right after the event with this running number.
     Event(u64),
     /// At the end of the step with this number.
     Step(u64),
 }
 
-/// Least time between two readings at level `read`.
+/// Shortest time between two readings that may be asked for at level `read`.
 pub const SHORTEST_READ_EVERY: Duration = Duration::from_millis(200);
 
-/// What to attach, and how.
+/// A request to attach: which processes, and how much of them is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachRequest {
     /// Which processes.
     pub scope: AttachScope,
-    /// What is looked at.
+    /// How much of the processes is watched.
     pub options: AttachOptions,
 }
 
-/// What is looked at in a process. A rule has them for the processes that it attaches, and a process for its children.
+/// How much of a process is watched. A rule applies its options to the processes that it attaches; a process passes its
+/// own on to its children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachOptions {
-    /// Depth asked for.
+    /// Level that was asked for.
     pub level: Level,
-    /// At level `read`: time between two readings; `None` reads on demand only. Unused elsewhere.
+    /// Time between two readings at level `read`; `None`: readings are made on demand only. Other levels do not use it.
     pub read_every: Option<Duration>,
-    /// Which stacks are taken of allocations.
+    /// Which frames of an allocation's stack are taken, and how often.
     pub stacks: StackKinds,
-    /// Marks with this name tell of steps.
+    /// Name of the marks that end a step; `None`: the daemon finds the steps by itself.
     pub step_name: Option<String>,
-    /// Kernel launches are counted.
+    /// Whether kernel launches are counted.
     pub launches: bool,
 }
 
 /// Which frames are taken of an allocation's stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackKinds {
-    /// Those of Python code.
+    /// Frames of Python code.
     pub python: bool,
-    /// Those of compiled code.
+    /// Frames of compiled code.
     pub native: bool,
-    /// Most frames of each kind.
+    /// Largest number of frames of each kind.
     pub depth: u32,
-    /// A stack is taken of one allocation in two to the power of this many bytes; 0: of every one.
+    /// Sampling interval as a power of two: a stack is taken of one allocation in `2^sampling` bytes; 0: of every
+    /// allocation.
     pub sampling: u8,
 }
 
 impl StackKinds {
-    /// Most frames that can be asked for.
+    /// Largest number of frames that may be asked for.
     pub const DEEPEST: u32 = 1024;
-    /// None.
+    /// No stacks.
     pub const NONE: StackKinds = StackKinds {
         python: false,
         native: false,
         depth: StackKinds::DEEPEST,
         sampling: 0,
     };
-    /// Python's.
+    /// Frames of Python code only, of every allocation.
     pub const PYTHON: StackKinds = StackKinds {
         python: true,
         native: false,
         depth: StackKinds::DEEPEST,
         sampling: 0,
     };
-    /// Those of compiled code.
+    /// Frames of compiled code only, of every allocation.
     pub const NATIVE: StackKinds = StackKinds {
         python: false,
         native: true,
         depth: StackKinds::DEEPEST,
         sampling: 0,
     };
-    /// Both.
+    /// Frames of Python code and of compiled code, of every allocation.
     pub const ALL: StackKinds = StackKinds {
         python: true,
         native: true,
@@ -152,19 +155,19 @@ impl StackKinds {
 /// Which processes to attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachScope {
-    /// The process with this id, if it runs.
+    /// The process with this pid, if it is running.
     Pid {
-        /// Its process id.
+        /// Process id.
         pid: u32,
-        /// Also the children that it makes from now on.
+        /// Whether children that it forks from now on are attached, too.
         children: bool,
-        /// Attach even if it maps no device library yet.
+        /// Whether to attach even if the process maps no device library yet.
         wait: bool,
     },
-    /// A rule: every process with this short name, now and later. 1 to 15 bytes.
+    /// A rule: every process with this short name (`/proc/PID/comm`, 1 to 15 bytes), now and later.
     Comm(String),
-    /// A rule: every process in this control group or below it, now and later. Absolute, beneath
-    /// the cgroup root, without `..`.
+    /// A rule: every process in this control group or below it, now and later. The path is absolute, beneath the cgroup
+    /// root, without `..`.
     Cgroup(String),
     /// A rule: every process that maps a device library, now and later.
     All,
@@ -173,9 +176,9 @@ pub enum AttachScope {
 /// What to detach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DetachScope {
-    /// The process with this id, whatever attached it.
+    /// The process with this pid, whether a rule or a request attached it.
     Pid(u32),
-    /// One rule and the processes that it attached.
+    /// The rule with this number, and the processes that it attached.
     Rule(u64),
     /// Every rule and process that the caller may see.
     All,
@@ -184,16 +187,16 @@ pub enum DetachScope {
 /// Which events a reader gets.
 #[derive(Clone, Debug)]
 pub struct EventFilter {
-    /// Only those of this process.
+    /// Only events of this process; `None`: of all processes.
     pub pid: Option<u32>,
-    /// Only what this caller may see; `None` for everything.
+    /// Only events that this caller may see; `None`: everything.
     pub caller: Option<Caller>,
-    /// Only of these kinds, by their names on the wire, or `framework_mark`; empty for all.
+    /// Only events of these kinds, by their names on the wire or `framework_mark`; empty: all kinds.
     pub kinds: Vec<&'static str>,
 }
 
 impl EventFilter {
-    /// Whether the reader gets `item`. Events of the machine go to those who see everything.
+    /// Whether the reader gets `item`. Events that belong to no process go only to readers who may see everything.
     #[must_use]
     pub fn accepts(&self, item: &EventItem) -> bool {
         let wanted = self.pid.is_none() || self.pid == item.pid;
@@ -207,17 +210,17 @@ impl EventFilter {
     }
 }
 
-/// An event with what is needed to pass it on.
+/// An event, with what is needed to send it to a reader.
 #[derive(Clone, Debug)]
 pub struct EventItem {
     /// The event.
     pub event: Arc<Event>,
-    /// Process id, `None` for events of the machine.
+    /// Process id; `None`: the event belongs to no process.
     pub pid: Option<u32>,
-    /// Real, effective, saved uid of the process.
+    /// Real, effective and saved user id of the process; `None`: not known, or the event belongs to no process.
     pub uids: Option<[u32; 3]>,
-    /// The event's time since 1970, where known.
+    /// Time of the event in nanoseconds since 1970, where it is known.
     pub unix_ns: Option<u64>,
-    /// Events that this reader missed just before; set by [`crate::EventHub`].
+    /// Number of events that this reader missed just before this one; set by [`crate::EventHub`].
     pub missed: u64,
 }

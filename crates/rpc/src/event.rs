@@ -1,4 +1,4 @@
-//! Events.
+//! Turns the ledger's events into the messages of the wire.
 
 use crate::EventItem;
 use memscope_ledger::event::{Body, Call, CallOp, PoolTrace, Region, RegionChange, StackRef};

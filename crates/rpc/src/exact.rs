@@ -1,24 +1,25 @@
-//! Whether an answer is exact, for those who want no other.
+//! Refuses answers that are not exact, for callers who want only exact ones.
 //!
-//! Owns: the wish of the one who asks, and the refusal. Refuses: to judge notes; the ledger's table does.
+//! Owns: the caller's wish (the request's metadata), and the refusal. Refuses: to judge what a coverage note makes
+//! inexact; the ledger's table does that.
 
 use crate::Refusal;
 use memscope_ledger::{Answer, inexact};
 use memscope_proto::{STRICT, v1};
 use tonic::Request;
 
-/// Whether only an exact answer is wanted.
+/// Whether the caller wants only an exact answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strict(bool);
 
 impl Strict {
-    /// What the metadata of a request says.
+    /// Reads the wish from the metadata of a request.
     pub(crate) fn of<T>(request: &Request<T>) -> Strict {
         let said = request.metadata().get(STRICT);
         Strict(said.is_some_and(|value| value == "1"))
     }
 
-    /// Refuses an answer that is not exact, if only an exact one is wanted.
+    /// Refuses an answer that is not exact because of these notes, if only an exact one is wanted.
     pub(crate) fn check(self, answer: Answer, notes: &[v1::CoverageNote]) -> Result<(), Refusal> {
         if !self.0 {
             return Ok(());
@@ -35,7 +36,8 @@ impl Strict {
         })
     }
 
-    /// Refuses where what was asked for is not known at all: `unknown` says why.
+    /// Refuses an answer in which the main thing that was asked for is not known, if only an exact one is wanted.
+    /// `unknown` says why it is not known; `None`: it is.
     pub(crate) fn known(self, unknown: Option<&str>) -> Result<(), Refusal> {
         match unknown {
             Some(why) if self.0 => Err(Refusal::NotExact {

@@ -1,4 +1,4 @@
-//! Streams the bytes of a file as somebody else's function writes them.
+//! Streams a file to the client while another function writes it.
 
 use memscope_export::Progress;
 use memscope_ledger::report::SnapshotReport;
@@ -10,18 +10,18 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Bytes of a chunk.
+/// Size of a chunk in bytes.
 const CHUNK: usize = 64 * 1024;
-/// Chunks that wait for the client before the writer waits.
+/// Number of chunks that may wait for the client; with more, the writer waits.
 const QUEUE: usize = 4;
 
-/// Writes a snapshot, and may say how far it is.
+/// Function that writes a snapshot as a file, and may report its progress.
 pub type Exporter =
     Arc<dyn Fn(&SnapshotReport, &mut dyn Write, Progress<'_>) -> io::Result<()> + Send + Sync>;
 
 pub(crate) type ChunkStream = ReceiverStream<Result<ExportChunk, Status>>;
 
-/// Runs `work` on its own thread; it waits when the client is slow and stops when it is gone.
+/// Runs `work` on its own thread. Its writes wait while the client is slow, and fail when the client is gone.
 pub(crate) fn stream(
     work: impl FnOnce(&mut dyn Write, Progress<'_>) -> io::Result<()> + Send + 'static,
 ) -> ChunkStream {
@@ -37,7 +37,7 @@ pub(crate) fn stream(
     })
 }
 
-/// Passes a file on as it is.
+/// Streams an existing file unchanged.
 pub(crate) fn pass_on(mut content: Box<dyn Read + Send>) -> ChunkStream {
     chunks(move |writer| match io::copy(&mut content, writer) {
         Ok(_) => Ok(()),
@@ -58,7 +58,7 @@ fn chunks(
             reached: Arc::default(),
         };
         let end = match write(&mut writer) {
-            // What cannot be sent is asked for by nobody.
+            // A flush fails only if the client is gone: then nobody waits for the end.
             Ok(()) => writer
                 .flush()
                 .map_or(None, |()| Some(Ok(ExportChunk::default()))),
@@ -70,7 +70,7 @@ fn chunks(
         let Some(end) = end else {
             return;
         };
-        // A client that is gone needs no end.
+        // Fails only if the client is gone: then nobody waits for the end.
         let _ = writer.sender.blocking_send(end);
     });
     ReceiverStream::new(receiver)
@@ -82,7 +82,7 @@ struct ChunkWriter {
     reached: Arc<Reached>,
 }
 
-/// How far the work is. Only the thread that works sets it.
+/// How far the export has come: units done, and units in all. Only the thread that runs the export sets it.
 #[derive(Default)]
 struct Reached {
     done: AtomicU64,
@@ -108,7 +108,7 @@ impl Write for ChunkWriter {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // An empty chunk means the end of the file.
+        // Nothing is sent for an empty buffer, because an empty chunk means the end of the file.
         if self.buffer.is_empty() {
             return Ok(());
         }

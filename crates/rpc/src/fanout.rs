@@ -1,4 +1,4 @@
-//! Passes events on to any number of readers, none of which can hold the daemon up.
+//! Passes events on to any number of readers. No reader can hold up the daemon.
 
 use crate::{EventFilter, EventItem};
 use memscope_ledger::event::{Body, Event, Finding, ProcessHandle};
@@ -8,13 +8,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-/// Events that a reader may be behind before it misses some.
+/// Number of events that may wait for one reader. Events beyond that are missed, and counted.
 const QUEUE: usize = 4096;
 
-/// Findings that are kept for readers to come; the oldest goes first.
+/// Largest number of findings that are kept for later readers. Beyond it the oldest one is dropped.
 const MOST_FINDINGS: usize = 1024;
 
-/// The readers of events, and the findings that stand: a reader that comes later is told of them first.
+/// The readers of events, and the findings that stand (reported and not withdrawn). A new reader gets these findings
+/// first.
 #[derive(Default)]
 pub struct EventHub {
     inner: Mutex<Inner>,
@@ -24,7 +25,7 @@ pub struct EventHub {
 #[derive(Default)]
 struct Inner {
     readers: Vec<Reader>,
-    /// Said and not withdrawn, of processes that are traced.
+    /// Findings that were reported and not withdrawn, of processes that are traced.
     findings: VecDeque<EventItem>,
 }
 
@@ -41,25 +42,25 @@ impl EventHub {
         Self::default()
     }
 
-    /// Whether there is need to make an item of an event: somebody reads, or readers to come will be told of it, or no longer.
+    /// Whether the event must be published: there are readers, or the event may change which findings stand.
     #[must_use]
     pub fn wants(&self, event: &Event) -> bool {
         self.readers() > 0 || matches!(event.body, Body::Finding(_)) || ends(&event.body)
     }
 
-    /// How many read.
+    /// Number of readers.
     #[must_use]
     pub fn readers(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// A new reader. The findings that stand, of those that it asks for, come first.
+    /// Adds a reader. It first gets the findings that stand, as far as its filter accepts them.
     #[must_use]
     pub fn subscribe(&self, filter: EventFilter) -> mpsc::Receiver<EventItem> {
         let (queue, receiver) = mpsc::channel(QUEUE);
         let mut inner = self.lock();
         for item in inner.findings.iter().filter(|item| filter.accepts(item)) {
-            // There is room for all: the queue is longer than the list.
+            // This cannot fail: the queue has more room than there are findings.
             let _ = queue.try_send(item.clone());
         }
         inner.readers.push(Reader {
@@ -71,7 +72,8 @@ impl EventHub {
         receiver
     }
 
-    /// Gives the item to every reader that wants it and has room. Never waits for a reader.
+    /// Gives the item to every reader whose filter accepts it. Never waits: a reader whose queue is full misses the
+    /// item.
     pub fn publish(&self, item: &EventItem) {
         let mut inner = self.lock();
         inner.note(item);
@@ -105,20 +107,20 @@ impl EventHub {
         inner.findings.iter().filter_map(known).collect()
     }
 
-    /// Ends every reader's stream.
+    /// Ends the streams of all readers.
     pub fn close(&self) {
         self.lock().readers.clear();
         self.count.store(0, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere leaves a list of readers that is still a list of readers.
+        // The data are still usable if another thread panicked while it held the lock.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    /// Keeps in mind which findings stand.
+    /// Updates the list of findings that stand.
     fn note(&mut self, item: &EventItem) {
         let process = item.event.process;
         match &item.event.body {
@@ -140,7 +142,7 @@ impl Inner {
     }
 }
 
-/// Whether a process is no longer traced after this.
+/// Whether the process is no longer traced after this event.
 fn ends(body: &Body) -> bool {
     matches!(body, Body::Detached | Body::Exited | Body::Replaced)
 }
@@ -180,7 +182,7 @@ mod tests {
         assert_eq!((last.event.id.sequence, last.missed), (99_999, 10));
     }
 
-    /// What a reader did not ask for takes no room from what it did.
+    /// Events of kinds that a reader did not ask for take no room in its queue.
     #[test]
     fn other_kinds_are_not_missed() {
         let hub = EventHub::new();

@@ -1,11 +1,11 @@
-//! Kinds of events by the names that the wire has for them: the fields of `Event.body`.
+//! Kinds of events, by their names on the wire: the fields of `Event.body`.
 
 use memscope_ledger::event::Body;
 
-/// One list for both: a kind that it lacks does not compile.
+/// Makes the list of names and the function from one list, so that a kind that is missing in it does not compile.
 macro_rules! kinds {
     ($($name:literal: $body:pat),* $(,)?) => {
-        /// All of them.
+        /// Names of all kinds.
         pub(crate) const NAMES: &[&str] = &[$($name),*];
 
         /// The name of an event's kind.
@@ -48,11 +48,11 @@ kinds! {
     "workspace": Body::Workspace(_),
 }
 
-/// What a reader asks for who wants PyTorch's own marks, too: they are of the kind `mark`, but there are so many of them (each step of an
-/// optimizer, each backward pass) that whoever asks for marks does not mean them.
+/// The name by which a reader asks for PyTorch's own marks. Their events are of the kind `mark`, but there are so many
+/// of them (each step of an optimizer, each backward pass) that a reader who asks for `mark` does not get them.
 pub(crate) const FRAMEWORK_MARK: &str = "framework_mark";
 
-/// Whether an event is of one of the kinds that were asked for; none: all are.
+/// Whether an event is of one of these kinds. An empty list accepts every event.
 pub(crate) fn is_of(kinds: &[&str], body: &Body) -> bool {
     let word = match body {
         Body::Mark(mark) if mark.is_of_the_framework() => FRAMEWORK_MARK,
@@ -61,10 +61,10 @@ pub(crate) fn is_of(kinds: &[&str], body: &Body) -> bool {
     kinds.is_empty() || kinds.contains(&word)
 }
 
-/// Which kinds a reader asked for.
+/// Looks up the kinds that a reader asked for by name.
 ///
 /// # Errors
-/// The first word that is none.
+/// Returns the first word that is not the name of a kind.
 pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static str>, &str> {
     words
         .iter()
@@ -85,7 +85,7 @@ mod tests {
     use prost::Message;
     use std::collections::BTreeSet;
 
-    /// The fields of `Event.body`, by the wire's own description.
+    /// The fields of `Event.body`, as the descriptor of the `.proto` files lists them.
     fn fields() -> BTreeSet<String> {
         let set = memscope_proto::FILE_DESCRIPTOR_SET;
         let set = prost_types::FileDescriptorSet::decode(set).unwrap();
@@ -120,7 +120,7 @@ mod tests {
             },
             Body::Finding(Box::<Finding>::default()),
         ] {
-            // As the reader of a stream sees it.
+            // A reader of the stream sees the kind under the same name.
             let item = fake::event(1, 0, 1, body);
             let json = serde_json::to_value(event::event(&item)).unwrap();
             assert_eq!(json["kind"], name(&item.event.body));

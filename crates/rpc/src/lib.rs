@@ -1,8 +1,7 @@
 //! memscope's gRPC server.
 //!
-//! Owns: the socket, who may ask what, the one way by which questions are asked, the streaming
-//! of large answers, and the fan-out of events. Refuses: knowing how answers come about; that is
-//! behind the trait [`Daemon`].
+//! Owns: the socket, who may ask what, the one way by which questions are asked, the streaming of large answers, and
+//! the fan-out of events to readers. Refuses: to know how answers are computed; that is behind the trait [`Daemon`].
 
 mod access;
 mod asked;

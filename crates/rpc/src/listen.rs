@@ -1,4 +1,5 @@
-//! The Unix socket: taken from nobody, open to nobody too early, and gone afterwards.
+//! The Unix socket: it is never taken from another daemon, nobody can connect before its permissions are set, and its
+//! files are removed at the end.
 
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags};
 use rustix::io::Errno;
@@ -10,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
 
-/// Connections that wait to be accepted.
+/// Largest number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// Where to listen and who may connect.
@@ -24,7 +25,7 @@ pub struct ListenOptions {
 }
 
 impl ListenOptions {
-    /// The daemon's own: members of the group `memscope` may connect where it exists.
+    /// The daemon's usual socket: members of the group `memscope` may connect, where that group exists.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         ListenOptions {
@@ -33,7 +34,7 @@ impl ListenOptions {
         }
     }
 
-    /// For one user only.
+    /// A socket to which only the daemon's own user and root can connect.
     #[must_use]
     pub fn private(path: impl Into<PathBuf>) -> Self {
         ListenOptions {
@@ -46,29 +47,29 @@ impl ListenOptions {
 /// Who may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Mode 0600.
+    /// The daemon's own user and root: mode 0600.
     Owner,
-    /// Mode 0660 with this group.
+    /// Also the members of this group: mode 0660.
     Group(String),
 }
 
-/// Why the socket could not be taken.
+/// Why the daemon could not listen at the socket.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another daemon has it.
+    /// Another daemon listens there.
     #[error(
         "another daemon listens at {path} — stop it, or choose another socket with --socket PATH"
     )]
     InUse {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// Something that is no socket is there.
+    /// Something that is no socket exists at the path.
     #[error(
         "{path} exists and is no socket — remove it, or choose another path with --socket PATH"
     )]
     NotASocket {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// The path cannot be the address of a socket.
@@ -77,19 +78,19 @@ pub enum ListenError {
          --socket PATH"
     )]
     BadPath {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the kernel's rules say.
+        /// Why the path cannot be used.
         source: io::Error,
     },
-    /// A step failed.
+    /// A system call failed.
     #[error("{step} failed for {path} — may this user write there?")]
     Io {
-        /// Which.
+        /// What was being done, in words for the message (`binding the socket`).
         step: &'static str,
-        /// Of what.
+        /// File or folder that it was done to.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -103,10 +104,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens. Must be called inside a tokio runtime.
+    /// Creates the socket and listens. Must be called inside a tokio runtime.
     ///
-    /// A socket file that nobody answers at is removed; a lock file beside it decides between two
-    /// daemons that start at once.
+    /// A socket file at which nobody listens is removed. A lock file beside it decides between two daemons that start
+    /// at the same time.
     pub fn bind(options: &ListenOptions) -> Result<Listener, ListenError> {
         let path = &options.path;
         let address = SocketAddrUnix::new(path).map_err(|source| ListenError::BadPath {
@@ -125,8 +126,7 @@ impl Listener {
         let socket = unix_socket(path)?;
         rustix::net::bind(&socket, &address).map_err(io_error("binding the socket", path))?;
         claim.inode = fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()));
-        // Nobody can connect before `listen`, so nobody passes while the mode is still the
-        // umask's.
+        // Nobody can connect before `listen`, so nobody gets in while the mode is still the one from the umask.
         let reach = restrict(path, options.group.as_deref())?;
         rustix::net::listen(&socket, BACKLOG).map_err(io_error("listening", path))?;
         let socket = std::os::unix::net::UnixListener::from(socket);
@@ -144,7 +144,7 @@ impl Listener {
         &self.reach
     }
 
-    /// Where it listens.
+    /// Path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.claim.path
@@ -155,7 +155,7 @@ impl Listener {
     }
 }
 
-/// The right to the path: the lock, and the socket file to remove.
+/// Exclusive right to the path: holds the lock, and removes socket file and lock file when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     path: PathBuf,
@@ -185,7 +185,8 @@ impl Claim {
             }
             let file = File::from(file);
             let held = file.metadata().map_err(io_error("locking", &lock_path))?;
-            // Its last owner may have removed the file between our open and our lock.
+            // The last owner of the lock file may have removed it between our open and our lock. Then we hold the lock
+            // of a file that has no name any more, and try again.
             let named = fs::symlink_metadata(&lock_path).ok();
             if named.is_some_and(|m| (m.dev(), m.ino()) == (held.dev(), held.ino())) {
                 return Ok(Claim {
@@ -206,7 +207,7 @@ impl Drop for Claim {
                 .ok()
                 .map(|m| (m.dev(), m.ino()))
                 == self.inode;
-        // Nothing can be done about a file that does not go.
+        // Errors are ignored: nothing can be done about a file that cannot be removed.
         if ours {
             let _ = fs::remove_file(&self.path);
         }
@@ -239,7 +240,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError
             fs::remove_file(path).map_err(io_error("removing the old socket", path))
         }
         Err(Errno::NOENT) => Ok(()),
-        // So many wait there that no more may: somebody has it, though it does not answer.
+        // EAGAIN: the queue of waiting connections is full. So somebody listens there, though they accept nothing now.
         Ok(()) | Err(Errno::AGAIN) => Err(ListenError::InUse { path: path.into() }),
         Err(error) => Err(io_error("asking at the old socket", path)(error)),
     }
@@ -259,7 +260,7 @@ fn restrict(path: &Path, group: Option<&str>) -> Result<Reach, ListenError> {
             set(0o660)?;
             Ok(Reach::Group(group.into()))
         }
-        // A daemon that is not root and not a member stays private.
+        // A daemon that is neither root nor a member of the group may not set it: the socket stays private.
         Err(error) => {
             tracing::warn!(%error, group, "the socket stays private: its group cannot be set");
             Ok(Reach::Owner)
@@ -267,8 +268,7 @@ fn restrict(path: &Path, group: Option<&str>) -> Result<Reach, ListenError> {
     }
 }
 
-/// The number of a group of this machine, from /etc/group: `systemd-sysusers` and packages put
-/// system groups there.
+/// The id of a group of this machine, from /etc/group: `systemd-sysusers` and packages put system groups there.
 fn group_id(name: &str) -> Option<u32> {
     find_group(&fs::read_to_string("/etc/group").ok()?, name)
 }

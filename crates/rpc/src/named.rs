@@ -1,6 +1,6 @@
-//! Moments that are asked for, those with a name included.
+//! Turns the moment in a request into one that the daemon knows; `mark:NAME` becomes the mark's event.
 //!
-//! Owns: which event a name means. Refuses: to know marks; the ledger keeps them.
+//! Owns: the translation from a mark's name to its event. Refuses: to keep marks; the ledger does.
 
 use crate::Refusal;
 use crate::asked::{Asked, asked};
@@ -9,7 +9,8 @@ use crate::refusal::invalid;
 use memscope_ledger::find_mark;
 use memscope_proto::v1;
 
-/// The moment that is asked for, `None` for now. `marks` is asked where it has a name, for the marks of the process.
+/// The moment that is asked for, `None` for now. `marks` fetches the marks of the process; it is called only where the
+/// moment is named by a mark.
 pub(crate) async fn moment(
     pid: u32,
     at: Option<v1::Moment>,

@@ -1,17 +1,17 @@
-//! How to serve.
+//! Options of the server.
 
 use crate::access::Access;
 use crate::caller::{Identify, peer_credentials};
 use crate::export::Exporter;
 
-/// How to serve.
+/// Options of the server.
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// Who may see what.
+    /// Which processes a caller may see.
     pub access: Access,
-    /// Who asks.
+    /// How the caller of a request is found.
     pub identify: Identify,
-    /// Writes pickles in place of the writer that this format has. For tests.
+    /// Replaces the writer of the format `memory-viz` (PyTorch's pickle). For tests.
     pub exporter: Option<Exporter>,
 }
 

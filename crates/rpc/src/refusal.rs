@@ -1,4 +1,4 @@
-//! Why a request was not fulfilled: what happened, and what to do about it.
+//! Errors of requests: what happened, and what the user can do about it.
 
 use memscope_ledger::event::Level;
 use memscope_proto::{ERROR_CODE, HINT_SEPARATOR, v1};
@@ -7,156 +7,155 @@ use std::path::PathBuf;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
-/// A request that was not fulfilled. Its `Display` says what happened, [`Refusal::hint`] what to
-/// do.
+/// Why a request was refused. Its `Display` says what happened, [`Refusal::hint`] what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// No process has this pid, or the caller may not know that one has.
     #[error("there is no process {pid} that you may see")]
     NoSuchProcess {
-        /// The pid.
+        /// Process id of the request.
         pid: u32,
     },
     /// The process is not traced, or the caller may not know that it is.
     #[error("process {pid} is not traced")]
     NotTraced {
-        /// The pid.
+        /// Process id of the request.
         pid: u32,
     },
     /// No rule has this number.
     #[error("there is no rule {rule}")]
     NoSuchRule {
-        /// The number.
+        /// Number of the rule.
         rule: u64,
     },
     /// No trigger has this number, or the caller may not know that one has.
     #[error("there is no trigger {trigger}")]
     NoSuchTrigger {
-        /// The number.
+        /// Number of the trigger.
         trigger: u64,
     },
     /// No kept snapshot has this number, or the caller may not know that one has.
     #[error("there is no snapshot {snapshot}")]
     NoSuchSnapshot {
-        /// The number.
+        /// Number of the snapshot.
         snapshot: u64,
     },
-    /// The daemon keeps no snapshots of its own.
+    /// The daemon takes no snapshots by itself, so it accepts no triggers.
     #[error("this daemon takes no snapshots by itself: {why}")]
     NoTriggers {
-        /// Why.
+        /// Why it takes none, as the end of the message.
         why: &'static str,
     },
     /// The caller may not do this.
     #[error("you may not {what}")]
     NotPermitted {
-        /// What, after "you may not".
+        /// What the caller may not do, as the words that follow "you may not".
         what: String,
     },
-    /// The process can be seen and nothing in it could ever be probed.
+    /// The caller may see the process, but nothing in it can ever get a probe.
     #[error("there is nothing to probe in process {pid}: {why}")]
     NothingToProbe {
-        /// The pid.
+        /// Process id of the request.
         pid: u32,
-        /// Why.
+        /// Why there is nothing to probe, as the end of the message.
         why: String,
     },
     /// The process maps no device library.
     #[error("process {pid} ({comm}) uses no GPU or NPU: it maps no device library")]
     NoDeviceLibraries {
-        /// The pid.
+        /// Process id of the request.
         pid: u32,
-        /// Its short name.
+        /// Short name of the process.
         comm: String,
     },
-    /// The library that matters has no usable symbols.
+    /// The library whose functions must be probed has no usable symbols.
     #[error("process {pid} maps {path}, which is stripped: {missing} cannot be found in it")]
     StrippedLibrary {
-        /// The pid.
+        /// Process id of the request.
         pid: u32,
-        /// The library, as the process sees it.
+        /// Path of the library, as the process sees it.
         path: PathBuf,
-        /// What was looked for.
+        /// What was looked for in it and not found.
         missing: String,
     },
     /// The process ended before its probes were live.
     #[error("process {pid} ended while it was being attached")]
     DiedDuringAttach {
-        /// The pid.
+        /// Process id of the request.
         pid: u32,
     },
-    /// It is traced already, at another level.
+    /// The process is traced already, at another level.
     #[error("process {pid} is traced already, at level {}", word(*level))]
     AlreadyAttached {
-        /// The pid.
+        /// Process id of the request.
         pid: u32,
-        /// The level.
+        /// Level at which it is traced.
         level: Level,
     },
-    /// The process could not be inspected.
+    /// Something of the process could not be read.
     #[error("{what} of process {pid} cannot be read")]
     Unreadable {
-        /// The pid.
+        /// Process id of the request.
         pid: u32,
         /// What could not be read (`the mappings`).
         what: String,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The process is no longer there or no longer traced: it has no present moment.
+    /// The process has ended or is no longer traced, so it has no present moment that could be marked or pictured.
     #[error("process {pid} {how} at {at}: it has no present moment")]
     Ended {
-        /// The pid.
+        /// Process id of the request.
         pid: u32,
-        /// What happened: `has ended`, `was detached`.
+        /// What happened to it: `has ended`, `was detached`.
         how: &'static str,
-        /// When, in words.
+        /// When that happened, in words.
         at: String,
     },
-    /// An exact answer was wanted, and this one is not.
+    /// The caller wanted only an exact answer, and this one is not exact.
     #[error("the answer is not exact: {why}")]
     NotExact {
-        /// What is not, and why.
+        /// What is not exact, and why.
         why: String,
     },
     /// The daemon replays a recording; there is nothing to attach.
     #[error("this daemon replays a recording: it cannot attach or detach")]
     Replaying,
-    /// Too much is going on.
+    /// The daemon has too much to do right now.
     #[error("the daemon is busy: {what}")]
     Busy {
-        /// With what.
+        /// What keeps it busy, as the end of the message.
         what: String,
     },
-    /// It ends.
+    /// The daemon is shutting down.
     #[error("the daemon is shutting down")]
     ShuttingDown,
     /// The request makes no sense.
     #[error("{what}")]
     Invalid {
-        /// Why not.
+        /// What is wrong with the request: the message.
         what: String,
-        /// What would.
+        /// What a valid request would look like.
         hint: String,
     },
     /// A fault of the daemon.
     #[error("{what}")]
     Internal {
-        /// What was being done.
+        /// What failed, in words: the message.
         what: String,
-        /// What went wrong.
+        /// Error that caused it.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// Copy of another refusal whose sources cannot be copied.
+    /// Copy of another refusal. Its causes cannot be cloned, so they are kept as text.
     #[error("{what}")]
     Copied {
-        /// Its word.
+        /// Stable word of the copied refusal.
         word: &'static str,
-        /// Its code.
+        /// gRPC code of the copied refusal.
         code: Code,
-        /// What happened, with its causes.
+        /// What happened, with all causes.
         what: String,
-        /// What to do.
+        /// What to do about it.
         hint: String,
     },
 }
@@ -171,7 +170,7 @@ fn word(level: Level) -> &'static str {
 }
 
 impl Refusal {
-    /// The stable word for programs.
+    /// The stable word by which programs recognise the error.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -199,7 +198,7 @@ impl Refusal {
         }
     }
 
-    /// The code on the wire.
+    /// The gRPC status code.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -227,7 +226,7 @@ impl Refusal {
         }
     }
 
-    /// What to do.
+    /// What the user can do about it, as a sentence.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -318,7 +317,7 @@ impl Refusal {
         format!("{}{HINT_SEPARATOR}{}", self.what(), self.hint())
     }
 
-    /// As an attach tells of a process that it was not possible for.
+    /// The refusal as an entry in the answer to an attach, for the process `pid`, which could not be attached.
     #[must_use]
     pub fn of_process(&self, pid: u32) -> v1::RefusedProcess {
         v1::RefusedProcess {
@@ -328,7 +327,7 @@ impl Refusal {
         }
     }
 
-    /// The same refusal once more, its causes as text.
+    /// A copy of the refusal. Its causes become text.
     #[must_use]
     pub fn duplicate(&self) -> Refusal {
         Refusal::Copied {
@@ -350,7 +349,7 @@ impl From<Refusal> for Status {
     }
 }
 
-/// Whether this process has the capability to read others.
+/// Whether the daemon has the capability to read other processes (CAP_SYS_PTRACE).
 fn may_trace() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| {
         sets.effective
@@ -358,7 +357,7 @@ fn may_trace() -> bool {
     })
 }
 
-/// A question that makes no sense, and what helps.
+/// Makes the refusal of a request that makes no sense: what is wrong with it, and what would be right.
 pub(crate) fn invalid(what: impl Into<String>, hint: impl Into<String>) -> Refusal {
     Refusal::Invalid {
         what: what.into(),
@@ -385,7 +384,7 @@ mod tests {
             what,
             "the mappings of process 7 cannot be read: Permission denied (os error 13)"
         );
-        // What is missing is named; what is there is not blamed.
+        // The hint asks for the capability only if the daemon lacks it.
         let expected = if may_trace() {
             "denies it all the same"
         } else {

@@ -1,4 +1,4 @@
-//! Puts the services on the socket.
+//! Runs the gRPC services on the socket.
 
 use crate::authority::Connection;
 use crate::options::ServeOptions;
@@ -15,24 +15,24 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-/// Time for answers under way when the daemon shuts down.
+/// Time that unfinished answers get when the daemon shuts down.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often a silent connection is asked whether it lives, and how long it may take to say so.
+/// How often a silent connection is pinged, and how long the client may take to answer the ping.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Why the server ended early.
+/// Why the server could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The transport failed.
     #[error("the gRPC server failed")]
     Transport(#[from] tonic::transport::Error),
-    /// The description of the services is broken.
+    /// The reflection service could not read the description of the services.
     #[error("the reflection service cannot read the service description")]
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// Serves until `shutdown`, then lets answers under way end (event streams end at once) and
-/// removes the socket.
+/// Serves until `shutdown` completes. Then unfinished answers get a short time to end (event streams end at once), and
+/// the socket is removed.
 pub async fn serve(
     listener: Listener,
     daemon: Arc<dyn Daemon>,
@@ -44,7 +44,7 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<MemscopeServer<Service>>().await;
     health.set_serving::<TriggersServer<Service>>().await;
-    // Clients ask for either version of the service, and do not try the other.
+    // Some clients ask for version v1 of the reflection service, some for v1alpha, and none tries the other.
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)

@@ -1,4 +1,4 @@
-//! The RPCs: who asks, what is asked, the daemon's answer, its form on the wire.
+//! The RPCs. Each one finds the caller, checks the request, asks the daemon, and turns its answer into messages.
 
 use crate::access::Access;
 use crate::asked::{attach_options, attach_scope, detach_scope, mark};
@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-/// Snapshots made at the same time: each is a copy of a process's whole state.
+/// Largest number of snapshots that are made at the same time: each is a copy of a process's whole state.
 const SNAPSHOTS: usize = 4;
 
 #[derive(Clone)]
@@ -55,20 +55,21 @@ impl Service {
         identify(&self.options.identify, request.extensions())
     }
 
-    /// The processes that a question is about, as far as the caller may see them.
+    /// The processes that a question is about and that the caller may see.
     async fn visible(&self, caller: Caller, pid: Option<u32>) -> Result<Vec<Who>, Refusal> {
         let access = self.access();
         access.visible(self.daemon.as_ref(), caller, pid).await
     }
 
-    /// Who asks about `pid`, if they may.
+    /// The caller of a request about `pid`. Refused if they may not see that process.
     pub(crate) async fn asker<T>(&self, request: &Request<T>, pid: u32) -> Result<Caller, Status> {
         let caller = self.caller(request)?;
         self.visible(caller, Some(pid)).await?;
         Ok(caller)
     }
 
-    /// Asks a question: the one way, by which each answer passes those who may not see it, or want none that is not exact.
+    /// Answers a request with a question. All questions go this way, so that each answer contains only what the caller
+    /// may see, and is refused if it is not exact and the caller wants only an exact one.
     async fn ask<Q>(&self, request: Request<Q>) -> Result<Response<Q::Reply>, Status>
     where
         Q: Question + Into<Asked>,
@@ -84,8 +85,8 @@ impl Service {
         Ok(Response::new(reply))
     }
 
-    /// The answer about the processes that the caller may see when they ask. It names these processes, not their numbers: a number that
-    /// changes hands in the meantime shows nothing of its new owner.
+    /// Answers a question about the processes that the caller may see now. The daemon gets their handles, not their
+    /// pids: if another process gets one of the pids in the meantime, nothing of it is shown.
     async fn answer<Q>(&self, caller: Caller, question: Q) -> Result<Q::Reply, Refusal>
     where
         Q: Question + Into<Asked>,
@@ -103,7 +104,7 @@ impl Service {
         })
     }
 
-    /// The moment that is asked for, also by the name of a mark.
+    /// The moment that a request asks for, `None` for now. A mark's name is looked up.
     async fn moment(
         &self,
         caller: Caller,
@@ -135,7 +136,8 @@ impl Service {
         Ok(report)
     }
 
-    /// The stacks of one or two moments. The report is put together by whoever has the time for it.
+    /// Asks for the stacks of one or two moments. Merging them into one report ([`stacks::Answer::report`]) takes long,
+    /// so it is left to a blocking thread.
     async fn take_stacks(
         &self,
         caller: Caller,
@@ -156,7 +158,7 @@ impl Service {
     }
 }
 
-/// Runs to the end even if the client goes away: half an attach helps nobody.
+/// Runs `work` to its end even if the client goes away, because an attach must not stop half-way.
 pub(crate) async fn to_the_end<T: Send + 'static>(
     what: &'static str,
     work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
@@ -170,7 +172,7 @@ pub(crate) async fn to_the_end<T: Send + 'static>(
     }
 }
 
-/// What a picture of now, or of an earlier moment, consists of.
+/// Kind of the answer, by which coverage notes are judged: a picture of now, or of an earlier moment.
 fn picture(earlier: bool) -> Answer {
     match earlier {
         true => Answer::EarlierPicture,
@@ -306,7 +308,8 @@ impl Memscope for Service {
             )
             .into());
         };
-        // The later one first: as time goes on, an age moves with it.
+        // The later moment first. An age is counted back from the time at which the daemon answers, so the earlier
+        // moment shifts by the time that the first snapshot takes.
         let to = self.take_snapshot(caller, pid, question.to).await?;
         let from = self.take_snapshot(caller, pid, Some(from)).await?;
         let mut notes = from.coverage.clone();
@@ -471,7 +474,7 @@ impl Memscope for Service {
         let ended = self.ended.clone();
         let ended = tokio_stream::once(()).then(move |()| {
             let mut ended = ended.clone();
-            // An error means that the server is gone, which is an end too.
+            // An error means that the server is gone, which also ends the stream.
             async move {
                 let _ = ended.wait_for(|ended| *ended).await;
             }

@@ -1,4 +1,4 @@
-//! The RPCs of snapshots that are taken by themselves.
+//! The RPCs for triggers, and for the snapshots that triggers took.
 
 use crate::export::{self, ChunkStream};
 use crate::service::{Service, to_the_end};
@@ -111,7 +111,8 @@ impl Service {
     }
 }
 
-/// `whole`: with what it did, also in others' processes.
+/// The trigger's message. Only with `whole` it says what the trigger watches and did, which may concern processes of
+/// other users.
 fn trigger(status: TriggerStatus, whole: bool) -> v1::Trigger {
     v1::Trigger {
         trigger: status.trigger,

@@ -1,17 +1,18 @@
-//! What a daemon must be able to do to take snapshots by itself, in plain types.
+//! The trait that a daemon implements to take snapshots by triggers, and the plain types of its methods.
 
 use crate::{Caller, Condition, Refusal};
 use std::io::Read;
 use std::path::PathBuf;
 
-/// Snapshots that are taken by themselves.
+/// Triggers, and the snapshots that they took.
 ///
-/// The server checks who may see what on the answers, and that the caller may see a process that a
-/// trigger is to be added for. [`Triggers::add_trigger`] and [`Triggers::remove_trigger`] change
-/// things and get the caller: whoever is not root reaches only processes and triggers of their own.
+/// The server takes out of the answers what the caller may not see, and checks that the caller may see the process for
+/// which a trigger is added. [`Triggers::add_trigger`] and [`Triggers::remove_trigger`] change something and get the
+/// caller: for callers who are not root, they must concern only the caller's own processes and triggers.
 #[tonic::async_trait]
 pub trait Triggers: Send + Sync + 'static {
-    /// Adds a trigger, for one traced process or for all. The same one again is the same one.
+    /// Adds a trigger, for one traced process or for all. If the caller has the same trigger already, that one is
+    /// returned, and no second one is added.
     async fn add_trigger(
         &self,
         caller: Caller,
@@ -19,52 +20,54 @@ pub trait Triggers: Send + Sync + 'static {
         pid: Option<u32>,
     ) -> Result<TriggerStatus, Refusal>;
 
-    /// Removes a trigger that [`TriggerStatus::is_of`] the caller.
+    /// Removes a trigger. It must belong to the caller, as [`TriggerStatus::is_of`] says.
     async fn remove_trigger(&self, caller: Caller, trigger: u64) -> Result<(), Refusal>;
 
-    /// All triggers by number.
+    /// All triggers, in the order of their numbers.
     async fn triggers(&self) -> Result<Vec<TriggerStatus>, Refusal>;
 
     /// All snapshots that are kept, oldest first.
     async fn kept(&self) -> Result<KeptSnapshots, Refusal>;
 
-    /// The file of one of them.
+    /// Opens the file of one of the kept snapshots.
     async fn open_kept(&self, snapshot: u64) -> Result<OpenKept, Refusal>;
 }
 
-/// A trigger, and what it did.
+/// A trigger, and what it has done so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TriggerStatus {
-    /// Its number, from 1.
+    /// Number of the trigger, from 1.
     pub trigger: u64,
-    /// When it takes a snapshot.
+    /// Condition on which it takes a snapshot.
     pub condition: Condition,
-    /// The one process that it is for: pid, and real, effective, saved uid.
+    /// The one process that it watches: pid, and real, effective and saved user id. `None`: all processes that its user
+    /// may see.
     pub process: Option<(u32, [u32; 3])>,
-    /// User who made it.
+    /// Id of the user who added it.
     pub uid: u32,
-    /// It was there when the daemon started.
+    /// Whether it comes from the daemon's command line.
     pub from_start: bool,
-    /// Traced processes that it watches now.
+    /// Number of traced processes that it watches now.
     pub watching: u64,
     /// How often it fired.
     pub fired: u64,
-    /// Snapshots that were written.
+    /// Number of snapshots that were written.
     pub written: u64,
-    /// How often it fired and nothing was written: (cause, count).
+    /// How often it fired and no snapshot was written, as pairs of cause and count.
     pub skipped: Vec<(String, u64)>,
-    /// When the last snapshot was written, nanoseconds since 1970.
+    /// Time at which the last snapshot was written, in nanoseconds since 1970.
     pub last_unix_ns: Option<u64>,
 }
 
 impl TriggerStatus {
-    /// Whether this caller may remove it, and see what it did.
+    /// Whether this caller may remove it and see what it did: root, and the user who added it.
     #[must_use]
     pub fn is_of(&self, caller: Caller) -> bool {
         caller.is_root() || self.uid == caller.uid
     }
 
-    /// Whether this caller may know of it: it is theirs, or it is root's and watches processes of theirs.
+    /// Whether this caller may see that it exists: it is theirs, or it is root's and watches processes that they may
+    /// see.
     #[must_use]
     pub fn is_shown_to(&self, caller: Caller) -> bool {
         self.is_of(caller)
@@ -72,43 +75,44 @@ impl TriggerStatus {
     }
 }
 
-/// The snapshots that are kept.
+/// The snapshots that are kept, and how many may be kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptSnapshots {
-    /// Oldest first.
+    /// The kept snapshots, oldest first.
     pub snapshots: Vec<KeptSnapshot>,
-    /// At most so many are kept.
+    /// Largest number of snapshots that are kept.
     pub limit_count: u64,
-    /// At most so many bytes are kept.
+    /// Largest number of bytes that their files may have together.
     pub limit_bytes: u64,
 }
 
 /// A snapshot that a trigger took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptSnapshot {
-    /// Its number: larger than that of all that are kept and older.
+    /// Number of the snapshot; larger than the numbers of all older snapshots that are kept.
     pub snapshot: u64,
-    /// The moment that it describes, nanoseconds since 1970.
+    /// Moment that the snapshot describes, in nanoseconds since 1970.
     pub unix_ns: u64,
     /// Process id.
     pub pid: u32,
     /// Short name of the process.
     pub comm: String,
-    /// Every user id that the process had, the real one first: who is all of them may see it.
+    /// All different user ids that the process had, the real one first. A caller who is not root may see the snapshot
+    /// only if all of these are the caller's id.
     pub uids: Vec<u32>,
-    /// The trigger, in words.
+    /// Condition of the trigger, as text.
     pub when: String,
-    /// What happened, in a sentence.
+    /// Why the trigger fired, as a sentence.
     pub reason: String,
-    /// On which device.
+    /// Ordinal of the device on which it happened, within the process.
     pub device: Option<i32>,
-    /// Format of the file.
+    /// Name of the file's format, for example `memory-viz`.
     pub format: String,
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// Where the file lies.
+    /// Path of the file on the daemon's machine.
     pub path: PathBuf,
-    /// What was there before the attach was not known, and is not in it.
+    /// Whether the baseline was not known, so that the snapshot lacks the blocks from before the attach.
     pub without_baseline: bool,
 }
 
@@ -120,10 +124,10 @@ impl KeptSnapshot {
     }
 }
 
-/// A snapshot that a trigger took, and its file.
+/// A snapshot that a trigger took, with its file opened.
 pub struct OpenKept {
-    /// What it is.
+    /// Facts about the snapshot.
     pub snapshot: KeptSnapshot,
-    /// Its bytes.
+    /// Content of the file.
     pub content: Box<dyn Read + Send>,
 }

@@ -1,4 +1,4 @@
-//! Marks are listed, and a name is a moment wherever one is asked for.
+//! Marks are listed, and a mark's name can be given wherever a moment is asked for.
 
 #![allow(clippy::unwrap_used)]
 

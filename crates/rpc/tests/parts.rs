@@ -1,4 +1,4 @@
-//! A snapshot in parts: together they are the whole of it.
+//! A snapshot is sent in parts, which together contain all of it.
 #![allow(clippy::unwrap_used)]
 
 use memscope_export::SnapshotParts;
@@ -7,11 +7,11 @@ use memscope_proto::v1::{self, snapshot_part::Part};
 use memscope_rpc::fake;
 use std::sync::Arc;
 
-/// Blocks and segments in a part, and trace entries.
+/// Largest number of blocks in a part, and of trace entries in a part.
 const BLOCKS: usize = 4096;
 const ENTRIES: usize = 4096;
 
-/// Puts the parts together again.
+/// Puts the parts together again. Returns segments, trace entries and the number of parts.
 fn collect(report: &Arc<SnapshotReport>) -> (Vec<v1::Segment>, Vec<v1::TraceEntry>, usize) {
     let mut segments: Vec<v1::Segment> = Vec::new();
     let mut trace = Vec::new();

@@ -1,4 +1,4 @@
-//! Who sees what.
+//! Which callers see which processes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -135,7 +135,7 @@ async fn root_and_a_private_recording_show_everything() {
 
 #[tokio::test]
 async fn the_kernel_says_who_asks() {
-    // No injected caller: the real peer is this test's own user.
+    // No caller is injected here: the real one is the user of this test.
     let uid = rustix::process::geteuid().as_raw();
     let daemon = FakeDaemon::with([fake::process(11, uid), fake::process(12, uid + 1)]);
     let server = Server::start(daemon, ServeOptions::default());

@@ -1,4 +1,4 @@
-//! The server over a real Unix socket, with a daemon that makes its answers up.
+//! The server on a real Unix socket, with a fake daemon.
 
 #![allow(clippy::unwrap_used)]
 

@@ -46,7 +46,7 @@ fn live(amounts: &Option<v1::StackAmounts>) -> u64 {
     bytes(amounts.as_ref().unwrap().live)
 }
 
-/// A row as a person reads it: kind, name, file, line.
+/// The frames of a row with their strings looked up: kind, name, file, line.
 fn frames(answer: &v1::StacksResponse, row: &v1::StackRow) -> Vec<(i32, String, String, u32)> {
     let string = |place: u32| answer.strings[place as usize].clone();
     row.frames
@@ -122,7 +122,7 @@ async fn every_stack_arrives_and_names_travel_once() {
         (StackMetric::Live, StackUnit::Bytes)
     );
     assert_eq!(answer.by(), StackGrouping::Stack);
-    // What is not listed is that of which nothing lives.
+    // Only stacks of which nothing is live are not listed.
     assert_eq!((answer.omitted, live(&answer.others)), (0, 0));
     assert_eq!(bytes(answer.others.unwrap().allocated), 100 << 20);
     assert_eq!(answer.devices.len(), 3);
@@ -250,7 +250,7 @@ async fn one_device_and_blocks_instead_of_bytes() {
     assert_eq!(answer.unit(), StackUnit::Count);
 }
 
-/// The client takes 4 MiB, as every gRPC client does unless told otherwise.
+/// The client accepts messages up to 4 MiB, gRPC's default.
 #[tokio::test]
 async fn an_answer_stays_small_however_many_stacks_there_are() {
     let server = serve(40_000);
@@ -260,7 +260,7 @@ async fn an_answer_stays_small_however_many_stacks_there_are() {
     let rows: u64 = answer.rows.iter().map(|row| live(&row.amounts)).sum();
     let all: u64 = answer.devices.iter().map(|one| live(&one.amounts)).sum();
     assert_eq!(rows + live(&answer.others), all);
-    // The largest were taken.
+    // The largest stacks are in the answer.
     let least = live(&answer.rows.last().unwrap().amounts);
     assert!(least >= 1 << 20);
     let first = live(&answer.rows[0].amounts);

@@ -1,4 +1,4 @@
-//! Answers in parts.
+//! Answers that are streamed: snapshots, exports and events.
 
 #![allow(clippy::unwrap_used)]
 
@@ -86,7 +86,7 @@ async fn an_export_is_whole_or_says_that_it_is_not() {
             match chunks.message().await {
                 Ok(Some(chunk)) => {
                     whole = chunk.content.is_empty();
-                    // Each chunk says how far the writer was when it was full.
+                    // Each chunk says how far the writer had come when the chunk was full.
                     if !whole {
                         assert!(chunk.of == 20_000 && chunk.done >= done, "{done}");
                         done = chunk.done;

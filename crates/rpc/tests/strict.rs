@@ -1,4 +1,4 @@
-//! Who wants only exact answers gets those, or is told what is not exact.
+//! A caller who wants only exact answers gets an exact one, or an error that says what is not exact.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use memscope_proto::v1;
 use memscope_rpc::fake::{self, FakeDaemon};
 use tonic::{Code, Request, Status};
 
-/// A daemon whose answers about process 11 have these notes.
+/// A daemon whose answers about process 11 have coverage notes with these codes.
 fn noted(codes: &[&str]) -> FakeDaemon {
     FakeDaemon::with([fake::noted(11, ADA, codes)])
 }
@@ -27,7 +27,7 @@ fn minute_ago() -> Option<v1::Moment> {
     })
 }
 
-/// Which questions get an answer, in the order below.
+/// Which of the questions below are answered, in their order.
 async fn answered(codes: &[&str]) -> [bool; 7] {
     let server = Server::start(noted(codes), as_user(ADA));
     let mut client = server.client().await;
@@ -115,7 +115,7 @@ async fn each_answer_depends_on_what_it_consists_of() {
     );
 }
 
-/// Everybody else gets the answer, and what the notes affect.
+/// A caller who does not ask for exactness gets the answer, and in each note what it affects.
 #[tokio::test]
 async fn without_the_wish_the_answer_says_what_is_not_exact() {
     let server = Server::start(noted(&["attached_late", "baseline_read"]), as_user(ADA));

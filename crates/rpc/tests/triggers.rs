@@ -1,4 +1,4 @@
-//! Snapshots that are taken by themselves: who may do and see what, and how files come over.
+//! Triggers and the snapshots that they took: what each caller may do and see, and how files are sent.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,8 @@ fn word(status: &Status) -> &str {
     status.metadata().get(ERROR_CODE).unwrap().to_str().unwrap()
 }
 
-/// Root's for all, root's for Ada's process, root's for Bob's, Ada's own, Bob's own; and a snapshot of each.
+/// A daemon with five triggers (root's for all, root's for Ada's process, root's for Bob's process, Ada's, Bob's), and
+/// with kept snapshots.
 fn busy() -> FakeDaemon {
     let daemon = of_ada_and_bob();
     {
@@ -48,7 +49,7 @@ fn busy() -> FakeDaemon {
             let content = format!("file {number}").into_bytes();
             state.kept.push((fake::kept(number, pid, uid), content));
         }
-        // It had root's rights for a while.
+        // The process of this snapshot had root's rights for a while.
         state.kept[2].0.uids = vec![ADA, 0];
     }
     daemon
@@ -161,7 +162,7 @@ async fn others_triggers_are_not_shown_and_not_removed() {
             )
         })
         .collect();
-    // What root's triggers did may be about others' processes.
+    // Root's triggers are shown without what they did, because that may concern processes of other users.
     assert_eq!(
         told,
         [
@@ -184,7 +185,7 @@ async fn others_triggers_are_not_shown_and_not_removed() {
     let left = server.daemon.triggers.lock().unwrap().triggers.len();
     assert_eq!(left, 4);
 
-    // A process of another user looks untraced, as everywhere.
+    // A process of another user is refused like an untraced one, as everywhere.
     let foreign = client.add_trigger(add("oom", Some(12))).await.unwrap_err();
     let untraced = client.add_trigger(add("oom", Some(99))).await.unwrap_err();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Prints what a process has: `cargo run -p memscope-site --example sites -- PID [segments|blocks]`.
+//! Prints the sites of a process: `cargo run -p memscope-site --example sites -- PID [segments|blocks]`.
 
 use std::error::Error;
 use std::time::Instant;

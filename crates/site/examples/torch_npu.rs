@@ -1,4 +1,4 @@
-//! Says of libraries of torch_npu whether their allocator is found, and where.
+//! Prints for libraries of torch_npu whether the functions of their allocator are found, and where.
 //!
 //! ```text
 //! cargo run --release -p memscope-site --example torch_npu -- FILE…

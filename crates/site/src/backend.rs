@@ -1,6 +1,6 @@
-//! Which allocator hands out PyTorch's device memory, read from the process's memory: the pointer
-//! `c10::cuda::CUDACachingAllocator::allocator` (torch_npu: `c10_npu::NPUCachingAllocator::allocator`), the object behind it,
-//! the name of its class.
+//! Finds which allocator hands out PyTorch's device memory. It is read from the process's memory: the pointer
+//! `c10::cuda::CUDACachingAllocator::allocator` (torch_npu: `c10_npu::NPUCachingAllocator::allocator`), the object that
+//! it points to, and the name of the object's class.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use memscope_memory::Memory;
 
 /// Longest class name that is read.
 const MAX_NAME: usize = 4096;
-/// Where a user address can be.
+/// Range in which addresses of user memory can lie.
 const USER: std::ops::Range<u64> = 0x1000..1 << 56;
 
-/// Set, they switch caching off, whatever their value.
+/// Environment variables that switch caching off if they are set, whatever their value is.
 const UNCACHED: [&str; 2] = [
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "PYTORCH_NO_NPU_MEMORY_CACHING",
@@ -23,35 +23,35 @@ const UNCACHED: [&str; 2] = [
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// Memory that a pointer leads to cannot be read.
+    /// Memory that a pointer points to cannot be read.
     #[error("{what} at {address:#x} cannot be read")]
     Unreadable {
-        /// Which step.
+        /// Thing that was to be read, in words for the message.
         what: &'static str,
-        /// Where.
+        /// Address of it in the process.
         address: u64,
-        /// The kernel's answer.
+        /// Error that the kernel returned.
         #[source]
         source: io::Error,
     },
-    /// A pointer leads nowhere: this is not the layout that we know.
+    /// A value cannot be a pointer, so this is not the layout that we know.
     #[error("{what} holds {value:#x}, which is no pointer")]
     NoPointer {
-        /// Which step.
+        /// Thing that should hold the pointer, in words for the message.
         what: &'static str,
-        /// What was found.
+        /// Value that was found.
         value: u64,
     },
-    /// No name of a class stands there.
+    /// There is no name of a class where it should be.
     #[error("the class of the allocator has no readable name")]
     NoName,
 }
 
-/// Reads the allocator in use from the pointer at `slot`
+/// Reads the allocator in use from the pointer at the address `slot`
 /// ([`crate::Resolved::allocator_address`]). `None` while the pointer is null: PyTorch has not
-/// chosen one yet.
+/// chosen one yet. Fails if the memory does not have the known layout or cannot be read.
 ///
-/// Whether a native allocator caches at all is a matter of the environment: see
+/// Whether a native allocator caches at all depends on the environment: see
 /// [`with_environment`].
 pub fn read(memory: &impl Memory, slot: u64) -> Result<Option<Backend>, BackendError> {
     let object = word(memory, slot, "the allocator pointer")?;
@@ -64,8 +64,8 @@ pub fn read(memory: &impl Memory, slot: u64) -> Result<Option<Backend>, BackendE
             value: object,
         });
     }
-    // Itanium C++ ABI: an object begins with the pointer to its class's table, one word before
-    // which lies the pointer to its type_info, whose second word points to the name.
+    // By the Itanium C++ ABI an object begins with the pointer to its class's table of virtual functions. The word
+    // before that table is the pointer to the class's type_info, whose second word points to the name.
     let table = pointer(memory, object, "the allocator object")?;
     let type_info = pointer(memory, table.wrapping_sub(8), "the class table")?;
     let name = pointer(memory, type_info.wrapping_add(8), "the type")?;
@@ -79,8 +79,8 @@ pub fn read(memory: &impl Memory, slot: u64) -> Result<Option<Backend>, BackendE
     classify(&name).map(Some)
 }
 
-/// With what the environment says: `PYTORCH_NO_CUDA_MEMORY_CACHING` makes the native allocator pass
-/// every request on to the runtime, as `PYTORCH_NO_NPU_MEMORY_CACHING` does torch_npu's.
+/// The allocator in use when the process's environment is considered: `PYTORCH_NO_CUDA_MEMORY_CACHING` makes the native
+/// allocator pass every request on to the runtime, and `PYTORCH_NO_NPU_MEMORY_CACHING` does the same to torch_npu's.
 pub fn with_environment(backend: Backend, environment: &[(String, String)]) -> Backend {
     let uncached = environment
         .iter()
@@ -111,7 +111,7 @@ fn pointer(memory: &impl Memory, address: u64, what: &'static str) -> Result<u64
 }
 
 fn classify(name: &[u8]) -> Result<Backend, BackendError> {
-    // GCC puts a star before names that are unique by address.
+    // GCC puts a star before names that are compared by their addresses.
     let name = name.strip_prefix(b"*").unwrap_or(name);
     let name = std::str::from_utf8(name).map_err(|_| BackendError::NoName)?;
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {

@@ -1,9 +1,9 @@
-//! What can go wrong when a process is looked at.
+//! Errors of examining a process.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a process could not be looked at.
+/// Why a process could not be examined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SiteError {
@@ -27,8 +27,8 @@ pub enum SiteError {
         /// Process id.
         pid: u32,
     },
-    /// The main thread has ended while others live on: the process's memory is not to be seen
-    /// through its own number.
+    /// The main thread has ended while other threads run on. Then the process's memory cannot be
+    /// reached by the process's pid.
     #[error(
         "the main thread of process {pid} has ended while others run on; it cannot be followed"
     )]
@@ -36,26 +36,26 @@ pub enum SiteError {
         /// Process id.
         pid: u32,
     },
-    /// A thread of the kernel has no user memory.
+    /// The pid belongs to a thread of the kernel, which has no user memory.
     #[error("{pid} is a kernel thread: it has no user memory")]
     KernelThread {
         /// Process id.
         pid: u32,
     },
-    /// The number was taken over by another process while it was read.
+    /// The process ended while it was read, and its pid was given to another process.
     #[error("process {pid} ended while it was read, and its number names another process now")]
     Reused {
         /// Process id.
         pid: u32,
     },
-    /// The kernel does not let us look.
+    /// The kernel refuses access to the process.
     #[error("not permitted to read {path} of process {pid}: run as root, or as its owner with CAP_SYS_PTRACE", path = .path.display())]
     NotPermitted {
         /// Process id.
         pid: u32,
-        /// What was read.
+        /// File that was to be read.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error that the kernel returned.
         #[source]
         source: io::Error,
     },
@@ -64,9 +64,9 @@ pub enum SiteError {
     Read {
         /// Process id.
         pid: u32,
-        /// What was read.
+        /// File that was to be read.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error that the kernel returned.
         #[source]
         source: io::Error,
     },
@@ -75,12 +75,12 @@ pub enum SiteError {
     Malformed {
         /// Process id.
         pid: u32,
-        /// What was read.
+        /// File that was to be read.
         path: PathBuf,
-        /// What was expected.
+        /// What the file should contain, in words for the message.
         what: &'static str,
     },
-    /// Its code is another machine's.
+    /// The process runs code for another machine.
     #[error(
         "process {pid} runs code of an unsupported machine ({machine}); on this one memscope traces {}",
         std::env::consts::ARCH
@@ -88,7 +88,7 @@ pub enum SiteError {
     UnsupportedMachine {
         /// Process id.
         pid: u32,
-        /// Machine, in words.
+        /// Machine or kind of file, in words for the message.
         machine: String,
     },
 }

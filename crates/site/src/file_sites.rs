@@ -1,5 +1,5 @@
-//! The vendors' functions in one file: which symbols are which rows, and where their probes stand.
-//! Nothing here depends on a process, so the answer is kept for the next one that maps the file.
+//! The vendors' functions in one file: which symbol belongs to which row, and where the probes stand.
+//! Nothing here depends on a process, so the result is kept and used again for other processes that map the file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::LazyLock;
@@ -12,9 +12,9 @@ use crate::stripped::{self, NotFound};
 use memscope_vendors::pytorch::{self, Reading};
 use memscope_vendors::{Match, Purpose, Row, Variant, torch_npu};
 
-/// Functions larger than this are not read to their end.
+/// Size in bytes of the largest function that is read to its end.
 const MAX_FUNCTION: u64 = 1 << 20;
-/// Of a function whose end is not known, this much is read.
+/// Number of bytes that are read of a function whose end is not known.
 const SOME: u64 = 256;
 
 /// Why a function has no probe.
@@ -27,31 +27,31 @@ pub enum Why {
     /// The symbol is local, and the file's symbol table was stripped.
     #[error("the file was stripped of its symbol table, so local functions cannot be found")]
     Stripped,
-    /// The file was stripped, and the function was not found by what it is.
+    /// The file was stripped, and the function was not found by its code either.
     #[error("{0}")]
     NotFound(#[from] NotFound),
-    /// Resolved at run time by a function of the program.
+    /// The symbol is an indirect function (IFUNC): a function of the program chooses its code at run time.
     #[error("it is an indirect function (IFUNC), whose code is chosen at run time")]
     Ifunc,
-    /// Another variant than those known.
+    /// The symbol is a variant of the function that is not known. The text is the reason, for users.
     #[error("{0}")]
     Variant(String),
-    /// Pointers of 32 bits.
+    /// The function has pointers of 32 bits.
     #[error("it has 32-bit pointers (the driver API of CUDA 3.1 and older)")]
     Narrow,
-    /// Two functions that do different things share one body.
+    /// Two functions that do different things share the same code. The text is the symbol of the other one.
     #[error("it shares its code with {0}, so calls of the two cannot be told apart")]
     Folded(String),
-    /// It lies in no code of the file.
+    /// The symbol does not lie in code of the file.
     #[error("its symbol does not lie in code")]
     NotCode,
-    /// The code is not mapped executable.
+    /// The process has not mapped the function's code as executable.
     #[error("its code is not mapped")]
     NotMapped,
-    /// No probe may stand there.
+    /// No probe may stand in the function.
     #[error("{0}")]
     Place(#[from] PlaceError),
-    /// The file cannot be read.
+    /// The file cannot be opened or read. The text is the reason, for users.
     #[error("{0}")]
     File(String),
 }
@@ -63,14 +63,14 @@ pub(crate) struct FileSite {
     pub variant: Variant,
     pub symbol: String,
     pub aliases: Vec<String>,
-    /// The function in the file's own numbering.
+    /// Address of the function in the file's own numbering.
     pub address: u64,
     /// The function's offset in the file.
     pub offset: u64,
     pub placement: Placement,
 }
 
-/// A function that is there and has no probe.
+/// A function that is in the file but gets no probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub row: &'static Row,
@@ -78,40 +78,41 @@ pub(crate) struct Refusal {
     pub why: Why,
 }
 
-/// What one file has.
+/// What was found in one file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileSites {
     pub sites: Vec<FileSite>,
     pub refused: Vec<Refusal>,
-    /// The framework's pointer to its allocator, in the file's own numbering.
+    /// Address of the framework's pointer to its allocator, in the file's own numbering.
     pub allocator: Option<u64>,
-    /// It is torch_npu's.
+    /// Whether the file is torch_npu's library, which exports that pointer under torch_npu's name.
     pub torch_npu: bool,
-    /// PyTorch's number of devices, in the file's own numbering.
+    /// Address of PyTorch's number of devices, in the file's own numbering.
     pub device_count: Option<u64>,
-    /// PyTorch's allocator settings, and a pointer to them.
+    /// Addresses of PyTorch's allocator settings, and of a pointer to them, in the file's own numbering.
     pub settings: (Option<u64>, Option<u64>),
     pub stripped: bool,
 }
 
-/// The rows by their symbols, and what the symbols begin with.
+/// The rows by their symbols, and the beginnings of these symbols for a quick check.
 struct Index {
     exact: HashMap<&'static [u8], &'static Row>,
     mangled: Vec<(&'static str, &'static Row)>,
-    /// Whether a symbol of interest has these two bytes as its fourth and fifth.
+    /// For each pair of bytes: whether a symbol of interest has them as its fourth and fifth byte.
     pairs: Vec<bool>,
-    /// The first bytes of C functions.
+    /// First bytes of the symbols of C functions.
     plain: HashSet<[u8; PLAIN]>,
-    /// The first bytes of mangled names.
+    /// First bytes of mangled symbols.
     heads: HashSet<[u8; MANGLED]>,
 }
 
-/// Bytes of the shortest name of a C function that is looked for.
+/// Number of first bytes that are compared for C functions: no such name that we look for is shorter.
 const PLAIN: usize = 6;
-/// Bytes that tell mangled names apart: their namespaces are alike.
+/// Number of first bytes that are compared for mangled names. It is larger, since many names begin with the same
+/// namespaces.
 const MANGLED: usize = 18;
 
-/// Variables that are looked for, beside the rows' functions.
+/// Variables that we look for, in addition to the functions of the rows.
 const VARIABLES: [&str; 5] = [
     pytorch::ALLOCATOR,
     pytorch::DEVICE_COUNT,
@@ -147,7 +148,7 @@ static INDEX: LazyLock<Index> = LazyLock::new(|| {
     index
 });
 
-/// The place of a name's fourth and fifth bytes in [`Index::pairs`].
+/// Index in [`Index::pairs`] for the fourth and fifth byte of a name.
 fn pair(name: &[u8]) -> Option<usize> {
     let (fourth, fifth) = (*name.get(3)?, *name.get(4)?);
     Some(usize::from(fourth) << 8 | usize::from(fifth))
@@ -165,7 +166,7 @@ impl Index {
         }
     }
 
-    /// Whether a name that begins so may be of interest. Asked for millions of names.
+    /// Whether a name with this beginning may be of interest. Must be quick: it is called for millions of names.
     fn may_be(name: &[u8]) -> bool {
         let index = &*INDEX;
         if pair(name).is_none_or(|place| index.pairs.get(place) != Some(&true)) {
@@ -221,7 +222,7 @@ impl Candidates {
         rows.any(|row| row.name == name)
     }
 
-    /// A place that has no symbol of its own.
+    /// Adds a function or an instruction that has no symbol of its own.
     fn add(&mut self, address: u64, row: &'static Row, variant: Variant) {
         self.by_address.entry(address).or_default().push(Candidate {
             row,
@@ -232,7 +233,8 @@ impl Candidates {
         });
     }
 
-    /// torch_npu's functions in a file without symbols.
+    /// In torch_npu's library: finds the functions if there are no symbols for them, and the calls by which other
+    /// allocators report.
     fn search<R: ReadAt + ?Sized>(&mut self, elf: &Elf<'_, R>) -> Result<(), ElfError> {
         let (true, Some(report), Some(trace), Some(workspace)) = (
             self.torch_npu,
@@ -249,7 +251,7 @@ impl Candidates {
                 here.iter().any(is).then_some(*address)
             });
             if let Some(address) = named {
-                // The structure says which allocator calls.
+                // All calls of the report get a probe here, since the structure says which allocator calls.
                 for at in stripped::report_calls(elf, address)? {
                     self.add(at, workspace, Variant::Usage { component });
                 }
@@ -338,7 +340,7 @@ impl Candidates {
     }
 }
 
-/// Finds and places everything in a file.
+/// Finds all functions in a file, and the places of their probes.
 pub(crate) fn scan<R: ReadAt + ?Sized>(
     elf: &Elf<'_, R>,
     emulation: Emulation,
@@ -382,8 +384,8 @@ pub(crate) fn scan<R: ReadAt + ?Sized>(
     Ok(found)
 }
 
-/// Several names of one address: the one whose row is probed, and the others. Names of functions
-/// that do different things refuse each other.
+/// Chooses among several names of one address: the result is the name whose row is probed, and the other names. If the
+/// names belong to functions that do different things, all of them are refused.
 fn choose(mut here: Vec<Candidate>) -> Result<(Candidate, Vec<String>), Vec<Refusal>> {
     here.sort_by_key(|c| (c.row.narrow, c.row.per_thread_stream, !c.global));
     let first = here
@@ -450,7 +452,7 @@ fn site<R: ReadAt + ?Sized>(
         entries: entries.get(first..end).unwrap_or(&[]),
     };
     let stack = match chosen.variant {
-        // The pool id is an argument on the stack.
+        // The pool's id is an argument on the stack.
         Variant::Trace(abi) => abi.pool,
         Variant::Only | Variant::OldString | Variant::Usage { .. } => chosen.row.abi.stack,
     };
@@ -478,7 +480,7 @@ fn site<R: ReadAt + ?Sized>(
 }
 
 impl FileSites {
-    /// What a file of this name should have and has not.
+    /// The functions that a file with this name should have but does not have, with the reasons.
     pub fn lacking(&self, file_name: &str) -> Vec<(&'static Row, Why)> {
         memscope_vendors::rows()
             .iter()
@@ -515,7 +517,7 @@ mod tests {
             assert!(Index::may_be(name.as_bytes()), "{name}");
         }
         for variable in VARIABLES {
-            // The names behind it in the file's table are seen as well.
+            // `may_be` also sees the names that come after it in the file's table.
             assert!(Index::may_be(format!("{variable}\0other\0").as_bytes()));
         }
         for other in [

@@ -1,26 +1,26 @@
-//! Which file it is, apart from any path.
+//! Identifies a file independently of its path.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
-/// Names one state of one file. Taken from the opened file, not from `/proc/<pid>/maps`: on
-/// overlayfs the two differ.
+/// Identifies one file in one state of its contents. It is taken from the opened file and not from
+/// `/proc/<pid>/maps`, since the two differ on overlayfs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileIdentity {
-    /// Device.
+    /// Device number of the file system (`st_dev`).
     pub device: u64,
-    /// Inode.
+    /// Inode number.
     pub inode: u64,
     /// Length in bytes.
     pub size: u64,
-    /// Last change of the content, nanoseconds since 1970.
+    /// Time of the last change of the contents, in nanoseconds since 1970.
     pub modified_ns: i128,
-    /// GNU build id, where the file has one.
+    /// GNU build id, if the file has one.
     pub build_id: Option<Vec<u8>>,
 }
 
 impl FileIdentity {
-    /// From what `fstat` says.
+    /// The identity from the result of `fstat` and the build id.
     pub fn new(metadata: &Metadata, build_id: Option<Vec<u8>>) -> FileIdentity {
         FileIdentity {
             device: metadata.dev(),
@@ -32,7 +32,7 @@ impl FileIdentity {
         }
     }
 
-    /// The build id in hexadecimal digits, empty for none.
+    /// The build id in hexadecimal digits; empty if there is none.
     pub fn build_id_hex(&self) -> String {
         self.build_id
             .iter()

@@ -1,11 +1,12 @@
-//! Which allocator functions exist in what a process has mapped, and where may a probe stand.
+//! Finds which allocator functions exist in the files that a process has mapped, and where a probe may stand in them.
 //!
 //! This crate owns the view of a process's mappings ([`mapped`]), the search for the functions of
 //! `memscope-vendors` in the mapped files ([`resolve`]), the choice of
-//! the instruction under each probe ([`place`]), and two readings of a live process: which
-//! allocator PyTorch uses ([`backend`]) and who the process is ([`process`]).
+//! the instruction under each probe ([`place`]), and what it reads from a live process: which
+//! allocator PyTorch uses ([`backend`]) with which settings ([`settings`]), and facts about the process itself
+//! ([`process`]).
 //!
-//! It answers from files and `/proc` only. It knows neither aya nor BPF, attaches nothing, and
+//! Its sources are files, `/proc` and the process's memory. It knows neither aya nor BPF, attaches nothing, and
 //! refuses to guess: what cannot be found or proved is named in [`Missing`], with the reason.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]

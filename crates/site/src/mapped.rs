@@ -1,10 +1,10 @@
-//! What a process has mapped, object by object, and the way to the bytes that are really mapped.
+//! What a process has mapped, object by object, and how to open the file that is really mapped.
 //!
-//! A path in `/proc/<pid>/maps` is a name of another mount namespace and may by now name a newer
-//! file (after an upgrade an attach by path succeeds and no event ever comes). So files are opened
+//! A path in `/proc/<pid>/maps` belongs to another mount namespace, and may by now name a newer
+//! file (after an upgrade an attach by path succeeds, but no event ever comes). So files are opened
 //! through `/proc/<pid>/map_files/<range>`, which is the mapped file itself. Only where the kernel
-//! does not permit that is the path tried, below `/proc/<pid>/root`, and then it must prove that it
-//! is the same file. Nothing but regular files is ever opened.
+//! does not permit that, the path below `/proc/<pid>/root` is tried, and then it is checked that it
+//! is the same file. Only regular files are ever opened.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -17,62 +17,62 @@ use crate::elf::{Elf, ElfError, FileBytes, ReadAt};
 use crate::maps::{self, Mapping, Name};
 use memscope_memory::{Memory, ProcessMemory};
 
-/// One file of which a process has mapped at least one part.
+/// A file that a process has mapped, at least in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedObject {
-    /// Path as the process's mount namespace knows it.
+    /// Path in the process's mount namespace.
     pub path: OsString,
-    /// The path no longer names this file.
+    /// Whether the path no longer names this file.
     pub deleted: bool,
-    /// Device as the maps show it.
+    /// Major and minor device number, as `/proc/<pid>/maps` shows them.
     pub device: (u32, u32),
-    /// Inode as the maps show it.
+    /// Inode number, as `/proc/<pid>/maps` shows it.
     pub inode: u64,
     /// Its mappings in address order; never empty.
     pub mappings: Vec<Mapping>,
 }
 
-/// All objects of a process, with the lines that could not be read.
+/// All files that a process has mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapped {
-    /// Files.
+    /// The files, in the order in which they first appear in `/proc/<pid>/maps`.
     pub objects: Vec<MappedObject>,
-    /// Lines of another form than we know.
+    /// Number of lines that do not have the known form.
     pub unknown_lines: usize,
-    /// There is any user memory at all.
+    /// Whether the process has any mapping at all.
     pub any: bool,
 }
 
-/// How we came by the file.
+/// How a mapped file was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenedBy {
-    /// Through `map_files`: it is the mapped file.
+    /// Through `map_files`, so it is certainly the mapped file.
     MapFiles,
-    /// By path below the process's root; its build id equals the one in memory.
+    /// By path below the process's root; the build id of the file equals the one in memory.
     PathSameBuildId,
-    /// By path below the process's root; device and inode equal those of the maps.
+    /// By path below the process's root; device and inode equal those in `/proc/<pid>/maps`.
     PathSameInode,
 }
 
-/// An opened object.
+/// A mapped file that was opened.
 #[derive(Debug)]
 pub struct OpenObject {
-    /// Its bytes.
+    /// The open file.
     pub bytes: FileBytes,
-    /// A path that leads to this very file as long as the mapping exists.
+    /// A path that leads to this same file as long as the mapping exists.
     pub open_path: PathBuf,
-    /// How it was found.
+    /// How the file was opened.
     pub by: OpenedBy,
 }
 
-/// Why an object was not opened.
+/// Why a mapped file was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The mapping went away.
+    /// The mapping is gone.
     #[error("it is no longer mapped")]
     Unmapped,
-    /// A device, a pipe, …: opening it could do something.
+    /// The file is a device, a pipe or the like, and opening it could have an effect.
     #[error("it is no regular file")]
     NotRegular,
     /// `map_files` is not permitted and the path names another file.
@@ -83,25 +83,25 @@ pub enum OpenError {
     /// `map_files` is not permitted and nothing proves that the path is the mapped file.
     #[error("nothing proves that its path still names the mapped file")]
     Unproven,
-    /// Opening failed.
+    /// The file could not be opened.
     #[error("{path} cannot be opened", path = .path.display())]
     Open {
-        /// What was opened.
+        /// Path that was to be opened.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error that the kernel returned.
         #[source]
         source: io::Error,
     },
 }
 
-/// Reads and groups the mappings of a process.
+/// Reads the mappings of a process and groups them by file. Fails if `/proc/<pid>/maps` cannot be read.
 pub fn read(pid: u32) -> Result<Mapped, SiteError> {
     let path = PathBuf::from(format!("/proc/{pid}/maps"));
     let text = fs::read(&path).map_err(|source| SiteError::proc_read(pid, path, source))?;
     Ok(group(&text))
 }
 
-/// Groups the lines of a maps file.
+/// Groups the lines of `/proc/<pid>/maps` by file.
 pub fn group(text: &[u8]) -> Mapped {
     let (lines, unknown_lines) = maps::parse(text);
     let mut objects: Vec<MappedObject> = Vec::new();
@@ -134,17 +134,17 @@ pub fn group(text: &[u8]) -> Mapped {
 }
 
 impl MappedObject {
-    /// It has code in memory.
+    /// Whether any of its mappings is executable.
     pub fn is_executable(&self) -> bool {
         self.mappings.iter().any(|mapping| mapping.execute)
     }
 
-    /// Path for people.
+    /// Path as text for users; bytes that are not UTF-8 are replaced.
     pub fn display_path(&self) -> String {
         self.path.to_string_lossy().into_owned()
     }
 
-    /// The last part of the path.
+    /// Last part of the path.
     pub fn file_name(&self) -> String {
         Path::new(&self.path)
             .file_name()
@@ -152,7 +152,7 @@ impl MappedObject {
             .unwrap_or_default()
     }
 
-    /// Where in memory this byte of the file lies as code.
+    /// Address in memory of the byte at this offset of the file, if it is mapped as code.
     pub fn code_address(&self, file_offset: u64) -> Option<u64> {
         self.mappings
             .iter()
@@ -160,10 +160,11 @@ impl MappedObject {
             .find_map(|mapping| mapping.address_of(file_offset))
     }
 
-    /// What must be added to the file's own addresses (wrapping) to get those in memory.
+    /// The number that must be added to the file's own addresses (wrapping) to get those in memory. `None` if none of
+    /// its segments is found in the mappings.
     pub fn bias<R: ReadAt + ?Sized>(&self, elf: &Elf<'_, R>) -> Option<u64> {
         let code = self.bias_by(elf, true);
-        // A page where two segments meet is mapped twice; of code there is one copy only.
+        // Code is tried first: a page where two segments meet is mapped twice, but only once as code.
         code.or_else(|| self.bias_by(elf, false))
     }
 
@@ -181,7 +182,7 @@ impl MappedObject {
             })
     }
 
-    /// Opens what is really mapped.
+    /// Opens the file that is really mapped, in the process with this pid.
     pub fn open(&self, pid: u32) -> Result<OpenObject, OpenError> {
         let first = self
             .mappings
@@ -237,8 +238,8 @@ impl MappedObject {
         })
     }
 
-    /// Whether the build id of the file is the one in the process's memory; `None` where one of
-    /// the two is not to be had.
+    /// Whether the build id of the file equals the one in the process's memory. `None` where the file or the memory
+    /// cannot be read, or the memory has no build id.
     fn same_build_id(&self, pid: u32, file: &FileBytes) -> Option<bool> {
         let memory = ProcessMemory::open(pid).ok()?;
         let in_memory = MemoryView {
@@ -255,7 +256,7 @@ impl MappedObject {
     }
 }
 
-/// The file's bytes as far as they are mapped.
+/// The file's bytes as far as they are mapped, read from the process's memory.
 struct MemoryView<'a> {
     memory: &'a ProcessMemory,
     object: &'a MappedObject,
@@ -282,7 +283,7 @@ impl ReadAt for MemoryView<'_> {
     }
 }
 
-/// Opens a regular file; looks before it opens, since to open a device may do something.
+/// Opens a regular file. The type is checked before, since opening a device may have an effect.
 fn open_regular(path: &Path) -> Result<FileBytes, OpenError> {
     let failed = |source: io::Error| match source.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH) => OpenError::Unmapped,
@@ -333,7 +334,7 @@ mod tests {
                 )
             })
             .collect();
-        // Two files of one name: the replaced one and its successor.
+        // Two files have the same name: the replaced one and its successor.
         assert_eq!(
             seen,
             [

@@ -1,4 +1,4 @@
-//! `/proc/<pid>/maps`: the parser, and nothing else. Total on any input.
+//! The parser of `/proc/<pid>/maps`. It accepts any input without a panic.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,23 +6,23 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// One line of `/proc/<pid>/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// First address.
+    /// First address of the mapping.
     pub start: u64,
-    /// First address after it.
+    /// First address after the mapping.
     pub end: u64,
-    /// Readable.
+    /// Whether it is readable.
     pub read: bool,
-    /// Writable.
+    /// Whether it is writable.
     pub write: bool,
-    /// Executable.
+    /// Whether it is executable.
     pub execute: bool,
-    /// Offset in the file.
+    /// Offset in the file of the byte at `start`.
     pub offset: u64,
-    /// Device of the file, as the kernel shows it here (on overlayfs not what `stat` says).
+    /// Major and minor device number of the file, as the kernel shows them here (on overlayfs they differ from `stat`).
     pub device: (u32, u32),
-    /// Inode, 0 for none.
+    /// Inode number of the file; 0: there is no file.
     pub inode: u64,
-    /// What the kernel names it.
+    /// Name in the last column of the line.
     pub name: Name,
 }
 
@@ -33,14 +33,14 @@ pub enum Name {
     Anonymous,
     /// `[heap]`, `[vdso]`, …, with the brackets.
     Special(String),
-    /// A file.
+    /// A mapped file.
     File {
-        /// Path as the process's mount namespace knows it, without the kernel's ` (deleted)`.
+        /// Path in the process's mount namespace, without the kernel's ` (deleted)`.
         path: OsString,
-        /// The path no longer names this file.
+        /// Whether the path no longer names this file.
         deleted: bool,
     },
-    /// Neither a path nor in brackets (`anon_inode:[…]`).
+    /// A name that is neither a path nor in brackets (`anon_inode:[…]`).
     Other(String),
 }
 
@@ -49,11 +49,11 @@ impl Mapping {
     pub fn len(&self) -> u64 {
         self.end - self.start
     }
-    /// Never true for a mapping that the kernel showed.
+    /// Whether the mapping has no bytes. The kernel never shows such a mapping.
     pub fn is_empty(&self) -> bool {
         self.end == self.start
     }
-    /// Where in memory this byte of the file lies, if this mapping covers it.
+    /// Address in memory of the byte at this offset of the file, if this mapping covers it.
     pub fn address_of(&self, file_offset: u64) -> Option<u64> {
         let inside = file_offset.checked_sub(self.offset)?;
         if inside < self.len() {
@@ -64,7 +64,7 @@ impl Mapping {
     }
 }
 
-/// All lines that have the known form; the others are counted.
+/// Parses all lines that have the known form. The second result is the number of lines that have another form.
 pub fn parse(text: &[u8]) -> (Vec<Mapping>, usize) {
     let mut mappings = Vec::new();
     let mut unknown = 0;
@@ -108,8 +108,8 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// The next word and what follows it. Words are separated by one or more spaces, the name may
-/// itself begin with none and contain some.
+/// The next word, and the text after it. Words are separated by one or more spaces. (Only the name, which comes last
+/// and is not read as a word, may contain spaces.)
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let begin = text.iter().position(|byte| *byte != b' ')?;
     let text = &text[begin..];

@@ -1,7 +1,7 @@
-//! Who a process is: what `/proc/<pid>` says of it at the attach.
+//! Facts about a process that `/proc/<pid>` gives at the attach.
 //!
-//! A number that names a thread, a zombie or a thread of the kernel is an error that says so.
-//! Numbers of other pid namespaces are not guessed: a pid is always the one that this program's own
+//! For a pid that names a thread, a zombie or a thread of the kernel there is an error that says so.
+//! Pids of other pid namespaces are not translated: a pid is always the one that this program's own
 //! `/proc` shows.
 
 use memscope_vendors::VENDORS;
@@ -14,14 +14,15 @@ use crate::SiteError;
 
 /// `PF_KTHREAD` of include/linux/sched.h.
 const KERNEL_THREAD: u64 = 0x0020_0000;
-/// Longest value of an environment variable that is kept.
+/// Most bytes of an environment variable's value, or of one argument of the command line, that are kept.
 const MAX_VALUE: usize = 4096;
-/// So many variables are kept at most.
+/// Most environment variables that are kept.
 const MAX_VARIABLES: usize = 128;
-/// So many arguments of the command line are kept, and this much of each.
+/// Most arguments of the command line that are kept.
 const MAX_ARGUMENTS: usize = 256;
 
-/// Variables that say which rank, job or allocator setting a process has, beside those of vendors.
+/// Environment variables that are kept, since they say which rank, job or allocator setting a process has. Those in the
+/// vendors' tables are kept too.
 const VARIABLES: &[&str] = &[
     "RANK",
     "LOCAL_RANK",
@@ -42,11 +43,11 @@ const VARIABLES: &[&str] = &[
 /// The part of `/proc/<pid>/stat` that matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Name of the program, as the kernel keeps it.
+    /// Name of the program, as the kernel stores it (up to 15 bytes).
     pub comm: String,
-    /// State letter.
+    /// Letter of the state, such as `R` or `Z`.
     pub state: u8,
-    /// Parent.
+    /// Pid of the parent.
     pub parent_pid: u32,
     /// `PF_*` flags.
     pub flags: u64,
@@ -54,7 +55,8 @@ pub struct Stat {
     pub start_ticks: u64,
 }
 
-/// Parses a `stat` line. The name may contain spaces and brackets, so the last bracket ends it.
+/// Parses a line of `stat`; `None` if it does not have the known form. The name may contain spaces and brackets, so the
+/// last closing bracket ends it.
 pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     let open = memchr::memchr(b'(', text)?;
     let close = memchr::memrchr(b')', text)?;
@@ -84,7 +86,7 @@ fn malformed(pid: u32, name: &str, what: &'static str) -> SiteError {
     }
 }
 
-/// The process's `stat`, if it is a living process with user memory.
+/// Reads the `stat` of a process. Fails if it is not a living process with user memory.
 pub fn alive(pid: u32) -> Result<Stat, SiteError> {
     alive_with_status(pid).map(|(stat, _)| stat)
 }
@@ -117,7 +119,7 @@ struct Status {
     tgid: u32,
     uids: [u32; 3],
     threads: u32,
-    /// Ids from our namespace inwards.
+    /// Pids from our own pid namespace inwards.
     namespace_pids: Vec<u32>,
 }
 
@@ -145,8 +147,8 @@ impl Status {
     }
 }
 
-/// Reads everything about a process. `level`, `generation` and `from_start` are the caller's to
-/// set.
+/// Reads the facts about a process from `/proc`. `level`, `generation` and `from_start` must be set by the
+/// caller.
 pub fn facts(pid: u32) -> Result<ProcessFacts, SiteError> {
     let (stat, status) = alive_with_status(pid)?;
     let cmdline = read(pid, "cmdline")?;
@@ -186,8 +188,8 @@ fn shortened(text: &[u8]) -> String {
     String::from_utf8_lossy(text.get(..MAX_VALUE).unwrap_or(text)).into_owned()
 }
 
-/// The process's group: of the unified hierarchy, or, where that has none, of the memory
-/// controller, or of any.
+/// Path of the process's control group: that of the unified hierarchy, or else that of the memory controller, or else
+/// any. A path other than `/` is preferred.
 fn cgroup_path(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let mut lines: Vec<(&str, &str)> = text
@@ -217,7 +219,7 @@ fn chosen_variables(text: &[u8]) -> Vec<(String, String)> {
 }
 
 fn is_chosen(name: &str) -> bool {
-    // SLURM_JWT and its like are keys, and what is read here is shown and journaled.
+    // SLURM_JWT and similar variables are secret keys, and what is read here is shown and journaled.
     let secret = ["JWT", "TOKEN", "KEY", "SECRET", "PASS", "CRED"]
         .iter()
         .any(|word| name.contains(word));
@@ -225,10 +227,10 @@ fn is_chosen(name: &str) -> bool {
     VARIABLES.contains(&name) || is_vendors() || (name.starts_with("SLURM_") && !secret)
 }
 
-/// Whether this program is in the initial pid namespace, so that the pids of its `/proc` are those
-/// that the kernel's probes see. `None` where that cannot be read.
+/// Whether this program is in the initial pid namespace. Only then the pids of its `/proc` are those
+/// that the BPF programs see. `None` where that cannot be read.
 pub fn in_initial_pid_namespace() -> Option<bool> {
-    // PROC_PID_INIT_INO of include/linux/proc_ns.h: fixed, and part of the interface by use.
+    // PROC_PID_INIT_INO of include/linux/proc_ns.h: the number is fixed, since other programs rely on it as well.
     const INITIAL: &str = "pid:[4026531836]";
     let link = fs::read_link("/proc/self/ns/pid").ok()?;
     Some(link.as_os_str() == INITIAL)
@@ -285,7 +287,7 @@ mod tests {
             match facts(child.id()) {
                 Err(SiteError::Zombie { .. }) => break,
                 Ok(_) => assert!(std::time::Instant::now() < deadline),
-                // Between the end and the zombie the files can be empty.
+                // While the process becomes a zombie the files can be empty.
                 Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
             }
             std::thread::yield_now();

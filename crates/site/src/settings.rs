@@ -1,44 +1,46 @@
-//! How PyTorch's allocator was told to be: the text of its settings, and what it made of the divisions in
-//! it, read from the process's memory. The environment says only how it began: a script may set variables
-//! before it imports PyTorch, and change the settings while it runs.
+//! The settings of PyTorch's allocator, read from the process's memory: the text of the settings, and the divisions
+//! that PyTorch has computed from it. The environment at the start of the process is not enough: a script may set
+//! variables before it imports PyTorch, and may change the settings while it runs.
 //!
-//! The object that has them is known by what lies in it: the largest size that is split, a vector of 16 small
-//! numbers (divisions, of which only PyTorch knows how it reads them: that changed between versions), a
-//! share below 1, and the text.
+//! The object with the settings is recognised by its contents: the largest size that is split, a vector of 16 small
+//! numbers (the divisions; they are read because the way in which PyTorch computes them from the text has changed
+//! between versions), a share below 1, and the text.
 
 use memscope_ledger::event::AllocatorSettings;
 
 use memscope_memory::Memory;
 
-/// How far into the object the vector may be, and how far behind its beginning the text. What lies behind
-/// the object is another's.
+/// The vector lies within this many bytes from the beginning of the object, and the text at an offset in this range
+/// behind the vector's beginning. The search must be limited, since memory behind the object does not belong to it.
 const VECTOR: u64 = 64;
 const TEXT: std::ops::Range<u64> = 32..112;
-/// Divisions, one for each power of two from 1 MiB on.
+/// Number of divisions: one for each power of two from 1 MiB on.
 const DIVISIONS: u64 = 16;
-/// Most that one of them is believed to be.
+/// Largest value that is accepted as a division.
 const MOST_DIVISIONS: u64 = 1 << 20;
-/// Longest text that is believed, and most room for one.
+/// Longest text that is accepted, and largest capacity of its string, both in bytes.
 const MOST_TEXT: u64 = 4096;
 const MOST_ROOM: u64 = 1 << 20;
 
-/// Where the settings may be.
+/// Where the object with the settings may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingsPlace {
-    /// The object itself.
+    /// Address of the object itself.
     Object(u64),
-    /// A pointer to it, null until it is made.
+    /// Address of a pointer to the object, which is null until the object is made.
     Pointer(u64),
 }
 
-/// Reads the settings; `None` where there are none yet, or where nothing looks like them.
+/// Reads the settings from the first of these places that has them. `None` if there are no settings yet, or if nothing
+/// there looks like settings.
 pub fn read(memory: &impl Memory, places: &[SettingsPlace]) -> Option<AllocatorSettings> {
     places.iter().find_map(|place| {
         let object = match place {
             SettingsPlace::Object(address) => *address,
             SettingsPlace::Pointer(slot) => memory.read_u64(*slot).ok()?,
         };
-        // They are exchanged under a lock that we do not see: twice the same is read at rest.
+        // The program changes the settings under a lock that we cannot take. So they are read twice: if both results
+        // are equal, no change was under way.
         let settings = object_at(memory, object)?;
         (object_at(memory, object)? == settings).then_some(settings)
     })
@@ -63,13 +65,13 @@ fn object_at(memory: &impl Memory, object: u64) -> Option<AllocatorSettings> {
         if !(0.0..1.0).contains(&share) || divisions.iter().any(|d| *d > MOST_DIVISIONS) {
             continue;
         }
-        // The first word, or with others between (sizes as well), the second before the vector.
+        // The largest size that is split is the word before the vector, or in later versions the second word before it.
         let split = word(if at == 8 { 0 } else { at.checked_sub(16)? })?;
         let places = || {
             TEXT.step_by(8)
                 .filter_map(|more| object.checked_add(at + more))
         };
-        // What is no field may look like an empty string of the old kind: another one is preferred.
+        // Words that are not a string may look like an empty string of the old kind, so any other string is preferred.
         let text = places()
             .find_map(|at| new_string(memory, at))
             .or_else(|| {
@@ -88,7 +90,7 @@ fn object_at(memory: &impl Memory, object: u64) -> Option<AllocatorSettings> {
     None
 }
 
-/// The string of libstdc++ at an address: pointer, length, then the text itself or the room there is.
+/// Reads a `std::string` of libstdc++: a pointer, the length, then the text itself or the capacity.
 fn new_string(memory: &impl Memory, at: u64) -> Option<String> {
     let word = |address: u64| memory.read_u64(address).ok();
     let (pointer, len, room) = (word(at)?, word(at + 8)?, word(at + 16)?);
@@ -100,7 +102,8 @@ fn new_string(memory: &impl Memory, at: u64) -> Option<String> {
     fits.then(|| text(memory, pointer, len)).flatten()
 }
 
-/// The string of libstdc++ before C++11: a pointer behind length, room, and the number of its other users.
+/// Reads a `std::string` of libstdc++'s ABI before C++11: a pointer to the text, before which lie the length, the
+/// capacity, and the number of other users of the text.
 fn old_string(memory: &impl Memory, at: u64) -> Option<String> {
     let word = |address: u64| memory.read_u64(address).ok();
     let pointer = word(at).filter(|pointer| *pointer > 0x1_0000)?;
@@ -121,7 +124,8 @@ fn text(memory: &impl Memory, address: u64, len: u64) -> Option<String> {
     is_settings(&text).then_some(text)
 }
 
-/// Whether this may be what somebody wrote into `PYTORCH_CUDA_ALLOC_CONF`: many strings lie about.
+/// Whether this text may be the value of `PYTORCH_CUDA_ALLOC_CONF`. The check is needed since other strings lie near
+/// the settings.
 fn is_settings(text: &str) -> bool {
     let text = text.replace(' ', "");
     let mut depth = 0;
@@ -136,7 +140,7 @@ fn is_settings(text: &str) -> bool {
             };
             let of_name = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
             let of_value = |b: u8| b.is_ascii_alphanumeric() || b"_.<>[]:,-".contains(&b);
-            // Every option but one has several words.
+            // Every option but `backend` has several words.
             (name.contains('_') || name == "backend")
                 && name.bytes().all(of_name)
                 && !value.starts_with(':')
@@ -150,7 +154,7 @@ mod tests {
     use std::collections::HashMap;
     use std::io;
 
-    /// Words by address; what is not there cannot be read.
+    /// Memory as words by their addresses; other addresses cannot be read.
     struct Words(HashMap<u64, u64>);
 
     impl Memory for Words {
@@ -206,7 +210,7 @@ mod tests {
         (0..DIVISIONS).map(|i| 1 << (i % 4)).collect()
     }
 
-    /// As they lay in 2.4.1, 2.9.1 and 2.15.0.
+    /// The layouts seen in 2.4.1, 2.9.1 and 2.15.0.
     #[test]
     fn every_shape_seen() {
         let text = b"max_split_size_mb:111,garbage_collection_threshold:0.5";
@@ -229,7 +233,7 @@ mod tests {
             }
             words.put(far, text);
         }
-        // As it lay once in 2.9.1: what was in the memory before is still between the fields.
+        // Seen once in 2.9.1: earlier contents of the memory are still there between the fields.
         let garbage = HEAP + 0x2000;
         for at in (0..40).step_by(8) {
             middle.0.insert(garbage - 24 + at, 0);
@@ -237,7 +241,7 @@ mod tests {
         }
         middle.0.insert(OBJECT + 64, garbage);
         old.0.insert(OBJECT + 48, garbage);
-        // And in 2.6.0 somebody else's string.
+        // Seen in 2.6.0: a string that has nothing to do with the settings.
         let other = HEAP + 0x3000;
         for (at, word) in [(0, 15), (8, 15), (16, 0)] {
             old.0.insert(other - 24 + at, word);
@@ -291,7 +295,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_not_read() {
-        // Not yet made; of another kind; somewhere else; without a string.
+        // The object is not made yet, or is of another kind, or the address is wrong. Below: the string is missing.
         let mut words = Words::new(&[]);
         words.0.insert(0x70_0000, 0);
         let places = [
@@ -302,7 +306,7 @@ mod tests {
         ];
         assert_eq!(read(&words, &places), None);
         assert_eq!(read(&Words::new(&vector(16)), &places), None);
-        // The second place has it.
+        // The second place has the settings.
         let mut words = Words::new(&vector(24));
         words.0.insert(OBJECT + 120, OBJECT + 136);
         words.0.insert(0x70_0000, 0);

@@ -1,4 +1,4 @@
-//! Which rows belong to which level.
+//! Checks which rows get probes at which level.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use memscope_site::{Level, at_level};
@@ -16,7 +16,7 @@ fn levels() {
     };
     let all = [Level::Segments, Level::Blocks, Level::Trace];
     assert_eq!(all.map(|level| at(level, Vendor::Cuda)), [0, 2, 3]);
-    // Workspaces are taken from the runtime, and told of at each level.
+    // Workspaces are taken from the runtime, so their reports get probes at each of these levels.
     assert_eq!(all.map(|level| at(level, Vendor::Ascend)), [1, 2, 3]);
     assert!(at_level(row("cudaMalloc").unwrap(), Level::Segments));
 }

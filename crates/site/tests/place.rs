@@ -1,4 +1,4 @@
-//! The rules of placing, one by one, on bytes.
+//! Checks the rules for the places of probes one by one, on small pieces of code.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_site::place::{Code, Emulation, Machine, PlaceError, Placement, Wants, place};
@@ -28,7 +28,7 @@ fn at(bytes: &[u8], wants: Wants, emulation: Emulation) -> Placement {
     place(Machine::X86_64, &code, wants, emulation).unwrap()
 }
 
-/// (offset, emulated)
+/// Offset of the entry probe, and whether the kernel emulates the instruction there.
 fn where_(bytes: &[u8], wants: Wants) -> (u64, bool) {
     let found = at(bytes, wants, NEW);
     assert_eq!(
@@ -66,7 +66,7 @@ fn what_this_kernel_does_not_emulate() {
     assert!(at(&nop5, BOTH, NEW).emulated);
     assert!(!at(&nop5, BOTH, OLD).emulated);
     assert!(!at(&[0x55, 0xc3], BOTH, Emulation::of_kernel(4, 15)).emulated);
-    // xchg r8,rax has the opcode of nop and is none
+    // xchg r8,rax has the opcode of nop but is no nop
     assert!(!at(&[0x41, 0x90, 0xc3], BOTH, NEW).emulated);
     // push with an operand-size prefix, push of memory
     assert!(!at(&[0x66, 0x50, 0xc3], BOTH, NEW).emulated);
@@ -154,10 +154,10 @@ fn a_jump_back_into_the_entry_block() {
     let found = at(&to_push, BOTH, NEW);
     assert_eq!((found.entry_offset, found.emulated), (0, false));
     assert!(found.reason.contains("jumps back"), "{}", found.reason);
-    // to the entry itself: each is a call as good as the first
+    // a jump back to the entry itself: each pass counts as a call of its own
     let to_entry = [0x89, 0xf8, 0x55, 0x5d, 0xff, 0xc8, 0x75, 0xf8, 0xc3];
     assert_eq!(where_(&to_entry, BOTH), (2, true));
-    // behind the place: no matter
+    // a jump to code behind the place does not matter
     let behind = [0x89, 0xf8, 0x55, 0x5d, 0xff, 0xc8, 0x75, 0xfb, 0xc3];
     assert_eq!(where_(&behind, BOTH), (2, true));
     // the first instruction needs no proof
@@ -226,7 +226,8 @@ fn where_no_probe_may_stand() {
     ));
 }
 
-/// aarch64's first instruction, at an address: (emulated by 6.1, by 6.18).
+/// Places a probe on this instruction of aarch64 at an address. The result says whether Linux 6.1 emulates it, and
+/// whether 6.18 does.
 fn on_arm(word: u32, address: u64) -> Result<(bool, bool), PlaceError> {
     let bytes = word.to_le_bytes();
     let code = Code {

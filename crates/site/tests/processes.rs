@@ -1,4 +1,4 @@
-//! Whole processes with libraries made for the purpose.
+//! Resolves real processes with libraries that are built for each test.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 #![cfg(target_arch = "x86_64")]
 
@@ -39,7 +39,7 @@ fn a_runtime() {
         assert!(site.entry_offset >= site.function_offset + bytes_from_entry);
         assert_eq!(site.return_offset, Some(site.entry_offset));
         assert_eq!(site.cookie(9).site(), 9);
-        // The bytes in memory are those that the file has at the offset.
+        // The bytes in memory equal those that the file has at the offset.
         let mut in_memory = [0; 16];
         let memory = ProcessMemory::open(process.pid()).unwrap();
         memscope_memory::Memory::read(&memory, site.address, &mut in_memory).unwrap();
@@ -52,11 +52,11 @@ fn a_runtime() {
             "{name}"
         );
     }
-    // The linker's hook, and no word about it.
+    // The linker's hook is found, and nothing is reported about it.
     let hook = resolved.loader_hook.as_ref().unwrap();
     assert_eq!(hook.site.symbol, "_dl_debug_state");
     assert_eq!(hook.site.return_offset, None);
-    // A second look reads nothing.
+    // A second resolve reads no file again.
     let again = resolver.resolve(process.pid(), Level::Segments).unwrap();
     assert_eq!((again.scanned, again.examined), (0, resolved.examined));
     assert_eq!(again.objects, resolved.objects);
@@ -97,7 +97,7 @@ fn a_library_replaced_on_disk() {
     let library = fixtures.library("libcudart.so.12", RUNTIME, &[]);
     let process = fixtures.run(&[&library]);
     let before = resolve(process.pid(), Level::Segments);
-    // As an upgrade does it: a new file, renamed over the old one.
+    // This is how an upgrade replaces a file: a new file is renamed over the old one.
     let newer = fixtures.library(
         "newer.so",
         &format!("int pad[999]={{1}};int a(){{return pad[3];}}{RUNTIME}"),
@@ -109,7 +109,7 @@ fn a_library_replaced_on_disk() {
     let (old, now) = (object(&before, &library), object(&after, &library));
     assert!(now.deleted && !old.deleted);
     assert_eq!((&now.identity, &now.sites), (&old.identity, &old.sites));
-    // A new process has the new file; the two are told apart.
+    // A new process has the new file, and the two files have different identities.
     let second = fixtures.run(&[&library]);
     let new = resolver.resolve(second.pid(), Level::Segments).unwrap();
     let new = object(&new, &library);
@@ -182,7 +182,7 @@ __asm__(".globl cudaMalloc\n.type cudaMalloc,@function\ncudaMalloc: jmp away\n.s
     };
     assert_eq!(place("cudaMalloc"), (0, true));
     assert_eq!(place("cudaFreeHost"), (4, true));
-    // The return probe keeps it on the first instruction.
+    // Because of the return probe, the entry probe stays on the first instruction.
     assert_eq!(place("cudaHostAlloc"), (0, false));
     assert_eq!(missing(&resolved, "cudaFree").why, Why::Ifunc);
     assert!(matches!(
@@ -246,7 +246,7 @@ fn a_process_that_is_none() {
         resolver.resolve(0, Level::Trace),
         Err(SiteError::NoSuchProcess { .. })
     ));
-    // The kernel's thread daemon, where it is to be seen.
+    // Process 2 is the kernel's thread daemon, if it is visible here.
     if fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm == "kthreadd\n") {
         assert!(matches!(
             resolver.resolve(2, Level::Trace),
@@ -294,7 +294,7 @@ fn a_damaged_file_is_named_and_does_not_hide_the_others() {
     let library = fixtures.library("libcudart.so.13", RUNTIME, &[]);
     let broken = fixtures.library("broken.so", "int x(void) { return 1; }", &[]);
     let process = fixtures.run(&[&library, &broken]);
-    // The section headers lie at the end; the loaded part stays as it is.
+    // The section headers lie at the end of the file, so the part that is loaded stays as it is.
     let file = fs::OpenOptions::new().write(true).open(&broken).unwrap();
     let length = file.metadata().unwrap().len();
     file.set_len(length - 100).unwrap();

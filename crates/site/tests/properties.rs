@@ -1,4 +1,4 @@
-//! Whatever the bytes are: no panic, and what is promised holds.
+//! Any bytes as input: there is no panic, and the results keep what the documentation promises.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_site::elf::{Elf, notes};
@@ -7,7 +7,7 @@ use memscope_site::place::{Code, Emulation, Machine, Wants, place};
 use memscope_site::process::parse_stat;
 use proptest::prelude::*;
 
-/// The dynamic linker of this process: a real file, and a small one.
+/// The bytes of this process's dynamic linker, which is a real but small file.
 fn linker() -> Vec<u8> {
     let maps = std::fs::read("/proc/self/maps").unwrap();
     let objects = group(&maps).objects;
@@ -38,7 +38,7 @@ proptest! {
     ) {
         let mut bytes = linker();
         let len = bytes.len();
-        // Tables of symbols and names lie in front, headers of sections at the end.
+        // Tables of symbols and names lie near the beginning of the file, headers of sections at the end.
         for (at, value) in table {
             bytes[at % len] = value;
             bytes[len - 1 - at % len] = value;

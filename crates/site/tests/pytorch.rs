@@ -1,4 +1,4 @@
-//! PyTorch's libraries, as far as they matter here.
+//! Resolves imitations of PyTorch's libraries that have only what matters here.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 #![cfg(target_arch = "x86_64")]
 
@@ -19,7 +19,8 @@ const TRACE_28: &str =
 const TRACE_21: &str =
     "NS1_10TraceEntry6ActionElmP11CUstream_stSt10shared_ptrINS_15GatheredContextEE";
 
-/// libc10_cuda.so as far as it matters: a local `record_trace`, the allocator pointer, its class.
+/// Source of an imitated libc10_cuda.so: a local `record_trace`, the pointer to the allocator, and the allocator's
+/// class.
 fn c10_cuda(trace: &str, class: &str) -> String {
     format!(
         r#"
@@ -60,7 +61,7 @@ fn pytorch() {
     };
     assert_eq!(trace.variant, Variant::Trace(abi));
     assert!(trace.cookie(1).torch_pool());
-    // An exception may pass through it.
+    // There is no return probe, since an exception may pass through the function.
     assert_eq!(trace.return_offset, None);
     let report = site(object(&resolved, &c10), "c10::reportMemoryUsageToProfiler");
     assert_eq!(report.symbol, REPORT);

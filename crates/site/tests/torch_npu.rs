@@ -1,4 +1,4 @@
-//! torch_npu's library, as far as it matters here, without its symbol table.
+//! Finds the functions in an imitation of torch_npu's library without its symbol table.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 #![cfg(target_arch = "x86_64")]
 
@@ -14,8 +14,8 @@ use memscope_vendors::torch_npu::{REPORT, TRACE, WORKSPACE};
 
 const CLASS: &str = "N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE";
 
-/// An allocator with a table of functions, which trace and report as torch_npu's do, and a second allocator that reports. The
-/// numbers of functions and the type of device can be others.
+/// Source of the imitation: an allocator whose table has this many functions, which trace and report as torch_npu's do
+/// with this type of device, and a second allocator that reports.
 fn library(class: &str, device_type: u32, functions: u32) -> String {
     format!(
         r#"
@@ -90,7 +90,7 @@ fn found_by_what_they_are() {
     assert_eq!(trace.variant, Variant::Trace(abi));
     assert!(!trace.cookie(1).torch_pool());
 
-    // The same functions as the symbols of the same file say where it has them.
+    // They are the same functions that the symbols name in the same library with its symbol table.
     let whole = fixtures.library("whole/libtorch_npu.so", &library(CLASS, 20, 10), &[]);
     let symbols = std::process::Command::new("nm")
         .arg(&whole)
@@ -105,7 +105,7 @@ fn found_by_what_they_are() {
     };
     assert_eq!(report.address - here.base, address("report"));
     assert_eq!(trace.address - here.base, address("record"));
-    // The one call that is not the caching allocator's: it lies in `workspace`, right at the call.
+    // The only call outside the caching allocator lies in `workspace`, and the probe stands right on the call.
     let calls: Vec<u64> = here
         .sites
         .iter()
@@ -126,7 +126,7 @@ fn found_by_what_they_are() {
     let memory = ProcessMemory::open(process.pid()).unwrap();
     let slot = resolved.allocator_address.unwrap();
     assert_eq!(backend::read(&memory, slot).unwrap(), Some(Backend::Native));
-    // No pool's functions at level segments; workspaces are taken from the runtime.
+    // Level segments has no functions of pools, but those of workspaces, which are taken from the runtime.
     let segments = resolve(process.pid(), Level::Segments);
     let names: Vec<&str> = object(&segments, &stripped)
         .sites

@@ -10,7 +10,7 @@ pub use parse::{UnitError, byte_unit, parse_bytes, parse_duration, scaled, time_
 
 use std::time::Duration;
 
-/// A size with two digits behind the point: `1.23 GiB`; below 1 KiB `512 B`.
+/// A size with two digits after the decimal point: `1.23 GiB`; below 1 KiB without them: `512 B`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -19,7 +19,7 @@ pub fn bytes(bytes: u64) -> String {
     let mut value = bytes as f64 / 1024.0;
     let mut units = UNITS.iter();
     let mut unit = units.next();
-    // What would be shown as 1024.00 belongs to the next unit.
+    // A value that would be shown as 1024.00 is shown in the next unit.
     while value >= 1023.995
         && let Some(next) = units.next()
     {

@@ -1,6 +1,6 @@
-//! Moments. All are told in UTC.
+//! Moments as text, always in UTC.
 
-/// A moment as `strftime` writes it, of nanoseconds since 1970.
+/// A moment, given in nanoseconds since 1970, in a format of `strftime`.
 pub fn in_utc(unix_ns: u64, format: &str) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(unix_ns)).map_or_else(
         |_| format!("{unix_ns} ns after 1970"),
@@ -8,17 +8,17 @@ pub fn in_utc(unix_ns: u64, format: &str) -> String {
     )
 }
 
-/// `2025-06-15 15:06:40 UTC`, of nanoseconds since 1970.
+/// A moment, given in nanoseconds since 1970: `2025-06-15 15:06:40 UTC`.
 pub fn moment(unix_ns: u64) -> String {
     in_utc(unix_ns, "%Y-%m-%d %H:%M:%S UTC")
 }
 
-/// A moment of the last months, where there is little room: `06-15 15:06:40`.
+/// A moment, given in nanoseconds since 1970, without the year, for places with little room: `06-15 15:06:40`.
 pub fn short_moment(unix_ns: u64) -> String {
     in_utc(unix_ns, "%m-%d %H:%M:%S")
 }
 
-/// A moment to the millisecond, as `--at` takes it: `2026-11-22T08:12:31.250Z`.
+/// A moment, given in nanoseconds since 1970, to the millisecond and as `--at` takes it: `2026-11-22T08:12:31.250Z`.
 pub fn moment_ms(unix_ns: u64) -> String {
     in_utc(unix_ns, "%Y-%m-%dT%H:%M:%S%.3fZ")
 }

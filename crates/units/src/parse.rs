@@ -2,35 +2,35 @@
 
 use std::time::Duration;
 
-/// Longest duration that is taken: a hundred years fit into nanoseconds.
+/// Longest duration that is accepted, a hundred years, which fits into 64 bits of nanoseconds.
 const LONGEST_NS: u64 = 100 * 366 * 86_400 * 1_000_000_000;
-/// Most digits behind the point.
+/// Most digits after the decimal point.
 const FRACTION: usize = 9;
 
-/// Why a text is no size or no duration.
+/// Why a text is not a size or not a duration. The messages are for users.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// Its letters are no unit of bytes.
+    /// The letters after the number are not a unit of bytes.
     #[error("{0:?} is no unit of bytes: B, KiB, MiB, GiB, TiB, KB, MB, GB and TB are")]
     NoByteUnit(String),
-    /// Its letters are no unit of time.
+    /// The letters after the number are not a unit of time.
     #[error("{0:?} is no unit of time: ns, us, ms, s, m, h and d are")]
     NoTimeUnit(String),
-    /// What stands before the unit is no number of bytes.
+    /// The text before the unit is not a number (of a size).
     #[error("write it as 4096, 64KiB or 1.5GiB")]
     NoSize,
-    /// What stands before the unit is no number.
+    /// The text before the unit is not a number (of a duration).
     #[error("write it as 500ms, 5s, 2m or 1h")]
     NoDuration,
-    /// It has a number that is too large.
+    /// The size does not fit into 64 bits.
     #[error("that is more than there are bytes")]
     TooManyBytes,
-    /// It is too long.
+    /// The duration is longer than a hundred years.
     #[error("that is more than a hundred years")]
     TooLong,
 }
 
-/// Bytes in a unit: `KiB` is 1024, `KB` 1000. Upper and lower case are the same.
+/// Bytes in a unit: `KiB` is 1024, `KB` 1000. Case does not matter. `None` if the word is not a unit of bytes.
 pub fn byte_unit(word: &str) -> Option<u64> {
     Some(match word.to_ascii_lowercase().as_str() {
         "b" => 1,
@@ -46,7 +46,7 @@ pub fn byte_unit(word: &str) -> Option<u64> {
     })
 }
 
-/// Nanoseconds in a unit. Upper and lower case are the same.
+/// Nanoseconds in a unit. Case does not matter. `None` if the word is not a unit of time.
 pub fn time_unit_ns(word: &str) -> Option<u64> {
     Some(match word.to_ascii_lowercase().as_str() {
         "ns" => 1,
@@ -60,8 +60,8 @@ pub fn time_unit_ns(word: &str) -> Option<u64> {
     })
 }
 
-/// A decimal number such as `1.5` times a unit, rounded down. None: it is no number, has more than nine digits behind its point, or the
-/// product does not fit.
+/// A decimal number such as `1.5` times a unit, rounded down. `None` if the text is not a number, has more than nine
+/// digits after the decimal point, or if the product does not fit into 64 bits.
 pub fn scaled(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |text: &str| {
@@ -82,7 +82,7 @@ pub fn scaled(number: &str, unit: u64) -> Option<u64> {
     u64::try_from(value).ok()
 }
 
-/// A number and the letters behind it.
+/// Splits a text into a number and the letters after it.
 fn split(text: &str) -> (&str, &str) {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     (number, text.get(number.len()..).unwrap_or_default())
@@ -95,7 +95,7 @@ fn is_number(text: &str) -> bool {
 /// A size such as `4096`, `64KiB`, `1.5GiB` or `80GB`, in bytes. A bare number means bytes.
 ///
 /// # Errors
-/// Where it is none.
+/// The text is not a size, or the size does not fit into 64 bits.
 pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
     let (number, unit) = split(text);
     let unit = match unit {
@@ -112,7 +112,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, UnitError> {
 /// A duration such as `500ms`, `5s`, `2m`, `1.5h` or `1d`. A bare number means seconds.
 ///
 /// # Errors
-/// Where it is none, or more than a hundred years.
+/// The text is not a duration, or the duration is longer than a hundred years.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let (number, unit) = split(text);
     let unit = match unit {

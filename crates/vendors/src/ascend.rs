@@ -1,13 +1,14 @@
 //! Ascend: CANN's runtime API (`acl/acl_rt.h`, the functions `aclrt…`) and the driver below it (`ascend_hal.h`, the
-//! functions `hal…`), by the public headers of CANN 8 and 9; and what launches kernels, of `libruntime.so`.
+//! functions `hal…`), by the public headers of CANN 8 and 9; and the functions of `libruntime.so` that launch kernels.
 //!
-//! A runtime call that allocates makes one of the driver's inside; the outer one is the record, as everywhere. What only
-//! the driver is told (the component that asks, the device, the pages) goes with it. Components of CANN (HCCL, GE, the
-//! runtime itself) call the driver without a runtime function around it: then the driver's call is the record, also
-//! inside a call that only selects or resets a device.
+//! A runtime call that allocates calls the driver; the outer call becomes the record, as with every vendor. What only
+//! the driver is given (the component that asks, the device, the pages) is added to that record. Components of CANN
+//! (HCCL, GE, the runtime itself) call the driver without a runtime function around it: then the driver's call becomes
+//! the record, also inside a call that only selects or resets a device.
 //!
-//! From CANN 8.5 on `aclrtX` may live in `libacl_rt.so` and calls `aclrtXImpl`; the names that programs link with are the
-//! same. The driver's `hal…Inner` are other names of the same functions, for tools that put themselves in front.
+//! From CANN 8.5 on `aclrtX` may be in `libacl_rt.so`, where it calls `aclrtXImpl`; the names that programs link with
+//! are the same. The driver's `hal…Inner` are other names of the same functions, for tools that intercept the usual
+//! names.
 
 use memscope_common::{AscendExtra, Op, SizeMode};
 
@@ -54,8 +55,8 @@ const fn call(name: &'static str, layer: Layer, library: &'static str, op: Op) -
     .apart()
 }
 
-/// The lowest functions that have names: `aclrtLaunchKernel…` makes one of these calls each, so that these alone are
-/// counted and a launch counts once. A captured graph is one launch.
+/// A launch of a kernel. These are the lowest functions that are exported: each `aclrtLaunchKernel…` calls one of them,
+/// so only these are probed, and a launch counts once. A captured graph is one launch.
 const fn launch(name: &'static str) -> Row {
     Row::new(
         name,
@@ -67,7 +68,7 @@ const fn launch(name: &'static str) -> Row {
 }
 
 const ROWS: &[Row] = &[
-    // Memory of the device: (void **, size_t, policy [, config]).
+    // Memory of the device. Arguments: (void **, size_t, policy [, config]).
     acl("aclrtMalloc", Op::Alloc).ptr_out(0).size(1),
     acl("aclrtMallocAlign32", Op::Alloc).ptr_out(0).size(1),
     acl("aclrtMallocCached", Op::Alloc).ptr_out(0).size(1),
@@ -80,21 +81,21 @@ const ROWS: &[Row] = &[
         .size(1),
     acl("aclrtFree", Op::Free).ptr(0),
     acl("aclrtFreeWithDevSync", Op::Free).ptr(0),
-    // Page-locked memory of the host: (void **, size_t [, config]).
+    // Page-locked memory of the host. Arguments: (void **, size_t [, config]).
     acl("aclrtMallocHost", Op::HostAlloc).ptr_out(0).size(1),
     acl("aclrtMallocHostWithCfg", Op::HostAlloc)
         .ptr_out(0)
         .size(1),
     acl("aclrtFreeHost", Op::HostFree).ptr(0),
     acl("aclrtFreeHostWithDevSync", Op::HostFree).ptr(0),
-    // (void *, uint64_t, type, void **); V2: (void *, uint64_t, uint32_t flags).
+    // Arguments: (void *, uint64_t, type, void **); of V2: (void *, uint64_t, uint32_t flags).
     acl("aclrtHostRegister", Op::HostRegister).ptr(0).size(1),
     acl(REGISTER_BY_FLAGS, Op::HostRegister)
         .ptr(0)
         .size(1)
         .extra(2),
     acl("aclrtHostUnregister", Op::HostUnregister).ptr(0),
-    // Address space and physical memory. Neither what releases addresses nor what unmaps says how much.
+    // Address space and physical memory. The functions that release addresses and those that unmap are given no size.
     acl("aclrtReserveMemAddress", Op::Reserve)
         .ptr_out(0)
         .size(1),
@@ -118,16 +119,17 @@ const ROWS: &[Row] = &[
         .handle_out(1),
     acl("aclrtMemImportFromShareableHandle", Op::Import).handle_out(2),
     acl("aclrtMemImportFromShareableHandleV2", Op::Import).handle_out(3),
-    // `aclrtIpcMemClose` names a key and no address: the driver's call inside it tells that.
+    // `aclrtIpcMemClose` is given a key and no address, so it has no row: the driver's call inside it has the address.
     acl("aclrtIpcMemImportByKey", Op::IpcOpen).ptr_out(0),
-    // (attribute, size_t *free, size_t *total).
+    // Arguments: (attribute, size_t *free, size_t *total).
     acl("aclrtGetMemInfo", Op::MemInfo)
         .handle(0)
         .extra(1)
         .size_as(2, SizeMode::Out),
-    // Devices and contexts. By its documentation a reset, which counts, gives back contexts and streams, and the end of a
-    // context what is the context's own: neither is said to free memory that somebody has allocated. What is freed
-    // inside is freed by calls that are seen. So these do no more than take the thread's device.
+    // Devices and contexts. According to CANN's documentation a reset counts references, and releases contexts and
+    // streams; destroying a context releases what belongs to the context. Neither is documented to free allocated
+    // memory, and memory that is freed inside such a call is freed by calls that have probes. So these functions only
+    // end the thread's choice of a device.
     acl("aclrtSetDevice", Op::SetDevice).size(0),
     acl("aclrtResetDevice", Op::PopContext),
     acl("aclrtResetDeviceForce", Op::PopContext),
@@ -192,5 +194,5 @@ const ROWS: &[Row] = &[
     launch("rtModelExecute"),
 ];
 
-/// Registers memory for what its flags say, which need not be page-locking.
+/// Registers memory for the purpose that its flags say, which need not be page-locking.
 const REGISTER_BY_FLAGS: &str = "aclrtHostRegisterV2";

@@ -1,5 +1,6 @@
-//! NVIDIA CUDA: the runtime by `cuda_runtime_api.h` of CUDA 13.0 and the `_ptsz` exports of libcudart; the driver by `cuda.h` of CUDA 13.0,
-//! the older variants that libcuda still exports, and the version notes of `cudaTypedefs.h`.
+//! NVIDIA CUDA. The table of the runtime follows `cuda_runtime_api.h` of CUDA 13.0 and the `_ptsz` exports of
+//! libcudart. The table of the driver follows `cuda.h` of CUDA 13.0, the older variants that libcuda still exports, and
+//! the version notes of `cudaTypedefs.h`.
 
 use memscope_common::{Op, SizeMode};
 
@@ -48,8 +49,8 @@ const fn driver(name: &'static str, op: Op, since: u32) -> Row {
     .since(since)
 }
 
-/// Runtime launches (`cudaLaunchKernel` and its like) make one of these calls each, so that the driver's alone are
-/// counted. A graph is one launch.
+/// A launch of a kernel. The runtime's launches (`cudaLaunchKernel` and similar functions) each make one of these calls
+/// of the driver, so only the driver's functions are probed. A graph is one launch.
 const fn launch(name: &'static str) -> Row {
     Row::new(
         name,
@@ -69,7 +70,7 @@ const RUNTIME: &[Row] = &[
         .ptr_out(0)
         .extra(1)
         .size_as(3, SizeMode::Pitch),
-    // The extent, 24 bytes by value, lies on the stack.
+    // The extent (24 bytes) is passed by value on the stack.
     runtime("cudaMalloc3D", Op::Alloc)
         .ptr_out(0)
         .size_as(0, SizeMode::Extent)
@@ -126,7 +127,7 @@ const RUNTIME: &[Row] = &[
         .stream(1)
         .per_thread()
         .since(11020),
-    // The exported handle travels by value on the stack; its 64 bytes are not needed.
+    // The exported handle is passed by value on the stack; its 64 bytes are not needed.
     runtime("cudaIpcOpenMemHandle", Op::IpcOpen)
         .ptr_out(0)
         .since(4010),
@@ -255,7 +256,7 @@ const DRIVER: &[Row] = &[
     driver("cuCtxSetCurrent", Op::SetContext, 4000).handle(0),
     driver("cuCtxPushCurrent_v2", Op::PushContext, 4000).handle(0),
     driver("cuCtxPushCurrent", Op::PushContext, 2000).handle(0),
-    // The result may be thrown away: the pointer is then null.
+    // A caller that does not need the result passes a null pointer.
     driver("cuCtxPopCurrent_v2", Op::PopContext, 4000).handle_out(0),
     driver("cuCtxPopCurrent", Op::PopContext, 2000).handle_out(0),
     driver("cuDevicePrimaryCtxRetain", Op::PrimaryContext, 7000)

@@ -1,4 +1,4 @@
-//! What is known of a vendor before a process is looked at: its name, its libraries, its functions.
+//! What is known of a vendor before a process is examined: its name, its libraries, its functions.
 
 use crate::row::Row;
 use crate::vendor::Vendor;
@@ -6,28 +6,30 @@ use crate::vendor::Vendor;
 /// What is known of a vendor.
 #[derive(Debug)]
 pub struct Facts {
-    /// Which.
+    /// The vendor itself.
     pub vendor: Vendor,
-    /// Its name for people.
+    /// Name of the vendor and its platform, for users.
     pub name: &'static str,
-    /// What an answer calls its devices: `cuda`, `npu`, `hip`.
+    /// Name of its devices in answers: `cuda`, `npu`, `hip`.
     pub device_kind: &'static str,
-    /// The environment variable by which a process chooses among devices.
+    /// Environment variable that chooses which devices a process sees.
     pub visible_devices: &'static str,
-    /// Environment variables that choose devices, or change what the allocator does: they are read at the attach.
+    /// Environment variables that choose devices, or change what the allocator does. They are read at the attach.
     pub settings: &'static [&'static str],
     /// Libraries by which a process that uses its devices is recognised.
     pub libraries: &'static [Library],
-    /// Its functions.
+    /// Tables of its functions.
     pub rows: &'static [&'static [Row]],
 }
 
 /// A library by which a process is recognised.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
-    /// Its name: `libcudart` is `libcudart.so.13` and `libcudart-0d7a4d33.so.12`, and not `libcudart_static.a`.
+    /// Name without version: the files of `libcudart` are `libcudart.so.13` and `libcudart-0d7a4d33.so.12`, but not
+    /// `libcudart_static.a`.
     pub name: &'static str,
-    /// It is a framework's, which brings it along wherever it was built for the vendor, also where it uses other devices.
+    /// Whether the library belongs to a framework. A framework that was built for the vendor loads it always, even if
+    /// the process uses other devices.
     pub is_frameworks: bool,
 }
 

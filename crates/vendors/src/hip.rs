@@ -1,7 +1,8 @@
-//! AMD ROCm: HIP's runtime, which is one library for what CUDA calls runtime and driver. By `hip_runtime_api.h` and the exported symbols of
-//! ROCm 5.2; newer versions keep these names.
+//! AMD ROCm: HIP's runtime, which is one library for what CUDA calls runtime and driver. The table follows
+//! `hip_runtime_api.h` and the exported symbols of ROCm 5.2; newer versions keep these names.
 //!
-//! hipMallocHost, hipMemAllocHost and hipHostAlloc are older names of hipHostMalloc, and hipFreeHost of hipHostFree.
+//! hipMallocHost, hipMemAllocHost and hipHostAlloc are older names of hipHostMalloc, and hipFreeHost is one of
+//! hipHostFree.
 
 use memscope_common::{Op, SizeMode};
 
@@ -63,7 +64,7 @@ const ROWS: &[Row] = &[
         .ptr_out(0)
         .extra(1)
         .size_as(3, SizeMode::Pitch),
-    // The extent, 24 bytes by value, lies on the stack.
+    // The extent (24 bytes) is passed by value on the stack.
     call("hipMalloc3D", Op::Alloc)
         .ptr_out(0)
         .size_as(0, SizeMode::Extent)
@@ -88,7 +89,7 @@ const ROWS: &[Row] = &[
     call("hipFreeHost", Op::HostFree).ptr(0),
     call("hipHostRegister", Op::HostRegister).ptr(0).size(1),
     call("hipHostUnregister", Op::HostUnregister).ptr(0),
-    // In the order of a stream.
+    // Stream-ordered memory.
     call("hipMallocAsync", Op::AsyncAlloc)
         .ptr_out(0)
         .size(1)
@@ -99,7 +100,7 @@ const ROWS: &[Row] = &[
         .handle(2)
         .stream(3),
     call("hipFreeAsync", Op::AsyncFree).ptr(0).stream(1),
-    // Of other processes. The exported handle travels by value on the stack.
+    // Memory of other processes. The exported handle is passed by value on the stack.
     call("hipIpcOpenMemHandle", Op::IpcOpen).ptr_out(0),
     call("hipIpcCloseMemHandle", Op::IpcClose).ptr(0),
     call("hipMemPoolImportPointer", Op::IpcOpen)

@@ -1,9 +1,9 @@
 //! Which functions of which vendors exist, and how they pass arguments: data, not code.
 //!
-//! Owns: one table for each vendor of devices (`cuda`, `ascend`, `hip`), one for each framework ([`pytorch`], [`torch_npu`]), and one for
-//! what names moments. Everything that differs from vendor to vendor and is known before a process is looked at comes from here: the
-//! probes, the names of libraries, the device kind that answers name, and the environment variable that chooses devices. Refuses:
-//! files and processes.
+//! Owns: one table for each vendor of devices (`cuda`, `ascend`, `hip`), one for each framework ([`pytorch`],
+//! [`torch_npu`]), and tables for marks and for pools that programs report themselves. Everything that differs between
+//! vendors and is known before a process is examined comes from here: the probes, the names of libraries, the device's
+//! name in answers, and the environment variable that chooses devices. Refuses: to read files and processes.
 //!
 //! A new vendor is a file with its [`Facts`], and a line in [`VENDORS`].
 
@@ -25,23 +25,25 @@ pub use vendor::Vendor;
 
 use std::sync::LazyLock;
 
-/// Every vendor. Where libraries of several are in a process, the first of them is the one whose devices it uses: PyTorch for CUDA brings
-/// CUDA's libraries along wherever it is loaded, and nobody maps those of the others for nothing.
+/// Every vendor. If a process has libraries of several vendors, it uses the devices of the one that comes first here:
+/// PyTorch for CUDA loads CUDA's libraries even where CUDA is not used, while the libraries of the other vendors are
+/// loaded only by programs that use them.
 pub const VENDORS: [&Facts; 3] = [&ascend::FACTS, &hip::FACTS, &cuda::FACTS];
 
 impl Vendor {
-    /// What is known of it.
+    /// What is known of the vendor.
     pub fn facts(self) -> &'static Facts {
         let found = VENDORS.into_iter().find(|facts| facts.vendor == self);
         found.unwrap_or(&cuda::FACTS)
     }
 
-    /// What an answer calls its devices: `cuda`, `npu`, `hip`.
+    /// Name of the vendor's devices in answers: `cuda`, `npu`, `hip`.
     pub fn device_kind(self) -> &'static str {
         self.facts().device_kind
     }
 
-    /// Whose devices a process uses that has these libraries, by their paths or names.
+    /// The vendor whose devices a process uses, by the paths or names of the libraries that it has mapped. `None` if
+    /// none of them belongs to a vendor.
     pub fn of_libraries<'a>(paths: impl Iterator<Item = &'a str> + Clone) -> Option<Vendor> {
         let has = |facts: &&&Facts| {
             paths.clone().any(|path| {
@@ -56,7 +58,7 @@ impl Vendor {
     }
 }
 
-/// The library of some vendor that a file with this name is, without its folder.
+/// The vendor's library that a file with this name (without its folder) is; `None` if it is none.
 pub fn library(file_name: &[u8]) -> Option<&'static Library> {
     let mut all = VENDORS.into_iter().flat_map(|facts| facts.libraries);
     all.find(|library| library.is(file_name))
@@ -70,7 +72,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     all.flatten().copied().collect()
 });
 
-/// The dynamic linker's hook: objects were mapped or unmapped.
+/// The dynamic linker's hook, which it calls when objects were mapped or unmapped.
 const LINKER: Row = Row::new(
     "_dl_debug_state",
     None,
@@ -80,7 +82,8 @@ const LINKER: Row = Row::new(
 )
 .essential();
 
-/// Every function of every vendor, of the frameworks, and of what names moments.
+/// Every function that may get a probe: of the vendors, the frameworks, the libraries for marks and pools, and the
+/// linker.
 pub fn rows() -> &'static [Row] {
     &ROWS
 }

@@ -1,18 +1,19 @@
-//! Functions that name a moment, or are one: memscope's own library, mstx, NVTX, and two of PyTorch's.
+//! Functions that make marks: those of memscope's own library, of mstx and of NVTX, and two of PyTorch's.
 //!
-//! `nvtxMarkA` and its like are exported by libnvToolsExt (NVTX 2). NVTX 3 is header-only: each object that uses it
-//! has copies of its own, which can be probed where it has its symbols, as PyTorch's libtorch_python has since 2.8.
-//! mstx: `mstx/ms_tools_ext.h` of CANN's toolkit. No row here is essential: a program without them is whole.
+//! `nvtxMarkA` and similar functions are exported by libnvToolsExt (NVTX 2). NVTX 3 is header-only: each object that
+//! uses it has copies of its own. They can be probed if the object has symbols for them, as PyTorch's libtorch_python
+//! has since 2.8. mstx is declared in `mstx/ms_tools_ext.h` of CANN's toolkit. No row here is essential, since programs
+//! need not make marks.
 
 use memscope_common::{MARK_BEGIN, MARK_END, MARK_INSTANT, MarkAbi, MarkForm, MarkSource};
 
 use crate::{Layer, Purpose, Row};
 
-/// `torch::autograd::profiler::record_function_enter_new(std::string const&, optional<std::string> const&)`. Its result
-/// is returned in memory, so that the name is the second argument.
+/// Symbol of `torch::autograd::profiler::record_function_enter_new(std::string const&, optional<std::string> const&)`,
+/// up to its parameters. Its result is returned in memory, so the name is the second argument in registers.
 pub const RECORD_FUNCTION: &str = "_ZN5torch8autograd8profiler25record_function_enter_newE";
 
-/// `torch::autograd::Engine::execute(…)`, which Python's engine calls, too.
+/// Symbol of `torch::autograd::Engine::execute(…)`, up to its parameters. Python's engine calls this function, too.
 pub const BACKWARD: &str = "_ZN5torch8autograd6Engine7executeE";
 
 const fn mark(

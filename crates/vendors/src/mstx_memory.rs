@@ -1,8 +1,9 @@
-//! mstx's functions for memory (`mstx/ms_tools_ext_mem.h` of CANN's toolkit): a pool tells through them what it has, and
-//! what it hands out of that. They are C functions that only pass their arguments on to a tool, if there is one.
+//! mstx's functions for memory (`mstx/ms_tools_ext_mem.h` of CANN's toolkit): through them a pool reports the memory
+//! that it has, and what it hands out of that. They are C functions that only pass their arguments on to a tool, if one
+//! is attached.
 //!
-//! All of them have return probes: handles of domains, heaps and regions are results, and where the library looks for
-//! tools, each calls itself once.
+//! All of them have return probes, for two reasons: handles of domains, heaps and regions are results; and when the
+//! library initialises, a function calls itself once, so that entries alone would count that call twice.
 
 use memscope_common::RegionOp;
 
@@ -20,14 +21,14 @@ const fn memory(name: &'static str, op: RegionOp) -> Row {
 }
 
 pub(crate) const ROWS: &[Row] = &[
-    // (const char *name), the handle is the result.
+    // Arguments: (const char *name); the handle is the result.
     memory("mstxDomainCreateA", RegionOp::Domain),
-    // (domain, const mstxMemHeapDesc_t *), the handle is the result.
+    // Arguments: (domain, const mstxMemHeapDesc_t *); the handle is the result.
     memory("mstxMemHeapRegister", RegionOp::HeapRegister),
-    // (domain, heap).
+    // Arguments: (domain, heap).
     memory("mstxMemHeapUnregister", RegionOp::HeapUnregister),
-    // (domain, const mstxMemRegionsRegisterBatch_t *).
+    // Arguments: (domain, const mstxMemRegionsRegisterBatch_t *).
     memory("mstxMemRegionsRegister", RegionOp::Register),
-    // (domain, const mstxMemRegionsUnregisterBatch_t *).
+    // Arguments: (domain, const mstxMemRegionsUnregisterBatch_t *).
     memory("mstxMemRegionsUnregister", RegionOp::Unregister),
 ];

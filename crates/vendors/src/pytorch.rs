@@ -1,8 +1,8 @@
 //! PyTorch's functions, recognised by their mangled names.
 //!
 //! They are C++ and may be left by an exception, so none of them has a return probe. The encoding
-//! of the parameters in the symbol says which variant a file has; one that is not known is refused
-//! with a word, since its arguments would be read from the wrong places.
+//! of the parameters in the symbol says which variant a file has. An unknown variant is refused
+//! with a reason, since its arguments would be read from the wrong places.
 
 use memscope_common::{MarkForm, TorchAbi};
 
@@ -14,18 +14,19 @@ const OOM: &str = "_ZN3c1027reportOutOfMemoryToProfilerE";
 const TRACE: &str =
     "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator12record_traceE";
 
-/// `c10::cuda::CUDACachingAllocator::allocator`, the pointer to the allocator in use.
+/// Symbol of `c10::cuda::CUDACachingAllocator::allocator`, the pointer to the allocator in use.
 pub const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
 
-/// PyTorch's cached number of devices (`c10::cuda::device_count()::count`), a 32-bit number; 0 until it
-/// was asked for.
+/// Symbol of PyTorch's cached number of devices (`c10::cuda::device_count()::count`), a 32-bit number. It is 0 until
+/// the program has asked for it.
 pub const DEVICE_COUNT: &str = "_ZZN3c104cuda12device_countEvE5count";
 
-/// The allocator's settings since PyTorch 2.10: an object.
+/// Symbol of the allocator's settings since PyTorch 2.10: an object.
 pub const SETTINGS: &str =
     "_ZZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance";
 
-/// The same in older versions: a pointer, one in each library that uses them, of which one is not null.
+/// Symbol of the allocator's settings in versions before 2.10: a pointer to them. Each library that uses the settings
+/// has such a pointer, and one of these is not null.
 pub const SETTINGS_POINTER: &str =
     "_ZZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance";
 
@@ -62,9 +63,9 @@ pub(crate) const ROWS: &[Row] = &[
     .essential(),
 ];
 
-/// Reads the rest of a symbol, after the prefix of its row, which is that of a function with this purpose.
+/// Reads the rest of a symbol, after `prefix`, which belongs to the row of a function with this purpose.
 pub fn read(prefix: &str, purpose: Purpose, rest: &str) -> Reading {
-    // A compiler's clone: the name is that of the original, the parameters may not be.
+    // A clone made by the compiler has the name of the original, but its parameters may be others.
     let (parameters, clone) = match rest.split_once('.') {
         Some((parameters, clone)) => (parameters, Some(clone)),
         None => (rest, None),
@@ -104,7 +105,7 @@ pub fn read(prefix: &str, purpose: Purpose, rest: &str) -> Reading {
                 MarkForm::String,
                 "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8optionalIS7_E",
             )
-            // Nothing of its arguments is read.
+            // No argument of such a function is read.
             | (MarkForm::Bare, _) => Reading::Is(Variant::Only),
             _ => unknown(parameters),
         },
@@ -122,13 +123,13 @@ fn unknown(parameters: &str) -> Reading {
     ))
 }
 
-/// `(Action, addr, size, stream [, device] [, pool], context [, …])`. What comes after the context
-/// does not move what comes before it.
+/// Reads parameters of the form `(Action, addr, size, stream [, device] [, pool], context [, …])`. Parameters after the
+/// context do not change the places of those before it.
 fn trace_abi(parameters: &str) -> Option<TorchAbi> {
     let rest = parameters.strip_prefix('N')?;
     const ACTION: &str = "10TraceEntry6ActionE";
     let at = rest.find(ACTION)?;
-    // The scope of TraceEntry: a substitution, then perhaps a class of its own.
+    // The scope of TraceEntry is a substitution, then perhaps a class.
     let scope = &rest[..at];
     if !matches!(
         scope,
@@ -155,7 +156,7 @@ fn trace_abi(parameters: &str) -> Option<TorchAbi> {
     if !rest.contains("GatheredContextE") {
         return None;
     }
-    // Without the device, a pool of 16 bytes would not be on the stack as we read it.
+    // A pool without a device before it is an unknown variant: the pool would not lie where we read it.
     if pool && !device {
         return None;
     }
@@ -168,7 +169,8 @@ mod tests {
 
     use super::*;
 
-    /// Seen with readelf in the wheels of PyPI (cp311).
+    /// PyTorch's version, parameters of `record_trace`, whether there is a device, whether there is a pool. Seen with
+    /// readelf in the wheels of PyPI (cp311).
     const SEEN: &[(&str, &str, bool, bool)] = &[
         (
             "2.1.2",

@@ -1,14 +1,14 @@
-//! What a symbol says that begins like a function's.
+//! The result of reading a symbol that begins like that of a row's function.
 
 use crate::row::Variant;
 
-/// What a symbol that begins like a row's is.
+/// What a symbol is that begins like that of a row's function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// This variant.
+    /// The symbol is this variant of the function.
     Is(Variant),
-    /// A piece of the function that is not an entry of its own (`.cold`): nothing to say.
+    /// The symbol is a piece of the function that is not entered by a call (`.cold`). It is ignored without a note.
     Piece,
-    /// Not one whose arguments we know; why.
+    /// The places of its arguments are not known. The text is the reason, for users.
     Refused(String),
 }

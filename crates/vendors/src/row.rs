@@ -1,4 +1,4 @@
-//! What is said of one function: how its symbol is recognised, and how it passes its arguments.
+//! One function in the tables: how its symbol is recognised, and how it passes its arguments.
 
 use memscope_common::{
     AscendExtra, Cookie, MarkAbi, MarkForm, Op, PtrMode, RegionOp, SizeMode, TorchAbi,
@@ -17,7 +17,7 @@ pub enum Layer {
     Driver,
     /// A framework's pool.
     Pool,
-    /// What names moments: libraries for marks, and a framework's own steps.
+    /// Libraries for marks (and for pools that programs report), a framework's own marks, and launches of kernels.
     Mark,
 }
 
@@ -34,11 +34,11 @@ pub enum Purpose {
     Trace,
     /// The linker's `_dl_debug_state`: objects were mapped or unmapped.
     Loader,
-    /// It names a moment, or is one.
+    /// A mark: the function names a moment, or its call is itself such a moment.
     Mark(MarkAbi),
-    /// It launches a kernel.
+    /// A launch of a kernel on a device.
     Launch,
-    /// It tells of a pool that a program has.
+    /// A report about a pool that the program has itself.
     Region(RegionOp),
     /// An instruction that calls torch_npu's report, in an allocator other than the caching one.
     Workspace,
@@ -47,67 +47,67 @@ pub enum Purpose {
 /// How a row's function is recognised among the symbols of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Match {
-    /// The symbol is exactly this.
+    /// By this symbol.
     Exact(&'static str),
-    /// The mangled symbol begins with this; the rest, the encoding of the parameters, says which
+    /// By the beginning of its mangled symbol. The rest, the encoding of the parameters, says which
     /// variant it is ([`crate::pytorch`]).
     Mangled(&'static str),
-    /// By none: the sites are instructions that call the function of this other row.
+    /// By no symbol: the sites are instructions that call the function of the row with this name.
     Calls(&'static str),
 }
 
-/// Where the arguments of a call are. Positions count the integer arguments that travel in
+/// Where the arguments of a call are. Positions count the integer arguments that are passed in
 /// registers, from 0; an argument passed by value in memory has no position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abi {
-    /// The pointer.
+    /// Position of the pointer, and how it is found there.
     pub ptr: Option<(u8, PtrMode)>,
-    /// The size.
+    /// Position of the size, and how it is found there.
     pub size: Option<(u8, SizeMode)>,
-    /// The stream.
+    /// Position of the stream.
     pub stream: Option<u8>,
-    /// The handle, and whether it is a result.
+    /// Position of the handle, and whether the call writes it there as a result.
     pub handle: Option<(u8, bool)>,
-    /// The operation's second number.
+    /// Position of the extra argument (offset, flags or second result, depending on the operation).
     pub extra: Option<u8>,
-    /// An argument that we need lies on the stack: the probe must stand where the stack pointer is
-    /// still the entry's.
+    /// Whether an argument that we need lies on the stack. If so, the probe must stand where the stack pointer is
+    /// still the same as at the entry.
     pub stack: bool,
-    /// What it says beside these, on Ascend.
+    /// What the function is given beside these arguments, on Ascend.
     pub told: AscendExtra,
-    /// It counts even inside a call that only selects or resets a device.
+    /// Whether the function gets a record of its own inside a call that only selects or resets a device.
     pub apart: bool,
 }
 
-/// One function.
+/// One function that may get a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Name for people; of a C function its symbol.
+    /// Name for users; for a C function it is the symbol.
     pub name: &'static str,
     /// How its symbol is recognised.
     pub symbol: Match,
-    /// Whose devices; none: it has none of its own, as the dynamic linker.
+    /// Vendor whose devices the function belongs to; `None` if it belongs to no vendor, as with the dynamic linker.
     pub vendor: Option<Vendor>,
-    /// Which layer.
+    /// Layer of software that the function belongs to.
     pub layer: Layer,
-    /// The library that is known for it: what its file name begins with. Other objects may define
-    /// the function too (a runtime linked statically); this one is missed if it does not.
+    /// Beginning of the file name of the library that normally defines the function. Other objects may define
+    /// it too (a runtime that was linked statically).
     pub library: &'static str,
     /// What its probe is for.
     pub purpose: Purpose,
     /// Where its arguments are.
     pub abi: Abi,
-    /// The result is known only when it returns. Only C functions that cannot throw have this: an
-    /// exception that unwinds through a return-probed frame ends the process.
+    /// Whether the function gets a return probe as well, because its result is needed. Only C functions that cannot
+    /// throw may have this: an exception that unwinds through a frame with a return probe ends the process.
     pub returns: bool,
-    /// A library of that name without it is worth a word.
+    /// Whether users are warned when `library` does not have the function.
     pub essential: bool,
-    /// Pointers and sizes are 32 bits wide (the driver API of CUDA 3.1 and older, still exported).
-    /// Not probed: a 64-bit reading of them would be wrong.
+    /// Whether pointers and sizes are 32 bits wide (the driver API of CUDA 3.1 and older, still exported).
+    /// Such functions get no probe, since the programs would read 64 bits.
     pub narrow: bool,
-    /// Stream 0 means the thread's own default stream (`_ptsz`).
+    /// Whether stream 0 means the thread's own default stream (`_ptsz`).
     pub per_thread_stream: bool,
-    /// First CUDA version that exports it (major × 1000 + minor × 10, as `CUDA_VERSION`), where
+    /// First CUDA version that exports the function (major × 1000 + minor × 10, as in `CUDA_VERSION`), if it is
     /// known.
     pub since: Option<u32>,
 }
@@ -217,7 +217,8 @@ impl Row {
         self
     }
 
-    /// The operation's number for the cookie (0: neither a call nor what tells of a pool).
+    /// Number of the operation for the cookie; 0 for functions that are neither calls nor reports about a program's
+    /// pool.
     pub fn op(&self) -> u16 {
         match self.purpose {
             Purpose::Call(op) => op as u16,
@@ -232,7 +233,7 @@ impl Row {
         }
     }
 
-    /// The attach cookie of a site of this row.
+    /// The attach cookie for a site of this function, with the site's number and the variant of the function there.
     pub fn cookie(&self, site: u32, variant: Variant) -> Cookie {
         let mut cookie = Cookie::new(site, self.op());
         if let Some((arg, mode)) = self.abi.ptr {
@@ -271,18 +272,18 @@ impl Row {
     }
 }
 
-/// Which of a function's variants a symbol is.
+/// Variant of a function that a symbol is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     /// The function has one variant only.
     Only,
-    /// `record_trace`, by its parameters.
+    /// A variant of `record_trace`, by its parameters.
     Trace(TorchAbi),
-    /// It takes the older kind of `std::string`.
+    /// The function takes the older, reference-counted kind of `std::string`.
     OldString,
     /// torch_npu's report: one argument, a pointer to its `MemoryUsage`.
     Usage {
-        /// The structure says which allocator it is of, in a byte before the data's type.
+        /// Whether the structure says which allocator reports, in a byte before the data's type.
         component: bool,
     },
 }

@@ -1,26 +1,28 @@
-//! torch_npu's functions, by symbol where a build has kept its local ones; the wheels have not: there `memscope-site`'s `stripped` finds
-//! them. As PyTorch's own they may be left by an exception, so none has a return probe.
+//! torch_npu's functions. They are found by their symbols in builds that have kept their local symbols. The published
+//! wheels have not; there `memscope-site`'s `stripped` finds the functions. Like PyTorch's own they may be left by an
+//! exception, so none has a return probe.
 
 use memscope_common::TorchAbi;
 
 use crate::reading::Reading;
 use crate::{Layer, Purpose, Row, Variant, Vendor};
 
-/// `c10_npu::NPUCachingAllocator::allocator`, the pointer to the allocator in use.
+/// Symbol of `c10_npu::NPUCachingAllocator::allocator`, the pointer to the allocator in use.
 pub const ALLOCATOR: &str = "_ZN7c10_npu19NPUCachingAllocator9allocatorE";
 
 const REPORT_SYMBOL: &str = "_ZN9torch_npu8profiler29reportMemoryDataToNpuProfilerE";
 const TRACE_SYMBOL: &str =
     "_ZN7c10_npu19NPUCachingAllocator22DeviceCachingAllocator12record_traceE";
 
-/// The name of the row of the reporting function.
+/// Name of the row of the function by which blocks and totals are reported.
 pub const REPORT: &str = "torch_npu::profiler::reportMemoryDataToNpuProfiler";
-/// The name of the row of calls of the reporting function by other allocators.
+/// Name of the row of the calls by which other allocators call the reporting function.
 pub const WORKSPACE: &str = "torch_npu::profiler::reportMemoryDataToNpuProfiler, called";
-/// The name of the row of `record_trace`.
+/// Name of the row of `record_trace`.
 pub const TRACE: &str = "NPUCachingAllocator::DeviceCachingAllocator::record_trace";
 
-/// Registers of `record_trace`: this, action, address, size, stream, device; then the context by reference.
+/// Variant of `record_trace` that torch_npu has. Its arguments in registers are: this, action, address, size, stream,
+/// device; then comes the context, by reference.
 pub const TRACE_ABI: TorchAbi = TorchAbi {
     device: true,
     pool: false,
@@ -43,7 +45,7 @@ pub(crate) const ROWS: &[Row] = &[
     pool(WORKSPACE, Purpose::Workspace, "").calls(REPORT),
 ];
 
-/// Reads the parameters of a function of torch_npu; `None` where the symbol is none of its rows'.
+/// Reads the parameters of a function of torch_npu; `None` if the symbol belongs to none of the rows here.
 pub(crate) fn read(symbol: &str, parameters: &str) -> Option<Reading> {
     match symbol {
         REPORT_SYMBOL => Some(match parameters {
@@ -62,7 +64,8 @@ pub(crate) fn read(symbol: &str, parameters: &str) -> Option<Reading> {
     }
 }
 
-/// `(Action, addr, size, stream, device, context)`, the stream a `void *`, the device an `int` or a `signed char`.
+/// Whether the parameters are `(Action, addr, size, stream, device, context)`. The stream is a `void *`, the device an
+/// `int` or a `signed char`.
 fn is_trace(parameters: &str) -> bool {
     const ACTION: &str = "10TraceEntry6ActionE";
     let Some(at) = parameters.find(ACTION) else {

@@ -1,8 +1,8 @@
-//! The vendors.
+//! The vendors of devices.
 
 use serde::{Deserialize, Serialize};
 
-/// Whose functions, and so whose devices.
+/// The vendor of a function or a device.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -13,6 +13,6 @@ pub enum Vendor {
     Cuda,
     /// Huawei Ascend.
     Ascend,
-    /// AMD ROCm, by its HIP runtime.
+    /// AMD ROCm, with its HIP runtime.
     Hip,
 }

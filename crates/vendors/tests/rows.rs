@@ -1,4 +1,4 @@
-//! The rows against the prototypes of the real headers.
+//! Compares the rows with the prototypes of the real headers.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeSet, HashMap};
@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use memscope_common::{AscendExtra, NO_ARG, Op, PtrMode, SizeMode, TorchAbi};
 use memscope_vendors::{Abi, Layer, Match, Purpose, Variant, Vendor, row, rows};
 
-/// What the table says about one function.
+/// What the tables of prototypes say about one function.
 struct Prototype {
     abi: Abi,
     narrow: bool,
@@ -30,7 +30,7 @@ fn prototypes() -> HashMap<String, Prototype> {
         .collect()
 }
 
-/// Ascend's, whose table names the arguments by their roles.
+/// The prototypes of Ascend's functions, whose table names the arguments by their roles.
 fn ascend_prototypes() -> HashMap<String, Prototype> {
     include_str!("facts/ascend_prototypes.txt")
         .lines()
@@ -75,7 +75,7 @@ fn ascend_prototypes() -> HashMap<String, Prototype> {
         .collect()
 }
 
-/// The roles of the arguments, by the names that the headers give them.
+/// Finds the roles of the arguments by the names that the headers give them.
 fn prototype(function: &str, words: &[&str]) -> Prototype {
     let mut abi = Abi::default();
     let mut narrow = false;
@@ -167,7 +167,8 @@ fn operations_go_with_what_the_call_passes() {
             Op::AsyncAlloc => out && size.is_some() && row.abi.stream.is_some(),
             Op::AsyncFree => ptr.is_some() && !out && row.abi.stream.is_some(),
             Op::Free | Op::HostFree | Op::HostUnregister | Op::IpcClose => ptr.is_some() && !out,
-            // Ascend's know how much is reserved or mapped at an address.
+            // Ascend's functions are given no size: the vendor's software knows what is reserved or mapped at an
+            // address.
             Op::ReserveFree | Op::Unmap => {
                 ptr.is_some() && !out && (size.is_some() || row.vendor == Some(Vendor::Ascend))
             }
@@ -211,7 +212,7 @@ fn names_and_symbols_are_unique() {
             ),
             Match::Calls(other) => assert!(memscope_vendors::row(other).is_some()),
         }
-        // Return probes only where no exception can pass.
+        // Only functions through which no exception can pass have return probes.
         assert_eq!(
             row.returns,
             matches!(row.layer, Layer::Runtime | Layer::Driver)

@@ -80,7 +80,7 @@ pub(crate) struct Attach {
 }
 
 impl Attach {
-    /// The process that is named.
+    /// Process that the arguments name, if they name one.
     pub(super) fn pid(&self) -> Option<u32> {
         self.pid.or(self.process)
     }
@@ -130,13 +130,13 @@ pub(crate) struct Detach {
 }
 
 impl Detach {
-    /// The process that is named.
+    /// Process that the arguments name, if they name one.
     pub(super) fn pid(&self) -> Option<u32> {
         self.pid.or(self.process)
     }
 }
 
-/// Of both.
+/// Error message and suggestion of both commands if `--recording` is given.
 const NO_RECORDING: Option<(&str, &str)> = Some((
     "a recording cannot be attached to or detached from",
     "leave out --recording",
@@ -190,7 +190,7 @@ impl Run for Attach {
     }
 }
 
-/// Time between readings when nobody says one.
+/// Time between readings at level `read` if `--every` is not given.
 const READ_EVERY: Duration = Duration::from_secs(10);
 
 fn read_every(attach: &Attach) -> Option<u64> {
@@ -266,7 +266,7 @@ fn attached(answer: &v1::AttachResponse) -> String {
     text
 }
 
-/// What was there before.
+/// The line about what the process held before the attach.
 fn baseline(read: &v1::BaselineRead) -> String {
     let mut text = format!(
         "There before: {} in {} blocks, {} reserved in {} segments, on {} {}",

@@ -47,7 +47,7 @@ fn text(answer: &v1::DevicesResponse) -> String {
     text
 }
 
-/// `Device cuda 0: 24.00 GiB, 11.21 GiB free; these processes hold 12.01 GiB, 801.00 MiB are not explained`
+/// `Device cuda 0: 24.00 GiB in all, 11.21 GiB free; these processes hold 12.01 GiB, nobody explains 801.00 MiB`
 fn heading(one: &v1::MachineDevice) -> String {
     let kind = one.kind.as_deref().map_or_else(unknown, plain);
     let name = one.name.as_deref().map_or_else(unknown, plain);

@@ -1,4 +1,4 @@
-//! `doctor`: the machine first, then the daemon, if there is one.
+//! `doctor`: examines the machine, then asks the daemon, if one runs.
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};

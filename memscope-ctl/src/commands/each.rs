@@ -1,4 +1,4 @@
-//! One question about several processes.
+//! Asks one question about several processes.
 
 use crate::client::Client;
 use crate::failure::{Exit, Failure};
@@ -7,9 +7,10 @@ use crate::process::Processes;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Asks about each of the processes that are meant, and prints the answers one after the other; as JSON, one process's answer is a document
-/// and several are a list, in which a process that cannot be asked has its error. Such a one does not keep back the others' answers: it is
-/// told, and its exit code is given beside them.
+/// Asks about each of the chosen processes, and prints the answers one after the other. As JSON, the answer about one
+/// process is a document; several are a list, in which a process that cannot be asked has its error instead. Such a
+/// process does not hold back the answers about the others: its error is reported, and its exit code is returned
+/// beside the answers.
 pub(super) async fn each<A: Serialize>(
     client: &Client,
     processes: &Processes,
@@ -52,7 +53,7 @@ pub(super) async fn each<A: Serialize>(
     Ok((answers, exit))
 }
 
-/// An answer as it is.
+/// The whole answer as JSON.
 pub(super) fn whole<A: Serialize>(answer: &A) -> Result<Value, Failure> {
     serde_json::to_value(answer).map_err(output::no_json)
 }

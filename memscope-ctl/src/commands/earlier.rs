@@ -1,4 +1,4 @@
-//! `ps --earlier`: what the daemon's earlier runs recorded.
+//! `ps --earlier`: lists what the daemon's earlier runs recorded.
 
 use crate::failure::{Exit, Failure};
 use crate::recording::made_by_memscoped;
@@ -9,14 +9,15 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Where the daemon keeps its state unless it was told otherwise.
+/// Default state directory of the daemon.
 const STATE_DIR: &str = "/var/lib/memscope";
 
-/// What helps where they cannot be listed.
+/// Suggestion for the user where the earlier runs cannot be listed.
 const HINT: &str =
     "only root may look into the daemon's state directory: try sudo; --state-dir names another one";
 
-/// `state_dir`: of the daemon; unless it is said, that of the one that runs.
+/// Lists the earlier runs in `state_dir`; without it, in the state directory of the running daemon, else in the
+/// default one.
 pub(super) async fn earlier(state_dir: Option<&Path>, session: &Session) -> Result<Exit, Failure> {
     let folder = match state_dir {
         Some(named) => named.to_owned(),
@@ -34,7 +35,7 @@ pub(super) async fn earlier(state_dir: Option<&Path>, session: &Session) -> Resu
     session.show(&found, |found| text(found, &folder))
 }
 
-/// Where the daemon that runs keeps its state, if one does and keeps a journal.
+/// State directory of the running daemon, if there is one and it keeps a journal.
 async fn state_dir_of_the_daemon(session: &Session) -> Option<PathBuf> {
     let client = session.daemon().await.ok()?;
     let journal = client.status().await.ok()?.journal?.path;
@@ -46,7 +47,7 @@ async fn state_dir_of_the_daemon(session: &Session) -> Option<PathBuf> {
 /// Characters of a command line that are shown.
 const COMMAND: usize = 80;
 
-/// What memscoped says of one of them.
+/// One earlier run, as `memscoped --earlier` describes it in JSON.
 #[derive(Debug, Deserialize, Serialize)]
 struct EarlierRun {
     recording: PathBuf,

@@ -1,4 +1,4 @@
-//! `events`: as they happen.
+//! `events`: prints events as they happen.
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};
@@ -37,7 +37,7 @@ impl Run for Events {
             .await?;
         let mut left = self.count.unwrap_or(u64::MAX);
         while left > 0 {
-            // Ends when the daemon ends.
+            // The stream ends when the daemon ends.
             let patience = session.global.patience();
             let Some(event) = client.next_within(&mut stream, patience).await? else {
                 break;

@@ -1,4 +1,4 @@
-//! `export`: msMemScope's files of all that was recorded.
+//! `export`: writes everything that was recorded as msMemScope's files.
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};
@@ -40,7 +40,7 @@ pub(crate) enum ExportFormat {
     MsmemscopeDb,
 }
 
-/// What memscoped made.
+/// The files that memscoped wrote, as it describes them in JSON.
 #[derive(Debug, Deserialize, Serialize)]
 struct Made {
     folders: Vec<String>,
@@ -50,7 +50,7 @@ struct Made {
 }
 
 impl Run for Export {
-    /// memscoped works for it, and a recording lies in a folder of its own.
+    /// At its end, memscoped must be stopped, and the private folder with the recording deleted.
     const CLEANS_UP: bool = true;
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {

@@ -1,4 +1,4 @@
-//! The commands: a file each, with what it takes, what it asks and what it shows; and the list of them.
+//! The list of commands, and a file or folder for each of them: its arguments, its question, and what it shows.
 
 mod attach;
 mod devices;
@@ -32,7 +32,7 @@ use crate::signals::interrupted;
 use clap::{Parser, Subcommand};
 use run::Run;
 
-/// The list: the name of a command, which clap turns into lower case with hyphens, and its type.
+/// The list of commands: the name, which clap turns into lower case with hyphens, and the type.
 macro_rules! commands {
     ($($name:ident: $type:ty,)*) => {
         #[derive(Debug, Subcommand)]
@@ -124,7 +124,7 @@ pub(crate) struct Args {
     command: Command,
 }
 
-/// Runs the command.
+/// Runs the command, and stops whatever was started for it.
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let session = Session::new(args.global);
     let result = args.command.run(&session).await;
@@ -146,7 +146,7 @@ async fn checked<C: Run>(command: &C, session: &Session) -> Result<Exit, Failure
     }
     tokio::select! {
         result = command.run(session) => result,
-        // Ends whatever works for it, too: that is killed when it is dropped.
+        // The dropped command also kills the memscoped that works for it.
         () = interrupted() => Ok(Exit::Failed),
     }
 }

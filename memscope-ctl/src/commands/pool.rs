@@ -93,9 +93,9 @@ fn percent(share: f64) -> String {
 
 fn sums(device: &v1::DevicePool, notes: &[v1::CoverageNote]) -> String {
     let totals = Known::of(notes, &["totals"]);
-    // The picture is put together of blocks: what is missing of them is missing in its sums.
+    // These sums are added up from blocks, so what is missing of the blocks is missing in the sums.
     let blocks = Known::of(notes, &["totals", "blocks"]);
-    // Of a part, nothing can be said of a share.
+    // A share means nothing if only a part of the blocks is known.
     let share = |text: String| match blocks {
         Known::Exactly => text,
         _ => crate::units::unknown(),
@@ -186,7 +186,7 @@ fn classes(answer: &v1::PoolResponse, device: &v1::DevicePool) -> String {
     table(&head, rows)
 }
 
-/// A whole number of a unit.
+/// An age as a whole number of one unit, such as `5 min`.
 fn age(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {

@@ -42,7 +42,7 @@ impl Run for Ps {
             return earlier::earlier(self.state_dir.as_deref(), session).await;
         }
         let answer = session.client().await?.list().await?;
-        // The clock of a recording is not ours.
+        // The times of a recording are of another clock, so they cannot be compared with ours.
         let now = match &session.global.recording {
             None => boot_ns(),
             Some(_) => None,

@@ -1,17 +1,18 @@
-//! What every command has.
+//! The trait that every command implements.
 
 use crate::failure::{Exit, Failure};
 use crate::session::Session;
 
-/// A command: what it takes, in fields, and what it does. The documentation of the type is its help.
+/// A command. The fields of the type are its arguments, and the documentation of the type is its help text.
 pub(super) trait Run {
-    /// Why it makes no sense of a recording, and what helps; `None`: it does.
+    /// Error message and suggestion where the command cannot be used with `--recording`; `None` if it can.
     const NO_RECORDING: Option<(&'static str, &'static str)> = None;
 
-    /// Whether something is left behind if it is killed while it works: then it is ended by a signal in its own time.
+    /// Whether the command would leave something behind if it were killed. Such a command is dropped on SIGTERM or
+    /// SIGINT, so that it can clean up.
     const CLEANS_UP: bool = false;
 
-    /// Refuses what makes no sense, before anything is asked or started.
+    /// Refuses arguments that make no sense, before anything is asked or started.
     fn check(&self, _: &Session) -> Result<(), Failure> {
         Ok(())
     }

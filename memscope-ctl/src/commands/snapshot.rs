@@ -1,4 +1,4 @@
-//! `snapshot`: what a process holds, written to a file as it comes.
+//! `snapshot`: writes what a process holds to a file.
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};
@@ -35,7 +35,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// The format asked for.
+    /// Format of the file: that of `--format`, or the one that the file's name stands for.
     pub(crate) fn format(&self) -> Result<&'static Format, Failure> {
         format::of(SNAPSHOTS, self.format, self.output.as_deref())
     }

@@ -1,4 +1,4 @@
-//! `snapshots`: those that were taken by themselves.
+//! `snapshots`: lists the snapshots that triggers took, and gets their files.
 
 use super::run::Run;
 use super::trigger;
@@ -52,7 +52,7 @@ pub(crate) struct Get {
 impl Run for Snapshots {
     const NO_RECORDING: Option<(&'static str, &'static str)> = trigger::NO_RECORDING;
 
-    /// Told before anything is asked: the file may be a pickle.
+    /// The terminal is refused before anything is asked, because the file may be binary (a pickle).
     fn check(&self, _: &Session) -> Result<(), Failure> {
         let Some(SnapshotsCommand::Get(get)) = &self.command else {
             return Ok(());

@@ -31,9 +31,9 @@ impl Run for Stats {
     }
 }
 
-/// Devices beside each other.
+/// Number of devices that are shown side by side.
 const ABREAST: usize = 3;
-/// Failures and gaps shown.
+/// Largest number of failures, and of gaps, that are shown.
 const SHOWN: usize = 10;
 
 fn text(answer: &v1::StatsResponse) -> String {
@@ -84,7 +84,7 @@ fn ways(answer: &v1::StatsResponse) -> String {
     )
 }
 
-/// Since when is counted, where that is not the beginning of the process.
+/// The moment from which counts and peaks are known, where that is not the start of the process.
 fn since(answer: &v1::StatsResponse) -> String {
     let Some(process) = &answer.process else {
         return String::new();
@@ -179,7 +179,7 @@ fn columns(devices: &[v1::DeviceStats], notes: &[v1::CoverageNote]) -> String {
     table(&head, rows)
 }
 
-/// Rows that are told even where they are zero: what a process is asked about.
+/// Rows that are shown even if they are zero, because users look for them.
 const ALWAYS: [&str; 7] = [
     "allocated",
     "reserved",
@@ -190,13 +190,13 @@ const ALWAYS: [&str; 7] = [
     "frees",
 ];
 
-/// Whether a row is told: what is rare is not told where there is none of it.
+/// Whether a row is shown. A row about something rare is left out where there is none of it.
 fn says_something(name: &str, values: &[String]) -> bool {
     let is_zero = |value: &String| matches!(value.as_str(), "0" | "0 B" | "0 B in 0" | "none seen");
     ALWAYS.contains(&name) || !values.iter().all(is_zero)
 }
 
-/// Who holds what is not the pool's, on Ascend.
+/// On Ascend: which component holds how much memory that is not the pool's.
 fn components(answer: &v1::StatsResponse) -> String {
     let mut rows = Vec::new();
     let mut add = |place: String, components: &[v1::Component]| {
@@ -231,7 +231,7 @@ fn components(answer: &v1::StatsResponse) -> String {
     format!("\n{}", table(&head, rows))
 }
 
-/// Pools that tell of themselves, a line for each device.
+/// Pools that report their own memory, a line for each device.
 fn region_pools(answer: &v1::StatsResponse) -> String {
     let mut text = String::new();
     for pool in &answer.region_pools {
@@ -243,7 +243,7 @@ fn region_pools(answer: &v1::StatsResponse) -> String {
             };
             text.push_str(&format!(
                 "{}: {title} {} in {}{heap}, at most {}\n",
-                // The functions are CANN's.
+                // The functions by which pools report are CANN's.
                 device_of_kind(row.device, Some("npu")),
                 units::bytes(row.bytes),
                 regions(row.count),
@@ -276,7 +276,7 @@ fn regions(count: u64) -> String {
     }
 }
 
-/// The variables that change what Ascend's numbers mean and that the process was started with.
+/// The environment variables that change what Ascend's numbers mean, as the process was started with them.
 fn settings(answer: &v1::StatsResponse) -> String {
     let facts = answer.process.as_ref().and_then(|p| p.facts.as_ref());
     let environment = facts.map_or(&[][..], |facts| &facts.environment);
@@ -296,7 +296,7 @@ fn settings(answer: &v1::StatsResponse) -> String {
     format!("\nstarted with {}\n", words.join(" "))
 }
 
-/// What the last reading took, at the level that has nothing else.
+/// Cost of the last reading, at level `read`, which has no other source.
 fn reading(answer: &v1::StatsResponse) -> String {
     match &answer.reading {
         Some(cost) if answer.level() == v1::Level::Read => format!(

@@ -1,4 +1,4 @@
-//! `status`: how the daemon does.
+//! `status`: shows how the daemon is doing.
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};

@@ -1,4 +1,4 @@
-//! `steps`: the steps of a process, and how far memory went in each.
+//! `steps`: the steps of a process, and the lowest and highest memory in each.
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};

@@ -1,4 +1,4 @@
-//! `trigger`: snapshots that are taken by themselves.
+//! `trigger`: conditions on which the daemon takes snapshots by itself.
 
 use super::run::Run;
 use crate::failure::{Exit, Failure};
@@ -83,7 +83,7 @@ pub(crate) struct RemoveTrigger {
     pub(crate) trigger: u64,
 }
 
-/// What is told of a recording, also by `snapshots`.
+/// Error message and suggestion if `--recording` is given, also for `snapshots`.
 pub(super) const NO_RECORDING: Option<(&str, &str)> = Some((
     "nothing is taken by itself from a recording",
     "leave out --recording; `snapshot --at` takes one of any moment of it",

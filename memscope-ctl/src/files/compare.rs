@@ -1,9 +1,10 @@
-//! What came and what went between two snapshots in files.
+//! Compares two snapshots from files: what came and what went.
 
 use super::kept::{SnapshotFile, State};
 use memscope_diff::{Block, Compared, MatchedBy, Side};
 
-/// Compares, and says how. They are of one process if both say so, or if the user does.
+/// Compares two snapshots, and returns how their blocks were matched: one by one if both files say that they are of
+/// one process, or if `same_process` (the user) says so; else by number.
 pub(crate) fn compare<'a>(
     before: &'a SnapshotFile,
     after: &'a SnapshotFile,
@@ -18,7 +19,8 @@ pub(crate) fn compare<'a>(
     (matched_by, compared)
 }
 
-/// A block's stack is its frames, innermost first; no frames where the file does not tell.
+/// A snapshot as one side of the comparison. A block's stack is its frames, innermost first; it is empty where the
+/// file has none.
 fn side(file: &SnapshotFile) -> Side<&[String]> {
     let mut side = Side::new(file.as_of_ns);
     for segment in &file.segments {

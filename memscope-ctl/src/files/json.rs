@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::io::Read;
 use std::path::Path;
 
-/// Every kind's keys; they contradict each other nowhere.
+/// The keys of all kinds of files. No key has different meanings in two of them.
 #[derive(Deserialize)]
 struct Document {
     header: Option<Header>,
@@ -114,7 +114,7 @@ struct Frame {
     line: Option<u64>,
 }
 
-/// A list of segments, as `torch.cuda.memory_snapshot()` gives.
+/// Reads a list of segments, as `torch.cuda.memory_snapshot()` returns it.
 pub(super) fn list(path: &Path, from: impl Read) -> Result<SnapshotFile, FileError> {
     let list: Vec<JsonSegment> = serde_json::from_reader(from)?;
     let mut stacks = Stacks::default();
@@ -128,7 +128,7 @@ pub(super) fn list(path: &Path, from: impl Read) -> Result<SnapshotFile, FileErr
     })
 }
 
-/// A dictionary.
+/// Reads a dictionary: PyTorch's, with or without what memscope adds, or that of `snapshot --format json`.
 pub(super) fn document(path: &Path, from: impl Read) -> Result<SnapshotFile, FileError> {
     let document: Document = serde_json::from_reader(from)?;
     let mut births = Births::default();

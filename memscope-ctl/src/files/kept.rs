@@ -1,10 +1,10 @@
-//! A snapshot from a file, whichever kind of file that was.
+//! A snapshot from a file, in one form for all kinds of files.
 
 use memscope_proto::v1;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// What a block is.
+/// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Active,
@@ -23,20 +23,20 @@ impl State {
     }
 }
 
-/// One block.
+/// One block. Sizes are in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
     pub(crate) requested: Option<u64>,
     pub(crate) state: State,
-    /// When it came, nanoseconds since 1970, where the file tells.
+    /// Time of the allocation, in nanoseconds since 1970, if the file says it.
     pub(crate) born_ns: Option<u64>,
-    /// Place of its stack in [`SnapshotFile::stacks`], where the file has one.
+    /// Index of the block's stack in [`SnapshotFile::stacks`], if the file has one.
     pub(crate) stack: Option<u32>,
 }
 
-/// One segment.
+/// One segment. Its size is in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) device: i32,
@@ -45,7 +45,7 @@ pub(crate) struct Segment {
     pub(crate) blocks: Vec<Block>,
 }
 
-/// The memory image that a file is of: process id, start, and how often it has executed another image.
+/// The memory image of the process that a file describes: process id, start time, and number of execs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) pid: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Image {
 pub(crate) struct SnapshotFile {
     pub(crate) path: PathBuf,
     pub(crate) image: Option<Image>,
-    /// The moment that it describes, nanoseconds since 1970.
+    /// Moment that the snapshot describes, in nanoseconds since 1970.
     pub(crate) as_of_ns: Option<u64>,
     pub(crate) segments: Vec<Segment>,
     /// Stacks, each once: a line for each frame, innermost first.
@@ -66,18 +66,18 @@ pub(crate) struct SnapshotFile {
     pub(crate) coverage: Vec<v1::CoverageNote>,
 }
 
-/// Frames as they are shown.
+/// The frames of a stack as text, such as `name (file:line)`, innermost first.
 pub(crate) type Stack = std::sync::Arc<[String]>;
 
-/// Most frames of a stack that are looked at.
+/// Largest number of frames that are read of a stack.
 const MOST_FRAMES: usize = 1024;
 
-/// Stacks of a file, each once.
+/// Collects the stacks of a file, each once.
 #[derive(Default)]
 pub(super) struct Stacks {
     pub(super) all: Vec<Stack>,
     pub(super) by_frames: HashMap<Stack, u32>,
-    /// Lists that were looked at: many blocks may refer to one.
+    /// Stack of each list of frames that was read already, by the list's number: many blocks may refer to one list.
     pub(super) by_list: HashMap<u32, Option<u32>>,
 }
 
@@ -104,21 +104,22 @@ pub(super) fn line_of(name: &str, file: &str, line: Option<u64>) -> String {
     }
 }
 
-/// What a note of an older version's file affects, which does not say it: whatever a file tells of.
+/// Kinds of numbers that a note is taken to affect where the file does not say it, as files of older versions do
+/// not: all kinds that a file contains.
 pub(super) fn not_judged() -> Vec<String> {
     ["totals", "blocks"].map(str::to_owned).to_vec()
 }
 
-/// What a trace tells of blocks.
+/// Times of allocations, read from a trace.
 #[derive(Default)]
 pub(super) struct Births {
-    /// By device and address: when the last block came there, nanoseconds since 1970.
+    /// Time of the last allocation at each device and address, in nanoseconds since 1970.
     pub(super) of: HashMap<(i32, u64), u64>,
     pub(super) newest_ns: Option<u64>,
 }
 
 impl Births {
-    /// An entry of a trace; the next one is later.
+    /// Takes in an entry of a trace. Entries must come in the order of time.
     pub(super) fn entry(
         &mut self,
         device: i32,

@@ -1,7 +1,7 @@
-//! Snapshots in files: PyTorch's pickles and ours, JSON, and recordings, each as what it holds.
+//! Snapshots in files: PyTorch's pickles and ours, JSON, and recordings, all read into one form.
 //!
-//! Owns: telling the kinds apart, and reading them without trust. Refuses: to believe that two files are
-//! of one process unless they say so.
+//! Owns: telling the kinds apart, and reading them without trust. Refuses: assuming that two files are of one process
+//! where they do not say so.
 
 mod compare;
 mod error;
@@ -25,10 +25,10 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// The first bytes of a recording's files.
+/// First bytes of each file of a recording.
 const RECORDING: &[u8] = b"memscope";
 
-/// Reads a file, whatever it is. `pid` chooses a process of a recording.
+/// Reads a file of any kind. `pid` chooses a process of a recording.
 pub(crate) async fn read(
     path: &Path,
     pid: Option<u32>,
@@ -37,11 +37,12 @@ pub(crate) async fn read(
     if path.is_dir() {
         return recorded::read(path, pid, timeout).await;
     }
-    // In a thread of its own, so that a signal ends us while it reads. Nobody waits for it then.
+    // The file is read in a thread of its own, so that a signal can end the program meanwhile. The thread is then not
+    // waited for.
     let (tell, told) = oneshot::channel();
     let owned = path.to_owned();
     let work = move || {
-        // Whoever asked may be gone.
+        // The receiver may be gone.
         let _ = tell.send(
             File::open(&owned)
                 .map_err(FileError::from)
@@ -69,7 +70,7 @@ fn ended() -> FileError {
     io::Error::other("the thread that read it has ended").into()
 }
 
-/// What a file holds; nothing, if it is a recording.
+/// Reads a file; `None` if it is a recording.
 fn read_file(path: &Path, mut from: impl BufRead) -> Result<Option<SnapshotFile>, FileError> {
     let begin = from.fill_buf()?;
     if begin.starts_with(RECORDING) {

@@ -1,30 +1,30 @@
 //! Reads pickles, as far as snapshots need them.
 //!
-//! Owns: a machine for the opcodes that `pickle.dump` writes for dictionaries, lists, tuples, numbers and
-//! texts. Refuses: everything else. Nothing in a pickle is ever called or looked up, so that a file from a
-//! stranger can do no more than be refused.
+//! Owns: a stack machine for the opcodes that `pickle.dump` writes for dictionaries, lists, tuples, numbers and
+//! texts. Refuses: everything else. Nothing in a pickle is ever called or looked up, so the worst that a hostile file
+//! can achieve is that it is refused.
 //!
 //! Why not a crate: `serde-pickle` 1.2 reads no snapshot that has stacks. It refuses `[[f, f], [f]]` as a "recursive
 //! structure" (a dictionary in two lists), which is what frames are; and lists nested a hundred thousand deep
-//! overflow its stack, which ends the program. Until it refuses it takes twice the memory that the whole takes
-//! here, where what is referred to many times is there once, as in Python (docs/evidence/export.md).
+//! overflow its stack, which ends the program. Before it refuses a file, it takes twice the memory that the whole file
+//! takes here, where a value that is referred to many times exists once, as in Python (docs/evidence/export.md).
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
 
-/// Memory that the values of one pickle may take, counted as below. An entry of PyTorch's trace counts 1 KiB and
-/// takes half of it, so these are some eight million.
+/// Bytes of memory that the values of one pickle may take, counted by the sizes below. An entry of PyTorch's trace
+/// counts as 1 KiB and really takes half of it, so the limit is some eight million entries.
 const MOST_BYTES: u64 = 8 << 30;
-/// What one of each takes at most, with the room that a growing table leaves free.
+/// Upper bounds, in bytes, for one value, container, memo entry and text, with the spare room of growing tables.
 const VALUE: u64 = 2 * size_of::<Value>() as u64;
 const NODE: u64 = 2 * size_of::<Node>() as u64 + VALUE;
 const REMEMBERED: u64 = 3 * size_of::<(u32, Value)>() as u64;
 const TEXT: u64 = 3 * size_of::<(Box<str>, u32)>() as u64 + VALUE;
-/// Bytes of one text.
+/// Bytes of the longest text that is accepted.
 const LONGEST_TEXT: u64 = 16 << 20;
 const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
 
-/// Why bytes are no snapshot's pickle.
+/// Why a file is refused as the pickle of a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PickleError {
     #[error("the pickle ends early, after {at} bytes")]
@@ -45,8 +45,8 @@ pub(crate) enum PickleError {
     TooLarge { at: u64, limit: u64 },
 }
 
-/// A value. Texts and containers are numbers of the [`Pickle`]'s, so that what is referred to twice is there
-/// once, and a container that holds itself is no endless tree.
+/// A value. Texts and containers are indices into the tables of the [`Pickle`], so that what is referred to twice
+/// exists once, and a container that contains itself is no endless tree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     None,
@@ -60,12 +60,12 @@ pub(crate) enum Value {
 
 #[derive(Debug)]
 enum Node {
-    /// Also a tuple.
+    /// A list or a tuple.
     List(Vec<Value>),
     Dict(Vec<(Value, Value)>),
 }
 
-/// Everything in a pickle.
+/// The content of a pickle.
 #[derive(Debug)]
 pub(crate) struct Pickle {
     root: Value,
@@ -74,7 +74,7 @@ pub(crate) struct Pickle {
 }
 
 impl Pickle {
-    /// Reads one.
+    /// Reads a pickle that takes at most [`MOST_BYTES`] of memory.
     pub(crate) fn read(from: impl BufRead) -> Result<Pickle, PickleError> {
         Pickle::read_within(from, MOST_BYTES)
     }
@@ -98,7 +98,7 @@ impl Pickle {
         }
     }
 
-    /// What a dictionary has under a key: the last that was set.
+    /// The value that a dictionary has under a key; if the key was set several times, the last value.
     pub(crate) fn get(&self, value: Value, key: &str) -> Option<Value> {
         let Value::Node(number) = value else {
             return None;
@@ -111,12 +111,12 @@ impl Pickle {
         Some(found.1)
     }
 
-    /// How many lists, tuples and dictionaries there are.
+    /// Number of lists, tuples and dictionaries together.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A text.
+    /// The text that a value refers to, if it is a text.
     pub(crate) fn text(&self, value: Value) -> Option<&str> {
         match value {
             Value::Text(number) => self.texts.get(number as usize).map(|text| &**text),
@@ -126,7 +126,7 @@ impl Pickle {
 }
 
 impl Value {
-    /// A number that is not negative.
+    /// The value as a number, if it is one and not negative.
     pub(crate) fn unsigned(self) -> Option<u64> {
         match self {
             Value::Unsigned(number) => Some(number),
@@ -144,7 +144,7 @@ struct Machine<R> {
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
     known: HashMap<Box<str>, u32>,
-    /// Memory taken, at most.
+    /// Upper bound of the memory taken so far, in bytes.
     taken: u64,
     pickle: Pickle,
 }
@@ -186,7 +186,7 @@ impl<R: BufRead> Machine<R> {
 
     fn step(&mut self, at: u64, opcode: u8) -> Result<(), PickleError> {
         match opcode {
-            // A frame's length: what follows is read as it comes.
+            // The length of a frame is skipped: what follows is read as it comes.
             0x95 => self.bytes::<8>().map(drop)?,
             b'(' => {
                 self.take(VALUE)?;
@@ -308,7 +308,7 @@ impl<R: BufRead> Machine<R> {
         PickleError::Broken { at: self.at, what }
     }
 
-    /// Before memory is taken.
+    /// Counts memory before it is taken; an error if the limit would be exceeded.
     fn take(&mut self, bytes: u64) -> Result<(), PickleError> {
         self.taken = self.taken.saturating_add(bytes);
         if self.taken > self.limit {
@@ -355,7 +355,7 @@ impl<R: BufRead> Machine<R> {
         self.push(Value::Node(number))
     }
 
-    /// What lies above becomes one list.
+    /// Makes one list of the values on the stack from index `from` on.
     fn gather(&mut self, from: usize) -> Result<(), PickleError> {
         let values = self.stack.split_off(from);
         self.node(Node::List(values))
@@ -413,7 +413,7 @@ impl<R: BufRead> Machine<R> {
         self.push(known)
     }
 
-    /// A whole number of so many bytes, the lowest first.
+    /// Reads a whole number: the count of its bytes, then the bytes, the lowest first.
     fn long(&mut self) -> Result<(), PickleError> {
         let [len] = self.bytes()?;
         let mut bytes = [0u8; 16];
@@ -424,7 +424,7 @@ impl<R: BufRead> Machine<R> {
         let read = self.from.read_exact(into);
         read.map_err(|source| self.unread(source))?;
         self.at += len as u64;
-        // The sign goes on into the bytes that are not there.
+        // The sign is extended into the bytes that are not there.
         let negative = len > 0 && bytes.get(len - 1).is_some_and(|last| last & 0x80 != 0);
         if let (true, Some(rest)) = (negative, bytes.get_mut(len..)) {
             rest.fill(0xff);
@@ -449,14 +449,14 @@ impl<R: BufRead> Machine<R> {
             Ok(_) => return Err(PickleError::EndsEarly { at: self.at }),
             Err(source) => return Err(self.unread(source)),
         }
-        // A file's name need not be UTF-8; Python writes what is not with its own escapes.
+        // A file's name need not be UTF-8; Python writes its other bytes as escapes that are no valid UTF-8.
         let text = String::from_utf8_lossy(&bytes)
             .into_owned()
             .into_boxed_str();
         let number = match self.known.get(&text) {
             Some(number) => *number,
             None => {
-                // Twice: in the list and as its own key.
+                // The length counts twice: the text is stored in the list and as a key of `known`.
                 self.take(TEXT + 2 * len)?;
                 let number =
                     u32::try_from(self.pickle.texts.len()).map_err(|_| self.too_large())?;

@@ -1,4 +1,4 @@
-//! The last moment of a recording, as a snapshot.
+//! Reads the last moment of a recording as a snapshot.
 
 use super::kept::{Block, Image, Segment, SnapshotFile, State};
 use crate::client::Client;
@@ -20,7 +20,7 @@ pub(super) async fn read(
     kept
 }
 
-/// The last moment of a recording.
+/// Asks the memscoped that replays the recording for the snapshot of its last moment.
 async fn ask(client: &Client, path: &Path, pid: Option<u32>) -> Result<SnapshotFile, Failure> {
     use v1::snapshot_part::Part;
     let pid = client.choose(pid).await?;

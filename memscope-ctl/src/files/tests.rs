@@ -1,11 +1,11 @@
-//! Of files: real ones of PyTorch's, the same damaged, and some that only an enemy would make.
+//! Tests with files: real ones of PyTorch's, the same ones damaged, and some that only an attacker would make.
 #![allow(clippy::unwrap_used)]
 
 use super::kept::{Image, State};
 use super::*;
 use proptest::prelude::*;
 
-/// PyTorch 2.11.0's on the simulated device: a dictionary in every protocol, and the older list of
+/// Snapshots of PyTorch 2.11.0 on the simulated device: a dictionary in every protocol, and the older list of
 /// segments. Three blocks of 700, 2100 and 2800 bytes are held in a segment; another is free.
 const REAL: [(&str, &[u8]); 5] = [
     (
@@ -107,7 +107,7 @@ fn a_triggers_json_says_whose_it_is_and_when_blocks_came() {
         ]
     );
     assert_eq!(kept.segments[0].blocks[0].born_ns, Some(7000));
-    // The list alone.
+    // The list of segments alone.
     let list = &DOCUMENT[DOCUMENT.find('[').unwrap()..DOCUMENT.find(",\n  \"device").unwrap()];
     let alone = read(list.as_bytes()).unwrap();
     assert_eq!(sizes(&alone), sizes(&kept));
@@ -127,7 +127,7 @@ fn json_that_is_no_snapshot_is_refused_with_its_place() {
         let why = std::error::Error::source(&error).unwrap().to_string();
         assert!(why.contains(words), "{text}: {why}");
     }
-    // In unknown parts as in known ones.
+    // Deep nesting is refused in unknown parts as well as in known ones.
     for deep in ["{\"other\": ", "{\"segments\": "] {
         let deep = deep.to_owned() + &"[".repeat(1_000_000);
         assert!(matches!(read(deep.as_bytes()), Err(FileError::Json(_))));
@@ -149,12 +149,12 @@ fn key(name: &str) -> Vec<u8> {
     [&[0x8c, name.len() as u8], name.as_bytes()].concat()
 }
 
-/// A place of the memo, recalled many times.
+/// Opcodes that recall one entry of the memo many times.
 fn recalled(place: u8, times: usize) -> Vec<u8> {
     [b'h', place].repeat(times)
 }
 
-/// A pickle may say of a thing, again and again, that it is the same as before.
+/// A pickle may refer again and again to one value.
 #[test]
 fn a_small_file_does_not_become_a_large_state() {
     let number = |name: &str| [&key(name)[..], b"K\x01"].concat();
@@ -196,7 +196,7 @@ fn a_small_file_does_not_become_a_large_state() {
         let said = refused(&with("device_traces", &traces));
         assert!(said.contains("more than once"), "{said}");
     }
-    // Notes of memscope's, which are copied.
+    // Texts of memscope's notes, which are copied.
     let text = [&b"X\x00\x00\x10\x00"[..], &[b'x'; 1 << 20], b"q\x00"].concat();
     let note = [&b"}("[..], &key("code"), &text, &key("text"), b"h\x00u"].concat();
     let notes = [

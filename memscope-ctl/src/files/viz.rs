@@ -1,4 +1,4 @@
-//! PyTorch's own snapshots: pickles of `torch.cuda.memory._snapshot()`.
+//! Reads PyTorch's own snapshots: pickles of `torch.cuda.memory._snapshot()`.
 
 use super::error::FileError;
 use super::kept::{
@@ -9,11 +9,11 @@ use memscope_proto::v1;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Of notes on coverage, and bytes of one.
+/// Largest number of coverage notes that are read from a file, and limit for the bytes of one note's texts.
 const MOST_NOTES: usize = 1000;
 const LONGEST_NOTE: usize = 10_000;
 
-/// A dictionary as `torch.cuda.memory._snapshot()` gives, or a list of segments as
+/// Reads a dictionary as `torch.cuda.memory._snapshot()` returns it, or a list of segments as
 /// `torch.cuda.memory_snapshot()` does.
 pub(super) fn of_pickle(path: &Path, pickle: &Pickle) -> Result<SnapshotFile, FileError> {
     let root = pickle.root();
@@ -73,7 +73,7 @@ pub(super) fn of_pickle(path: &Path, pickle: &Pickle) -> Result<SnapshotFile, Fi
     Ok(kept)
 }
 
-/// The frames of a block, as PyTorch writes them.
+/// Index of a block's stack. `frames` is the list of frames as PyTorch writes it.
 fn stack_of(stacks: &mut Stacks, pickle: &Pickle, frames: Option<Value>) -> Option<u32> {
     let frames = frames?;
     let Value::Node(list) = frames else {
@@ -95,7 +95,7 @@ fn stack_of(stacks: &mut Stacks, pickle: &Pickle, frames: Option<Value>) -> Opti
     place
 }
 
-/// What a note in a file affects; `None` where the file does not say.
+/// Kinds of numbers that a note in a file affects; `None` where the file does not say it.
 fn affects(pickle: &Pickle, note: Value) -> Option<Vec<String>> {
     let kinds = pickle.list(pickle.get(note, "affects")?)?;
     let words = kinds
@@ -157,8 +157,8 @@ fn of_segment(
     })
 }
 
-/// What memory makes of one thing may not be many: a pickle of a few bytes can say a million times that the
-/// next segment is the same as the first. In a snapshot each is another.
+/// Refuses a value that occurs twice where each must be a different one. A pickle of a few bytes can say a million
+/// times that the next segment is the same as the first, which would take much memory here.
 struct Once {
     seen: Vec<bool>,
 }

@@ -1,31 +1,30 @@
-//! One check: what was found, what that means, and what to do about it.
+//! The result of one check: what was found, what that means, and what to do about it.
 
 use serde::Serialize;
 
-/// How a check went.
+/// Outcome of a check, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Status {
-    /// As it should be.
+    /// Everything is as it should be.
     Ok,
-    /// Something will not work or costs more; the rest does.
+    /// Something does not work, or costs more; everything else works.
     Warn,
-    /// Nothing will work.
+    /// Tracing does not work at all.
     Fail,
 }
 
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Check {
-    /// Stable name.
+    /// Stable name of the check, for programs.
     pub(crate) name: &'static str,
-    /// How it went.
     pub(crate) status: Status,
-    /// What was found.
+    /// What the check found.
     pub(crate) found: String,
-    /// What that means.
+    /// Consequence of the finding for tracing.
     pub(crate) means: String,
-    /// What to do, where something can be done.
+    /// Suggestion for the user, where something can be done.
     pub(crate) todo: Option<String>,
 }
 
@@ -51,11 +50,11 @@ impl Check {
     }
 }
 
-/// Who wants to know.
+/// On whose behalf the checks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The daemon: a privilege that it lacks is a failure.
+    /// The daemon, or a user who could start it: a privilege that is missing is a failure.
     Daemon,
-    /// Anybody else: a privilege that they lack is one that the daemon needs.
+    /// Anybody else: a missing privilege is only a warning, because the daemon needs it and they do not.
     Client,
 }

@@ -1,5 +1,5 @@
-//! What the kernel can do. Its own type information says more than its version number, since
-//! distributions backport; the number decides where there is none.
+//! What the kernel can do. Its own type information (BTF) is more reliable than its version number, because
+//! distributions backport features. The number decides where there is no BTF.
 
 use crate::preflight::{Check, Machine, Status};
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub(crate) struct Version(
 );
 
 impl Version {
-    /// The first two numbers of a release (`6.8.0-45-generic`).
+    /// Parses the first two numbers of a release (`6.8.0-45-generic`).
     #[must_use]
     pub(crate) fn parse(release: &str) -> Option<Self> {
         let mut parts = release.split(|c: char| !c.is_ascii_digit());
@@ -34,27 +34,27 @@ impl fmt::Display for Version {
     }
 }
 
-/// What the kernel can do, as far as can be seen without trying.
+/// What the kernel can do, as far as that can be seen without loading a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Features {
-    /// Release, as the kernel says it.
+    /// Release string of the kernel, as `uname -r` prints it.
     pub(crate) release: String,
     /// Version, if the release begins with one.
     pub(crate) version: Option<Version>,
-    /// The kernel describes its own types.
+    /// The kernel describes its own types (BTF).
     pub(crate) btf: bool,
     /// BPF ring buffer (5.8).
     pub(crate) ring_buffer: bool,
     /// Cookies that tell a program at which site it runs (5.15).
     pub(crate) attach_cookie: bool,
-    /// Many uprobes in one link (6.6).
+    /// One link for many uprobes (6.6).
     pub(crate) uprobe_multi: bool,
-    /// Uprobes at all.
+    /// Uprobes are available in any form.
     pub(crate) uprobes: bool,
 }
 
 impl Features {
-    /// Reads them.
+    /// Reads the features from `/proc` and `/sys`.
     #[must_use]
     pub(crate) fn of(machine: &Machine) -> Self {
         let release = machine
@@ -82,7 +82,7 @@ impl Features {
     }
 }
 
-/// Whether a string of the type information is exactly `name`.
+/// Whether the type information contains a string that is exactly `name`.
 fn contains_name(types: &[u8], name: &str) -> bool {
     let mut needle = vec![0];
     needle.extend_from_slice(name.as_bytes());
@@ -149,7 +149,7 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     checks
 }
 
-/// Of the machine that this program was built for, which is the one it runs on.
+/// Judges the architecture that this program was built for, which is the one that it runs on.
 fn architecture(name: &str) -> Check {
     match name {
         "x86_64" => Check::new("architecture", Status::Ok, name, "everything works"),

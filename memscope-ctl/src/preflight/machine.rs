@@ -1,4 +1,4 @@
-//! The files that the checks read, beneath a root that tests can choose.
+//! Reads the files for the checks, beneath a root that tests can choose.
 
 use std::fs;
 use std::io;
@@ -11,19 +11,19 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// The machine that this program runs on.
     #[must_use]
     pub(crate) fn here() -> Self {
         Self::at("/")
     }
 
-    /// One whose `/proc` and `/sys` lie beneath `root`.
+    /// A machine whose `/proc` and `/sys` lie beneath `root`.
     #[must_use]
     pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
         Machine { root: root.into() }
     }
 
-    /// Where `path` lies.
+    /// `path` beneath the root.
     pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.join(path)
     }
@@ -34,12 +34,12 @@ impl Machine {
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// The number in a file.
+    /// The content of a file that consists of one number.
     pub(super) fn number(&self, path: &str) -> Option<i64> {
         self.read(path).ok()?.parse().ok()
     }
 
-    /// Where a link points to.
+    /// The target of a symbolic link.
     pub(super) fn link(&self, path: &str) -> Option<PathBuf> {
         fs::read_link(self.path(path)).ok()
     }

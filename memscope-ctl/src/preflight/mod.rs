@@ -1,4 +1,4 @@
-//! What of memscope works on this machine, and why not.
+//! Checks which parts of memscope work on this machine, and why others do not.
 //!
 //! Owns: the checks of kernel, privileges and surroundings, and the list of the processes that
 //! could be traced. Refuses: loading or attaching anything (the daemon tries that itself), and
@@ -19,10 +19,10 @@ pub(crate) use processes::{DeviceProcess, Scan, scan};
 use serde::Serialize;
 use std::path::Path;
 
-/// Everything that was found.
+/// Results of all checks.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
-    /// Checks, in the order of what depends on what.
+    /// Checks, ordered so that each comes after those that it depends on.
     pub(crate) checks: Vec<Check>,
     /// Processes with device libraries.
     pub(crate) scan: Scan,
@@ -37,7 +37,7 @@ impl Report {
     }
 }
 
-/// Looks at everything. `socket` is where a daemon is expected to listen, if that matters.
+/// Runs all checks. `socket` is the path at which a daemon should listen; without it this is not checked.
 #[must_use]
 pub(crate) fn examine(machine: &Machine, role: Role, socket: Option<&Path>) -> Report {
     let mut checks = kernel::checks(machine);

@@ -1,4 +1,4 @@
-//! What this process may do.
+//! Checks the privileges of this process: capabilities, user namespace, and the sysctls that restrict tracing.
 
 use crate::preflight::{Check, Machine, Role, Status};
 use serde::Serialize;
@@ -9,23 +9,23 @@ const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 const CHECKPOINT_RESTORE: u32 = 40;
 
-/// Effective capabilities, those that matter here.
+/// The effective capabilities that matter for tracing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Capabilities {
     /// `CAP_BPF`: load programs.
     pub(crate) bpf: bool,
-    /// `CAP_PERFMON`: attach them and read memory in them.
+    /// `CAP_PERFMON`: attach programs, and read memory in them.
     pub(crate) perfmon: bool,
-    /// `CAP_SYS_ADMIN`: both of these on any kernel.
+    /// `CAP_SYS_ADMIN`: replaces `CAP_BPF` and `CAP_PERFMON`, on any kernel.
     pub(crate) sys_admin: bool,
-    /// `CAP_SYS_PTRACE`: look into processes of others.
+    /// `CAP_SYS_PTRACE`: inspect processes of other users.
     pub(crate) sys_ptrace: bool,
-    /// `CAP_CHECKPOINT_RESTORE`: open what a process has really mapped.
+    /// `CAP_CHECKPOINT_RESTORE`: open the very files that a process has mapped, even if they were replaced since.
     pub(crate) checkpoint_restore: bool,
 }
 
 impl Capabilities {
-    /// Those of this process.
+    /// Reads the capabilities of this process.
     #[must_use]
     pub(crate) fn of(machine: &Machine) -> Self {
         let status = machine.read("proc/self/status").unwrap_or_default();
@@ -41,7 +41,7 @@ impl Capabilities {
         }
     }
 
-    /// What a daemon with these lacks to load and attach.
+    /// Names of the capabilities that are missing to load and attach programs.
     #[must_use]
     pub(crate) fn missing_to_trace(&self) -> Vec<&'static str> {
         if self.sys_admin {
@@ -55,7 +55,7 @@ impl Capabilities {
             .collect()
     }
 
-    /// What a daemon with these lacks to look into processes of other users.
+    /// Names of the capabilities that are missing to inspect processes of other users.
     #[must_use]
     pub(crate) fn missing_to_look(&self) -> Vec<&'static str> {
         let needs = [

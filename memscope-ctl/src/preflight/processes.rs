@@ -1,4 +1,4 @@
-//! Which processes use a device now, by the libraries that they map.
+//! Finds the processes that use a device now, by the libraries that they have mapped.
 
 use crate::preflight::{Check, Machine, Status};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// A device library in a process.
+/// A device library that a process has mapped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Library {
     /// Short name (`libcudart`).
@@ -22,34 +22,34 @@ pub(crate) struct Library {
 pub(crate) struct DeviceProcess {
     /// Process id.
     pub(crate) pid: u32,
-    /// Short name.
+    /// Short name (`/proc/PID/comm`).
     pub(crate) comm: String,
-    /// Its command line: which of several interpreters it is.
+    /// Command line. It tells apart processes that run the same interpreter.
     pub(crate) cmdline: Vec<String>,
     /// Its rank among the processes of one job (`RANK` in its environment).
     pub(crate) rank: Option<String>,
-    /// Memory of the host that is resident, bytes.
+    /// Resident memory on the host, in bytes.
     pub(crate) resident_bytes: Option<u64>,
     /// Real user id.
     pub(crate) uid: Option<u32>,
-    /// Libraries by path.
+    /// Device libraries, ordered by path.
     pub(crate) libraries: Vec<Library>,
-    /// It sees other mounts than we do (a container).
+    /// The process sees other mounts than we do (a container).
     pub(crate) other_mounts: bool,
-    /// Its root is not ours (chroot).
+    /// The root folder of the process is not ours (chroot).
     pub(crate) other_root: bool,
 }
 
 /// All processes with device libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Scan {
-    /// By pid.
+    /// Processes with device libraries, ordered by pid.
     pub(crate) processes: Vec<DeviceProcess>,
-    /// Processes that could not be looked at: the kernel does not let this user read their mappings.
+    /// Pids of the processes that could not be inspected: the kernel does not let this user read their mappings.
     pub(crate) unreadable: Vec<u32>,
 }
 
-/// Looks at the mappings of every process. One that ends meanwhile is left out.
+/// Reads the mappings of every process. A process that ends meanwhile is left out.
 #[must_use]
 pub(crate) fn scan(machine: &Machine) -> Scan {
     let mut scan = Scan::default();
@@ -102,7 +102,7 @@ fn read_comm(folder: &Path) -> String {
         .to_owned()
 }
 
-/// Words that each end with a zero byte.
+/// The words of a file in which each word ends with a zero byte.
 fn words(file: &Path) -> Vec<String> {
     let bytes = fs::read(file).unwrap_or_default();
     bytes
@@ -112,7 +112,7 @@ fn words(file: &Path) -> Vec<String> {
         .collect()
 }
 
-/// What launchers of several processes say. Another user's environment is not to be read.
+/// The rank that launchers of several processes put into the environment. Another user's environment is unreadable.
 fn rank(folder: &Path) -> Option<String> {
     words(&folder.join("environ"))
         .iter()
@@ -128,7 +128,7 @@ fn resident(folder: &Path) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The first word of a line of the process's status.
+/// The first word behind `name` in the process's status file.
 fn status(folder: &Path, name: &str) -> Option<String> {
     let status = fs::read_to_string(folder.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -138,7 +138,7 @@ fn status(folder: &Path, name: &str) -> Option<String> {
 fn libraries(maps: &str) -> Vec<Library> {
     let mut found = BTreeMap::new();
     for line in maps.lines() {
-        // Address, permissions, offset, device, inode, then the path, which may hold blanks.
+        // A line has address, permissions, offset, device and inode, then the path, which may contain blanks.
         let Some(start) = line.find('/') else {
             continue;
         };
@@ -163,7 +163,7 @@ fn libraries(maps: &str) -> Vec<Library> {
         .collect()
 }
 
-/// Processes that are named one by one.
+/// Largest number of unreadable processes that are listed by pid.
 const NAMED: usize = 5;
 
 fn unreadable(pids: &[u32]) -> String {

@@ -1,34 +1,34 @@
-//! Whether a daemon listens.
+//! Checks whether a daemon listens at the socket.
 
 use crate::preflight::{Check, Status};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::path::Path;
 
-/// What is at the path of the socket.
+/// State of the socket's path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SocketState {
-    /// Somebody listens.
+    /// Some process listens.
     #[error("somebody listens")]
     Listening,
-    /// Nothing is there.
+    /// There is no file at the path.
     #[error("nothing is there")]
     Absent,
-    /// A socket that nobody listens at any more.
+    /// There is a socket that no process listens at any more.
     #[error("a daemon that is gone left it behind")]
     Stale,
-    /// We may not connect.
+    /// This user may not connect.
     #[error("this user may not connect to it")]
     Forbidden,
-    /// It has more connections waiting than it may.
+    /// The queue of waiting connections is full (`EAGAIN`), because the listener accepts none.
     #[error("somebody has it and does not answer")]
     Stuck,
-    /// Something else.
+    /// Connecting failed for another reason.
     #[error("it cannot be connected to: {0}")]
     Other(#[source] std::io::Error),
 }
 
-/// Tries to connect, and says nothing.
+/// Connects without sending anything, and closes the connection.
 #[must_use]
 pub(crate) fn socket_state(path: &Path) -> SocketState {
     let attempt = || {

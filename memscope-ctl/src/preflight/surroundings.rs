@@ -1,4 +1,5 @@
-//! What lies between the daemon and the processes: namespaces, lockdown, control groups.
+//! Checks what can separate the daemon from the processes, or slow it down: namespaces, lockdown, the BPF JIT, hidden
+//! processes, control groups.
 
 use crate::preflight::{Check, Machine, Status};
 use std::path::Path;
@@ -77,7 +78,7 @@ fn jit(machine: &Machine) -> Check {
             "on",
             "BPF programs run as machine code",
         ),
-        // Readable by root only, and absent where the kernel always compiles.
+        // The file is readable by root only, and is absent where the kernel always compiles.
         None => Check::new(
             "bpf-jit",
             Status::Ok,

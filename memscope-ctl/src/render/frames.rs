@@ -1,14 +1,14 @@
-//! The frames of a stack as words, and which of them are shown.
+//! Formats the frames of a stack, and chooses which of them are shown.
 
 use crate::units::plain;
 use memscope_proto::v1;
 
-/// Longest name of a function that is shown whole.
+/// Characters of a function's name that are shown; a longer name is cut.
 const LONGEST_NAME: usize = 60;
-/// Innermost frames that are shown even where they are a library's.
+/// Number of innermost frames that are shown even if they belong to a library.
 const INNERMOST: usize = 2;
 
-/// A frame with its words.
+/// A frame with its strings resolved.
 pub(crate) struct Frame<'a> {
     name: &'a str,
     file: &'a str,
@@ -32,9 +32,10 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Of `name (file:line)`. What is no Python in a file is compiled code.
+    /// Parses `name (file:line)`. A frame whose file is no Python file (`.py`, or a name such as `<stdin>`) is taken
+    /// for compiled code.
     fn parse(text: &'a str) -> Frame<'a> {
-        // A place is a path or begins with `<`; names and paths may have parentheses of their own.
+        // The file begins with `/` or `<`; names and paths may contain parentheses of their own.
         let begins = |mark: &str| text.find(mark);
         let at = begins(" (/")
             .or_else(|| begins(" (<"))
@@ -71,7 +72,7 @@ impl<'a> Frame<'a> {
         begin.chain(['…']).collect()
     }
 
-    /// `torch/nn/modules/linear.py:125`.
+    /// File and line, such as `torch/nn/modules/linear.py:125`.
     pub(crate) fn place(&self) -> String {
         let mut place = match self.file {
             "" => "?".to_owned(),
@@ -86,14 +87,14 @@ impl<'a> Frame<'a> {
         place
     }
 
-    /// Not the program's own code.
+    /// Whether the frame is not the program's own code.
     fn is_library(&self) -> bool {
         self.is_native
             || self.file.starts_with("<frozen ")
             || short_file(self.file).len() < self.file.len()
     }
 
-    /// What a library is called: the first part of its path.
+    /// Name of the library: the first part of its path below the folder of installed packages.
     fn library(&self) -> Option<&'a str> {
         let short = short_file(self.file);
         let is_short = short.len() < self.file.len();
@@ -102,7 +103,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// A path without the place where its library is installed.
+/// A path without the folder in which its library is installed.
 fn short_file(file: &str) -> &str {
     for folder in ["/site-packages/", "/dist-packages/"] {
         if let Some((_, below)) = file.rsplit_once(folder) {
@@ -133,15 +134,16 @@ pub(crate) fn why_missing(word: Option<&str>) -> String {
     }
 }
 
-/// A line of a stack.
+/// A line of a stack as it is shown.
 #[derive(Debug, PartialEq)]
 enum Line {
     Frame(usize),
-    /// Frames from here to there that are not shown.
+    /// Frames that are not shown, from the first index up to the second, which is not included.
     LeftOut(usize, usize),
 }
 
-/// Which frames are shown: the innermost, then the program's own; runs of libraries become a line. Where there are too many, the middle is left out.
+/// Chooses at most `most` lines (0: all frames): the innermost frames, then the program's own; a run of library
+/// frames becomes one line. If that is still too much, the middle is left out.
 fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
     if most == 0 || frames.len() <= most {
         return (0..frames.len()).map(Line::Frame).collect();
@@ -157,7 +159,7 @@ fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
         }
     }
     for line in &mut lines {
-        // To say that one is left out takes as much room as the frame.
+        // A note that one frame is left out takes as much room as the frame itself.
         if let Line::LeftOut(begin, end) = *line
             && end == begin + 1
         {
@@ -167,7 +169,8 @@ fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
     if lines.len() <= most {
         return lines;
     }
-    // What allocates is at the beginning, what the program was about at the end: the middle goes.
+    // The frames that allocate are at the beginning, and the program's outer functions at the end. The middle says
+    // least, so it is left out.
     let behind = (most - 1) / 2;
     let mut rest = lines.split_off(most - 1 - behind);
     let tail = rest.split_off(rest.len() - behind);
@@ -192,13 +195,13 @@ fn chosen(frames: &[Frame<'_>], most: usize) -> Vec<Line> {
     lines
 }
 
-/// A stack as a file has it, its frames as `name (file:line)`, in at most so many lines as `top` shows it.
+/// A stack from a file, its frames as `name (file:line)`, formatted as `top` does, in at most `most` lines.
 pub(crate) fn folded(frames: &[String], most: usize) -> Vec<String> {
     let frames: Vec<Frame<'_>> = frames.iter().map(|text| Frame::parse(text)).collect();
     lines_of(&frames, most)
 }
 
-/// A stack as the lines of a cell.
+/// A stack as the text of a table's cell, with at most `most` lines of frames.
 pub(crate) fn stack(frames: &[Frame<'_>], row: &v1::StackRow, most: usize) -> String {
     if frames.is_empty() {
         return why_missing(row.missing.as_deref());
@@ -226,7 +229,7 @@ fn lines_of(frames: &[Frame<'_>], most: usize) -> Vec<String> {
     text.collect()
 }
 
-/// `… 14 in torch`, `… 14 more`.
+/// The line for frames that are left out: `… 14 in torch`, `… 14 more`.
 fn left_out(frames: &[Frame<'_>]) -> String {
     let library = frames.first().and_then(Frame::library);
     let same = frames.iter().all(|frame| frame.library() == library);

@@ -1,11 +1,11 @@
-//! The libraries that have probes.
+//! The table of the libraries that have probes.
 
 use super::table::{Column, table};
 use super::{coverage, list};
 use crate::units::plain;
 use memscope_proto::v1;
 
-/// Libraries with probes, and the ways in that they offer.
+/// A table of the libraries with probes, and the ways in that they offer.
 pub(crate) fn libraries(libraries: &[v1::Library]) -> String {
     if libraries.is_empty() {
         return String::new();

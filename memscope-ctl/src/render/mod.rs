@@ -9,19 +9,19 @@ pub(crate) mod window;
 use crate::units::{self, plain, rate, signed_bytes};
 use memscope_proto::v1;
 
-/// How far numbers of one kind are known.
+/// How exactly the numbers of one kind are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// They are what they say.
+    /// The numbers are exact.
     Exactly,
-    /// Something is missing in them.
+    /// Something is not counted, so the numbers are lower bounds.
     AtLeast,
-    /// They may be too large as well as too small.
+    /// The numbers may be too large as well as too small.
     Not,
 }
 
 impl Known {
-    /// What the notes say of numbers of these kinds.
+    /// How exactly numbers of these kinds are known, according to the coverage notes.
     pub(crate) fn of(notes: &[v1::CoverageNote], kinds: &[&str]) -> Known {
         let affects = |note: &&v1::CoverageNote| {
             let mut affects = note.affects.iter();
@@ -37,7 +37,7 @@ impl Known {
         }
     }
 
-    /// A number as far as it is known; one that is unknown stays so.
+    /// The text for a number, as exactly as it is known. A number that is unknown stays so.
     pub(crate) fn say(self, number: String) -> String {
         match self {
             Known::Not => units::unknown(),
@@ -47,7 +47,7 @@ impl Known {
     }
 }
 
-/// What an answer does not show, beneath every table.
+/// The coverage notes, which stand beneath every table.
 pub(crate) fn coverage(notes: &[v1::CoverageNote]) -> String {
     if notes.is_empty() {
         return String::new();
@@ -95,12 +95,12 @@ pub(crate) fn name(process: &v1::Process) -> String {
     }
 }
 
-/// An ordinal, or `unknown`.
+/// A device's ordinal, or `unknown`.
 pub(crate) fn device(device: Option<i32>) -> String {
     device.map_or_else(units::unknown, |device| device.to_string())
 }
 
-/// The same with its kind where that is not CUDA, which PyTorch's users take for granted: `npu:0`.
+/// A device's ordinal with its kind, such as `npu:0`. The kind CUDA is left out, because PyTorch's users expect it.
 pub(crate) fn device_of_kind(ordinal: Option<i32>, kind: Option<&str>) -> String {
     match kind {
         None | Some("cuda") => device(ordinal),
@@ -108,7 +108,7 @@ pub(crate) fn device_of_kind(ordinal: Option<i32>, kind: Option<&str>) -> String
     }
 }
 
-/// Words with commas, or `none`.
+/// The words separated by commas, or `none`.
 pub(crate) fn list(words: &[String]) -> String {
     if words.is_empty() {
         return "none".to_owned();
@@ -117,8 +117,8 @@ pub(crate) fn list(words: &[String]) -> String {
     words.join(", ")
 }
 
-/// A command line in at most so many characters. What tells processes apart comes first: not where the interpreter lies, and of a
-/// program's path its last folder and its name.
+/// A command line in at most `most` characters. What tells processes apart comes first: the folder of the interpreter
+/// is left out, and of the program's path only its last folder and its name are kept.
 pub(crate) fn command_line(words: &[String], comm: &str, most: usize) -> String {
     let name = |path: &str, parts: usize| {
         let from = path.rmatch_indices('/').nth(parts - 1);
@@ -146,7 +146,7 @@ pub(crate) fn command_line(words: &[String], comm: &str, most: usize) -> String 
     cut
 }
 
-/// What the lines that are known to leak grow by, in a step or, where there are none, in a second; empty where none is known.
+/// Growth of the lines that are known to leak, per step or, where no steps are known, per second. Empty if none leaks.
 pub(crate) fn growth(process: &v1::Process) -> String {
     match (process.growing_lines, process.growth_bytes_per_step) {
         (0, _) => String::new(),
@@ -155,7 +155,8 @@ pub(crate) fn growth(process: &v1::Process) -> String {
     }
 }
 
-/// Where the driver's allocations are the totals, what spoils the one spoils the other.
+/// How exactly the totals of a device are known. If they are the driver's allocations, notes that limit those count,
+/// too.
 pub(crate) fn totals_of(device: &v1::DeviceStats, notes: &[v1::CoverageNote]) -> Known {
     match device.source() {
         v1::Source::Driver => Known::of(notes, &["totals", "driver"]),

@@ -1,4 +1,4 @@
-//! Steps, as several answers tell of them.
+//! Text about steps, for the answers that mention them.
 
 use crate::units::{grouped, nanoseconds, plain};
 use memscope_proto::v1;

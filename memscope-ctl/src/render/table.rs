@@ -3,13 +3,13 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// A column's heading and side.
+/// Heading and alignment of a column.
 pub(crate) enum Column {
-    /// Text.
+    /// Text, which may be shortened.
     Left(&'static str),
-    /// A number, or a moment: it is never shortened.
+    /// A number or a moment, which is never shortened.
     Right(&'static str),
-    /// A number, with a heading that is not known beforehand.
+    /// A number, with a heading that is computed.
     Named(String),
 }
 
@@ -20,10 +20,11 @@ fn title(column: &Column) -> &str {
     }
 }
 
-/// What texts are shortened to at most, where a table is wider than the terminal.
+/// Smallest width, in terminal columns, to which texts are shortened where a table is wider than the terminal.
 const LEAST: usize = 12;
 
-/// A table, a line for each row; a heading without any word is left out. On a terminal, its texts are shortened until it fits.
+/// Formats a table, one line for each row. Without any heading the first line is left out. On a terminal, texts are
+/// shortened until the table fits.
 pub(crate) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
     match crate::output::width() {
         Some(width) => whole(columns, fitted(columns, rows, width)),
@@ -31,7 +32,7 @@ pub(crate) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
     }
 }
 
-/// Makes the widest column of texts one narrower, again and again, until all columns fit. Numbers stay whole.
+/// Narrows the widest column of texts by one, again and again, until all columns fit. Numbers stay whole.
 fn fitted(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> Vec<Vec<String>> {
     let mut widths: Vec<usize> = columns.iter().map(|column| title(column).width()).collect();
     for row in &rows {
@@ -48,7 +49,7 @@ fn fitted(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> Vec<V
             .map_or(LEAST, |column| title(column).width().max(LEAST))
     };
     loop {
-        // A blank on each side of a column.
+        // Each column has a blank on both sides.
         let all: usize = widths.iter().map(|width| width + 2).sum();
         let widest = widths
             .iter()
@@ -74,7 +75,7 @@ fn fitted(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> Vec<V
     rows
 }
 
-/// A text in at most so many columns: of a path the end is kept, of other texts the beginning.
+/// A text in at most `most` terminal columns: of a path the end is kept, of other texts the beginning.
 fn shortened(text: &str, most: usize) -> String {
     if text.width() <= most {
         return text.to_owned();
@@ -92,7 +93,7 @@ fn shortened(text: &str, most: usize) -> String {
     text.chars().take_while(fits).chain(['…']).collect()
 }
 
-/// The table as it is.
+/// Formats the table without shortening anything.
 fn whole(columns: &[Column], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table
@@ -125,7 +126,7 @@ fn whole(columns: &[Column], rows: Vec<Vec<String>>) -> String {
     text
 }
 
-/// Names and values.
+/// A table of names and values, without headings.
 pub(crate) fn pairs(rows: Vec<(&str, String)>) -> String {
     let rows = rows
         .into_iter()
@@ -163,7 +164,7 @@ mod tests {
             text.contains("libtorch_cuda.so") && text.contains(" record_trace"),
             "{text}"
         );
-        // There is an end to it: numbers and a few letters stay.
+        // Shortening has a limit: numbers and a few letters stay.
         let text = whole(&columns, fitted(&columns, rows, 10));
         assert!(text.contains("…rch_cuda.so"), "{text}");
         assert_eq!(shortened("größe_日本語", 8), "größe_…");

@@ -1,21 +1,21 @@
-//! How much room there is for what is printed.
+//! Size of the window that is printed to.
 
-/// Columns where nobody says how many there are.
+/// Columns that are assumed where the width is not known.
 const COLUMNS: usize = 100;
 
-/// How large the window is.
+/// Size of a window.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) columns: Option<usize>,
-    /// None: what is printed has no end.
+    /// Lines of the window; `None` where the length of the output is not limited.
     pub(crate) lines: Option<usize>,
 }
 
 impl Window {
-    /// Intervals of a course that fit.
+    /// Number of intervals of a course that fit into a line.
     pub(crate) fn intervals(self) -> usize {
         let columns = self.columns.unwrap_or(COLUMNS);
-        // A blank before it, and what its top and bottom are behind it.
+        // A blank stands before the course, and behind it the values of its top and bottom.
         columns.saturating_sub(13).clamp(10, 1000)
     }
 }

@@ -1,4 +1,4 @@
-//! A fake daemon on a real socket, and the real program asking it.
+//! A fake daemon on a real socket, and the real program that asks it.
 
 #![allow(dead_code, clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Longest that any call of the program may take before it is taken for hanging.
+/// Time after which a run of the program counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Server {
@@ -23,7 +23,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `daemon`, and takes every caller for root.
+    /// Serves `daemon`, and treats every caller as root.
     pub fn start(daemon: FakeDaemon) -> Self {
         let identify: Identify = Arc::new(|_| {
             Some(memscope_rpc::Caller {
@@ -87,7 +87,7 @@ impl Drop for Server {
     }
 }
 
-/// An "export" whose bytes say how long the trace is; a process with 13 entries cannot be written.
+/// An "export" whose bytes say how long the trace is. For a process with 13 entries it fails.
 pub fn exporter() -> Exporter {
     Arc::new(|report, out: &mut dyn Write, tell| {
         out.write_all(&[0x80, 4])?;
@@ -102,7 +102,7 @@ pub fn exporter() -> Exporter {
     })
 }
 
-/// What the program said and how it ended.
+/// Output and exit code of the program.
 pub struct Answer {
     pub code: i32,
     pub out: String,
@@ -120,7 +120,7 @@ pub fn command(socket: &Path, args: &[&str]) -> Command {
     command
         .env_remove("MEMSCOPE_SOCKET")
         .env_remove("MEMSCOPED")
-        // Whoever runs the tests may have a narrow terminal.
+        // The terminal of the person who runs the tests may be narrow.
         .env_remove("COLUMNS")
         .arg("--socket")
         .arg(socket)

@@ -1,3 +1,3 @@
-//! From the kernel's ring buffer to whole records.
+//! Reads whole records from the kernel's ring buffer.
 
 pub mod ring;

@@ -1,33 +1,33 @@
 //! The reading side of a BPF ring buffer.
 //!
-//! Owns: the shared positions and the order of memory accesses. Written here rather than taken from
-//! aya because an answer needs the *producer's* position: a query first reads every record that was
-//! submitted before it was asked, and must know when one is still being written.
+//! Owns: the shared positions and the order of memory accesses. This is our own code rather than aya's, because an
+//! answer needs the *producer's* position: before a question is answered, every record is read that was submitted
+//! before the question came, and it must be known whether one of them is still being written.
 //!
-//! Layout (kernel/bpf/ringbuf.c): one page with the consumer position, one with the producer
-//! position, then the data, mapped twice in a row so that no record wraps. Each record has an
-//! 8-byte head: length with two flag bits, and a page offset.
+//! Layout (kernel/bpf/ringbuf.c): one page with the consumer position, one with the producer position, then the data,
+//! mapped twice in a row so that no record wraps. Each record has an 8-byte head: its length with two flag bits, and
+//! a page offset.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The record is still being written.
+/// Flag in a record's head: the record is still being written.
 const BUSY: u32 = 1 << 31;
-/// The record was given up; skip it.
+/// Flag in a record's head: the record was discarded and must be skipped.
 const DISCARD: u32 = 1 << 30;
-/// Bytes of a record's head.
+/// Size of a record's head, in bytes.
 const HEAD: u64 = 8;
 
-/// Why a ring could not be opened.
+/// Why memory that the BPF object shares with the daemon could not be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
     /// `mmap` failed.
     #[error("the ring buffer's {part} could not be mapped")]
     Map {
-        /// Which part.
+        /// Name of the part, for the message.
         part: &'static str,
-        /// Why.
+        /// Error of the system call.
         #[source]
         source: std::io::Error,
     },
@@ -51,7 +51,7 @@ impl Mapping {
         } else {
             libc::PROT_READ
         };
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: this makes a new mapping, at an address that the kernel chooses.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -80,15 +80,15 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length, and nothing borrows from it any more.
+        // SAFETY: `new` mapped this range with this length, and nothing borrows from it any more.
         unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };
     }
 }
 
-// SAFETY: shared memory that is only touched through atomics and by the one reader that owns it.
+// SAFETY: the memory is shared, but only accessed through atomics and by the one reader that owns the mapping.
 unsafe impl Send for Mapping {}
 
-/// The one reader of a ring buffer.
+/// The only reader of a ring buffer.
 pub struct Ring {
     fd: OwnedFd,
     consumer: Mapping,
@@ -100,14 +100,14 @@ pub struct Ring {
 /// Why [`Ring::drain`] stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
-    /// Everything up to the wanted position was read.
+    /// Everything up to the wanted position was read, or as much as the limit allows.
     Reached,
     /// A record before the wanted position is still being written.
     Busy,
 }
 
 impl Ring {
-    /// Opens the ring behind a map's descriptor; `bytes` is its size, a power of two.
+    /// Opens the ring behind a map's descriptor. `bytes` is its size, a power of two.
     pub fn open(fd: OwnedFd, bytes: u32) -> Result<Ring, RingError> {
         let page = rustix::param::page_size();
         let raw = fd.as_raw_fd();
@@ -129,17 +129,17 @@ impl Ring {
     }
 
     fn consumer(&self) -> &AtomicU64 {
-        // SAFETY: the mapping is page aligned, at least 8 bytes, and lives as long as self.
+        // SAFETY: the mapping is page aligned, has at least 8 bytes, and lives as long as self.
         unsafe { &*self.consumer.address.as_ptr().cast::<AtomicU64>() }
     }
 
-    /// Position up to which producers have reserved room.
+    /// Position up to which producers have reserved space.
     pub fn producer_position(&self) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: the same as in `consumer`.
         unsafe { &*self.producer.address.as_ptr().cast::<AtomicU64>() }.load(Ordering::Acquire)
     }
 
-    /// Position up to which records were read.
+    /// Position up to which records have been read.
     pub fn consumer_position(&self) -> u64 {
         self.consumer().load(Ordering::Relaxed)
     }
@@ -154,18 +154,18 @@ impl Ring {
         self.mask + 1
     }
 
-    /// Hands every record up to `position` to `take`, which may keep the bytes only while it runs.
-    /// `limit` bounds the bytes read in one go.
+    /// Passes every record up to `position` to `take`. The bytes are valid only during that call. Stops after `limit`
+    /// bytes.
     pub fn drain(&mut self, position: u64, limit: u64, mut take: impl FnMut(&[u8])) -> Drained {
         let start = self.consumer_position();
         let mut at = start;
         let mut outcome = Drained::Reached;
         while at < position && at - start < limit {
             let offset = (at & self.mask) as usize;
-            // SAFETY: the data follow the producer page; offset is below the ring's size, the head
-            // is 8-byte aligned, and the second mapping of the data catches what crosses the end.
+            // SAFETY: the data follow the producer page. The offset is below the ring's size, the head is 8-byte
+            // aligned, and the second mapping of the data continues a record that crosses the end.
             let head = unsafe { self.producer.address.as_ptr().add(self.page + offset) };
-            // SAFETY: as above; the producer publishes the length with a release store.
+            // SAFETY: the same as above. The producer publishes the length with a release store.
             let word = unsafe { &*head.cast::<AtomicU32>() }.load(Ordering::Acquire);
             if word & BUSY != 0 {
                 outcome = Drained::Busy;

@@ -1,4 +1,4 @@
-//! Feeds the search for the allocator's layout with what the ring brings.
+//! Passes events from the ring to the search for the allocator's layout.
 
 use memscope_common::PLACE_STACK;
 use memscope_ledger::event::{Body, Event, ProcessHandle, TraceAction};
@@ -15,7 +15,7 @@ impl Keeper {
         };
         watched.slot.set_on_trial(true);
         watched.slot.set_layout(known.as_ref());
-        // Without its memory a layout that is known already can still be proven.
+        // Without access to the memory, a layout that is known already can still be proven.
         let memory = ProcessMemory::open(watched.pid).ok();
         let search = Calibrating {
             pid: watched.pid,
@@ -38,7 +38,7 @@ impl Keeper {
                     TraceAction::FreeRequested => 1,
                     _ => return,
                 };
-                // Entries sent before or after the registers were wanted come without them.
+                // Records that were sent before or after the registers were wanted have none.
                 let candidates: Vec<(u8, u64)> = match memscope_log::records::calibration(record) {
                     Some(seen) => (0u8..)
                         .zip(seen.registers)
@@ -74,7 +74,7 @@ impl Keeper {
         self.follow(event.process, step);
     }
 
-    /// After each batch.
+    /// Lets each search go on after a batch of records.
     pub(super) fn calibration_round(&mut self) {
         let steps: Vec<(ProcessHandle, CalibrationStep)> = self
             .calibrating

@@ -1,4 +1,4 @@
-//! What others want of the keeper, and what it tells the tracer.
+//! Commands to the keeper, and the messages that it sends to the tracer.
 
 use std::sync::mpsc::Sender;
 
@@ -14,136 +14,136 @@ use crate::probe::calibrate::Layout;
 use crate::probe::slot::Slot;
 use crate::python::Names;
 
-/// A question to the ledger.
+/// A question to the ledger, as of the moment at which it is asked.
 pub type Question = Box<dyn FnOnce(&mut Ledger, AsOf) + Send>;
 
-/// Work on the triggers, if there are any.
+/// Work on the triggers; it gets `None` if no snapshots are taken.
 pub type TriggerWork = Box<dyn FnOnce(Option<&mut Taking>) + Send>;
 
-/// What others want of the keeper.
+/// A command to the keeper.
 pub enum Command {
-    /// Append a record of the daemon's own and apply it.
+    /// Append one of the daemon's own records to the log and apply it.
     Append {
-        /// Whose; 0 for the machine.
+        /// Process that the record is about; 0 for the machine.
         process: ProcessHandle,
-        /// What.
+        /// The record.
         record: DaemonRecord,
     },
-    /// Append records of the machine's, all at once, and say when they are applied.
+    /// Append records about the machine, all at once, and report when they are applied.
     Define {
-        /// What; in order.
+        /// The records, in order.
         records: Vec<DaemonRecord>,
-        /// Told when done.
+        /// Gets a message when they are applied.
         done: Sender<()>,
     },
-    /// A process is traced: this is the kernel's side of it.
+    /// A process is traced from now on.
     Watch {
-        /// Handle.
+        /// Handle of the process.
         process: ProcessHandle,
-        /// Its pid and uids, for readers of events.
+        /// Its pid, for readers of events.
         pid: u32,
-        /// Real, effective, saved.
+        /// Its real, effective and saved user ids, for readers of events.
         uids: [u32; 3],
-        /// Its counters.
+        /// The process's slot, which has the programs' counters for it.
         slot: Slot,
     },
-    /// Python stacks are taken of this process, and this names the code objects in them.
+    /// Python stacks are taken of this process.
     Python {
-        /// Handle.
+        /// Handle of the process.
         process: ProcessHandle,
-        /// Names them.
+        /// Finds the names of the code objects in its stacks.
         names: Box<Names>,
     },
-    /// Stacks of compiled code are taken of this process, and this finishes and names them.
+    /// Stacks of compiled code are taken of this process.
     Native {
-        /// Handle.
+        /// Handle of the process.
         process: ProcessHandle,
-        /// Takes what is to be unwound and named.
+        /// Takes the pieces of stacks that must be unwound, and the addresses that must be named.
         jobs: Jobs,
     },
-    /// The outer frames of a stack that was to be finished.
+    /// The outer frames of a stack have been unwound from the piece that the programs sent.
     Unwound {
-        /// Whose.
+        /// Process that the stack belongs to.
         process: ProcessHandle,
-        /// The stack's identity.
+        /// Identity of the stack.
         stack: u64,
-        /// The frames, innermost first.
+        /// Return addresses of the outer frames, innermost first.
         frames: Vec<u64>,
-        /// The outermost frame is among them.
+        /// Whether the outermost frame is among them.
         whole: bool,
     },
-    /// Names of addresses of compiled code.
+    /// Names of addresses of compiled code have been found.
     Named {
-        /// Whose.
+        /// Process that the addresses belong to.
         process: ProcessHandle,
-        /// What is there.
+        /// The addresses with their names.
         names: Vec<NativeName>,
     },
-    /// Code that was there is gone, or other code is there: what was named in these ranges is to be named again.
+    /// Code was unmapped or replaced by other code: addresses in these ranges must be named again.
     Moved {
-        /// Whose.
+        /// Process in which it happened.
         process: ProcessHandle,
-        /// From, to.
+        /// First address of each range, and the address behind its last one.
         ranges: Vec<(u64, u64)>,
     },
-    /// Look for the layout of PyTorch's allocator in this process.
+    /// Search for the layout of PyTorch's allocator in this process.
     Calibrate {
-        /// Handle.
+        /// Handle of the process.
         process: ProcessHandle,
-        /// What was proven for the same file before.
+        /// Layout that was proven for the same file before.
         known: Option<Layout>,
     },
-    /// Read what is left of a process's records, and let go of its slot.
+    /// Read what is left of a process's records, and drop its slot.
     Unwatch {
-        /// Handle.
+        /// Handle of the process.
         process: ProcessHandle,
-        /// Told when done.
+        /// Gets a message when this is done.
         done: Sender<()>,
     },
     /// Answer a question.
     Ask(Question),
-    /// Change or show the triggers, if snapshots are taken by themselves.
+    /// Change or list the triggers, if snapshots are taken.
     Triggers(TriggerWork),
-    /// Say how you are.
+    /// Report the keeper's status.
     Status(tokio::sync::oneshot::Sender<KeeperStatus>),
     /// Read everything, close the journal and end.
     Stop,
 }
 
-/// What the keeper tells the tracer.
+/// A message of the keeper to the tracer.
 #[derive(Debug)]
 pub enum KeeperMessage {
     /// Something happened to a process or its mappings.
     Notice {
-        /// Whose; 0 for a process that is not traced.
+        /// The process; 0 if it is not traced.
         process: ProcessHandle,
-        /// What.
+        /// What happened.
         what: What,
     },
     /// A traced process forked.
     Forked {
-        /// Parent.
+        /// Handle of the parent.
         process: ProcessHandle,
-        /// Child's pid.
+        /// Process id of the child.
         child: u32,
     },
     /// Records of this process were lost.
     Lost {
-        /// Whose.
+        /// Handle of the process.
         process: ProcessHandle,
     },
-    /// The allocator's layout is proven: one probe suffices.
+    /// The allocator's layout is proven, so that one probe is enough.
     Proven {
-        /// Whose.
+        /// Handle of the process.
         process: ProcessHandle,
         /// The layout.
         layout: Layout,
     },
-    /// It cannot be found.
+    /// The allocator's layout cannot be found.
     NotCalibrated {
-        /// Whose.
+        /// Handle of the process.
         process: ProcessHandle,
-        /// Why.
+        /// The reason, in words.
         reason: String,
     },
 }

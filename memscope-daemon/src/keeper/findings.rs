@@ -1,7 +1,8 @@
-//! What is worth an alert: said once in the log, to readers of events and in the journal, and withdrawn when it has healed.
+//! Findings: growth that is worth an alert. A finding is reported once, in the log, to readers of events and in the
+//! journal, and withdrawn when the growth has ended.
 //!
-//! Owns: what was said. Looks from time to time, and the less often the longer a look takes. Refuses: to judge; the ledger's
-//! answer to `leaks` does.
+//! Owns: what was reported. Checks from time to time, and less often the longer a check takes. Refuses: to judge
+//! growth, which the ledger's answer to `leaks` does.
 
 use memscope_ledger::event::{Finding, ProcessHandle};
 use memscope_ledger::report::AsOf;
@@ -10,22 +11,22 @@ use memscope_proto::v1::{CodeLine, GivenBack, LeakLine, LeaksRequest, Source, Ve
 
 use super::state::{Findings, Keeper, Key, Said};
 
-/// Time between two looks.
+/// Shortest time between two checks, in nanoseconds.
 const PAUSE_NS: u64 = 2_000_000_000;
-/// A look may take this share of the keeper's time.
+/// Checks may take one part in this many of the keeper's time.
 const SHARE: u64 = 100;
-/// Looks without it before a finding is withdrawn.
+/// Number of checks without growth after which a finding is withdrawn.
 const PATIENCE: u32 = 3;
 /// Most findings of a process at a time.
 const MOST: usize = 20;
 
 impl Findings {
-    /// A process is gone, and what was said of it.
+    /// Forgets what was reported of a process that is no longer traced.
     pub(super) fn forget(&mut self, process: ProcessHandle) {
         self.said.remove(&process);
     }
 
-    /// What has to be said of a process now.
+    /// The findings of a process that have to be reported or withdrawn now.
     fn news(
         &mut self,
         process: ProcessHandle,
@@ -33,7 +34,7 @@ impl Findings {
         given_back: &[GivenBack],
     ) -> Vec<Finding> {
         let (numbers, said) = self.said.entry(process).or_default();
-        // What stands beside others is a part of what is told of them.
+        // The growth of a line that stands beside others is a part of the growth that is reported for them.
         let growing = |line: &&LeakLine| line.verdict() == Verdict::Growing && !line.beside;
         let found: Vec<(Key, Finding)> = lines
             .iter()
@@ -45,7 +46,7 @@ impl Findings {
             let now = found.iter().find(|(key, _)| *key == one.key);
             let still = now.is_some();
             if let Some((_, now)) = now {
-                // Who asks later is told what it grows by now.
+                // Clients that ask later get the growth of now.
                 one.finding = Finding {
                     number: one.finding.number,
                     ..now.clone()
@@ -55,7 +56,7 @@ impl Findings {
             let back = given_back.iter().find(|back| key_of(back) == one.key);
             let reason = match back {
                 _ if still => continue,
-                // That is no pause.
+                // Memory that was given back is no pause in the growth, so the finding is withdrawn at once.
                 Some(back) => {
                     one.missing = PATIENCE;
                     healed(back)
@@ -116,7 +117,7 @@ impl Key {
     }
 }
 
-/// Why a finding is withdrawn of which most was given back.
+/// The reason for withdrawing a finding most of whose memory was given back.
 fn healed(back: &GivenBack) -> String {
     let mut text = format!("{} bytes were given back", back.bytes);
     if let Some(step) = back.step {
@@ -151,12 +152,12 @@ fn finding(grows: &LeakLine) -> Finding {
 }
 
 impl Keeper {
-    /// Looks at all traced processes, if it is time.
+    /// Checks all traced processes, if it is time.
     pub(super) fn look_for_findings(&mut self, now: u64) {
         if now < self.findings.next_ns || self.watched.is_empty() {
             return;
         }
-        // All of them: what is not among the largest any more has not stopped.
+        // Ask for all lines: a line that is no longer among the largest may grow all the same.
         let query = LeaksRequest::default();
         let as_of = AsOf {
             boot_ns: now,
@@ -255,7 +256,7 @@ mod tests {
         for _ in 0..10 {
             assert!(findings.news(P, &growing, &[]).is_empty());
         }
-        // A look without it is no healing.
+        // One check without growth does not withdraw it.
         assert!(findings.news(P, &[], &[]).is_empty());
         assert!(findings.news(P, &growing, &[]).is_empty());
         let quiet: Vec<Finding> = (0..PATIENCE)
@@ -263,7 +264,7 @@ mod tests {
             .collect();
         assert_eq!(quiet.len(), 1);
         assert!(quiet[0].withdrawn && quiet[0].number == 1);
-        // Again: another one.
+        // When the line grows again, that is another finding.
         assert_eq!(findings.news(P, &growing, &[])[0].number, 2);
         findings.forget(P);
         assert_eq!(findings.news(P, &growing, &[])[0].number, 1);

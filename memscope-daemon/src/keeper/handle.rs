@@ -1,4 +1,4 @@
-//! What others hold of the keeper.
+//! The handle through which other threads reach the keeper.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,18 +13,19 @@ use super::command::Command;
 use super::status::KeeperStatus;
 use super::taking::Taking;
 
-/// Commands that may wait.
+/// Most commands that may wait.
 pub(super) const QUEUE: usize = 1024;
-/// Questions that may wait for a place among the commands: readings and names of stacks can fill all of them for some time.
+/// Most questions that may wait for a place among the commands: readings and names of stacks can fill all places for
+/// some time.
 const WAITING: usize = 64;
 
-/// The keeper did not take a command.
+/// Why the keeper did not take a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Gone {
-    /// Its queue is full, and others wait for a place in it.
+    /// Its queue is full, and too many others wait for a place in it.
     #[error("{WAITING} questions are waiting already")]
     Busy,
-    /// It has ended.
+    /// The keeper has ended.
     #[error("the daemon is ending")]
     Ended,
 }
@@ -52,24 +53,24 @@ impl KeeperHandle {
         }
     }
 
-    /// Readers of events.
+    /// Passes events to their readers.
     pub fn hub(&self) -> &Arc<EventHub> {
         &self.hub
     }
 
     fn wake(&self) {
-        // A full counter wakes as well.
+        // If the counter is full, the keeper is woken all the same.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Sends a command, waiting for room. Not from async code.
+    /// Sends a command, and blocks until there is room. Must not be called from async code.
     pub fn send(&self, command: Command) -> Result<(), Gone> {
         let sent = self.sender.send(command).map_err(|_| Gone::Ended);
         self.wake();
         sent
     }
 
-    /// Sends a command from async code; waits for room, unless too many do.
+    /// Sends a command from async code. Waits for room, unless too many others wait already.
     pub async fn submit(&self, command: Command) -> Result<(), Gone> {
         let command = match self.sender.try_send(command) {
             Ok(()) => {
@@ -90,21 +91,21 @@ impl KeeperHandle {
         sending.await.unwrap_or(Err(Gone::Ended))
     }
 
-    /// Asks a question.
+    /// Asks the ledger a question. Every record that was submitted before is applied first.
     pub async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Ledger, AsOf) -> T + Send + 'static,
     ) -> Result<T, Gone> {
         let (sender, answer) = tokio::sync::oneshot::channel();
         self.submit(Command::Ask(Box::new(move |ledger, as_of| {
-            // Whoever asked may be gone.
+            // The asker may be gone.
             let _ = sender.send(question(ledger, as_of));
         })))
         .await?;
         answer.await.map_err(|_| Gone::Ended)
     }
 
-    /// Asks a question outside of async code; `None` if the keeper is gone.
+    /// Asks a question from outside of async code; `None` if the keeper has ended.
     pub fn ask_blocking<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Ledger, AsOf) -> T + Send + 'static,
@@ -117,21 +118,21 @@ impl KeeperHandle {
         answer.recv().ok()
     }
 
-    /// Changes or shows the triggers; `None`: no snapshots are taken by themselves.
+    /// Changes or lists the triggers; `None` if no snapshots are taken.
     pub async fn triggers<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Taking) -> T + Send + 'static,
     ) -> Result<Option<T>, Gone> {
         let (sender, answer) = tokio::sync::oneshot::channel();
         self.submit(Command::Triggers(Box::new(move |taking| {
-            // Whoever asked may be gone.
+            // The asker may be gone.
             let _ = sender.send(taking.map(work));
         })))
         .await?;
         answer.await.map_err(|_| Gone::Ended)
     }
 
-    /// How the keeper is.
+    /// Status of the keeper.
     pub async fn status(&self) -> Result<KeeperStatus, Gone> {
         let (sender, answer) = tokio::sync::oneshot::channel();
         self.submit(Command::Status(sender)).await?;
@@ -147,7 +148,7 @@ mod tests {
     use memscope_ledger::LedgerConfig;
     use std::sync::mpsc::channel;
 
-    /// A keeper that is busy, with a full queue of commands; what is sent to the second lets it go on.
+    /// A busy keeper with a full queue of commands. It goes on when a message is sent to the second value.
     fn full() -> (KeeperHandle, std::sync::mpsc::Sender<()>) {
         let ledger = Ledger::new(LedgerConfig::default());
         let hub = Arc::new(EventHub::default());

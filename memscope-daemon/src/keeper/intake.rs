@@ -1,4 +1,4 @@
-//! From records to the journal and the ledger.
+//! Takes records into the journal and the ledger.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 
 impl Keeper {
-    /// Reads what is there, at most so many bytes.
+    /// Reads the records that are in the ring now, at most `limit` bytes.
     pub(super) fn read_now(&mut self, limit: u64) {
         if let Some(position) = self.ring.as_ref().map(Ring::producer_position) {
             self.read_to(position, limit);
@@ -23,7 +23,7 @@ impl Keeper {
         }
     }
 
-    /// Reads up to a position of the ring.
+    /// Reads the records up to a position of the ring, at most `limit` bytes.
     pub(super) fn read_to(&mut self, position: u64, limit: u64) -> Drained {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
@@ -32,7 +32,7 @@ impl Keeper {
         };
         let mut copies = Vec::new();
         let drained = ring.drain(position, limit, |record| {
-            // Pieces of stacks are of no use to anybody later.
+            // Nobody needs pieces of stacks later, so they are not journaled.
             if is_kind(record, KIND_STACK_COPY) {
                 copies.push(record.to_vec());
             } else {
@@ -50,8 +50,8 @@ impl Keeper {
         drained
     }
 
-    /// Journals whole records and applies them, a piece at a time: a segment of the journal begins with the state that all
-    /// records before it have come to.
+    /// Journals whole records and applies them, a limited piece at a time, because a segment of the journal begins
+    /// with the state after all records before it.
     pub(super) fn take(&mut self, mut records: &[u8]) {
         let most = self
             .journal
@@ -63,7 +63,7 @@ impl Keeper {
             } else {
                 leading(records, most)
             };
-            // Bytes that are no record are counted below.
+            // Bytes that are no record are passed on too, and counted below.
             let piece = if piece.is_empty() { records } else { piece };
             records = records.get(piece.len()..).unwrap_or_default();
             self.take_piece(piece);
@@ -151,12 +151,12 @@ impl Keeper {
 
     pub(super) fn tell(&self, told: KeeperMessage) {
         if let Some(tracer) = &self.tracer {
-            // The tracer ends after the keeper; if it is gone there is nothing left to act on.
+            // The tracer ends before the keeper; if it is gone, nobody is left to act on the message.
             let _ = tracer.send(told);
         }
     }
 
-    /// Says so if the journal has no room for a checkpoint.
+    /// The message for `status` if the journal has no room for a checkpoint.
     fn too_small(&self) -> Option<String> {
         let too_small = self.journal.as_ref()?.too_small()?;
         Some(format!(
@@ -167,7 +167,7 @@ impl Keeper {
         ))
     }
 
-    /// Says so if a loud process could not be made to give way.
+    /// The message for `status` if a process with many records could not be made to give way.
     fn unshared(&self) -> Option<String> {
         let why = self.journal.as_ref()?.unshared()?;
         Some(format!(

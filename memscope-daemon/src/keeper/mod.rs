@@ -1,7 +1,7 @@
 //! The keeper: the one thread that owns the ring's reading side, the journal and the ledger.
 //!
-//! Everyone else sends it commands over a bounded channel. A question is answered after every record
-//! that was submitted before it was asked has been applied, and the answer says `as_of`.
+//! All other threads send it commands over a bounded channel. A question is answered after every record that was
+//! submitted before the question has been applied, and the answer has its moment in `as_of`.
 
 mod calibrating;
 mod command;

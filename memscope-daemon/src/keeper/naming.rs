@@ -1,8 +1,8 @@
-//! Naming the code objects of new stacks.
+//! Finds the names of the code objects in new stacks.
 //!
-//! A code object may be freed and another one made in its place at any time. So one is read at once when
-//! it is first seen, and the reading counts only if no record of its death came before the reading
-//! was over; if one did, what the programs kept of it at its death is its name.
+//! A code object may be freed at any time, and another one made in its place. So a code object is read as soon as it
+//! is first seen, and the name counts only if no record of its death came before the reading was over. If one came,
+//! the name is what the programs kept of the object at its death.
 
 use std::collections::HashSet;
 
@@ -11,11 +11,11 @@ use memscope_log::records::{DaemonRecord, dying_code};
 
 use super::state::Keeper;
 
-/// Rounds in which naming turns up more to name; the rest waits for the next records.
+/// Most rounds in a row, since naming may bring more stacks to name. What is left waits for the next records.
 const ROUNDS: u32 = 8;
 
 impl Keeper {
-    /// A stack came: its code objects are named soon.
+    /// Queues a stack that has come, so that its code objects are named soon.
     pub(super) fn stack_came(&mut self, event: &Event, seen: &StackSeen) {
         self.native_stack_came(event.process, seen);
         if seen.completes {
@@ -26,7 +26,7 @@ impl Keeper {
             .push((event.process, Box::new(seen.clone())));
     }
 
-    /// A code object dies by this event.
+    /// Queues the name of a code object that died with this event.
     pub(super) fn code_dies(&mut self, event: &Event, record: &[u8]) {
         let Some(dying) = dying_code(record) else {
             return;
@@ -42,7 +42,7 @@ impl Keeper {
         }
     }
 
-    /// Names what has come to be named.
+    /// Names everything that is queued.
     pub(super) fn name_code(&mut self) {
         if self.naming.busy {
             return;
@@ -62,7 +62,7 @@ impl Keeper {
             for (process, seen) in stacks {
                 self.read_names(process, &seen, &mut looked_at, &mut found);
             }
-            // A death that came before the readings were over is in the ring by now.
+            // If an object died before the readings were over, the record of its death is in the ring by now.
             self.read_everything();
             for (process, sighting, name) in found {
                 if self.ledger.code_sighting(process, name.code) == Some(sighting) {
@@ -73,8 +73,8 @@ impl Keeper {
         self.naming.busy = false;
     }
 
-    /// Reads the names of the code objects in a stack that have none yet. What cannot be read is told by its death, or read at
-    /// its next sight.
+    /// Reads the names of the code objects in a stack that have none yet. An object that cannot be read gets its name
+    /// at its death, or is read when it is seen again.
     fn read_names(
         &self,
         process: ProcessHandle,

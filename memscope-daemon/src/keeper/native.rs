@@ -1,4 +1,4 @@
-//! Stacks of compiled code: handing over what is to be unwound and named, and taking what came of it.
+//! Stacks of compiled code: hands over what must be unwound and named, and takes in the results.
 
 use memscope_ledger::event::{ProcessHandle, StackSeen};
 use memscope_log::records::{DaemonRecord, stack_copy};
@@ -29,7 +29,7 @@ impl Natives {
 }
 
 impl Keeper {
-    /// A piece of a stack came.
+    /// Hands over a piece of a stack to be unwound.
     pub(super) fn stack_copied(&mut self, record: Vec<u8>) {
         let Some(copy) = stack_copy(&record) else {
             *self.skipped.entry("malformed").or_default() += 1;
@@ -44,7 +44,7 @@ impl Keeper {
         }
     }
 
-    /// A stack came whose frames of compiled code may have to be named.
+    /// Takes in a stack whose frames of compiled code may have to be named.
     pub(super) fn native_stack_came(&mut self, process: ProcessHandle, seen: &StackSeen) {
         if seen.natives.is_empty() {
             return;
@@ -70,14 +70,14 @@ impl Keeper {
                 hand(jobs, Job::Name { process, addresses })
             });
         if !handed {
-            // Their next sight has them named.
+            // They are named when they are seen again.
             for address in unknown {
                 self.native.told.remove(&(process, address));
             }
         }
     }
 
-    /// The outer frames of a stack are known.
+    /// Takes in the outer frames of a stack.
     pub(super) fn unwound(
         &mut self,
         process: ProcessHandle,
@@ -85,7 +85,7 @@ impl Keeper {
         frames: &[u64],
         whole: bool,
     ) {
-        // The stack itself was sent right after the piece.
+        // The stack itself was sent right after the piece, so make sure that it has been read.
         self.read_everything();
         let Some(mut natives) = self.native.waiting.remove(&(process, stack)) else {
             *self.skipped.entry("stack_copy_unhandled").or_default() += 1;
@@ -102,10 +102,10 @@ impl Keeper {
         self.append(process, &DaemonRecord::Stack(Box::new(seen)));
     }
 
-    /// Code went, or came elsewhere: what was named there is named again at its next sight.
+    /// Code was unmapped or replaced: addresses in these ranges are named again when they are seen again.
     pub(super) fn moved(&mut self, process: ProcessHandle, ranges: &[(u64, u64)]) {
         self.native.told.retain(|(owner, address)| {
-            // What is meant is the call, which lies before the address.
+            // The name is that of the call, which lies before the return address.
             let call = address.wrapping_sub(1);
             *owner != process || !ranges.iter().any(|(from, to)| (*from..*to).contains(&call))
         });

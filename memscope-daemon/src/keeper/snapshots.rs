@@ -1,9 +1,9 @@
-//! Acts on triggers: makes the picture of the moment, and hands it to the thread that writes it.
+//! Acts on triggers that fire: makes the picture of the moment, and hands it to the thread that writes it.
 //!
-//! An out-of-memory report is looked at right after its own event. That is the moment of PyTorch's
-//! report: it has released the segments that no block used and tried again, so these are gone from the
-//! picture and their release is in its trace, before the report; every block is as it was when the request
-//! came, since PyTorch holds its lock from there on.
+//! An out-of-memory report is handled right after its own event. That is the moment of PyTorch's report: PyTorch has
+//! released the segments that no block used and tried again. So these segments are not in the picture any more, and
+//! their release is in its trace before the report. Every block is as it was when the request came, since PyTorch
+//! holds its lock from then on.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::state::Keeper;
 use crate::snapshots::Job;
 
 impl Keeper {
-    /// After each event that the ledger has taken.
+    /// Checks the triggers after an event that the ledger has applied.
     pub(super) fn look_at_triggers(&mut self, event: &Event) {
         let Some(taking) = &mut self.taking else {
             return;
@@ -30,7 +30,8 @@ impl Keeper {
         }
     }
 
-    /// Now and then, for what shows without an event. `now_ns`: everything up to then was read.
+    /// Checks the triggers from time to time, for conditions that come true without an event. Everything up to
+    /// `now_ns` has been read.
     pub(super) fn tick_triggers(&mut self, now_ns: u64) {
         let Some(taking) = &mut self.taking else {
             return;
@@ -46,7 +47,7 @@ impl Keeper {
         let Some(taking) = &self.taking else {
             return;
         };
-        // Several triggers may ask for one picture.
+        // Several triggers may need the same picture.
         let mut made: Option<(ProcessHandle, Arc<SnapshotReport>)> = None;
         for firing in due {
             if firing.paused.is_some() {
@@ -83,7 +84,7 @@ impl Keeper {
         }
     }
 
-    /// Lets triggers end that were for a process that has ended untraced.
+    /// Ends the triggers of processes that ended while they were not traced.
     pub(super) fn end_triggers(&mut self) {
         let Some(taking) = &mut self.taking else {
             return;

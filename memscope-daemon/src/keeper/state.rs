@@ -1,4 +1,4 @@
-//! All that the keeper's thread owns.
+//! Everything that the keeper's thread owns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -26,15 +26,15 @@ pub(super) struct Watched {
     pub(super) pid: u32,
     pub(super) uids: [u32; 3],
     pub(super) slot: Slot,
-    /// Lost records that the tracer has been told of.
+    /// Number of lost records that has been reported to the tracer.
     pub(super) lost_told: u64,
-    /// Names code objects, where Python stacks are taken.
+    /// Finds the names of code objects, where Python stacks are taken.
     pub(super) names: Option<Box<Names>>,
-    /// Finishes and names stacks of compiled code, where they are taken.
+    /// Unwinds and names stacks of compiled code, where they are taken.
     pub(super) native: Option<Jobs>,
 }
 
-/// The state of the thread.
+/// The state of the keeper's thread.
 pub struct Keeper {
     pub(super) commands: Receiver<Command>,
     pub(super) wake: Arc<OwnedFd>,
@@ -48,22 +48,23 @@ pub struct Keeper {
     pub(super) hub: Arc<EventHub>,
     pub(super) tracer: Option<Sender<KeeperMessage>>,
     pub(super) taking: Option<Taking>,
-    /// What fired and was not acted on yet.
+    /// Firings that were not acted on yet.
     pub(super) due: Vec<Firing>,
     pub(super) watched: HashMap<ProcessHandle, Watched>,
     pub(super) calibrating: HashMap<ProcessHandle, Calibrating>,
     pub(super) naming: Naming,
     pub(super) native: Natives,
     pub(super) findings: Findings,
-    /// Records read, and those of no use by cause.
+    /// Number of records that were read.
     pub(super) records: u64,
+    /// Number of records that were of no use, by cause.
     pub(super) skipped: HashMap<&'static str, u64>,
     pub(super) batch: Vec<u8>,
     pub(super) last_housekeeping: u64,
     pub(super) epoch: u64,
 }
 
-/// One search.
+/// The search for the allocator's layout in one process.
 pub(super) struct Calibrating {
     pub(super) pid: u32,
     pub(super) search: Calibrator,
@@ -71,44 +72,45 @@ pub(super) struct Calibrating {
     pub(super) slot: Slot,
 }
 
-/// What is to be named when the records at hand have been applied.
+/// What has to be named when the records at hand have been applied.
 #[derive(Default)]
 pub(super) struct Naming {
     pub(super) stacks: Vec<(ProcessHandle, Box<StackSeen>)>,
     pub(super) dying: Vec<(ProcessHandle, CodeName)>,
-    /// Names are being appended: what that turns up waits for the next round.
+    /// Names are being appended. What has to be named because of that waits for the next round.
     pub(super) busy: bool,
 }
 
-/// What is under way.
+/// Stacks of compiled code that are being unwound or named.
 #[derive(Default)]
 pub(super) struct Natives {
-    /// Addresses that were named, or are being named.
+    /// Addresses that were handed over to be named.
     pub(super) told: HashSet<(ProcessHandle, u64)>,
-    /// Stacks that wait for their outer frames: the inner ones.
+    /// Inner frames of the stacks that wait for their outer frames.
     pub(super) waiting: HashMap<(ProcessHandle, u64), Vec<u64>>,
-    /// The same in the order in which they came: one whose piece was never handed over goes with its time.
+    /// The same stacks in the order in which they came. The oldest is dropped when there are too many, because its
+    /// piece may never have been handed over.
     pub(super) waited: VecDeque<(ProcessHandle, u64)>,
 }
 
-/// What makes two looks see one finding: the same line, whatever the sizes of its blocks and the ways to it.
+/// Identifies a finding from one check to the next: the same line, whatever the sizes and the stacks of its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) device: Option<i32>,
     pub(super) source: Source,
     pub(super) line: Option<(String, u32)>,
-    /// Where no line is known.
+    /// Size of the blocks in bytes where no line is known, else 0.
     pub(super) size: u64,
 }
 
 pub(super) struct Said {
     pub(super) key: Key,
     pub(super) finding: Finding,
-    /// Looks since it was so last.
+    /// Number of checks since the line was last found to grow.
     pub(super) missing: u32,
 }
 
-/// See the module.
+/// What was reported of each process, and when the next check is due.
 #[derive(Default)]
 pub(super) struct Findings {
     pub(super) said: HashMap<ProcessHandle, (u64, Vec<Said>)>,

@@ -1,34 +1,34 @@
-//! How the keeper is.
+//! Status of the keeper.
 
 use std::path::PathBuf;
 
-/// How the keeper is.
+/// Status of the keeper.
 #[derive(Debug, Clone)]
 pub struct KeeperStatus {
-    /// Records read since the start.
+    /// Number of records that were read since the start.
     pub records: u64,
-    /// Records of no use, by cause.
+    /// Number of records that were of no use, by cause.
     pub skipped: Vec<(String, u64)>,
     /// State of the journal, if there is one.
     pub journal: Option<memscope_log::State>,
-    /// Where it lies.
+    /// Directory of the journal's epoch; empty without a journal.
     pub journal_dir: PathBuf,
-    /// Records that it did not take.
+    /// Number of records that the journal did not take.
     pub journal_dropped: u64,
-    /// Number of its last record.
+    /// Number of the journal's last record.
     pub journal_sequence: u64,
-    /// Why it stopped.
+    /// Why the journal stopped or works only in part, in words.
     pub journal_problem: Option<String>,
-    /// It stopped because there was no room.
+    /// Whether the journal stopped because there was no room.
     pub journal_full: bool,
-    /// Its epoch.
+    /// Epoch of this run of the daemon.
     pub epoch: u64,
-    /// Size of the ring.
+    /// Size of the ring in bytes; `None` without a ring.
     pub ring_bytes: Option<u64>,
-    /// Bytes in it that were not read when asked.
+    /// Bytes in the ring that were not read yet at the moment of this status.
     pub ring_unread: u64,
-    /// Searches under way: pid and progress.
+    /// Searches for an allocator's layout that are under way: pid and progress.
     pub calibrating: Vec<(u32, String)>,
-    /// Boot time of this.
+    /// Boot time of this status, in nanoseconds.
     pub boot_ns: u64,
 }

@@ -1,22 +1,22 @@
-//! What takes snapshots by itself.
+//! Snapshots that are taken when triggers fire.
 
 use memscope_rpc::{Caller, Condition, Refusal, TriggerStatus};
 
 use crate::snapshots::Writer;
 use crate::triggers::Triggers;
 
-/// What takes snapshots by itself.
+/// The triggers, and the writer of their snapshots.
 pub struct Taking {
-    /// What is watched.
+    /// The triggers and what they watch.
     pub triggers: Triggers,
-    /// What writes.
+    /// Writes the snapshots.
     pub writer: Writer,
-    /// How long a trigger rests in a process, nanoseconds.
+    /// Time after a snapshot in which the same trigger takes no other one in the same process, in nanoseconds.
     pub pause_ns: u64,
 }
 
 impl Taking {
-    /// Adds a trigger.
+    /// Adds a trigger and returns its status.
     pub fn add(
         &mut self,
         caller: Caller,
@@ -28,14 +28,14 @@ impl Taking {
         Ok(status)
     }
 
-    /// Removes one.
+    /// Removes a trigger and forgets its counts.
     pub fn remove(&mut self, caller: Caller, trigger: u64) -> Result<(), Refusal> {
         self.triggers.remove(caller, trigger)?;
         self.writer.shelf().forget(trigger);
         Ok(())
     }
 
-    /// All of them.
+    /// Status of all triggers, with the counts of their snapshots.
     pub fn list(&self) -> Vec<TriggerStatus> {
         let mut all = self.triggers.list();
         for status in &mut all {

@@ -1,4 +1,4 @@
-//! The thread: it starts, reads the ring, does what it is told, and keeps house.
+//! The keeper's thread: it starts, reads the ring, executes commands, and does the housekeeping.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,17 +20,17 @@ use super::taking::Taking;
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 
-/// How long records may lie in the ring while nobody asks.
+/// How long records may stay in the ring while nobody asks.
 const TICK: Duration = Duration::from_millis(40);
-/// How long a question waits for a record that another processor is just writing.
+/// How long a question waits for a record that another processor is still writing.
 const BUSY_PATIENCE: Duration = Duration::from_millis(20);
-/// Bytes read from the ring in one go, so that commands are looked at in between.
+/// Number of bytes that are read from the ring at once, so that commands are handled in between.
 const BATCH_BYTES: u64 = 4 << 20;
-/// How often clocks are paired and ended processes expired.
+/// Time between two rounds of housekeeping, in which the clocks are paired and ended processes expire.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
 
 impl Keeper {
-    /// Starts the thread. Without a ring it replays: whoever holds the handle feeds it.
+    /// Starts the thread. Without a ring it serves a recording, whose ledger is set through the handle.
     pub fn start(
         ring: Option<Ring>,
         journal: Option<Journal>,
@@ -78,7 +78,7 @@ impl Keeper {
         Ok((handle, thread))
     }
 
-    /// A keeper for a recording: not a thread yet, to be fed first.
+    /// Starts a keeper for a recording, with the ledger that was read from it.
     pub fn for_replay(
         ledger: Ledger,
         epoch: u64,
@@ -131,12 +131,12 @@ impl Keeper {
         })
     }
 
-    /// Sleeps until a command, a wake-up by the programs, or the next tick.
+    /// Sleeps until a command comes, the programs wake it, or the next tick.
     ///
-    /// The ring is watched for edges: to a plain poll it is readable whenever it holds anything, which
+    /// The ring is polled for edges: a level-triggered poll reports it as readable whenever it holds anything, which
     /// under load is always, and the batches would shrink to single records.
     fn wait(&self) {
-        // With nothing to watch there is no clock to keep, but the housekeeping.
+        // If no process is watched, only the housekeeping needs a timer.
         let pause = if self.watched.is_empty() {
             HOUSEKEEPING
         } else {
@@ -150,7 +150,7 @@ impl Keeper {
             flags: rustix::event::epoll::EventFlags::empty(),
             data: rustix::event::epoll::EventData::new_u64(0),
         }; 2];
-        // An interrupted or failed wait only means that we look earlier.
+        // If the wait is interrupted or fails, the ring is only read earlier.
         let _ = rustix::event::epoll::wait(&self.epoll, &mut events, Some(&timeout));
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -163,7 +163,7 @@ impl Keeper {
                 for record in records {
                     self.append(ProcessHandle(0), &record);
                 }
-                // Nobody waiting any more is no fault.
+                // It is no error if nobody waits any more.
                 let _ = done.send(());
             }
             Command::Watch {
@@ -214,7 +214,7 @@ impl Keeper {
                 self.calibrating.remove(&process);
                 self.native.forget(process);
                 self.findings.forget(process);
-                // Nobody waiting any more is no fault.
+                // It is no error if nobody waits any more.
                 let _ = done.send(());
             }
             Command::Ask(question) => {
@@ -224,7 +224,7 @@ impl Keeper {
                 question(&mut self.ledger, as_of);
             }
             Command::Triggers(work) => {
-                // What fired before it was asked has fired.
+                // Triggers that fired before the command must be counted as fired.
                 self.read_everything();
                 work(self.taking.as_mut());
             }
@@ -239,7 +239,7 @@ impl Keeper {
         let (boot_ns, now) = clock::pair();
         AsOf {
             boot_ns,
-            // By the last pair in the log, as a replay tells it.
+            // Computed from the last pair of clock readings in the log, as a replay computes it.
             unix_ns: match self.ledger.unix_ns(boot_ns) {
                 0 => now,
                 unix_ns => unix_ns,
@@ -251,7 +251,7 @@ impl Keeper {
         }
     }
 
-    /// Reads all that was submitted up to now.
+    /// Reads everything that was submitted up to now.
     pub(super) fn read_everything(&mut self) {
         let Some(target) = self.ring.as_ref().map(Ring::producer_position) else {
             return;
@@ -270,8 +270,9 @@ impl Keeper {
         }
     }
 
-    /// Tells of processes that lost records. First the log, so that a reading which begins after this is
-    /// newer than the loss to everyone who reads it; then the tracer, which makes that reading.
+    /// Reports processes that lost records. The record in the log comes first, so that a reading that begins
+    /// afterwards is newer than the loss for everyone who reads the log. Then the tracer gets a message and makes
+    /// that reading.
     fn tell_losses(&mut self) {
         let mut lost = Vec::new();
         for (process, watched) in &mut self.watched {
@@ -289,7 +290,8 @@ impl Keeper {
 
     fn housekeeping(&mut self, now: u64) {
         self.last_housekeeping = now;
-        // Its record has the very moment of the pair: by it the times of all others are told.
+        // The record must have exactly the time of the pair, because the times of all other records are computed from
+        // it.
         let (boot_ns, unix_ns) = clock::pair();
         self.read_everything();
         let record = DaemonRecord::Clock(Clock { unix_ns });
@@ -301,9 +303,10 @@ impl Keeper {
         self.end_triggers();
     }
 
-    /// Writes a record of our own at the current place of the log, and applies it.
+    /// Writes one of the daemon's own records at the current place of the log, and applies it.
     pub(super) fn append(&mut self, process: ProcessHandle, record: &DaemonRecord) {
-        // What the kernel sent before belongs before it, and what it sends while that is read has a later time.
+        // The records that the kernel sent before this time come first. Those that it sends while they are read have
+        // a later time.
         let now = clock::boot_ns();
         self.read_everything();
         self.write(process, now, record);
@@ -315,7 +318,7 @@ impl Keeper {
             tid: 0,
             time_ns,
             lost_before: match record {
-                // A reading is of an earlier moment: it tells of no loss.
+                // A reading shows an earlier moment, so it reports no loss.
                 DaemonRecord::Held(_) | DaemonRecord::ReadingCost(_) => 0,
                 _ => self.watched.get(&process).map_or(0, |w| w.slot.lost()),
             },

@@ -1,39 +1,39 @@
-//! What the threads for compiled code are asked to do.
+//! Jobs for the threads that handle stacks of compiled code.
 
 use std::sync::mpsc::{Sender, SyncSender, TrySendError};
 
 use memscope_ledger::event::ProcessHandle;
 
-/// What is to be done.
+/// A job for these threads.
 pub enum Job {
-    /// A process whose stacks are taken.
+    /// Prepare for the stacks of a process.
     Watch {
-        /// Handle.
+        /// Handle of the process.
         process: ProcessHandle,
-        /// Its number.
+        /// Its pid.
         pid: u32,
-        /// Told when its code is known: what is taken before only fills the ring.
+        /// Gets a message when the code of the process is known. Stacks that are taken before only fill the ring.
         ready: Sender<()>,
     },
-    /// A piece of a stack, as the programs sent it.
+    /// Unwind a piece of a stack, as the programs sent it.
     Copy(Vec<u8>),
-    /// Addresses to be named, as in stacks.
+    /// Find the names of addresses.
     Name {
-        /// Whose.
+        /// Process that the addresses belong to.
         process: ProcessHandle,
-        /// Which.
+        /// The addresses, as they are in stacks.
         addresses: Vec<u64>,
     },
-    /// Code was mapped or unmapped.
+    /// Code of this process was mapped or unmapped.
     Mapped(ProcessHandle),
-    /// Its stacks are no longer taken.
+    /// Stacks of this process are no longer taken.
     Forget(ProcessHandle),
 }
 
-/// Takes jobs.
+/// Sends jobs to the thread `unwinder`.
 pub type Jobs = SyncSender<Job>;
 
-/// Hands a job over; false if there is no room.
+/// Queues a job without waiting. Returns false if there is no room or the thread has ended.
 pub fn hand(jobs: &Jobs, job: Job) -> bool {
     match jobs.try_send(job) {
         Ok(()) => true,

@@ -1,8 +1,8 @@
-//! Stacks of compiled code: the thread that makes the rules by which the programs unwind and finishes the stacks for
-//! which there was no rule yet, and the one that finds the names of what is in them.
+//! Stacks of compiled code. One thread makes the rules by which the programs unwind, and finishes the stacks for
+//! which there was no rule yet. Another thread finds the names of what is in the stacks.
 //!
-//! Neither may keep the ring from being read, nor symbols keep rules from being made: until there are rules, stacks
-//! are copied, and one library has up to half a gigabyte of tables and symbols.
+//! Neither thread may delay the reading of the ring, and the search for names may not delay the making of rules: as
+//! long as rules are missing, stacks are copied, and one library has up to half a gigabyte of tables and symbols.
 
 mod job;
 
@@ -19,17 +19,17 @@ use memscope_native::{Image, Piece, ProcessCode, Shared, Symbols};
 use crate::keeper::{Command, KeeperHandle};
 use crate::probe::load::Rules;
 
-/// Jobs that may wait: each a piece of a stack, or the addresses of one.
+/// Most jobs that may wait. Each is a piece of a stack, or the addresses of one stack.
 const QUEUE: usize = 4096;
 
-/// The way to the thread.
+/// Handle of the thread `unwinder`.
 #[derive(Debug)]
 pub struct Unwinder {
     jobs: Jobs,
 }
 
 impl Unwinder {
-    /// Starts it. Without rules (they are given once) nothing is unwound.
+    /// Starts the threads. Without `rules` (the kernel side hands them over once) the programs get no rules.
     pub fn start(rules: Option<Rules>, keeper: KeeperHandle) -> std::io::Result<Unwinder> {
         let (jobs, queue) = std::sync::mpsc::sync_channel(QUEUE);
         let (naming, to_name) = std::sync::mpsc::channel::<ToName>();
@@ -57,7 +57,7 @@ impl Unwinder {
         Ok(Unwinder { jobs })
     }
 
-    /// Prepares for the stacks of a process; `None` if the thread has ended.
+    /// Prepares for the stacks of a process, and waits until its code is known. `None` if the thread has ended.
     pub fn watch(&self, process: ProcessHandle, pid: u32) -> Option<Jobs> {
         let (ready, wait) = std::sync::mpsc::channel();
         self.jobs
@@ -71,26 +71,26 @@ impl Unwinder {
         Some(self.jobs.clone())
     }
 
-    /// What a process has mapped has changed.
+    /// Reports that a process has mapped or unmapped code.
     pub fn mapped(&self, process: ProcessHandle) {
-        // If it is so busy, it will see when it comes across an address that it does not know.
+        // If the queue is full, the thread will notice the change when it meets an address that it does not know.
         let _ = self.jobs.try_send(Job::Mapped(process));
     }
 
-    /// A process is no longer traced.
+    /// Reports that a process is no longer traced.
     pub fn forget(&self, process: ProcessHandle) {
         let _ = self.jobs.send(Job::Forget(process));
     }
 }
 
-/// Addresses of one file, and where each belongs.
+/// Addresses in one file: their offsets in the file, and the place of each in the list of names.
 #[derive(Default)]
 struct InFile {
     offsets: Vec<u64>,
     places: Vec<usize>,
 }
 
-/// Addresses whose files are known.
+/// Addresses whose files are known, and whose names have to be found.
 struct ToName {
     process: ProcessHandle,
     names: Vec<NativeName>,
@@ -124,7 +124,7 @@ impl ToName {
 
 struct Watched {
     process: ProcessCode,
-    /// Addresses with rules.
+    /// Addresses for which the programs have a rule.
     rules: HashSet<u64>,
 }
 
@@ -157,7 +157,7 @@ impl Worker {
                             rules: HashSet::new(),
                         },
                     );
-                    // Nobody waiting any more is no fault.
+                    // It is no error if nobody waits any more.
                     let _ = ready.send(());
                 }
                 Job::Copy(record) => self.copied(&record),
@@ -202,7 +202,8 @@ impl Worker {
                     continue;
                 }
                 if let Err(error) = rules.set(copy.process.0, address, rule) {
-                    // No room: its stacks are copied each time, which is slower and no less right.
+                    // There is no room: stacks with this address are copied each time, which is slower but equally
+                    // correct.
                     tracing::debug!(error = %crate::error_chain(&error), "a rule found no room");
                     watched.rules.remove(&address);
                 }
@@ -223,7 +224,7 @@ impl Worker {
         let mut names: Vec<NativeName> = Vec::with_capacity(addresses.len());
         let mut files: HashMap<*const Image, (Arc<Image>, InFile)> = HashMap::new();
         for address in addresses {
-            // What is meant is the call, which lies before it.
+            // The name is that of the call, which lies before the return address.
             let call = address.wrapping_sub(1);
             let mut name = NativeName {
                 address: *address,
@@ -244,7 +245,7 @@ impl Worker {
             }
             names.push(name);
         }
-        // It ends only with this one.
+        // The thread `symbols` ends only together with this one.
         let _ = self.naming.send(ToName {
             process,
             names,

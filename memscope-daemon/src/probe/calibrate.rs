@@ -1,108 +1,112 @@
 //! Finds, by evidence, where PyTorch's allocator keeps what `record_trace` does not pass: the block's
 //! rounded size and the allocator's totals.
 //!
-//! While it looks, the reporting function is probed as well and gives both. A finding is first
-//! guessed from the process's memory, then written to the probe's settings, and believed only after
-//! the probe's own readings have equalled the reports for a run of calls. What the probe reads later
-//! still proves itself: the block's address and requested size must be those of the call.
+//! During the search the reporting function is probed as well and gives both. A layout is first guessed from the
+//! process's memory, then written to the probe's settings, and believed only after the probe's own readings have
+//! equalled the reports for a number of calls. Each later reading is checked as well: the block's address and
+//! requested size must be those of the call.
 //!
-//! Pure: memory is read through a trait, decisions come back as [`CalibrationStep`]s.
+//! Pure: memory is read through a trait, and decisions are returned as [`CalibrationStep`]s.
 
 use memscope_memory::Memory;
 use std::collections::{HashMap, HashSet};
 
-/// Offsets and registers, once found: what is worth remembering per library file.
+/// Offsets and places in the allocator's objects: the result of a search, which holds for other processes with the
+/// same library file too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Offset of the allocated bytes' current value in the allocator object.
+    /// Offset in the allocator object of the current number of allocated bytes.
     pub allocated_offset: u32,
-    /// Offset of the reserved bytes' current value.
+    /// Offset in the allocator object of the current number of reserved bytes.
     pub reserved_offset: u32,
-    /// Offset of the address in a block; sizes lie 24 and 16 bytes before it.
+    /// Offset of the address field in a block. The rounded size lies 24 bytes before it, the requested size 16 bytes.
     pub block_ptr_offset: u16,
-    /// Place (register or stack word) that holds the block on `alloc`.
+    /// Place (register or word of the stack) that holds the block on `alloc`.
     pub alloc_place: u8,
-    /// … on `free_requested`.
+    /// Place that holds the block on `free_requested`.
     pub free_place: u8,
 }
 
-/// What the owner of the probes is to do.
+/// What the owner of the probes has to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CalibrationStep {
-    /// Nothing yet.
+    /// Nothing yet; the search goes on.
     Wait,
-    /// Let the probe read there, and keep both probes.
+    /// Let the probe read with this layout, and keep both probes.
     Try(Layout),
-    /// The layout is proven: the reporting probe can go.
+    /// The layout is proven: the probe on the reporting function can be removed.
     Proven(Layout),
-    /// It cannot be found; both probes stay.
+    /// The layout cannot be found, for this reason; both probes stay.
     GiveUp(String),
 }
 
-/// One call of `record_trace` while calibrating.
+/// One call of `record_trace` during the search.
 #[derive(Debug, Clone, Copy)]
 pub struct TraceSeen<'a> {
-    /// When the probe ran, nanoseconds.
+    /// Time at which the probe ran, in nanoseconds.
     pub time_ns: u64,
-    /// Thread.
+    /// Thread that made the call.
     pub tid: u32,
-    /// The allocator object.
+    /// Address of the allocator object.
     pub allocator: u64,
-    /// PyTorch's action number.
+    /// PyTorch's number of the action.
     pub action: i32,
-    /// Block address.
+    /// Address of the memory that the block stands for.
     pub addr: u64,
-    /// Requested bytes.
+    /// Size that the program requested, in bytes.
     pub size: u64,
-    /// Candidates for the block: (place, value).
+    /// Values that may be the address of the block's object, as (place, value).
     pub candidates: &'a [(u8, u64)],
-    /// Rounded size as the probe read it.
+    /// Rounded size in bytes, if the probe read it.
     pub block_size: Option<u64>,
-    /// Allocated and reserved bytes as the probe read them (before the block counts, for `alloc`).
+    /// Allocated and reserved bytes, if the probe read them. On `alloc` the block is not counted in them yet.
     pub totals: Option<(u64, u64)>,
 }
 
 /// One call of the reporting function.
 #[derive(Debug, Clone, Copy)]
 pub struct ReportSeen {
-    /// Thread.
+    /// Thread that made the call.
     pub tid: u32,
-    /// Block address.
+    /// Address of the memory that the block stands for.
     pub ptr: u64,
-    /// Signed rounded size.
+    /// Rounded size in bytes, negative for a free.
     pub size: i64,
-    /// Allocated bytes after it.
+    /// Allocated bytes after the event.
     pub allocated: u64,
-    /// Reserved bytes after it.
+    /// Reserved bytes after the event.
     pub reserved: u64,
 }
 
 const ALLOC: i32 = 0;
 const FREE_REQUESTED: i32 = 1;
-/// How far into a block the address field is looked for.
+/// Length in bytes of the part of a block in which its address field is searched.
 const BLOCK_SPAN: usize = 192;
-/// Bits of an address of user space. On aarch64 what the kernel chooses lies in the upper half of them.
+/// Number of bits of an address in user space. On aarch64 the addresses that the kernel chooses lie in the upper
+/// half.
 const ADDRESS_BITS: u32 = 47 + cfg!(target_arch = "aarch64") as u32;
-/// How far into the allocator object its statistics are looked for.
+/// Length in bytes of the part of the allocator object in which its statistics are searched.
 const OBJECT_SPAN: usize = 4096;
-/// A `Stat`: current, peak, allocated and freed, 64-bit numbers each.
+/// Size in bytes of a `Stat`: current, peak, allocated and freed, 64-bit numbers each.
 const STAT: usize = 32;
-/// `StatArray`: three `Stat`s; the reserved bytes follow the allocated ones.
+/// Size in bytes of a `StatArray`: three `Stat`s. The array of reserved bytes follows that of allocated bytes.
 const STAT_ARRAY: usize = 3 * STAT;
-/// Equal findings needed before a register and offset are tried.
+/// Number of times that the block must be found at the same place and offset before these are tried.
 const VOTES: u32 = 3;
-/// Equal readings in a row needed before a layout is believed, for allocations and for frees.
+/// Number of readings in a row that must equal the reports before a layout is believed, for allocations and for frees
+/// each.
 const PROOFS: u32 = 8;
-/// Calls without a reading after which a place is taken back: some registers hold the block in some calls only.
+/// Number of calls without a reading after which a place is rejected: some registers hold the block in some calls
+/// only.
 const UNREAD: u32 = 3;
-/// Batches with calls after which a search, or a trial, is given up.
+/// Number of rounds with calls after which a search or a trial is given up.
 const PATIENCE: u32 = 600;
-/// Layouts that failed their proof before the search is given up.
+/// Number of layouts that may fail their proof before the search is given up.
 const ATTEMPTS: u32 = 4;
-/// Blocks read per round: reading another process's memory is not free.
+/// Number of calls per round for which the process's memory is read, since such reads are expensive.
 const READS_PER_ROUND: u32 = 64;
 
-/// What a report is compared with.
+/// A call of `record_trace`, kept until the report that it is compared with comes.
 struct Pending {
     time_ns: u64,
     allocator: u64,
@@ -112,7 +116,7 @@ struct Pending {
     totals: Option<(u64, u64)>,
 }
 
-/// Places at which the block was found after the call, and those that the probe did not find it at.
+/// Places and offsets at which the block was found after the call, and those at which the probe did not find it.
 #[derive(Default)]
 struct Votes {
     found: HashMap<(u8, u16), u32>,
@@ -129,11 +133,11 @@ impl Votes {
     }
 }
 
-/// The search for one process.
+/// The search in one process.
 pub struct Calibrator {
     alloc_votes: Votes,
     free_votes: Votes,
-    /// Candidates for the allocated bytes' offset: `None` before the first round.
+    /// Offsets that may be those of the allocated bytes. `None` until a round has found one.
     total_candidates: Option<HashSet<usize>>,
     snapshot: Option<Vec<u8>>,
     recent_allocated: HashSet<u64>,
@@ -159,7 +163,7 @@ impl Default for Calibrator {
 }
 
 impl Calibrator {
-    /// A new search; `known` is what was proven for the same file before, and goes straight to proof.
+    /// Begins a search. `known` is a layout that was proven for the same file before; it goes on trial at once.
     pub fn new(known: Option<Layout>) -> Calibrator {
         Calibrator {
             alloc_votes: Votes::default(),
@@ -183,7 +187,7 @@ impl Calibrator {
         }
     }
 
-    /// A call of `record_trace` was seen.
+    /// Takes in a call of `record_trace`.
     pub fn trace(&mut self, seen: &TraceSeen<'_>, memory: &dyn Memory) {
         self.calls += 1;
         if seen.action != ALLOC && seen.action != FREE_REQUESTED {
@@ -228,7 +232,7 @@ impl Calibrator {
         }
     }
 
-    /// The reporting function was called; when a layout is on trial, this is its proof.
+    /// Takes in a call of the reporting function. If a layout is on trial, its reading is compared with this report.
     pub fn report(&mut self, seen: &ReportSeen) -> CalibrationStep {
         let Some(trace) = self.pending.remove(&seen.tid) else {
             return CalibrationStep::Wait;
@@ -245,7 +249,7 @@ impl Calibrator {
         let Some(layout) = self.trying else {
             return CalibrationStep::Wait;
         };
-        // Calls made before the settings reached the probe carry no reading.
+        // Calls that were made before the settings reached the probe have no reading.
         let (Some(block), Some((allocated, reserved))) = (trace.block_size, trace.totals) else {
             if trace.time_ns <= self.trial_from_ns {
                 return CalibrationStep::Wait;
@@ -273,13 +277,13 @@ impl Calibrator {
         }
     }
 
-    /// The probe has had the layout on trial since then.
+    /// Sets the time at which the probe began to use the layout on trial.
     pub fn trial_began(&mut self, now_ns: u64) {
         self.trial_from_ns = now_ns;
     }
 
-    /// A call on trial came without a reading: the block is not at that place when the probe looks. A
-    /// place at which it is now and then only is taken back.
+    /// Counts a call on trial that came without a reading, because the block was not at that place when the probe
+    /// ran. A place that holds the block only now and then is rejected.
     fn unread(&mut self, layout: Layout, action: i32) -> CalibrationStep {
         let (unread, proofs) = if action == ALLOC {
             (&mut self.unread.0, &mut self.proofs.0)
@@ -302,7 +306,7 @@ impl Calibrator {
         CalibrationStep::Wait
     }
 
-    /// Whether the probe must send the caller's registers and stack with each entry.
+    /// Whether the probe must send the caller's registers and stack with each call.
     pub fn wants_registers(&self) -> bool {
         self.trying.is_none()
             && (self.alloc_votes.best().is_none() || self.free_votes.best().is_none())
@@ -324,7 +328,7 @@ impl Calibrator {
         CalibrationStep::Wait
     }
 
-    /// Called after each batch of records: looks for the totals, and puts a layout on trial.
+    /// Called after each batch of records: searches for the totals, and puts a layout on trial.
     pub fn round(&mut self, memory: &dyn Memory) -> CalibrationStep {
         self.reads_left = READS_PER_ROUND;
         if self.calls == self.calls_before {
@@ -341,7 +345,8 @@ impl Calibrator {
         let Some(allocator) = self.allocator else {
             return CalibrationStep::Wait;
         };
-        // The picture of the last round against the totals that were reported around it.
+        // Compare the copy that the last round made of the object with the totals that were reported around that
+        // time.
         if let Some(picture) = self.snapshot.take() {
             let found: HashSet<usize> = (8..OBJECT_SPAN - 2 * STAT_ARRAY)
                 .step_by(8)
@@ -395,7 +400,7 @@ impl Calibrator {
         CalibrationStep::Try(layout)
     }
 
-    /// What was not found, in words.
+    /// What could not be found, in words.
     fn missing(&self) -> &'static str {
         if self.trying.is_some() {
             "the readings could not be compared with enough reports"
@@ -406,7 +411,7 @@ impl Calibrator {
         }
     }
 
-    /// What is missing so far, in words, for `status`.
+    /// The state of the search, in words for `status`.
     pub fn progress(&self) -> String {
         format!(
             "block on alloc {:?}, on free {:?}, totals {}, proofs {:?}",
@@ -418,10 +423,11 @@ impl Calibrator {
     }
 }
 
-/// Whether the allocated bytes' `StatArray` lies there, and the reserved bytes' behind it.
+/// Whether the `StatArray` of the allocated bytes lies at `at`, and that of the reserved bytes behind it.
 fn are_totals(bytes: &[u8], at: usize, allocated: &HashSet<u64>, reserved: &HashSet<u64>) -> bool {
-    // Where nothing is left of what was there, the words one further on look like totals as well: the peak, what was ever allocated
-    // and what was freed are the same, and the next current value is zero. A trial would take the peak for the total.
+    // When all that was allocated has been freed, the words from the second one on look like totals as well: the
+    // peak, the bytes ever allocated and the bytes freed are equal, and the word behind them, the current value of
+    // the next `Stat`, is zero. A trial would take the peak for the total.
     let may_be_one_too_far = |at: usize| {
         let [current, peak, ever, freed] = [at - 8, at, at + 8, at + 16].map(|at| word(bytes, at));
         current == 0 && peak > 0 && ever == freed
@@ -431,9 +437,9 @@ fn are_totals(bytes: &[u8], at: usize, allocated: &HashSet<u64>, reserved: &Hash
         && !(may_be_one_too_far(at) && may_be_one_too_far(at + STAT_ARRAY))
 }
 
-/// Whether a `StatArray` lies there whose total was reported lately. Three facts tell it from everything
-/// else: what was ever allocated less what was freed is the current value, the peak is not below it,
-/// and the first `Stat` (all pools) is the sum of the second (small) and third (large).
+/// Whether a `StatArray` lies at `at` whose current total was reported lately. Three facts distinguish it from
+/// everything else: the bytes ever allocated less the bytes freed are the current value, the peak is not below the
+/// current value, and the first `Stat` (all pools) is the sum of the second (small pool) and the third (large pool).
 fn is_total(bytes: &[u8], at: usize, recent: &HashSet<u64>) -> bool {
     let current = word(bytes, at);
     let ever = word(bytes, at + 16);

@@ -1,5 +1,4 @@
-//! Facts about the running kernel: offsets in its structures, from BTF, and whether it has the
-//! multi-uprobe link.
+//! Offsets in structures of the running kernel, from its type information (BTF).
 
 use super::ProbeError;
 
@@ -37,7 +36,8 @@ impl<'a> Btf<'a> {
         self.bytes.get(start..end) == Some(name.as_bytes()) && self.bytes.get(end) == Some(&0)
     }
 
-    /// Byte offset of a member of a struct, through structs without a name of their own where `path` has several names.
+    /// Byte offset of a member of a struct. If `path` has several names, each is a member of the struct type that the
+    /// name before it has.
     fn member(&self, structure: &str, path: &[&str]) -> Option<u64> {
         let mut at = self.find(|_, name| self.name_is(name, structure))?;
         let mut offset = 0;
@@ -51,7 +51,8 @@ impl<'a> Btf<'a> {
         Some(offset)
     }
 
-    /// Where the struct lies that is wanted, by its number and where its name is.
+    /// Position of the first struct for which `wanted` holds. `wanted` gets the struct's type id and the offset of
+    /// its name.
     fn find(&self, wanted: impl Fn(u32, u32) -> bool) -> Option<usize> {
         let mut at = self.types.start;
         let mut id = 1;
@@ -79,7 +80,7 @@ impl<'a> Btf<'a> {
         None
     }
 
-    /// Byte offset and type of a direct member of the struct that lies here.
+    /// Byte offset and type id of a direct member of the struct at this position.
     fn member_of(&self, structure: usize, name: &str) -> Option<(u64, u32)> {
         let info = word(self.bytes, structure + 4)?;
         let bitfields = info >> 31 == 1;
@@ -98,19 +99,20 @@ impl<'a> Btf<'a> {
 /// Offsets in structures of the running kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskOffsets {
-    /// `task_struct.tgid`.
+    /// Byte offset of `task_struct.tgid`.
     pub tgid: u64,
-    /// Where a thread's pointer to its own variables is kept.
+    /// Byte offset in `task_struct` of the thread pointer, which points to the thread's own (thread-local) variables.
     pub thread_pointer: u64,
 }
 
-/// The way to it from `task_struct`. aarch64 keeps there what the register was when the thread was last switched out.
+/// Path from `thread_struct` to the thread pointer. On aarch64 the field has the value that the register had when the
+/// thread was last switched out.
 #[cfg(target_arch = "aarch64")]
 const THREAD_POINTER: [&str; 2] = ["uw", "tp_value"];
 #[cfg(not(target_arch = "aarch64"))]
 const THREAD_POINTER: [&str; 1] = ["fsbase"];
 
-/// The offsets in `struct task_struct` of the running kernel.
+/// Reads the offsets in `struct task_struct` from the BTF of the running kernel.
 pub fn task_offsets() -> Result<TaskOffsets, ProbeError> {
     let bytes = std::fs::read("/sys/kernel/btf/vmlinux").map_err(|source| ProbeError::Btf {
         what: "could not be read".to_owned(),
@@ -137,7 +139,7 @@ pub fn task_offsets() -> Result<TaskOffsets, ProbeError> {
 mod tests {
     use super::*;
 
-    /// A BTF blob with one int, one struct of two members, and one whose member is the first.
+    /// A BTF blob with one int, one struct of two members, and one struct whose only member is the first struct.
     fn blob() -> Vec<u8> {
         let strings = b"\0int\0thing\0first\0second\0outer\0";
         let mut types = Vec::new();

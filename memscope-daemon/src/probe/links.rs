@@ -12,21 +12,21 @@ use super::ProbeError;
 use super::load::{AttachMethod, Kernel, Program};
 use super::multi::{self, Point};
 
-/// A live attachment; dropping it detaches (which may take a tenth of a second: the kernel waits
-/// until no processor is inside the probe).
+/// A live attachment. Dropping it detaches the probes, which may take a tenth of a second: the kernel waits until no
+/// processor is inside the probe.
 pub struct Link {
-    /// Which program.
+    /// The attached program.
     pub program: Program,
-    /// File that it stands in, as users see it.
+    /// File that the probes stand in, as users see it.
     pub path: String,
-    /// How many places.
+    /// Number of places in the file.
     pub points: usize,
-    /// A descriptor, or one perf link for each place: their drop detaches.
+    /// One descriptor, or one perf link for each place. Dropping it detaches.
     _held: Box<dyn Any + Send>,
 }
 
-/// Places one program. `open_path` must lead to the file that is really mapped; `shown_path` is for
-/// people.
+/// Attaches one program. `open_path` must lead to the file that is really mapped; `shown_path` is the path for
+/// messages.
 pub fn attach(
     kernel: &mut Kernel,
     program: Program,
@@ -86,7 +86,8 @@ pub fn attach(
     })
 }
 
-/// Removes links side by side, since each removal waits for a grace period; returns when all are gone.
+/// Removes links in parallel, since each removal waits for a grace period of the kernel. Returns when all are
+/// removed.
 pub fn detach_all(links: Vec<Link>) {
     const SIDE_BY_SIDE: usize = 16;
     let mut rest = links;

@@ -1,5 +1,4 @@
-//! Loads the BPF object: maps, tracepoints, and the uprobe programs in the form that the kernel's
-//! links want.
+//! Loads the BPF object: maps, tracepoints, and the uprobe programs in the form that the kernel's links need.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -16,7 +15,7 @@ use super::tables::Tables;
 use super::{ProbeError, kernel, multi};
 use crate::ingest::ring::Ring;
 
-/// The compiled object, put beside the daemon by its build script.
+/// The compiled object, as the build script provides it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/memscope.bpf.o"));
 
 /// The uprobe programs of the object.
@@ -24,29 +23,29 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/me
 pub enum Program {
     /// Entry of a runtime or driver call.
     CallEntry,
-    /// Its return.
+    /// Return of a runtime or driver call.
     CallReturn,
-    /// `reportMemoryUsageToProfiler`.
+    /// PyTorch's `reportMemoryUsageToProfiler`.
     Report,
-    /// `reportOutOfMemoryToProfiler`.
+    /// PyTorch's `reportOutOfMemoryToProfiler`.
     Oom,
-    /// `record_trace`.
+    /// PyTorch's `record_trace`.
     Trace,
-    /// The dynamic linker's hook.
+    /// The dynamic linker's hook, by which `dlopen` is followed.
     LinkerHook,
     /// CPython's `code_dealloc`.
     CodeDealloc,
-    /// Functions that name a moment, or are one.
+    /// Functions that name a moment, or whose call is itself a moment.
     Mark,
     /// The driver's functions that launch kernels.
     Launch,
     /// torch_npu's `reportMemoryDataToNpuProfiler`.
     NpuReport,
-    /// Calls of it by the workspace allocator.
+    /// Calls of that function by torch_npu's workspace allocator.
     NpuWorkspace,
-    /// mstx's functions that tell of pools.
+    /// Entry of mstx's functions with which pools report their memory.
     RegionEntry,
-    /// Their return.
+    /// Return of these functions.
     RegionReturn,
 }
 
@@ -67,17 +66,17 @@ impl Program {
         Program::RegionReturn,
     ];
 
-    /// Whether it stands at the return of a function.
+    /// Whether the program stands at the return of a function.
     pub fn is_return(self) -> bool {
         matches!(self, Program::CallReturn | Program::RegionReturn)
     }
 
-    /// Whether it tells of each block with the allocator's own totals.
+    /// Whether the program's records report each block with the allocator's own totals.
     pub fn is_report(self) -> bool {
         matches!(self, Program::Report | Program::NpuReport)
     }
 
-    /// Name in the object.
+    /// Name of the program in the object.
     pub fn name(self) -> &'static str {
         match self {
             Program::CallEntry => "call_entry",
@@ -97,12 +96,12 @@ impl Program {
     }
 }
 
-/// Which kind of link carries the probes.
+/// The kind of link that carries the probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachMethod {
-    /// One multi-uprobe link per file and program (6.6 and later).
+    /// One multi-uprobe link for each file and program (kernel 6.6 and later).
     Multi,
-    /// One perf event per site.
+    /// One perf event for each site.
     Perf,
 }
 
@@ -119,16 +118,16 @@ impl AttachMethod {
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 struct ConfigValue(GlobalConfig);
-// SAFETY: two u32, no padding, any bit pattern is valid.
+// SAFETY: the type consists of two u32 without padding, and any bit pattern is valid.
 unsafe impl aya::Pod for ConfigValue {}
 
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 struct PythonValue(PythonEntry);
-// SAFETY: integers without padding, any bit pattern is valid.
+// SAFETY: the type consists of integers without padding, and any bit pattern is valid.
 unsafe impl aya::Pod for PythonValue {}
 
-/// The loaded object.
+/// The loaded BPF object with its programs, its maps and the slots of processes.
 pub struct Kernel {
     bpf: Ebpf,
     multi: BTreeMap<Program, OwnedFd>,
@@ -146,26 +145,27 @@ pub struct Kernel {
     rules: Option<Rules>,
 }
 
-/// The rules by which the programs unwind compiled code.
+/// The map of rules by which the programs unwind compiled code.
 pub struct Rules(BpfHashMap<MapData, u64, u64>);
 
 impl Rules {
-    /// Sets the rule of an address.
+    /// Sets the rule for an address of a process (by handle).
     pub fn set(&mut self, process: u32, address: u64, rule: Rule) -> Result<(), ProbeError> {
         self.0
             .insert(rule_key(process, address), rule.0, 0)
             .map_err(map_error(name::RULES, "changed"))
     }
 
-    /// Forgets it.
+    /// Removes the rule for an address.
     pub fn remove(&mut self, process: u32, address: u64) {
-        // It may never have found room.
+        // The map may never have had room for the rule.
         let _ = self.0.remove(&rule_key(process, address));
     }
 }
 
 impl Kernel {
-    /// Loads everything and starts the process tracepoints. `method` forces a kind of link.
+    /// Loads the object and starts the tracepoints for processes. `method` forces a kind of link; `None` takes the
+    /// multi-uprobe link where the kernel has it. `ring_bytes` is the size of the ring buffer.
     pub fn load(
         method: Option<AttachMethod>,
         ring_bytes: u32,
@@ -257,25 +257,26 @@ impl Kernel {
         Ok((kernel, ring))
     }
 
-    /// The rules of unwinding, once: for the thread that makes them.
+    /// Hands over the rules of unwinding, for the thread that makes them. Returns `None` after the first call.
     pub fn take_rules(&mut self) -> Option<Rules> {
         self.rules.take()
     }
 
-    /// Which links are used.
+    /// The kind of link in use.
     pub fn method(&self) -> AttachMethod {
         self.method
     }
 
-    /// Sets the global flags and the fill at which the daemon is woken.
+    /// Sets the global flags, and the number of unread bytes in the ring at which the daemon is woken.
     pub fn configure(&mut self, flags: u32, wake_bytes: u32) -> Result<(), ProbeError> {
         self.config
             .set(0, ConfigValue(GlobalConfig { flags, wake_bytes }), 0)
             .map_err(map_error(name::CONFIG, "set"))
     }
 
-    /// The number by which a process's slot names an interpreter's layout. Layouts are few (one for each build of an
-    /// interpreter); one that no process uses any more makes room.
+    /// Returns the number by which a process's slot refers to this layout of an interpreter. Few layouts are needed
+    /// (one for each build of an interpreter). If there is no room, a layout that no process uses any more is
+    /// replaced.
     pub fn python(&mut self, tgid: u32, entry: &PythonEntry) -> Result<u32, ProbeError> {
         let at = match place_of(&self.pythons, entry) {
             Some(at) => at,
@@ -304,12 +305,13 @@ impl Kernel {
         Ok(at as u32 + 1)
     }
 
-    /// Removes what the programs remember of processes other than these (by handle); whether code objects were among it.
+    /// Removes the programs' entries of all processes except these (by handle). Returns whether code objects were
+    /// among them.
     pub fn keep_only(&mut self, processes: &BTreeSet<u32>) -> Result<bool, ProbeError> {
         self.tables.keep_only(processes)
     }
 
-    /// Counts of losses by cause.
+    /// Number of losses for each cause.
     pub fn drops(&self) -> Vec<(DropReason, u64)> {
         DropReason::ALL
             .iter()
@@ -317,7 +319,8 @@ impl Kernel {
             .collect()
     }
 
-    /// Takes a slot for a process; its records are not wanted before its flags say so.
+    /// Takes a slot for a process, or the slot that the process already has. Its records are sent only when its flags
+    /// ask for them.
     pub fn add_process(&mut self, tgid: u32, entry: ProcessEntry) -> Result<Slot, ProbeError> {
         let index = match self.taken.get(&tgid) {
             Some(index) => *index,
@@ -327,8 +330,8 @@ impl Kernel {
             })?,
         };
         let slot = Slot::new(Arc::clone(&self.slots), index);
-        // SAFETY: the index is below the array's length, and no program uses it before the insert
-        // below (or, when a process is taken over after an exec, none counts while it is not live).
+        // SAFETY: the index is below the array's length. No program uses the slot before the insert below; and if a
+        // process is taken over after an exec, no program counts in its slot while it is not live.
         unsafe { std::ptr::write_volatile(slot.entry(), entry) };
         self.taken.insert(tgid, index);
         self.processes
@@ -337,7 +340,7 @@ impl Kernel {
         Ok(slot)
     }
 
-    /// Forgets a process.
+    /// Removes a process from the table and frees its slot.
     pub fn remove_process(&mut self, tgid: u32) {
         let Some(index) = self.taken.remove(&tgid) else {
             return;
@@ -352,18 +355,18 @@ impl Kernel {
         }
     }
 
-    /// Descriptor of a program for multi-uprobe links.
+    /// Descriptor of a program that was loaded for multi-uprobe links.
     pub(super) fn multi_program(&self, program: Program) -> Option<BorrowedFd<'_>> {
         self.multi.get(&program).map(|fd| fd.as_fd())
     }
 
-    /// aya's form of a program, for perf events.
+    /// A program as aya loaded it, for perf events.
     pub(super) fn perf_program(&mut self, program: Program) -> Result<&mut UProbe, ProbeError> {
         uprobe(&mut self.bpf, program)
     }
 }
 
-/// Where a layout is, or can be put: at its place, at that of one without users, or behind all.
+/// Index at which a layout is, or can be put: a new entry if there is room, else the entry of a layout without users.
 fn place_of(known: &[(PythonEntry, BTreeSet<u32>)], entry: &PythonEntry) -> Option<usize> {
     let same = known.iter().position(|(known, _)| known == entry);
     let room = (known.len() < memscope_common::PYTHONS as usize).then_some(known.len());
@@ -398,7 +401,7 @@ fn start_tracepoint(
     Ok(())
 }
 
-/// Loads the uprobe programs a second time, for multi-uprobe links, over the maps that aya made.
+/// Loads the uprobe programs a second time, for multi-uprobe links, with the maps that aya made.
 fn load_multi(bpf: &Ebpf) -> Result<BTreeMap<Program, OwnedFd>, ProbeError> {
     let broken = |e: &dyn std::fmt::Display| ProbeError::Missing(format!("usable code ({e})"));
     let mut object = aya_obj::Object::parse(OBJECT).map_err(|e| broken(&e))?;
@@ -447,8 +450,9 @@ fn load_multi(bpf: &Ebpf) -> Result<BTreeMap<Program, OwnedFd>, ProbeError> {
     Ok(programs)
 }
 
-/// Kernels before 6.6 accept the programs but not the link: ask with a path that cannot be, where a
-/// kernel that knows the link answers "no such file" (or "bad file" where it checks that first).
+/// Whether the kernel has the multi-uprobe link. Kernels before 6.6 accept the programs but not the link. So this
+/// asks for a link with a path that cannot exist: a kernel that knows the link answers "no such file" (or "bad file"
+/// if it checks that first).
 fn multi_works(programs: &BTreeMap<Program, OwnedFd>) -> bool {
     let Some(program) = programs.get(&Program::LinkerHook) else {
         return false;

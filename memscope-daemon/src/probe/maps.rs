@@ -1,4 +1,4 @@
-//! Maps of the BPF object: their data, and what is told where one fails.
+//! Helpers for the maps of the BPF object: access to a map's data, and the error for an operation that failed.
 
 use aya::maps::{Map, MapData};
 
@@ -15,7 +15,7 @@ pub(super) fn map_error(
     }
 }
 
-/// The data of a map, whatever its kind in this object.
+/// The data of a map, whichever of the kinds in this object it is.
 pub(super) fn map_data(map: &Map) -> Option<&MapData> {
     match map {
         Map::Array(d)

@@ -1,5 +1,4 @@
-//! The kernel side: loading the BPF object, and attaching its programs to sites. aya appears here
-//! and nowhere else.
+//! The kernel side: loading the BPF object and attaching its programs to sites. aya is used here and nowhere else.
 
 pub mod calibrate;
 pub mod kernel;
@@ -10,80 +9,80 @@ pub mod multi;
 pub mod slot;
 mod tables;
 
-/// Why probing failed.
+/// Why the BPF object could not be loaded or a probe could not be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The kernel's type information lacks something.
+    /// The kernel's type information could not be read, or lacks something.
     #[error(
         "the kernel's type information (/sys/kernel/btf/vmlinux) {what}; memscope needs a kernel \
          built with CONFIG_DEBUG_INFO_BTF"
     )]
     Btf {
-        /// What is wrong with it.
+        /// What is wrong with it, as the end of the message's first clause.
         what: String,
-        /// Why it could not be read, if that is the reason.
+        /// Error of reading the file, if that is what failed.
         #[source]
         source: Option<std::io::Error>,
     },
-    /// The object was refused.
+    /// The BPF object was refused.
     #[error("the kernel refused memscope's BPF object; `memscope-ctl doctor` says what it lacks")]
     Load(#[source] Box<aya::EbpfError>),
-    /// A program was refused by the verifier.
+    /// The kernel refused to load a program for multi-uprobe links.
     #[error("the kernel refused the BPF program {program}:\n{log}")]
     Program {
         /// Name of the program.
         program: String,
-        /// The verifier's last words.
+        /// The last lines of the verifier's log.
         log: String,
-        /// The error number.
+        /// Error of the system call.
         #[source]
         source: std::io::Error,
     },
-    /// A program of aya's could not be loaded or attached.
+    /// A program could not be loaded or attached through aya.
     #[error("the BPF program {program} could not be {action}")]
     Aya {
         /// Name of the program.
         program: String,
-        /// What was tried.
+        /// The operation that failed, as a participle for the message: `loaded` or `attached`.
         action: &'static str,
-        /// Why.
+        /// The error that aya returned.
         #[source]
         source: Box<aya::programs::ProgramError>,
     },
-    /// The object lacks a piece that this daemon expects.
+    /// The object lacks something that this daemon expects: the name of a map or program, for example.
     #[error("the BPF object has no {0}; the daemon and its object do not belong together")]
     Missing(String),
-    /// A table of the daemon's and the programs' has no room.
+    /// A table that the daemon shares with the programs has no free entry.
     #[error("there is no room for {what}: {most} are known already")]
     Full {
-        /// What.
+        /// What there is no room for.
         what: &'static str,
-        /// How many there is room for.
+        /// Number of entries that the table has.
         most: u32,
     },
-    /// A map operation failed.
+    /// An operation on a map failed.
     #[error("the BPF map {map} could not be {action}")]
     Map {
         /// Name of the map.
         map: &'static str,
-        /// What was tried.
+        /// The operation that failed, as a participle for the message: `opened`, `read`, `set` or `changed`.
         action: &'static str,
-        /// Why.
+        /// The error that aya returned.
         #[source]
         source: Box<aya::maps::MapError>,
     },
-    /// Probes could not be placed in a file.
+    /// Probes could not be attached to a file.
     #[error("probes could not be attached to {path} in process {pid}")]
     Attach {
-        /// The file.
+        /// Path of the file, as users see it.
         path: String,
-        /// The process.
+        /// Process in which the file is mapped.
         pid: u32,
-        /// Why.
+        /// Error of the system call, or `InvalidInput` if the path contains a zero byte.
         #[source]
         source: std::io::Error,
     },
-    /// The ring buffer could not be mapped.
+    /// The ring buffer or the table of processes could not be mapped.
     #[error(transparent)]
     Ring(#[from] crate::ingest::ring::RingError),
 }

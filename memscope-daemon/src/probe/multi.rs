@@ -1,6 +1,5 @@
-//! The kernel's multi-uprobe link (6.6 and later): many sites of one file and one process in one
-//! link, each with its cookie; attached and removed in one go. aya 0.14 has no such link, so the
-//! two system calls are made here.
+//! The kernel's multi-uprobe link (6.6 and later): many sites of one file and one process in one link, each with its
+//! cookie. They are attached and removed together. aya 0.14 has no such link, so the system calls are made here.
 
 use std::ffi::CString;
 use std::io;
@@ -69,7 +68,7 @@ struct LinkAttr {
 }
 
 fn bpf<T>(command: i32, attr: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: `attr` is a plain structure of the size that is passed with it.
+    // SAFETY: `attr` is a plain structure, and its size is passed with it.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -81,11 +80,11 @@ fn bpf<T>(command: i32, attr: &mut T) -> io::Result<OwnedFd> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel returned a new descriptor.
+    // SAFETY: the kernel returned a new descriptor, which nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
 }
 
-/// Loads the description of an object's types, which programs with callbacks must bring along.
+/// Loads an object's type information (BTF). Programs with callbacks cannot be loaded without it.
 pub fn load_btf(bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut attr = BtfAttr {
         btf: bytes.as_ptr() as u64,
@@ -95,8 +94,8 @@ pub fn load_btf(bytes: &[u8]) -> io::Result<OwnedFd> {
     bpf(BPF_BTF_LOAD, &mut attr)
 }
 
-/// Loads a program for multi-uprobe links, `btf` being its object's. On refusal the verifier's words come
-/// back beside the error.
+/// Loads a program for multi-uprobe links. `btf` is the type information of its object. If the kernel refuses the
+/// program, the last lines of the verifier's log are returned beside the error.
 pub fn load_program(
     name: &str,
     function: &aya_obj::Function,
@@ -124,7 +123,7 @@ pub fn load_program(
     match bpf(BPF_PROG_LOAD, &mut attr) {
         Ok(fd) => Ok(fd),
         Err(first) => {
-            // Again with a log: it is expensive, so only after a refusal.
+            // Try again with a log. The log is expensive, so it is requested only after a refusal.
             let mut log = vec![0u8; 1 << 20];
             attr.log_level = 1;
             attr.log_size = log.len() as u32;
@@ -143,16 +142,16 @@ pub fn load_program(
     }
 }
 
-/// One place in a file.
+/// One place in a file at which a probe stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// Offset in the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Attach cookie.
+    /// Attach cookie that the program sees at this place.
     pub cookie: u64,
 }
 
-/// Attaches a program to places of one file in one process. Dropping the descriptor detaches.
+/// Attaches a program to places of one file in one process. Dropping the descriptor detaches it.
 pub fn attach(
     program: BorrowedFd<'_>,
     path: &CString,

@@ -1,5 +1,5 @@
-//! The table of traced processes, which the programs and the daemon share: single fields are changed here while
-//! programs count in others.
+//! The table of traced processes, which the BPF programs and the daemon share: the daemon changes single fields while
+//! the programs count in others.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -14,26 +14,28 @@ use super::ProbeError;
 use super::calibrate::Layout;
 use super::maps::map_data;
 
-/// The slots of traced processes, shared with the programs.
+/// The slots of all traced processes, mapped into the daemon's memory and shared with the programs.
 pub(super) struct Slots {
     address: std::ptr::NonNull<ProcessEntry>,
     len: usize,
 }
 
-// SAFETY: shared memory, touched through atomics and whole-field volatile accesses only.
+// SAFETY: the mapping is shared memory, and it is only accessed through atomics and volatile accesses of whole
+// fields.
 unsafe impl Send for Slots {}
-// SAFETY: as above.
+// SAFETY: the same as for `Send`.
 unsafe impl Sync for Slots {}
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: mapped in `Kernel::load` with this length.
+        // SAFETY: `map_slots` mapped this range with this length, and nobody uses it any more.
         unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };
     }
 }
 
-/// The kernel side's view of one traced process. Valid until the process is forgotten; what is read
-/// or written through it later touches another process's counters, so its owner drops it first.
+/// The slot of one traced process in the shared table. It is valid until the process is removed with
+/// [`Kernel::remove_process`](super::load::Kernel::remove_process). Reads and writes after that would touch the
+/// counters of another process, so the owner drops it before.
 #[derive(Clone)]
 pub struct Slot {
     slots: Arc<Slots>,
@@ -46,29 +48,29 @@ impl Slot {
     }
 
     pub(super) fn entry(&self) -> *mut ProcessEntry {
-        // SAFETY: indices come from 0..SLOTS, the length of the mapping.
+        // SAFETY: all indices come from 0..SLOTS, the length of the mapping.
         unsafe { self.slots.address.as_ptr().add(self.index as usize) }
     }
 
-    /// Sets the process's flags.
+    /// Replaces all flags of the process.
     pub fn set_flags(&self, flags: u32) {
-        // SAFETY: an aligned u32 in the shared mapping.
+        // SAFETY: the field is an aligned u32 in the shared mapping.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).flags) }
             .store(flags, Ordering::Release);
     }
 
-    /// Whether `record_trace`'s probe sends the caller's registers too.
+    /// Sets whether the probe on `record_trace` also sends the caller's registers and stack.
     pub fn want_registers(&self, wanted: bool) {
         self.set_flag(CALIBRATE, wanted);
     }
 
-    /// Whether the totals are read at a place that is not proven yet.
+    /// Sets whether the place from which the totals are read is on trial, that is, not proven yet.
     pub fn set_on_trial(&self, on_trial: bool) {
         self.set_flag(ON_TRIAL, on_trial);
     }
 
     fn set_flag(&self, flag: u32, on: bool) {
-        // SAFETY: an aligned u32 in the shared mapping.
+        // SAFETY: the field is an aligned u32 in the shared mapping.
         let flags = unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).flags) };
         if on {
             flags.fetch_or(flag, Ordering::AcqRel);
@@ -77,21 +79,21 @@ impl Slot {
         }
     }
 
-    /// Records are wanted from now on, and forks are told.
+    /// From now on the programs send the process's records and report when it forks.
     pub fn go_live(&self) {
-        // SAFETY: an aligned u32 in the shared mapping.
+        // SAFETY: the field is an aligned u32 in the shared mapping.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).flags) }
             .fetch_or(PROCESS_LIVE | FOLLOW_FORKS, Ordering::AcqRel);
     }
 
-    /// Sets the device of threads that chose none.
+    /// Sets the device of threads that never chose one.
     pub fn set_default_device(&self, device: i32) {
-        // SAFETY: an aligned i32 in the shared mapping.
+        // SAFETY: the field is an aligned i32 in the shared mapping.
         unsafe { AtomicI32::from_ptr(&raw mut (*self.entry()).default_device) }
             .store(device, Ordering::Release);
     }
 
-    /// Tells the `record_trace` probe where to read; `None`: nowhere.
+    /// Sets where the probe on `record_trace` reads the block and the totals. With `None` it reads neither.
     pub fn set_layout(&self, layout: Option<&Layout>) {
         let at = self.entry();
         let (allocated, reserved, block, on_alloc, on_free) = match layout {
@@ -104,8 +106,8 @@ impl Slot {
             ),
             None => (0, 0, 0, NOWHERE, NOWHERE),
         };
-        // SAFETY: shared memory; these fields are written by this side only, each one whole, and the
-        // probe checks what it reads with them.
+        // SAFETY: this is shared memory. Only the daemon writes these fields, each one whole, and the probe checks
+        // what it reads with them.
         unsafe {
             std::ptr::write_volatile(&raw mut (*at).reserved_offset, reserved);
             std::ptr::write_volatile(&raw mut (*at).alloc_place, on_alloc);
@@ -115,55 +117,57 @@ impl Slot {
         }
     }
 
-    /// Stacks of this process are walked with this layout (see [`Kernel::python`]); 0: none are taken.
+    /// Sets the layout with which the programs walk this process's Python stacks, by its number from
+    /// [`Kernel::python`](super::load::Kernel::python). 0: no Python stacks are taken.
     pub fn set_python(&self, python: u32) {
-        // SAFETY: an aligned u32 in the shared mapping.
+        // SAFETY: the field is an aligned u32 in the shared mapping.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).python) }
             .store(python, Ordering::Release);
     }
 
-    /// Has stacks of compiled code taken.
+    /// Sets whether stacks of compiled code are taken.
     pub fn set_native(&self, native: bool) {
-        // SAFETY: an aligned u32 in the shared mapping.
+        // SAFETY: the field is an aligned u32 in the shared mapping.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).native) }
             .store(u32::from(native), Ordering::Release);
     }
 
-    /// Has every stack of this process sent again at its next sight.
+    /// Makes the programs send each stack of this process once more, at the next event that has it.
     pub fn resend_stacks(&self) {
-        // SAFETY: an aligned u64 in the shared mapping.
+        // SAFETY: the field is an aligned u64 in the shared mapping.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).stack_salt) }
             .fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Has stacks taken of one allocation in two to the power of this many bytes; 0: of every one.
+    /// Sets the sampling of stacks: one stack is taken for each 2^`sampling` bytes. 0: a stack is taken for every
+    /// allocation.
     pub fn set_stack_sampling(&self, sampling: u32) {
-        // SAFETY: an aligned u32 in the shared mapping.
+        // SAFETY: the field is an aligned u32 in the shared mapping.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).stack_sampling) }
             .store(sampling, Ordering::Release);
     }
 
-    /// Time that stacks have taken so far.
+    /// Time that the programs have spent on this process's stacks so far, estimated from the stacks that are timed.
     pub fn stack_time(&self) -> std::time::Duration {
-        // SAFETY: an aligned u64 in the shared mapping.
+        // SAFETY: the field is an aligned u64 in the shared mapping.
         let nanoseconds = unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).stack_ns) };
         std::time::Duration::from_nanos(nanoseconds.load(Ordering::Acquire))
     }
 
-    /// Which tables had no room for something of this process, a bit for each [`memscope_common::DropReason`].
+    /// Tables that had no room for something of this process: one bit for each [`memscope_common::DropReason`].
     pub fn full(&self) -> u64 {
-        // SAFETY: an aligned u64 in the shared mapping.
+        // SAFETY: the field is an aligned u64 in the shared mapping.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).full) }.load(Ordering::Acquire)
     }
 
-    /// Records of this process that could not be sent.
+    /// Number of records of this process that could not be sent.
     pub fn lost(&self) -> u64 {
-        // SAFETY: an aligned u64 in the shared mapping.
+        // SAFETY: the field is an aligned u64 in the shared mapping.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).lost) }.load(Ordering::Acquire)
     }
 }
 
-/// Maps the table into the daemon's memory.
+/// Maps the table of processes into the daemon's memory.
 pub(super) fn map_slots(bpf: &Ebpf) -> Result<Slots, ProbeError> {
     let data = bpf
         .map(name::SLOTS)
@@ -171,7 +175,7 @@ pub(super) fn map_slots(bpf: &Ebpf) -> Result<Slots, ProbeError> {
         .ok_or_else(|| ProbeError::Missing(name::SLOTS.to_owned()))?;
     let page = rustix::param::page_size();
     let len = (memscope_common::SLOTS as usize * size_of::<ProcessEntry>()).next_multiple_of(page);
-    // SAFETY: a new mapping of a memory-mappable array, at an address of the kernel's choice.
+    // SAFETY: this makes a new mapping of a memory-mappable array, at an address that the kernel chooses.
     let address = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

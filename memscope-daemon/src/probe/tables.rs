@@ -1,7 +1,8 @@
-//! What the programs remember of traced processes, by handle: calls in flight, devices of threads, contexts, code objects.
+//! Entries of traced processes in the programs' own tables, by handle: calls in flight, devices of threads, contexts,
+//! code objects.
 //!
-//! The programs remove what ends while they look. What is left when a process is no longer traced is removed here: else
-//! the tables only fill, and nobody has room any more in the end.
+//! The programs remove an entry when what it describes ends. Entries that are left when a process is no longer traced
+//! are removed here. Otherwise the tables would fill up, until there is no room for any process.
 
 use std::collections::BTreeSet;
 
@@ -12,20 +13,21 @@ use memscope_common::{InflightThread, RegionCall, name, process_of_thread};
 use super::ProbeError;
 use super::maps::map_error;
 
-/// By thread: [`memscope_common::thread_key`].
+/// A table whose key is a thread: [`memscope_common::thread_key`].
 type ByThread<const VALUE: usize> = BpfHashMap<MapData, u64, [u8; VALUE]>;
 
-/// The size of a thread's devices: how many are pushed, and those.
+/// Size in bytes of an entry of `THREAD_DEVICE`: how many devices the thread has pushed, and these devices.
 const THREAD_DEVICE: usize = 24;
 
-/// The tables of the BPF programs that have entries of single processes: what a process leaves in them goes at its end.
+/// The tables of the BPF programs whose entries belong to single processes. The entries of a process are removed at
+/// its end.
 pub(super) struct Tables {
     inflight: ByThread<{ size_of::<InflightThread>() }>,
     devices: ByThread<THREAD_DEVICE>,
     regions: ByThread<{ size_of::<RegionCall>() }>,
-    /// By context and process.
+    /// Keys are context and process handle.
     contexts: BpfHashMap<MapData, [u64; 2], i32>,
-    /// By process and code object.
+    /// Keys are process handle and code object.
     codes: BpfHashMap<MapData, [u64; 2], u64>,
 }
 
@@ -50,7 +52,7 @@ impl Tables {
         })
     }
 
-    /// Removes what is of none of these processes; whether code objects were among it.
+    /// Removes the entries that belong to none of these processes. Returns whether code objects were among them.
     pub(super) fn keep_only(&mut self, processes: &BTreeSet<u32>) -> Result<bool, ProbeError> {
         let thread = |key: &u64| process_of_thread(*key);
         keep(&mut self.inflight, name::INFLIGHT, processes, thread)?;
@@ -64,8 +66,8 @@ impl Tables {
     }
 }
 
-/// Keys that are looked at, at most: where programs remove some meanwhile, the kernel begins from the first one again. The
-/// largest table has half as many.
+/// Most keys that one pass visits. A limit is needed because the kernel begins with the first key again when a
+/// program removes an entry during the pass. The largest table has half as many entries.
 const MOST_KEYS: usize = 1 << 17;
 
 fn keep<K: aya::Pod, V: aya::Pod>(
@@ -82,7 +84,7 @@ fn keep<K: aya::Pod, V: aya::Pod>(
         }
     }
     for key in &gone {
-        // A program may have removed it meanwhile.
+        // A program may have removed it in the meantime.
         let _ = map.remove(key);
     }
     Ok(gone.len())

@@ -1,28 +1,29 @@
-//! Which kept snapshots make room for a new one.
+//! Chooses the kept snapshots that are deleted to make room for a new one.
 //!
-//! The oldest goes first, but fairly: of the process that has the most, and of its triggers the one that
-//! has the most. So a process that runs out of memory again and again replaces its own snapshots, and the
-//! only one of another stays as long as anybody has two. Where several processes have as many, one goes
-//! whose user has the most, then the oldest.
+//! The oldest goes first, but fairly: the choice falls on the process that has the most snapshots, and there on the
+//! trigger that has the most. So a process that runs out of memory again and again replaces its own snapshots, and
+//! the only snapshot of another process stays as long as any process has two. Where several processes have equally
+//! many, the choice falls on the one whose user has the most, then on the one with the oldest snapshot.
 
 use std::cmp::Reverse;
 
-/// A snapshot as far as it matters here.
+/// What the choice needs to know of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// Its number: later ones are larger.
+    /// Number of the snapshot; later ones have larger numbers.
     pub(super) number: u64,
-    /// Its bytes.
+    /// Size of its file in bytes.
     pub(super) bytes: u64,
-    /// The user of its process.
+    /// User of its process.
     pub(super) uid: u32,
-    /// Its process: pid and start time.
+    /// Pid and start time of its process.
     pub(super) process: (u32, u64),
-    /// Its trigger.
+    /// Condition of its trigger.
     pub(super) when: String,
 }
 
-/// The numbers of those that go, so that with `new` there are at most `most` of `most_bytes`.
+/// Numbers of the snapshots that must go, so that together with `new` there are at most `most` snapshots of at most
+/// `most_bytes` bytes.
 pub(super) fn to_remove(
     kept: &[Candidate],
     new: &Candidate,
@@ -89,14 +90,15 @@ mod tests {
         }
     }
 
-    /// (user, process, trigger) of each, all of ten bytes.
+    /// Numbers of the snapshots that are removed. Each snapshot is given as (user, process, trigger) and has ten
+    /// bytes.
     fn removed(kept: &[(u32, u32, &str)], new: (u32, u32, &str), most: usize) -> Vec<u64> {
         let mut all: Vec<Candidate> = (1..)
             .zip(kept)
             .map(|(number, (uid, pid, when))| one(number, *uid, *pid, when, 10))
             .collect();
         let newest = one(all.len() as u64 + 1, new.0, new.1, new.2, 10);
-        all.reverse(); // the order in which they are told does not matter
+        all.reverse(); // the order of the kept snapshots does not matter
         to_remove(&all, &newest, most, 1_000_000)
     }
 
@@ -104,7 +106,7 @@ mod tests {
     fn the_oldest_goes_first_but_fairly() {
         // One process: the oldest.
         assert_eq!(removed(&[(0, 7, "oom"); 3], (0, 7, "oom"), 3), [1]);
-        // A loop replaces its own, though another's is older.
+        // A loop replaces its own snapshots, although another process has an older one.
         let looping = [(0, 1, "oom"), (0, 7, "oom"), (0, 7, "oom")];
         assert_eq!(removed(&looping, (0, 7, "oom"), 3), [2]);
         // Of its own triggers, the one that fires the most.
@@ -116,7 +118,7 @@ mod tests {
         // All have one: the oldest of the user who has the most.
         let users = [(5, 1, "oom"), (0, 2, "oom"), (0, 3, "oom")];
         assert_eq!(removed(&users, (0, 4, "oom"), 3), [2]);
-        // The new one counts.
+        // The new snapshot counts for its process.
         let two = [(0, 1, "oom"), (0, 2, "oom")];
         assert_eq!(removed(&two, (0, 2, "oom"), 2), [2]);
         assert_eq!(removed(&two, (0, 9, "oom"), 1), [1, 2]);
@@ -137,7 +139,7 @@ mod tests {
         assert_eq!(to_remove(&kept, &new, 10, 49), [2, 1, 3]);
     }
 
-    /// The same by sorting everything anew for each removal, in other steps.
+    /// A second implementation to compare with: it groups and sorts everything anew for each removal.
     fn naive(kept: &[Candidate], new: &Candidate, most: usize, most_bytes: u64) -> Vec<u64> {
         let mut left = kept.to_vec();
         let mut gone = Vec::new();

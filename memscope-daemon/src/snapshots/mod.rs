@@ -1,8 +1,8 @@
-//! Snapshots that triggers take: written in a thread of its own, kept within bounds.
+//! Snapshots that triggers take. A thread of its own writes them, and what is kept is bounded.
 //!
-//! The keeper makes the picture, which no record may change meanwhile, and hands it over. Only so much may
-//! wait to be written; what does not fit is not taken, counted and said. A disk that is full or a place that
-//! cannot be written is said, and nothing else suffers.
+//! The keeper makes the picture, during which no record may change the ledger, and hands it over. Only a limited
+//! number and size of snapshots may wait to be written. If there is no room, the snapshot is not taken, and this is
+//! counted and reported. A full disk or a directory that cannot be written is reported and affects nothing else.
 
 mod choose;
 mod store;
@@ -23,9 +23,9 @@ pub use store::{About, Limits, Store};
 use crate::messages::{Messages, Severity};
 use crate::triggers::Firing;
 
-/// Snapshots that wait to be written: enough for every process of a machine to run out of memory at once.
+/// Most snapshots that may wait to be written: enough for every process of a machine to run out of memory at once.
 const WAITING: usize = 16;
-/// Bytes of them, about; one may always wait.
+/// Most memory in bytes, approximately, of the snapshots that wait. One snapshot may always wait.
 const WAITING_BYTES: usize = 512 << 20;
 
 /// Writes a snapshot in a format.
@@ -41,15 +41,15 @@ fn write(format: &Format, report: &SnapshotReport, out: &mut dyn Write) -> io::R
 
 /// A snapshot to be written.
 pub struct Job {
-    /// The picture.
+    /// The picture that is written.
     pub report: Arc<SnapshotReport>,
-    /// What fired.
+    /// The firing of the trigger that takes the snapshot.
     pub firing: Firing,
-    /// What is known of what was there before the attach.
+    /// Whether the process's baseline is known.
     pub baseline: Baseline,
 }
 
-/// What became of a trigger's snapshots.
+/// Counts of a trigger's snapshots: how many were written, and how many were skipped for each cause.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     written: u64,
@@ -57,7 +57,7 @@ struct Tally {
     skipped: BTreeMap<&'static str, u64>,
 }
 
-/// What the writer, the keeper and the server share.
+/// The kept snapshots and each trigger's counts, shared by the writer, the keeper and the server.
 #[derive(Clone)]
 pub struct Shelf {
     store: Arc<Mutex<Store>>,
@@ -69,12 +69,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shelf {
-    /// The snapshots that are kept. Held only for as long as a name takes.
+    /// Locks the kept snapshots. The lock is held while names of files change, but not while a snapshot is written.
     pub fn store(&self) -> MutexGuard<'_, Store> {
         lock(&self.store)
     }
 
-    /// Adds what became of its snapshots to what a trigger says of itself.
+    /// Adds the counts of a trigger's snapshots to its status.
     pub fn complete(&self, status: &mut TriggerStatus) {
         if let Some(tally) = lock(&self.tallies).get(&status.trigger) {
             status.written = tally.written;
@@ -86,7 +86,7 @@ impl Shelf {
         }
     }
 
-    /// The trigger is gone.
+    /// Forgets the counts of a trigger that was removed.
     pub fn forget(&self, trigger: u64) {
         lock(&self.tallies).remove(&trigger);
     }
@@ -105,11 +105,11 @@ impl Shelf {
 /// How snapshots are taken and kept.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The directory.
+    /// Directory in which they are kept.
     pub dir: PathBuf,
     /// Format of the files.
     pub format: &'static Format,
-    /// How many are kept.
+    /// How much is kept.
     pub limits: Limits,
 }
 
@@ -123,7 +123,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread.
+    /// Starts the thread. A directory that cannot be used is no error, but a message in `messages`.
     pub fn start(config: Config, messages: Messages) -> io::Result<Writer> {
         let (store, opened) = Store::open(config.dir.clone(), config.limits);
         if let Err(error) = opened {
@@ -169,19 +169,19 @@ impl Writer {
         Ok(writer)
     }
 
-    /// What it keeps.
+    /// The kept snapshots and the counts.
     pub fn shelf(&self) -> &Shelf {
         &self.shelf
     }
 
-    /// Whether one more may wait; to be asked before a picture is made for it.
+    /// Whether one more snapshot may wait. Ask this before making a picture for it.
     pub fn has_room(&self) -> bool {
         let waiting = self.waiting.load(Ordering::Relaxed);
         let bytes = self.waiting_bytes.load(Ordering::Relaxed);
         waiting == 0 || waiting < WAITING && bytes < WAITING_BYTES
     }
 
-    /// Takes a snapshot to be written.
+    /// Queues a snapshot to be written.
     pub fn take(&self, job: Job) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.waiting_bytes
@@ -192,7 +192,7 @@ impl Writer {
         }
     }
 
-    /// It fired, and there is no room.
+    /// Counts and reports a firing for which no snapshot was taken, because there is no room in the queue.
     pub fn busy(&self, firing: &Firing, process: &str) {
         self.shelf.skip(firing.trigger, "busy");
         let text = format!(
@@ -203,7 +203,7 @@ impl Writer {
         self.messages.say(Severity::Warning, text);
     }
 
-    /// It fired again too soon: said once for each pause.
+    /// Reports a firing that came too soon after the last snapshot. It is reported once for each pause.
     pub fn paused(&self, firing: &Firing, process: &str, pause_ns: u64) {
         if firing.paused == Some(1) {
             let text = format!(
@@ -217,7 +217,7 @@ impl Writer {
     }
 }
 
-/// About how many bytes of memory a picture takes.
+/// Approximate size of a picture in memory, in bytes.
 fn weight(report: &SnapshotReport) -> usize {
     let blocks: usize = report.segments.iter().map(|s| s.blocks.len()).sum();
     size_of_val(report.trace.as_slice())
@@ -225,12 +225,13 @@ fn weight(report: &SnapshotReport) -> usize {
         + blocks * size_of::<SnapshotBlock>()
 }
 
-/// The thread's own.
+/// What the writing thread owns.
 struct Work {
     config: Config,
     shelf: Shelf,
     messages: Messages,
-    /// The last one could not be written: the next that cannot is only counted.
+    /// Whether the last snapshot could not be written. Further failures then make no message; they are logged and
+    /// counted.
     fails: bool,
 }
 
@@ -310,13 +311,14 @@ impl Work {
             self.shelf.store().keep(&path, about.clone())
         });
         if kept.is_err() {
-            // It may be all that a full disk has room for; the first error is the one to tell.
+            // The unfinished file may fill what is left of the disk. If it cannot be removed either, the first error
+            // is the one to report.
             let _ = fs::remove_file(&path);
         }
         Ok((kept?, about))
     }
 
-    /// Writes the file; gives its size.
+    /// Writes the file and returns its size in bytes.
     fn fill(&self, file: File, report: &SnapshotReport) -> io::Result<u64> {
         let mut out = BufWriter::new(Bounded {
             file,
@@ -330,7 +332,7 @@ impl Work {
     }
 }
 
-/// A file that may not become larger than all that is to be kept.
+/// A file that may not become larger than the limit for all kept snapshots together.
 struct Bounded {
     file: File,
     written: u64,
@@ -352,7 +354,7 @@ impl Write for Bounded {
     }
 }
 
-/// `000012-20261120T083000Z-pid-4242-oom.pickle`.
+/// Name of a snapshot's file, for example `000012-20261120T083000Z-pid-4242-oom.pickle`.
 fn file_name(about: &About, condition: &Condition, format: &Format) -> String {
     let time = memscope_units::in_utc(about.time_unix_ns, "%Y%m%dT%H%M%SZ");
     let baseline = if about.without_baseline {
@@ -409,11 +411,11 @@ fn about(job: &Job, format: &Format) -> About {
     }
 }
 
-/// The ids that a process had when it was attached, and those that it has now: it may have changed them.
+/// The user ids that a process had when it was attached, and those that it has now, since it may have changed them.
 fn user_ids(pid: u32, attached: [u32; 3]) -> Vec<u32> {
     let mut all = attached.to_vec();
     let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"));
-    // A process that is gone has no others.
+    // A process that has ended has no others.
     if let Some(line) = status
         .iter()
         .flat_map(|text| text.lines())
@@ -424,7 +426,7 @@ fn user_ids(pid: u32, attached: [u32; 3]) -> Vec<u32> {
                 .filter_map(|uid| uid.parse::<u32>().ok()),
         );
     }
-    // The fourth is the one for files: it follows the effective one.
+    // The fourth id of that line is the one for file access, which follows the effective id.
     let mut seen = Vec::new();
     for uid in all {
         if !seen.contains(&uid) {

@@ -1,7 +1,7 @@
-//! The snapshots that are kept, on disk and by number.
+//! The kept snapshots: files on disk, known by their numbers.
 //!
-//! Each is a file with one beside it that says what it is (`….about.json`), written first; so what is kept
-//! is known again after a restart, and to whom it may be shown. What somebody removes by hand is gone.
+//! Beside each snapshot is a file that describes it (`….about.json`), which is written first. So after a restart it
+//! is known what is kept and to whom it may be shown. A snapshot whose file somebody removes by hand is forgotten.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,69 +13,69 @@ use serde::{Deserialize, Serialize};
 
 use super::choose::{Candidate, to_remove};
 
-/// How the name of what says what a snapshot is ends.
+/// Ending of the name of a file that describes a snapshot.
 const ABOUT: &str = ".about.json";
-/// How the name of a file ends that is not yet whole.
+/// Ending of the name of a file that is not complete yet.
 const PART: &str = ".part";
 
-/// How much is kept.
+/// Limits of what is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// So many snapshots.
+    /// Most snapshots.
     pub count: usize,
-    /// So many bytes of them together.
+    /// Most bytes of all snapshots together.
     pub bytes: u64,
 }
 
-/// What a kept snapshot is.
+/// Description of a kept snapshot, as it is written beside the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
-    /// Its number.
+    /// Number of the snapshot.
     pub snapshot: u64,
-    /// Name of its file.
+    /// Name of its file in the directory.
     pub file: String,
-    /// The moment that it describes, nanoseconds since 1970.
+    /// The moment that it describes, in nanoseconds since 1970.
     pub time_unix_ns: u64,
     /// Process id.
     pub pid: u32,
-    /// When the process started, clock ticks since boot.
+    /// Start time of the process, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Short name.
+    /// Short name of the process.
     pub comm: String,
-    /// Command line.
+    /// Command line of the process.
     pub cmdline: Vec<String>,
     /// Every user id that the process had, the real one first.
     pub uids: Vec<u32>,
-    /// Number of the trigger, in that run of the daemon.
+    /// Number of the trigger, in the run of the daemon that took the snapshot.
     pub trigger: u64,
-    /// The trigger in words.
+    /// Condition of the trigger, in words.
     pub when: String,
-    /// What happened.
+    /// Why the trigger fired, in words.
     pub reason: String,
-    /// On which device.
+    /// Device for which the trigger fired; `None`: no single device.
     pub device: Option<i32>,
-    /// Bytes handed out on that device.
+    /// Allocated bytes on that device, or on all devices if none is named.
     pub allocated_bytes: Option<u64>,
-    /// Bytes held from the driver.
+    /// Reserved bytes on the same devices.
     pub reserved_bytes: Option<u64>,
-    /// Bytes in segments that no block has, and the largest piece of them.
+    /// Bytes in their segments that no block occupies.
     pub free_bytes: Option<u64>,
-    /// See `free_bytes`.
+    /// Size in bytes of the largest piece of these free bytes.
     pub largest_free_bytes: Option<u64>,
-    /// How often the trigger fired in this process since its last snapshot there, too soon for another.
+    /// How often the trigger fired in this process since its last snapshot, too soon for another one.
     pub paused_before: u64,
-    /// What was there before the attach was not known.
+    /// Whether the baseline was not known.
     pub without_baseline: bool,
-    /// What limits the snapshot: code and text.
+    /// Code and text of each note that limits the snapshot's numbers.
     pub coverage: Vec<(String, String)>,
-    /// Format of the file.
+    /// Name of the file's format.
     pub format: String,
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
-/// See the module.
+/// The directory of kept snapshots, its limits, and the descriptions of what is in it.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
@@ -85,7 +85,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// What an earlier run of the daemon left, within the limits. What is not whole is removed.
+    /// Takes over what an earlier run of the daemon left in the directory, within the limits. Files that are not
+    /// complete are removed. The store can be used even if this returns an error.
     pub fn open(dir: PathBuf, limits: Limits) -> (Store, io::Result<()>) {
         let mut store = Store {
             dir,
@@ -109,7 +110,7 @@ impl Store {
                 let text = fs::read(entry.path())?;
                 match serde_json::from_slice::<About>(&text) {
                     Ok(about) if is_plain(&about.file) => self.kept.push(about),
-                    // Not ours, or of a version that wrote something else: it is left alone.
+                    // Not ours, or of a version with another form: it is left alone.
                     _ => tracing::warn!(file = name, "does not say what a snapshot is"),
                 }
             }
@@ -119,7 +120,7 @@ impl Store {
         self.last = self.kept.last().map_or(0, |about| about.snapshot);
         self.forget_missing();
         while self.kept.len() > self.limits.count || self.bytes() > self.limits.bytes {
-            // As if the newest one came now.
+            // Treat the newest one as if it came now.
             let Some(new) = self.kept.pop() else {
                 break;
             };
@@ -146,29 +147,29 @@ impl Store {
             .create(&self.dir)
     }
 
-    /// The directory.
+    /// Directory of the files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Its limits.
+    /// Limits of what is kept.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// A number for a new snapshot.
+    /// Returns the number for a new snapshot.
     pub fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Forgets those whose file somebody has removed.
+    /// Forgets the snapshots whose files somebody has removed.
     fn forget_missing(&mut self) {
         let dir = &self.dir;
         self.kept.retain(|about| {
             let is_there = dir.join(&about.file).is_file();
             if !is_there {
-                // There may be no such file either.
+                // The description may have been removed as well.
                 let _ = fs::remove_file(dir.join(about_name(&about.file)));
             }
             is_there
@@ -185,7 +186,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes what has to go for a new one; false if that alone is too much.
+    /// Removes what has to go for a new snapshot. Returns false if the new one alone exceeds the limits.
     fn make_room(&mut self, new: &About) -> io::Result<bool> {
         if self.limits.count == 0 || new.bytes > self.limits.bytes {
             return Ok(false);
@@ -200,7 +201,7 @@ impl Store {
         Ok(true)
     }
 
-    /// A file beside the place of a new snapshot, to be written.
+    /// Creates the file into which a new snapshot is written until it is complete.
     pub fn begin(&self, file: &str) -> io::Result<(PathBuf, File)> {
         self.make_directory()?;
         let path = self.dir.join(format!(".{file}{PART}"));
@@ -208,7 +209,7 @@ impl Store {
         Ok((path, opened))
     }
 
-    /// Takes over a snapshot that is whole; gives its path.
+    /// Takes over a snapshot whose file `part` is complete, and returns its final path.
     pub fn keep(&mut self, part: &Path, about: About) -> io::Result<PathBuf> {
         self.forget_missing();
         if !self.make_room(&about)? {
@@ -227,7 +228,8 @@ impl Store {
             .and_then(|()| fs::rename(&beside_part, &beside))
             .and_then(|()| fs::rename(part, &path));
         if let Err(error) = placed {
-            // What was written of it helps nobody; the first cause is the one to tell.
+            // What was written so far is of no use. If it cannot be removed, the first error is still the one to
+            // report.
             let _ = fs::remove_file(&beside_part);
             let _ = fs::remove_file(&beside);
             return Err(error);
@@ -236,13 +238,13 @@ impl Store {
         Ok(path)
     }
 
-    /// All that is kept, oldest first.
+    /// All kept snapshots, oldest first.
     pub fn list(&mut self) -> Vec<KeptSnapshot> {
         self.forget_missing();
         self.kept.iter().map(|about| self.shown(about)).collect()
     }
 
-    /// The file of one.
+    /// A kept snapshot and its file, open for reading. `None` if it is not kept any more.
     pub fn read(&self, snapshot: u64) -> io::Result<Option<(KeptSnapshot, File)>> {
         let Some(about) = self.kept.iter().find(|about| about.snapshot == snapshot) else {
             return Ok(None);
@@ -281,7 +283,7 @@ fn new_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// A name and no way to another place.
+/// Whether this is the name of a file in the directory, and not a path to another place.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.contains('/') && name != "." && name != ".."
 }

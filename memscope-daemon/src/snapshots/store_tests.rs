@@ -23,7 +23,7 @@ fn opened(dir: &Path, limits: Limits) -> Store {
     store
 }
 
-/// Keeps one of so many bytes.
+/// Keeps a snapshot of this many bytes.
 fn keep(store: &mut Store, pid: u32, bytes: usize) -> io::Result<u64> {
     let number = store.next_number();
     let file = format!("{number:06}-oom-pid-{pid}.pickle");
@@ -70,7 +70,7 @@ fn what_is_kept_is_known_again_after_a_restart() {
             "000004-oom-pid-7.pickle",
         ]
     );
-    // Nobody else reads them.
+    // Other users cannot read the files.
     for name in names(&folder) {
         let mode = fs::metadata(folder.join(&name))
             .unwrap()
@@ -81,7 +81,7 @@ fn what_is_kept_is_known_again_after_a_restart() {
     let mode = fs::metadata(&folder).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
 
-    // Left by a daemon that was killed, and what somebody else put there.
+    // Files that a killed daemon left, and files that somebody else put there.
     fs::write(folder.join(".000005-oom-pid-9.pickle.part"), "half").unwrap();
     fs::write(folder.join("000006-oom-pid-9.about.json"), "{}").unwrap();
     fs::write(folder.join("mine.txt"), "kept").unwrap();
@@ -190,7 +190,7 @@ fn a_place_that_cannot_be_written_is_said() {
     let (mut store, result) = Store::open(place.clone(), LIMITS);
     assert!(result.is_err());
     assert!(keep(&mut store, 7, 10).is_err());
-    // And once it can be, it is.
+    // Once the place can be written, it is used.
     fs::remove_file(place).unwrap();
     assert_eq!(keep(&mut store, 7, 10).unwrap(), 2);
 }

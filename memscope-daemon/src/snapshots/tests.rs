@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const P: ProcessHandle = ProcessHandle(1);
 
-/// A process with one segment of three blocks, and a trace of so many entries.
+/// A process with one segment of three blocks, and a trace of `entries` entries.
 fn report(pid: u32, entries: usize) -> SnapshotReport {
     let facts = ProcessFacts {
         pid,
@@ -131,7 +131,7 @@ impl Place {
         }
     }
 
-    /// Waits until nothing waits to be written.
+    /// Waits until no snapshot waits to be written.
     fn settle(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.writer.waiting.load(Ordering::Relaxed) > 0 {
@@ -362,7 +362,7 @@ fn only_so_much_waits() {
     assert_eq!(place.status().written, taken as u64);
     assert_eq!(shelf.store().list().len(), 4);
 
-    // By bytes as well; and one always may.
+    // The bytes are bounded as well, but one snapshot may always wait.
     let held = shelf.store();
     place
         .writer

@@ -1,4 +1,4 @@
-//! Attaching: from a pid to live probes.
+//! Attaches processes: from a pid to live probes.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -19,10 +19,10 @@ pub(super) struct Cause {
     pub(super) options: AttachOptions,
     pub(super) rule: Option<u64>,
     pub(super) children: bool,
-    /// Attach even if no device library is mapped yet.
+    /// Whether to attach even if no device library is mapped yet.
     pub(super) wait: bool,
     pub(super) generation: u32,
-    /// Said in coverage: what happened before the probes were live.
+    /// Coverage note about what happened before the probes were live.
     pub(super) late: Option<CoverageNote>,
 }
 
@@ -64,7 +64,7 @@ impl Tracer {
         }
     }
 
-    /// Attaches what matches a rule now.
+    /// Attaches the processes that match a rule now.
     pub(super) fn apply_rule(&mut self, id: u64) -> (Vec<AttachedProcess>, Vec<RefusedProcess>) {
         let mut attached = Vec::new();
         let mut refused = Vec::new();
@@ -78,7 +78,7 @@ impl Tracer {
             }
             match self.attach_matching(&rule, pid) {
                 Ok(one) => attached.push(one),
-                // Not this caller's, gone, or nothing to see: no match after all.
+                // The process is not this caller's, has ended, or has nothing to trace: it is no match after all.
                 Err(
                     Refusal::NoSuchProcess { .. }
                     | Refusal::DiedDuringAttach { .. }
@@ -110,7 +110,7 @@ impl Tracer {
         Ok(attached)
     }
 
-    /// Attaches one process; returns when its probes are live.
+    /// Attaches one process. Its probes are live when this returns.
     pub(super) fn attach_one(
         &mut self,
         caller: Caller,
@@ -245,7 +245,7 @@ impl Tracer {
         if level == Level::Read {
             self.say_unreadable(pid);
         }
-        // Libraries that were mapped while we looked.
+        // Libraries may have been mapped in the meantime.
         self.place_again(pid);
         self.start_python(pid);
         self.start_native(pid);
@@ -312,7 +312,7 @@ fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd, Refusal> {
         .ok_or(Refusal::NoSuchProcess { pid })?;
     match rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::empty()) {
         Ok(fd) => Ok(fd),
-        // A thread's number is answered with "invalid" (or, from 6.9 on, "no such file").
+        // For the id of a thread the kernel answers "invalid" (or, from 6.9 on, "no such file").
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Err(Refusal::Invalid {
             what: format!("{pid} is a thread, not a process"),
             hint: format!("name its process: grep Tgid /proc/{pid}/status"),
@@ -321,7 +321,7 @@ fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd, Refusal> {
     }
 }
 
-/// What a failure to look at a process means to whoever asked.
+/// Turns an error of examining a process into the refusal for the caller. `under_way`: the attach had begun already.
 pub(super) fn refusal(pid: u32, under_way: bool, error: SiteError) -> Refusal {
     match error {
         SiteError::NoSuchProcess { .. } | SiteError::Reused { .. } if under_way => {
@@ -358,7 +358,7 @@ pub(super) fn refusal(pid: u32, under_way: bool, error: SiteError) -> Refusal {
     }
 }
 
-/// The level that the process's libraries allow, or why there is nothing to do.
+/// The level that the process's libraries allow, or the reason why there is nothing to trace.
 fn reachable(
     pid: u32,
     facts: &ProcessFacts,

@@ -1,22 +1,23 @@
-//! Stacks within a budget of processor time: what they cost in a process is measured by the programs themselves; where it
-//! is too much, less is taken, and more again when that has become cheap.
+//! Stacks within a budget of processor time. The programs themselves measure what stacks cost in a process. If that
+//! is too much, fewer stacks or frames are taken, and more again when they have become cheap.
 
 use std::time::{Duration, Instant};
 
 use memscope_rpc::StackKinds;
 
-/// Time between two looks.
+/// Time between two checks.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time for which a step stays at least, before the next better one is tried; doubled each time that fails.
+/// Shortest time on a step before the next better step is tried. It is doubled each time that this fails, up to
+/// `LONGEST`.
 const STAY: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(320);
-/// Bytes that one stack is taken for, as logarithms: 1 MiB and 64 MiB.
+/// Bytes for which one stack is taken, as logarithms to base 2: 1 MiB and 64 MiB.
 const SAMPLINGS: [u8; 2] = [20, 26];
 
-/// Where a process stands.
+/// State of the budget of one process.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// From what was asked for to nothing.
+    /// Kinds of stacks, step by step: from what was asked for down to nothing.
     steps: Vec<StackKinds>,
     step: usize,
     since: Instant,
@@ -26,7 +27,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// For what was asked for.
+    /// Begins with what was asked for.
     pub(super) fn new(asked: StackKinds) -> Budget {
         let mut steps = vec![asked];
         let mut less = asked;
@@ -60,8 +61,8 @@ impl Budget {
         self.steps.get(self.step).copied().unwrap_or_default()
     }
 
-    /// What is to be taken now, where that changes: `taken` is the time that stacks have taken so far, `most` the
-    /// share of a processor that they may take. With the share that they took.
+    /// Checks the cost. `taken` is the time that stacks have taken so far, `most` the share of a processor that they
+    /// may take. If the step changes, returns what has to be taken from now on, and the share that stacks took.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -76,7 +77,7 @@ impl Budget {
         (self.looked, self.taken) = (now, taken);
         let stayed = now.saturating_duration_since(self.since);
         if share > most && self.step + 1 < self.steps.len() {
-            // It was better not to come up here so soon.
+            // The better step was tried too soon, so the next attempt has to wait longer.
             self.stay = if stayed < STAY && self.step + 1 < self.steps.len() {
                 (self.stay * 2).min(LONGEST)
             } else {
@@ -97,7 +98,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Looks once a second at a process whose stacks take this share of a processor.
+    /// Checks once a second a process whose stacks take this share of a processor.
     fn run(
         budget: &mut Budget,
         from: &mut Instant,
@@ -124,7 +125,7 @@ mod tests {
             run(&mut budget, &mut now, 60, |_| 0.1).is_empty(),
             "no more than it may be"
         );
-        // So much that only nothing is little enough.
+        // Stacks are so expensive that only taking none is cheap enough.
         let down = run(&mut budget, &mut now, 8, |kinds| {
             if kinds.python { 0.5 } else { 0.0 }
         });
@@ -141,7 +142,7 @@ mod tests {
                 (false, false, 26)
             ]
         );
-        // It is over: back to what was asked for, one step at a time.
+        // The load is over: back to what was asked for, one step at a time.
         let up = run(&mut budget, &mut now, 1200, |_| 0.0);
         assert_eq!(up.len(), 4);
         assert_eq!(up.last(), Some(&asked));
@@ -153,9 +154,9 @@ mod tests {
         let mut now = budget.looked;
         let expensive = |kinds: StackKinds| if kinds.sampling == 0 { 0.5 } else { 0.01 };
         let changes = run(&mut budget, &mut now, 1000, expensive);
-        // 10, 20, 40 … seconds, up to 320: each time up and down again.
+        // After 10, 20, 40 … seconds, up to 320: each time up and down again.
         assert!((8..=20).contains(&changes.len()), "{}", changes.len());
-        // What has been asked for is not made less by what is asked for.
+        // Steps that would take more stacks than were asked for are left out.
         assert_eq!(
             Budget::new(StackKinds {
                 sampling: 30,

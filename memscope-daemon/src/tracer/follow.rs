@@ -1,5 +1,4 @@
-//! Following processes: libraries loaded later, execs, forks, matches of rules, and the allocator in
-//! use.
+//! Follows processes: libraries that are loaded later, execs, forks, matches of rules, and the allocator in use.
 
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_log::records::{DaemonRecord, What};
@@ -11,7 +10,7 @@ use super::attach::Cause;
 use super::{TraceState, Tracer};
 use crate::keeper::KeeperMessage;
 
-/// The daemon itself, for what follows from an attach that was allowed.
+/// The daemon itself, as the caller of attaches that follow from an attach that was allowed.
 const SELF: Caller = Caller {
     uid: 0,
     gid: 0,
@@ -71,7 +70,7 @@ impl Tracer {
                 let Some(traced) = self.traced.get_mut(&pid) else {
                     return;
                 };
-                // What was searched is of an allocator that is no longer looked at.
+                // The search was for an allocator that is no longer traced.
                 if traced.trace == TraceState::Unused {
                     return;
                 }
@@ -96,7 +95,7 @@ impl Tracer {
             .map(|t| t.pid)
     }
 
-    /// A traced process runs another image: what it held is gone, and the new image is followed.
+    /// A traced process has executed another image: what it held is gone, and the new image is attached.
     fn executed(&mut self, process: ProcessHandle, tgid: u32) {
         if self.pid_of(process) != Some(tgid) {
             return;
@@ -149,7 +148,7 @@ impl Tracer {
         }
     }
 
-    /// A process that is not traced executed something or was forked: a rule may want it.
+    /// A process that is not traced has executed an image or was forked: a rule may want it.
     fn appeared(&mut self, pid: u32) {
         if self.traced.contains_key(&pid) || pid == std::process::id() {
             return;
@@ -176,8 +175,8 @@ impl Tracer {
         }
     }
 
-    /// Whether a process has mapped or unmapped code since this was last asked. The linker's hook tells
-    /// of most changes; this finds those that bypass it, without looking into any file.
+    /// Whether a process has mapped or unmapped code since the last call. The linker's hook reports most changes;
+    /// this finds those that bypass it, without reading any of the mapped files.
     pub(super) fn mappings_changed(&mut self, pid: u32) -> bool {
         use std::hash::{Hash, Hasher};
         let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else {
@@ -200,7 +199,7 @@ impl Tracer {
         before != Some(now)
     }
 
-    /// How many devices the process can see, where the environment or the machine says it.
+    /// Number of devices that the process can see, if the environment or the machine tells it.
     pub(super) fn visible_devices(&mut self, facts: &ProcessFacts) -> Option<usize> {
         let of = |wanted: &str| {
             let found = facts.environment.iter().find(|(name, _)| name == wanted);
@@ -214,8 +213,8 @@ impl Tracer {
         }
     }
 
-    /// Reads how many devices PyTorch found and how its allocator was told to be, and says it when it
-    /// changed. With one device there is no question which one a thread means that never chose.
+    /// Reads how many devices PyTorch found and which settings its allocator has, and records a change. With one
+    /// device it is clear which one is used by a thread that never chose one.
     fn read_allocator_facts(&mut self, pid: u32) {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return;
@@ -247,7 +246,7 @@ impl Tracer {
         }
     }
 
-    /// Reads which allocator PyTorch uses, and says it when it changed.
+    /// Reads which allocator PyTorch uses, and records a change.
     pub(super) fn read_backend(&mut self, pid: u32) {
         self.read_allocator_facts(pid);
         let Some(traced) = self.traced.get(&pid) else {
@@ -285,8 +284,8 @@ impl Tracer {
         }
     }
 
-    /// Memory of the process's devices, where NVML tells. For a question it is told even if it is what was told before:
-    /// what is free holds for a moment only.
+    /// Records the memory of the process's devices, if NVML knows it. For a question it is recorded even if it is the
+    /// same as before, because free memory is valid for a moment only.
     pub(super) fn say_memory(&mut self, pid: u32, question: bool) {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return;

@@ -1,5 +1,5 @@
-//! Tables of the programs that had no room for something of a process: what that means is told in its coverage. And what
-//! the programs remember of processes that are no longer traced, which is removed from those tables.
+//! Full tables of the programs: what is missing because of them is reported in the process's coverage. Also removes
+//! the entries of processes that are no longer traced from those tables.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use memscope_common::DropReason;
 
 use super::Tracer;
 
-/// What is missing of a process where a table was full; `None`: the reason is not one of a table.
+/// What is missing for a process because a table was full. `None` if the reason is not about a table.
 fn meaning(reason: DropReason) -> Option<&'static str> {
     match reason {
         DropReason::InflightFull => Some(
@@ -25,7 +25,7 @@ fn meaning(reason: DropReason) -> Option<&'static str> {
 }
 
 impl Tracer {
-    /// Says of each process which tables had no room for it.
+    /// Records for each process which tables had no room for it.
     pub(super) fn say_full(&mut self) {
         let mut new = Vec::new();
         for (pid, traced) in &mut self.traced {
@@ -49,11 +49,11 @@ impl Tracer {
         }
     }
 
-    /// Removes from the tables what is of no traced process any more.
+    /// Removes the entries of processes that are no longer traced from the tables.
     pub(super) fn forget_ended(&mut self) {
         let traced: BTreeSet<u32> = self.traced.values().map(|t| t.handle.0).collect();
         match self.kernel.keep_only(&traced) {
-            // There is room again: stacks whose frames could not be named are sent once more, and then can be.
+            // There is room again: stacks whose frames could not be named are sent once more, and can be named now.
             Ok(true) => {
                 let bit = 1u64 << DropReason::CodeTableFull as u32;
                 for traced in self.traced.values() {

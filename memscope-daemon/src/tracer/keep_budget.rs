@@ -1,5 +1,5 @@
-//! Keeps the stacks of each traced process within their budget: what they cost is measured by the programs themselves; the tracer adds
-//! it up, changes what the process's slot asks for, and says so in a coverage note.
+//! Keeps the stacks of each traced process within their budget. The programs themselves measure what stacks cost. The
+//! tracer adds it up, changes what the process's slot asks for, and records that in a coverage note.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ fn words(kinds: StackKinds, asked: StackKinds) -> String {
 }
 
 impl Tracer {
-    /// Looks at what stacks cost, and takes fewer or more of them.
+    /// Checks what stacks cost, and changes how many of them are taken.
     pub(super) fn keep_to_budget(&mut self) {
         let Some(most) = self.stack_budget else {
             return;

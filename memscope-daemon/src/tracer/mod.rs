@@ -1,7 +1,7 @@
 //! The tracer: the one thread that attaches and detaches.
 //!
-//! Owns: the loaded object, the traced processes with their links, and the rules. It follows
-//! processes that load libraries, execute, fork and end. What they hold is the keeper's business.
+//! Owns: the loaded object, the traced processes with their links, and the rules. It follows processes that load
+//! libraries, execute, fork and end. Refuses: to keep what the processes hold, which the keeper does.
 
 mod attach;
 mod budget;
@@ -43,80 +43,80 @@ use crate::native::Unwinder;
 use crate::probe::calibrate::Layout;
 use crate::probe::load::{AttachMethod, Kernel};
 
-/// How often ended processes, rules and allocators are looked at when nobody asks.
+/// Time between two rounds of checks (ended processes, rules, allocators) when no order comes.
 const TICK: Duration = Duration::from_millis(200);
-/// How often `/proc` is searched for matches of rules.
+/// Time between two searches of `/proc` for processes that match rules.
 const RULE_SEARCH: Duration = Duration::from_secs(1);
-/// How often mappings are read again although the linker said nothing.
+/// Time between two checks of mappings that are made although the linker reported nothing.
 const RESCAN: Duration = Duration::from_secs(5);
 
-/// What others want of the tracer.
+/// An order to the tracer.
 pub enum Order {
-    /// Attach.
+    /// Attach a process, or add a rule.
     Attach {
-        /// Who asks.
+        /// Client that asks.
         caller: Caller,
-        /// What.
+        /// What to attach, and how.
         request: AttachRequest,
-        /// Where the outcome goes.
+        /// Gets the outcome.
         reply: oneshot::Sender<Result<v1::AttachResponse, Refusal>>,
     },
-    /// Detach.
+    /// Detach processes, or remove rules.
     Detach {
-        /// Who asks.
+        /// Client that asks.
         caller: Caller,
-        /// What.
+        /// What to detach.
         scope: DetachScope,
-        /// Where the outcome goes.
+        /// Gets the outcome.
         reply: oneshot::Sender<Result<v1::DetachResponse, Refusal>>,
     },
-    /// Look at the process's allocator again, before a question about it is answered.
+    /// Check which allocator a process uses, before a question about it is answered.
     Refresh {
-        /// Which.
+        /// Process id.
         pid: u32,
-        /// And at its structures.
+        /// Whether to read the allocator's structures as well.
         read: bool,
-        /// Told when done.
+        /// Gets a message when this is done.
         reply: oneshot::Sender<()>,
     },
-    /// A reading ended.
+    /// A reading has ended.
     Read {
-        /// Whose.
+        /// Process that was read.
         pid: u32,
         /// Its handle.
         process: ProcessHandle,
-        /// How.
+        /// How the reading ended.
         outcome: ReadingOutcome,
     },
-    /// Say how you are.
+    /// Report the tracer's status.
     Status(oneshot::Sender<TracerStatus>),
-    /// The keeper says.
+    /// A message of the keeper.
     Keeper(KeeperMessage),
     /// Detach everything and end.
     Stop(oneshot::Sender<()>),
 }
 
-/// How the tracer is.
+/// Status of the tracer.
 #[derive(Debug, Clone)]
 pub struct TracerStatus {
-    /// Kind of links.
+    /// The kind of link that carries the probes.
     pub method: AttachMethod,
-    /// Probe sites in use.
+    /// Number of probe sites in use.
     pub sites: u64,
-    /// Losses by cause, from the kernel side.
+    /// Number of losses for each cause, as the programs have counted them.
     pub drops: Vec<(String, u64)>,
-    /// Libraries with probes.
+    /// Libraries that have probes.
     pub libraries: Vec<v1::Library>,
-    /// Rules.
+    /// Rules that are in force.
     pub rules: Vec<v1::Rule>,
 }
 
-/// The state of the thread.
+/// The state of the tracer's thread.
 pub struct Tracer {
     kernel: Kernel,
     keeper: KeeperHandle,
     unwinder: Unwinder,
-    /// Share of a processor that stacks may take in a process.
+    /// Share of one processor that walking stacks may take in a process; `None`: no limit.
     stack_budget: Option<f64>,
     orders: Sender<Order>,
     resolver: Resolver,
@@ -127,19 +127,21 @@ pub struct Tracer {
     sites: HashMap<(FileIdentity, u64, String), u32>,
     /// Layouts of PyTorch's allocator that were proven, by library.
     layouts: HashMap<FileIdentity, Layout>,
-    /// Layouts of its structures, by library.
+    /// Layouts of its other structures, which readings use, by library.
     structures: HashMap<FileIdentity, memscope_structure::Layout>,
     wake_bytes: u32,
     last_rule_search: Instant,
     last_rescan: Instant,
     nvml: nvml::Machine,
-    /// Answers that wait for readings.
+    /// Attaches whose answers wait for readings.
     attaching: Vec<waits::Attaching>,
+    /// Questions whose answers wait for readings.
     refreshing: Vec<waits::Refreshing>,
 }
 
 impl Tracer {
-    /// Starts the thread.
+    /// Starts the thread. `own` sends into the same channel as `orders` receives from. `wake_bytes` is the number of
+    /// unread bytes in the ring at which the keeper is woken.
     pub fn start(
         kernel: Kernel,
         keeper: KeeperHandle,
@@ -189,7 +191,7 @@ impl Tracer {
                 }) => {
                     match self.attach(caller, &request) {
                         Ok(outcome) => self.answer_attach(outcome, reply),
-                        // Whoever asked may be gone.
+                        // The client may be gone.
                         Err(refusal) => drop(reply.send(Err(refusal))),
                     }
                 }
@@ -237,7 +239,7 @@ impl Tracer {
         }
     }
 
-    /// What is done between orders, each at its own pace.
+    /// Checks that are made between orders, each at its own interval.
     fn look_around(&mut self) {
         self.notice_exits();
         self.say_full();
@@ -262,12 +264,12 @@ impl Tracer {
     }
 
     fn append(&self, process: ProcessHandle, record: DaemonRecord) {
-        // The keeper ends last: if it is gone, so is everything that could ask.
+        // The keeper ends last: if it is gone, nobody is left who could ask.
         let _ = self.keeper.send(Command::Append { process, record });
     }
 
-    /// Waits until the keeper has taken everything that was sent to it so far. Records that come from
-    /// the kernel after that find their process and their site known.
+    /// Waits until the keeper has handled everything that was sent to it so far. Records that come from the kernel
+    /// after that find their process and their site defined.
     fn keeper_is_up_to_date(&self) {
         self.define(Vec::new());
     }
@@ -275,13 +277,13 @@ impl Tracer {
     fn define(&self, records: Vec<DaemonRecord>) {
         let (done, wait) = std::sync::mpsc::channel();
         if self.keeper.send(Command::Define { records, done }).is_ok() {
-            // An error means that the keeper has ended, and with it every question.
+            // An error means that the keeper has ended, so that no question can be asked any more.
             let _ = wait.recv();
         }
     }
 
-    /// The number of a site; the definition of a new one is added to `new`, which must reach the
-    /// keeper before the site's probe is live.
+    /// The number of a site. If the site is new, its definition is added to `new`, which must reach the keeper before
+    /// the site's probe is live.
     fn site_number(
         &mut self,
         object: &ObjectSites,
@@ -325,7 +327,7 @@ impl Tracer {
         }
     }
 
-    /// Removes ended processes: their pidfd is readable.
+    /// Stops tracing processes that have ended: their pidfds are readable.
     fn notice_exits(&mut self) {
         let ended: Vec<u32> = self
             .traced
@@ -353,7 +355,7 @@ impl Tracer {
         self.forget_ended();
     }
 
-    /// Stops tracing a process and says why.
+    /// Stops tracing a process, and records `why`.
     fn end(&mut self, pid: u32, why: DaemonRecord) -> Option<Traced> {
         self.say_full();
         let mut traced = self.traced.remove(&pid)?;
@@ -366,7 +368,7 @@ impl Tracer {
             done,
         });
         if sent.is_ok() {
-            // The slot may be given away only when the keeper has read its counters.
+            // The slot may be used again only when the keeper has read its counters.
             let _ = wait.recv();
         }
         self.kernel.remove_process(pid);
@@ -431,7 +433,7 @@ impl Tracer {
 
     fn detach_everything(&mut self) {
         let pids: Vec<u32> = self.traced.keys().copied().collect();
-        // All links side by side first: each removal waits for the kernel.
+        // Remove all links in parallel first, because each removal waits for the kernel.
         let links = self
             .traced
             .values_mut()
@@ -501,7 +503,7 @@ impl Tracer {
     }
 }
 
-/// A channel into the tracer that the keeper can use too.
+/// A channel for the keeper's messages. A thread passes them on to the tracer as orders.
 pub fn told_channel(orders: Sender<Order>) -> std::io::Result<Sender<KeeperMessage>> {
     let (sender, receiver) = std::sync::mpsc::channel::<KeeperMessage>();
     std::thread::Builder::new()
@@ -516,7 +518,7 @@ pub fn told_channel(orders: Sender<Order>) -> std::io::Result<Sender<KeeperMessa
     Ok(sender)
 }
 
-/// The processes of a rule, as `status` has them.
+/// The scope of a rule, in the words of `status`.
 fn scope(scope: &AttachScope) -> String {
     match scope {
         AttachScope::Pid { pid, .. } => format!("pid={pid}"),

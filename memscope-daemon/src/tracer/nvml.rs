@@ -1,21 +1,21 @@
-//! Memory of devices, from NVML where it is installed. Loaded at run time, never required.
+//! Memory of devices, from NVML where it is installed. NVML is loaded at run time and never required.
 //!
-//! A process numbers its devices its own way: `CUDA_VISIBLE_DEVICES` chooses among them, and CUDA puts the fastest first
-//! unless `CUDA_DEVICE_ORDER` says otherwise. Which device of the machine is meant is certain where there is one only, where
-//! the order is that of the bus and the process was not given a part of the machine, or where devices are named by their UUIDs. Else nothing is said of what is free, and their
-//! size only if all have the same.
+//! A process numbers its devices in its own way: `CUDA_VISIBLE_DEVICES` chooses among them, and CUDA puts the fastest
+//! first unless `CUDA_DEVICE_ORDER` says otherwise. It is certain which device of the machine is meant if there is
+//! only one, if the order is that of the bus and the process was not given a part of the machine, or if devices are
+//! named by their UUIDs. Otherwise free memory is not reported, and the size only if all devices have the same.
 
 use memscope_ledger::event::ProcessFacts;
 use memscope_log::records::DeviceTotal;
 use nvml_wrapper::Nvml;
 
-/// NVML, tried once.
+/// NVML. Loading it is tried only once.
 #[derive(Default)]
 pub struct Machine {
     nvml: Option<Option<Nvml>>,
 }
 
-/// A device of the machine.
+/// A device of the machine, with its memory in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Device {
     uuid: String,
@@ -41,7 +41,7 @@ impl Machine {
         Some(self.loaded()?.device_count().ok()? as usize)
     }
 
-    /// The memory of each device that the process can see, as far as it is certain which one it is.
+    /// The memory of each device that the process can see, as far as it is certain which device it is.
     pub fn of_process(&mut self, facts: &ProcessFacts) -> Vec<DeviceTotal> {
         let Some(devices) = self.loaded().and_then(by_bus) else {
             return Vec::new();
@@ -50,7 +50,7 @@ impl Machine {
             let found = facts.environment.iter().find(|(name, _)| name == wanted);
             found.map(|(_, value)| value.as_str())
         };
-        // What a container or a job may use has numbers of its own.
+        // A container or a job that was given a part of the machine has its own numbers for devices.
         let given = value("NVIDIA_VISIBLE_DEVICES").is_some_and(|given| given != "all");
         let in_job = facts
             .environment
@@ -96,7 +96,7 @@ fn of_devices(devices: &[Device], visible: Option<&str>, in_order: bool) -> Vec<
             .collect();
     };
     let mut found = Vec::new();
-    // CUDA ends the list where it comes to a name that it does not know.
+    // CUDA ends the list at the first name that it does not know.
     for (ordinal, name) in list.split(',').map(str::trim).enumerate() {
         let next = match name.parse::<usize>() {
             Ok(index) => devices.get(index).map(|device| (device, certain)),
@@ -110,7 +110,7 @@ fn of_devices(devices: &[Device], visible: Option<&str>, in_order: bool) -> Vec<
     found
 }
 
-/// CUDA takes the beginning of a UUID as well, where one device's only begins so.
+/// CUDA also accepts the beginning of a UUID if only one device's UUID begins with it.
 fn by_uuid<'a>(devices: &'a [Device], name: &str) -> Option<&'a Device> {
     if !name.starts_with("GPU-") {
         return None;

@@ -1,4 +1,4 @@
-//! How a reading ended, as the thread that reads tells it to the tracer.
+//! How a reading ended, as the reading thread reports it to the tracer.
 
 use memscope_proto::v1::BaselineRead;
 use memscope_structure::{Layout, Reader};
@@ -6,20 +6,20 @@ use memscope_structure::{Layout, Reader};
 /// How a reading ended.
 #[derive(Debug)]
 pub enum ReadingOutcome {
-    /// The ledger has it.
+    /// The ledger has accepted the reading.
     Taken {
-        /// It knows where things lie: the next reading is faster with it.
+        /// Knows where the structures lie, so that the next reading is faster.
         reader: Box<Reader>,
-        /// What was found.
+        /// Sums of what was found, and what the reading cost.
         found: BaselineRead,
     },
-    /// The process holds nothing from which a layout could be learned.
+    /// The process does not hold anything yet from which a layout could be learned.
     NothingYet,
-    /// There is none.
+    /// There is no reading.
     Failed {
-        /// The reason, with its causes, as coverage notes tell it.
+        /// The reason with its causes, as coverage notes show it.
         why: String,
-        /// Where things lie, if that was found: the next attempt begins with it.
+        /// The layout, if it was found: the next attempt begins with it.
         layout: Option<Layout>,
     },
 }

@@ -1,4 +1,4 @@
-//! Placing: probes on the sites that a process has, and what is said about it.
+//! Places probes on the sites that a process has, and records what is probed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::probe::load::Program;
 use crate::probe::multi::Point;
 
 impl Tracer {
-    /// Looks for sites that have no probe yet, and places them.
+    /// Searches for sites that have no probe yet, and places probes on them.
     pub(super) fn place_again(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid) else {
             return;
@@ -33,7 +33,7 @@ impl Tracer {
                     );
                 }
             }
-            // The pidfd will tell.
+            // The process has ended, which its pidfd will show.
             Err(SiteError::NoSuchProcess { .. } | SiteError::Zombie { .. }) => {}
             Err(error) => {
                 tracing::warn!(pid, error = %crate::error_chain(&error), "mappings could not be read");
@@ -41,7 +41,7 @@ impl Tracer {
         }
     }
 
-    /// Places what is found and has no probe yet, then says what is in use.
+    /// Places probes on the sites that were found and have none, then records what is in use.
     pub(super) fn place(&mut self, pid: u32, resolved: &Resolved) -> Result<(), Refusal> {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return Ok(());
@@ -54,7 +54,7 @@ impl Tracer {
             }
         }
         let before = traced.placed.len();
-        // The first placement has what was there at the attach.
+        // No library is late at the first placement, which has what was there at the attach.
         let late = (before > 0).then(|| speaker(traced, resolved)).flatten();
         let has_trace = traced.options.level == Level::Trace
             && resolved
@@ -68,7 +68,7 @@ impl Tracer {
         if let Some(library) = late {
             self.say_regions_missed(pid, library);
         }
-        // At this level there is no probe, not even the linker's.
+        // At level `read` there is no probe, not even the linker's hook.
         let reads = self
             .traced
             .get(&pid)
@@ -126,7 +126,7 @@ impl Tracer {
         let searching = traced.trace == TraceState::Searching;
         let slot = traced.slot.clone();
         let trace_file = traced.trace_file.clone();
-        // Before the first record can come the keeper must know the process.
+        // The keeper must know the process before the first record can come.
         self.keeper_is_up_to_date();
         slot.go_live();
         if start_search && searching {
@@ -149,8 +149,9 @@ impl Tracer {
         Ok(())
     }
 
-    /// Pools speak from the first moment on: by the time a library that was loaded later has its probes, something has
-    /// been told of through it. (What is only allocated comes later than that.)
+    /// Records that reports of pools may have been missed. Pools report from the first moment on: by the time that a
+    /// library which was loaded later has its probes, something has been reported through it. (Functions that only
+    /// allocate are called later than that.)
     fn say_regions_missed(&mut self, pid: u32, library: &str) {
         let name = library.rsplit('/').next().unwrap_or(library);
         self.note(
@@ -178,7 +179,7 @@ impl Tracer {
                 }
                 Purpose::Report => Program::Report,
                 Purpose::Workspace => Program::NpuWorkspace,
-                // record_trace tells of it already.
+                // `record_trace` reports it already.
                 Purpose::Oom if has_trace => continue,
                 Purpose::Oom => Program::Oom,
                 Purpose::Trace => Program::Trace,
@@ -223,8 +224,7 @@ impl Tracer {
         if !new.is_empty() {
             self.define(new);
         }
-        // Returns first: a return without its entry is dropped, an entry without its return would
-        // wait for ever.
+        // Returns first: a return without its entry is dropped, but an entry without its return would wait for ever.
         for program in [
             Program::CallReturn,
             Program::CallEntry,
@@ -330,7 +330,7 @@ impl Tracer {
         }
     }
 
-    /// Says so where less is reached than was wanted.
+    /// Records a note if the level that was reached is lower than the one that was asked for.
     pub(super) fn say_level(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid) else {
             return;
@@ -349,7 +349,7 @@ impl Tracer {
         self.note(pid, "level_reduced", &text);
     }
 
-    /// Says which probes and ways are in use now.
+    /// Records which probes and ways in are in use now.
     pub(super) fn say_placed(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid) else {
             return;
@@ -379,7 +379,7 @@ impl Tracer {
         self.note(pid, "not_probed", &text);
     }
 
-    /// Says a coverage note, once for each text; an empty text takes it back.
+    /// Records a coverage note, unless it was recorded with the same text before. An empty text withdraws it.
     pub(super) fn note(&mut self, pid: u32, code: &str, text: &str) {
         debug_assert!(
             memscope_ledger::is_judged(code),
@@ -404,7 +404,7 @@ impl Tracer {
     }
 }
 
-/// A library through which pools speak and that has no probe yet.
+/// Path of a library through which pools report and that has no probe yet.
 fn speaker<'a>(traced: &Traced, resolved: &'a Resolved) -> Option<&'a str> {
     let speaks = |object: &&ObjectSites| {
         let mut sites = object.sites.iter();

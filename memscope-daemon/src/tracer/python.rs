@@ -1,5 +1,5 @@
-//! Python stacks of a process: its interpreter, the programs' way through it, and the probe that tells when
-//! a code object dies.
+//! Python stacks of a process: finds its interpreter, makes the programs walk its frames, and places the probe that
+//! reports when a code object dies.
 
 use memscope_ledger::event::Level;
 
@@ -11,7 +11,7 @@ use crate::probe::multi::Point;
 use crate::python::{Names, entry};
 
 impl Tracer {
-    /// Has the stacks of a process's Python code taken, where that can be.
+    /// Makes the programs take the stacks of a process's Python code, if that is possible.
     pub(super) fn start_python(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid) else {
             return;
@@ -29,7 +29,7 @@ impl Tracer {
         }
     }
 
-    /// Says that stacks are samples, where that was asked for.
+    /// Records that stacks are sampled, if that was asked for.
     pub(super) fn say_sampled(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid) else {
             return;
@@ -45,7 +45,7 @@ impl Tracer {
         }
     }
 
-    /// Has the stacks of a process's compiled code taken.
+    /// Makes the programs take the stacks of a process's compiled code.
     pub(super) fn start_native(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid) else {
             return;
@@ -93,7 +93,7 @@ impl Tracer {
             process: handle,
             names: Box::new(names),
         });
-        // Deaths are told before the first stack is taken.
+        // The probe on deaths must be live before the first stack is taken.
         match dealloc {
             Some(function) => {
                 let point = Point {

@@ -1,15 +1,15 @@
 //! What torch_npu's queue of tasks means for stacks.
 //!
 //! By default torch_npu issues work from a thread of its own. An operator's outputs are allocated before that, by the
-//! thread that runs the program, and so is its workspace, unless `TASK_QUEUE_ENABLE` is 2: then the queue's thread asks
-//! how large it must be, and allocates it.
+//! thread that runs the program. That thread also allocates the operator's workspace, unless `TASK_QUEUE_ENABLE` is
+//! 2: then the queue's thread asks how large the workspace must be, and allocates it.
 
 use memscope_site::Resolved;
 
 use super::Tracer;
 
 impl Tracer {
-    /// Says which stacks are the program's, where torch_npu is in the process.
+    /// Records which stacks are the program's, if torch_npu is in the process.
     pub(super) fn say_task_queue(&mut self, pid: u32, resolved: &Resolved) {
         let Some(traced) = self.traced.get(&pid).filter(|_| resolved.torch_npu) else {
             return;
@@ -19,7 +19,8 @@ impl Tracer {
     }
 }
 
-/// As the process was started; a script may have set the variables before it imported torch_npu.
+/// The note's text, by the environment with which the process was started. A script may have set the variables later,
+/// before it imported torch_npu.
 fn sentence(environment: &[(String, String)]) -> Option<&'static str> {
     let of = |wanted: &str| {
         let found = environment.iter().find(|(name, _)| name == wanted);

@@ -1,6 +1,6 @@
-//! Readings: what a process held before the attach, and after a loss, out of its allocator's own
-//! structures; at level `read`, all that is ever known of it. Each runs in a thread of its own, since a
-//! busy process makes it try again.
+//! Readings of the allocator's own structures. They show what a process held before the attach and after a loss of
+//! records; at level `read` they are all that is ever known of it. Each reading runs in a thread of its own, since it
+//! has to be tried again while the process is busy.
 
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -21,40 +21,42 @@ use super::{Order, Tracer};
 use crate::clock;
 use crate::keeper::{Command, KeeperHandle};
 
-/// Looks at a process that come to nothing, and how long it is looked at, until that is said. Another
-/// reading follows in any case.
+/// Number of attempts that may fail, and the time for them, before the failure is reported. Another reading follows
+/// in any case.
 const ATTEMPTS: u32 = 400;
 const TIME: Duration = Duration::from_secs(20);
-/// A reading that takes longer than this will not find a process at work standing still.
+/// A reading that takes longer than this is unlikely to find a busy process at rest.
 const SLOW: Duration = Duration::from_millis(20);
-/// Blocks of which one certainly takes that long; and of which it takes so little that the next moment of rest comes sooner than a look
-/// ends that is gone on with, which also takes time from the process and from the daemon.
+/// With more blocks than `LARGE`, a reading certainly takes longer than `SLOW`. With no more blocks than `SMALL`, a
+/// look is not continued: the process comes to rest before a continued look would end, and continuing takes time from
+/// the process and from the daemon.
 const LARGE: u64 = 50_000;
 const SMALL: u64 = 2_000;
-/// Passes of one look, and how long it is gone on with: less than the ledger keeps events for it.
+/// Most passes of one look, and the longest time for which it is continued. A pass needs the ledger's events only
+/// since the pass before it ended.
 const PASSES: u32 = 100;
 const LOOK: Duration = Duration::from_secs(30);
-/// Parts of a reading that wait for the keeper at a time.
+/// Number of parts of a reading that may wait for the keeper at a time.
 const PARTS: usize = 128;
-/// Pause between attempts: the process is to get on.
+/// Pause between attempts, so that the process can get on.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How often a reading is made again that the ledger did not take.
+/// Number of times that a reading is made again because the ledger did not accept it.
 const AGAIN: u32 = 5;
-/// What the ledger says of readings that it did not take.
+/// Codes of the coverage notes that say that the ledger did not accept a reading.
 const NOT_TAKEN: [&str; 3] = [
     "reading_too_old",
     "reading_contradicted",
     "reading_incomplete",
 ];
-/// Pauses after a reading that failed: the first, the longest, and the longest after a loss. Each is
-/// twice the one before, since what makes a reading fail is a process or a machine with much to do.
+/// Pauses after a failed reading: the first, the longest, and the longest after a loss of records. Each pause is
+/// twice the one before, since readings fail when the process or the machine has much to do.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(400);
 
 impl Tracer {
-    /// Begins a reading, unless the process has no pool to read. If one is under way another follows,
-    /// since that one may have looked already. Says whether one is under way now.
+    /// Begins a reading, unless the process has no pool to read. If a reading is under way, another one follows it,
+    /// since the structures may have been read already. Returns whether a reading is under way now.
     pub(super) fn start_reading(&mut self, pid: u32) -> bool {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return false;
@@ -93,7 +95,7 @@ impl Tracer {
             .spawn(move || {
                 let process = job.process;
                 let outcome = job.run(known);
-                // A tracer that has ended needs no answer.
+                // If the tracer has ended, it needs no answer.
                 let _ = orders.send(Order::Read {
                     pid,
                     process,
@@ -171,7 +173,7 @@ impl Tracer {
                     }
                 };
                 self.note(pid, code, &text);
-                // It is made again in any case.
+                // The reading is tried again in any case.
                 self.answer_waiting();
                 return;
             }
@@ -182,8 +184,8 @@ impl Tracer {
         self.answer_waiting();
     }
 
-    /// Records of the process were lost: what it holds is to be read again. A process that loses records
-    /// all the time is not read all the time.
+    /// Asks for a reading after records of the process were lost. A process that loses records all the time is not
+    /// read all the time.
     pub(super) fn read_after_loss(&mut self, pid: u32) {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return;
@@ -200,7 +202,7 @@ impl Tracer {
         }
     }
 
-    /// At level `read`: says why there is nothing to read, if so.
+    /// At level `read`: records why there is nothing to read, if that is so.
     pub(super) fn say_unreadable(&mut self, pid: u32) {
         let Some(traced) = self.traced.get(&pid) else {
             return;
@@ -228,7 +230,7 @@ impl Tracer {
         self.note(pid, "pool_not_readable", &text);
     }
 
-    /// Begins the readings that are due: at level `read`, and after one that failed.
+    /// Begins the readings that are due: those at level `read`, and those after a failed reading.
     pub(super) fn read_what_is_due(&mut self) {
         let now = Instant::now();
         let due: Vec<u32> = self
@@ -240,7 +242,7 @@ impl Tracer {
                 if now < traced.next_read {
                     return None;
                 }
-                // A slow reading must not leave the process without a pause.
+                // Counted from now, so that readings that come late are not made up for one right after the other.
                 traced.next_read = now + every;
                 Some(traced.pid)
             })
@@ -252,22 +254,22 @@ impl Tracer {
     }
 }
 
-/// What earlier readings have left.
+/// What earlier readings have left for the next one.
 enum Earlier {
-    /// One of this process.
+    /// The reader of an earlier reading of this process.
     Reader(Box<Reader>),
-    /// One of another process with the same library.
+    /// The layout that an earlier reading found for the same library.
     Layout(Layout),
     Nothing,
 }
 
-/// How the attempts of one job went.
+/// Progress of the attempts of one job.
 struct Pace {
-    /// Those that came to nothing.
+    /// Number of attempts that failed.
     raced: u32,
-    /// Since when there are attempts.
+    /// When the attempts began.
     since: Instant,
-    /// One at rest took too long to find the process at rest.
+    /// Whether the last attempt to read the process at rest took longer than `SLOW`.
     slow: bool,
 }
 
@@ -281,7 +283,7 @@ struct Job {
     pid: u32,
     process: ProcessHandle,
     pointer: u64,
-    /// Probes tell what happens to blocks while they are read.
+    /// Whether probes report what happens to blocks during the reading, which they do not at level `read`.
     told: bool,
     keeper: KeeperHandle,
     began: Instant,
@@ -315,7 +317,7 @@ impl Job {
             };
             known = Earlier::Nothing;
             if !remembered && pace.raced == 0 {
-                // Finding it in a large process takes its own time.
+                // The search for the layout takes long in a large process and does not count as an attempt.
                 pace.since = Instant::now();
                 let took = self.began.elapsed().as_secs_f64();
                 tracing::debug!(
@@ -327,7 +329,7 @@ impl Job {
             let outcome = reader.and_then(|mut reader| {
                 let read = self.read_devices(&memory, &mut reader, &mut pace);
                 read.map_err(|error| {
-                    // It may only have come at a bad moment.
+                    // The attempt may only have come at a bad moment, so the layout is kept.
                     if !matches!(error, StructureError::Contradicted { .. }) {
                         known = Earlier::Layout(reader.layout().clone());
                     }
@@ -356,9 +358,9 @@ impl Job {
                     return failed(why.to_owned(), Some(reader.layout().clone()));
                 }
                 Err(StructureError::NothingYet { .. }) => return ReadingOutcome::NothingYet,
-                // A layout that was remembered is not this file's after all.
+                // The remembered layout is not that of this process after all.
                 Err(StructureError::Contradicted { .. }) if remembered => {}
-                // A layout cannot be found while the process changes what it is looked for in.
+                // A layout cannot be found while the process changes the structures in which it is searched.
                 Err(
                     StructureError::LayoutNotFound { .. } | StructureError::Contradicted { .. },
                 ) if pace.is_patient() => {
@@ -376,7 +378,7 @@ impl Job {
         }
     }
 
-    /// Reads every device and hands what is accepted to the keeper.
+    /// Reads every device, and hands each accepted reading to the keeper.
     fn read_devices(
         &self,
         memory: &ProcessMemory,
@@ -406,8 +408,9 @@ impl Job {
         Ok(found)
     }
 
-    /// One attempt at a device's allocator. A small one is read in a moment at which nothing changes. A large one that goes on has no
-    /// such moment: it is looked at as it changes, and what happened since the look began makes the state of it.
+    /// One attempt at a device's allocator. A small allocator is read at a moment at which nothing changes. A large
+    /// one in use has no such moment: it is looked at while it changes, and its state is computed with what happened
+    /// since the look began.
     fn read_device(
         &self,
         memory: &ProcessMemory,
@@ -419,14 +422,14 @@ impl Job {
         let blocks = reader.active_blocks(memory, object)?;
         if !(self.told && (blocks > LARGE || *slow)) {
             let began = Instant::now();
-            // Events from here on may or may not be in the reading: the ledger applies them to it, and knows
+            // Events from here on may or may not be in the reading. The ledger applies them to it, and recognises
             // those that are in it already.
             let at_ns = clock::boot_ns();
             let read = reader.read_device(memory, object, device, 1);
             *slow = began.elapsed() > SLOW;
             return Ok((at_ns, read?));
         }
-        // The next attempt is at rest again: it may have been slow because the machine was.
+        // The next attempt is made at rest again: the last one may have been slow because the machine was.
         *slow = false;
         let clock = &mut clock::boot_ns;
         let mut look = reader.look(memory, object, clock)?;
@@ -483,7 +486,7 @@ impl Job {
             ..HeldPart::default()
         });
         for (count, part) in parts.into_iter().enumerate() {
-            // Of millions of blocks there are thousands of parts: the keeper is to answer others in between.
+            // Millions of blocks make thousands of parts, and the keeper must be able to answer others in between.
             if count % PARTS == PARTS - 1 {
                 let _ = self.keeper.ask_blocking(|_, _| ());
             }
@@ -492,14 +495,14 @@ impl Job {
     }
 
     fn append(&self, record: DaemonRecord) {
-        // The keeper ends last.
+        // The keeper ends last: if it is gone, nobody needs the record.
         let _ = self.keeper.send(Command::Append {
             process: self.process,
             record,
         });
     }
 
-    /// Whether the ledger took the reading.
+    /// Whether the ledger has accepted the reading.
     fn taken(&self) -> bool {
         let process = self.process;
         self.keeper

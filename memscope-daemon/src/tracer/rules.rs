@@ -1,26 +1,26 @@
-//! Rules: attach whatever matches, now and later.
+//! Rules: attach every process that matches, now and later.
 
 use std::path::Path;
 
 use memscope_rpc::{AttachOptions, AttachScope, Caller};
 
-/// One rule.
+/// A rule by which processes are attached.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Number, from 1.
+    /// Number of the rule, from 1 on.
     pub id: u64,
-    /// Scope; never `Pid`.
+    /// The processes that match; never `Pid`.
     pub scope: AttachScope,
-    /// What is looked at in the processes that it attaches.
+    /// What is traced of the processes that it attaches.
     pub options: AttachOptions,
-    /// Who made it: only processes that this caller may see are attached.
+    /// Client that made it. Only processes that this client may see are attached.
     pub caller: Caller,
-    /// Processes attached so far.
+    /// Number of processes that it has attached so far.
     pub attached: u64,
 }
 
 impl Rule {
-    /// Whether a process matches by name or place. `All` is decided by the mapped libraries.
+    /// Whether a process matches: by its name, by its cgroup, or for `All` by its mapped libraries.
     pub fn matches(&self, pid: u32) -> bool {
         match &self.scope {
             AttachScope::Pid { .. } => false,
@@ -32,13 +32,13 @@ impl Rule {
         }
     }
 
-    /// Whether a match is attached even before it maps a device library.
+    /// Whether a matching process is attached even before it maps a device library.
     pub fn waits(&self) -> bool {
         !matches!(self.scope, AttachScope::All)
     }
 }
 
-/// Processes that exist now.
+/// Pids of the processes that exist now.
 pub fn pids() -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -67,7 +67,7 @@ fn cgroup(pid: u32) -> Option<String> {
     line.splitn(3, ':').nth(2).map(str::to_owned)
 }
 
-/// Whether the process maps a library of a device now.
+/// Whether the process maps a library of a device vendor now.
 pub fn maps_device_library(pid: u32) -> bool {
     let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else {
         return false;

@@ -15,108 +15,109 @@ use crate::probe::links::Link;
 use crate::probe::load::Program;
 use crate::probe::slot::Slot;
 
-/// Whether `record_trace` alone tells everything.
+/// Which of PyTorch's two ways in are probed: `record_trace` alone is enough once its layout is proven.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TraceState {
-    /// No `record_trace` probe.
+    /// There is no probe on `record_trace`.
     Unused,
-    /// Both probes, until the layout is proven.
+    /// Both ways are probed, until the layout is proven.
     Searching,
-    /// One probe.
+    /// Only `record_trace` is probed.
     Proven,
-    /// Both probes for good, and why.
+    /// Both ways stay probed, for this reason.
     Both(String),
 }
 
-/// A live attachment of the tracer's.
+/// A traced process.
 pub struct Traced {
     /// Process id.
     pub pid: u32,
-    /// Handle.
+    /// The daemon's handle of the process.
     pub handle: ProcessHandle,
-    /// What was asked for.
+    /// Options with which it was attached.
     pub options: AttachOptions,
-    /// Level reached.
+    /// Level that was reached.
     pub level: Level,
-    /// What was read at the attach.
+    /// Facts about the process, read at the attach.
     pub facts: ProcessFacts,
-    /// Tells when it ends.
+    /// Becomes readable when the process ends.
     pub pidfd: OwnedFd,
-    /// The kernel's side.
+    /// Its slot in the table that the daemon shares with the programs.
     pub slot: Slot,
-    /// Live links.
+    /// Links that carry its probes.
     pub links: Vec<Link>,
-    /// What has a probe already: file, offset, program.
+    /// Places that have a probe already: file, offset and program.
     pub placed: BTreeSet<(FileIdentity, u64, Program)>,
-    /// torch_npu's allocator is the one that is traced.
+    /// Whether torch_npu's allocator is the one that is traced.
     pub torch_npu: bool,
     /// File that holds the `record_trace` in use.
     pub trace_file: Option<FileIdentity>,
     /// State of the search for the allocator's layout.
     pub trace: TraceState,
-    /// Allocator pointer of PyTorch in the process.
+    /// Address of PyTorch's pointer to its allocator in the process.
     pub allocator_address: Option<u64>,
-    /// File that it is from.
+    /// File to which that address belongs.
     pub allocator_file: Option<FileIdentity>,
-    /// PyTorch's number of devices in the process.
+    /// Address of PyTorch's number of devices in the process.
     pub device_count_address: Option<u64>,
-    /// Where PyTorch's allocator settings may be.
+    /// Places where PyTorch's allocator settings may be.
     pub settings: Vec<memscope_site::SettingsPlace>,
-    /// What was last read about its allocator.
+    /// What was last read about its allocator: number of devices and settings.
     pub allocator: AllocatorFacts,
-    /// Whether the device of threads that chose none is known.
+    /// Whether the device of threads that never chose one is known.
     pub default_known: bool,
-    /// Allocator in use, as read last.
+    /// Allocator in use, as it was last read.
     pub backend: Backend,
-    /// A reading of its allocator's structures is under way.
+    /// Whether a reading of its allocator's structures is under way.
     pub reading: bool,
-    /// Another is wanted when it has ended.
+    /// Whether another reading is wanted when that one has ended.
     pub read_again: bool,
-    /// Knows where its allocator's structures lie, once one was read; a reading under way has it.
+    /// Knows where the allocator's structures lie, once they were read. `None` while a reading that uses it is under
+    /// way.
     pub reader: Option<Box<memscope_structure::Reader>>,
     /// What the first reading found.
     pub baseline: Option<BaselineRead>,
-    /// Time until a reading that failed is made again; `None` while none has.
+    /// Pause after the last failed reading. `None` while none has failed since the last success.
     pub retry: Option<Duration>,
-    /// When the next one is due.
+    /// When the next reading is due.
     pub next_read: Instant,
-    /// Hash of its code mappings when they were last looked at.
+    /// Hash of its code mappings when they were last checked.
     pub mappings: Option<u64>,
-    /// Python stacks are taken.
+    /// Whether its Python stacks can be taken.
     pub python: bool,
-    /// The programs' number of its interpreter's layout.
+    /// Number by which the programs know its interpreter's layout.
     pub python_number: u32,
-    /// Stacks of compiled code are taken.
+    /// Whether its stacks of compiled code can be taken.
     pub native: bool,
-    /// What stacks may cost.
+    /// Budget of processor time for its stacks.
     pub(super) budget: super::budget::Budget,
-    /// Rule that attached it.
+    /// Number of the rule that attached it, if one did.
     pub rule: Option<u64>,
-    /// Also attach its children.
+    /// Whether its children are attached as well.
     pub children: bool,
-    /// Tables that had no room for something of it, as far as said: a bit for each [`memscope_common::DropReason`].
+    /// Full tables that have been reported: one bit for each [`memscope_common::DropReason`].
     pub full: u64,
-    /// Memory of its devices, as told last.
+    /// Memory of its devices, as it was last recorded.
     pub memory: Vec<memscope_log::records::DeviceTotal>,
-    /// Coverage notes said so far.
+    /// Coverage notes that have been recorded: text by code, empty if withdrawn.
     pub notes: BTreeMap<String, String>,
-    /// Libraries with sites, by path.
+    /// Libraries that have sites, by path.
     pub libraries: BTreeMap<String, Library>,
 }
 
-/// A library with sites.
+/// A library that has sites.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Library {
     /// Build id in hexadecimal digits, empty for none.
     pub build_id: String,
-    /// Sites with a probe.
+    /// Number of sites that have a probe.
     pub sites: u32,
     /// Ways into the framework's pool that are in use.
     pub ways: BTreeSet<String>,
 }
 
 impl Traced {
-    /// Number of probe sites in use (returns not counted apart).
+    /// Number of probe sites in use. Probes on returns, the linker's hook and `code_dealloc` are not counted.
     pub fn sites(&self) -> u32 {
         self.links
             .iter()
@@ -141,7 +142,8 @@ impl Traced {
             .any(|(_, _, p)| p.is_report() || *p == Program::Trace)
     }
 
-    /// Another allocator's library has come: what was probed of the first one's is of no use.
+    /// Removes the probes of the pool, because the library of another allocator has come and the first one's are of
+    /// no use.
     pub fn forget_pool(&mut self) {
         let of_pool = |program: Program| {
             program.is_report() || matches!(program, Program::Oom | Program::Trace)
@@ -160,7 +162,7 @@ impl Traced {
         crate::probe::links::detach_all(pool);
     }
 
-    /// The notes as the ledger takes them.
+    /// The coverage notes that are in force, in the ledger's form.
     pub fn coverage(&self) -> Vec<CoverageNote> {
         self.notes
             .iter()
@@ -172,9 +174,9 @@ impl Traced {
             .collect()
     }
 
-    /// What the probes cost, in words.
+    /// What the probes cost, in words; `None` if nothing of the pool is probed.
     pub fn cost(&self) -> Option<String> {
-        // torch_npu also reports when a block that was freed is out of use.
+        // torch_npu also reports when a freed block is out of use.
         let report = if self.torch_npu { 3 } else { 2 };
         let both = 3 + report;
         match (&self.trace, self.level) {

@@ -1,5 +1,5 @@
-//! Answers that wait for readings: an attach, for what was there before it; a question that events alone
-//! do not answer (at level `read`, no question), for the state of now. Neither waits for ever.
+//! Answers that wait for readings. An attach waits for the baseline. A question waits for the present state if events
+//! alone cannot answer it (at level `read`, that is every question). Neither waits for ever.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use super::Tracer;
 use super::waits::{Attaching, Refreshing};
 
-/// How long an attach waits for its first readings: a process that allocates without a pause makes them
-/// try again.
+/// How long an attach waits for its first readings, which have to be tried again if the process allocates without a
+/// pause.
 const ATTACH: Duration = Duration::from_secs(5);
 /// How long a question waits for a new reading.
 pub const QUESTION: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ impl Tracer {
         self.answer_waiting();
     }
 
-    /// Looks at a process's allocator again for a question, and tells when that is done.
+    /// Checks a process's allocator for a question, and sends a message when that is done.
     pub(super) fn refresh(&mut self, pid: u32, read: bool, reply: oneshot::Sender<()>) {
         self.read_backend(pid);
         if read && self.start_reading(pid) {
@@ -45,12 +45,12 @@ impl Tracer {
                 reply,
             });
         } else {
-            // Whoever asked may be gone.
+            // The asker may be gone.
             let _ = reply.send(());
         }
     }
 
-    /// Answers all whose readings have ended, or whose time is up.
+    /// Answers all requests whose readings have ended or whose time is up.
     pub(super) fn answer_waiting(&mut self) {
         let now = Instant::now();
         for waiting in std::mem::take(&mut self.refreshing) {
@@ -74,7 +74,7 @@ impl Tracer {
                     process.cost = traced.cost();
                 }
             }
-            // The attach stands, even if whoever asked is gone.
+            // The attach stays, even if the client is gone.
             let _ = waiting.reply.send(Ok(waiting.outcome));
         }
     }

@@ -6,14 +6,14 @@ use memscope_proto::v1::AttachResponse;
 use memscope_rpc::Refusal;
 use tokio::sync::oneshot;
 
-/// An attach that is live, and whose readings are under way.
+/// An attach whose probes are live and whose readings are under way.
 pub(super) struct Attaching {
     pub(super) deadline: Instant,
     pub(super) outcome: AttachResponse,
     pub(super) reply: oneshot::Sender<Result<AttachResponse, Refusal>>,
 }
 
-/// A question that wants a new reading.
+/// A question that needs a new reading.
 pub(super) struct Refreshing {
     pub(super) deadline: Instant,
     pub(super) pid: u32,

@@ -1,34 +1,33 @@
-//! A rising edge: fires when a level comes above its threshold, and again only after it has clearly
-//! fallen below.
+//! A rising edge: fires when a level rises above its threshold, and again only after it has clearly fallen below it.
 
-/// A level has clearly fallen below its threshold at this part of it, in hundredths.
+/// A level has clearly fallen if it is at most this part of its threshold, in hundredths.
 pub const CLEARLY_BELOW: u64 = 95;
 
-/// See the module.
+/// State of a rising edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Edge {
-    /// No level was looked at yet.
+    /// No level was seen yet.
     #[default]
     New,
-    /// The level is below: the next time above fires.
+    /// The level is below: the next level above fires.
     Armed,
-    /// It has fired.
+    /// It has fired, and the level has not clearly fallen since.
     Fired,
 }
 
-/// What a level did.
+/// What a level did compared with its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crossing {
-    /// Nothing.
+    /// Nothing that matters.
     Quiet,
-    /// It came above.
+    /// It rose above.
     Rose,
-    /// It is above, and nobody saw it below.
+    /// It is above, and was never seen below.
     WasAbove,
 }
 
 impl Edge {
-    /// Looks at a level. [`Crossing::WasAbove`] is told again and again until [`Edge::fire`] is called.
+    /// Takes in a level. Returns [`Crossing::WasAbove`] again and again until [`Edge::fire`] is called.
     pub fn step(&mut self, level: u64, above: u64) -> Crossing {
         let is_above = level > above;
         match self {
@@ -49,14 +48,14 @@ impl Edge {
         }
     }
 
-    /// Looks whether a level has fallen, where it is too early to say that it rose.
+    /// Takes in a level that may have fallen, while it is too early to say that it rose.
     pub fn fall(&mut self, level: u64, above: u64) {
         if level <= above {
             self.step(level, above);
         }
     }
 
-    /// Takes it for having risen now.
+    /// Sets the edge as if the level had risen now.
     pub fn fire(&mut self) {
         *self = Edge::Fired;
     }
@@ -107,7 +106,8 @@ mod tests {
     }
 
     proptest! {
-        /// Between two firings lies a level that is clearly below; and above after below always fires.
+        /// Between two firings the level was clearly below; and a level above that comes after one below always
+        /// fires.
         #[test]
         fn the_same_as_by_looking_back(
             levels in prop::collection::vec(0..200u64, 1..200),

@@ -1,24 +1,24 @@
-//! Something for which a snapshot is to be taken.
+//! A condition that came true.
 
 use memscope_ledger::event::ProcessHandle;
 use memscope_rpc::Condition;
 
-/// Something for which a snapshot is to be taken.
+/// A condition that came true, for which a snapshot is taken unless it is paused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Firing {
     /// Number of the trigger.
     pub trigger: u64,
-    /// Its condition.
+    /// Condition of the trigger.
     pub condition: Condition,
-    /// In which process.
+    /// Process in which it came true.
     pub process: ProcessHandle,
-    /// On which device, where one is named.
+    /// Device on which it came true, if it is about one.
     pub device: Option<i32>,
-    /// What happened, in a sentence without the process.
+    /// What happened, as a sentence without the process.
     pub reason: String,
-    /// It fired so many times in this process since its last snapshot there, this one included, too soon
-    /// after that: none is to be taken now.
+    /// Set if no snapshot is to be taken, because it came too soon after the last one of this trigger in this
+    /// process: how often that happened since that snapshot, this time included.
     pub paused: Option<u64>,
-    /// How often it fired so before this one.
+    /// How often that happened before this firing, since the snapshot before.
     pub paused_before: u64,
 }

@@ -1,44 +1,43 @@
-//! Growth that breathing does not look like.
+//! Growth, as distinct from the rise and fall of memory within each step.
 //!
-//! A program's memory rises and falls within every step. Its *floor* is the lowest level within the last
-//! quarter of the time over which growth is watched; as long as a step is shorter than that, the floor
-//! stands still while nothing grows. Growth is by how much the floor is higher than the lowest floor
-//! within that time, and it counts only when the floor is higher than all of them: coming back from a
-//! pause is no growth.
+//! A program's memory rises and falls within every step. Its *floor* is the lowest level within the last quarter of
+//! the time over which growth is watched. As long as a step is shorter than that, the floor stands still while
+//! nothing grows. Growth is how much higher the floor is than the lowest floor within that time. It counts only when
+//! the floor is higher than all of these floors: a return to an earlier level after a pause is no growth.
 
 use std::collections::VecDeque;
 
-/// Pieces into which the time is cut.
+/// Number of pieces into which the watched time is cut.
 const PIECES: usize = 16;
-/// Of them, those that make a floor.
+/// Number of pieces that make a floor.
 const FLOOR: usize = PIECES / 4;
 
-/// One level over time. Each firing begins the watch anew, from the floor that it has then.
+/// One level over time. After each firing the watch begins again, from the floor at that time.
 #[derive(Clone, Debug)]
 pub struct Growth {
     above: u64,
     piece_ns: u64,
-    /// End of the piece that is open, once there was a level.
+    /// End of the current piece in nanoseconds; `None` before the first level.
     end_ns: Option<u64>,
     level: u64,
     lowest: u64,
-    /// Lowest levels of the last pieces that are over.
+    /// Lowest levels of the last pieces that have ended.
     pieces: VecDeque<u64>,
-    /// Floors since the last firing, as of the ends of the last pieces.
+    /// Floors since the last firing, at the ends of the last pieces.
     floors: VecDeque<u64>,
 }
 
-/// By how much the floor rose.
+/// A rise of the floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Risen {
-    /// The lowest floor within the time.
+    /// The lowest floor within the watched time.
     pub from: u64,
-    /// The floor now.
+    /// The present floor.
     pub to: u64,
 }
 
 impl Growth {
-    /// Watches for the floor to rise by more than `above` within `within_ns`.
+    /// Watches for the floor to rise by more than `above` within `within_ns` nanoseconds.
     pub fn new(above: u64, within_ns: u64) -> Growth {
         Growth {
             above,
@@ -51,7 +50,7 @@ impl Growth {
         }
     }
 
-    /// The level from now on.
+    /// Sets the level from `time_ns` on. Returns a rise of the floor up to then.
     pub fn note(&mut self, time_ns: u64, level: u64) -> Option<Risen> {
         let risen = self.advance(time_ns);
         if self.end_ns.is_none() {
@@ -63,13 +62,13 @@ impl Growth {
         risen
     }
 
-    /// Time went on; says whether the floor rose since the last time.
+    /// Lets time go on. Returns a rise of the floor since the last call.
     pub fn advance(&mut self, time_ns: u64) -> Option<Risen> {
         let mut risen = None;
         let mut left = 2 * PIECES;
         while let Some(end) = self.end_ns.filter(|end| time_ns >= *end) {
             if left == 0 {
-                // All that is kept has this level by now: the pieces between are all alike.
+                // Everything that is kept has this level by now, so the pieces in between are all alike.
                 let skipped = (time_ns - end) / self.piece_ns;
                 self.end_ns = Some(end + (skipped + 1) * self.piece_ns);
                 break;
@@ -120,7 +119,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Firings of a course of (time, level), in ms, to an end.
+    /// Firings for a sequence of (time, level), with times in ms, up to the time `end`.
     fn firings(course: &[(u64, u64)], above: u64, within: u64, end: u64) -> Vec<Risen> {
         let mut growth = Growth::new(above, within * MS);
         let mut all = Vec::new();
@@ -136,7 +135,7 @@ mod tests {
         all
     }
 
-    /// A sawtooth of steps of `step` ms between `low` and `high`, with `leak` more after each step.
+    /// A sawtooth of steps of `step` ms between `low` and `high`, higher by `leak` after each step.
     fn breathing(steps: u64, step: u64, low: u64, high: u64, leak: u64) -> Vec<(u64, u64)> {
         (0..steps)
             .flat_map(|n| {
@@ -155,7 +154,7 @@ mod tests {
         // Steps of 200 ms, watched over 1,600: a floor takes 400.
         let calm = breathing(100, 200, 10, 5_000, 0);
         assert_eq!(firings(&calm, 100, 1600, 20_000), []);
-        // 10 more each step: 80 in the time.
+        // 10 more with each step: 80 within the watched time.
         let leaks = breathing(100, 200, 10, 5_000, 10);
         assert_eq!(firings(&leaks, 100, 1600, 20_000), [], "too slow");
         let found = firings(&leaks, 70, 1600, 20_000);
@@ -163,7 +162,7 @@ mod tests {
         for one in &found {
             assert!(one.to - one.from > 70 && one.to - one.from <= 90, "{one:?}");
         }
-        // Each goes on from where the one before ended.
+        // Each rise begins where the one before ended.
         assert!(found.windows(2).all(|w| w[1].from >= w[0].to));
     }
 
@@ -197,25 +196,25 @@ mod tests {
             Some(Risen { from: 10, to: 600 })
         );
         assert_eq!(growth.note(3_600_001 * MS, 700), None);
-        // What fired several times in a silence is told as one.
+        // Several firings in one silence are reported as one.
         let mut stairs = Growth::new(5, 1600 * MS);
         for (time, level) in [(0, 0), (1_050, 10), (1_150, 20), (1_250, 40)] {
             assert_eq!(stairs.note(time * MS, level), None);
         }
         assert_eq!(stairs.advance(9_000 * MS), Some(Risen { from: 0, to: 40 }));
-        // Slower than the time over which it is watched.
+        // A rise that is slower than the watched time.
         let slow: Vec<(u64, u64)> = (0..200).map(|n| (n * 100, n * 20)).collect();
         assert_eq!(firings(&slow, 500, 1600, 20_000), []);
         assert_ne!(firings(&slow, 300, 1600, 20_000), []);
     }
 
-    /// The same with every level of every millisecond kept.
+    /// A second implementation to compare with, which looks at all levels again for each piece.
     fn naive(course: &[(u64, u64)], above: u64, within: u64, end: u64) -> Vec<Risen> {
         let piece = within / PIECES as u64;
         let start = course[0].0;
         let lowest = |n: u64| {
             let (from, to) = (start + n * piece, start + (n + 1) * piece);
-            // The level that it begins with may change at once.
+            // The level with which a piece begins may change at once.
             let at_start = course.iter().rev().find(|(time, _)| *time < from);
             let within = course.iter().filter(|(t, _)| *t >= from && *t < to);
             within

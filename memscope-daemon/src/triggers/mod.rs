@@ -1,11 +1,11 @@
-//! Snapshots by themselves: conditions that are watched event by event.
+//! Snapshots that the daemon takes by itself: conditions that are checked event by event.
 //!
-//! Owns: the triggers, which of them watches which process, and what they remember of it. Refuses: I/O,
-//! clocks and snapshots; it says what fired and why, and the keeper acts.
+//! Owns: the triggers, which of them watches which process, and what they remember of it. Refuses: I/O, clocks and
+//! snapshots. It reports what fired and why, and the keeper acts.
 //!
-//! Levels are looked at after an event that tells them exactly. PyTorch reports a segment before the block
-//! that it was taken for, and holds its lock in between; so a level that a segment lifts is looked at after
-//! the block's own event, and the snapshot has the block in it.
+//! Levels are checked after an event that gives them exactly. PyTorch reports a segment before the block for which it
+//! was taken, and holds its lock in between. So a level that rises with a segment is checked after the event of the
+//! block, and the snapshot has the block in it.
 
 mod edge;
 mod firing;
@@ -22,22 +22,21 @@ use memscope_ledger::event::{Body, Event, ProcessFacts, ProcessHandle, TraceActi
 use memscope_rpc::{Caller, Condition, Metric, Refusal, TriggerStatus};
 use process::ProcessTriggers;
 
-/// Triggers there can be, and those of one user who is not root.
+/// Most triggers in all, and most triggers of one user who is not root.
 const MOST: usize = 64;
 const MOST_OF_A_USER: usize = 16;
-/// How often levels are looked at without an event, nanoseconds.
+/// Time between two checks of levels without an event, in nanoseconds.
 const TICK_NS: u64 = 40_000_000;
 
 /// Which processes a trigger watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// All that its user may see.
+    /// All processes that the trigger's user may see.
     All,
-    /// One: pid, start time and uids.
+    /// One process: pid, start time in clock ticks, and user ids.
     One(u32, u64, [u32; 3]),
 }
 
-/// One trigger.
 #[derive(Clone, Debug)]
 struct Trigger {
     number: u64,
@@ -66,14 +65,14 @@ pub struct Triggers {
     last_number: u64,
     processes: BTreeMap<ProcessHandle, ProcessTriggers>,
     pause_ns: u64,
-    /// Some trigger looks at levels.
+    /// Whether some trigger needs levels, and not only out-of-memory reports.
     looks_at_levels: bool,
     next_tick_ns: u64,
 }
 
 impl Triggers {
-    /// Those of the command line. A trigger that fires again in the same process within `pause_ns` of its
-    /// last snapshot takes none.
+    /// Begins with the triggers of the command line. A trigger that fires again in the same process within `pause_ns`
+    /// nanoseconds of its last snapshot takes none.
     pub fn new(conditions: &[Condition], pause_ns: u64) -> Triggers {
         let root = Caller {
             uid: 0,
@@ -117,7 +116,7 @@ impl Triggers {
         self.last_number
     }
 
-    /// Gives each process the triggers that watch it; what it remembers for one that stays is kept.
+    /// Gives each process the triggers that watch it. Triggers that stay keep their state.
     fn distribute(&mut self) {
         let watching = |process: &ProcessTriggers| {
             let all = self.triggers.iter().filter(|t| t.watches(process));
@@ -139,7 +138,7 @@ impl Triggers {
             .any(|t| t.condition.metric != Metric::Oom);
     }
 
-    /// Adds a trigger; the same one again is the same one.
+    /// Adds a trigger. If the same one exists already, that one is returned.
     pub fn add(
         &mut self,
         user: Caller,
@@ -169,7 +168,7 @@ impl Triggers {
             });
         }
         let number = self.push(condition, scope, user, false);
-        // What stands above already is found at the next tick.
+        // A level that is above its threshold already is found at the next tick.
         self.next_tick_ns = 0;
         self.triggers
             .iter()
@@ -178,7 +177,7 @@ impl Triggers {
             .ok_or(Refusal::NoSuchTrigger { trigger: number })
     }
 
-    /// Removes a trigger of this user's, or any for root.
+    /// Removes a trigger of this user, or any trigger if the user is root.
     pub fn remove(&mut self, user: Caller, number: u64) -> Result<(), Refusal> {
         let found = self.triggers.iter().find(|t| t.number == number);
         let status = found
@@ -224,12 +223,13 @@ impl Triggers {
         }
     }
 
-    /// All of them by number; what became of the snapshots is not known here.
+    /// Status of all triggers, by number. The counts of their snapshots are not known here.
     pub fn list(&self) -> Vec<TriggerStatus> {
         self.triggers.iter().map(|t| self.status(t)).collect()
     }
 
-    /// Triggers for one process that is not traced now: those that [`Triggers::end`] takes if it is gone.
+    /// Pids and start times of processes that have triggers of their own but are not traced now. [`Triggers::end`]
+    /// removes the triggers of such a process when it has ended.
     pub fn waiting(&self) -> Vec<(u32, u64)> {
         self.triggers
             .iter()
@@ -246,15 +246,15 @@ impl Triggers {
             .collect()
     }
 
-    /// A process has ended, and with it the triggers that were for it alone.
+    /// Removes the triggers that were for this process alone, because it has ended.
     pub fn end(&mut self, pid: u32, start_ticks: u64) {
         self.forget(|t| matches!(t.scope, Scope::One(p, s, _) if (p, s) == (pid, start_ticks)));
     }
 
-    /// Looks after an event that the ledger has taken.
+    /// Checks the triggers after an event that the ledger has applied, and adds the firings to `due`.
     #[inline]
     pub fn after(&mut self, event: &Event, ledger: &Ledger, due: &mut Vec<Firing>) {
-        // Nearly every event tells of a level alone, and mostly nobody looks at levels.
+        // Nearly every event only changes a level, and usually no trigger needs levels.
         let tells_level_only = match &event.body {
             Body::Trace(trace) => trace.action != TraceAction::Oom,
             Body::Report(_) | Body::Call(_) => true,
@@ -311,7 +311,7 @@ impl Triggers {
         process.pid = facts.pid;
         process.start_ticks = facts.start_ticks;
         process.uids = facts.uids;
-        // The pid may have been another's, whose end nobody saw.
+        // The pid may have belonged to another process, whose end nobody saw.
         let (pid, start) = (facts.pid, facts.start_ticks);
         self.forget(|t| matches!(t.scope, Scope::One(p, s, _) if p == pid && s != start));
         self.distribute();
@@ -352,7 +352,7 @@ impl Triggers {
         }
     }
 
-    /// `size`: the request that failed.
+    /// `size` is the size in bytes of the request that failed.
     fn out_of_memory(&mut self, event: &Event, size: u64, ledger: &Ledger, due: &mut Vec<Firing>) {
         let before = due.len();
         if let Some(process) = self.processes.get_mut(&event.process) {
@@ -361,7 +361,7 @@ impl Triggers {
         self.count(event.time_ns, due.get_mut(before..).unwrap_or_default());
     }
 
-    /// Levels that nobody looked at for want of an event, and floors that rose with time alone.
+    /// Checks levels for which no exact event came, and floors that rose only because time went by.
     pub fn tick(&mut self, now_ns: u64, ledger: &Ledger, due: &mut Vec<Firing>) {
         if !self.looks_at_levels || now_ns < self.next_tick_ns {
             return;
@@ -374,7 +374,7 @@ impl Triggers {
         self.count(now_ns, due.get_mut(before..).unwrap_or_default());
     }
 
-    /// Counts what fired, and says which of it comes too soon after the last.
+    /// Counts the firings, and marks those that come too soon after the last snapshot.
     fn count(&mut self, now_ns: u64, fired: &mut [Firing]) {
         for one in fired {
             let Some(trigger) = self.triggers.iter_mut().find(|t| t.number == one.trigger) else {

@@ -1,4 +1,4 @@
-//! What triggers remember of one process.
+//! State of the triggers for one process.
 
 use memscope_ledger::Ledger;
 use memscope_ledger::event::ProcessHandle;
@@ -11,12 +11,12 @@ use super::growth::{Growth, Risen};
 use super::words::share;
 use memscope_units::bytes;
 
-/// How long a level that was there at the attach waits for what was there to be read.
+/// How long a level that was above at the attach waits for a reading of the baseline, in nanoseconds.
 const READING_NS: u64 = 60_000_000_000;
-/// How long levels may wait for an event that tells them exactly.
+/// How long levels may wait for an event that gives them exactly, in nanoseconds.
 const EXACT_NS: u64 = 100_000_000;
 
-/// See the module.
+/// State of the triggers for one process.
 #[derive(Debug)]
 pub(super) struct ProcessTriggers {
     handle: ProcessHandle,
@@ -24,49 +24,49 @@ pub(super) struct ProcessTriggers {
     pub(super) start_ticks: u64,
     pub(super) uids: [u32; 3],
     attached_ns: u64,
-    /// Failed requests seen so far, by device.
+    /// Number of failed requests seen so far, by device.
     ooms: Vec<(i32, u64)>,
     devices: Vec<Levels>,
     watches: Vec<Watch>,
-    /// Some of them look at levels.
+    /// Whether some of the triggers need levels.
     looks_at_levels: bool,
-    /// Some of them look at bytes handed out, which change with every block.
+    /// Whether some of them need allocated bytes, which change with every block.
     looks_at_allocated: bool,
-    /// A level is to be looked at although it did not change.
+    /// Whether levels have to be judged although they did not change.
     look_again: bool,
 }
 
-/// The levels of one device as they were looked at last.
+/// The levels of one device when they were last checked.
 #[derive(Clone, Copy, Debug)]
 struct Levels {
     device: i32,
     allocated: Option<u64>,
     reserved: Option<u64>,
-    /// Since when they wait for an event that tells them exactly.
+    /// Since when they wait for an event that gives them exactly.
     inexact_since: Option<u64>,
 }
 
-/// One trigger, here.
+/// One trigger in this process.
 #[derive(Debug)]
 struct Watch {
     trigger: u64,
     condition: Condition,
     devices: Vec<(i32, State)>,
-    /// When it last fired and was not paused.
+    /// When it last fired without being paused.
     last_ns: Option<u64>,
     paused: u64,
 }
 
-/// What it remembers of one device.
+/// State of a trigger for one device.
 #[derive(Clone, Debug)]
 enum State {
     Level(Edge),
-    /// And the worst moment since levels were exact.
+    /// The edge, and the worst moment since levels were last exact.
     Fragments(Edge, Option<Fragments>),
     Growth(Growth),
 }
 
-/// A moment at which a pool took more although it had free room.
+/// A moment at which a pool took more memory although it had free room.
 #[derive(Clone, Copy, Debug)]
 struct Fragments {
     share: u64,
@@ -92,7 +92,7 @@ impl ProcessTriggers {
         }
     }
 
-    /// These triggers watch it from now on.
+    /// Sets the triggers that watch this process. Triggers that stay keep their state.
     pub(super) fn watch(&mut self, triggers: &[(u64, Condition)]) {
         self.watches
             .retain(|w| triggers.iter().any(|(number, _)| *number == w.trigger));
@@ -118,7 +118,8 @@ impl ProcessTriggers {
         self.looks_at_levels
     }
 
-    /// `exact`: the event told the levels as they stay until the next call of the allocator.
+    /// Checks the levels of a device. `exact`: the event gave the levels as they stay until the next call of the
+    /// allocator.
     pub(super) fn look(
         &mut self,
         gauge: Gauge,
@@ -163,7 +164,7 @@ impl ProcessTriggers {
         }
     }
 
-    /// What a pool gives back it gives back at once: only a rise has to wait for its block.
+    /// Takes in a fall of reserved bytes at once: only a rise has to wait for the event of its block.
     fn note_fall(&mut self, now: &Levels) {
         let Some(reserved) = now.reserved else {
             return;
@@ -178,7 +179,7 @@ impl ProcessTriggers {
         }
     }
 
-    /// The pool took more from the driver: what of it was free did not serve.
+    /// Takes note if the pool took more from the driver, that is, if its free room was of no use for the request.
     fn note_fragments(&mut self, before: &Levels, now: &Levels) {
         let (Some(allocated), Some(reserved), Some(after)) =
             (before.allocated, before.reserved, now.reserved)
@@ -204,7 +205,7 @@ impl ProcessTriggers {
             else {
                 continue;
             };
-            // A request larger than all that is free is none that fragments kept from being served.
+            // A request that is larger than all free room did not fail to be served because of fragmentation.
             let is_excused = taken > free && moment.share > above;
             if is_excused || reserved <= reserved_above || !watch.is_for(now.device) {
                 continue;
@@ -237,7 +238,7 @@ impl ProcessTriggers {
         }
     }
 
-    /// Counts each failed request once, though two events may tell of it.
+    /// Counts each failed request once, although two events may report it.
     pub(super) fn out_of_memory(&mut self, size: u64, ledger: &Ledger, due: &mut Vec<Firing>) {
         for gauge in ledger.gauges(self.handle) {
             let device = gauge.device;
@@ -299,7 +300,7 @@ impl ProcessTriggers {
         }
     }
 
-    /// Whether a firing comes too soon after the last of the same trigger here.
+    /// Marks a firing that comes too soon after the last one of the same trigger in this process.
     pub(super) fn pause(&mut self, firing: &mut Firing, now_ns: u64, pause_ns: u64) {
         let Some(watch) = self
             .watches
@@ -319,10 +320,10 @@ impl ProcessTriggers {
     }
 }
 
-/// What a look at a level gives.
+/// Result of judging a level.
 enum Verdict {
     Quiet,
-    /// It cannot be told yet.
+    /// The level cannot be judged yet.
     Again,
     Fires(String),
 }
@@ -336,7 +337,7 @@ impl Watch {
         let place = self.devices.iter().position(|(known, _)| *known == device);
         let place = place.unwrap_or_else(|| {
             let state = match self.condition.metric {
-                // A moment is no level that stood there before.
+                // Fragmentation is judged at single moments, so no level can have been above before.
                 Metric::Fragmentation { .. } => State::Fragments(Edge::Armed, None),
                 Metric::Growth { above, within_ns } => State::Growth(Growth::new(above, within_ns)),
                 Metric::Oom | Metric::Allocated { .. } | Metric::Reserved { .. } => {
@@ -390,7 +391,7 @@ impl Watch {
                 bytes(above),
                 bytes(level)
             )),
-            // The picture of a moment whose blocks are just being read would be a poor one.
+            // While the blocks are still being read, a snapshot would be incomplete.
             Crossing::WasAbove if is_awaited() => Verdict::Again,
             Crossing::WasAbove => {
                 edge.fire();

@@ -1,6 +1,6 @@
-//! Numbers for people.
+//! Formats numbers for people.
 
-/// `45.1%`, of hundredths of a percent.
+/// A share as people read it, such as `45.1%`, from hundredths of a percent.
 pub(crate) fn share(hundredths: u64) -> String {
     format!("{}.{}%", hundredths / 100, hundredths / 10 % 10)
 }

@@ -1,4 +1,4 @@
-//! The ledger and the triggers over a small simulated allocator: the ledger's own, of its tests.
+//! The ledger and the triggers over a small simulated allocator, which is that of the ledger's tests.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "../../../crates/ledger/tests/common/mod.rs"]
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// With the process of the simulated allocator, watched from its start on.
+    /// A world with the process of the simulated allocator, watched from its start on.
     pub fn with(conditions: &[&str]) -> World {
         let mut world = World::new(conditions, 0);
         world.attach(P, 4242, 1, 0, true);
@@ -73,13 +73,14 @@ impl World {
         due
     }
 
-    /// What fires in all that the simulated process did meanwhile.
+    /// What fires in everything that the simulated process did since the last call.
     pub fn feed(&mut self, sim: &mut Sim) -> Vec<Firing> {
         let events = std::mem::take(&mut sim.out);
         events.iter().flat_map(|event| self.after(event)).collect()
     }
 
-    /// The same of one call of the allocator: what fires, fires when the picture is that after the call.
+    /// The same for one call of the allocator. When something fires, the picture must have the blocks as after the
+    /// call.
     #[track_caller]
     pub fn feed_call(&mut self, sim: &mut Sim) -> Vec<Firing> {
         let mut fired = Vec::new();

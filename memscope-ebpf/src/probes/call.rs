@@ -1,4 +1,4 @@
-//! Runtime and driver calls: entry and return of C functions that return a status.
+//! Probes on calls of runtimes and drivers: entry and return of C functions that return a status.
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
@@ -14,10 +14,10 @@ use super::{device, ids};
 use crate::emit::{count_drop, emit, live_process, tell_launches, thread_of};
 use crate::{inflight, native, read, stack};
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`, from the driver API's header.
+/// `CU_MEM_LOCATION_TYPE_DEVICE` from the header of CUDA's driver API.
 const LOCATION_DEVICE: u32 = 1;
 
-/// An allocator function was entered.
+/// Entry of an allocator function.
 #[uprobe]
 pub fn call_entry(ctx: ProbeContext) -> u32 {
     let (tgid, tid) = ids();
@@ -28,7 +28,7 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
     let args = read::args(&ctx);
     let mut aside = 0;
     if cookie.size_mode() == SizeMode::Extent as u8 {
-        // cudaMalloc3D: the extent {width, height, depth} is passed by value.
+        // For cudaMalloc3D, the extent {width, height, depth} is passed by value.
         let extent = read::second_by_value(&ctx).unwrap_or([0; 3]);
         aside = extent[1].wrapping_mul(extent[2]);
     } else if cookie.op() == Op::Create as u16 {
@@ -37,7 +37,7 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
     let call = InflightCall {
         cookie: cookie.0,
         sp: read::sp(&ctx),
-        // SAFETY: a helper without arguments.
+        // SAFETY: the helper takes no arguments.
         time_ns: unsafe { bpf_ktime_get_boot_ns() },
         args,
         aside,
@@ -46,7 +46,8 @@ pub fn call_entry(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// What physical memory is asked for with: the device plus 1, or for Ascend's driver all that it is told.
+/// Reads the properties with which physical memory is requested: the device plus 1 (0: not known), or for Ascend's
+/// driver its word of flags.
 #[inline(always)]
 fn created(cookie: Cookie, properties: u64) -> u64 {
     if cookie.told() == AscendExtra::Properties as u8 {
@@ -69,7 +70,7 @@ fn created(cookie: Cookie, properties: u64) -> u64 {
     }
 }
 
-/// What Ascend's driver was told in this call, where this is one of the driver's own.
+/// The word of flags that Ascend's driver got in this call, if this is a call of the driver itself; else 0.
 #[inline(always)]
 fn word(cookie: Cookie, call: &InflightCall) -> u64 {
     if cookie.told() == AscendExtra::Flags as u8 {
@@ -81,7 +82,7 @@ fn word(cookie: Cookie, call: &InflightCall) -> u64 {
     }
 }
 
-/// An allocator function returned.
+/// Return of an allocator function.
 #[uretprobe]
 pub fn call_return(ctx: RetProbeContext) -> u32 {
     let ctx = ProbeContext::new(ctx.as_ptr());
@@ -108,7 +109,7 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
         if status == 0
             && (told == AscendExtra::Flags as u8 || told == AscendExtra::Properties as u8)
         {
-            // What only the driver knows goes with the call around it.
+            // What only the driver is given is stored, and added to the record of the outer call.
             let of = if cookie.ptr_mode() == PtrMode::Out as u8 {
                 out(&call, cookie.ptr())
             } else {
@@ -120,7 +121,7 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
         return 0;
     }
     if cookie.apart() {
-        // No pool's event may ever come that would tell of them.
+        // The number of launches is sent here, since there may never be an event of a pool that would send it.
         tell_launches(process, tid);
     }
     let place = native::at_return(&ctx);
@@ -131,7 +132,7 @@ pub fn call_return(ctx: RetProbeContext) -> u32 {
     0
 }
 
-/// Argument at a position of the cookie.
+/// The argument at a position that the cookie gives; 0 if there is none.
 #[inline(always)]
 fn arg(call: &InflightCall, position: u8) -> u64 {
     match position {
@@ -145,7 +146,7 @@ fn arg(call: &InflightCall, position: u8) -> u64 {
     }
 }
 
-/// A value that the call wrote through a pointer argument.
+/// The value that the call wrote through the pointer argument at this position; [`UNKNOWN_U64`] if it cannot be read.
 #[inline(always)]
 fn out(call: &InflightCall, position: u8) -> u64 {
     match read::user::<u64>(arg(call, position)) {
@@ -173,7 +174,8 @@ fn follow_device(
         let context = out(call, cookie.handle());
         device::learn_context(process, context, arg(call, cookie.size()) as i32);
     } else if cookie.handle_is_result() {
-        // The new context is current as well: cuCtxCreate puts it over the old one, aclrtCreateContext in its place.
+        // The new context becomes the current one, too: cuCtxCreate pushes it, aclrtCreateContext replaces the current
+        // one.
         let of = arg(call, cookie.size()) as i32;
         device::learn_context(process, out(call, cookie.handle()), of);
         if op == Op::PushContext as u16 {
@@ -191,7 +193,7 @@ fn follow_device(
     }
 }
 
-/// The device that a reset names: by ordinal (cuDevicePrimaryCtxReset) or by context (cuCtxDestroy).
+/// The device that a reset names, by its ordinal (cuDevicePrimaryCtxReset) or by a context (cuCtxDestroy).
 #[inline(always)]
 fn reset_device(process: *mut ProcessEntry, cookie: Cookie, call: &InflightCall) -> Option<i32> {
     if cookie.op() != Op::Reset as u16 {
@@ -243,7 +245,7 @@ fn send(
     } else if cookie.size_mode() == SizeMode::Pitch as u8 {
         out(call, cookie.extra()).wrapping_mul(arg(call, cookie.size()))
     } else if cookie.size_mode() == SizeMode::Extent as u8 {
-        // cudaPitchedPtr: {ptr, pitch, …}.
+        // The result is a cudaPitchedPtr: {ptr, pitch, …}.
         match read::user::<u64>(arg(call, cookie.ptr()).wrapping_add(8)) {
             Some(pitch) => pitch.wrapping_mul(call.aside),
             None => {
@@ -280,7 +282,8 @@ fn send(
     };
     let by_hal = if told != 0 || cookie.told() == AscendExtra::Flags as u8 {
         extra = told;
-        // Of what the runtime made of the request, the driver's part is the memory.
+        // The runtime may ask the driver for more than it was asked for itself; the driver's size is what the memory
+        // has.
         size = inner;
         CALL_HAL
     } else {
@@ -299,9 +302,10 @@ fn send(
     } else if let Some(device) = device::current(thread_of(process, tid)) {
         (device, CALL_DEVICE_KNOWN | CALL_DEVICE_BY_THREAD)
     } else {
-        // SAFETY: a map value.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
         let (device, full) = unsafe { ((*process).default_device, (*process).full) };
-        // Where the table had no room for a thread's device, no thread is known to have chosen none.
+        // If the table had no room for some thread's device, it is not certain for any thread that it has selected
+        // none.
         if device == DEVICE_UNKNOWN || full & (1 << DropReason::DeviceTableFull as u32) != 0 {
             (DEVICE_UNKNOWN, 0)
         } else {
@@ -309,7 +313,7 @@ fn send(
         }
     };
     let time_ns = call.time_ns;
-    // The stack at the return is that at the entry, but for the function itself.
+    // The stack at the return equals the stack at the entry without the function itself.
     let op = cookie.op();
     let comes = op == Op::Alloc as u16
         || op == Op::AsyncAlloc as u16

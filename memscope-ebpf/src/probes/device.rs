@@ -1,4 +1,4 @@
-//! Which device a thread's next allocation goes to: `cudaMalloc` does not say.
+//! Follows which device each thread has selected, since `cudaMalloc` does not say on which device it allocates.
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::HashMap;
@@ -6,10 +6,11 @@ use memscope_common::{DEVICE_UNKNOWN, DropReason, ProcessEntry};
 
 use crate::emit::count_full;
 
-/// How many pushed contexts are followed per thread.
+/// Most contexts on the stack of a thread that are followed. A power of two.
 const STACK: usize = 4;
 
-/// Current devices of a thread: the last one counts, those before it are of pushed contexts.
+/// The devices of a thread's stack of contexts. The entry at `depth` is the current device; the entries below it belong
+/// to the contexts under the current one.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ThreadDevice {
@@ -18,12 +19,12 @@ pub struct ThreadDevice {
     devices: [i32; STACK],
 }
 
-/// A context of a process.
+/// Key of a context of a process.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ContextKey {
     context: u64,
-    /// Its handle: contexts of an earlier attach are none of a later one's.
+    /// Handle of the process, so that contexts from an earlier attach are not used in a later one.
     process: u64,
 }
 
@@ -32,11 +33,11 @@ static THREAD_DEVICE: HashMap<u64, ThreadDevice> = HashMap::with_max_entries(655
 #[map]
 static CONTEXTS: HashMap<ContextKey, i32> = HashMap::with_max_entries(16384, 0);
 
-/// The device that the thread chose in a call that we saw.
+/// The device that the thread selected in a call that we saw.
 #[inline(always)]
 pub fn current(thread: u64) -> Option<i32> {
     let thread = THREAD_DEVICE.get_ptr(&thread)?;
-    // SAFETY: a map value that only this thread writes.
+    // SAFETY: this points into a map value to which only this thread writes.
     let device = unsafe { (*thread).devices[(*thread).depth as usize & (STACK - 1)] };
     if device == DEVICE_UNKNOWN {
         None
@@ -45,11 +46,11 @@ pub fn current(thread: u64) -> Option<i32> {
     }
 }
 
-/// The thread selected a device.
+/// Notes that the thread has selected a device.
 #[inline(always)]
 pub fn select(process: *mut ProcessEntry, key: u64, device: i32) {
     if let Some(thread) = THREAD_DEVICE.get_ptr_mut(&key) {
-        // SAFETY: as above.
+        // SAFETY: this points into a map value to which only this thread writes.
         unsafe { (*thread).devices[(*thread).depth as usize & (STACK - 1)] = device };
         return;
     }
@@ -64,14 +65,14 @@ pub fn select(process: *mut ProcessEntry, key: u64, device: i32) {
     }
 }
 
-/// The thread pushed a context (of this device) over the current one.
+/// Notes that the thread has pushed a context of this device on top of the current one.
 #[inline(always)]
 pub fn push(process: *mut ProcessEntry, key: u64, device: i32) {
     if THREAD_DEVICE.get_ptr_mut(&key).is_none() {
         select(process, key, DEVICE_UNKNOWN);
     }
     if let Some(thread) = THREAD_DEVICE.get_ptr_mut(&key) {
-        // SAFETY: as above.
+        // SAFETY: this points into a map value to which only this thread writes.
         unsafe {
             (*thread).depth = ((*thread).depth + 1) & (STACK as u32 - 1);
             (*thread).devices[(*thread).depth as usize & (STACK - 1)] = device;
@@ -79,11 +80,11 @@ pub fn push(process: *mut ProcessEntry, key: u64, device: i32) {
     }
 }
 
-/// The thread popped its current context.
+/// Notes that the thread has popped its current context.
 #[inline(always)]
 pub fn pop(key: u64) {
     if let Some(thread) = THREAD_DEVICE.get_ptr_mut(&key) {
-        // SAFETY: as above.
+        // SAFETY: this points into a map value to which only this thread writes.
         unsafe {
             if (*thread).depth == 0 {
                 (*thread).devices[0] = DEVICE_UNKNOWN;
@@ -94,7 +95,7 @@ pub fn pop(key: u64) {
     }
 }
 
-/// A context turned out to be of a device.
+/// Notes the device that a context belongs to.
 #[inline(always)]
 pub fn learn_context(process: *mut ProcessEntry, context: u64, device: i32) {
     let key = key_of(process, context);
@@ -103,18 +104,18 @@ pub fn learn_context(process: *mut ProcessEntry, context: u64, device: i32) {
     }
 }
 
-/// The device of a context, where it was learnt.
+/// The device that a context belongs to; `DEVICE_UNKNOWN` if that was not seen.
 #[inline(always)]
 pub fn of_context(process: *mut ProcessEntry, context: u64) -> i32 {
     let key = key_of(process, context);
     match CONTEXTS.get_ptr(&key) {
-        // SAFETY: a map value.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
         Some(device) => unsafe { *device },
         None => DEVICE_UNKNOWN,
     }
 }
 
-/// Forgets a thread that ended.
+/// Removes the entry of a thread that has ended.
 #[inline(always)]
 pub fn forget(thread: u64) {
     let _ = THREAD_DEVICE.remove(&thread);
@@ -124,12 +125,12 @@ pub fn forget(thread: u64) {
 fn key_of(process: *mut ProcessEntry, context: u64) -> ContextKey {
     ContextKey {
         context,
-        // SAFETY: a map value.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
         process: unsafe { (*process).handle } as u64,
     }
 }
 
-/// A context was destroyed: another one may come to lie at its address.
+/// Removes a context that was destroyed, since another one may later lie at its address.
 #[inline(always)]
 pub fn forget_context(process: *mut ProcessEntry, context: u64) {
     let _ = CONTEXTS.remove(&key_of(process, context));

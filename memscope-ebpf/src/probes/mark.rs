@@ -1,4 +1,5 @@
-//! Functions that name a moment, or are one: marks, ranges, steps, backward passes.
+//! Probes on functions that make marks: moments with a name, ranges, steps, backward passes. And on launches of
+//! kernels.
 
 use aya_ebpf::helpers::generated::{bpf_probe_read_user, bpf_probe_read_user_str};
 use aya_ebpf::macros::uprobe;
@@ -10,29 +11,29 @@ use super::ids;
 use crate::emit::{add, emit, live_process, tell_launches};
 use crate::{native, read, stack};
 
-/// What a mark says, without its name.
+/// What is known of a mark, with the place of its name.
 struct Said {
     range: u64,
     kind: u16,
     source: u16,
     form: u8,
-    /// Where the name lies, and how long it is where that is known.
+    /// Address of the name, and its length, if that is known.
     name: u64,
     len: u64,
 }
 
-/// A kernel is launched.
+/// Entry of a function that launches a kernel on a device.
 #[uprobe]
 pub fn launch(_ctx: ProbeContext) -> u32 {
     let (tgid, _) = ids();
     if let Some(process) = live_process(tgid) {
-        // SAFETY: a map value.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
         add(unsafe { &raw mut (*process).launches }, 1);
     }
     0
 }
 
-/// A function of [`MarkForm`], told by the cookie.
+/// Entry of a function that makes a mark. The cookie holds its [`MarkForm`].
 #[uprobe]
 pub fn mark(ctx: ProbeContext) -> u32 {
     let (tgid, tid) = ids();
@@ -40,7 +41,7 @@ pub fn mark(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let cookie = read::cookie(&ctx);
-    // A step is told apart from another by the line that makes it; what ends has begun somewhere.
+    // These marks need a stack, since steps are distinguished by the line of the program that makes them.
     let told = cookie.mark_source() == MarkSource::RecordFunction as u16
         || cookie.mark_source() == MarkSource::Backward as u16;
     let stack = if told {
@@ -48,7 +49,8 @@ pub fn mark(ctx: ProbeContext) -> u32 {
     } else {
         STACK_NONE
     };
-    // Read again: what is known before the walk, the verifier has to carry through it.
+    // The cookie is read again: a value that is known before the walk of the stack makes the verifier follow the walk
+    // with it.
     let cookie = read::cookie(&ctx);
     let args = read::args(&ctx);
     let arg = match cookie.mark_arg() {
@@ -99,7 +101,7 @@ pub fn mark(ctx: ProbeContext) -> u32 {
             if said.name != 0 && said.form == MarkForm::Text as u8 {
                 let read =
                     bpf_probe_read_user_str(to, MARK_NAME as u32, said.name as *const c_void);
-                // With the NUL; negative where it cannot be read.
+                // The result counts the NUL; it is negative if the text cannot be read.
                 if read > 0 {
                     len = read as u64 - 1;
                 }

@@ -1,4 +1,4 @@
-//! One room per family of probes.
+//! The probes' programs, with a file for each family.
 
 mod call;
 mod device;
@@ -10,7 +10,7 @@ mod torch;
 
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 
-/// (tgid, tid) of the current thread in the initial pid namespace.
+/// The tgid and tid of the current thread, in the initial pid namespace.
 #[inline(always)]
 pub fn ids() -> (u32, u32) {
     let both = bpf_get_current_pid_tgid();

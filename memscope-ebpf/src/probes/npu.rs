@@ -1,4 +1,5 @@
-//! torch_npu's reports: one structure says what a block is, whose, and the allocator's totals.
+//! Probes on torch_npu's reports. A report passes one structure with the block, its device and allocator, and the
+//! allocator's totals.
 
 use aya_ebpf::macros::uprobe;
 use aya_ebpf::programs::ProbeContext;
@@ -8,15 +9,16 @@ use super::ids;
 use crate::emit::{emit, live_process, tell_launches};
 use crate::{native, read, stack};
 
-/// `MemoryDataType::MEMORY_BLOCK_FREE`: a block that was freed before is now out of use.
+/// `MemoryDataType::MEMORY_BLOCK_FREE`: a block that was freed earlier is now really out of use.
 const BLOCK_FREE: u8 = 2;
 /// `MemoryComponentType::WORKSPACE_ALLOCATOR`.
 const WORKSPACE: u8 = 1;
 
-/// torch_npu's `MemoryUsage`: five bytes (four in older versions, without the component) and six words.
+/// torch_npu's `MemoryUsage`: five bytes (four in older versions, which have no component), padded to a word, and six
+/// words.
 type Usage = [u64; 7];
 
-/// What the first bytes say: device type, device, component, type of the data.
+/// The fields in the first bytes of the structure.
 struct Head {
     device_type: i32,
     device: i32,
@@ -40,7 +42,7 @@ fn head(word: u64, with_component: bool) -> Head {
     }
 }
 
-/// A call of the report.
+/// A call of the reporting function.
 struct ReportCall {
     process: *mut ProcessEntry,
     tid: u32,
@@ -49,7 +51,8 @@ struct ReportCall {
     with_component: bool,
 }
 
-/// What a followed process reports; a block that is out of use was told of when it was freed.
+/// Reads a report of a traced process. `None` if the process is not traced, if the structure cannot be read, or if the
+/// report only says that a block is out of use: that was reported when the block was freed.
 #[inline(always)]
 fn told(ctx: &ProbeContext) -> Option<ReportCall> {
     let (tgid, tid) = ids();
@@ -66,13 +69,13 @@ fn told(ctx: &ProbeContext) -> Option<ReportCall> {
     })
 }
 
-/// `torch_npu::profiler::reportMemoryDataToNpuProfiler(const MemoryUsage &)`, entered.
+/// Entry of `torch_npu::profiler::reportMemoryDataToNpuProfiler(const MemoryUsage &)`.
 #[uprobe]
 pub fn npu_report(ctx: ProbeContext) -> u32 {
     let Some(told) = told(&ctx) else {
         return 0;
     };
-    // Of workspaces the other program tells.
+    // `npu_workspace` sends the records of workspaces.
     if told.head.component == WORKSPACE {
         return 0;
     }
@@ -88,7 +91,7 @@ pub fn npu_report(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// A call of it that is no caching allocator's.
+/// An instruction, outside the caching allocator, that calls the reporting function.
 #[uprobe]
 pub fn npu_workspace(ctx: ProbeContext) -> u32 {
     let Some(told) = told(&ctx) else {

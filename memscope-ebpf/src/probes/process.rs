@@ -1,4 +1,4 @@
-//! Processes that fork, execute another image or end, and the dynamic linker's debugger hook.
+//! Probes on processes that fork, execute another image or end, and on the dynamic linker's debugger hook.
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
@@ -15,7 +15,8 @@ use super::{device, ids, region};
 use crate::emit::{CONFIG, emit_unowned, emit_urgent, known_process, live_process, thread_of};
 use crate::inflight;
 
-/// Offset of `tgid` in `struct task_struct`, from the kernel's BTF, set before the load.
+/// Offset of `tgid` in `struct task_struct`. The daemon takes it from the kernel's BTF and sets it before it loads the
+/// programs.
 #[unsafe(no_mangle)]
 static TASK_TGID_OFFSET: u64 = 0;
 
@@ -38,13 +39,13 @@ fn write(record: *mut ProcessRecord, what: u32, tgid: u32, other: u32) {
     }
 }
 
-/// `sched_process_fork(parent, child)`, also for threads.
+/// The tracepoint `sched_process_fork(parent, child)`. It also fires for new threads, which are ignored.
 #[raw_tracepoint(tracepoint = "sched_process_fork")]
 pub fn process_fork(ctx: RawTracePointContext) -> i32 {
     let (tgid, tid) = ids();
     let process = known_process(tgid);
     let follow = match process {
-        // SAFETY: a map value.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
         Some(p) => unsafe { (*p).flags & FOLLOW_FORKS != 0 },
         None => false,
     };
@@ -54,7 +55,7 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
     // SAFETY: the second argument of this tracepoint is a task_struct.
     let child_task = unsafe { *(ctx.as_ptr() as *const u64).add(1) };
     let mut child: u32 = 0;
-    // SAFETY: reads four bytes of kernel memory, or fails.
+    // SAFETY: the helper reads four bytes of kernel memory into `child`, or fails.
     let failed = unsafe {
         bpf_probe_read_kernel(
             (&raw mut child) as *mut c_void,
@@ -76,7 +77,8 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `sched_process_exec`: the image of a traced process is gone, so its records stop at once.
+/// The tracepoint `sched_process_exec`. The memory image of a traced process is gone then, so no more records of it are
+/// sent.
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
     let (tgid, tid) = ids();
@@ -85,7 +87,7 @@ pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
             emit_urgent::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
                 write(r, PROCESS_EXEC, tgid, 0)
             });
-            // SAFETY: a map value.
+            // SAFETY: this points into a map value, which stays valid while the program runs.
             unsafe { (*process).flags &= !PROCESS_LIVE };
             let thread = thread_of(process, tid);
             inflight::forget(thread);
@@ -103,7 +105,7 @@ pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `sched_process_exit`, for every thread.
+/// The tracepoint `sched_process_exit`, which fires for every thread.
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 pub fn process_exit(_ctx: RawTracePointContext) -> i32 {
     let (tgid, tid) = ids();
@@ -122,7 +124,7 @@ pub fn process_exit(_ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The dynamic linker's `_dl_debug_state`: objects were mapped or unmapped.
+/// Entry of the dynamic linker's `_dl_debug_state`: objects were mapped or unmapped.
 #[uprobe]
 pub fn linker_hook(_ctx: ProbeContext) -> u32 {
     let (tgid, tid) = ids();

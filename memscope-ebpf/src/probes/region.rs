@@ -1,8 +1,9 @@
-//! mstx's functions for memory: programs tell through them of pools of their own.
+//! Probes on mstx's functions for memory, by which programs report pools of their own.
 //!
-//! Each has a probe at its entry and one at its return. What goes is told of at the entry, before another thread can be
-//! given the same address; what comes at the return, when its handle is known. A function of the library calls itself
-//! once, through a pointer, when the first call of all looks for tools: that is one call, and told of once.
+//! Each function has a probe at its entry and one at its return. What is unregistered is reported at the entry, before
+//! another thread can be given the same address. What is registered is reported at the return, when its handle is
+//! known. In the very first call the library looks for tools, and then the function calls itself once through a
+//! pointer. That counts as one call and is reported once.
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::generated::bpf_probe_read_user_str;
@@ -22,17 +23,18 @@ use crate::emit::{
 };
 use crate::read;
 
-/// One call for each thread. One that was left by a jump stays until the thread's next call, or its end.
+/// The call that each thread is inside of. A call that was left by a long jump stays here until the thread's next call,
+/// or the thread's end.
 #[map]
 static REGION_CALLS: HashMap<u64, RegionCall> = HashMap::with_max_entries(32768, 0);
 
-/// `MSTX_MEM_REGION_REF_TYPE_HANDLE`.
+/// `MSTX_MEM_REGION_REF_TYPE_HANDLE` of mstx's header.
 const BY_HANDLE: u32 = 1;
 
-/// `mstxMemVirtualRangeDesc_t`: the device in the lower half of the first word, address, size.
+/// `mstxMemVirtualRangeDesc_t`: a word with the device in its lower half, the address, the size.
 type Range = [u64; 3];
 
-/// One record.
+/// The fields of one record.
 struct RegionValues {
     what: u16,
     ptr: u64,
@@ -43,7 +45,7 @@ struct RegionValues {
     untold: u32,
 }
 
-/// A function of [`RegionOp`] was entered.
+/// Entry of one of the functions of [`RegionOp`].
 #[uprobe]
 pub fn region_entry(ctx: ProbeContext) -> u32 {
     let (tgid, tid) = ids();
@@ -59,9 +61,9 @@ pub fn region_entry(ctx: ProbeContext) -> u32 {
     };
     let thread = thread_of(process, tid);
     if let Some(outer) = REGION_CALLS.get_ptr(&thread) {
-        // SAFETY: a map value; only this thread writes to its entry.
+        // SAFETY: this points into a map value; only this thread writes to its entry.
         let outer = unsafe { &*outer };
-        // Deeper, or in the same frame where the function has jumped.
+        // The function calls itself: its frame lies deeper, or is the same if it has jumped.
         let same = outer.args[0] == args[0] && outer.args[1] == args[1];
         if outer.op == op && same && call.sp <= outer.sp {
             return 0;
@@ -82,7 +84,7 @@ pub fn region_entry(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// It returned.
+/// Return of one of the functions of [`RegionOp`].
 #[uretprobe]
 pub fn region_return(ctx: RetProbeContext) -> u32 {
     let ctx = ProbeContext::new(ctx.as_ptr());
@@ -92,20 +94,21 @@ pub fn region_return(ctx: RetProbeContext) -> u32 {
     };
     let thread = thread_of(process, tid);
     let Some(call) = REGION_CALLS.get_ptr(&thread) else {
-        // The outer one of two, or it was entered before the probes stood.
+        // Either the function had called itself and the inner return has removed the entry, or the function was entered
+        // before the probes were attached.
         return 0;
     };
-    // SAFETY: as above.
+    // SAFETY: as in `region_entry`.
     let call = unsafe { *call };
     let _ = REGION_CALLS.remove(&thread);
-    // One that was left without returning is of another function or lies deeper.
+    // A stored call that was left without returning belongs to another function, or its frame lies deeper.
     if call.op != read::cookie(&ctx).op() as u64 || read::entry_sp(&ctx) > call.sp {
         return 0;
     }
     let [domain, description] = call.args;
     let result = read::result(&ctx);
     if call.op == RegionOp::Domain as u64 {
-        // The only argument is the name.
+        // The only argument of this function is the name.
         name_domain(process, tid, domain, result);
     } else if call.op == RegionOp::HeapRegister as u64 {
         heap(process, tid, domain, description, result);
@@ -139,13 +142,13 @@ fn name_domain(process: *mut ProcessEntry, tid: u32, name: u64, handle: u64) {
             (*record).name = [0; DOMAIN_NAME];
             let to = (&raw mut (*record).name).cast::<c_void>();
             let read = bpf_probe_read_user_str(to, DOMAIN_NAME as u32, name as *const c_void);
-            // With the NUL; negative where it cannot be read.
+            // The result counts the NUL; it is negative if the name cannot be read.
             (*record).name_len = if read > 0 { read as u32 - 1 } else { 0 };
         }
     });
 }
 
-/// `mstxMemHeapDesc_t`: usage and type, then a pointer to a range.
+/// Reports a heap that was registered. `mstxMemHeapDesc_t` has usage and type, then a pointer to a range.
 #[inline(always)]
 fn heap(process: *mut ProcessEntry, tid: u32, domain: u64, description: u64, handle: u64) {
     let range = match read::user::<u64>(description.wrapping_add(8)) {
@@ -166,15 +169,16 @@ fn heap(process: *mut ProcessEntry, tid: u32, domain: u64, description: u64, han
     send(process, tid, domain, &told);
 }
 
-/// `mstxMemRegionsRegisterBatch_t`: heap, type, count, ranges, where the handles go. A program that wants none may leave
-/// heap and the last unset.
+/// Reports regions that were registered. `mstxMemRegionsRegisterBatch_t` has heap, type, count, ranges, and the address
+/// to which the handles are written. A program that uses neither heaps nor handles may leave the first and the last
+/// unset.
 #[inline(always)]
 fn register(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
     let Some([heap, _, count, ranges, handles]) = read::user::<[u64; 5]>(batch) else {
         count_drop(DropReason::ResultUnreadable);
         return;
     };
-    // Without a way out of the loop: of one that ends with the count, older verifiers (6.1) may lose the bound.
+    // The loop always runs to REGIONS_TOLD. If it ended at the count, older verifiers (6.1) might not know its bound.
     for index in 0..REGIONS_TOLD as u64 {
         if index >= count {
             continue;
@@ -197,14 +201,15 @@ fn register(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
     }
 }
 
-/// `mstxMemRegionsUnregisterBatch_t`: count, references. `mstxMemRegionRef_t`: type, then a pointer or a handle.
+/// Reports regions that are unregistered. `mstxMemRegionsUnregisterBatch_t` has count and references;
+/// `mstxMemRegionRef_t` has a type, then a pointer or a handle.
 #[inline(always)]
 fn unregister(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
     let Some([count, references]) = read::user::<[u64; 2]>(batch) else {
         count_drop(DropReason::ResultUnreadable);
         return;
     };
-    // Without a way out of the loop: of one that ends with the count, older verifiers (6.1) may lose the bound.
+    // The loop always runs to REGIONS_TOLD. If it ended at the count, older verifiers (6.1) might not know its bound.
     for index in 0..REGIONS_TOLD as u64 {
         if index >= count {
             continue;
@@ -229,7 +234,8 @@ fn unregister(process: *mut ProcessEntry, tid: u32, domain: u64, batch: u64) {
     }
 }
 
-/// How many regions of a call the record with this number cannot tell of: the last one says it.
+/// Number of regions of a call that get no record, for the record with this index: not 0 only for the last record. They
+/// are counted as lost, too.
 #[inline(always)]
 fn untold(index: u64, count: u64) -> u32 {
     let most = REGIONS_TOLD as u64;
@@ -264,7 +270,7 @@ fn send(process: *mut ProcessEntry, tid: u32, domain: u64, told: &RegionValues) 
     });
 }
 
-/// Forgets a thread that ended.
+/// Removes the entry of a thread that has ended.
 #[inline(always)]
 pub fn forget(thread: u64) {
     let _ = REGION_CALLS.remove(&thread);

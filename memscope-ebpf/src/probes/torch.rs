@@ -1,4 +1,4 @@
-//! PyTorch's caching allocator: entries only, since its functions may throw.
+//! Probes on PyTorch's caching allocator. There are entry probes only, since its functions may throw.
 
 use aya_ebpf::macros::uprobe;
 use aya_ebpf::programs::ProbeContext;
@@ -20,7 +20,7 @@ const ACTION_FREE_REQUESTED: i32 = 1;
 const ACTION_FREE_COMPLETED: i32 = 2;
 const ACTION_SNAPSHOT: i32 = 7;
 
-/// `c10::reportMemoryUsageToProfiler(ptr, size, allocated, reserved, device)`.
+/// Entry of `c10::reportMemoryUsageToProfiler(ptr, size, allocated, reserved, device)`.
 #[uprobe]
 pub fn torch_report(ctx: ProbeContext) -> u32 {
     let args = read::args(&ctx);
@@ -32,7 +32,7 @@ pub fn torch_report(ctx: ProbeContext) -> u32 {
     let Some(process) = live_process(tgid) else {
         return 0;
     };
-    // At level blocks there is nothing else to carry it; a free has no stack.
+    // At level `blocks` there is no other event that could have the stack. A free has none.
     let stack = if args[1] as i64 > 0 {
         stack::stack(process, tid, native::at_entry(&ctx), args[1])
     } else {
@@ -55,7 +55,7 @@ pub fn torch_report(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// `c10::reportOutOfMemoryToProfiler(size, allocated, reserved, device)`.
+/// Entry of `c10::reportOutOfMemoryToProfiler(size, allocated, reserved, device)`.
 #[uprobe]
 pub fn torch_oom(ctx: ProbeContext) -> u32 {
     let args = read::args(&ctx);
@@ -77,12 +77,12 @@ pub fn torch_oom(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Bytes of PyTorch's `StatArray`.
+/// Size in bytes of PyTorch's `StatArray`.
 const STAT_ARRAY: u32 = 96;
-/// Words from the first of a `StatArray` to the first of the next.
+/// Number of words from the first word of a `StatArray` to the first word of the next one, both included.
 const STAT_WORDS: usize = 13;
 
-/// What was read beside the arguments of `record_trace`.
+/// What was read in addition to the arguments of `record_trace`.
 struct Beside {
     flags: u8,
     block_size: u64,
@@ -91,7 +91,7 @@ struct Beside {
     pool: [u64; 2],
 }
 
-/// `DeviceCachingAllocator::record_trace(this, action, addr, size, stream, device, pool, …)`.
+/// Entry of `DeviceCachingAllocator::record_trace(this, action, addr, size, stream, device, pool, …)`.
 #[uprobe]
 pub fn torch_trace(ctx: ProbeContext) -> u32 {
     let (tgid, tid) = ids();
@@ -100,11 +100,12 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
     };
     let args = read::args(&ctx);
     let action = args[1] as i32;
-    // First of all: what is known before the walk, the verifier has to carry through it.
+    // The stack comes first: values that are known before its walk make the verifier follow the walk with them.
     let stack = match action {
         ACTION_FREE_REQUESTED | ACTION_FREE_COMPLETED | ACTION_SNAPSHOT => STACK_NONE,
         _ => {
-            // Blocks are as large as this at least: a stack is sampled by what it takes.
+            // Stacks are sampled by the size of the block, which is at least the requested size rounded up to 512
+            // bytes.
             let bytes = args[3].wrapping_add(511) & !511;
             stack::stack(process, tid, native::at_entry(&ctx), bytes)
         }
@@ -128,8 +129,8 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
         beside.pool = pool;
         beside.flags |= TRACE_HAS_POOL;
     }
-    // A free is completed right after it was requested, or long after; the totals do not change with
-    // it, and the block is known.
+    // Nothing is read when a free is completed, which can be right after it was requested or much later: the totals
+    // do not change then, and the block is known.
     if action != ACTION_FREE_COMPLETED {
         read_block(&ctx, process, action, &args, &mut beside);
         read_totals(process, args[0], &mut beside);
@@ -137,7 +138,7 @@ pub fn torch_trace(ctx: ProbeContext) -> u32 {
     if action == ACTION_ALLOC {
         tell_launches(process, tid);
     }
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     if unsafe { (*process).flags } & CALIBRATE != 0 {
         let registers = read::left_over(&ctx);
         let caller = read::caller(&ctx);
@@ -183,8 +184,9 @@ fn fill(record: *mut TraceRecord, args: &[u64; 6], action: i32, device: i32, bes
     }
 }
 
-/// The block that the caller holds in a register or its frame: believed only if its address and its requested
-/// size are those of the call, so a wrong place or offset yields nothing, never a wrong size.
+/// Reads the rounded size from the block that the caller holds in a register or its frame. It is accepted only if the
+/// block's address and requested size equal those of the call. So a wrong place or offset gives nothing, but never a
+/// wrong size.
 #[inline(always)]
 fn read_block(
     ctx: &ProbeContext,
@@ -193,7 +195,7 @@ fn read_block(
     args: &[u64; 6],
     beside: &mut Beside,
 ) {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let (offset, on_alloc, on_free) = unsafe {
         (
             (*process).block_ptr_offset,
@@ -212,7 +214,7 @@ fn read_block(
     let Some(block) = read::place(ctx, place) else {
         return;
     };
-    // {size, requested_size, pool, ptr}
+    // The fields are {size, requested_size, pool, ptr}.
     let Some(fields) = read::user::<[u64; 4]>(block.wrapping_add(offset as u64).wrapping_sub(24))
     else {
         return;
@@ -225,13 +227,13 @@ fn read_block(
 
 #[inline(always)]
 fn read_totals(process: *mut ProcessEntry, allocator: u64, beside: &mut Beside) {
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     let (allocated, reserved) =
         unsafe { ((*process).allocated_offset, (*process).reserved_offset) };
     if allocated == 0 {
         return;
     }
-    // Two `StatArray`s that follow one another: one read costs half of two.
+    // If the two `StatArray`s are next to each other, one read gets both, at half the cost of two reads.
     if reserved.wrapping_sub(allocated) == STAT_ARRAY {
         let Some(both) = read::user::<[u64; STAT_WORDS]>(allocator.wrapping_add(allocated as u64))
         else {
@@ -250,7 +252,7 @@ fn read_totals(process: *mut ProcessEntry, allocator: u64, beside: &mut Beside) 
         beside.reserved = r;
     }
     beside.flags |= TRACE_HAS_TOTALS;
-    // SAFETY: a map value.
+    // SAFETY: this points into a map value, which stays valid while the program runs.
     if unsafe { (*process).flags } & ON_TRIAL != 0 {
         beside.flags |= TRACE_ON_TRIAL;
     }

@@ -1,24 +1,25 @@
-//! 64-bit Arm and its procedure call standard (AAPCS64): eight argument registers, and the return address in
-//! one too.
+//! 64-bit Arm and its procedure call standard (AAPCS64): there are eight argument registers, and the return address is
+//! in a register, too.
 
 use aya_ebpf::bindings::user_pt_regs;
 use aya_ebpf::programs::ProbeContext;
 use memscope_common::{CALIBRATION_REGISTERS, PLACE_STACK};
 
-/// Frame pointer and link register.
+/// Numbers of the frame pointer and the link register.
 const FP: usize = 29;
 const LR: usize = 30;
-/// The first register that functions keep for their callers.
+/// Number of the first register whose value functions preserve for their callers.
 const KEPT: usize = 19;
-/// Bits of an address. Those above may hold a signature of it, where code was compiled to sign what it stores.
+/// Mask of the bits of an address. The bits above may hold a signature of the address, if the code was compiled to sign
+/// the addresses that it stores.
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// A general register. Volatile: the compiler would otherwise load through one computed address, which the
-/// verifier refuses for the context.
+/// A general register. It is read as volatile, since the compiler might otherwise load through a computed address,
+/// which the verifier refuses for the context.
 #[inline(always)]
 fn register(ctx: &ProbeContext, number: usize) -> u64 {
     let regs = ctx.regs as *const user_pt_regs;
-    // SAFETY: the kernel hands user_pt_regs to uprobe programs; the callers' numbers are constants below 31.
+    // SAFETY: the kernel passes user_pt_regs to uprobe programs; the callers' numbers are constants below 31.
     unsafe { core::ptr::read_volatile((&raw const (*regs).regs as *const u64).add(number)) }
 }
 
@@ -51,7 +52,7 @@ pub fn left_over(ctx: &ProbeContext) -> [u64; CALIBRATION_REGISTERS] {
     ]
 }
 
-/// What lies at a place (see `memscope_common::PLACE_STACK`).
+/// The value at a place: a register or a word of the stack (see `memscope_common::PLACE_STACK`).
 #[inline(always)]
 pub fn place(ctx: &ProbeContext, place: u8) -> Option<u64> {
     if place >= PLACE_STACK {
@@ -67,24 +68,24 @@ pub fn place(ctx: &ProbeContext, place: u8) -> Option<u64> {
     value
 }
 
-/// Instruction, stack and frame pointer.
+/// The instruction pointer, the stack pointer and the frame pointer.
 #[inline(always)]
 pub fn place_in_code(ctx: &ProbeContext) -> (u64, u64, u64) {
     let regs = ctx.regs as *const user_pt_regs;
-    // SAFETY: as above.
+    // SAFETY: the kernel passes user_pt_regs to uprobe programs.
     let pc = unsafe { (*regs).pc };
     (pc, sp(ctx), register(ctx, FP))
 }
 
-/// Stack pointer: a call leaves it as it is.
+/// The stack pointer. A call does not change it on this architecture.
 #[inline(always)]
 pub fn sp(ctx: &ProbeContext) -> u64 {
     let regs = ctx.regs as *const user_pt_regs;
-    // SAFETY: as above.
+    // SAFETY: the kernel passes user_pt_regs to uprobe programs.
     unsafe { (*regs).sp }
 }
 
-/// The stack pointer at the entry, as seen in a return probe: the same.
+/// The stack pointer at the entry, computed in a return probe: it is the same.
 #[inline(always)]
 pub fn entry_sp(ctx: &ProbeContext) -> u64 {
     sp(ctx)
@@ -96,14 +97,14 @@ pub fn result(ctx: &ProbeContext) -> u64 {
     register(ctx, 0)
 }
 
-/// A structure of 24 bytes that is passed by value as the second argument: the caller makes a copy, and passes its
-/// address.
+/// A structure of 24 bytes that is passed by value as the second argument: the caller makes a copy and passes its
+/// address in a register.
 #[inline(always)]
 pub fn second_by_value(ctx: &ProbeContext) -> Option<[u64; 3]> {
     super::user::<[u64; 3]>(register(ctx, 1))
 }
 
-/// A pair of words that is passed by value behind six arguments: in the last two argument registers.
+/// A pair of words that is passed by value after six arguments: it is in the last two argument registers.
 #[inline(always)]
 pub fn seventh_pair(ctx: &ProbeContext) -> Option<[u64; 2]> {
     Some([register(ctx, 6), register(ctx, 7)])
@@ -115,22 +116,22 @@ pub fn caller(ctx: &ProbeContext) -> u64 {
     register(ctx, LR)
 }
 
-/// What [`entered_from`] needs beside the stack pointer.
+/// The link register, which [`entered_from`] needs beside the stack pointer.
 #[inline(always)]
 pub fn link(ctx: &ProbeContext) -> u64 {
     register(ctx, LR)
 }
 
-/// Where a function that is entered will return to, and the stack pointer there.
+/// Address to which a function that is just entered will return, and the stack pointer there.
 #[inline(always)]
 pub fn entered_from(sp: u64, link: u64) -> (u64, u64) {
     (plain(link), sp)
 }
 
-/// How a rule is meant: see `memscope_common::Rule`.
+/// Whether rules say where the frame record lies: see `memscope_common::Rule`.
 pub const RULES_NAME_RECORDS: bool = true;
 
-/// An address as it is stored, without what signs it.
+/// A stored address without its signature.
 #[inline(always)]
 pub fn plain(address: u64) -> u64 {
     address & ADDRESS

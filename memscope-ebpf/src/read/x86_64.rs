@@ -6,7 +6,7 @@ use memscope_common::{CALIBRATION_REGISTERS, PLACE_STACK};
 /// The six integer arguments of the System V calling convention.
 #[inline(always)]
 pub fn args(ctx: &ProbeContext) -> [u64; 6] {
-    // SAFETY: the kernel hands pt_regs to uprobe programs.
+    // SAFETY: the kernel passes pt_regs to uprobe programs.
     let r = unsafe { &*ctx.regs };
     [
         r.rdi as u64,
@@ -21,7 +21,7 @@ pub fn args(ctx: &ProbeContext) -> [u64; 6] {
 /// Registers that may still hold the caller's values, in the order of the calibration record.
 #[inline(always)]
 pub fn left_over(ctx: &ProbeContext) -> [u64; CALIBRATION_REGISTERS] {
-    // SAFETY: as above.
+    // SAFETY: the kernel passes pt_regs to uprobe programs.
     let r = unsafe { &*ctx.regs };
     [
         r.rbx as u64,
@@ -36,17 +36,17 @@ pub fn left_over(ctx: &ProbeContext) -> [u64; CALIBRATION_REGISTERS] {
     ]
 }
 
-/// What lies at a place (see `memscope_common::PLACE_STACK`).
+/// The value at a place: a register or a word of the stack (see `memscope_common::PLACE_STACK`).
 #[inline(always)]
 pub fn place(ctx: &ProbeContext, place: u8) -> Option<u64> {
     if place >= PLACE_STACK {
         return super::user::<u64>(sp(ctx).wrapping_add((place - PLACE_STACK) as u64 * 8));
     }
-    // Volatile: the compiler would otherwise load through one computed address, which the
+    // The registers are read as volatile, since the compiler might otherwise load through a computed address, which the
     // verifier refuses for the context.
     macro_rules! register {
         ($name:ident) => {
-            // SAFETY: as above.
+            // SAFETY: the kernel passes pt_regs to uprobe programs.
             unsafe { core::ptr::read_volatile(&raw const (*ctx.regs).$name) as u64 }
         };
     }
@@ -70,22 +70,22 @@ pub fn place(ctx: &ProbeContext, place: u8) -> Option<u64> {
     value
 }
 
-/// Instruction, stack and frame pointer.
+/// The instruction pointer, the stack pointer and the frame pointer.
 #[inline(always)]
 pub fn place_in_code(ctx: &ProbeContext) -> (u64, u64, u64) {
-    // SAFETY: as above.
+    // SAFETY: the kernel passes pt_regs to uprobe programs.
     let r = unsafe { &*ctx.regs };
     (r.rip as u64, r.rsp as u64, r.rbp as u64)
 }
 
-/// Stack pointer: at a function's entry it points to the return address.
+/// The stack pointer. At a function's entry it points to the return address.
 #[inline(always)]
 pub fn sp(ctx: &ProbeContext) -> u64 {
-    // SAFETY: as above.
+    // SAFETY: the kernel passes pt_regs to uprobe programs.
     unsafe { (*ctx.regs).rsp as u64 }
 }
 
-/// The stack pointer at the entry, as seen in a return probe (the address has been popped).
+/// The stack pointer at the entry, computed in a return probe, where the return address has been popped.
 #[inline(always)]
 pub fn entry_sp(ctx: &ProbeContext) -> u64 {
     sp(ctx).wrapping_sub(8)
@@ -94,17 +94,17 @@ pub fn entry_sp(ctx: &ProbeContext) -> u64 {
 /// The result of a C function that returns an integer.
 #[inline(always)]
 pub fn result(ctx: &ProbeContext) -> u64 {
-    // SAFETY: as above.
+    // SAFETY: the kernel passes pt_regs to uprobe programs.
     unsafe { (*ctx.regs).rax as u64 }
 }
 
-/// A structure of 24 bytes that is passed by value as the second argument: as it lies, on the stack.
+/// A structure of 24 bytes that is passed by value as the second argument: it lies on the stack.
 #[inline(always)]
 pub fn second_by_value(ctx: &ProbeContext) -> Option<[u64; 3]> {
     super::user::<[u64; 3]>(sp(ctx).wrapping_add(8))
 }
 
-/// A pair of words that is passed by value behind six arguments: on the stack.
+/// A pair of words that is passed by value after six arguments: it lies on the stack.
 #[inline(always)]
 pub fn seventh_pair(ctx: &ProbeContext) -> Option<[u64; 2]> {
     super::user::<[u64; 2]>(sp(ctx).wrapping_add(8))
@@ -116,22 +116,22 @@ pub fn caller(ctx: &ProbeContext) -> u64 {
     super::user::<u64>(sp(ctx)).unwrap_or(0)
 }
 
-/// What [`entered_from`] needs beside the stack pointer.
+/// What [`entered_from`] needs beside the stack pointer: nothing on this architecture.
 #[inline(always)]
 pub fn link(_ctx: &ProbeContext) -> u64 {
     0
 }
 
-/// Where a function that is entered will return to, and the stack pointer there. 0 if it cannot be read.
+/// Address to which a function that is just entered will return (0 if it cannot be read), and the stack pointer there.
 #[inline(always)]
 pub fn entered_from(sp: u64, _link: u64) -> (u64, u64) {
     (super::user::<u64>(sp).unwrap_or(0), sp.wrapping_add(8))
 }
 
-/// How a rule is meant: see `memscope_common::Rule`.
+/// Whether rules say where the frame record lies: see `memscope_common::Rule`.
 pub const RULES_NAME_RECORDS: bool = false;
 
-/// An address as it is stored.
+/// A stored address without its signature. On this architecture addresses are not signed.
 #[inline(always)]
 pub fn plain(address: u64) -> u64 {
     address

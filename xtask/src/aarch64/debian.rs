@@ -12,19 +12,19 @@ use crate::process;
 /// Debian's name of the architecture.
 pub const ARCHITECTURE: &str = "arm64";
 
-/// apt with a state of its own.
+/// apt with lists and a cache of its own.
 pub struct Packages {
     folder: PathBuf,
 }
 
 impl Packages {
-    /// Below this folder.
+    /// Prepares apt's lists, cache and files below `folder`.
     pub fn new(folder: &Path) -> Result<Packages> {
         for part in ["state/lists/partial", "cache/archives/partial", "files"] {
             let part = folder.join(part);
             fs::create_dir_all(&part).with_context(|| format!("cannot make {}", part.display()))?;
         }
-        // No package is installed.
+        // For this apt, no package is installed.
         fs::write(folder.join("state/status"), "")?;
         Ok(Packages {
             folder: folder.to_owned(),
@@ -53,12 +53,12 @@ impl Packages {
         Ok(command)
     }
 
-    /// Brings the lists up to date.
+    /// Updates apt's package lists.
     pub fn update(&self) -> Result<()> {
         process::run(self.apt("apt-get")?.arg("update"))
     }
 
-    /// The packages that this one depends on by name, and that begin with `like`.
+    /// Names of the packages that `package` depends on, of those that begin with `like`.
     pub fn depends(&self, package: &str, like: &str) -> Result<Vec<String>> {
         let text = process::output(self.apt("apt-cache")?.args(["depends", package]))?;
         Ok(text

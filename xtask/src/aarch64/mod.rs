@@ -1,8 +1,9 @@
 //! Building for 64-bit Arm on another machine: `cargo xtask cross`.
 //!
-//! Needs a cross compiler for C (SQLite is C, and it links) and the Rust standard library of that target. Where the Rust
-//! compiler in use has it (`rustup target add aarch64-unknown-linux-gnu`), that is taken; else Debian's compiler,
-//! which builds the BPF object anyway, with Debian's package of that very version for arm64.
+//! This needs a cross compiler for C (SQLite is C, and the compiler also links) and the Rust standard library of that
+//! target. If the Rust compiler in use has that library (`rustup target add aarch64-unknown-linux-gnu`), it is used;
+//! else Debian's compiler, which builds the BPF object anyway, with the library from Debian's package of exactly that
+//! version for arm64.
 
 mod debian;
 
@@ -20,7 +21,7 @@ use crate::setup::tool::{Tool, Version};
 
 /// Rust's name of the target.
 pub const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// The C compiler, which links as well.
+/// The C compiler, which also links.
 pub const CC: &str = "aarch64-linux-gnu-gcc";
 const COMPILER: Tool = Tool {
     name: "C compiler for aarch64",
@@ -30,7 +31,7 @@ const COMPILER: Tool = Tool {
     least: Version(8, 0),
     packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
 };
-/// Debian's Rust compiler.
+/// Path of Debian's Rust compiler.
 const DEBIANS: &str = "/usr/bin/rustc";
 
 /// What to build.
@@ -57,7 +58,7 @@ pub fn build(options: &Options) -> Result<PathBuf> {
         bail!("cargo xtask setup --aarch64 installs what is missing");
     }
     let library = library().context("the standard library for aarch64 is gone")?;
-    // Not among what is built for this machine: the compiler may be another.
+    // A folder apart from the builds for this machine, because the compiler may be another one.
     let folder = process::target().join("cross");
     let mut command = process::command("cargo");
     command
@@ -107,9 +108,9 @@ pub fn ensure(mode: Mode) -> Result<bool> {
     Ok(compiler && library)
 }
 
-/// A standard library of the target.
+/// The Rust standard library of the target.
 enum Library {
-    /// The compiler in use has it.
+    /// The compiler in use has it, in this folder.
     Own(PathBuf),
     /// It was fetched for Debian's compiler.
     Debians { sysroot: PathBuf },
@@ -152,7 +153,7 @@ fn has_library(folder: &Path) -> bool {
     })
 }
 
-/// The package that Debian's compiler is from, and its version.
+/// Name and version of the package that contains Debian's compiler.
 fn debians() -> Option<(String, String)> {
     let owner = process::output(Command::new("dpkg-query").args(["--search", DEBIANS])).ok()?;
     let package = owner.split(':').next()?.trim().to_owned();
@@ -161,12 +162,12 @@ fn debians() -> Option<(String, String)> {
     Some((package, version.trim().to_owned()))
 }
 
-/// A library serves one version of the compiler only.
+/// Folder of the library that was fetched for this version of the compiler: it serves no other version.
 fn fetched(version: &str) -> PathBuf {
     folder().join("rust").join(version)
 }
 
-/// Where everything for aarch64 lies that is fetched.
+/// Folder of everything that is fetched for aarch64.
 pub fn folder() -> PathBuf {
     process::target().join("aarch64")
 }
@@ -175,7 +176,7 @@ fn install_library() -> Result<()> {
     let (package, version) = debians().context(
         "no Rust standard library for aarch64; with rustup: rustup target add aarch64-unknown-linux-gnu",
     )?;
-    // rustc-web's is libstd-rust-web-dev.
+    // The library for rustc-web is in libstd-rust-web-dev.
     let name = format!("libstd-{}-dev", package.replacen("rustc", "rust", 1));
     eprintln!("Rust standard library for aarch64: missing, fetching {name} {version}");
     let packages = Packages::new(&folder())?;

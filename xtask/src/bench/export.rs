@@ -1,4 +1,4 @@
-//! `cargo xtask bench --export`: what it takes to write a long trace to a file, against PyTorch's own
+//! `cargo xtask bench --export`: time and memory for writing a long trace to a file, compared with PyTorch's own
 //! `torch.cuda.memory._snapshot()` and `pickle.dump` of the same history, in the same run.
 
 use std::fs;
@@ -17,17 +17,17 @@ use crate::process;
 
 /// Formats of `memscope-ctl snapshot`.
 const FORMATS: [&str; 4] = ["memory-viz", "json", "perfetto", "html"];
-/// Of the ring between kernel and daemon: nothing is to be lost while the process fills the trace.
+/// Size of the ring between kernel and daemon, in MiB: nothing may be lost while the process fills the trace.
 const RING_MIB: &str = "256";
 
-/// What writing one file took.
+/// Time and memory for writing one file.
 struct Taken {
     seconds: f64,
-    /// The file.
+    /// Size of the file.
     bytes: f64,
-    /// The most that the process which has the history needed on top of it.
+    /// Largest amount of memory that the process with the history needed beyond that history, in bytes.
     growth: f64,
-    /// The most that the client had; nothing where there is none.
+    /// Largest amount of memory that the client had, in bytes; 0 where there is no client.
     client: f64,
 }
 
@@ -112,7 +112,7 @@ fn measure(
     Ok(())
 }
 
-/// Has memscope write a file.
+/// Lets memscope write a file, and measures that.
 fn export(daemon: &Daemon, pid: &str, format: &str, file: &Path) -> Result<Taken> {
     let path = file.to_str().context("a path that is not UTF-8")?;
     let words = ["snapshot", "--pid", pid, "--format", format, "-o", path];
@@ -132,13 +132,13 @@ fn export(daemon: &Daemon, pid: &str, format: &str, file: &Path) -> Result<Taken
     })
 }
 
-/// Runs the client; gives its status and the most memory that it had.
+/// Runs the client to its end; returns its status and the largest amount of memory that it had, in bytes.
 fn to_its_end(daemon: &Daemon, words: &[&str]) -> Result<(ExitStatus, f64)> {
     let child = daemon.ctl(words).stdout(Stdio::null()).spawn()?;
     let mut status = 0;
-    // SAFETY: all zeros is a value of this structure of integers.
+    // SAFETY: all zeros is a valid value of this structure of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: waits for a child that nobody else waits for; both pointers are to values that live.
+    // SAFETY: it waits for a child that nobody else waits for, and both pointers are to live values.
     let waited = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
     if waited < 0 {
         return Err(std::io::Error::last_os_error()).context("the client cannot be waited for");
@@ -149,7 +149,7 @@ fn to_its_end(daemon: &Daemon, words: &[&str]) -> Result<(ExitStatus, f64)> {
     ))
 }
 
-/// From here on the peak is a new one. Gives the memory in use.
+/// Resets the peak of a process's memory; returns the memory in use, in bytes.
 fn forget_peak(pid: u32) -> Result<f64> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
     memory(pid, "VmRSS:")
@@ -162,7 +162,7 @@ fn memory(pid: u32, what: &str) -> Result<f64> {
     Ok(kib.context("no such line in /proc")?.parse::<f64>()? * 1024.0)
 }
 
-/// The file has all of the trace; otherwise nothing was compared.
+/// Fails unless the file has the whole trace, because the comparison would mean nothing. Returns the number of entries.
 fn check(file: &Path, entries: u64) -> Result<u64> {
     let text = fs::read_to_string(file)?;
     let header = text.strip_prefix("{\"header\": ").context("no header")?;

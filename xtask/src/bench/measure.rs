@@ -1,4 +1,4 @@
-//! What all benchmarks share: the ground that they run on, the time of an allocation and its free, and the median.
+//! What all benchmarks share: the environment that they run in, the time of an allocation and its free, and the median.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,15 @@ use crate::live::Python;
 use crate::setup::{self, torch};
 use crate::sim;
 
-/// Microseconds of an allocation and its free, the median of several runs; `words`: how many, and how many frames deep.
+/// Microseconds for an allocation and its free, as the median of several runs. `words` are the number of pairs and,
+/// optionally, the depth of the Python frames.
 pub fn pairs(python: &mut Python, words: &str) -> Result<f64> {
     python.ask_json(&format!("pairs {words}"))?["median"]
         .as_f64()
         .context("no median in the answer")
 }
 
-/// The environment with PyTorch, and the variables that make its device.
+/// The environment with PyTorch, and the variables that set up its device.
 pub fn ground(options: &Options) -> Result<(PathBuf, Vec<(String, String)>)> {
     if options.real_device {
         return Ok((torch::locate(None)?, Vec::new()));
@@ -29,7 +30,7 @@ pub fn ground(options: &Options) -> Result<(PathBuf, Vec<(String, String)>)> {
     Ok((torch::locate(None)?, variables))
 }
 
-/// The middle one.
+/// The median; NaN if there is no value.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What the benchmarks can be asked for, as a command line has it.
+//! The command line of the benchmarks.
 
 use clap::Args;
 

@@ -1,5 +1,5 @@
-//! `cargo xtask bench --readings`: what readings at level `read` cost, by number of blocks: time and
-//! bytes of a reading, and the speed of the process that is read, as a ratio in one run.
+//! `cargo xtask bench --readings`: what readings at level `read` cost by number of blocks: the time and bytes of a
+//! reading, and the speed of the process that is read, as a ratio in one run.
 
 use std::process::Stdio;
 
@@ -11,9 +11,9 @@ use super::options::Options;
 use crate::live::{Daemon, Python};
 use crate::process;
 
-/// Live blocks of the process that is read.
+/// Numbers of live blocks of the process that is read.
 const BLOCKS: [u32; 3] = [1_000, 10_000, 100_000];
-/// Readings measured for each number of blocks.
+/// Number of readings that are measured for each number of blocks.
 const READINGS: usize = 15;
 /// Time between readings while the process's speed is measured: ten times as often as by default.
 const EVERY: &str = "1s";
@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Result<()> {
     );
     println!("|---|---|---|---|---|---|---|");
     for blocks in BLOCKS {
-        // A new process each, so that the first reading is a first one.
+        // Each number of blocks gets a new process, so that the first reading really is the first.
         let mut python = Python::start(
             &environment.join("bin/python"),
             &process::root().join("xtask/bench/pairs.py"),
@@ -76,7 +76,7 @@ fn row(daemon: &Daemon, python: &mut Python, options: &Options, blocks: u32) -> 
         rest.push(milliseconds(&stats["reading"]));
         bytes.push(number(&stats["reading"]["bytes_read"]));
     }
-    // The process allocates without a pause; each reading has to find a moment.
+    // The process allocates without a pause, so each reading has to find a moment in which nothing changes.
     let (mut busy, mut races) = (Vec::new(), Vec::new());
     python.tell(&format!("pairs {}", options.pairs * 20))?;
     for _ in 0..READINGS {

@@ -1,5 +1,5 @@
-//! `cargo xtask bench --stacks`: what an allocation and its free cost with stacks, at several depths, beside an empty
-//! probe on the same functions and beside PyTorch's own recorder, as ratios in one run of one process.
+//! `cargo xtask bench --stacks`: what an allocation and its free cost with stacks, at several depths, compared with an
+//! empty probe on the same functions and with PyTorch's own recorder, as ratios in one run of one process.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use super::options::Options;
 use crate::live::{self, Daemon, Ended, Python};
 use crate::process;
 
-/// Python frames above the loop, itself included.
+/// Numbers of Python frames: the loop's own and those above it.
 const DEPTHS: [u32; 4] = [5, 22, 60, 200];
 
-/// Who watches.
+/// What watches the allocations.
 #[derive(Clone, Copy)]
 enum Watcher {
     Nobody,
-    /// An empty program on functions of a library: file and parts of their names.
+    /// An empty BPF program on functions of a library: the library's file, and a part of the functions' names.
     Empty(&'static str, &'static str),
-    /// memscope: level, stacks, and whether its daemon is kept from reading meanwhile.
+    /// memscope: level, stacks, and whether its daemon is stopped during the measurement.
     Memscope(&'static str, &'static str, bool),
-    /// PyTorch's own recorder: stacks, and whether its list is bounded and was full before.
+    /// PyTorch's own recorder: its stacks, and whether its list is bounded and was filled before.
     Recorder(&'static str, bool),
 }
 
@@ -99,11 +99,11 @@ impl Bench {
                 self.ctl(&[
                     "attach", "--pid", &pid, "--level", level, "--stacks", stacks,
                 ])?;
-                // In the first run the search for the layout ends, and rules are made.
+                // During the first run the search for the layout ends, and the rules of unwinding are made.
                 self.measure(depth)?;
                 self.measure(depth)?;
                 let signal = |signal| {
-                    // SAFETY: a child of ours that was not waited for.
+                    // SAFETY: the daemon is our child and has not been waited for, so its pid is its own.
                     let _ = unsafe { libc::kill(self.daemon.pid() as i32, signal) };
                 };
                 if stopped {

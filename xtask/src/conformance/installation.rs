@@ -1,4 +1,4 @@
-//! A PyTorch that memscope is compared with: where it is, its version, and how its devices are made.
+//! A PyTorch that memscope is compared with: its folder, its version, and the devices that it runs on.
 
 use std::path::{Path, PathBuf};
 
@@ -11,22 +11,22 @@ use crate::sim;
 /// A PyTorch to compare with.
 #[derive(Clone, Debug)]
 pub struct Installation {
-    /// What the table calls it.
+    /// Name of the installation in the table.
     pub name: String,
-    /// The virtual environment.
+    /// Folder of the virtual environment.
     pub folder: PathBuf,
-    /// Variables with which its Python is started.
+    /// More environment variables with which its Python is started.
     pub more: Vec<(String, String)>,
-    /// Its allocator's libraries have no symbols, so that the trace cannot be seen.
+    /// Whether the symbols of its allocator's libraries are stripped, so that the trace cannot be seen.
     pub stripped: bool,
-    /// It runs on this machine's GPU.
+    /// Whether it runs on this machine's GPU.
     pub real_device: bool,
-    /// What its devices are.
+    /// Kind of the simulated devices.
     pub device: sim::Device,
 }
 
 impl Installation {
-    /// One of somebody's, looked at before anything is built.
+    /// An installation of the user's. It is checked before anything is built.
     pub fn of(folder: &Path) -> Result<Installation> {
         let folder = std::path::absolute(folder).context("cannot find the current directory")?;
         let shown = folder.display();
@@ -46,12 +46,12 @@ impl Installation {
         })
     }
 
-    /// Its Python.
+    /// Path of its Python.
     pub fn python(&self) -> PathBuf {
         self.folder.join("bin/python")
     }
 
-    /// Variables that make the simulated device that a workload wants.
+    /// Environment variables that set up the simulated device that a workload wants.
     pub fn variables(&self, workload: &Workload) -> Result<Vec<(String, String)>> {
         if self.real_device {
             return Ok(Vec::new());
@@ -60,7 +60,7 @@ impl Installation {
     }
 }
 
-/// The version of an environment's PyTorch, by its metadata: nothing is run for it.
+/// The version of an environment's PyTorch, read from its files without running it.
 fn folder_version(folder: &Path) -> Result<String> {
     let packages = torch::site_packages(folder)?;
     let text = std::fs::read_to_string(packages.join("torch/version.py")).with_context(|| {

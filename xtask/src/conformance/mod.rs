@@ -1,5 +1,5 @@
-//! `cargo xtask conformance`: what memscope exports of a process against what PyTorch's own recorder says in
-//! the same process, entry by entry and key by key.
+//! `cargo xtask conformance`: compares what memscope exports of a process with what PyTorch's own recorder says in the
+//! same process, entry by entry and key by key.
 //!
 //! Each comparison has a daemon and a process of its own. The script calls nothing of ours: it runs inside
 //! `xtask/conformance/wrapper.py`, which stops where memscope is to attach and where the two are compared;
@@ -29,7 +29,7 @@ use stripped::Stripped;
 use table::Table;
 use workload::Workload;
 
-/// What `--full` compares with a stripped copy as well.
+/// Workloads that `--full` also compares with a stripped copy of PyTorch.
 const WHEN_STRIPPED: &[&str] = &["devices", "expandable", "streams", "transformer"];
 
 /// What to compare.
@@ -137,7 +137,7 @@ fn installations(options: &Options) -> Result<Vec<Installation>> {
 
 /// Runs the task. The tables go to standard output as Markdown and end with the count.
 pub fn run(options: &Options) -> Result<()> {
-    // What is wrong with the words is said before anything takes time.
+    // Errors in the arguments are reported before anything takes time.
     let workloads = if options.script.is_empty() {
         workload::ours(&options.workload)?
     } else {

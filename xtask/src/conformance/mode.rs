@@ -12,7 +12,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As the wrapper knows it.
+    /// Name of the mode for the wrapper and in the table.
     pub fn word(self) -> &'static str {
         match self {
             Mode::FromStart => "from-start",

@@ -1,4 +1,4 @@
-//! A script that runs in steps: `xtask/conformance/wrapper.py` and its words.
+//! A script that stops at some points, inside `xtask/conformance/wrapper.py`, and the messages of the wrapper.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -15,23 +15,23 @@ use super::workload::Workload;
 use crate::live::{Ended, tied};
 use crate::{process, sim};
 
-/// What the wrapper says next.
+/// The next message of the wrapper.
 #[derive(Debug)]
 pub enum ScriptStep {
-    /// memscope is to attach; how many bytes are active on each device.
+    /// memscope shall attach now.
     Attach {
-        /// Bytes in use now.
+        /// Active bytes on all devices together.
         active: u64,
     },
-    /// The script has ended and nothing moves.
+    /// The script has ended, and nothing changes until the comparison is made.
     Compare,
     /// PyTorch's own snapshot is written.
     Done,
-    /// The script needs what this PyTorch has not.
+    /// The script needs a feature that this PyTorch lacks.
     Lacking(String),
 }
 
-/// See the module. The process ends with this value.
+/// The process that runs a script. It ends when this is dropped.
 pub struct Script {
     running: Ended,
     input: ChildStdin,
@@ -41,7 +41,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Starts it; `folder` is for what it writes.
+    /// Starts the script; the wrapper's files and the log go into `folder`.
     #[allow(clippy::too_many_arguments)]
     pub fn start(
         python: &Path,
@@ -91,19 +91,19 @@ impl Script {
         })
     }
 
-    /// Its process id.
+    /// Process id, as memscope-ctl takes it.
     pub fn pid(&self) -> String {
         self.running.0.id().to_string()
     }
 
-    /// Lets it go on.
+    /// Lets the script continue.
     pub fn go_on(&mut self) -> Result<()> {
         writeln!(self.input)
             .and_then(|()| self.input.flush())
             .with_context(|| format!("the script has ended\n{}", self.said()))
     }
 
-    /// Waits for the next step.
+    /// Waits for the next message; an error if it says that the script failed.
     pub fn step(&self) -> Result<ScriptStep> {
         let line = match self.lines.recv_timeout(self.patience) {
             Ok(line) => line,
@@ -133,7 +133,7 @@ impl Script {
         })
     }
 
-    /// The end of what the script wrote.
+    /// The last lines that the script wrote to standard error, for error messages.
     fn said(&self) -> String {
         let text = std::fs::read(&self.errors).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

@@ -1,4 +1,4 @@
-//! One comparison: a daemon, a script, and what both say of one moment.
+//! One comparison: a daemon, a script, and their pictures of the same moment.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,31 +15,31 @@ use super::workload::Workload;
 use crate::live::Daemon;
 use crate::process;
 
-/// How long a late attach may take to read what was there.
+/// Time in which the baseline must be read after a late attach.
 const READING: Duration = Duration::from_secs(60);
 
-/// What `xtask/conformance/compare.py` found.
+/// The result of `xtask/conformance/compare.py`.
 #[derive(Debug, Default, Deserialize)]
 pub struct Report {
-    /// Segments compared.
+    /// Number of segments compared.
     pub segments: u64,
-    /// Blocks compared.
+    /// Number of blocks compared.
     pub blocks: u64,
-    /// Trace entries compared.
+    /// Number of trace entries compared.
     pub entries: u64,
-    /// Single values compared.
+    /// Number of single values compared.
     pub values: u64,
-    /// Stacks compared, frame by frame.
+    /// Number of stacks compared, frame by frame.
     pub stacks: u64,
-    /// Values that differ, by key.
+    /// Number of values that differ, by key.
     pub differing: BTreeMap<String, u64>,
-    /// The first of them, in full.
+    /// The first differences in full.
     pub differences: Vec<String>,
     /// Keys of the newest format that this PyTorch does not have.
     pub added: Vec<String>,
-    /// Smallest and largest of memscope's time less PyTorch's, microseconds.
+    /// Smallest and largest difference between the times (memscope's minus PyTorch's), in microseconds.
     pub offset_us: Option<(i64, i64)>,
-    /// Codes of what memscope says limits its answer.
+    /// Codes of the coverage notes in memscope's answer.
     pub coverage: Vec<String>,
     /// The level that was reached.
     #[serde(default)]
@@ -48,13 +48,13 @@ pub struct Report {
 
 /// How a comparison ended.
 pub enum Outcome {
-    /// There is something to say.
+    /// The comparison was made.
     Compared(Report),
-    /// This PyTorch has not what the script needs.
+    /// This PyTorch lacks a feature that the script needs.
     Lacking(String),
 }
 
-/// Runs one.
+/// Makes one comparison.
 pub fn compare(
     installation: &Installation,
     programs: &Path,
@@ -69,7 +69,7 @@ pub fn compare(
         .prefix("memscope-conformance-")
         .tempdir()
         .context("cannot make a temporary folder")?;
-    // Nothing of the trace may be dropped: what is compared is all of it.
+    // All of the trace is compared, so nothing of it may be dropped.
     let daemon = Daemon::launch(
         programs,
         &["--trace-entries", "5000000", "--ring-mib", "64"],
@@ -147,7 +147,7 @@ fn expect(script: &Script, wanted: impl Fn(&ScriptStep) -> bool) -> Result<()> {
     Ok(())
 }
 
-/// What was there before the attach is read in the background.
+/// Waits until the baseline, which is read in the background, is known.
 fn wait_for_reading(daemon: &Daemon, pid: &str) -> Result<()> {
     let deadline = Instant::now() + READING;
     loop {

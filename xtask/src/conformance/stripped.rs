@@ -1,7 +1,7 @@
-//! An installation of PyTorch whose own allocator libraries were stripped of their symbols.
+//! A copy of an installation of PyTorch whose own allocator libraries are stripped of their symbols.
 //!
-//! The packages are links to the real ones; only the two libraries that memscope looks for functions in are
-//! files of their own. `PYTHONPATH` puts them before the real ones.
+//! The packages are links to the real ones; only the two libraries in which memscope looks for functions are separate
+//! files. `PYTHONPATH` puts the copies before the real ones.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,18 +14,18 @@ use super::installation::Installation;
 use crate::process;
 use crate::setup::torch;
 
-/// Where the allocator and its reports are.
+/// The libraries with the allocator and its reports.
 const LIBRARIES: [&str; 2] = ["libc10.so", "libc10_cuda.so"];
 
-/// The folder goes with this value.
+/// A stripped copy. Its folder is deleted when this is dropped.
 pub struct Stripped {
     _folder: TempDir,
-    /// As any other.
+    /// The installation that uses the copy.
     pub installation: Installation,
 }
 
 impl Stripped {
-    /// A stripped copy of one.
+    /// Makes a stripped copy of an installation.
     pub fn of(whole: &Installation) -> Result<Stripped> {
         if process::find_program("strip").is_none() {
             bail!("strip is missing; on Debian: apt-get install binutils");

@@ -1,4 +1,4 @@
-//! `cargo xtask conformance --suites`: the end-to-end tests against PyTorch's own numbers, over
+//! `cargo xtask conformance --suites`: runs the end-to-end tests that compare with PyTorch's own numbers, over
 //! installations of PyTorch.
 
 use std::fmt::Write as _;

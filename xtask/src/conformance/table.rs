@@ -7,32 +7,32 @@ use super::installation::Installation;
 use super::mode::Mode;
 use super::session::Report;
 
-/// How one comparison went.
+/// Result of one comparison, or why there is none.
 pub enum Verdict {
-    /// It was made.
+    /// The comparison was made.
     Compared(Report),
-    /// It cannot be made with this PyTorch, which lacks this.
+    /// The comparison is impossible with this PyTorch, which lacks this feature.
     Lacking(String),
-    /// It could not be made.
+    /// The comparison failed with this error.
     Broken(String),
 }
 
-/// See the module.
+/// The results of all comparisons.
 #[derive(Default)]
 pub struct Table {
     rows: String,
     details: String,
-    /// By version of PyTorch: keys that memscope writes and it does not.
+    /// For each version of PyTorch, the keys that memscope writes and that version does not.
     added: BTreeMap<String, Vec<String>>,
-    /// Equal in every value.
+    /// Number of comparisons that are equal in every value.
     pub passed: u64,
-    /// Not equal, or not comparable.
+    /// Number of comparisons that differ or failed.
     pub failed: u64,
     lacking: u64,
 }
 
 impl Table {
-    /// Adds a row, and says it on standard error as well: a whole table takes minutes.
+    /// Adds a row, and prints it on standard error as well, because a whole table takes minutes.
     pub fn add(
         &mut self,
         installation: &Installation,
@@ -97,7 +97,7 @@ impl Table {
         self.details.push_str(&text);
     }
 
-    /// Everything, ending with the count.
+    /// The table and all details as Markdown, with the count at the end.
     pub fn markdown(&self) -> String {
         let mut text = String::from(
             "| workload | torch | mode | segments | blocks | trace entries | values compared | \
@@ -124,7 +124,7 @@ impl Table {
     }
 }
 
-/// What keeps a comparison from having passed.
+/// Why a comparison has not passed; empty if it has.
 fn problems(report: &Report, stripped: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     let (level, says) = if stripped {

@@ -7,30 +7,30 @@ use anyhow::{Context, Result, bail};
 
 use crate::{process, sim};
 
-/// Where our own scripts are.
+/// Folder of our own scripts.
 pub const FOLDER: &str = "tests/workloads/conformance";
-/// What a line begins with that says what a script needs.
+/// Beginning of a line that says what a script needs.
 const MARK: &str = "# conformance:";
 
 /// A script and what it needs.
 #[derive(Clone, Debug, Default)]
 pub struct Workload {
-    /// What the table calls it.
+    /// Name of the workload in the table.
     pub name: String,
-    /// The file.
+    /// Path of the script.
     pub script: PathBuf,
-    /// Environment variables.
+    /// Environment variables that the script needs.
     pub variables: Vec<(String, String)>,
     /// Number of simulated devices.
     pub devices: Option<u32>,
-    /// Their memory.
+    /// Memory of the simulated devices.
     pub device_size: Option<String>,
-    /// What PyTorch must have for it, such as `torch.cuda.MemPool`.
+    /// A feature that PyTorch must have for the script, such as `torch.cuda.MemPool`.
     pub needs: Option<String>,
 }
 
 impl Workload {
-    /// One of our own scripts, or a file of anybody's.
+    /// Reads a script: one of our own, or any other.
     pub fn read(script: &Path) -> Result<Workload> {
         let script = std::path::absolute(script).context("cannot find the current directory")?;
         let text = fs::read_to_string(&script)
@@ -72,7 +72,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Its variables, as torch_npu knows them.
+    /// The script's environment variables, under the names that this device's PyTorch knows.
     pub fn variables_of(&self, device: sim::Device) -> Vec<(String, String)> {
         let mut variables = self.variables.clone();
         if device == sim::Device::Npu {
@@ -87,7 +87,7 @@ impl Workload {
         variables
     }
 
-    /// What it wants that only the simulated device is sure to have.
+    /// A need of the script that only the simulated device is sure to fulfil, in words.
     pub fn simulated(&self) -> Option<String> {
         let simulated = self
             .variables
@@ -100,7 +100,7 @@ impl Workload {
         devices.or(size).or(simulated)
     }
 
-    /// The simulated device that it wants.
+    /// The settings of the simulated device that the script wants.
     pub fn device(&self, device: sim::Device) -> sim::Options {
         sim::Options {
             device,
@@ -111,7 +111,7 @@ impl Workload {
     }
 }
 
-/// Our own scripts, all or those named.
+/// Reads our own scripts: all, or those named.
 pub fn ours(names: &[String]) -> Result<Vec<Workload>> {
     let folder = process::root().join(FOLDER);
     let mut scripts = Vec::new();

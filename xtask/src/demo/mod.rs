@@ -21,7 +21,7 @@ pub struct Options {
     pub simulated: bool,
 }
 
-/// Cargo's profile for it: the fastest to build.
+/// Cargo profile of the programs: the one that is fastest to build.
 const PROFILE: &str = "demo";
 
 /// Exit code of `leaks --exit-code` when something grows.
@@ -52,7 +52,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds memscope and fetches PyTorch, at the same time. Says how long each took.
+/// Builds memscope and fetches PyTorch at the same time; returns how long each took.
 fn prepare() -> Result<Vec<(&'static str, Duration)>> {
     let mut build = process::command("cargo");
     build.args(["build", "--locked", "--profile", PROFILE]);
@@ -62,12 +62,12 @@ fn prepare() -> Result<Vec<(&'static str, Duration)>> {
     phases::side_by_side(&programs(), vec![("memscope", build), ("PyTorch", torch)])
 }
 
-/// Where the programs are built.
+/// Folder in which the programs are built.
 fn programs() -> PathBuf {
     process::target().join(PROFILE)
 }
 
-/// The demonstration itself.
+/// Runs the demonstration itself.
 fn show(python: &Path, variables: &[(String, String)], real: bool) -> Result<()> {
     let daemon = Daemon::launch(&programs(), &[])?;
     println!(

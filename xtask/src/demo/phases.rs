@@ -1,4 +1,4 @@
-//! Work that goes on side by side, each with a log of its own, and one line that says how far it is.
+//! Runs several commands at the same time, each with a log of its own, and shows their progress in one line.
 
 use std::fs::{self, File};
 use std::io::{IsTerminal, Write};
@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// How often the line is written anew.
+/// Time between two updates of the line.
 const TICK: Duration = Duration::from_millis(200);
-/// How much of a log is shown of what failed.
+/// Number of lines that are shown of the log of a failed command.
 const LINES: usize = 40;
 
-/// One piece of work.
+/// One command that runs.
 struct Phase {
     name: &'static str,
     log: PathBuf,
@@ -96,7 +96,7 @@ pub fn side_by_side(
 }
 
 impl Phase {
-    /// Its name and the last thing that it said, as far as there is room.
+    /// Its name and the last line of its log, shortened.
     fn state(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let end = String::from_utf8_lossy(&text[text.len().saturating_sub(400)..]).into_owned();
@@ -110,7 +110,7 @@ impl Phase {
     }
 }
 
-/// What is still running when this value goes is ended.
+/// All phases. Those that still run when this is dropped are killed.
 struct Running(Vec<Phase>);
 
 impl Drop for Running {
@@ -157,7 +157,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let one = folder.path().join("one");
         let two = folder.path().join("two");
-        // Each waits for the other: they run at the same time, or never end.
+        // Each waits for the other: they run at the same time, or they never end.
         let meet = |mine: &Path, other: &Path| {
             shell(&format!(
                 "touch {}; until [ -e {} ]; do sleep 0.02; done",

@@ -1,4 +1,4 @@
-//! What programs are played with: a daemon, a process and a judge, for several programs one after the other.
+//! A daemon, a process that plays programs, and a judge, for several programs one after the other.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,43 +14,43 @@ use super::program::Program;
 use crate::live::{Daemon, Ended, tied};
 use crate::process;
 
-/// How long what was there, or what a loss left open, may take to be read.
+/// Time in which the baseline, or what a loss left unknown, must be read.
 const READING: Duration = Duration::from_secs(30);
-/// How long a replay may take to answer.
+/// Time in which a daemon that replays must answer.
 const REPLAYING: Duration = Duration::from_secs(60);
-/// Time between two looks.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Exit code of memscope-ctl for a moment that cannot be asked.
+/// Exit code of memscope-ctl for a moment that is refused.
 const REFUSED: i32 = 2;
 
-/// What all programs have in common.
+/// Settings that all programs have in common.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// The environment that has PyTorch.
+    /// Python environment in which PyTorch is installed.
     pub installation: PathBuf,
-    /// The folder of memscope's programs.
+    /// Folder of memscope's programs.
     pub programs: PathBuf,
-    /// Change a number in each export before it is compared: shows that it is found.
+    /// Whether a number in each export is changed before it is compared, to show that the comparison finds it.
     pub plant: bool,
 }
 
-/// See the module.
+/// The daemon, the player and the judge that belong together.
 pub struct Bench {
     setting: Setting,
     daemon: Daemon,
     player: Partner,
     judge: Partner,
-    /// What is said of moments, of all programs that were played.
+    /// The moments of all programs that were played.
     moments: Vec<Moment>,
     folder: TempDir,
     settings: Option<String>,
 }
 
-/// What is asked: of a running daemon, or of one that replays.
+/// A function that runs a question: with a running daemon, or with one that replays.
 type Asking<'a> = &'a dyn Fn(&[&str]) -> Result<std::process::Output>;
 
 impl Bench {
-    /// Starts all three, as the program wants them.
+    /// Starts daemon, player and judge as the program needs them.
     pub fn start(setting: &Setting, program: &Program) -> Result<Bench> {
         let folder = tempfile::Builder::new()
             .prefix("memscope-differential-")
@@ -86,11 +86,12 @@ impl Bench {
         })
     }
 
-    /// Plays a program and compares live and past. What was found is said; an error means that it could not be played.
+    /// Plays a program, and compares its moments live and in the past. Differences are in the judgement; an error means
+    /// that the program could not be played.
     pub fn play(&mut self, program: &Program) -> Result<Judgement> {
         let first = self.moments.len();
         let played = self.play_elements(program);
-        // Whatever happened, the next program begins with a daemon that runs.
+        // Whatever happened, the daemon must run when the next program begins.
         self.daemon.signal(libc::SIGCONT)?;
         let mut judgement = played?;
         for at in first..self.moments.len() {
@@ -129,7 +130,7 @@ impl Bench {
                     self.attach(program)?;
                     attached = true;
                 }
-                // A program that is shrunk may ask for what cannot be.
+                // A program that was made smaller may ask for something before the attach.
                 _ if !attached => {}
                 "stop" => self.daemon.signal(libc::SIGSTOP)?,
                 "go_on" => self.daemon.signal(libc::SIGCONT)?,
@@ -172,11 +173,11 @@ impl Bench {
         Ok(())
     }
 
-    /// Waits until the state is known, or for so long as that may take; gives the last answer to `stats`.
+    /// Waits until the state is known, at most [`READING`]; returns the last answer of `stats`.
     fn wait_until_known(&mut self, pid: &str) -> Result<Value> {
         let deadline = Instant::now() + READING;
         let played = self.player.ask(&json!({"order": "play", "elements": []}))?;
-        // Where nothing is held there is nothing to read, and that stays unknown.
+        // If the pool holds nothing, there is nothing to read, and the baseline stays unknown.
         let holds = played["reserved_bytes"].as_u64() != Some(0);
         loop {
             let stats = self.daemon.json(&["stats", "--pid", pid])?;
@@ -187,7 +188,7 @@ impl Bench {
         }
     }
 
-    /// Asks memscope and PyTorch of this moment, and keeps it to be asked of again.
+    /// Compares memscope and PyTorch at this moment, and keeps the moment for later questions.
     fn check(&mut self, program: &Program) -> Result<Judgement> {
         self.daemon.signal(libc::SIGCONT)?;
         let pid = self.player.pid().to_string();
@@ -225,7 +226,7 @@ impl Bench {
         Ok(judgement)
     }
 
-    /// Asks a recording of all that was played of the first and last moment of each program.
+    /// Makes a recording of all that was played, and asks it about the first and last moment of each program.
     pub fn recorded(&mut self) -> Result<Vec<(u64, Judgement)>> {
         if self.moments.is_empty() {
             return Ok(Vec::new());
@@ -275,7 +276,7 @@ impl Bench {
     }
 }
 
-/// Asks of an earlier moment. A refusal is an answer where the moment may be gone.
+/// Compares an earlier moment. That memscope refuses it is an answer, too, if the moment may be gone.
 fn compare_moment(
     moment: &Moment,
     when: When,
@@ -292,7 +293,7 @@ fn compare_moment(
     Judgement::of(moment, when, &answer)
 }
 
-/// Writes a snapshot to a file; gives why it was refused, if an earlier moment was.
+/// Writes a snapshot to a file; returns the reason if an earlier moment was refused.
 fn export(ask: Asking, pid: &str, at: Option<u64>, file: &Path) -> Result<Option<String>> {
     let at = at.map(|ns| ns.to_string());
     let file = file.to_string_lossy();
@@ -319,7 +320,7 @@ fn export(ask: Asking, pid: &str, at: Option<u64>, file: &Path) -> Result<Option
     bail!("memscope-ctl {}: {why}", words.join(" "))
 }
 
-/// A daemon that replays a recording. Ends with this value.
+/// A daemon that replays a recording. It ends when this is dropped.
 struct Replay {
     _running: Ended,
     programs: PathBuf,

@@ -1,4 +1,4 @@
-//! What was found when memscope was asked of a moment, and how that adds up.
+//! Results of comparing memscope's answers about moments with PyTorch, and their sums.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Codes of coverage that take back that every block is known, as in `judge.py`.
+/// Codes of coverage notes that say that not every block is known, as in `judge.py`.
 const NOT_KNOWN: [&str; 8] = [
     "attached_late",
     "baseline_not_read",
@@ -19,19 +19,19 @@ const NOT_KNOWN: [&str; 8] = [
     "rounded_size_unknown",
 ];
 
-/// How a moment is asked of.
+/// When, and from what, memscope is asked about a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum When {
-    /// While it lasts.
+    /// At the moment itself.
     Live,
-    /// Later, of the daemon that saw it.
+    /// Later, from the daemon that traced it.
     Past,
-    /// Of a recording.
+    /// Later, from a recording.
     Recorded,
 }
 
 impl When {
-    /// As the judge and the table know it.
+    /// The word for it in the judge's questions and in the table.
     pub fn word(self) -> &'static str {
         match self {
             When::Live => "live",
@@ -41,31 +41,31 @@ impl When {
     }
 }
 
-/// A moment at which all threads rested, as PyTorch saw it.
+/// A moment at which all threads of the program rested, as PyTorch saw it.
 #[derive(Clone, Debug)]
 pub struct Moment {
-    /// Of which program.
+    /// Seed of the program.
     pub seed: u64,
-    /// The how manieth.
+    /// Running number of the moment.
     pub number: usize,
     /// Process id of the program, as memscope-ctl takes it.
     pub pid: String,
-    /// PyTorch's own snapshot.
+    /// File with PyTorch's own snapshot.
     pub own: PathBuf,
-    /// When it was.
+    /// Time of the moment, in nanoseconds since 1970.
     pub unix_ns: u64,
-    /// At which level memscope saw it.
+    /// Level at which memscope traced it.
     pub level: String,
-    /// Whether Python's frames are promised.
+    /// Whether memscope must know Python's frames.
     pub stacks: bool,
     /// Whether records may have been lost.
     pub lossy: bool,
-    /// Whether the journal may not have it any more.
+    /// Whether the journal may have deleted it already.
     pub rotates: bool,
 }
 
 impl Moment {
-    /// What the judge is asked.
+    /// The question to the judge about this moment.
     pub fn question(&self, when: When, exported: &Path, plant: bool) -> Value {
         json!({
             "own": self.own.to_string_lossy(),
@@ -88,7 +88,7 @@ impl Moment {
     }
 }
 
-/// What the judge says.
+/// The judge's answer.
 #[derive(Debug, Deserialize)]
 struct Answer {
     segments: u64,
@@ -103,32 +103,32 @@ struct Answer {
     verdict: String,
 }
 
-/// What was compared, in numbers.
+/// Numbers of what was compared.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Moments by how they were asked of: equal or not.
+    /// Moments that were compared, equal or not, by how memscope was asked.
     pub compared: BTreeMap<When, u64>,
-    /// Earlier moments that were refused with a sentence.
+    /// Earlier moments that memscope refused with a message.
     pub refused: u64,
-    /// Moments of which memscope said that it does not know.
+    /// Moments of which memscope said that it does not know everything.
     pub unknown: u64,
-    /// Segments, blocks, trace entries, values, stacks, statistics.
+    /// Numbers of segments, blocks, trace entries, values, stacks and statistics that were compared.
     pub sums: [u64; 6],
 }
 
-/// See the module.
+/// The result for a moment, a program or several of them.
 #[derive(Clone, Debug, Default)]
 pub struct Judgement {
-    /// What was compared.
+    /// How much was compared.
     pub counts: Counts,
-    /// Values that differ, by key.
+    /// Number of values that differ, by key.
     pub differing: BTreeMap<String, u64>,
-    /// The first of them in full, with their moments.
+    /// The first differences in full, with their moments.
     pub differences: Vec<String>,
 }
 
 impl Judgement {
-    /// Whether an answer claims that every block is known.
+    /// Whether the answer of `stats` claims that every block is known.
     pub fn knows(stats: &Value) -> bool {
         let notes = stats["coverage"].as_array().into_iter().flatten();
         !notes
@@ -136,7 +136,7 @@ impl Judgement {
             .any(|code| NOT_KNOWN.contains(&code))
     }
 
-    /// Of what the judge said.
+    /// The judgement from an answer of the judge.
     pub fn of(moment: &Moment, when: When, answer: &Value) -> Result<Judgement> {
         let answer = Answer::deserialize(answer).context("the judge's answer is not understood")?;
         let mut judgement = Judgement::default();
@@ -170,7 +170,8 @@ impl Judgement {
         Ok(judgement)
     }
 
-    /// Of a moment that was refused: right where it may be gone, and with a reason.
+    /// The judgement on a moment that memscope refused. That is right only if the journal may have deleted it and the
+    /// message gives a reason.
     pub fn refused(moment: &Moment, when: When, why: &str) -> Judgement {
         let mut judgement = Judgement::default();
         judgement.counts.refused = 1;
@@ -186,7 +187,7 @@ impl Judgement {
         judgement
     }
 
-    /// Of a program that could not be played.
+    /// The judgement on a program that could not be played.
     pub fn broken(error: &anyhow::Error) -> Judgement {
         let mut judgement = Judgement::default();
         judgement.differing.insert("not played".to_owned(), 1);
@@ -194,19 +195,19 @@ impl Judgement {
         judgement
     }
 
-    /// Whether all was as it should be.
+    /// Whether nothing differs.
     pub fn is_right(&self) -> bool {
         self.differing.is_empty()
     }
 
-    /// Whether it fails as the other one does: in a key that both name.
+    /// Whether this fails as `other` does: whether a key differs in both.
     pub fn fails_as(&self, other: &Judgement) -> bool {
         self.differing
             .keys()
             .any(|key| other.differing.contains_key(key))
     }
 
-    /// Adds another one.
+    /// Adds another judgement to this one.
     pub fn add(&mut self, other: Judgement) {
         self.counts.add(&other.counts);
         for (key, count) in other.differing {
@@ -217,7 +218,7 @@ impl Judgement {
 }
 
 impl Counts {
-    /// Adds others.
+    /// Adds other counts to these.
     pub fn add(&mut self, other: &Counts) {
         for (when, count) in &other.compared {
             *self.compared.entry(*when).or_default() += count;

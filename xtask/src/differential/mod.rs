@@ -1,10 +1,11 @@
-//! `cargo xtask differential`: random programs over PyTorch's allocator, and what memscope says of them at random moments
-//! against what PyTorch's own recorder and statistics say.
+//! `cargo xtask differential`: plays random programs over PyTorch's allocator, and compares memscope's answers about
+//! random moments with PyTorch's own recorder and statistics.
 //!
-//! `xtask/differential/generate.py` makes a program from a seed: tensors, threads, streams, private pools, graphs, out of
-//! memory, settings, a daemon that is stopped for a while, and at which moments both are asked. `player.py` plays it in a
-//! process with real PyTorch on the simulated device, `judge.py` compares. Several programs are played in one process; each
-//! is attached and detached by itself. One that fails is made smaller and kept.
+//! `xtask/differential/generate.py` makes a program from a seed: tensors, threads, streams, private pools, graphs, out
+//! of memory, settings, a daemon that is stopped for a while, and the moments at which both are asked. `player.py`
+//! plays
+//! it in a process with real PyTorch on the simulated device, `judge.py` compares. Several programs are played in one
+//! process; memscope attaches and detaches for each. A program that fails is made smaller and kept.
 
 mod bench;
 mod judgement;
@@ -30,7 +31,7 @@ use judgement::Judgement;
 use program::Program;
 use table::Table;
 
-/// Programs that are played with one daemon and in one process.
+/// Number of programs that are played with one daemon and in one process.
 const TOGETHER: usize = 20;
 
 /// What to play.
@@ -77,7 +78,7 @@ pub struct Options {
     pub plant: bool,
 }
 
-/// A PyTorch.
+/// An installed PyTorch.
 struct Installation {
     version: String,
     folder: PathBuf,
@@ -115,7 +116,7 @@ pub fn run(options: &Options) -> Result<()> {
         .collect();
     let mut runs = Vec::new();
     for installation in &installations {
-        // The simulated device is built here, before several would build it at once.
+        // The simulated device is built here, because several threads would otherwise build it at once.
         if let Some(portion) = portions.first() {
             portion[0].environment.variables(&installation.folder)?;
         }
@@ -191,7 +192,7 @@ fn installations(versions: &[String]) -> Result<Vec<Installation>> {
         .collect()
 }
 
-/// Programs over one PyTorch.
+/// What is needed to play programs with one PyTorch.
 struct Run<'a> {
     setting: Setting,
     torch: &'a str,
@@ -201,12 +202,12 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// What all runs add to.
+    /// The table to which all runs add.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Plays programs that go together, with one daemon and in one process unless something breaks.
+    /// Plays programs of one group, with one daemon and in one process unless something breaks.
     fn portion(&self, programs: &[Program]) {
         let mut bench = None;
         let mut failed: Vec<(&Program, Judgement)> = Vec::new();
@@ -214,7 +215,7 @@ impl Run<'_> {
             let judgement = match played(&self.setting, &mut bench, program) {
                 Ok(judgement) => judgement,
                 Err(error) => {
-                    // What is left of it cannot be trusted with the next one.
+                    // The daemon and the processes cannot be trusted with the next program.
                     bench = None;
                     Judgement::broken(&error)
                 }
@@ -226,7 +227,7 @@ impl Run<'_> {
         }
         if let Some(bench) = &mut bench {
             for (seed, judgement) in recorded(bench) {
-                // Where the recording as a whole cannot be asked, the last program stands for all.
+                // If the recording as a whole cannot be asked, the error is reported for the last program.
                 let program = programs.iter().find(|program| Some(program.seed) == seed);
                 let Some(program) = program.or(programs.last()) else {
                     continue;
@@ -263,7 +264,7 @@ impl Run<'_> {
         }
     }
 
-    /// Makes a failing program smaller, keeps it, and says how to run it again.
+    /// Makes a failing program smaller, keeps it, and returns a text that says how to run it again.
     fn kept(&self, program: &Program, judgement: &Judgement) -> String {
         let mut bench = None;
         let mut last = judgement.clone();
@@ -281,7 +282,7 @@ impl Run<'_> {
         let (smallest, how) = if self.options.tries == 0 {
             (program.clone(), "as it was made".to_owned())
         } else if fails(program, true) {
-            // Some fail only as the first one of a process: then each try has one of its own.
+            // Some programs fail only as the first one of a process. Then each try gets a new process.
             let fresh = !fails(program, false);
             let smallest = shrink::shrink(program, self.options.tries, |candidate| {
                 fails(candidate, fresh)
@@ -321,7 +322,7 @@ impl Run<'_> {
     }
 }
 
-/// Plays a program with what is there, or with what is started for it.
+/// Plays a program with the bench that exists, or starts one for it.
 fn played(setting: &Setting, bench: &mut Option<Bench>, program: &Program) -> Result<Judgement> {
     let bench = match bench {
         Some(bench) => bench,
@@ -330,7 +331,7 @@ fn played(setting: &Setting, bench: &mut Option<Bench>, program: &Program) -> Re
     bench.play(program)
 }
 
-/// What a recording says of all that was played, by seed.
+/// Asks the recording about all programs that were played; returns the judgements by seed.
 fn recorded(bench: &mut Bench) -> Vec<(Option<u64>, Judgement)> {
     match bench.recorded() {
         Ok(found) => found
@@ -341,7 +342,7 @@ fn recorded(bench: &mut Bench) -> Vec<(Option<u64>, Judgement)> {
     }
 }
 
-/// Plays a program and asks the recording of it.
+/// Plays one program and asks its recording.
 fn alone(setting: &Setting, bench: &mut Option<Bench>, program: &Program) -> Judgement {
     let mut judgement = match played(setting, bench, program) {
         Ok(judgement) => judgement,
@@ -358,7 +359,7 @@ fn alone(setting: &Setting, bench: &mut Option<Bench>, program: &Program) -> Jud
     judgement
 }
 
-/// Writes a program to a file, with what differed and how it is run again.
+/// Writes a program to a file, together with what differed and how to run it again.
 fn keep(file: &Path, program: &Program, found: &Judgement, again: &str, torch: &str) -> Result<()> {
     let folder = file.parent().context("a file has a folder")?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

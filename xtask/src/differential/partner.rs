@@ -1,4 +1,4 @@
-//! A process that answers each line of JSON with one: `player.py` and `judge.py`.
+//! A process that answers each line of JSON with a line of JSON: `player.py` or `judge.py`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::live::{Ended, tied};
 
-/// How long an answer may take.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// See the module. The process ends with this value.
+/// The running process. It ends when this is dropped.
 pub struct Partner {
     running: Ended,
     input: ChildStdin,
@@ -25,7 +25,7 @@ pub struct Partner {
 }
 
 impl Partner {
-    /// Starts one; what it says on standard error comes into a file of this folder.
+    /// Starts the process; its standard error goes to a file in `folder`.
     pub fn start(what: &'static str, command: &mut Command, folder: &Path) -> Result<Partner> {
         let errors = folder.join(format!("{what}.log"));
         let log =
@@ -57,12 +57,12 @@ impl Partner {
         })
     }
 
-    /// Its process id.
+    /// Process id of the partner.
     pub fn pid(&self) -> u32 {
         self.running.0.id()
     }
 
-    /// Waits for a line.
+    /// Waits for a line; an error if the line reports one.
     pub fn hear(&self) -> Result<Value> {
         let line = match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => line,
@@ -84,7 +84,7 @@ impl Partner {
         Ok(said)
     }
 
-    /// Tells it something and waits for the answer.
+    /// Sends an order and waits for the answer.
     pub fn ask(&mut self, words: &Value) -> Result<Value> {
         writeln!(self.input, "{words}")
             .and_then(|()| self.input.flush())
@@ -92,7 +92,7 @@ impl Partner {
         self.hear()
     }
 
-    /// The end of what it wrote.
+    /// The last lines that the process wrote to standard error, for error messages.
     fn wrote(&self) -> String {
         let text = std::fs::read(&self.errors).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

@@ -9,25 +9,25 @@ use serde_json::Value;
 
 use crate::{process, sim};
 
-/// What a process is started with.
+/// The environment in which a process is started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
-    /// What the tables call it.
+    /// Name of the environment in messages.
     pub name: String,
-    /// Simulated devices.
+    /// Number of simulated devices.
     pub devices: u32,
-    /// Memory of each, in MiB.
+    /// Memory of each device, in MiB.
     pub room: u64,
-    /// How PyTorch's allocator is told to be.
+    /// Settings of PyTorch's allocator (`PYTORCH_CUDA_ALLOC_CONF`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<String>,
-    /// How long after its record an event completes, in microseconds.
+    /// Time between the record of an event and its completion, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_delay_us: Option<u64>,
 }
 
 impl Environment {
-    /// The environment variables that make it.
+    /// The environment variables that set it up.
     pub fn variables(&self, installation: &Path) -> Result<Vec<(String, String)>> {
         let device = sim::Options {
             devices: Some(self.devices),
@@ -43,56 +43,56 @@ impl Environment {
     }
 }
 
-/// What a daemon is started with.
+/// A kind of daemon: the arguments with which it is started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DaemonKind {
-    /// `roomy`, `rotation`, `overflow`.
+    /// Name of the kind: `roomy`, `rotation` or `overflow`.
     pub name: String,
-    /// Its arguments.
+    /// Arguments of memscoped.
     pub arguments: Vec<String>,
 }
 
 impl DaemonKind {
-    /// Whether its ring is so small that records may be lost.
+    /// Whether the ring is so small that records may be lost.
     pub fn loses(&self) -> bool {
         self.name == "overflow"
     }
 
-    /// Whether its journal is so small that its oldest part goes.
+    /// Whether the journal is so small that its oldest part is deleted.
     pub fn rotates(&self) -> bool {
         self.name == "rotation"
     }
 }
 
-/// See the module.
+/// A program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
-    /// What it was made from.
+    /// Seed from which the program was generated.
     pub seed: u64,
-    /// What its process is started with.
+    /// Environment of the process that plays it.
     pub environment: Environment,
-    /// What its daemon is started with.
+    /// Kind of daemon that traces it.
     pub daemon: DaemonKind,
-    /// At which level memscope attaches.
+    /// Level at which memscope attaches.
     pub level: String,
-    /// Which stacks are taken.
+    /// Stacks that memscope takes, as `attach --stacks` names them.
     pub stacks: String,
-    /// What happens, one after the other; `player.py` says what each means.
+    /// The elements of the program, in their order; `player.py` says what each means.
     pub elements: Vec<Value>,
 }
 
 impl Program {
-    /// What an element does.
+    /// The word that says what an element does.
     pub fn does(element: &Value) -> &str {
         element["do"].as_str().unwrap_or_default()
     }
 
-    /// Whether both can be played in one process and watched by one daemon.
+    /// Whether both can be played in one process and traced by one daemon.
     pub fn goes_with(&self, other: &Program) -> bool {
         self.environment == other.environment && self.daemon == other.daemon
     }
 
-    /// The same with other elements.
+    /// The same program with other elements.
     pub fn with(&self, elements: Vec<Value>) -> Program {
         Program {
             elements,
@@ -100,7 +100,7 @@ impl Program {
         }
     }
 
-    /// From a file; what else is in it is for people.
+    /// Reads a program from a file. Other keys in the file are for people and ignored.
     pub fn read(file: &Path) -> Result<Program> {
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read the program {}", file.display()))?;
@@ -109,7 +109,8 @@ impl Program {
     }
 }
 
-/// The programs of some seeds, both ends included, without what is named.
+/// Generates the programs of a range of seeds, both ends included. `without` names elements, environments and kinds
+/// of daemon to leave out.
 pub fn generate(first: u64, last: u64, without: &[String]) -> Result<Vec<Program>> {
     let python = process::find_program("python3").context("no python3 on PATH")?;
     let mut command = Command::new(python);
@@ -129,7 +130,7 @@ pub fn generate(first: u64, last: u64, without: &[String]) -> Result<Vec<Program
     Ok(programs)
 }
 
-/// In an order in which those that go together stand together, as they came otherwise.
+/// Groups the programs that can be played together. Their order is kept otherwise.
 pub fn grouped(programs: Vec<Program>) -> Vec<Vec<Program>> {
     let mut groups: Vec<Vec<Program>> = Vec::new();
     for program in programs {

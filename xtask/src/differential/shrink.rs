@@ -1,11 +1,11 @@
-//! A failing program made smaller, while it still fails in the same key.
+//! Makes a failing program smaller while it still fails in the same key.
 
 use serde_json::Value;
 
 use super::program::Program;
 
-/// Makes a program smaller by leaving out runs of elements, at first half of them at once, then less. `fails` plays a
-/// program; it is asked at most `tries` times. The attach stays.
+/// Makes a program smaller by leaving out runs of elements, at first half of them at once, then fewer. `fails` plays a
+/// program and says whether it still fails; it is called at most `tries` times. The attach is never left out.
 pub fn shrink(program: &Program, tries: u32, mut fails: impl FnMut(&Program) -> bool) -> Program {
     let mut smallest = program.clone();
     let mut left = tries;
@@ -30,7 +30,8 @@ pub fn shrink(program: &Program, tries: u32, mut fails: impl FnMut(&Program) -> 
                 at += length;
             }
         }
-        // Once more with single elements while that helps: what one needed may be gone.
+        // Single elements are tried again as long as that helps: an element may be needed only by others that are
+        // gone by now.
         if length > 1 || !shorter {
             length /= 2;
         }
@@ -38,7 +39,7 @@ pub fn shrink(program: &Program, tries: u32, mut fails: impl FnMut(&Program) -> 
     smallest
 }
 
-/// All but so many elements from a place on; what watches is never left out.
+/// All elements but `length` of them from index `at` on. The attach is never left out.
 fn without(elements: &[Value], at: usize, length: usize) -> Vec<Value> {
     let kept = |(place, element): &(usize, &Value)| {
         !(at..at + length).contains(place) || Program::does(element) == "attach"

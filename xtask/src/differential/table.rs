@@ -1,4 +1,4 @@
-//! What came of all programs.
+//! The table of results of all programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use super::program::Program;
 /// A row: a version of PyTorch, a kind of daemon and a level.
 type Row = (String, String, String);
 
-/// What was found of one row.
+/// The results of one row.
 #[derive(Default)]
 struct Sum {
     seeds: BTreeSet<u64>,
@@ -17,7 +17,7 @@ struct Sum {
     counts: Counts,
 }
 
-/// See the module.
+/// The results of all programs.
 #[derive(Default)]
 pub struct Table {
     rows: BTreeMap<Row, Sum>,
@@ -26,7 +26,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Adds what was found of a program: more than once where it was asked of later, too.
+    /// Adds a judgement on a program. There are several if its moments were asked about later, too.
     pub fn add(&mut self, torch: &str, program: &Program, judgement: &Judgement) {
         let row = (
             torch.to_owned(),
@@ -44,24 +44,24 @@ impl Table {
         }
     }
 
-    /// Adds words on a failure; they are said at once as well.
+    /// Adds a text about a failure, which is also printed at once.
     pub fn detail(&mut self, text: &str) {
         eprint!("{text}");
         self.details.push_str(text);
     }
 
-    /// Programs that are not as they should be.
+    /// Number of programs that failed.
     pub fn failed(&self) -> usize {
         self.rows.values().map(|sum| sum.failed.len()).sum()
     }
 
-    /// Programs that are.
+    /// Number of programs that passed.
     pub fn passed(&self) -> usize {
         let all: usize = self.rows.values().map(|sum| sum.seeds.len()).sum();
         all - self.failed()
     }
 
-    /// Everything, ending with the count.
+    /// The table and all details as Markdown, with the count at the end.
     pub fn markdown(&self) -> String {
         let mut text = String::from(
             "| torch | daemon | level | seeds | failed | live | past | recorded | refused | said unknown | segments | \

@@ -1,10 +1,11 @@
 //! Finds circles within a crate: files that import from one another, directly or by way of others.
 //!
-//! Owns: which file a path names, and which files use each other. Refuses: to resolve what the compiler alone can: a method that is
-//! called on a value.
+//! Owns: which file a path names, and which files use each other. Refuses: resolving what only the compiler can, which
+//! is a method that is called on a value.
 //!
-//! A re-export is not a use: `pub use state::Ledger` in a crate's root says under which name outsiders find it, and who imports that name
-//! uses the file that defines it. A file that passes on a name and uses it, too, uses that file.
+//! A re-export is not a use: `pub use state::Ledger` in a crate's root says under which name outsiders find it, and a
+//! file that imports that name uses the file that defines it. A file that re-exports a name and also uses it does use
+//! the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -18,41 +19,43 @@ use syn::visit::Visit;
 /// A module's name within its crate; empty for the root.
 type Module = Vec<String>;
 
-/// Where a file uses another.
+/// A place where a file uses another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Use {
     path: String,
     line: usize,
 }
 
-/// What one file says.
+/// One file, parsed.
 struct Source {
     place: PathBuf,
     module: Module,
     syntax: syn::File,
 }
 
-/// Files by their modules, and under which names modules pass on what others define.
+/// The modules of a crate, and the names that they define or import.
 #[derive(Default)]
 struct Names {
-    /// Modules, inline ones too, and the file that each is in.
+    /// All modules, also inline ones, and the index of the file that each is in.
     modules: HashMap<Module, usize>,
-    /// What a module calls by a name that it did not define: the path that it stands for.
+    /// Names that a module imports, and the path that each stands for.
     passed_on: HashMap<(Module, String), Vec<String>>,
-    /// Modules all of whose names a module passes on.
+    /// Paths from which a module imports all names (`use …::*`).
     globs: HashMap<Module, Vec<Vec<String>>>,
-    /// What modules define themselves.
+    /// Names that a module defines itself.
     defined: BTreeSet<(Module, String)>,
 }
 
-/// Finds the circles of a crate; `folder` has its `lib.rs` or `main.rs`. Each is one text with a line for each step.
+/// Finds the circles of a crate; `folder` has its `lib.rs` or `main.rs`. Each circle is a text with a line for each
+/// step.
 pub fn of(folder: &Path) -> Result<Vec<String>> {
     let mut sources = Vec::new();
     for root in ["lib.rs", "main.rs"] {
         let path = folder.join(root);
         if path.is_file() {
             read(&path, Vec::new(), folder, &mut sources)?;
-            // A program beside a library reaches its modules under the library's name, which is another crate's.
+            // A program beside a library is a crate of its own, which reaches the library's modules by the library's
+            // name.
             break;
         }
     }
@@ -93,7 +96,7 @@ fn read(path: &Path, module: Module, folder: &Path, sources: &mut Vec<Source>) -
         let plain = folder.join(child.join("/")).with_extension("rs");
         let nested = folder.join(child.join("/")).join("mod.rs");
         let named = elsewhere.and_then(|name| Some(path.parent()?.join(name)));
-        // A generated file has no place in this order.
+        // A module without any of these files is generated, and is left out.
         for file in named.into_iter().chain([plain, nested]) {
             if file.is_file() {
                 read(&file, child, folder, sources)?;
@@ -104,7 +107,7 @@ fn read(path: &Path, module: Module, folder: &Path, sources: &mut Vec<Source>) -
     Ok(())
 }
 
-/// The modules that have files of their own, and the file's name where `#[path]` says it.
+/// Collects the modules that have files of their own, with the file's name where `#[path]` gives it.
 fn files_of(items: &[syn::Item], module: &Module, children: &mut Vec<(Module, Option<String>)>) {
     for item in items {
         if let syn::Item::Mod(found) = item
@@ -144,7 +147,7 @@ fn below(module: &Module, name: &str) -> Module {
     child
 }
 
-/// Whether something is there for tests only.
+/// Whether an item exists for tests only.
 fn is_of_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
@@ -180,7 +183,7 @@ impl Names {
         for item in items {
             match item {
                 syn::Item::Use(found) => {
-                    // Private ones too: a child module may reach its parent's imports.
+                    // Private imports count, too: a child module may reach its parent's imports.
                     let mut leaves = Vec::new();
                     leaves_of(&found.tree, &mut Vec::new(), &mut leaves);
                     for leaf in leaves {
@@ -204,7 +207,7 @@ impl Names {
     fn learn_use(&mut self, module: &Module, leaf: Leaf) {
         match leaf.name {
             Some(name) => {
-                // A macro is passed on under its own name: it is defined right here.
+                // A macro that is passed on under its own name is defined right here.
                 if leaf.path != [name.as_str()] {
                     self.passed_on.insert((module.clone(), name), leaf.path);
                 }
@@ -217,7 +220,9 @@ impl Names {
         }
     }
 
-    /// A path as it stands in a module, from the crate's root; `None`: it begins with another crate or with a name that `use` brought in.
+    /// The path from the crate's root for a path in a module. `None`: it begins with another crate, or with a name that
+    /// a
+    /// `use` brought in.
     fn absolute(&self, path: &[String], module: &Module) -> Option<Module> {
         let (first, rest) = path.split_first()?;
         let mut at = match first.as_str() {
@@ -244,7 +249,9 @@ impl Names {
         Some(at)
     }
 
-    /// The file that defines what a path from the root names. `depth` ends a re-export of itself.
+    /// The file that defines what a path from the root names. `depth` limits the re-exports that are followed, because
+    /// one
+    /// may lead back to itself.
     fn file_of(&self, path: &Module, depth: usize) -> Option<usize> {
         let longest = (0..=path.len()).rev().find(|length| {
             path.get(..*length)
@@ -266,7 +273,7 @@ impl Names {
             Some(target)
         };
         if let Some(target) = self.passed_on.get(&key) {
-            // Of another crate: nobody's of ours.
+            // If the name comes from another crate, no file of ours defines it.
             let target = follow(target, rest)?;
             return self.file_of(&target, depth - 1);
         }
@@ -281,7 +288,7 @@ impl Names {
         file
     }
 
-    /// Whether the module of a path has what it names, or passes it on.
+    /// Whether the module of a path defines or imports the name at the path's end.
     fn defines(&self, path: &Module) -> bool {
         let Some((name, module)) = path.split_last() else {
             return false;
@@ -294,7 +301,7 @@ impl Names {
 /// One name that a `use` brings in.
 struct Leaf {
     path: Vec<String>,
-    /// `None`: all names of the path.
+    /// `None` stands for all names of the path (`*`).
     name: Option<String>,
 }
 
@@ -351,7 +358,7 @@ fn name_of(item: &syn::Item) -> Option<String> {
     Some(name.to_string())
 }
 
-/// Looks at the paths of one file.
+/// Collects the uses in the paths of one file.
 struct Paths<'a> {
     names: &'a Names,
     module: Module,
@@ -361,7 +368,7 @@ struct Paths<'a> {
 
 impl Paths<'_> {
     fn see(&mut self, path: &[String], line: usize) {
-        // One word may be a variable that has a module's name.
+        // A single word may be a variable that has a module's name.
         let whole = match self.names.absolute(path, &self.module) {
             Some(whole) if path.len() > 1 => Some(whole),
             _ => self.brought_in(path),
@@ -379,7 +386,7 @@ impl Paths<'_> {
         }
     }
 
-    /// A path whose first word is a name that a `use` of this module brought in, from the crate's root.
+    /// The path from the crate's root for a path whose first word was brought in by a `use` of this module.
     fn brought_in(&self, path: &[String]) -> Option<Module> {
         let (first, rest) = path.split_first()?;
         let target = self
@@ -437,7 +444,7 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     }
 
     fn visit_item_use(&mut self, found: &'ast syn::ItemUse) {
-        // What is passed on to others is used by them.
+        // A re-export is no use: those who import the name use it.
         if !matches!(found.vis, syn::Visibility::Inherited) {
             return;
         }
@@ -463,7 +470,7 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     }
 
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
-        // `pub(super)` says who may use something.
+        // `pub(super)` only says who may use something, so it is not counted.
     }
 
     fn visit_macro(&mut self, found: &'ast syn::Macro) {
@@ -472,7 +479,7 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     }
 }
 
-/// One circle of each set of files that reach one another: the shortest from its first file back to it.
+/// One circle for each set of files that reach one another: the shortest from its first file back to that file.
 fn circles(uses: &[BTreeMap<usize, Use>]) -> Vec<Vec<usize>> {
     let mut done = BTreeSet::new();
     let mut found = Vec::new();
@@ -504,7 +511,8 @@ fn circles(uses: &[BTreeMap<usize, Use>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// The files that one reaches, each with the file before it on a shortest way. It reaches itself only by a circle.
+/// The files that `start` reaches, each with the file before it on a shortest way. `start` is among them only if it is
+/// in a circle.
 fn reached(uses: &[BTreeMap<usize, Use>], start: usize) -> BTreeMap<usize, usize> {
     let mut before = BTreeMap::new();
     let mut next = std::collections::VecDeque::from([start]);
@@ -524,7 +532,7 @@ fn reached(uses: &[BTreeMap<usize, Use>], start: usize) -> BTreeMap<usize, usize
 mod tests {
     use super::*;
 
-    /// A crate of these files; gives its circles.
+    /// Makes a crate of these files, and returns its circles.
     fn of_files(files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {

@@ -1,4 +1,5 @@
-//! The house's rules that a program can check: which crates may use what.
+//! Checks the rules of ARCHITECTURE.md that a program can check: which crates may use what, which words may occur
+//! where, and that files do not import from one another in a circle.
 
 mod circles;
 
@@ -9,7 +10,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// A word that only some places may contain in code.
+/// Words that code may contain only in some places. A place that begins with `!` reverses this: only there the words
+/// are forbidden.
 struct Rule {
     words: &'static [&'static str],
     allowed: &'static [&'static str],
@@ -68,7 +70,7 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// What a crate may use of ours, where less than everything: its tests may use more.
+/// The crates of ours that a crate may use, for crates that may not use everything. Their tests may use more.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("crates/units", &[]),
@@ -86,7 +88,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Checks every Rust file of the workspace.
+/// Checks the dependencies of the crates and every Rust file of the workspace.
 pub fn check() -> Result<()> {
     let root = process::root();
     check_uses(&root)?;

@@ -1,5 +1,7 @@
-//! `cargo xtask fresh`: README's two commands as a new user runs them, on a machine that has nothing: a root of a Debian release with a
-//! Rust toolchain and git. Packages, crates and wheels come from their registries; nothing else comes in.
+//! `cargo xtask fresh`: runs README's two commands as a new user does, on a machine that has nothing: a root of a
+//! Debian
+//! release with a Rust toolchain and git. Packages, crates and wheels come from their registries; nothing else is
+//! brought in.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,18 +41,18 @@ pub enum Lists {
     Stale,
 }
 
-/// Debian's releases that are tried.
+/// Releases of Debian in which the commands are run.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
-/// Changes when what is in a root changes.
+/// Recipe of a root. It must change whenever the content of a root changes.
 const RECIPE: &str = "debootstrap minbase; git, ca-certificates, gcc, libc6-dev; sources as the installer writes them; 2";
-/// What README asks for.
+/// Packages that README asks for.
 const NEEDED: [&str; 4] = ["git", "ca-certificates", "gcc", "libc6-dev"];
-/// Where the checkout's repository and the Rust toolchain are seen in the root.
+/// Paths in the root at which the checkout's repository and the Rust toolchain are mounted.
 const REPOSITORY: &str = "/mnt/repository";
 const RUST: &str = "/mnt/rust";
-/// Where the clone is made.
+/// Path of the clone in the root.
 const CLONE: &str = "/root/memscope";
-/// Settings that say how registries are reached.
+/// Prefixes of the environment variables that say how registries are reached.
 const SETTINGS: [&str; 5] = [
     "PIP_",
     "CARGO_NET_",
@@ -103,7 +105,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The commands in README's first block of them.
+/// The cargo commands in README's first code block.
 fn commands(readme: &str) -> Vec<String> {
     let lines = readme
         .lines()
@@ -116,7 +118,7 @@ fn commands(readme: &str) -> Vec<String> {
         .collect()
 }
 
-/// A fresh root with a clone in it.
+/// Makes a fresh root with a clone in it.
 fn place(release: &str, lists: Lists) -> Result<PathBuf> {
     let folder = process::target().join("fresh");
     let base = folder.join(format!("base-{release}"));
@@ -168,14 +170,14 @@ fn place(release: &str, lists: Lists) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// Files that the settings name: certificates.
+/// Files that these variables name, such as certificates.
 fn named_files() -> impl Iterator<Item = PathBuf> {
     settings()
         .map(|(_, value)| PathBuf::from(value))
         .filter(|path| path.is_absolute() && path.is_file())
 }
 
-/// What this machine's environment says of how registries are reached.
+/// The environment variables of this machine that say how registries are reached.
 fn settings() -> impl Iterator<Item = (String, String)> {
     std::env::vars().filter(|(name, _)| {
         SETTINGS.iter().any(|setting| name.starts_with(setting))
@@ -194,8 +196,8 @@ fn copy(path: &Path, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets a list name files that are gone, as one does that is a year old. The index of all lists becomes another one, and as
-/// old: by its sums apt knows whether a list is the one that it would get.
+/// Makes a list name files that are gone, as a list that is a year old does. The index of all lists gets other
+/// checksums and an old date, too: by these checksums apt knows whether a list is the one that it would fetch.
 fn make_stale(list: &Path) -> Result<()> {
     let name = list.to_string_lossy();
     let cannot = |what: &str| format!("cannot {what} {}", list.display());
@@ -216,7 +218,7 @@ fn make_stale(list: &Path) -> Result<()> {
         .with_context(|| cannot("write"))
 }
 
-/// An index with another checksum for each list.
+/// The index with another checksum for each list.
 fn other_sums(index: &str) -> String {
     let mut text = String::with_capacity(index.len());
     for line in index.lines() {
@@ -233,7 +235,7 @@ fn other_sums(index: &str) -> String {
     text
 }
 
-/// Runs a command in the clone; says how long it took.
+/// Runs a command in the clone; returns how long it took.
 fn walk(place: &Path, command: &str) -> Result<Duration> {
     eprintln!("fresh: {} $ {command}", place.display());
     let began = Instant::now();
@@ -241,8 +243,9 @@ fn walk(place: &Path, command: &str) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// A line of shell in the root, with the system's own file systems, the toolchain and the repository mounted there, in a mount
-/// namespace of its own, so that nothing stays mounted. The root is a mount point, as on any machine: tests make namespaces themselves.
+/// A command that runs a line of shell in the root. The system's own file systems, the toolchain and the repository are
+/// mounted there, in a separate mount namespace, so that nothing stays mounted. The root itself is a mount point, as on
+/// any machine, because tests make namespaces themselves.
 fn inside(place: &Path, line: &str) -> Result<Command> {
     let rust = process::output(Command::new("rustc").args(["--print", "sysroot"]))?;
     let script = "set -e

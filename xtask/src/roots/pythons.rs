@@ -1,5 +1,6 @@
-//! `cargo xtask pythons`: CPython of several Debian releases, each in a root of its own below `target/pythons`, and the tests that
-//! compare what memscope sees of them with what they say of themselves.
+//! `cargo xtask pythons`: makes roots below `target/pythons` with CPython of several Debian releases, and runs the
+//! tests
+//! that compare what memscope reads of these interpreters with what they report themselves.
 
 use std::path::{Path, PathBuf};
 
@@ -23,14 +24,15 @@ pub struct Options {
     pub also: Vec<PathBuf>,
 }
 
-/// Releases of Debian, and why: 3.9; 3.13, the first that describes itself; its default version and the newest.
+/// Releases of Debian, chosen by their CPython: 3.9; 3.13, the first that describes its own structures; and for `sid`
+/// its default version and the newest.
 const RELEASES: &[&str] = &["bullseye", "trixie", "sid"];
-/// Changes when what is in a root changes.
+/// Recipe of a root. It must change whenever the content of a root changes.
 const RECIPE: &str = "debootstrap minbase; python3, newest python3.N, their libraries; 1";
 
 /// Runs the task.
 pub fn run(options: &Options) -> Result<()> {
-    // SAFETY: no arguments, no memory.
+    // SAFETY: geteuid takes no arguments and touches no memory.
     if unsafe { libc::geteuid() } != 0 {
         bail!("other roots are made and entered by root only: sudo cargo xtask pythons");
     }
@@ -61,7 +63,8 @@ pub fn run(options: &Options) -> Result<()> {
         "-p",
         "memscope-ctl",
     ]))?;
-    // From outside, as the daemon reads a process; then through the walk in the kernel.
+    // The first tests read the interpreters from outside, as the daemon reads a process; the second use the walk in the
+    // kernel.
     for (package, test) in [
         ("memscope-python", "chroots"),
         ("memscope-tests", "interpreters"),
@@ -76,7 +79,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that there is a root with this release; says which versions of Python are in it.
+/// Makes a root with this release unless it is there; returns the versions of Python in it.
 fn ensure(release: &str, root: &Path) -> Result<Vec<String>> {
     if let Some(versions) = root::finished(root, RECIPE) {
         return Ok(versions.split_whitespace().map(str::to_owned).collect());
@@ -104,7 +107,7 @@ fn ensure(release: &str, root: &Path) -> Result<Vec<String>> {
     Ok(versions)
 }
 
-/// The newest version among names of packages.
+/// The newest version of Python among names of packages.
 fn newest(names: &str) -> Option<String> {
     names
         .split_whitespace()

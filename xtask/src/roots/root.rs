@@ -8,24 +8,25 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// Says that a root is complete, and by which recipe.
+/// File that says that a root is complete, and by which recipe it was made.
 const MARKER: &str = "memscope-complete";
 
-/// What a finished root says of itself, if it was made by this recipe.
+/// The text that [`finish`] left in a root, if the root is complete and was made by this recipe.
 pub fn finished(root: &Path, recipe: &str) -> Option<String> {
     let text = fs::read_to_string(root.join(MARKER)).ok()?;
     let (made_by, rest) = text.split_once('\n')?;
     (made_by == recipe).then(|| rest.to_owned())
 }
 
-/// Writes that a root is complete, last.
+/// Marks a root as complete. This is the last step of making it.
 pub fn finish(root: &Path, recipe: &str, rest: &str) -> Result<()> {
     let marker = root.join(MARKER);
     fs::write(&marker, format!("{recipe}\n{rest}\n"))
         .with_context(|| format!("cannot write {}", marker.display()))
 }
 
-/// Makes a root with the least of a release, and these packages, in a folder; what an attempt left behind there is removed.
+/// Makes a root with the minimal system of a release and these packages. What an earlier attempt left behind in the
+/// folder is removed.
 pub fn make(release: &str, root: &Path, include: &[&str]) -> Result<()> {
     remove(root)?;
     fs::create_dir_all(root).with_context(|| format!("cannot make {}", root.display()))?;
@@ -41,7 +42,7 @@ pub fn make(release: &str, root: &Path, include: &[&str]) -> Result<()> {
     process::run(&mut command)
 }
 
-/// Removes a root, once nothing is mounted in it.
+/// Removes a root, after everything that is mounted in it is unmounted.
 pub fn remove(root: &Path) -> Result<()> {
     if root.exists() {
         unmount_below(root)?;
@@ -50,8 +51,8 @@ pub fn remove(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// debootstrap mounts `/proc` and more in its root while it works, and leaves that behind when it is killed. Nothing is
-/// removed before that is gone.
+/// Unmounts everything below a root. debootstrap mounts `/proc` and more there while it works, and leaves that behind
+/// when it is killed. An error if something stays mounted, so that nothing of it is removed.
 fn unmount_below(root: &Path) -> Result<()> {
     let root = fs::canonicalize(root)?;
     let mounts = || -> Result<Vec<PathBuf>> {
@@ -70,7 +71,7 @@ fn unmount_below(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The fifth field of each line; the kernel writes spaces and the like as `\040`.
+/// The mount points: the fifth field of each line. The kernel writes a space as `\040`.
 fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
     mountinfo
         .lines()
@@ -79,14 +80,14 @@ fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A command in another root.
+/// A command that runs a program in another root.
 pub fn inside(root: &Path, program: &str) -> Command {
     let mut command = process::command("chroot");
     command.arg(root).arg(program);
     command
 }
 
-/// apt-get in another root, which reaches package sources as this machine does.
+/// apt-get in another root. It reaches package sources in the same way as this machine.
 pub fn apt_get(root: &Path) -> Command {
     let mut command = inside(root, "apt-get");
     command
@@ -96,8 +97,8 @@ pub fn apt_get(root: &Path) -> Command {
     command
 }
 
-/// Names the package sources that Debian's own installer writes: debootstrap writes the first of them only, and compilers that
-/// are newer than the release come with the last.
+/// Writes the package sources that Debian's own installer writes. debootstrap writes only the first of them, and
+/// compilers that are newer than the release come with the last.
 pub fn write_sources(release: &str, root: &Path) -> Result<()> {
     let main = mirror().unwrap_or_else(|| "http://deb.debian.org/debian".to_owned());
     let security = sites()
@@ -111,12 +112,12 @@ pub fn write_sources(release: &str, root: &Path) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Where this machine gets Debian's packages from, if it is one that does; otherwise debootstrap knows a place.
+/// The address from which this machine gets Debian's packages, if it does; else debootstrap uses its own.
 fn mirror() -> Option<String> {
     sites().into_iter().find(|site| !site.contains("security"))
 }
 
-/// The addresses of Debian's packages that this machine's package sources have.
+/// The addresses of Debian's packages in the package sources of this machine.
 fn sites() -> Vec<String> {
     let targets = process::output(Command::new("apt-get").args([
         "indextargets",
@@ -132,7 +133,8 @@ fn sites() -> Vec<String> {
         .collect()
 }
 
-/// How this machine reaches package sources: proxies, and whether lists may be old (a frozen mirror's are).
+/// apt's settings for reaching package sources as this machine does: proxies, and whether lists may be old (those of a
+/// frozen mirror are).
 pub fn apt_settings() -> Vec<String> {
     let dump = process::output(Command::new("apt-config").args([
         "dump",

@@ -70,7 +70,7 @@ fn known(packages: &[&str]) -> bool {
     })
 }
 
-/// Fetches the package lists anew, where there is apt-get and root.
+/// Fetches the package lists again, which needs apt-get and root.
 pub fn refresh() -> Result<()> {
     process::run(&mut apt_get(&["update"]))
 }

@@ -1,5 +1,5 @@
-//! What clients of other languages are made and tried with: gRPC's own libraries for Python, Node.js and Go, and what generates code for
-//! them.
+//! Finds or installs what clients in other languages are generated and tested with: gRPC's own libraries for Python,
+//! Node.js and Go, and the generators of code for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const PROTOC: Tool = Tool {
     why: "it generates what clients are made of",
     programs: &["protoc"],
     ask: &["--version"],
-    // The first that writes Python's stubs.
+    // The first version that writes stubs for Python.
     least: Version(3, 20),
     packages: &["protobuf-compiler"],
 };
@@ -33,7 +33,7 @@ const GO_MESSAGES: Tool = Tool {
     why: "it generates messages for Go",
     programs: &["protoc-gen-go"],
     ask: &["--version"],
-    // The first that knows optional fields.
+    // The first version that knows optional fields.
     least: Version(1, 25),
     packages: &["protoc-gen-go"],
 };
@@ -47,14 +47,14 @@ const GO_CALLS: Tool = Tool {
 };
 /// The oldest grpc-go that the generated calls are made for.
 const GO_LIBRARY: Version = Version(1, 32);
-/// What `protoc` calls for Python's calls. It does not say its version.
+/// The plugin with which `protoc` generates calls for Python. It does not report its version.
 pub const PYTHON_CALLS: &str = "grpc_python_plugin";
-/// Where Debian puts the sources of Go's libraries.
+/// Folder in which Debian installs the sources of Go's libraries.
 const GO_SOURCES: &str = "/usr/share/gocode";
 
-/// Makes sure that they are there. False: something is missing.
+/// Makes sure that everything is there. False: something is missing (only with [`Mode::Check`]).
 pub fn ensure(mode: Mode) -> Result<bool> {
-    // Each reports for itself, also after one that is missing.
+    // All are looked for, so that each is reported even if another is missing.
     let found = [
         ensure_python(mode)?,
         ensure_node(mode)?,
@@ -64,7 +64,7 @@ pub fn ensure(mode: Mode) -> Result<bool> {
     Ok(found.into_iter().all(|found| found))
 }
 
-/// The environment with gRPC for Python.
+/// Folder of the environment with gRPC for Python.
 pub fn python() -> PathBuf {
     folder().join("python")
 }
@@ -77,7 +77,7 @@ fn pins(name: &str) -> PathBuf {
     process::root().join("tests/clients").join(name)
 }
 
-/// gRPC for Python, and the oldest protobuf that the package works with in a folder beside it.
+/// Makes sure that there is gRPC for Python, and in a folder beside it the oldest protobuf that the package works with.
 pub fn ensure_python(mode: Mode) -> Result<bool> {
     let python = python();
     let newest = installed_from(&python, "requirements.txt", mode, |pins| {
@@ -96,7 +96,7 @@ pub fn ensure_python(mode: Mode) -> Result<bool> {
     })
 }
 
-/// Whether a folder has what a file of requirements names, which is installed if it may be.
+/// Whether a folder has what a file of requirements names. If not, that is installed if `mode` allows it.
 fn installed_from(
     folder: &Path,
     name: &str,
@@ -106,7 +106,7 @@ fn installed_from(
     let pins = pins(name);
     let wanted =
         fs::read_to_string(&pins).with_context(|| format!("cannot read {}", pins.display()))?;
-    // Written last: an interrupted installation has none.
+    // This file is written last, so an interrupted installation has none.
     let done = folder.join("complete");
     if !fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
         if mode == Mode::Check {
@@ -131,13 +131,13 @@ fn ensure_node(mode: Mode) -> Result<bool> {
     toolchain::ensure_node(mode)
 }
 
-/// What generates code for Python, apart from what is in the environment.
+/// Makes sure that there are the generators of code for Python that are not in the environment.
 pub fn ensure_generators(mode: Mode) -> Result<bool> {
     let why = "it generates calls for Python";
     let starts = || {
         let program = process::find_program(PYTHON_CALLS)
             .ok_or_else(|| format!("{PYTHON_CALLS} is not on PATH"))?;
-        // It is asked to generate nothing.
+        // It gets an empty request, only to see whether it starts.
         process::output(&mut std::process::Command::new(&program))
             .map_err(|error| error.to_string())?;
         let version = "which says no version, starts".to_owned();
@@ -149,7 +149,7 @@ pub fn ensure_generators(mode: Mode) -> Result<bool> {
     Ok(PROTOC.ensure(mode)? & calls)
 }
 
-/// Go, and gRPC for it.
+/// Makes sure that there are Go, its generators, and gRPC for Go.
 fn ensure_go(mode: Mode) -> Result<bool> {
     let library = || {
         let source = Path::new(GO_SOURCES).join("src/google.golang.org/grpc/version.go");
@@ -163,7 +163,7 @@ fn ensure_go(mode: Mode) -> Result<bool> {
         if Version::in_words(&version).is_none_or(|version| version < GO_LIBRARY) {
             return Err(format!("{version} is too old; {GO_LIBRARY} is needed"));
         }
-        // What it is made of comes with it, in either of two packages; this one knows optional fields.
+        // It depends on a library for messages, which is in either of two packages; this one knows optional fields.
         let messages = Path::new(GO_SOURCES).join("src/google.golang.org/protobuf/reflect");
         let bridge = Path::new(GO_SOURCES).join("src/github.com/golang/protobuf/proto/wire.go");
         for part in [messages, bridge] {
@@ -187,7 +187,7 @@ fn ensure_go(mode: Mode) -> Result<bool> {
     Ok(GO.ensure(mode)? & GO_MESSAGES.ensure(mode)? & GO_CALLS.ensure(mode)? & library)
 }
 
-/// What `protoc` says of its version.
+/// The version of `protoc`, as it reports it.
 pub fn protoc_version() -> Result<String> {
     let program = process::find_program("protoc").context("protoc is not on PATH")?;
     let found = found(program, PROTOC.ask, PROTOC.least).map_err(anyhow::Error::msg)?;

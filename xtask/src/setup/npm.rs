@@ -1,4 +1,4 @@
-//! Modules for Node.js, in the versions of a `package-lock.json`.
+//! Installs modules for Node.js, in the versions of a `package-lock.json`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub fn installed(pins: &Path, folder: &Path) -> Result<bool> {
     Ok(fs::read_to_string(done(folder)).is_ok_and(|text| text == lock))
 }
 
-/// Installs it, unless it is there.
+/// Installs what `pins` asks for into `folder`, unless it is there.
 pub fn install(pins: &Path, folder: &Path) -> Result<()> {
     if installed(pins, folder)? {
         return Ok(());
@@ -37,7 +37,7 @@ pub fn install(pins: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Written last: an interrupted installation has none.
+/// Path of the file that is written last, so that an interrupted installation has none.
 fn done(folder: &Path) -> PathBuf {
     folder.join("complete")
 }

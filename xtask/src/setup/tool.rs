@@ -1,4 +1,5 @@
-//! A program that setup looks for: it is found when it is there, starts, and says that it is new enough. It is installed when it is not.
+//! A program that setup looks for. It counts as found if it is there, starts, and reports a version that is new enough;
+//! else it is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +21,7 @@ impl std::fmt::Display for Version {
 }
 
 impl Version {
-    /// The first version in what a program says of itself, such as `gcc (Debian 12.2.0-14) 12.2.0`.
+    /// The first version in what a program prints about itself, such as `gcc (Debian 12.2.0-14) 12.2.0`.
     pub fn in_words(words: &str) -> Option<Version> {
         let parts = words.split(|c: char| c.is_whitespace() || c == '(' || c == ')');
         parts
@@ -35,32 +36,32 @@ impl Version {
     }
 }
 
-/// A program, what for, and where it comes from.
+/// A program, what it is needed for, and where it comes from.
 pub struct Tool {
-    /// What people call it.
+    /// Name of the program for people.
     pub name: &'static str,
     /// What it is needed for, as a sentence that begins with "it".
     pub why: &'static str,
-    /// Its names on PATH, the first that does is taken.
+    /// Its names on PATH; the first that is good enough is used.
     pub programs: &'static [&'static str],
-    /// What makes it say its version.
+    /// Arguments that make it print its version.
     pub ask: &'static [&'static str],
-    /// The oldest that does.
+    /// Oldest version that is good enough.
     pub least: Version,
-    /// Debian's packages that have it.
+    /// Debian's packages that contain it.
     pub packages: &'static [&'static str],
 }
 
-/// A program that does.
+/// A program that is good enough.
 pub struct Found {
-    /// Where it is.
+    /// Path of the program.
     pub program: PathBuf,
-    /// What it says of its version.
+    /// What the program prints about its version.
     pub version: String,
 }
 
 impl Tool {
-    /// Makes sure that it is there. False: it is not (only with [`Mode::Check`]).
+    /// Makes sure that the program is there. False: it is missing (only with [`Mode::Check`]).
     pub fn ensure(&self, mode: Mode) -> Result<bool> {
         provide(
             self.name,
@@ -90,7 +91,7 @@ impl Tool {
     }
 }
 
-/// A program, if it says that it is at least of this version; or why it will not do.
+/// The program, if it reports at least this version; else the reason why it is not good enough.
 pub fn found(program: PathBuf, ask: &[&str], least: Version) -> Result<Found, String> {
     let place = program.display();
     let words = said(&program, ask).ok_or_else(|| format!("{place} does not start"))?;
@@ -105,7 +106,7 @@ pub fn found(program: PathBuf, ask: &[&str], least: Version) -> Result<Found, St
     })
 }
 
-/// The first line that a program says, if it succeeds.
+/// The first line that a program prints, if it succeeds.
 pub fn said(program: &Path, words: &[&str]) -> Option<String> {
     let output = Command::new(program).args(words).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -113,8 +114,9 @@ pub fn said(program: &Path, words: &[&str]) -> Option<String> {
     output.status.success().then_some(line)
 }
 
-/// Looks for a thing, and installs or reports it if it is missing. What is installed is looked for again, and installed from fresh package
-/// lists if what came is not new enough: lists that are out of date have old versions.
+/// Looks for a thing, and installs it or reports that it is missing (then it returns false). After an installation the
+/// thing is looked for again. If it is not new enough, it is installed once more from fresh package lists, because
+/// lists that are out of date have old versions.
 pub fn provide(
     name: &str,
     why: &str,

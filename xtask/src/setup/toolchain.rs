@@ -1,4 +1,4 @@
-//! What building, testing and changing memscope need: which programs, in which versions.
+//! Finds or installs the programs that building, testing and changing memscope need, with their versions.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,7 +15,7 @@ const LINKER: Version = Version(0, 13);
 /// The LLVM that `bpf-linker` is built with: at least as new as that of the Rust compilers in question.
 const LLVM: &str = "22";
 
-/// What a C compiler needs to be: old enough for every distribution that is in use.
+/// The C compiler. The least version is so old that every distribution in use has it.
 const CC: Tool = Tool {
     name: "C compiler",
     why: "it builds the simulated devices and the libraries that are written in C",
@@ -63,19 +63,20 @@ const CHROMIUM: Tool = Tool {
     packages: &["chromium"],
 };
 
-/// What building needs, apart from Rust. False: it is missing (only with [`Mode::Check`]).
+/// Makes sure that there is what building needs, apart from Rust. False: it is missing (only with [`Mode::Check`]).
 pub fn ensure(mode: Mode) -> Result<bool> {
     CC.ensure(mode)
 }
 
-/// What compiles the BPF programs, for those who change them. False: something is missing (only with [`Mode::Check`]).
+/// Makes sure that there is what compiles the BPF programs, for those who change them. False: something is missing
+/// (only with [`Mode::Check`]).
 pub fn ensure_bpf(mode: Mode) -> Result<bool> {
-    // Each reports for itself, also after one that is missing.
+    // Both are looked for, so that each is reported even if the other is missing.
     let found = [ensure_bpf_compiler(mode)?, ensure_bpf_linker(mode)?];
     Ok(found.into_iter().all(|found| found))
 }
 
-/// Python with the means to make virtual environments.
+/// Makes sure that there is a Python that can make virtual environments.
 pub fn ensure_python(mode: Mode) -> Result<bool> {
     let works = || {
         let program =
@@ -97,22 +98,22 @@ pub fn ensure_python(mode: Mode) -> Result<bool> {
     })
 }
 
-/// What makes roots of other releases of Debian.
+/// Makes sure that there is debootstrap, which makes roots of other releases of Debian.
 pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
     DEBOOTSTRAP.ensure(mode)
 }
 
-/// Node.js's package manager.
+/// Makes sure that there is npm, the package manager of Node.js.
 pub fn ensure_npm(mode: Mode) -> Result<bool> {
     NPM.ensure(mode)
 }
 
-/// Node.js itself.
+/// Makes sure that there is Node.js.
 pub fn ensure_node(mode: Mode) -> Result<bool> {
     NODE.ensure(mode)
 }
 
-/// A browser without a window, and what drives it.
+/// Makes sure that there are a browser, which runs without a window, and Node.js, which drives it.
 pub fn ensure_browser(mode: Mode) -> Result<bool> {
     let named = std::env::var_os("MEMSCOPE_CHROMIUM").map(PathBuf::from);
     let browser = match named {
@@ -149,7 +150,7 @@ fn ensure_bpf_compiler(mode: Mode) -> Result<bool> {
 
 fn ensure_bpf_linker(mode: Mode) -> Result<bool> {
     let why = "it links the BPF programs";
-    // Our own first: it is of the version that is wanted.
+    // The one that setup installed is tried first, because it has the wanted version.
     let find = || {
         let program = memscope_ebpf_build::find_linker(&tools().join("bin"));
         let program = program.map_err(|error| error.to_string())?;
@@ -163,7 +164,7 @@ fn tools() -> PathBuf {
 }
 
 fn install_bpf_linker() -> Result<()> {
-    // It links LLVM, which is C++.
+    // bpf-linker links LLVM, which is C++.
     let packages = [
         format!("llvm-{LLVM}-dev"),
         format!("libpolly-{LLVM}-dev"),
@@ -199,7 +200,7 @@ fn install_bpf_linker() -> Result<()> {
             ])
             .arg("--root")
             .arg(tools())
-            // bpf-linker's build asks for the first, its crate llvm-sys for the second.
+            // The build of bpf-linker reads the first variable, its dependency llvm-sys the second.
             .env("LLVM_PREFIX", &prefix)
             .env(format!("LLVM_SYS_{LLVM}1_PREFIX"), &prefix)
             .env_remove("RUSTC")

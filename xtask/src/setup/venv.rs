@@ -15,13 +15,13 @@ const PIP_INSTALL: [&str; 8] = [
     "--disable-pip-version-check",
     "--progress-bar=off",
     "--retries=5",
-    // Of PyTorch's thousands of modules a few are imported; those are compiled then.
+    // Only a few of PyTorch's thousands of modules are imported, and those are compiled at that time.
     "--no-compile",
-    // Told of what is missing on purpose, it would look like a failure.
+    // Some packages are missing on purpose, and a warning about them would look like a failure.
     "--no-warn-conflicts",
 ];
 
-/// The command with which an environment's pip installs something; the caller adds what.
+/// The command with which an environment's pip installs packages; the caller adds their names.
 pub fn pip_install(environment: &Path) -> Command {
     let mut command = process::command(environment.join("bin/python"));
     command.args(PIP_INSTALL);

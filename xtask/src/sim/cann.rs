@@ -1,7 +1,7 @@
 //! Builds the simulated CANN libraries.
 //!
-//! `tests/simcann/src` has everything that matters, so a C program needs nothing else. For a torch_npu, the
-//! operators that it looks up by name are read from it and become stubs of libopapi.so.
+//! `tests/simcann/src` has all functions that matter, so a C program needs nothing else. For a torch_npu, the
+//! operators that it looks up by name are read from its library and become stubs of libopapi.so.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
@@ -17,18 +17,18 @@ use crate::{elf, process};
 
 /// The simulated libraries, in folders as an installation of CANN has them.
 pub struct Libraries {
-    /// What `ASCEND_HOME_PATH` names.
+    /// The folder that `ASCEND_HOME_PATH` names.
     pub home: PathBuf,
 }
 
 /// One library.
 struct Library {
     name: &'static str,
-    /// How the names of its source files begin.
+    /// Prefix of the names of its source files.
     sources: &'static str,
-    /// What it calls, or a program expects to come with it.
+    /// Libraries that it calls, or that a program expects to be loaded with it.
     needs: &'static [&'static str],
-    /// Functions that tools put probes on: what they begin with is checked after the build.
+    /// Functions that tools put probes on. After the build it is checked that they begin with `push`.
     probed: &'static [&'static str],
 }
 
@@ -37,10 +37,10 @@ const RUNTIME: &str = "libruntime.so";
 const ACL: &str = "libascendcl.so";
 const OPERATORS: &str = "libopapi.so";
 
-/// An empty library; torch_npu tells of its memory through mstx when one of this name is preloaded.
+/// An empty library. torch_npu reports its memory through mstx if a library of this name is preloaded.
 const HOOK: &str = "libascend_kernel_hook.so";
 
-/// All of them, each after those it needs.
+/// All libraries, each after those that it needs.
 const LIBRARIES: [Library; 12] = [
     Library {
         name: HAL,
@@ -181,12 +181,12 @@ impl Libraries {
         self.home.join("lib64")
     }
 
-    /// The library that has torch_npu tell of its memory through mstx.
+    /// The library that makes torch_npu report its memory through mstx.
     pub fn hook(&self) -> PathBuf {
         self.folder().join(HOOK)
     }
 
-    /// The compiler's words for a C program that uses AscendCL, the runtime, the HAL and mstx.
+    /// Arguments of the compiler for a C program that uses AscendCL, the runtime, the HAL and mstx.
     pub fn c_flags(&self) -> Vec<String> {
         let include = sources().join("include");
         let folder = self.folder();
@@ -243,7 +243,7 @@ pub fn build(compiler: &str, torch_npu: Option<&Path>) -> Result<Libraries> {
         libraries.home.display()
     );
     compiler::aside(&libraries.home, "lib64", |aside| {
-        // torch_npu looks whether an installation has these.
+        // torch_npu checks whether an installation has these folders.
         for folder in ["lib64", "objects", "opp", "runtime", "compiler"] {
             fs::create_dir_all(aside.join(folder))?;
         }

@@ -1,4 +1,4 @@
-//! Compiling a simulated device: what the devices share.
+//! Compiling and linking simulated devices: what all of them share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const FLAGS: [&str; 10] = [
     "-Wno-deprecated-declarations",
 ];
 
-/// The folder with what all simulated devices are made of.
+/// Folder of the sources that all simulated devices share.
 pub fn common() -> PathBuf {
     process::root().join("tests/simcommon")
 }
@@ -46,7 +46,7 @@ pub fn source_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Its C files whose names pass.
+/// The C files of a folder whose names `wanted` accepts.
 pub fn bodies(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut files = source_files(folder)?;
     files.retain(|file| {
@@ -56,8 +56,8 @@ pub fn bodies(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBu
     Ok(files)
 }
 
-/// Has `build` fill a folder beside `folder` and renames it, so that two builds at once, or a broken one, do
-/// no harm. `finished` is a file that the folder has in the end.
+/// Lets `build` fill a folder beside `folder` and then renames it, so that two builds at once, or one that fails, do
+/// no harm. `finished` is a file that the complete folder contains.
 pub fn aside(folder: &Path, finished: &str, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let aside = folder.with_extension(format!("{}.tmp", std::process::id()));
     fs::create_dir_all(&aside).with_context(|| format!("cannot create {}", aside.display()))?;
@@ -78,18 +78,18 @@ pub fn aside(folder: &Path, finished: &str, build: impl FnOnce(&Path) -> Result<
 #[derive(Clone)]
 pub struct Compiler {
     program: String,
-    /// What it compiles for, as it says itself.
+    /// Target of the compiler, as it names it itself.
     pub machine: String,
-    /// Where it looks for headers.
+    /// Folders in which it looks for headers.
     pub include: Vec<PathBuf>,
-    /// A header that is read before each file.
+    /// A header that is included before each file.
     before: Option<PathBuf>,
-    /// Where it puts what it makes.
+    /// Folder for the objects.
     pub out: PathBuf,
 }
 
 impl Compiler {
-    /// The compiler of this name.
+    /// The compiler with this name on PATH.
     pub fn new(program: &str, include: Vec<PathBuf>, out: &Path) -> Result<Compiler> {
         let machine = process::output(Command::new(program).arg("-dumpmachine"))?;
         Ok(Compiler {
@@ -101,7 +101,7 @@ impl Compiler {
         })
     }
 
-    /// The same that reads a header before each file, and puts what it makes elsewhere.
+    /// The same compiler, but it includes a header before each file and writes its objects to another folder.
     pub fn with_header(&self, header: PathBuf, out: &Path) -> Compiler {
         Compiler {
             before: Some(header),
@@ -125,7 +125,7 @@ impl Compiler {
         compiler
     }
 
-    /// Compiles one file. Where `hidden`, only what says so is exported.
+    /// Compiles one file; returns the object. With `hidden`, only functions that are marked for it are exported.
     pub fn compile(&self, source: &Path, hidden: bool) -> Result<PathBuf> {
         let name = source.file_name().unwrap_or_default().to_string_lossy();
         let object = self.out.join(format!("{name}.o"));
@@ -145,7 +145,7 @@ impl Compiler {
         Ok(object)
     }
 
-    /// The command that links objects to a library of this name; the caller adds what else it needs.
+    /// The command that links objects to a library with this name; the caller adds what else it needs.
     pub fn link(&self, soname: &str, file: &Path, objects: &[PathBuf]) -> Command {
         let mut link = self.command();
         link.arg("-shared")
@@ -155,8 +155,8 @@ impl Compiler {
         link
     }
 
-    /// On x86-64 a probe on `push` costs a tenth of one on most other instructions; the real libraries'
-    /// functions begin with one, and so must ours for measurements to mean anything.
+    /// Checks that functions begin with `push`. On x86-64 a probe on `push` costs a tenth of one on most other
+    /// instructions. The real libraries' functions begin with it, so ours must, too, for measurements to mean anything.
     pub fn check_beginnings(&self, file: &Path, functions: &[&str]) -> Result<()> {
         if !self.for_x86_64() {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Builds the simulated CUDA libraries for one PyTorch environment.
 //!
-//! The environment's own PyTorch says what to export: what its libraries import, by name and symbol version. Of NVIDIA's
-//! wheels only the runtime's is needed, for its exports and headers. `tests/simcuda/src` has the bodies that matter; every
-//! other export becomes a stub.
+//! The libraries export what the libraries of the environment's own PyTorch import, by name and symbol version. Of
+//! NVIDIA's wheels only the runtime's is needed, for its exports and headers. `tests/simcuda/src` has the function
+//! bodies that matter; every other export becomes a stub.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fmt::Write as _;
@@ -21,16 +21,16 @@ use crate::setup::torch::wheels::{self, StandIn, Wheels};
 
 /// The simulated libraries of one environment.
 pub struct Libraries {
-    /// The folder that they are in.
+    /// Folder of the libraries.
     pub folder: PathBuf,
     /// The names of the stand-ins, in the order in which they need each other.
     pub names: Vec<String>,
-    /// The folders with the real headers, our replacements first.
+    /// Folders with headers: first our replacements, then the real ones.
     pub include: Vec<PathBuf>,
 }
 
 impl Libraries {
-    /// The files to preload.
+    /// Paths of the libraries to preload.
     pub fn preload(&self, with_nvml: bool) -> Vec<PathBuf> {
         let nvml = with_nvml.then_some(NVML);
         let names = [DRIVER]
@@ -40,7 +40,7 @@ impl Libraries {
         names.map(|name| self.folder.join(name)).collect()
     }
 
-    /// The compiler's words for a C program that uses the driver and the runtime.
+    /// Arguments of the compiler for a C program that uses the driver and the runtime.
     pub fn c_flags(&self) -> Vec<String> {
         let mut words = Vec::new();
         for folder in &self.include {
@@ -54,17 +54,17 @@ impl Libraries {
     }
 }
 
-/// The driver's libraries are no part of any wheel. For the first, its header says what it exports; the
-/// second exports what its source defines.
+/// The driver's libraries, which are not part of any wheel. The first exports what its header declares, the second
+/// what its source defines.
 const DRIVER: &str = "libcuda.so.1";
 const NVML: &str = "libnvidia-ml.so.1";
 /// AMD's runtime: the same device under HIP's names, in one library.
 const HIP: &str = "libamdhip64.so.5";
 
-/// Written last: the names of the stand-ins, one a line.
+/// File that is written last, with the names of the stand-ins, one per line.
 const NAMES: &str = "stand-ins";
 
-/// Functions that tools put probes on: what they begin with is checked after the build.
+/// Functions that tools put probes on. After the build it is checked that they begin with `push`.
 const PROBED_DRIVER: &[&str] = &[
     "cuMemAlloc_v2",
     "cuMemFree_v2",
@@ -121,7 +121,7 @@ pub fn build(environment: &Path) -> Result<Libraries> {
     })
 }
 
-/// Changes whenever the libraries have to be built again.
+/// A hash that changes whenever the libraries have to be built again.
 fn fingerprint(sources: &Path, wheels: &Wheels) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     include_str!("cuda.rs").hash(&mut hasher);
@@ -146,7 +146,7 @@ fn fingerprint(sources: &Path, wheels: &Wheels) -> Result<u64> {
     Ok(hasher.finish())
 }
 
-/// The folder with what makes the simulated device one of AMD's.
+/// Folder of the sources that make the simulated device one of AMD's.
 fn hip() -> PathBuf {
     process::root().join("tests/simhip")
 }
@@ -234,7 +234,7 @@ impl Builder<'_> {
             .with_context(|| format!("cannot link {soname}"))
     }
 
-    /// The driver and the runtime again, in one library that exports HIP's names only.
+    /// Builds the driver and the runtime once more, as one library that exports HIP's names only.
     fn hip(&self, driver: &[PathBuf]) -> Result<()> {
         let objects = self.out.join("hip");
         fs::create_dir_all(&objects)
@@ -250,7 +250,8 @@ impl Builder<'_> {
         fs::write(&script, "{\n  global: hip*;\n  local: *;\n};\n")
             .with_context(|| format!("cannot write {}", script.display()))?;
         let mut link = compiler.link(HIP, &self.out.join(HIP), &objects);
-        // Without the names of local functions: CUDA's are among them, and it is no CUDA.
+        // The names of local functions are stripped: CUDA's are among them, and this library must not look like
+        // CUDA.
         link.arg(format!("-Wl,--version-script={}", script.display()))
             .args(["-Wl,--strip-all", "-lpthread", "-ldl"]);
         process::output(&mut link)

@@ -1,4 +1,4 @@
-//! What `cuda.h` declares: the names that the simulated driver exports, and which of them an unversioned
+//! Reads what `cuda.h` declares: the functions that the simulated driver exports, and which of them each unversioned
 //! name means (`cuMemAlloc` is `cuMemAlloc_v2` today).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use crate::process;
 pub struct Driver {
     /// Every function that a program compiled against this header may import.
     pub functions: BTreeSet<String>,
-    /// Unversioned name to the function that answers to it.
+    /// The function that each unversioned name means.
     pub names: BTreeMap<String, String>,
 }
 
@@ -30,7 +30,7 @@ pub fn driver(include: &Path) -> Result<Driver> {
         .context("cannot preprocess cuda.h")
     };
     let mut functions = BTreeSet::new();
-    // As every program sees it; with the superseded functions; with per-thread default streams.
+    // The header as every program sees it; with the superseded functions; with per-thread default streams.
     for options in [
         &[][..],
         &["-D__CUDA_API_VERSION_INTERNAL"],
@@ -67,7 +67,7 @@ fn is_function(word: &str) -> bool {
         && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Names in `CUresult NAME(` in preprocessed text.
+/// The names in declarations `CUresult NAME(` of preprocessed text.
 fn declared(text: &str) -> impl Iterator<Item = String> {
     text.split("CUresult").skip(1).filter_map(|rest| {
         let (name, _) = rest.split_once('(')?;

@@ -1,4 +1,4 @@
-//! The environment in which a program finds a simulated device: which variables are set, and which Python is meant.
+//! The environment variables with which a program finds a simulated device, and the Python that runs it.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ pub fn environment(options: &Options) -> Result<Vec<(String, String)>> {
     let found = torch::locate(options.torch.as_deref());
     let is_native = options.command.first().is_some_and(|it| !is_python(it));
     if found.is_err() && options.device == Device::Npu && is_native {
-        // Its libraries need no PyTorch, nor do most programs.
+        // The simulated CANN libraries need no PyTorch, and most programs do not either.
         options.check()?;
         let libraries = cann::build(&options.compiler(), None)?;
         let mut variables = installation_of(&libraries)?;
@@ -44,12 +44,12 @@ fn cuda_variables(installation: &Path, options: &Options) -> Result<Vec<(String,
             "LD_PRELOAD".to_owned(),
             preload(libraries.preload(!options.no_nvml))?,
         ),
-        // The simulated cuDNN has only the older of PyTorch's two ways in.
+        // PyTorch can call cuDNN by two interfaces. The simulated cuDNN has only the older one.
         ("TORCH_CUDNN_V8_API_DISABLED".to_owned(), "1".to_owned()),
     ])
 }
 
-/// As CANN's own script sets them.
+/// The variables of an installation, as CANN's own script sets them.
 fn installation_of(libraries: &cann::Libraries) -> Result<Vec<(String, String)>> {
     let home = text(&libraries.home)?;
     Ok(vec![
@@ -62,7 +62,7 @@ fn installation_of(libraries: &cann::Libraries) -> Result<Vec<(String, String)>>
     ])
 }
 
-/// The same, and the folder of torch_npu. `import torch` finds and loads it.
+/// The same variables, and the folder of torch_npu, which `import torch` finds and loads.
 fn npu_variables(installation: &Path, options: &Options) -> Result<Vec<(String, String)>> {
     let torch_npu = torch::locate_npu(options.torch.as_deref(), installation)?;
     let libraries = cann::build(&options.compiler(), Some(&torch_npu))?;
@@ -77,7 +77,7 @@ fn npu_variables(installation: &Path, options: &Options) -> Result<Vec<(String, 
     Ok(variables)
 }
 
-/// A list of folders with one more at its beginning.
+/// The value of a variable that lists folders, with one more folder at its beginning.
 fn before(variable: &str, folder: String) -> String {
     match env::var(variable) {
         Ok(rest) if !rest.is_empty() => format!("{folder}:{rest}"),
@@ -107,7 +107,7 @@ fn preload(files: Vec<PathBuf>) -> Result<String> {
     Ok(preload.join(":"))
 }
 
-/// The device's own settings, under its own names.
+/// Adds the settings of the device itself, under the names that it reads.
 fn settings(options: &Options, variables: &mut Vec<(String, String)>) -> Result<()> {
     let prefix = match options.device {
         Device::Cuda => "SIMCUDA",
@@ -137,7 +137,7 @@ fn settings(options: &Options, variables: &mut Vec<(String, String)>) -> Result<
     Ok(())
 }
 
-/// `python` and `python3` are the environment's; everything else is looked up as usual.
+/// Path of a program: `python` and `python3` are the environment's, everything else is looked up as usual.
 pub fn resolve(program: &OsString, environment: &Path) -> PathBuf {
     if is_python(program) {
         return environment.join("bin").join(program);

@@ -1,4 +1,4 @@
-//! What can be simulated, and the settings of a simulated device as a command line has them.
+//! The devices that can be simulated, and the command line with their settings.
 
 use std::env;
 use std::ffi::OsString;
@@ -95,7 +95,7 @@ impl Options {
             .unwrap_or_else(|| "cc".to_owned())
     }
 
-    /// Refuses what the device does not have.
+    /// Refuses options that mean nothing for the chosen device.
     pub fn check(&self) -> Result<()> {
         let (device, others) = match self.device {
             Device::Cuda => ("cuda", [("--mstx", self.mstx), ("--cc", self.cc.is_some())]),

@@ -16,7 +16,7 @@ use crate::setup::torch;
 struct Suite {
     folder: &'static str,
     prefix: &'static str,
-    /// What calls fail in the test `failing`.
+    /// Setting that makes calls fail in the test `failing`.
     failures: &'static str,
     check_log: fn(&str) -> Result<()>,
 }
@@ -40,7 +40,7 @@ impl Suite {
     }
 }
 
-/// Runs both tests; fails if one of them does.
+/// Runs the tests in C and in PyTorch; fails if one of them fails.
 pub fn run(options: &Options) -> Result<()> {
     let environment = torch::locate(options.torch.as_deref())?;
     let suite = Suite::of(options.device);
@@ -96,7 +96,7 @@ fn in_c(suite: &Suite, flags: &[String], out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A field of a line of the log.
+/// The value of a field in a line of the log.
 fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = line.split_once(&format!("\"{name}\":"))?;
     rest.split([',', '}'])
@@ -130,8 +130,8 @@ fn check_cuda_log(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whatever AscendCL allocates must come from the runtime, and that from the HAL, with the same address; and
-/// the HAL is told who owns it.
+/// Whatever AscendCL allocates must come from the runtime, and that from the HAL, with the same address. Each
+/// allocation of the HAL must have the flag that says who owns it.
 fn check_npu_log(text: &str) -> Result<()> {
     const LAYERS: [&str; 2] = ["aclrtMalloc", "rtMalloc"];
     let lines: Vec<&str> = text.lines().collect();
@@ -146,7 +146,7 @@ fn check_npu_log(text: &str) -> Result<()> {
         if !allocates || field(line, "result") != Some("0") {
             continue;
         }
-        // Inner calls end first.
+        // Inner calls end first, so they come first in the log.
         let inside = at
             .checked_sub(1)
             .and_then(|before| lines.get(before))

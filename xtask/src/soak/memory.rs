@@ -1,21 +1,21 @@
-//! How much memory the daemon has, over time.
+//! The daemon's memory over time.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Growth between the middle and the end that counts as none: what the process holds may grow a little, too.
+/// Growth in KiB between the middle and the end that counts as none: what the process holds may grow a little, too.
 const FLAT_KIB: u64 = 16 << 10;
 
-/// See the module.
+/// Measurements of the memory of one daemon.
 pub struct Memory {
     pid: u32,
-    /// Seconds since the start, KiB resident, KiB of them anonymous.
+    /// Measurements: seconds since the start, resident KiB, and how many of these are anonymous.
     looks: Vec<(u64, u64, u64)>,
 }
 
 impl Memory {
-    /// Of the daemon with this process id.
+    /// No measurements yet, of the daemon with this process id.
     pub fn of(pid: u32) -> Memory {
         Memory {
             pid,
@@ -23,7 +23,7 @@ impl Memory {
         }
     }
 
-    /// Looks every so often until a time after the start.
+    /// Measures every `every` until the time `until` after the start.
     pub fn watch_until(
         &mut self,
         started: Instant,
@@ -58,7 +58,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The last look in words.
+    /// The last measurement in words.
     pub fn last(&self) -> String {
         let (_, resident, anonymous) = self.looks.last().copied().unwrap_or_default();
         format!(
@@ -68,27 +68,28 @@ impl Memory {
         )
     }
 
-    /// The looks of a part of the time, from and to in tenths. A look waits while questions are answered, so there are not as many
-    /// in each part.
+    /// The measurements of a part of the time, `from` and `to` in tenths of it. A measurement waits while questions are
+    /// answered, so the parts do not all have the same number of them.
     fn part(&self, from: u64, to: u64) -> Vec<&(u64, u64, u64)> {
         let end = self.looks.last().map_or(0, |look| look.0) + 1;
         let within = |look: &&(u64, u64, u64)| (end * from..end * to).contains(&(look.0 * 10));
         self.looks.iter().filter(within).collect()
     }
 
-    /// The middle value of a part of the time, KiB.
+    /// The median of the resident memory in a part of the time, in KiB.
     fn middle_of(&self, from: u64, to: u64) -> u64 {
         let mut part: Vec<u64> = self.part(from, to).iter().map(|look| look.1).collect();
         part.sort_unstable();
         part.get(part.len() / 2).copied().unwrap_or(0)
     }
 
-    /// Whether the last fifth is no higher than the fifth in the middle.
+    /// Whether the median of the last fifth of the time is no higher than that of the middle fifth, but for
+    /// [`FLAT_KIB`].
     pub fn is_flat(&self) -> bool {
         self.middle_of(8, 10) <= self.middle_of(4, 6) + FLAT_KIB
     }
 
-    /// Ten parts of the time, as Markdown.
+    /// Ten parts of the time, as a table in Markdown.
     pub fn table(&self) -> String {
         let mut text = "| until, s | resident, middle, MiB | resident, most, MiB | anonymous, most, MiB |\n|---|---|---|---|\n".to_owned();
         for tenth in 0..10 {

@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: a long run. The daemon's memory must become flat, and what it says of moments that have passed must be
-//! what the process itself wrote down then, or be refused.
+//! `cargo xtask soak`: a long run. The daemon's memory must become flat, and each of its answers about earlier moments
+//! must equal what the process itself wrote down then, or be a refusal.
 
 mod memory;
 mod moments;
@@ -18,7 +18,7 @@ use memory::Memory;
 use moments::Moments;
 use visits::Visits;
 
-/// How often the daemon's memory is looked at.
+/// Time between two measurements of the daemon's memory.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// How long, and with what.
@@ -76,7 +76,7 @@ impl Workload {
     }
 }
 
-/// Runs the task; what came of it goes to standard output as Markdown.
+/// Runs the task; the results go to standard output as Markdown.
 pub fn run(options: &Options) -> Result<()> {
     setup::run(&setup::Options {
         torch: Some(Vec::new()),
@@ -100,7 +100,7 @@ pub fn run(options: &Options) -> Result<()> {
     let started = Instant::now();
     let records_before = records(&daemon)?;
     for number in 0..options.moments {
-        // The first moment comes when something has happened, the last a little before the end.
+        // The first moment comes after some time, the last a little before the end.
         let at = length.mul_f64((number as f64 + 0.5) / options.moments as f64);
         memory.watch_until(started, at, LOOK)?;
         moments.take(&mut trainer)?;

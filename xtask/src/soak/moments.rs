@@ -1,4 +1,4 @@
-//! Moments that the process wrote down itself, and what memscope says of them afterwards.
+//! Moments of which the process wrote its state down itself, and the comparison with memscope's later answers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,26 +12,26 @@ use tempfile::TempDir;
 use crate::live::{Daemon, Python};
 use crate::process;
 
-/// Exit code of memscope-ctl for a moment that cannot be asked.
+/// Exit code of memscope-ctl for a moment that is refused.
 const REFUSED: i32 = 2;
-/// How long an answer may take, in seconds: the machine may be busy with other things.
+/// Time limit for an answer, in seconds: the machine may be busy with other things.
 const PATIENCE: [&str; 2] = ["--timeout", "600"];
 
-/// What the process wrote down of one moment, and how asking about it went.
+/// A moment: what the process wrote down, and how often memscope refused it.
 struct Moment {
     own: PathBuf,
     unix_ns: u64,
-    /// Answers about it that were refused.
+    /// Number of refused questions about it.
     refused: u64,
 }
 
-/// See the module.
+/// All moments, and the results of the comparisons.
 pub struct Moments {
     python: PathBuf,
     pid: String,
     folder: TempDir,
     all: Vec<Moment>,
-    /// Questions by kind: equal, refused, wrong.
+    /// For each kind of question, the numbers of answers that were equal, refused and wrong.
     counts: BTreeMap<&'static str, [u64; 3]>,
     compared: u64,
     slowest: Duration,
@@ -39,7 +39,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Before the first moment, of the process with this number; answers are compared by this Python.
+    /// No moments yet, of the process `pid`. This Python compares the answers.
     pub fn new(python: &Path, pid: &str) -> Result<Moments> {
         Ok(Moments {
             python: python.to_owned(),
@@ -56,7 +56,7 @@ impl Moments {
         })
     }
 
-    /// Has the process write down how it is now.
+    /// Makes the process write down its present state.
     pub fn take(&mut self, trainer: &mut Python) -> Result<()> {
         let own = self.folder.path().join(format!("own-{}", self.all.len()));
         let told = trainer.ask_json(&own.to_string_lossy())?;
@@ -71,7 +71,7 @@ impl Moments {
         Ok(())
     }
 
-    /// Asks about the newest moment, the oldest and one in the middle.
+    /// Compares the answers about the newest moment, the oldest and one in the middle.
     pub fn compare_some(&mut self, daemon: &Daemon) -> Result<()> {
         let last = self.all.len() - 1;
         let mut chosen = vec![0, last / 2, last];
@@ -85,7 +85,7 @@ impl Moments {
         Ok(())
     }
 
-    /// Asks about every moment.
+    /// Compares the answers about every moment but the last.
     pub fn compare_all(&mut self, daemon: &Daemon) -> Result<()> {
         let last = self.all.len() - 1;
         for number in 0..last {
@@ -148,7 +148,7 @@ impl Moments {
         self.judge("diff --from", from, &said, &words)
     }
 
-    /// Asks, and remembers how long the slowest answer took.
+    /// Asks memscope, and remembers how long the slowest answer took.
     fn ask(&mut self, daemon: &Daemon, words: &[&str]) -> Result<std::process::Output> {
         let started = Instant::now();
         let said = daemon.ask(&[&PATIENCE, words].concat())?;
@@ -199,7 +199,7 @@ impl Moments {
         Ok(())
     }
 
-    /// In a few words.
+    /// The counts in one line.
     pub fn summary(&self) -> String {
         let words = self.counts.iter().map(|(what, [equal, refused, wrong])| {
             format!("{what}: {equal} equal, {refused} refused, {wrong} wrong")
@@ -207,12 +207,12 @@ impl Moments {
         words.collect::<Vec<_>>().join("; ")
     }
 
-    /// Answers that are wrong.
+    /// Number of wrong answers.
     pub fn wrong(&self) -> usize {
         self.wrong.len()
     }
 
-    /// As Markdown.
+    /// The results as Markdown.
     pub fn table(&self) -> String {
         let mut text = "\n| question | equal | refused | wrong |\n|---|---|---|---|\n".to_owned();
         for (what, [equal, refused, wrong]) in &self.counts {

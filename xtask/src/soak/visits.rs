@@ -1,4 +1,4 @@
-//! Other processes that are attached for a while, asked about, and detached: nothing of them may stay for good.
+//! Other processes that are attached for a while, asked about, and detached: the daemon may keep nothing of them.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,14 +10,14 @@ use tempfile::TempDir;
 use crate::live::{Daemon, Python};
 use crate::process;
 
-/// Events after which a visitor's trace is full.
+/// Number of events after which the trace of such a process (a visitor) is full.
 const EVENTS: u64 = 300_000;
-/// How long that may take.
+/// Time in which a visitor must have made that many events.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Time between two looks.
+/// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// See the module.
+/// What the visitors have in common, and their number.
 pub struct Visits {
     python: PathBuf,
     variables: Vec<(String, String)>,
@@ -26,7 +26,7 @@ pub struct Visits {
 }
 
 impl Visits {
-    /// Before the first visitor. Each runs this Python with these variables of the environment.
+    /// No visitors yet. Each will run this Python with these environment variables.
     pub fn new(python: &Path, variables: &[(String, String)]) -> Result<Visits> {
         Ok(Visits {
             python: python.to_owned(),
@@ -39,7 +39,7 @@ impl Visits {
         })
     }
 
-    /// One from its start to its end, with all that is exported of it.
+    /// Runs one visitor from its start to its end, with all exports of it.
     pub fn receive(&mut self, daemon: &Daemon) -> Result<()> {
         let script = process::root().join("xtask/soak/trainer.py");
         let words = ["stacks", "200"].map(str::to_owned);

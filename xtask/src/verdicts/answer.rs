@@ -1,12 +1,12 @@
-//! What is read of `memscope-ctl --json leaks`. A key that an older version does not write is absent here, which is not the
-//! same as null.
+//! The parts of the answer of `memscope-ctl --json leaks` that are read. A key that an older version does not write is
+//! absent, which is not the same as null.
 
 use serde::{Deserialize, Deserializer};
 
-/// An answer.
+/// The answer about one process.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Answer {
-    /// How far the process is.
+    /// The steps that were counted.
     pub steps: Option<Steps>,
     /// Groups of live blocks.
     #[serde(default)]
@@ -16,31 +16,31 @@ pub struct Answer {
 /// How many steps were counted since the attach, and how.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Steps {
-    /// Their number; null where they cannot be told.
+    /// Number of steps; null if it is unknown.
     pub count: Option<u64>,
-    /// Word for where they were counted.
+    /// Word for the source from which they were counted.
     #[serde(default)]
     pub source: String,
 }
 
-/// Live blocks that belong together.
+/// A group of live blocks.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Group {
-    /// Word for how it behaves.
+    /// Word for the verdict about the group.
     #[serde(default)]
     pub verdict: String,
-    /// How sure that is, 0 to 1.
+    /// Confidence of the verdict, from 0 to 1.
     pub confidence: Option<f64>,
-    /// Size of each block.
+    /// Size of each block in bytes.
     pub size_bytes: Option<u64>,
-    /// Blocks that live.
+    /// Number of live blocks.
     pub live_count: Option<u64>,
-    /// The user's line that allocated them. The outer one is none where the key is absent.
+    /// The user's line that allocated the blocks. The outer option is `None` if the key is absent.
     #[serde(default, deserialize_with = "present")]
     pub line: Option<Option<Line>>,
-    /// The stack that allocated them, innermost first. None where the key is absent.
+    /// The stack that allocated the blocks, innermost frame first. `None` if the key is absent.
     pub frames: Option<Vec<Line>>,
-    /// Why, in a sentence.
+    /// Reason for the verdict, in a sentence.
     #[serde(default)]
     pub reason: String,
 }
@@ -48,15 +48,15 @@ pub struct Group {
 /// A line of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Line {
-    /// The file.
+    /// Path of the file.
     #[serde(default)]
     pub file: String,
-    /// Its number; frames of compiled code may have none.
+    /// Number of the line; frames of compiled code may have none.
     pub line: Option<u64>,
 }
 
 impl Line {
-    /// Where this is in the script of this file name.
+    /// Number of the line if it is in the script with this file name.
     fn within(&self, script: &str) -> Option<u64> {
         let name = self.file.rsplit('/').next().unwrap_or_default();
         self.line.filter(|_| name == script)
@@ -67,19 +67,19 @@ fn present<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Option<Line>>, 
     Option::deserialize(input).map(Some)
 }
 
-/// What a group says of where it came from.
+/// What an answer says about the origin of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupPlace {
-    /// Nothing: this version does not say it.
+    /// Nothing, because this version does not report it.
     Unsaid,
-    /// A line that the answer names as the user's; none where it is in another file than the script.
+    /// A line that the answer names as the user's; the number is `None` if it is in another file than the script.
     Line(String, Option<u64>),
-    /// No line is named; these of the script are in the stack.
+    /// The answer names no line; these lines of the script are in the stack.
     Frames(Vec<u64>),
 }
 
 impl Answer {
-    /// What is said to grow.
+    /// The groups that are said to grow.
     pub fn growing(&self) -> impl Iterator<Item = &Group> {
         self.groups
             .iter()
@@ -88,7 +88,7 @@ impl Answer {
 }
 
 impl Group {
-    /// Where it came from, as lines of the script of this file name.
+    /// The origin of the group, as lines of the script with this file name.
     pub fn place(&self, script: &str) -> GroupPlace {
         if let Some(Some(line)) = &self.line {
             let number = line

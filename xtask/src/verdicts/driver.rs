@@ -1,4 +1,4 @@
-//! A script that runs in steps: `xtask/verdicts/driver.py` and its words.
+//! A script that runs some steps at a time, inside `xtask/verdicts/driver.py`, and the orders that the driver takes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,45 +15,45 @@ use super::workload::Workload;
 use crate::live::{Ended, tied};
 use crate::{process, sim};
 
-/// What the driver says after each word.
+/// The driver's answer to an order.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Said {
-    /// Steps made in all.
+    /// Number of steps made so far.
     #[serde(default)]
     pub steps: u64,
-    /// Bytes that live of PyTorch's pinned memory.
+    /// Live bytes of PyTorch's pinned host memory.
     #[serde(default)]
     pub host: u64,
-    /// Bytes that the driver gave out beyond PyTorch's.
+    /// Live bytes that the driver of the device handed out, other than to PyTorch.
     #[serde(default)]
     pub driver: u64,
-    /// By line of the script (`none` for no line): blocks and bytes that live.
+    /// Live blocks and bytes by line of the script (`none` for no line).
     #[serde(default)]
     pub lines: BTreeMap<String, (u64, u64)>,
-    /// What this PyTorch has not, and the script needs: nothing was run.
+    /// A feature that the script needs and this PyTorch lacks. Nothing was run then.
     pub lacking: Option<String>,
-    /// Why it cannot go on.
+    /// Why the script cannot go on.
     pub failed: Option<String>,
 }
 
 /// How a script is run.
 #[derive(Clone, Debug)]
 pub struct How {
-    /// The environment that has PyTorch.
+    /// Python environment in which PyTorch is installed.
     pub installation: PathBuf,
-    /// Whether PyTorch's own recorder says which line allocated what lives.
+    /// Whether PyTorch's own recorder finds out which line allocated the live blocks.
     pub by_line: bool,
-    /// Milliseconds in which nothing happens after each step.
+    /// Milliseconds to wait after each step.
     pub pace: u64,
-    /// Whether it runs on this machine's GPU.
+    /// Whether the script runs on this machine's GPU.
     pub real_device: bool,
-    /// What its devices are.
+    /// Kind of the simulated devices.
     pub device: sim::Device,
-    /// How long each answer may take.
+    /// Time limit for each answer.
     pub patience: Duration,
 }
 
-/// One process that runs a script. It ends with this value.
+/// One process that runs a script. It ends when this is dropped.
 pub struct Driver {
     running: Ended,
     input: ChildStdin,
@@ -63,7 +63,8 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Starts it as one of the workload's ranks; `folder` is for what it writes. It is importing when this returns.
+    /// Starts the script as one of the workload's ranks. Its log goes into `folder`. The process is still importing
+    /// modules when this returns.
     pub fn start(how: &How, workload: &Workload, rank: u32, folder: &Path) -> Result<Driver> {
         let device = sim::Options {
             device: how.device,
@@ -118,19 +119,19 @@ impl Driver {
         })
     }
 
-    /// Its process id.
+    /// Process id, as memscope-ctl takes it.
     pub fn pid(&self) -> String {
         self.running.0.id().to_string()
     }
 
-    /// Tells it a word; `hear` has the answer.
+    /// Sends an order; [`Driver::hear`] waits for its answer.
     pub fn tell(&mut self, words: &str) -> Result<()> {
         writeln!(self.input, "{words}")
             .and_then(|()| self.input.flush())
             .with_context(|| format!("the script has ended\n{}", self.wrote()))
     }
 
-    /// Waits for an answer.
+    /// Waits for the next answer of the driver; an error if it says that the script failed.
     pub fn hear(&self) -> Result<Said> {
         let line = match self.lines.recv_timeout(self.patience) {
             Ok(line) => line,
@@ -151,13 +152,13 @@ impl Driver {
         Ok(said)
     }
 
-    /// Both.
+    /// Sends an order and waits for its answer.
     pub fn ask(&mut self, words: &str) -> Result<Said> {
         self.tell(words)?;
         self.hear()
     }
 
-    /// The end of what the script wrote.
+    /// The last lines that the script wrote to standard error, for error messages.
     fn wrote(&self) -> String {
         let text = std::fs::read(&self.errors).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

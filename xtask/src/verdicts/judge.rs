@@ -1,70 +1,71 @@
-//! Whether what was said of a run is right: pure.
+//! Judges whether the answers about a run are right. Pure: no I/O.
 //!
-//! A leak is found if at the end of the run something is said to grow, and all that is said to grow then comes from lines
-//! that leak. A clean process is accused wrongly if at any time anything is said to grow; a leaking one, if something is said
-//! to grow before the leak began, or if at the end something from another line is.
+//! A leak is found if the last answer of the run says that something grows, and everything that it says to grow comes
+//! from lines that leak. A clean process is accused wrongly if any answer says that something grows. A leaking one is
+//! accused wrongly if something is said to grow before the leak began, or at the end something from another line.
 
 use serde::Serialize;
 
 use super::answer::{Answer, Group, GroupPlace};
 use super::workload::Leak;
 
-/// One asking.
+/// One question about leaks, and its answer.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// Steps that the script had made.
+    /// Number of steps that the script had made.
     pub step: u64,
-    /// Those of them that were made since the attach.
+    /// Number of steps that it had made since the attach.
     pub own: u64,
-    /// What was answered.
+    /// The answer to the question.
     pub answer: Answer,
 }
 
-/// What is true of a process, and what it is called.
+/// What is true of a process, and the name of its script.
 #[derive(Clone, Copy, Debug)]
 pub struct Truth<'a> {
-    /// The script's file name.
+    /// File name of the script.
     pub script: &'a str,
-    /// What leaks.
+    /// The leak, if the process has one.
     pub leak: Option<&'a Leak>,
-    /// From what steps can be counted; empty: not looked at.
+    /// Sources from which the steps can be counted; if empty, the steps are not checked.
     pub sources: &'a [String],
 }
 
-/// What is to be said of one process, or of all of a workload.
+/// The judgement on one process, or on all processes of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Judgement {
-    /// Whether it leaks in truth.
+    /// Whether the process really leaks.
     pub leaks: bool,
-    /// The first step after which something was said to grow.
+    /// Step of the first answer that said that something grows.
     pub first_said_step: Option<u64>,
-    /// Whether something was at the end.
+    /// Whether the last answer said that something grows.
     pub said_at_end: bool,
-    /// The highest confidence of what was said to grow at the end.
+    /// Highest confidence of what was said to grow at the end.
     pub confidence: Option<f64>,
     /// Lines that were named at the end.
     pub lines: Vec<String>,
-    /// Whether they are those that leak. None: nothing was said to grow, or no line of it is said.
+    /// Whether these are the lines that leak. `None`: nothing was said to grow, or the place of a group is not
+    /// reported.
     pub line_right: Option<bool>,
-    /// Askings before the end at which something from a line that does not leak was said to grow.
+    /// Number of answers before the last one that said that something from a line that does not leak grows.
     pub strays: u64,
-    /// Steps that were counted since the attach.
+    /// Number of steps that memscope counted since the attach.
     pub steps_counted: Option<u64>,
-    /// Steps that the script made since the attach.
+    /// Number of steps that the script made since the attach.
     pub steps_own: u64,
-    /// From what they were counted. None: the answer says nothing of steps.
+    /// Source from which memscope counted the steps. `None`: the answer says nothing about steps.
     pub source: Option<String>,
-    /// Whether number and source are right. None: the answer or the script says nothing of it.
+    /// Whether number and source of the steps are right. `None`: the answer or the script says nothing about them.
     pub steps_right: Option<bool>,
-    /// The leak was found.
+    /// Whether the leak was found.
     pub found: bool,
-    /// Something was said to grow that does not.
+    /// Whether something was said to grow that does not.
     pub accused_wrongly: bool,
-    /// What is wrong, in words.
+    /// What is wrong, in words for people.
     pub wrong: Vec<String>,
 }
 
-/// Judges one process by all that was answered, in order.
+/// Judges one process by all answers about it, in their order.
 pub fn judge(truth: Truth<'_>, course: &[Asked]) -> Judgement {
     let mut judgement = Judgement {
         leaks: truth.leak.is_some(),
@@ -137,7 +138,7 @@ pub fn judge(truth: Truth<'_>, course: &[Asked]) -> Judgement {
     judgement
 }
 
-/// Whether a group comes from a line that leaks. None where its place is not said.
+/// Whether a group comes from a line that leaks. `None`: nothing leaks, or the group's place is not reported.
 fn right(truth: Truth<'_>, group: &Group) -> Option<bool> {
     let leak = truth.leak?;
     match group.place(truth.script) {
@@ -184,8 +185,9 @@ fn leaking(judgement: &mut Judgement, leak: &Leak) {
     }
 }
 
-/// An optimizer's steps and backward passes can be counted to the number. A pattern must be seen a few times before it is
-/// one, and may be cut otherwise than the script's author did: two more or fewer, or a twentieth.
+/// Compares the steps that memscope counted with those that the script made. Steps of an optimizer and backward passes
+/// must be counted exactly. A pattern must be seen a few times before it is recognised, and its beginning may differ
+/// from what the script's author calls a step, so the count may differ by two or by a twentieth.
 fn steps(judgement: &mut Judgement, truth: Truth<'_>, end: &Asked) {
     judgement.steps_own = end.own;
     let Some(said) = &end.answer.steps else {
@@ -208,8 +210,8 @@ fn steps(judgement: &mut Judgement, truth: Truth<'_>, end: &Asked) {
     judgement.steps_right = Some(counted && truth.sources.contains(&said.source));
 }
 
-/// What is to be said of a workload of several processes: the leaking ones say when and where, and what is wrong of any is
-/// wrong of all.
+/// The judgement on a workload of several processes. The first leaking process gives time and place; whatever is wrong
+/// with any process is wrong with the workload.
 pub fn together(each: Vec<(u32, Judgement)>) -> Judgement {
     let many = each.len() > 1;
     let shown = each.iter().position(|(_, one)| one.leaks).unwrap_or(0);
@@ -260,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Askings each 5 steps; what grows at each.
+    /// Answers after every 5 steps, from the groups in each.
     fn course(groups: &[&[Group]]) -> Vec<Asked> {
         (1..)
             .zip(groups)

@@ -1,9 +1,9 @@
 //! `cargo xtask verdicts`: how often the verdicts of `memscope-ctl leaks` are right, on scripts of which it is known
-//! what is true.
+//! what leaks.
 //!
 //! Each run has a daemon and a process of its own. The script calls nothing of ours: it runs inside
-//! `xtask/verdicts/driver.py`, which makes so many steps at a time, and memscope is asked in between. What is true of the
-//! scripts is what they say in comments, and `--truth` checks that by PyTorch's own recorder.
+//! `xtask/verdicts/driver.py`, which makes some steps at a time, and memscope is asked in between. The scripts say in
+//! comments what is true of them, and `--truth` checks that by PyTorch's own recorder.
 
 mod answer;
 mod driver;
@@ -86,10 +86,10 @@ pub struct Options {
     pub timeout: u64,
 }
 
-/// Runs the task. The table goes to standard output as Markdown and ends with what it comes to.
+/// Runs the task. The table goes to standard output as Markdown and ends with the totals.
 pub fn run(options: &Options) -> Result<()> {
     let installation = torch::locate(None)?;
-    // Scripts that are generated are in it as long as they run.
+    // Generated scripts are kept in this folder while they run.
     let folder = tempfile::Builder::new()
         .prefix("memscope-verdicts-")
         .tempdir()
@@ -104,7 +104,7 @@ pub fn run(options: &Options) -> Result<()> {
             .collect::<Result<_>>()?,
     };
     if options.real_device {
-        // Those want a device each.
+        // Several ranks would need a device each.
         workloads.retain(|workload| workload.ranks == 1);
     }
     let how = driver::How {

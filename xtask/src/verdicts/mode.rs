@@ -12,7 +12,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As the table knows it.
+    /// Name of the mode in the table.
     pub fn word(self) -> &'static str {
         match self {
             Mode::FromStart => "from-start",

@@ -1,4 +1,4 @@
-//! Scripts that are generated: `xtask/verdicts/generate.py`.
+//! Scripts that `xtask/verdicts/generate.py` generates from seeds.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::workload::Workload;
 use crate::process;
 
-/// A range of seeds; both ends belong to it.
+/// A range of seeds that includes both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seeds {
     first: u64,
@@ -37,12 +37,12 @@ impl FromStr for Seeds {
 }
 
 impl Seeds {
-    /// First and last.
+    /// The first and the last seed.
     pub fn ends(self) -> (u64, u64) {
         (self.first, self.last)
     }
 
-    /// Writes the scripts into a folder and reads what they say of themselves.
+    /// Generates the scripts into a folder and reads what they say about themselves.
     pub fn scripts(&self, installation: &Path, folder: &Path) -> Result<Vec<Workload>> {
         (self.first..=self.last)
             .map(|seed| {

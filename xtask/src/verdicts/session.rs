@@ -1,4 +1,5 @@
-//! One run: a daemon, a script in one process or several, and what is said of them after each portion of steps.
+//! One run: a daemon, a script in one process or several, and a question about each process after each portion of
+//! steps.
 
 use std::path::{Path, PathBuf};
 
@@ -11,31 +12,31 @@ use super::mode::Mode;
 use super::workload::Workload;
 use crate::live::Daemon;
 
-/// Steps before a late attach.
+/// Number of steps before a late attach.
 const BEFORE_LATE: u64 = 20;
 
 /// How a run ended.
 pub enum Outcome {
-    /// There is something to say.
+    /// The run was judged.
     Judged(Judgement),
-    /// This PyTorch has not what the script needs.
+    /// This PyTorch lacks a feature that the script needs.
     Lacking(String),
 }
 
-/// How far, and how often it is asked.
+/// Length of a run, and how often memscope is asked.
 #[derive(Clone, Debug)]
 pub struct Course {
-    /// Steps in all.
+    /// Number of steps in all.
     pub steps: u64,
-    /// Steps between two askings.
+    /// Number of steps between two questions.
     pub every: u64,
     /// When memscope attaches.
     pub mode: Mode,
-    /// A folder that is there, for each answer as it came.
+    /// An existing folder to which each answer is written as it came.
     pub keep: Option<PathBuf>,
 }
 
-/// Runs a workload and judges what was said.
+/// Runs a workload and judges the answers.
 pub fn run(how: &How, programs: &Path, workload: &Workload, course: &Course) -> Result<Outcome> {
     let folder = tempfile::Builder::new()
         .prefix("memscope-verdicts-")
@@ -102,7 +103,7 @@ pub fn run(how: &How, programs: &Path, workload: &Workload, course: &Course) -> 
     Ok(Outcome::Judged(together(judged.collect())))
 }
 
-/// Tells all the same, so that they run at the same time, and waits for all.
+/// Sends an order to all processes, so that they run at the same time, and waits for all answers.
 fn all(drivers: &mut [Driver], words: &str) -> Result<Vec<Said>> {
     for driver in &mut *drivers {
         driver.tell(words)?;
@@ -110,7 +111,7 @@ fn all(drivers: &mut [Driver], words: &str) -> Result<Vec<Said>> {
     drivers.iter().map(Driver::hear).collect()
 }
 
-/// Answers when what was there before has been read.
+/// Attaches to all processes. Returns when their baselines have been read.
 fn attach(daemon: &Daemon, drivers: &[Driver]) -> Result<()> {
     for driver in drivers {
         asked(daemon, &["attach", "--pid", &driver.pid()])?;
@@ -118,7 +119,7 @@ fn attach(daemon: &Daemon, drivers: &[Driver]) -> Result<()> {
     Ok(())
 }
 
-/// Asks; the answer is also written to a file where it is to be kept.
+/// Asks about leaks, and writes the answer to the file `kept` as well, if it is given.
 fn leaks(daemon: &Daemon, pid: &str, kept: Option<&Path>) -> Result<Answer> {
     let text = asked(daemon, &["leaks", "--pid", pid, "--limit", "0"])?;
     if let Some(file) = kept {

@@ -1,4 +1,4 @@
-//! The table of verdicts, and what they come to.
+//! The table of the runs and their judgements, and the totals.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::judge::Judgement;
 use super::mode::Mode;
 use super::session::Outcome;
 
-/// A row.
+/// One run that was judged: a row of the table.
 #[derive(Debug, Serialize)]
 struct Run {
     workload: String,
@@ -18,35 +18,35 @@ struct Run {
     judgement: Judgement,
 }
 
-/// See the module.
+/// The results of all runs.
 #[derive(Debug, Default)]
 pub struct Table {
     runs: Vec<Run>,
-    /// Name and mode, and why there is nothing to judge.
+    /// Runs that failed: workload and mode, and the error.
     broken: Vec<(String, String)>,
     lacking: Vec<(String, String)>,
 }
 
-/// How often what.
+/// Numbers of runs by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 struct Counts {
     /// Leaks that were found.
     found: u64,
-    /// Leaks that were not.
+    /// Leaks that were not found.
     missed: u64,
-    /// Runs in which something was accused wrongly.
+    /// Runs, leaking or clean, in which something was accused wrongly.
     accused_wrongly: u64,
-    /// Clean runs of which nothing was said.
+    /// Clean runs in which nothing was said to grow.
     left_alone: u64,
 }
 
 impl Counts {
-    /// Of what was accused, how much rightly. None where nothing was.
+    /// Share of the accusations that are right; `None` if nothing was accused.
     fn precision(&self) -> Option<f64> {
         share(self.found, self.accused_wrongly)
     }
 
-    /// Of what leaks, how much was found. None where nothing leaks.
+    /// Share of the leaks that were found; `None` if nothing leaks.
     fn recall(&self) -> Option<f64> {
         share(self.found, self.missed)
     }
@@ -71,7 +71,7 @@ fn share(part: u64, rest: u64) -> Option<f64> {
     (all > 0).then(|| part as f64 / all as f64)
 }
 
-/// The word for what is wrong with a run, or that nothing is.
+/// The word in the table for the result of a run.
 fn word(judgement: &Judgement) -> &'static str {
     match (judgement.leaks, judgement.found, judgement.accused_wrongly) {
         (true, true, false) => "found",
@@ -84,7 +84,7 @@ fn word(judgement: &Judgement) -> &'static str {
 }
 
 impl Table {
-    /// Adds a row, and says it on standard error as well: a whole table takes minutes.
+    /// Adds a run, and prints it on standard error as well, because a whole table takes minutes.
     pub fn add(&mut self, workload: &str, mode: Mode, outcome: anyhow::Result<Outcome>) {
         let name = || format!("{workload}, {}", mode.word());
         match outcome {
@@ -111,7 +111,7 @@ impl Table {
         }
     }
 
-    /// What the runs come to; by the verdict alone, no line need be right.
+    /// Counts the runs by their result. Without `with_line`, only the verdict counts, and the lines may be wrong.
     fn counts(&self, with_line: bool) -> Counts {
         let mut counts = Counts::default();
         for Run { judgement, .. } in &self.runs {
@@ -131,7 +131,7 @@ impl Table {
         counts
     }
 
-    /// Runs that are not as they should be, steps included.
+    /// Number of runs that failed or whose verdict or steps are wrong.
     pub fn failed(&self) -> usize {
         let wrong = |run: &&Run| {
             let judgement = &run.judgement;
@@ -142,12 +142,12 @@ impl Table {
         self.runs.iter().filter(wrong).count() + self.broken.len()
     }
 
-    /// Whether there is anything in it to believe.
+    /// Whether no run was judged.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Everything, for people.
+    /// The whole table and the totals as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = String::from(
             "| workload | mode | truth | verdict at the end | first said after step | confidence | line | line right | \
@@ -188,7 +188,7 @@ impl Table {
         text
     }
 
-    /// The same, for programs.
+    /// The runs and the totals as JSON.
     pub fn json(&self) -> Value {
         let sums = |with_line| {
             let counts = self.counts(with_line);

@@ -1,9 +1,10 @@
-//! Whether what the scripts say of themselves is so, by PyTorch's own recorder and counters: memscope has no part in it.
+//! Checks the claims of the scripts about themselves by PyTorch's own recorder and counters, without memscope.
 //!
-//! A line rises if more lives of what it allocated late in the run than somewhat earlier: the fewest blocks of the last
-//! quarter are more than the fewest of the quarter before, or in each of both quarters its bytes never fall below the most
-//! of the one before and come above them. The second is for what grows without becoming more. What is random in size only does
-//! neither.
+//! A line rises if one of two rules holds for its live blocks. The first: its lowest number of blocks in the last
+//! quarter of the run is higher than in the quarter before. The second: in each of these two quarters its bytes never
+//! fall below the maximum of the quarter before, and exceed it at some time. The second is for blocks that become
+//! larger
+//! and not more. Blocks that only have random sizes fulfil neither.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use super::driver::{Driver, How, Said};
 use super::workload::{Leak, Memory, Workload};
 
-/// What is wrong with one of the workload's claims; nothing where all hold.
+/// Runs a workload and returns which of its claims are wrong; nothing if all hold.
 pub fn check(how: &How, workload: &Workload, steps: u64, every: u64) -> Result<Vec<String>> {
     let folder = tempfile::Builder::new()
         .prefix("memscope-verdicts-")
@@ -42,7 +43,7 @@ pub fn check(how: &How, workload: &Workload, steps: u64, every: u64) -> Result<V
     Ok(wrong)
 }
 
-/// Compares a claim with the course of a run.
+/// Compares the claim of a script with the course of a run.
 fn compare(leak: Option<&Leak>, course: &[Said]) -> Result<Vec<String>> {
     let quarter = course.len() / 4;
     if quarter < 2 {
@@ -81,7 +82,7 @@ fn compare(leak: Option<&Leak>, course: &[Said]) -> Result<Vec<String>> {
             ));
         }
     }
-    // Other memory's lines are not known to PyTorch's recorder: its total is what can be checked.
+    // PyTorch's recorder does not know the lines of other memory, so only its total can be checked.
     let claimed: BTreeSet<String> = match leak {
         Some(leak) if memory == Memory::Device && leak.lines.is_empty() => {
             BTreeSet::from(["none".to_owned()])
@@ -102,7 +103,7 @@ fn compare(leak: Option<&Leak>, course: &[Said]) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Checks all; gives the table in Markdown and how many claims do not hold.
+/// Checks all workloads; returns the table in Markdown and the number of workloads whose claims do not hold.
 pub fn table(how: &How, workloads: &[Workload], steps: u64, every: u64) -> (String, u64) {
     let mut text = String::from("| workload | says | by PyTorch's recorder |\n|---|---|---|\n");
     let mut failed = 0;
@@ -134,7 +135,7 @@ pub fn table(how: &How, workloads: &[Workload], steps: u64, every: u64) -> (Stri
 mod tests {
     use super::*;
 
-    /// Forty portions; each line's blocks and bytes, and the host's bytes.
+    /// A course of forty portions, from the blocks and bytes of each line and the bytes on the host.
     fn course(
         lines: impl Fn(u64) -> Vec<(&'static str, u64, u64)>,
         host: fn(u64) -> u64,
@@ -161,7 +162,8 @@ mod tests {
 
     #[test]
     fn a_leak_rises_and_noise_does_not() -> Result<()> {
-        // Line 7 has one block more each portion; line 9 is as many of random size; line 11 goes with the time of day.
+        // Line 7 has one block more in each portion; line 9 has the same number in random sizes; line 11 goes up and
+        // down.
         let noisy = course(
             |n| {
                 vec![
@@ -185,10 +187,10 @@ mod tests {
         let grown = course(|n| vec![("none", 1, 512 * n)], |_| 0);
         let claimed = leak(&[], Memory::Device);
         assert_eq!(compare(Some(&claimed), &grown)?, Vec::<String>::new());
-        // A step of it may be as long as a portion or two.
+        // It may rise only in every second portion.
         let seldom = course(|n| vec![("none", 1, 512 * n.div_ceil(2))], |_| 0);
         assert_eq!(compare(Some(&claimed), &seldom)?, Vec::<String>::new());
-        // What is full long before the end has no leak.
+        // A cache that is full long before the end is no leak.
         let filled = course(|n| vec![("3", n.min(15), 9 * n.min(15))], |_| 0);
         assert_eq!(compare(None, &filled)?, Vec::<String>::new());
         Ok(())

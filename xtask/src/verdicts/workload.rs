@@ -1,7 +1,7 @@
-//! The scripts that verdicts are tried on, and what is true of each.
+//! The scripts on which the verdicts are tried, and what is true of each.
 //!
-//! A script says it in comments: lines that begin with `# verdicts:`, and `# LEAK` at the end of each line
-//! whose allocations stay.
+//! A script says what is true in comments: lines that begin with `# verdicts:`, and `# LEAK` at the end of each line
+//! whose allocations are never freed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,59 +10,59 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// Where our own scripts are.
+/// Folder of our own scripts.
 pub const FOLDER: &str = "tests/workloads/verdicts";
-/// What a line begins with that says what is true of a script.
+/// Beginning of a line that says what is true of a script.
 const MARK: &str = "# verdicts:";
-/// What a line ends with whose allocations stay.
+/// End of a line whose allocations are never freed.
 const LEAK: &str = "# LEAK";
-/// Where steps may be counted from, in the words of an answer.
+/// The words of an answer for the sources from which steps are counted.
 const SOURCES: &[&str] = &["optimizer", "backward", "pattern", "mark", "unknown"];
 
-/// Whose memory leaks.
+/// The allocator whose memory leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// What PyTorch's allocator for the device hands out.
+    /// Memory that PyTorch's allocator for the device hands out.
     #[default]
     Device,
-    /// What PyTorch pins on the host.
+    /// Memory that PyTorch pins on the host.
     Host,
-    /// What the driver hands out to others than PyTorch.
+    /// Memory that the driver hands out to others than PyTorch.
     Driver,
 }
 
-/// What leaks.
+/// A leak, as a script describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leak {
-    /// Numbers of the lines whose allocations stay; none where they are made outside of any line.
+    /// Numbers of the lines whose allocations are never freed; empty if they are made outside of any line.
     pub lines: Vec<u64>,
-    /// The step at which it begins, counted from 0.
+    /// Step at which the leak begins, counted from 0.
     pub begins: u64,
-    /// The only rank of several that leaks.
+    /// The one rank of several that leaks; `None` if all do.
     pub rank: Option<u32>,
-    /// Whose memory it is.
+    /// The allocator whose memory leaks.
     pub memory: Memory,
 }
 
 /// A script and what is true of it.
 #[derive(Clone, Debug, Default)]
 pub struct Workload {
-    /// What the table calls it.
+    /// Name of the workload in the table.
     pub name: String,
-    /// The file.
+    /// Path of the script.
     pub script: PathBuf,
-    /// What leaks, if anything does.
+    /// The leak, if the script has one.
     pub leak: Option<Leak>,
-    /// Processes that run at the same time, each with a device.
+    /// Number of processes that run at the same time, each with its own device.
     pub ranks: u32,
-    /// From what its steps can be counted; any of them is right. None: not looked at.
+    /// Sources from which the steps can be counted; any of them is right. If empty, the steps are not checked.
     pub sources: Vec<String>,
-    /// What PyTorch must have for it, such as `torch.cuda.MemPool`.
+    /// A feature that PyTorch must have for the script, such as `torch.cuda.MemPool`.
     pub needs: Option<String>,
 }
 
 impl Workload {
-    /// Reads a script; an error says what its comments lack.
+    /// Reads a script; an error says what is wrong with its comments.
     pub fn read(script: &Path) -> Result<Workload> {
         let script = std::path::absolute(script).context("cannot find the current directory")?;
         let text = fs::read_to_string(&script)
@@ -73,7 +73,7 @@ impl Workload {
         Ok(Workload { script, ..workload })
     }
 
-    /// What is true of one of its processes.
+    /// The leak of one of the workload's processes, if that process leaks.
     pub fn leak_of(&self, rank: u32) -> Option<&Leak> {
         self.leak
             .as_ref()
@@ -81,7 +81,7 @@ impl Workload {
     }
 }
 
-/// The part that needs no file.
+/// Parses the text of a script.
 fn of(name: &str, text: &str) -> Result<Workload> {
     let mut workload = Workload {
         name: name.to_owned(),
@@ -155,7 +155,7 @@ where
     word.parse().context("this needs a number")
 }
 
-/// Our own scripts, all or those named.
+/// Reads our own scripts: all, or those named.
 pub fn ours(names: &[String]) -> Result<Vec<Workload>> {
     let folder = process::root().join(FOLDER);
     let mut all = Vec::new();
@@ -167,7 +167,7 @@ pub fn ours(names: &[String]) -> Result<Vec<Workload>> {
             all.push(Workload::read(&path)?);
         }
     }
-    // Leaks first, as in the table.
+    // Leaks come first, as in the table.
     all.sort_by(|a, b| (a.leak.is_none(), &a.name).cmp(&(b.leak.is_none(), &b.name)));
     if names.is_empty() {
         return Ok(all);

@@ -1,7 +1,7 @@
 //! An initial root file system: the archive that the kernel unpacks into memory before it starts `/init`.
 //!
-//! The format is cpio's "newc" (Documentation/driver-api/early-userspace/buffer-format.rst). Not compressed: the machine
-//! is slower at that than at reading it.
+//! The format is cpio's "newc" (Documentation/driver-api/early-userspace/buffer-format.rst). The archive is not
+//! compressed, because the machine would take longer to unpack it than to read it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,23 +21,23 @@ enum Entry {
     Console,
 }
 
-/// A root file system.
+/// The content of a root file system.
 #[derive(Default)]
 pub struct Image {
     entries: BTreeMap<String, Entry>,
 }
 
-/// Folders that are links into `/usr`, as in all Debians of today, also where a package still has them apart.
+/// Folders that are links into `/usr`, as in every current Debian, even where a package still has them apart.
 const MERGED: [&str; 3] = ["bin", "lib", "sbin"];
 
 impl Image {
-    /// An empty folder.
+    /// Adds an empty folder.
     pub fn folder(&mut self, path: &str) {
         self.parents(path);
         self.entries.insert(path.to_owned(), Entry::Folder);
     }
 
-    /// A file.
+    /// Adds a file.
     pub fn file(&mut self, path: &str, bytes: &[u8], executable: bool) {
         self.parents(path);
         let bytes = bytes.to_vec();
@@ -45,7 +45,7 @@ impl Image {
         self.entries.insert(path.to_owned(), entry);
     }
 
-    /// What lies below a folder of this machine.
+    /// Adds the files below a folder of this machine whose paths `wanted` accepts.
     pub fn tree(&mut self, folder: &Path, wanted: fn(&str) -> bool) -> Result<()> {
         self.below(folder, "", wanted)
             .with_context(|| format!("cannot read {}", folder.display()))
@@ -86,7 +86,7 @@ impl Image {
         }
     }
 
-    /// Writes it, and returns where.
+    /// Writes the archive to a file, and returns its path.
     pub fn write(mut self, to: &Path) -> Result<PathBuf> {
         for name in MERGED {
             self.folder(&format!("usr/{name}"));
@@ -128,7 +128,7 @@ fn merged(path: &str) -> String {
     }
 }
 
-/// One entry: numbers in hexadecimal digits, the name, the bytes; both padded to four.
+/// Appends one entry: numbers in hexadecimal digits, the name, the bytes; both are padded to four bytes.
 fn put(out: &mut Vec<u8>, number: u32, path: &str, mode: u32, bytes: &[u8], device: (u32, u32)) {
     out.extend(b"070701");
     let words = [
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(archive.len() % 4, 0);
         assert!(archive.starts_with(b"070701"));
         let text = String::from_utf8_lossy(&archive);
-        // The folder first, then what lies in it.
+        // The folder comes first, then the file in it.
         let (folder, file) = (text.find("\0a\0").or(text.find("a\0")), text.find("a/b\0"));
         assert!(folder < file && file < text.find("TRAILER!!!\0"));
         assert!(text.contains(concat!("12345\0\0\0", "070701")));

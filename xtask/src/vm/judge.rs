@@ -1,11 +1,11 @@
-//! What the machine printed: memscope's numbers against those of the programs themselves.
+//! Compares the numbers of memscope that the machine printed with those of the programs themselves.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// A program, and what its stacks must show, outermost first.
+/// A program, and the chains of functions that its stacks must show, outermost first.
 struct Program {
     name: &'static str,
     chains: [&'static [&'static str]; 2],
@@ -25,10 +25,10 @@ const PROGRAMS: [Program; 2] = [
     },
 ];
 
-/// What was printed behind each `## NAME`.
+/// The text that was printed after each line `## NAME`.
 type Parts<'a> = BTreeMap<&'a str, String>;
 
-/// Fails with everything that is not as it should be.
+/// Fails with a list of everything that is wrong.
 pub fn judge(said: &str, alloc: &str) -> Result<()> {
     let parts = parts(said);
     if !parts.contains_key("end") {
@@ -92,7 +92,7 @@ fn one(parts: &Parts<'_>, program: &Program, alloc: &str, wrong: &mut Vec<String
         ("live_bytes", "allocated_bytes"),
     ] {
         compare(name, &stats["devices"][0][field], &truth[name]);
-        // What came after the detach is not there.
+        // Calls after the detach must not be counted.
         let what = format!("{name}, after the detach");
         compare(&what, &after["devices"][0][field], &truth[name]);
     }
@@ -128,7 +128,7 @@ fn one(parts: &Parts<'_>, program: &Program, alloc: &str, wrong: &mut Vec<String
     Ok(())
 }
 
-/// A line of the program's own.
+/// The line of JSON that the program printed about one part of its run.
 fn said_of(said: &str, part: &str) -> Result<Value> {
     said.lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
@@ -136,7 +136,7 @@ fn said_of(said: &str, part: &str) -> Result<Value> {
         .with_context(|| format!("the program said nothing of {part}"))
 }
 
-/// The number of a line of folded stacks.
+/// The number at the end of a line of folded stacks.
 fn count(line: &str) -> Option<u64> {
     line.rsplit_once(' ')?.1.parse().ok()
 }

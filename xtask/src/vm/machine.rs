@@ -1,4 +1,4 @@
-//! The machine: QEMU, its console read until it is switched off.
+//! Runs the machine: starts QEMU and reads its console until it is switched off.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// The simulator.
+/// Program of the simulator.
 pub const QEMU: &str = "qemu-system-aarch64";
 
-/// What is booted.
+/// Settings of the machine to boot.
 pub struct Machine {
     pub kernel: PathBuf,
     pub image: PathBuf,
@@ -22,7 +22,7 @@ pub struct Machine {
     pub deadline: Duration,
 }
 
-/// Boots it, shows what it prints, and returns that.
+/// Boots the machine, prints its console's output, and returns that.
 pub fn boot(machine: &Machine) -> Result<String> {
     let mut command = Command::new(QEMU);
     command
@@ -48,7 +48,7 @@ pub fn boot(machine: &Machine) -> Result<String> {
     let reader = std::thread::spawn(move || {
         let mut console = BufReader::new(console);
         let mut line = Vec::new();
-        // Not all that a console prints is text.
+        // A console may also print bytes that are no text.
         while console.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
             let text = String::from_utf8_lossy(&line).trim_end().to_owned();
             line.clear();
@@ -74,7 +74,7 @@ pub fn boot(machine: &Machine) -> Result<String> {
         child.kill().context("the machine cannot be switched off")?;
     }
     let status = child.wait()?;
-    // Its end of the pipe is closed now.
+    // The machine's end of the pipe is closed now, so the reader ends.
     let _ = reader.join();
     if late {
         bail!(

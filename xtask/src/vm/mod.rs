@@ -1,8 +1,8 @@
 //! `cargo xtask vm`: a 64-bit Arm machine, simulated by QEMU, in which memscoped traces two programs.
 //!
-//! Builds memscope for it, makes a root of Debian's packages and the two programs, boots Debian's kernel with it, and
-//! compares what memscope says with what the programs say of themselves. The machine has no disk and no network; all
-//! that comes out of it is its serial console.
+//! The task builds memscope for the machine, makes a root of Debian's packages and the two programs, boots Debian's
+//! kernel with it, and compares memscope's numbers with those that the programs print themselves. The machine has no
+//! disk and no network; its only output is its serial console.
 
 mod image;
 mod judge;
@@ -23,17 +23,17 @@ use crate::setup::tool::{Tool, Version};
 use crate::sim::cann;
 use image::Image;
 
-/// A runtime that the programs call. What it is called in C says tests/vm/device.h.
+/// A runtime that the programs call. tests/vm/device.h has its names in C.
 struct Device {
     name: &'static str,
-    /// The file that functions are looked for in.
+    /// File of the library in which the functions are looked up.
     library: &'static str,
     select: &'static str,
     alloc: &'static str,
     free: &'static str,
-    /// Bytes of the smallest allocation.
+    /// Size of the smallest allocation in bytes.
     unit: u64,
-    /// The simulated CANN libraries; else tests/vm/device.c is all that is there.
+    /// Whether the simulated CANN libraries are used; else tests/vm/device.c is the only library.
     simulated: bool,
 }
 
@@ -58,7 +58,7 @@ const DEVICES: [Device; 2] = [
     },
 ];
 
-/// How to run it.
+/// The simulator that runs the machine.
 const SIMULATOR: Tool = Tool {
     name: "QEMU for aarch64",
     why: "it simulates a machine of aarch64",
@@ -95,9 +95,9 @@ pub struct Options {
     pub cpu: String,
 }
 
-/// Debian's package that names the kernel's.
+/// Debian's package that depends on the package of the current kernel.
 const KERNEL: &str = "linux-image-arm64";
-/// What the programs need, with what that needs; and a shell.
+/// Packages that the programs need (what these depend on is fetched, too), and the package of a shell.
 const USERLAND: [&str; 3] = ["libgcc-s1", "python3-minimal", "libpython3-stdlib"];
 const SHELL: &str = "busybox-static";
 
@@ -143,7 +143,7 @@ pub fn ensure(mode: Mode) -> Result<bool> {
     Ok(cross && simulator && (complete || mode == Mode::Install))
 }
 
-/// Where Debian is unpacked.
+/// Folder into which Debian is unpacked.
 fn root() -> PathBuf {
     aarch64::folder().join("root")
 }
@@ -177,7 +177,7 @@ fn kernel() -> Result<PathBuf> {
         .with_context(|| format!("no kernel in {}", boot.display()))
 }
 
-/// The root file system, as an archive that the kernel unpacks into memory.
+/// Makes the root file system, as an archive that the kernel unpacks into memory.
 fn make(folder: &Path, programs: &Path, device: &Device) -> Result<PathBuf> {
     let sources = process::root().join("tests/vm");
     let mut image = Image::default();
@@ -211,7 +211,7 @@ fn make(folder: &Path, programs: &Path, device: &Device) -> Result<PathBuf> {
     );
     for name in ["memscoped", "memscope-ctl"] {
         let small = folder.join(name);
-        // Debugging aids of a debug build are most of it.
+        // Debugging information is the largest part of a debug build.
         process::output(
             Command::new("aarch64-linux-gnu-strip")
                 .arg("--strip-debug")
@@ -233,12 +233,13 @@ fn make(folder: &Path, programs: &Path, device: &Device) -> Result<PathBuf> {
     image.write(&folder.join("root.cpio"))
 }
 
-/// Where libraries are looked for.
+/// Path of a library in the machine.
 fn in_lib(name: &str) -> String {
     format!("usr/lib/aarch64-linux-gnu/{name}")
 }
 
-/// What of the packages is in the machine: no documents, and nothing of Python that the program does not use.
+/// Whether a file of the packages is put into the machine: no documentation, and nothing of Python that the program
+/// does not use.
 fn wanted(path: &str) -> bool {
     let unwanted = [
         "usr/share/",
@@ -259,7 +260,7 @@ fn wanted(path: &str) -> bool {
         && !parts.iter().any(|part| path.contains(part))
 }
 
-/// Compiles a file for the machine; its return addresses are signed, so that the walk meets such ones.
+/// Compiles a file for the machine. Its code signs return addresses, so that the stack walk meets signed ones.
 fn compile(source: &Path, to: &Path, more: &[String]) -> Result<()> {
     let here = format!("-ffile-prefix-map={}=.", process::root().display());
     process::run(

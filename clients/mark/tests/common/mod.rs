@@ -1,4 +1,4 @@
-//! What the tests share: where the library is, and running a program whose words are shown if it fails.
+//! Helpers of the tests: the path of the library, and a function that runs a program and shows its output if it fails.
 
 #![allow(dead_code, clippy::unwrap_used)]
 
@@ -12,7 +12,8 @@ pub fn here() -> PathBuf {
     env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| built.into(), PathBuf::from)
 }
 
-/// The library, which cargo has made beside this test. The one a folder above is that of the last `cargo build`.
+/// Path of the library that cargo has built beside this test. (The one in the folder above is from the last `cargo
+/// build`.)
 pub fn library() -> PathBuf {
     let test = env::current_exe().unwrap();
     let library = test.with_file_name("libmemscope_mark.so");
@@ -20,7 +21,7 @@ pub fn library() -> PathBuf {
     library
 }
 
-/// Runs a program to its end; what it printed.
+/// Runs a program to its end, and returns what it printed.
 #[track_caller]
 pub fn run(command: &mut Command) -> String {
     let shown = format!("{command:?}");

@@ -1,12 +1,13 @@
-//! Rows of pools beside the framework's own: they tell of regions in domains of mstx, as ATB and MindSpore do.
+//! Rows of pools beside the framework's own. They become regions in domains of mstx, because ATB and MindSpore report
+//! their memory in this way.
 
 use crate::row::{Device, Row};
 use memscope_ledger::event::{Body, Domain, Region, RegionChange, Workspace};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Types of pools' rows, the one first whose rows are those of the framework's own pool if there are any, and the domains
-/// of the others.
+/// Types of pools' rows, and the domain that stands for each. The first type that a process has rows of is the
+/// framework's own pool, which needs no domain.
 const POOLS: [(&str, &str); 3] = [
     ("PTA", "ptaCaching"),
     ("MINDSPORE", "mindsporeMemPool"),
@@ -14,32 +15,33 @@ const POOLS: [(&str, &str); 3] = [
 ];
 const WORKSPACE: (&str, &str) = ("PTA_WORKSPACE", "ptaWorkspace");
 
-/// See the module.
+/// The pools beside the framework's own in one process.
 #[derive(Default)]
 pub(super) struct Beside {
     types: BTreeSet<&'static str>,
     has_driver: bool,
     named: BTreeSet<u64>,
-    /// What was said last of each pool on each device.
+    /// The total that was reported last, by the pool's number and device.
     totals: BTreeMap<(u64, Option<i32>), u64>,
+    /// Sizes of live workspaces by address.
     workspaces: HashMap<u64, i64>,
 }
 
 impl Beside {
-    /// Takes note of a row's type.
+    /// Remembers the type of a row.
     pub(super) fn note(&mut self, event_type: &str) {
         let known = POOLS.iter().find(|(name, _)| *name == event_type);
         self.types.extend(known.map(|(name, _)| *name));
         self.has_driver |= event_type == "HAL";
     }
 
-    /// Whose rows are those of the framework's own pool. Known when all rows have been noted.
+    /// Type of the rows of the framework's own pool. It is known when all rows have been noted.
     pub(super) fn main(&self) -> Option<&'static str> {
         let mut names = POOLS.iter().map(|(name, _)| *name);
         names.find(|name| self.types.contains(name))
     }
 
-    /// What a row says; `None`: it does not say how large the block is.
+    /// The events of a row; `None` if the row does not say how large the block is.
     pub(super) fn row(&mut self, row: &Row, frees: bool) -> Option<Vec<Body>> {
         let ptr = row.ptr?;
         let device = match row.device {
@@ -48,7 +50,7 @@ impl Beside {
         };
         let size = row.size().filter(|size| i64::try_from(*size).is_ok());
         if row.event_type == WORKSPACE.0 && self.has_driver {
-            // The driver's rows have it as well: it is said whose it is.
+            // The driver's rows have the same memory. This event only says that it is a workspace.
             let signed = if frees {
                 -self.workspaces.remove(&ptr)?
             } else {
@@ -91,7 +93,7 @@ impl Beside {
                 heap: 0,
             });
         }
-        // The pool's whole memory as one heap of the device, which is known by this number.
+        // The pool's total becomes one heap for each device; the heap's handle is made from the device's number.
         if let Some(total) = row
             .attr_number("total")
             .filter(|n| i64::try_from(*n).is_ok())

@@ -1,11 +1,12 @@
-//! The events so far, and the names that both directions use.
+//! The events made so far, and names that other modules need as well.
 
 use memscope_ledger::event::{Body, Event, EventId, ProcessHandle, StackRef};
 
-/// Before the name of a mark that was a `SYSTEM` row.
+/// Prefix of the names of marks that were `SYSTEM` rows.
 pub const SYSTEM_MARK: &str = "msmemscope: ";
 
-/// The driver's functions: of device memory and of page-locked memory, allocating and freeing.
+/// Names of the driver's functions in imported calls, in this order: allocate and free device memory, register and
+/// unregister page-locked memory.
 pub const FUNCTIONS: [&str; 4] = [
     "halMemAlloc",
     "halMemFree",
@@ -13,7 +14,7 @@ pub const FUNCTIONS: [&str; 4] = [
     "aclrtHostUnregister",
 ];
 
-/// The events so far.
+/// The events made so far.
 pub(super) struct Log {
     pub(super) epoch: u64,
     pub(super) now_ns: u64,

@@ -1,21 +1,25 @@
-//! Rows as the ledger's events.
+//! Turns rows into the ledger's events.
 //!
-//! Owns: what each kind of row means to the ledger, and the count of those that mean nothing to it, which coverage notes
-//! tell. Refuses: to make up a size, an address, or a device.
+//! Owns: what each kind of row means to the ledger, and the number of those that mean nothing to it, which coverage
+//! notes report. Refuses: to make up a size, an address, or a device.
 //!
 //! | row | event |
 //! |---|---|
 //! | `MALLOC`, `FREE` of the framework's own pool: `PTA`, else `MINDSPORE`, else `ATB` | [`Body::Report`] |
-//! | `MALLOC`, `FREE` of the others of these | [`Body::Domain`], [`Body::Region`] |
-//! | `MALLOC`, `FREE` of `PTA_WORKSPACE` | [`Body::Workspace`]; where there are no rows of `HAL` that have it as well, as the ones before |
-//! | `MALLOC`, `FREE` of `HAL`, `HOST_PINNED` | [`Body::Call`] of Ascend's driver, with the component that asked (`owner`); of the host (`cpu`, `host`) one of page-locked memory |
-//! | `MSTX`, `SYSTEM` | [`Body::Mark`]; `STEP` is one of kind step |
-//! | `KERNEL_LAUNCH` of that type | [`Body::Launches`] |
+//! | `MALLOC`, `FREE` of the other ones of these three | [`Body::Domain`], [`Body::Region`] |
+//! | `MALLOC`, `FREE` of `PTA_WORKSPACE` | [`Body::Workspace`], or [`Body::Domain`] and [`Body::Region`] (see below) |
+//! | `MALLOC`, `FREE` of `HAL`, `HOST_PINNED` | [`Body::Call`] of Ascend's driver (see below) |
+//! | `MSTX`, `SYSTEM` | [`Body::Mark`]; `SYSTEM` of type `STEP` is a mark of kind step |
+//! | `KERNEL_LAUNCH` of type `KERNEL_LAUNCH` | [`Body::Launches`] |
 //! | `OOM_DETAIL` of type `OOM_TRIGGER` | [`Body::Oom`] |
 //! | `CLEAN_UP` of type `PROC_EXIT` | [`Body::Exited`] |
 //!
-//! The moment of a row serves as boot time and as time of day alike: the difference is zero. Within a process rows are
-//! ordered by ID, and no event is earlier than the one before it.
+//! Workspaces become [`Body::Workspace`] if the process has rows of `HAL`, because those have the same memory. Calls of
+//! the driver name the component that asked for the memory (`owner`); on the host (`cpu`, `host`) they are calls for
+//! page-locked memory.
+//!
+//! The time of a row is used both as boot time and as time of day; the difference of the two is zero. Within a process
+//! rows are ordered by ID, and no event is earlier than the one before it.
 
 mod beside;
 mod log;
@@ -30,16 +34,16 @@ use memscope_ledger::event::{Body, Event, ProcessHandle, StackRef};
 use process::ProcessRows;
 use std::collections::BTreeMap;
 
-/// What a dump told.
+/// The events of a dump.
 #[derive(Clone, Debug)]
 pub struct Imported {
-    /// In order, numbered from 1.
+    /// Events in order, numbered from 1.
     pub events: Vec<Event>,
-    /// The first moment, nanoseconds since 1970.
+    /// Time of the first event, in nanoseconds since 1970; 0 if no row became an event.
     pub begun_unix_ns: u64,
-    /// Rows read.
+    /// Number of rows read.
     pub rows: u64,
-    /// Those among them that no event tells.
+    /// Number of those rows for which there is no event.
     pub left_out: u64,
 }
 
@@ -49,10 +53,10 @@ struct Timed {
     row: Row,
 }
 
-/// Turns rows into events. Holds all rows that events come of: they must be ordered first.
+/// Turns rows into events. All rows that become events are held in memory, because they must be ordered first.
 ///
 /// # Errors
-/// Those of the rows.
+/// The errors of the rows.
 pub fn import(
     rows: impl IntoIterator<Item = Result<Row, DumpError>>,
 ) -> Result<Imported, DumpError> {
@@ -107,7 +111,7 @@ pub fn import(
     })
 }
 
-/// By ID within each process, by time between processes.
+/// Orders rows by ID within each process, and by time between processes.
 fn ordered(
     mut rows: Vec<Row>,
     older: bool,

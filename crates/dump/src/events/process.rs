@@ -15,12 +15,12 @@ use std::sync::Arc;
 /// What a row means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meaning {
-    /// Of a framework's own pool.
+    /// A row of the framework's own pool.
     Pool {
         device: i32,
         frees: bool,
     },
-    /// Of a pool beside it, or of torch_npu's workspaces.
+    /// A row of a pool beside it, or of torch_npu's workspaces.
     Beside {
         frees: bool,
     },
@@ -35,7 +35,7 @@ enum Meaning {
     Exit,
 }
 
-/// `main`: whose rows are those of the framework's own pool.
+/// What a row means; `None` if there is no event for it. `main` is the type of the rows of the framework's own pool.
 fn meaning(row: &Row, main: Option<&str>) -> Option<Meaning> {
     let ordinal = match row.device {
         Device::Number(number) => i32::try_from(number).ok(),
@@ -68,29 +68,31 @@ fn meaning(row: &Row, main: Option<&str>) -> Option<Meaning> {
     })
 }
 
-/// The totals of one pool on one device: as rows told them, and added up since.
+/// The totals of one pool on one device: as the last row with totals gave them, and added up since.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     allocated: u64,
     reserved: u64,
 }
 
-/// What had to be done without.
+/// Numbers of rows that were left out or lack something; they become coverage notes.
 #[derive(Default)]
 struct Lacks {
-    /// By event and event type.
+    /// Rows that no event was made of, by event and event type.
     rows: BTreeMap<String, u64>,
-    /// Blocks that do not say their size.
+    /// Rows of blocks without a size, which are left out.
     sizes: u64,
-    /// Rows of pools that do not say a total.
+    /// Rows of the framework's pool that lack one of its totals.
     totals: u64,
-    /// Blocks from before the collection.
+    /// Blocks that were there before the collection began.
     shadow: u64,
+    /// Stacks of compiled code, which are left out.
     c_stacks: u64,
+    /// Rows whose time is earlier than that of a row with a smaller ID.
     moved: u64,
 }
 
-/// See the module.
+/// Turns the rows of one process into events.
 pub(super) struct ProcessRows {
     handle: ProcessHandle,
     pid: Option<u32>,
@@ -119,7 +121,7 @@ impl ProcessRows {
         }
     }
 
-    /// Whether an event comes of the row; counts it if not.
+    /// Whether the row may become an event. If not, it is counted as left out.
     pub(super) fn wants(&mut self, row: &Row) -> bool {
         let meaning = meaning(row, None);
         if meaning.is_some() {
@@ -136,12 +138,12 @@ impl ProcessRows {
         *self.lacks.rows.entry(kind).or_default() += 1;
     }
 
-    /// A row stands earlier than one with a smaller ID.
+    /// Counts a row whose time is earlier than that of a row with a smaller ID.
     pub(super) fn moved(&mut self) {
         self.lacks.moved += 1;
     }
 
-    /// Rows that no event tells.
+    /// Number of rows for which there is no event.
     pub(super) fn left_out(&self) -> u64 {
         self.lacks.rows.values().sum::<u64>() + self.lacks.sizes
     }
@@ -174,7 +176,7 @@ impl ProcessRows {
 
     pub(super) fn apply(&mut self, log: &mut Log, row: &Row) {
         let Some(meaning) = meaning(row, self.beside.main()) else {
-            // The framework's own pool is always on a device.
+            // The row is of the framework's own pool and names no device; such a pool is always on a device.
             self.leave_out(row);
             return;
         };
@@ -242,7 +244,7 @@ impl ProcessRows {
                 pool.allocated.saturating_add(size)
             }
         });
-        // What is handed out has been taken from the driver.
+        // The pool must have reserved at least what it has handed out.
         pool.reserved = total.unwrap_or(pool.reserved.max(pool.allocated));
         let sum = *pool;
         Some(Body::Report(PoolReport {
@@ -300,7 +302,7 @@ impl ProcessRows {
         })
     }
 
-    /// Tells what is missing, and that nothing more comes.
+    /// Ends the process in the log: notes on what is missing, then the detach. Does nothing if the dump has its exit.
     pub(super) fn end(&mut self, log: &mut Log, older: bool) {
         if self.ended {
             return;
@@ -394,7 +396,8 @@ impl Lacks {
     }
 }
 
-/// What the driver was told, as the row's attributes say: the owner `CANN@…`, which users' labels may follow.
+/// What the driver learnt of an allocation, from the row's attributes. `None` unless the owner is `CANN@…`; labels of
+/// users may follow the name of the component.
 fn told(row: &Row, host: bool) -> Option<HalFacts> {
     let owner = row.attr.get("owner")?.strip_prefix("CANN@")?;
     let name = owner.split('@').next()?;

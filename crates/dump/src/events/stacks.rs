@@ -1,24 +1,24 @@
-//! Stacks that are text, as stacks of code objects.
+//! Turns stacks that are text into stacks of code objects.
 //!
-//! A dump has names and no code: each line of it gets an address of its own, made up, that names it.
+//! A dump has names but no addresses of code, so each different line gets a made-up address.
 
 use memscope_ledger::event::{CodeName, StackRef, StackSeen};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Identities below are no stacks but reasons (`memscope_common::STACK_*`).
+/// Identity of the first stack. Lower identities are reasons for having no stack (`memscope_common::STACK_*`).
 const FIRST_IDENTITY: u64 = 0x100;
-/// Distance of made-up code addresses.
+/// Distance between made-up code addresses.
 const APART: u64 = 0x1000;
 
-/// What is new of a stack.
+/// What the ledger must be told about a stack before an event names it.
 #[derive(Debug)]
 pub(super) struct New {
     pub(super) seen: StackSeen,
     pub(super) names: Vec<CodeName>,
 }
 
-/// Stacks and lines that have been told of.
+/// Identities of the stacks and addresses of the lines that have been seen.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
     stacks: HashMap<String, u64>,
@@ -26,10 +26,10 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// The stack of a cell, and what has to be told of it first.
+    /// The stack in a cell and, if it is new, what the ledger must be told about it first.
     pub(super) fn of(&mut self, text: &str) -> (StackRef, Option<New>) {
         let text = text.trim();
-        // What msMemScope writes of threads that run no Python.
+        // msMemScope writes this for threads that run no Python.
         if text == "NA" {
             return (StackRef::NoPython, None);
         }
@@ -61,7 +61,7 @@ impl Stacks {
     }
 }
 
-/// `file(line): function`; what is otherwise is all function.
+/// Reads `file(line): function`. Text of another form is taken for the function's name.
 fn name(code: u64, text: &str) -> CodeName {
     let (file, line, function) = split(text).unwrap_or(("", 0, text));
     CodeName {

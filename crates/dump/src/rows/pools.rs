@@ -1,16 +1,19 @@
-//! Pools beside the framework's own: those that tell of themselves through mstx, and torch_npu's workspaces.
+//! Pools beside the framework's own: those that report their memory through mstx, and torch_npu's workspaces.
 //!
-//! Owns: which kind of row a domain's regions are, and that a workspace of which two functions tell is one.
+//! Owns: which type of row the regions of a domain become, and that a workspace that two functions report is written
+//! only once.
 
 use super::scene::{Scene, SceneProcess, Sums, attr_of, begun, device};
 use crate::row::Row;
 use memscope_ledger::RegionStep;
 use memscope_ledger::event::{Region, Workspace};
 
-/// msMemScope's documentation names it so; its code writes such rows as `PTA`, where nobody can tell them from others.
+/// Type of the rows of workspaces, as msMemScope's documentation names it. Its code writes such rows as `PTA`, where
+/// they cannot be distinguished from the others.
 const WORKSPACE: &str = "PTA_WORKSPACE";
 
-/// The type of rows of a domain; `None`: there is none.
+/// The type of the rows of a domain; `None` if there is none, or if the framework's own functions report the same
+/// blocks (`pool_seen`).
 fn event_type(name: &str, pool_seen: bool) -> Option<&'static str> {
     match name {
         "atb" => Some("ATB"),
@@ -65,7 +68,7 @@ impl Scene<'_> {
             key.and_then(|key| process.pools.regions.remove(&key))
         };
         if step.ptr == 0 {
-            // Its handle is all that is known of it.
+            // Only the region's handle is known, and a row needs an address.
             self.rows.left_out += 1;
             return;
         }
@@ -92,7 +95,7 @@ impl Scene<'_> {
         self.workspace_step(process, came, workspace.device, workspace.ptr, Some(size));
     }
 
-    /// Two functions may tell of it, one after the other: the first one counts.
+    /// Writes the row of a workspace. Two functions may report it, one after the other; the first report counts.
     fn workspace_step(
         &mut self,
         process: &mut SceneProcess,
@@ -120,7 +123,7 @@ impl Scene<'_> {
         } else {
             held.saturating_sub(block.size)
         };
-        // Each is taken from the runtime for itself: what the allocator has is what it has handed out.
+        // Each workspace is taken from the runtime separately, so the allocator has reserved what it has handed out.
         let sums = Sums {
             allocated: Some(*held),
             reserved: Some(*held),

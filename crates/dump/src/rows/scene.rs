@@ -1,4 +1,4 @@
-//! What is known of each process while its events become rows, and one event on its way.
+//! What is known of each process while its events become rows, and the event that is being turned into rows.
 
 use crate::attr::Attr;
 use crate::row::{Device, Row, hex};
@@ -6,33 +6,36 @@ use memscope_ledger::RegionBook;
 use memscope_ledger::event::{Event, ProcessHandle, StackRef};
 use std::collections::{BTreeMap, HashMap};
 
-/// Text of a stack for the column of Python stacks: one frame a line, innermost first.
+/// Function that returns the text of a stack for the column of Python stacks: one frame on each line, the innermost
+/// first. `None` if the stack has no frames.
 pub type Stacks<'a> = dyn Fn(ProcessHandle, StackRef) -> Option<String> + 'a;
 
-/// What a process has told of such pools.
+/// What is known of a process's pools beside the framework's own.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
     pub(super) book: RegionBook,
-    /// Tracing began before the process had made a domain.
+    /// Tracing began before the process made its first domain.
     pub(super) from_start: bool,
-    /// The framework's own functions tell of its blocks.
+    /// The framework's own allocator is traced, so its blocks are known from there.
     pub(super) pool_seen: bool,
-    /// By domain and the region's number in it.
+    /// Numbers of allocations, by domain and by the region's number in it.
     pub(super) regions: HashMap<(u64, u64), u64>,
+    /// Live workspaces by address.
     pub(super) workspaces: HashMap<u64, Block>,
+    /// Bytes in live workspaces, by device.
     pub(super) in_workspaces: HashMap<Option<i32>, u64>,
 }
 
-/// Where a block is: in a pool of a device, at an address.
+/// Where a block of a pool is: device and address.
 pub(super) type BlockPlace = (i32, u64);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub(super) allocation: u64,
     pub(super) size: u64,
-    /// `None`: not known, or the host.
+    /// `None`: the device is not known, or the block is memory of the host.
     pub(super) device: Option<i32>,
-    /// Page-locked memory of the host.
+    /// The block is page-locked memory of the host.
     pub(super) host: bool,
 }
 
@@ -42,16 +45,17 @@ pub(super) struct Sums {
     pub(super) allocated: Option<u64>,
     pub(super) reserved: Option<u64>,
     pub(super) driver: u64,
+    /// All bytes of the device and its free bytes, as the program last asked for them.
     pub(super) total: Option<(u64, u64)>,
 }
 
-/// What a thread told last, whose report may follow.
+/// The last allocation, free or out-of-memory in a thread's trace, for which the allocator's report may follow.
 #[derive(Clone, Debug)]
 pub(super) struct Half {
     pub(super) device: i32,
     pub(super) ptr: u64,
     pub(super) frees: bool,
-    /// Not told yet: its size or its sums are missing.
+    /// The row that waits for its size or its sums. `None`: the row has been written already.
     pub(super) row: Option<Row>,
 }
 
@@ -59,9 +63,10 @@ pub(super) struct Half {
 pub(super) struct SceneProcess {
     pub(super) pid: Option<u32>,
     pub(super) live: HashMap<BlockPlace, Block>,
-    /// What the driver gave out, by address or handle: a free may name no device.
+    /// Memory handed out by the driver, by address or handle and not by device, because a free may name no device.
     pub(super) driver: HashMap<u64, Block>,
-    /// Frees of blocks that nobody had told of, for readings that are of an earlier moment.
+    /// Times of frees of blocks that were not known. A reading that was made before such a free must not bring the
+    /// block back.
     pub(super) orphans: HashMap<BlockPlace, u64>,
     pub(super) sums: BTreeMap<Option<i32>, Sums>,
     pub(super) halves: HashMap<u32, Half>,
@@ -69,10 +74,10 @@ pub(super) struct SceneProcess {
     pub(super) pools: Pools,
 }
 
-/// See the module.
+/// Turns the ledger's events into the rows of a dump, event by event.
 #[derive(Debug, Default)]
 pub struct Rows {
-    /// Time of day less boot time, nanoseconds.
+    /// Time of day less boot time, in nanoseconds.
     pub(super) apart_ns: i128,
     pub(super) last_id: u64,
     pub(super) last_allocation: u64,
@@ -80,7 +85,7 @@ pub struct Rows {
     pub(super) left_out: u64,
 }
 
-/// One event on its way.
+/// One event that is being turned into rows, with what is needed for that.
 pub(super) struct Scene<'a> {
     pub(super) rows: &'a mut Rows,
     pub(super) event: &'a Event,
@@ -102,7 +107,7 @@ pub(super) fn begun(allocation: Option<u64>, ptr: u64) -> Attr {
     attr.with("addr", hex(ptr))
 }
 
-/// A pool's row with what was missing.
+/// The attributes of a pool's row, completed with size and sums.
 pub(super) fn attr_of(row: &Row, size: u64, sums: Sums) -> Attr {
     let mut attr = row.attr.clone();
     attr.set("size", size.to_string());

@@ -1,6 +1,6 @@
 //! The packets of a Perfetto trace.
 //!
-//! Owns: the messages, clocks, and tracks' identities. Refuses: to know what a block is.
+//! Owns: the messages, the clocks, and the identities of tracks. Refuses: to know what a block is.
 
 use crate::levels::Holder;
 use crate::private_pool::Pool;
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 /// `BUILTIN_CLOCK_REALTIME` and `BUILTIN_CLOCK_BOOTTIME`.
 const REALTIME: u32 = 1;
 const BOOTTIME: u32 = 6;
-/// Any number: there is one sequence.
+/// Id of the sequence of packets. Any number will do, because there is only one sequence.
 const SEQUENCE: u32 = 1;
 const TYPE_COUNTER: u32 = 4;
 const UNIT_SIZE_BYTES: u32 = 3;
@@ -110,7 +110,7 @@ struct CounterDescriptor {
     unit: Option<u32>,
 }
 
-/// Something on a track, with what is known about it.
+/// An event on a track, with annotations.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct TrackEvent {
     #[prost(message, repeated, tag = "4")]
@@ -146,7 +146,7 @@ enum Value {
 }
 
 impl TrackEvent {
-    /// An event that has a name, which groups events of one meaning, and a category.
+    /// An event with a category and a name. Events of one meaning have the same name.
     pub(super) fn named(category: &str, name: &str) -> TrackEvent {
         TrackEvent {
             categories: vec![category.to_owned()],
@@ -179,18 +179,18 @@ impl TrackEvent {
     }
 }
 
-/// Writes packets.
+/// Writes the packets of one process.
 pub(super) struct Packets<'a, W> {
     pub(super) report: &'a SnapshotReport,
     out: &'a mut W,
     process: u64,
-    /// Tracks made so far.
+    /// Number of tracks made so far.
     tracks: u64,
 }
 
 impl<'a, W: Write> Packets<'a, W> {
     pub(super) fn new(report: &'a SnapshotReport, out: &'a mut W) -> Self {
-        // Tracks are told apart in all traces that are opened together.
+        // Several traces may be opened together, so the identities of tracks are derived from the process's identity.
         let facts = &report.process.facts;
         let image = (u64::from(facts.pid) << 32) ^ (u64::from(facts.generation) << 56);
         let process = (image ^ facts.start_ticks).wrapping_mul(0x9e37_79b9_7f4a_7c15) & !0xff_ffff;
@@ -202,7 +202,7 @@ impl<'a, W: Write> Packets<'a, W> {
         }
     }
 
-    /// A trace is its packets one after the other: each is written as a trace of one.
+    /// Writes a packet. A trace is its packets one after the other, so each is written as a trace of one packet.
     fn packet(&mut self, packet: TracePacket) -> io::Result<()> {
         let trace = Trace {
             packet: vec![TracePacket {
@@ -213,7 +213,7 @@ impl<'a, W: Write> Packets<'a, W> {
         self.out.write_all(&trace.encode_to_vec())
     }
 
-    /// Ties boot time to real time, where both are known.
+    /// Writes a clock snapshot, which ties boot time to real time where both are known.
     pub(super) fn clocks(&mut self) -> io::Result<()> {
         let as_of = self.report.as_of;
         let clock = |id, time| Clock {
@@ -240,7 +240,7 @@ impl<'a, W: Write> Packets<'a, W> {
         })
     }
 
-    /// The process's own track, above all others.
+    /// Writes the process's own track, below which all others lie.
     pub(super) fn process(&mut self) -> io::Result<()> {
         let facts = &self.report.process.facts;
         let process = ProcessDescriptor {
@@ -260,7 +260,7 @@ impl<'a, W: Write> Packets<'a, W> {
         self.process
     }
 
-    /// Makes a track below another one, and gives its identity.
+    /// Makes a track below another one, and returns its identity.
     fn describe(&mut self, parent: u64, name: &str, more: TrackDescriptor) -> io::Result<u64> {
         self.tracks += 1;
         let uuid = self.process.wrapping_add(self.tracks);
@@ -274,7 +274,7 @@ impl<'a, W: Write> Packets<'a, W> {
         Ok(uuid)
     }
 
-    /// A device's group.
+    /// Makes the group for a device's tracks.
     pub(super) fn group(&mut self, device: i32) -> io::Result<u64> {
         let ordered = TrackDescriptor {
             child_ordering: Some(ORDER_EXPLICIT),
@@ -283,12 +283,12 @@ impl<'a, W: Write> Packets<'a, W> {
         self.describe(self.process, &format!("device {device}"), ordered)
     }
 
-    /// A track of slices or instants. The page draws tracks of one name in one group as one.
+    /// Makes a track of slices or instants. Perfetto's page draws tracks of one name in one group as one track.
     pub(super) fn track(&mut self, group: u64, name: &str) -> io::Result<u64> {
         self.describe(group, name, TrackDescriptor::default())
     }
 
-    /// A track of bytes.
+    /// Makes a counter of bytes.
     pub(super) fn counter(&mut self, group: u64, of: &Holder, what: &str) -> io::Result<u64> {
         let device = of.device;
         let name = match of.pool {
@@ -323,7 +323,7 @@ impl<'a, W: Write> Packets<'a, W> {
         })
     }
 
-    /// A counter's value from now on.
+    /// Writes a counter's value from this moment on.
     pub(super) fn level(&mut self, time_ns: u64, track: u64, bytes: u64) -> io::Result<()> {
         let level = TrackEvent {
             counter_value: Some(bytes),
@@ -332,7 +332,7 @@ impl<'a, W: Write> Packets<'a, W> {
         self.track_event(time_ns, TYPE_COUNTER, track, level)
     }
 
-    /// A slice begins or ends, or something happens at a moment.
+    /// Writes the begin or the end of a slice, or an instant.
     pub(super) fn event(
         &mut self,
         time_ns: u64,

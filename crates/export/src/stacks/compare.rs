@@ -1,4 +1,4 @@
-//! Two moments in one report, and rows that look alike in one.
+//! Puts two moments into one report, and merges rows that read the same.
 
 use memscope_ledger::report::{Stack, StackReport, StackRow, Tally};
 use std::cmp::Reverse;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::sum;
 
-/// The report with one row for each device and stack. A ledger may tell of two: calls that stand on one
-/// line are different ones, and read the same.
+/// Returns the report with only one row for each device and stack. The ledger may have several: different calls on one
+/// line are different stacks to it, but their frames read the same.
 #[must_use]
 pub fn merged(report: StackReport) -> StackReport {
     let mut rows = Rows::default();
@@ -28,12 +28,12 @@ pub fn merged(report: StackReport) -> StackReport {
     }
 }
 
-/// The later report with what was live at the earlier one: `from` and each row's `before`.
+/// Returns the later report with the earlier one's moment in `from`, and what was live then in each row's `before`.
 ///
-/// Rows are the same where device and stack are equal (frames, whether cut off, and why there are none); several
-/// of the same become one. A stack that only the earlier one has gets a row with nothing live, and
-/// nothing allocated, since the later report told of nothing. Coverage is the later one's, with what only the
-/// earlier one adds.
+/// Two rows are the same if device and stack are equal (frames, whether they were cut off, and why there are none).
+/// Rows that are the same become one. A stack that only the earlier report has gets a row with nothing live and
+/// nothing allocated, because the later report has nothing about it. The coverage notes are those of the later report,
+/// and those that only the earlier one has.
 #[must_use]
 pub fn compare(later: &StackReport, earlier: &StackReport) -> StackReport {
     let mut rows = Rows::default();
@@ -50,7 +50,7 @@ pub fn compare(later: &StackReport, earlier: &StackReport) -> StackReport {
     }
     let mut coverage = later.coverage.clone();
     for note in &earlier.coverage {
-        // What still holds is told of now.
+        // A note that both reports have is taken from the later one.
         if !coverage.iter().any(|known| known.code == note.code) {
             coverage.push(note.clone());
         }
@@ -64,12 +64,12 @@ pub fn compare(later: &StackReport, earlier: &StackReport) -> StackReport {
     }
 }
 
-/// Rows by device and stack.
+/// Rows by device and stack, each with its place in the order in which they came.
 #[derive(Default)]
 struct Rows(HashMap<(Option<i32>, Arc<Stack>), (usize, StackRow)>);
 
 impl Rows {
-    /// The row of the same device and stack; an empty one, if there was none.
+    /// The row of the same device and stack. If there is none, an empty one is made.
     fn like(&mut self, row: &StackRow) -> &mut StackRow {
         let next = self.0.len();
         let key = (row.device, Arc::clone(&row.stack));
@@ -85,7 +85,7 @@ impl Rows {
         made
     }
 
-    /// Equal ones in the order in which they came.
+    /// The rows by live bytes, the largest first; equal ones stay in the order in which they came.
     fn largest_first(self) -> Vec<StackRow> {
         let mut rows: Vec<(usize, StackRow)> = self.0.into_values().collect();
         rows.sort_by_key(|(place, row)| (Reverse(row.live.bytes), *place));

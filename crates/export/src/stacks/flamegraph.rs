@@ -15,9 +15,9 @@ use std::io::Write;
 /// Most stacks that are drawn one by one.
 const MOST_PATHS: usize = 20_000;
 
-/// Draws a flame graph as SVG, with the script that zooms and searches in it. Of growth, what shrank
-/// is left out, and the subtitle says how much that is. At most 20,000 stacks are drawn, the largest; the
-/// others are one frame, which says how many they are.
+/// Draws a flame graph as SVG, with the script that zooms and searches in it. If growth is shown, stacks that shrank
+/// are left out, and the subtitle says how much that is. The 20,000 largest stacks are drawn; the others become one
+/// frame, which says how many they are.
 pub fn flamegraph(
     report: &StackReport,
     view: View,
@@ -51,8 +51,8 @@ pub fn flamegraph(
 }
 
 /// Draws what lives now, coloured by what changed since the earlier moment: red grew, blue shrank. A
-/// frame's colour is the change of all that was allocated through it. What is gone altogether has no width, and the
-/// subtitle says how much that is.
+/// frame's colour is the change of all that was allocated through it. Stacks of which nothing is left have no width,
+/// and the subtitle says how much they had.
 pub fn flamegraph_diff(
     report: &StackReport,
     unit: Unit,
@@ -104,8 +104,8 @@ pub fn flamegraph_diff(
     picture.draw(says, out)
 }
 
-/// The frames, and lines in the order in which they are to be drawn. What is beyond the largest stacks is one line: narrower
-/// than a hair each, they would cost memory by their number.
+/// Makes the frames, and the lines for `inferno` in the order in which they are to be drawn. All stacks beyond the
+/// [`MOST_PATHS`] largest become one line: each would be too narrow to be seen, and so many would cost much memory.
 fn lines(paths: &Paths) -> (Frames, Vec<String>) {
     let drawn = paths.shown.iter().enumerate();
     let mut drawn: Vec<(usize, &Vec<u32>, &Shown)> = drawn
@@ -143,17 +143,17 @@ fn lines(paths: &Paths) -> (Frames, Vec<String>) {
 
 fn total(paths: &Paths, of: impl Fn(&Shown) -> i128) -> Result<i128, ExportError> {
     let total = paths.shown.values().map(of).sum();
-    // inferno adds up in 64 bits, and takes differences of them.
+    // inferno adds up in 64 bits and subtracts such sums, so they must fit into a signed number.
     if total > i128::from(i64::MAX) {
         return Err(ExportError::TooMuch);
     }
     Ok(total)
 }
 
-/// What is to be drawn.
+/// A picture that is to be drawn.
 struct Picture<'a> {
     options: Options<'a>,
-    /// A colour for each label with its mark.
+    /// A colour for each marked label (see `marked`).
     palette: PaletteMap,
     frames: Frames,
     lines: Vec<String>,
@@ -168,7 +168,8 @@ impl Picture<'_> {
         if self.frames.all.value == 0 {
             return nothing(&self.options, out);
         }
-        // A flame chart takes the lines as they come, last one first: the other ways want texts in order.
+        // As a flame chart, inferno takes the lines in the order in which they come, the last one first. Its other
+        // modes require lines that are sorted as texts.
         self.options.flame_chart = true;
         let mut options = self.options;
         options.palette_map = Some(&mut self.palette);
@@ -216,12 +217,12 @@ fn options<'a>(title: String, remarks: &[String], unit: Unit) -> Options<'a> {
     options.count_name = unit.word().to_owned();
     options.name_type = "Frame:".to_owned();
     options.bgcolors = Some(BackgroundColor::Grey);
-    // Of a label the beginning says more than the end.
+    // If a label is too long for its frame, its beginning is shown, because it says more than the end.
     options.text_truncate_direction = TextTruncateDirection::Right;
     options
 }
 
-/// What the picture alone would not say.
+/// What the subtitle says: the time, the total, and the shares of stacks that are cut off or have no frames.
 fn remarks(report: &StackReport, view: View) -> Vec<String> {
     let sum = |keep: &dyn Fn(&StackRow) -> bool| -> i128 {
         let rows = report.rows.iter().filter(|row| keep(row));
@@ -253,7 +254,7 @@ fn since(report: &StackReport) -> String {
     format!(" in {seconds:.1} s")
 }
 
-/// `1.50 GiB`, `12 blocks`.
+/// For example `1.50 GiB`, or `12 blocks`.
 fn amount(value: i128, unit: Unit) -> String {
     if unit == Unit::Count {
         return format!("{value} blocks");
@@ -287,7 +288,8 @@ fn palette(paths: &Paths, frames: &Frames) -> PaletteMap {
     palette
 }
 
-/// A colour for each frame by how what goes through it changed: red grew, blue shrank, the more the stronger.
+/// A colour for each frame by the change of what was allocated through it: red grew, blue shrank. The larger the
+/// change, the stronger the colour.
 fn changes(frames: &Frames) -> PaletteMap {
     let change = |through: Through| through.value - through.before;
     let most = frames
@@ -297,7 +299,7 @@ fn changes(frames: &Frames) -> PaletteMap {
         .unwrap_or_default();
     let color = |through: Through| {
         let change = change(through);
-        // From pale to strong.
+        // A small change gives a pale colour, the largest one a strong colour.
         let share = change.abs().min(most) as f64 / most.max(1) as f64;
         let faint = (210.0 - 110.0 * share) as u8;
         match change {
@@ -335,7 +337,7 @@ const REMARK: Color = Color {
 };
 
 fn color(text: &str, owner: Owner) -> Color {
-    // FNV-1a: any hash would do that does not differ from run to run.
+    // FNV-1a. Any hash would do that is the same in every run.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

@@ -1,4 +1,4 @@
-//! Folded text: a stack a line, outermost frame first, then its number.
+//! Folded text: one line for each stack, with its frames, the outermost first, and then its number.
 
 use super::label::{Owner, TRUNCATED, clean_folded, label, owner, why_missing};
 use super::{Metric, Tallies, Unit, View, device_name, several_devices};
@@ -8,23 +8,23 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
-/// The stacks of a report as lines have them. Frames whose labels are equal are one: so it is what the
-/// reader sees.
+/// The stacks of a report as the lines show them. Frames with equal labels count as one, because a reader cannot
+/// distinguish them.
 #[derive(Default)]
 pub(super) struct Paths {
-    /// Labels and whose code they are of, by text.
+    /// Labels, ordered by text, and whose code they name.
     pub(super) labels: Vec<(String, Owner)>,
-    /// Places of labels from the outermost inwards, and what is shown of them. The order is that of the paths
-    /// and not that of the lines: `a b` stands between `a` and `a;b` in the order of texts.
+    /// What is shown of each path. A path is the indices of its labels, from the outermost inwards. The order is that
+    /// of the paths and not that of the lines: in the order of texts, `a b` stands between `a` and `a;b`.
     pub(super) shown: BTreeMap<Vec<u32>, Shown>,
 }
 
 /// What is shown of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shown {
-    /// The metric asked for.
+    /// Value of the metric asked for.
     pub(super) value: i128,
-    /// Live at the earlier moment, in the same unit.
+    /// What was live at the earlier moment, in the same unit.
     pub(super) before: i128,
 }
 
@@ -69,7 +69,8 @@ impl Paths {
     pub(super) fn of(report: &StackReport, view: View) -> Result<Paths, ExportError> {
         view.check(report)?;
         let with_device = several_devices(report);
-        // Numbers first, in the order of the labels: stacks share most of their frames.
+        // Labels get their numbers first, in order of their texts. Each label is made only once, because stacks share
+        // most of their frames.
         let mut owners: BTreeMap<String, Owner> = BTreeMap::new();
         let mut texts: HashMap<Part<'_>, String> = HashMap::new();
         for part in report.rows.iter().flat_map(|row| parts(row, with_device)) {
@@ -112,9 +113,9 @@ impl Paths {
 }
 
 /// Writes a line for each stack: frames from the outermost inwards with `;` between them, a space,
-/// and the number. Of growth, what shrank is left out. `flamegraph.pl`, speedscope and others read it.
+/// and the number. If growth is shown, stacks that shrank are left out. `flamegraph.pl`, speedscope and others read it.
 ///
-/// Where rows are of several devices, the outermost frame is `[device N]`.
+/// If the rows are of several devices, the outermost frame is `[device N]`.
 pub fn folded(report: &StackReport, view: View, out: &mut dyn Write) -> Result<(), ExportError> {
     let paths = Paths::of(report, view)?;
     for (path, shown) in &paths.shown {

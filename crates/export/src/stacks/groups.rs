@@ -5,41 +5,42 @@ use memscope_ledger::report::{Frame, StackReport};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// By what stacks are summed up.
+/// By what stacks are summed up: what the frames of a group have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupBy {
-    /// Name and file.
+    /// Function: name and file.
     Function,
     /// File.
     File,
-    /// Name, file and line.
+    /// Line: name, file and line.
     Line,
-    /// The same, of the program's own frames only: what a library's function allocates belongs to the line that called it.
+    /// Line, but only of the program's own frames: what a library's function allocates counts for the line of the
+    /// program that called it.
     OwnLine,
 }
 
 /// Stacks that have a function, a file or a line in common.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Device.
+    /// Device ordinal; `None` if it is not known.
     pub device: Option<i32>,
-    /// What they have in common: `line` is 0 but for lines, `name` empty for files. `None`: the stacks
-    /// without frames, of which `missing` says why.
+    /// What the stacks have in common. `line` is 0 unless stacks are grouped by line; `name` is empty if they are
+    /// grouped by file. `None`: this is the group of stacks without frames, and `missing` says why they have none.
     pub frame: Option<Frame>,
-    /// Why there are no frames.
+    /// Why the stacks have no frames, as a word of the wire; `None` if they have frames.
     pub missing: Option<&'static str>,
-    /// Where it is the innermost frame that counts.
+    /// Sums of the stacks whose innermost counted frame is `frame`.
     pub own: Tallies,
-    /// Where it is anywhere in the stack. A stack counts once, however often it recurs in it.
+    /// Sums of the stacks that contain `frame`. A stack counts once, even if the frame recurs in it.
     pub total: Tallies,
-    /// In how many stacks it is.
+    /// Number of stacks that contain `frame`.
     pub stacks: u64,
 }
 
-/// Device, what is in common, and why there are no frames.
+/// Device, common frame, and why there are no frames.
 type Key = (Option<i32>, Option<Frame>, Option<&'static str>);
 
-/// Sums up; largest first, by `own` or (`cumulative`) by `total`.
+/// Sums up the rows of a report in groups, the largest first: by `own`, or by `total` if `cumulative` is set.
 #[must_use]
 pub fn groups(report: &StackReport, by: GroupBy, view: View, cumulative: bool) -> Vec<Group> {
     let mut places: HashMap<Key, usize> = HashMap::new();
@@ -85,7 +86,7 @@ pub fn groups(report: &StackReport, by: GroupBy, view: View, cumulative: bool) -
             }
         }
     }
-    // Equal ones keep an order of their own, so that two answers do not differ by chance.
+    // Groups of equal size are ordered by name, so that two answers do not differ by chance.
     groups.sort_by(|one, another| {
         let name = |group: &Group| (group.device, group.frame.clone(), group.missing);
         size(another, view, cumulative)
@@ -95,7 +96,7 @@ pub fn groups(report: &StackReport, by: GroupBy, view: View, cumulative: bool) -
     groups
 }
 
-/// What a group is ordered by.
+/// The numbers by which groups are ordered.
 fn size(group: &Group, view: View, cumulative: bool) -> (i128, i128) {
     let (own, total) = (view.of(&group.own), view.of(&group.total));
     if cumulative {
@@ -105,7 +106,8 @@ fn size(group: &Group, view: View, cumulative: bool) -> (i128, i128) {
     }
 }
 
-/// The frames that count. Where a stack has none of the program's own, its innermost one stands for it.
+/// The frames of a stack that count. For [`GroupBy::OwnLine`] these are the program's own; if there are none, the
+/// innermost frame counts instead.
 fn frames(all: &[Frame], by: GroupBy) -> Vec<&Frame> {
     if by != GroupBy::OwnLine {
         return all.iter().collect();

@@ -1,25 +1,25 @@
-//! What frames are called outside.
+//! The labels that frames have in the formats of other tools.
 
 use memscope_ledger::report::{Frame, FrameKind, Stack};
 
 /// Stands for a name that is not known.
 const UNKNOWN: &str = "[unknown]";
-/// The outermost frame of a stack of which frames are missing.
+/// Label of the outermost frame of a stack that was cut off.
 pub(super) const TRUNCATED: &str = "[truncated]";
 
-/// Folders below which libraries lie: what comes before names a place of installation.
+/// Folders in which libraries are installed. What comes before them in a path is only the place of installation.
 const LIBRARIES: [&str; 2] = ["/site-packages/", "/dist-packages/"];
 
 /// Whose code a frame runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
-    /// The program's own.
+    /// The program's own code.
     Program,
-    /// Python code that was installed.
+    /// Python code of an installed package or of Python itself.
     Library,
     /// Compiled code.
     Native,
-    /// Nobody's: a remark in square brackets.
+    /// No code: a remark in square brackets.
     Remark,
 }
 
@@ -47,7 +47,7 @@ pub fn short_file(file: &str) -> &str {
     standard_library(file).unwrap_or(file)
 }
 
-/// What lies below `/lib/python3.11/`.
+/// The part of a path behind `/lib/python3.11/` (of any version).
 fn standard_library(file: &str) -> Option<&str> {
     let (_, rest) = file.split_once("/lib/python3.")?;
     let (version, below) = rest.split_once('/')?;
@@ -56,7 +56,7 @@ fn standard_library(file: &str) -> Option<&str> {
     is_version.then_some(below)
 }
 
-/// A frame as one text: `forward (model.py:42)`, `malloc (/lib/libc.so.6) [native]`.
+/// A frame as one text, such as `forward (model.py:42)` or `malloc (/lib/libc.so.6) [native]`.
 ///
 /// It ends in a bracket, so that no reader takes digits at the end of a name for a count.
 #[must_use]
@@ -76,7 +76,7 @@ pub fn label(frame: &Frame) -> String {
     text
 }
 
-/// The function's name, or that it is not known.
+/// The function's name, or `[unknown]`.
 #[must_use]
 pub(super) fn name(frame: &Frame) -> String {
     match &*frame.name {
@@ -102,13 +102,14 @@ pub fn why_missing(stack: &Stack) -> String {
     format!("[{}]", clean(why))
 }
 
-/// Text from a process without what would break a line, a terminal or a document.
+/// Text from a process, in which characters that would break a line, a terminal or a document are escaped.
 #[must_use]
 pub fn clean(text: &str) -> String {
     escape(text, |_| false)
 }
 
-/// The same for folded text, where `;` parts the frames, `# ` begins a remark, and lines are trimmed.
+/// Like [`clean`], for folded text: there `;` separates frames, `#` at the beginning of a line starts a remark, and
+/// readers trim lines.
 pub(super) fn clean_folded(text: &str) -> String {
     let mut first = true;
     escape(text, |c| {
@@ -130,7 +131,7 @@ fn escape(text: &str, mut also: impl FnMut(char) -> bool) -> String {
     safe
 }
 
-/// Characters that part lines for some readers, or turn the direction of writing.
+/// Whether some readers take the character for the end of a line, or it changes the direction of writing.
 fn turns(c: char) -> bool {
     matches!(
         c,
@@ -217,7 +218,7 @@ mod tests {
             })
         };
         assert_eq!(missing(Some("no_python")), "[no Python frames]");
-        // What an answer has is told in words, and no word of the wire is shown as it is.
+        // Each reason of the wire has words of its own; none is shown as it is.
         let words = memscope_ledger::report::missing_words();
         assert!(
             words

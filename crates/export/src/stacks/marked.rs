@@ -1,16 +1,18 @@
-//! Frames of a flame graph, each with what goes through it.
+//! Frames of a flame graph, each with the sums of the stacks that go through it.
 //!
-//! `inferno` draws: it knows a frame by its label alone, gives equal labels one colour, says plain numbers, and colours of a
-//! difference only what ends in a frame. So each frame's label is given a mark with the frame's number on the way in; the colour is
-//! looked up by that; and on the way out marks are taken off, and what the frame says of itself is said in units.
+//! `inferno` draws the picture, but it knows a frame by its label alone: it gives equal labels one colour, prints plain
+//! numbers, and colours a frame of a differential picture only by what ends in it. So each label is given a mark with
+//! the frame's number before `inferno` gets it, and the colour is looked up by the marked label. Afterwards the marks
+//! are removed from the picture, and the numbers of each frame are written with units.
 //!
 //! Owns: the marks, and the sums of frames. Refuses: which colour means what.
 
 use std::io::Write;
 
-/// Before a frame's number in its label. No name in a program has these: they are characters without a meaning.
+/// Stands before a frame's number in its label. No name in a program contains this or [`END`]: they are characters
+/// without a meaning (private use).
 const MARK: char = '\u{E000}';
-/// Behind it.
+/// Stands behind the number.
 const END: char = '\u{E001}';
 
 /// A label without its mark.
@@ -18,28 +20,28 @@ pub(super) fn unmarked(marked: &str) -> &str {
     marked.rsplit_once(MARK).map_or(marked, |(label, _)| label)
 }
 
-/// What goes through a frame.
+/// Sums of the stacks that go through a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Through {
     pub(super) value: i128,
-    /// At the earlier moment.
+    /// The sum at the earlier moment.
     pub(super) before: i128,
 }
 
 /// The frames of a picture.
 #[derive(Default)]
 pub(super) struct Frames {
-    /// Label with its mark, and what goes through it.
+    /// Each frame's marked label, and the sums of the stacks through it.
     frames: Vec<(String, Through)>,
-    /// What goes through all of them.
+    /// Sums of all stacks.
     pub(super) all: Through,
-    /// The frames of the last stack, from the outermost inwards.
+    /// Labels and numbers of the last stack's frames, from the outermost inwards.
     open: Vec<(String, usize)>,
 }
 
 impl Frames {
-    /// Adds a stack, its frames from the outermost inwards; stacks with a common beginning must come one behind the other. Gives the
-    /// line for `inferno`.
+    /// Adds a stack, with its frames from the outermost inwards. Stacks that begin with the same frames must be added
+    /// one after the other. Returns the line for `inferno`.
     pub(super) fn add<'a>(
         &mut self,
         labels: impl Iterator<Item = &'a str>,
@@ -72,14 +74,15 @@ impl Frames {
         line
     }
 
-    /// Labels with their marks, and what goes through each frame.
+    /// Each frame's marked label, and the sums of the stacks through it.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Through)> {
         self.frames
             .iter()
             .map(|(marked, sum)| (marked.as_str(), *sum))
     }
 
-    /// Writes a picture without its marks. What a frame says in its parentheses but for its share of the whole is what `says` gives.
+    /// Writes a picture without its marks. In the parentheses of a frame's title, the share of the whole is kept; the
+    /// amount before it and the change behind it are what `says` returns.
     pub(super) fn unmarked(
         &self,
         picture: &str,
@@ -88,7 +91,7 @@ impl Frames {
     ) -> std::io::Result<()> {
         const ROOT: &str = "<title>all (";
         let said = |through: Through, words: &str| {
-            // `1,234 bytes, 5.6%)` is what stands there.
+            // `words` ends like this: `1,234 bytes, 5.6%)`.
             let share = words.rsplit_once(", ").map_or(words, |(_, share)| share);
             let share = share.trim_end_matches(')');
             let (amount, change) = says(through);
@@ -115,7 +118,7 @@ impl Frames {
                     write!(out, " {}", said(through.unwrap_or_default(), words))?;
                 }
                 Some((_, words)) => out.write_all(words.as_bytes())?,
-                // The label was too long for its frame, and ends in dots.
+                // The label was too long for its frame: inferno cut it off inside the mark and added dots.
                 None => out.write_all(
                     text.trim_start_matches(|c: char| c.is_ascii_digit())
                         .as_bytes(),

@@ -1,19 +1,19 @@
-//! Whose memory: a report of stacks, compared, summed up, and in the formats of other tools.
+//! Which code holds the memory: a report of stacks, compared, summed up, and in the formats of other tools.
 //!
-//! Owns: what is counted ([`View`]), what a frame is called outside ([`label`]), the comparison of two
+//! Owns: what is counted ([`View`]), the labels of frames ([`label`]), the comparison of two
 //! moments ([`compare`](fn@compare)), sums by function, file and line ([`groups`](fn@groups)), and the writers:
 //! [`folded`](fn@folded), [`flamegraph`](fn@flamegraph), [`pprof`](fn@pprof), [`speedscope`](fn@speedscope).
 //! Refuses: where the numbers come from (the ledger), and repairs: a stack that was cut off is shown as cut off,
-//! one that was never taken as a frame in square brackets that says why.
+//! and one that was never taken is shown as a frame in square brackets that says why.
 //!
 //! # What every format keeps
 //!
-//! * The numbers are those of the report: what a format shows of a metric adds up to the metric's sum over the rows.
+//! * The numbers are those of the report: what a format shows for a metric adds up to the metric's sum over the rows.
 //! * Growth is what is live now less what was live at the earlier moment, for each stack. pprof takes
 //!   negative numbers; the others draw widths, which cannot be negative, and show what grew (speedscope shows
 //!   what shrank in a profile of its own). [`flamegraph_diff`] draws both, by colour.
-//! * Names are a process's own words and may be anything: control characters, and those that turn the
-//!   direction of writing, are written as `\u{…}`, in folded text `;` as well.
+//! * Names come from the process and may contain anything: control characters, and characters that change the
+//!   direction of writing, are written as `\u{…}`; in folded text `;` is, too.
 
 pub mod label;
 mod marked;
@@ -35,22 +35,22 @@ pub use speedscope::speedscope;
 use crate::ExportError;
 use memscope_ledger::report::{StackReport, StackRow, Tally};
 
-/// What is counted.
+/// Which blocks are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Metric {
-    /// What lives.
+    /// Blocks that are live.
     #[default]
     Live,
-    /// What lived when the device's allocated bytes were largest.
+    /// Blocks that were live when the device's allocated bytes were largest since the attach.
     Peak,
-    /// Everything that came since the attach.
+    /// All blocks that came since the attach.
     Allocated,
-    /// What lives now less what lived at the earlier moment.
+    /// Live blocks now less live blocks at the earlier moment.
     Growth,
 }
 
 impl Metric {
-    /// The word for it.
+    /// The word for it in names and titles.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -62,18 +62,18 @@ impl Metric {
     }
 }
 
-/// In what it is counted.
+/// Whether bytes or blocks are added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
-    /// Bytes.
+    /// Bytes of the blocks.
     #[default]
     Bytes,
-    /// Blocks.
+    /// Number of blocks.
     Count,
 }
 
 impl Unit {
-    /// The word for it.
+    /// The word for it in names and titles.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -90,17 +90,17 @@ impl Unit {
     }
 }
 
-/// What is shown of a report.
+/// Which numbers of a report are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// What is counted.
+    /// Which blocks are counted.
     pub metric: Metric,
-    /// In what.
+    /// Whether their bytes or their number is shown.
     pub unit: Unit,
 }
 
 impl View {
-    /// What it shows of some blocks; only growth can be negative.
+    /// The number that is shown for these tallies. Only growth can be negative.
     #[must_use]
     pub fn of(self, tallies: &Tallies) -> i128 {
         let of = |tally| i128::from(self.unit.of(tally));
@@ -112,7 +112,7 @@ impl View {
         }
     }
 
-    /// Refuses growth where there is nothing that it is since.
+    /// Refuses growth if the report has no earlier moment.
     fn check(self, report: &StackReport) -> Result<(), ExportError> {
         match (self.metric, report.from) {
             (Metric::Growth, None) => Err(ExportError::NoEarlier),
@@ -121,21 +121,21 @@ impl View {
     }
 }
 
-/// What a row, or several together, counts.
+/// What one row counts, or several rows added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tallies {
     /// Live blocks.
     pub live: Tally,
-    /// Those of them that lived at the device's peak.
+    /// Blocks that were live when the device's allocated bytes were largest since the attach.
     pub peak: Tally,
-    /// All that came since the attach.
+    /// All blocks that came since the attach.
     pub allocated: Tally,
-    /// Live at the earlier moment, where there is one.
+    /// Blocks that were live at the earlier moment; `None` if there is no earlier moment.
     pub before: Option<Tally>,
 }
 
 impl Tallies {
-    /// Those of a row.
+    /// The tallies of a row.
     #[must_use]
     pub fn of(row: &StackRow) -> Self {
         Tallies {
@@ -146,7 +146,7 @@ impl Tallies {
         }
     }
 
-    /// Adds others to them.
+    /// Adds other tallies to these.
     pub fn add(&mut self, other: &Tallies) {
         self.live = sum(self.live, other.live);
         self.peak = sum(self.peak, other.peak);
@@ -165,14 +165,14 @@ fn sum(one: Tally, another: Tally) -> Tally {
     }
 }
 
-/// Whether rows name several devices, so that one needs to be told from the other.
+/// Whether the rows are of more than one device, so that each device must be named.
 fn several_devices(report: &StackReport) -> bool {
     let mut devices = report.rows.iter().map(|row| row.device);
     let first = devices.next();
     devices.any(|device| Some(device) != first)
 }
 
-/// `device 0`, `device unknown`.
+/// For example `device 0`, or `device unknown`.
 fn device_name(device: Option<i32>) -> String {
     match device {
         Some(device) => format!("device {device}"),
@@ -180,7 +180,7 @@ fn device_name(device: Option<i32>) -> String {
     }
 }
 
-/// `python (pid 4242)`.
+/// For example `python (pid 4242)`.
 fn process_name(report: &StackReport) -> String {
     let facts = &report.process.facts;
     format!("{} (pid {})", label::clean(&facts.comm), facts.pid)

@@ -1,4 +1,4 @@
-//! The profile of Go's tools: <https://github.com/google/pprof/blob/main/proto/profile.proto>.
+//! The profile format of Go's tools: <https://github.com/google/pprof/blob/main/proto/profile.proto>.
 
 use super::label::{TRUNCATED, clean, name, why_missing};
 use super::{Metric, Tallies, Unit, View, device_name};
@@ -96,8 +96,8 @@ struct Line {
     line: i64,
 }
 
-/// Without a system name, which pprof would make the name of once more: for it, `<module>` is the argument of a
-/// template.
+/// A function. It has no system name: pprof would derive the name from it again, and take `<module>` for the argument
+/// of a template.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Function {
     #[prost(uint64, tag = "1")]
@@ -122,7 +122,8 @@ const fn column(name: &'static str, metric: Metric, unit: Unit) -> Column {
     }
 }
 
-/// Columns as Go's heap profiles have them: blocks, then bytes. Growth is there where there is an earlier moment.
+/// Columns as Go's heap profiles have them: blocks, then bytes. The columns of growth are used only if the report has
+/// an earlier moment.
 const COLUMNS: [Column; 8] = [
     column("live_objects", Metric::Live, Unit::Count),
     column("live_space", Metric::Live, Unit::Bytes),
@@ -134,14 +135,14 @@ const COLUMNS: [Column; 8] = [
     column("growth_space", Metric::Growth, Unit::Bytes),
 ];
 
-/// Samples gathered before they are encoded and compressed.
+/// Number of samples that are gathered before they are encoded and compressed.
 const GATHERED: usize = 1 << 10;
 
 /// Writes a gzip'ed profile that `go tool pprof` reads. Its samples have every metric, in blocks and in bytes
 /// (`live_objects`, `live_space`, `peak_…`, `alloc_…`, and with an earlier moment `growth_…`, which may be
-/// negative); `view` is the one shown first, and the last column. Tags: `device` (`-tagfocus 'device 0'`, `-tagroot device`),
-/// and `stack` where it was cut off or is missing.
-/// What limits the answer is in the comments.
+/// negative). `view` is the metric that is shown first, and the last column. Tags are `device` (`-tagfocus 'device 0'`,
+/// `-tagroot device`), and `stack` where the stack was cut off or is missing. The profile's comments say what limits
+/// the answer.
 pub fn pprof(report: &StackReport, view: View, out: &mut dyn Write) -> Result<(), ExportError> {
     view.check(report)?;
     let with_growth = report.from.is_some();
@@ -150,7 +151,7 @@ pub fn pprof(report: &StackReport, view: View, out: &mut dyn Write) -> Result<()
         with_growth || !is_growth
     });
     let mut columns: Vec<Column> = columns.copied().collect();
-    // Readers that know nothing of a default take the last one.
+    // Readers that do not know of a default show the last column.
     columns.sort_by_key(|column| column.view == view);
     // No time and no name in the header: the same report gives the same bytes.
     let zipped = GzBuilder::new().write(out, Compression::default());
@@ -172,11 +173,13 @@ pub fn pprof(report: &StackReport, view: View, out: &mut dyn Write) -> Result<()
 }
 
 struct Writer<W: Write> {
-    /// What is not written yet. A profile may be written in pieces: what is repeated is put together by readers.
+    /// The piece of the profile that is not written yet. A profile may be written in pieces, because readers join
+    /// repeated fields.
     profile: Profile,
     out: GzEncoder<W>,
     strings: HashMap<String, i64>,
-    /// By path; the empty one is Python's.
+    /// Ids of mappings by path. The empty path is the program's own mapping, for all frames but those of an object
+    /// file.
     mappings: HashMap<String, u64>,
     functions: HashMap<(String, String), u64>,
     locations: HashMap<Frame, u64>,
@@ -242,7 +245,7 @@ impl<W: Write> Writer<W> {
         for frame in &stack.frames {
             locations.push(self.location(frame));
         }
-        // Not the bare number, which pprof would not look for among texts.
+        // The text `device 0` and not the bare number, because pprof does not look for numbers among text labels.
         let mut labels = vec![self.label("device", &device_name(row.device))];
         if stack.frames.is_empty() {
             locations.push(self.location(&remark(&why_missing(stack))));
@@ -276,7 +279,7 @@ impl<W: Write> Writer<W> {
             return *id;
         }
         let file = clean(&frame.file);
-        // Without a line, the file is the object that the code lies in.
+        // Without a line, a compiled frame's file is the object file that contains the code.
         let mapping_id = match frame.kind == FrameKind::Native && frame.line == 0 {
             true => self.mapping(&file, &file),
             false => self.mapping("", ""),
@@ -311,8 +314,8 @@ impl<W: Write> Writer<W> {
         id
     }
 
-    /// The mapping of a path. All names are known already, and pprof is told so: it would look for the
-    /// files otherwise, which may be another machine's.
+    /// Id of the mapping of a path. Its flags tell pprof that all names are known. Otherwise pprof would look for the
+    /// files, which may be on another machine.
     fn mapping(&mut self, path: &str, file: &str) -> u64 {
         if let Some(id) = self.mappings.get(path) {
             return *id;
@@ -330,7 +333,7 @@ impl<W: Write> Writer<W> {
         id
     }
 
-    /// The place of a string in the table, which is in the order in which they are written.
+    /// Index of a string in the table. Readers number strings in the order in which they are written.
     fn string(&mut self, text: &str) -> i64 {
         if let Some(place) = self.strings.get(text) {
             return *place;

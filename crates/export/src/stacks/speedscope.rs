@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 
-/// Where the format is described for programs.
+/// Address of the format's JSON schema.
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
 #[derive(Serialize)]
@@ -28,7 +28,7 @@ struct Shared {
     frames: Vec<Called>,
 }
 
-/// A frame as the viewer tells them apart.
+/// A frame as the viewer identifies it.
 #[derive(Serialize)]
 struct Called {
     name: String,
@@ -74,11 +74,11 @@ struct Profile<'a> {
     weights: Vec<u64>,
 }
 
-/// What a profile is of.
+/// What a profile shows.
 #[derive(Clone, Copy, PartialEq)]
 enum Shows {
     Metric(Metric),
-    /// The negative side of growth: widths have no sign.
+    /// The negative part of growth, which needs a profile of its own because widths have no sign.
     Shrunk,
 }
 
@@ -100,9 +100,9 @@ impl Shows {
     }
 }
 
-/// Writes a file for <https://www.speedscope.app>: a profile for each device and metric in `view.unit`; the one
-/// that is shown first is `view.metric` of the first device that has any. Growth is there where there is
-/// an earlier moment, and what shrank is a profile of its own.
+/// Writes a file for <https://www.speedscope.app>, with a profile for each device and metric in `view.unit`. The
+/// profile that is shown first is `view.metric` of the first device that has any. If the report has an earlier moment,
+/// growth is a metric too, and what shrank is a profile of its own.
 pub fn speedscope(
     report: &StackReport,
     view: View,
@@ -165,7 +165,7 @@ pub fn speedscope(
     Ok(out.write_all(b"\n")?)
 }
 
-/// Frames, each once.
+/// All frames of the file, each once.
 #[derive(Default)]
 struct Frames<'a> {
     frames: Vec<Called>,
@@ -179,7 +179,7 @@ enum Part<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// A row's stack from the outermost frame inwards.
+    /// A row's stack as indices of frames, from the outermost inwards.
     fn of(&mut self, row: &'a StackRow) -> Vec<u32> {
         let stack = &row.stack;
         let mut sample = Vec::with_capacity(stack.frames.len() + 1);

@@ -1,4 +1,4 @@
-// Drawing: each function fills a canvas and returns what stands where, for pointing at it.
+// Drawing: each function fills a canvas and returns what is drawn where, to find what the pointer is at.
 
 const NONE = -1;
 const REST = -2;
@@ -46,7 +46,7 @@ function lastUpTo(values, wanted) {
   return low - 1;
 }
 
-// For every column of pixels: lowest and highest levels in its stretch of time, and when the highest was.
+// For every column of pixels: the lowest and the highest level in its span of time, and the time of the highest.
 function columnsOf(levels, range, width) {
   const [times, allocated, reserved] = levels;
   const columns = [];
@@ -104,7 +104,7 @@ function axes(view, top, range, data, colours) {
   }
 }
 
-// Text with a rim of paper, so that it reads on any colour.
+// Draws text with an outline in the background's colour, so that it can be read on any colour.
 function label(context, colours, text, x, y) {
   context.lineWidth = 3;
   context.lineJoin = "round";
@@ -165,15 +165,15 @@ function blockColours(device, colours) {
   });
 }
 
-// The blocks alive at each column's highest moment, stacked by age: the oldest lie at the bottom. What it
-// returns can `mark` a block without stacking them all again.
+// Draws the blocks that are live at each column's highest moment, stacked by age, the oldest at the bottom. The
+// `mark` that it returns highlights a block without stacking all blocks again.
 function drawBlocks(canvas, data, device, range) {
   const view = fit(canvas);
   const { context, width, height } = view;
   const colours = theme();
   const columns = columnsOf(device.levels, range, width);
   const [born, gone, sizes, flags] = device.blocks;
-  // Twice through the columns, and no list per column is kept: tens of thousands may live at once.
+  // Goes through the columns twice and keeps no list for each, because tens of thousands of blocks may live at once.
   const sweep = (visit) => {
     const live = new Int32Array(born.length);
     let count = 0;
@@ -232,7 +232,7 @@ function drawBlocks(canvas, data, device, range) {
   return { ids, width, height, middle, ratio: view.ratio, mark };
 }
 
-// Segments one after the other, wrapped like text, each byte the same room everywhere.
+// Draws the segments one after the other, wrapped like text. A byte has the same width everywhere.
 function drawSegments(canvas, device, picked) {
   const view = fit(canvas);
   const { context, width, height, ratio } = view;

@@ -1,4 +1,4 @@
-// What the tiles say of a device. Totals come from the snapshot as a whole: what is drawn is bounded, they are not.
+// The texts of a device's tiles. Totals are of the whole snapshot, even where only a part of it is drawn.
 
 function tiles(device, data) {
   const { reserved, allocated, pending, free, idle, largest_free: largest, segments, blocks } = device.totals;

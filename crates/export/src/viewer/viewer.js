@@ -12,8 +12,8 @@ function element(name, text, parent) {
   return made;
 }
 
-// What there is to see: the trace's time, or without a trace the time since the oldest block came. Where no time
-// before the snapshot is known of any block, the snapshot's own moment fills the view.
+// The range of time that can be shown: the trace's time, or without a trace the time since the oldest block came.
+// If no time before the snapshot is known of any block, the range is the snapshot's own moment.
 function whole(device) {
   const from = device.from < data.as_of ? device.from : Math.min(data.as_of, ...device.blocks[0].slice(0, 1));
   return from < data.as_of ? { from, to: data.as_of } : { from: data.as_of, to: data.as_of + 1 };
@@ -166,7 +166,7 @@ function overTime(canvas, point, leave, steps) {
     const box = canvas.getBoundingClientRect();
     return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
   };
-  // The page scrolls under the pointer until the view is chosen.
+  // The wheel zooms only when the view has the focus or Ctrl is held; otherwise it scrolls the page.
   canvas.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && document.activeElement !== canvas) return;
     event.preventDefault();

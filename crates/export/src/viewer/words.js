@@ -1,4 +1,4 @@
-// Numbers as people say them.
+// Numbers as texts for people.
 
 function bytesText(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -25,7 +25,7 @@ function spanText(ns) {
   return `${Math.round(ns)} ns`;
 }
 
-// A moment in nanoseconds of this page's clock: how long before the snapshot, and the time of day.
+// Text for a moment (nanoseconds of this page's clock): how long before the snapshot it was, and the time of day.
 function momentText(data, ns) {
   const before = data.as_of - ns;
   const clock = data.as_of_unix_ms ? new Date(data.as_of_unix_ms - before / 1e6) : null;

@@ -122,8 +122,8 @@ impl Device {
     }
 }
 
-/// `entries` of training-like work on two devices and a private pool. `drop` entries at the start are no
-/// longer kept, as after a late question.
+/// A report with `entries` trace entries of training-like work on two devices and a private pool. The first `drop`
+/// entries are no longer kept, as when a question comes late.
 pub fn course(entries: usize, drop: usize, seed: u64) -> SnapshotReport {
     let mut numbers = Numbers(seed);
     let device = |ordinal, pool, stream, place: u64| Device {
@@ -181,7 +181,7 @@ pub fn course(entries: usize, drop: usize, seed: u64) -> SnapshotReport {
     }
 }
 
-/// A big one.
+/// A large report.
 pub fn busy(entries: usize) -> SnapshotReport {
     course(entries, 1000, 7)
 }

@@ -7,7 +7,7 @@ pub mod stacks;
 use memscope_ledger::event::{CoverageNote, EventId, ProcessFacts, ProcessHandle, TraceAction};
 use memscope_ledger::report::*;
 
-/// An address as the CUDA driver gives them: needs more than 32 bits.
+/// An address as the CUDA driver returns them: it needs more than 32 bits.
 pub const BASE: u64 = 0x7f3c_a000_0000;
 
 pub fn process(environment: &[(&str, &str)]) -> ProcessSummary {

@@ -67,7 +67,7 @@ pub fn report(rows: Vec<StackRow>) -> StackReport {
     }
 }
 
-/// Names that something chokes on.
+/// Names that some format or reader could fail on.
 const NAMES: &[&str] = &[
     "forward",
     "",
@@ -167,7 +167,7 @@ fn rows(compared: bool) -> impl Strategy<Value = StackRow> {
     )
 }
 
-/// Any report; `compared`: with an earlier moment.
+/// Random reports. `compared`: they have an earlier moment.
 pub fn reports(compared: bool) -> impl Strategy<Value = StackReport> {
     prop::collection::vec(rows(compared), 0..14).prop_map(move |rows| StackReport {
         from: compared.then_some(as_of(NOW_UNIX_NS - 60_000_000_000)),

@@ -1,19 +1,20 @@
 //! Calls of the vendor's runtime and of its driver.
 //!
-//! Owns: what one call did, and what it was told. Refuses: what follows from it, which `state::driver` knows.
+//! Owns: what one call did, and its arguments. Refuses: what follows from it for the state, which `state::driver`
+//! knows.
 
 use super::hal::HalFacts;
 use memscope_vendors::Vendor;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Which layer's function it was.
+/// The layer that a function belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
-    /// libcudart, or a copy of it inside another object; libascendcl.
+    /// The runtime: libcudart, or a copy of it inside another object; libascendcl.
     Runtime,
-    /// libcuda; libascend_hal.
+    /// The driver: libcuda; libascend_hal.
     Driver,
 }
 
@@ -47,46 +48,46 @@ pub enum CallOp {
     ArrayFree,
 }
 
-/// One outermost runtime or driver call. Calls made inside it are not events: they are counted in
-/// `nested`.
+/// One outermost call of the runtime or the driver. Calls made inside it are no events of their own: they are counted
+/// in `nested`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Function name as exported (`cudaMalloc`).
+    /// Name of the function as exported (`cudaMalloc`).
     pub function: Arc<str>,
-    /// Which layer's function.
+    /// Layer that the function belongs to.
     pub layer: Layer,
-    /// Whose function.
+    /// Vendor of that runtime or driver.
     pub vendor: Vendor,
-    /// What it does.
+    /// What the function does.
     pub op: CallOp,
-    /// 0 is success; only such calls change the state.
+    /// Status that the call returned; 0 is success, and only successful calls change the state.
     pub status: i32,
-    /// Device ordinal, if there is evidence.
+    /// Ordinal of the device within the process, if there is evidence for it.
     pub device: Option<i32>,
-    /// Result or argument pointer. `Free` of 0 is legal and means nothing.
+    /// Address that the call returned or was given. `Free` of 0 is legal and does nothing.
     pub ptr: u64,
-    /// Bytes (0 where not known: IPC, arrays). `MemInfo`: total bytes.
+    /// Size in bytes (0 where it is not known: IPC, arrays). For `MemInfo` the device's total bytes.
     pub size: u64,
     /// Raw stream, where the call has one.
     pub stream: Option<u64>,
-    /// Physical handle (`Create`, `Release`, `Map`, `Retain`, `Import`), array, or pool.
+    /// Handle of physical memory (`Create`, `Release`, `Map`, `Retain`, `Import`), array, or pool.
     pub handle: u64,
-    /// `Map`: offset. `MemInfo`: free bytes. `HostRegister` on Ascend: flags.
+    /// For `Map` the offset, for `MemInfo` the device's free bytes, for `HostRegister` on Ascend the flags.
     pub extra: u64,
-    /// What Ascend's driver was told about the memory, in this call or in one that it made inside this one.
+    /// What Ascend's driver was asked for, by this call or by a call that was made inside it.
     pub hal: Option<HalFacts>,
-    /// Allocator calls inside this one that were not sent.
+    /// Number of allocator calls made inside this one, which are no events of their own.
     pub nested: u32,
-    /// Nanoseconds inside the call.
+    /// Time inside the call, nanoseconds.
     pub duration_ns: u64,
 }
 
-/// `ACL_HOST_REG_PINNED`.
+/// The flag `ACL_HOST_REG_PINNED` of `aclrtHostRegisterV2`.
 const REGISTERED_PINNED: u64 = 0x1000_0000;
 
 impl Call {
-    /// Whether memory that this call registers is page-locked by it. Ascend's newer function says so by a flag; without
-    /// that the memory is only mapped for the device.
+    /// Whether this call page-locks the memory that it registers. Ascend's newer function does so only with a flag;
+    /// without the flag it only maps the memory for the device.
     pub fn is_page_locked(&self) -> bool {
         &*self.function != "aclrtHostRegisterV2" || self.extra & REGISTERED_PINNED != 0
     }

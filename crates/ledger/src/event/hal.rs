@@ -1,27 +1,27 @@
-//! What Ascend's driver is told about an allocation, and the components of CANN that ask it.
+//! The attributes with which Ascend's driver is asked for memory, and the components of CANN that ask for it.
 //!
-//! Owns: the words for components, pages and places. Refuses: the bits in which they travel, which the decoder knows.
+//! Owns: the words for components, pages and kinds of memory. Refuses: their encoding in bits, which the decoder knows.
 
 use serde::{Deserialize, Serialize};
 
-/// Whose memory it is.
+/// Where memory of Ascend's driver lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HalSpace {
-    /// The device's, with an address that the host shares.
+    /// Device memory at an address that is shared with the host.
     #[default]
     Svm,
-    /// The device's.
+    /// Device memory.
     Device,
-    /// The host's, page-locked.
+    /// Page-locked host memory.
     Host,
-    /// The device's, for its image and video units.
+    /// Device memory for the device's image and video units.
     Dvpp,
-    /// Another number, which this version does not know.
+    /// A number that this version of memscope does not know.
     Other(u8),
 }
 
 impl HalSpace {
-    /// The word for it.
+    /// The word for it in answers and files.
     pub const fn name(self) -> &'static str {
         match self {
             HalSpace::Svm => "svm",
@@ -33,22 +33,22 @@ impl HalSpace {
     }
 }
 
-/// How large its pages are.
+/// Size of the pages of an allocation.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 pub enum HalPage {
-    /// 4 KiB, or what the system has.
+    /// Pages of 4 KiB, or of the system's usual size.
     #[default]
     Normal,
-    /// 2 MiB.
+    /// Pages of 2 MiB.
     Huge,
-    /// 1 GiB.
+    /// Pages of 1 GiB.
     Giant,
 }
 
 impl HalPage {
-    /// The word for it, as msMemScope has it.
+    /// The word for it, the same as in msMemScope's files.
     pub const fn name(self) -> &'static str {
         match self {
             HalPage::Normal => "normal",
@@ -57,7 +57,7 @@ impl HalPage {
         }
     }
 
-    /// The page type of this name.
+    /// The page size with this name.
     pub fn from_name(name: &str) -> Option<HalPage> {
         [HalPage::Normal, HalPage::Huge, HalPage::Giant]
             .into_iter()
@@ -65,19 +65,20 @@ impl HalPage {
     }
 }
 
-/// The component of CANN that asked for memory: a number of the driver's.
+/// The component of CANN that asked for memory, by its number in the driver.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 pub struct HalModule(pub u8);
 
 impl HalModule {
-    /// Its name. The driver calls those that it has retired "reserved"; they go by the names that they had.
+    /// Name of the component. The driver calls those that it has retired "reserved"; they keep their earlier names
+    /// here.
     pub fn name(self) -> &'static str {
         NAMES.get(usize::from(self.0)).copied().unwrap_or("UNKNOWN")
     }
 
-    /// Its name in msMemScope's files, whose table is older than the driver's.
+    /// Name of the component in msMemScope's files, whose table is older than the driver's.
     pub fn dump_name(self) -> &'static str {
         match self.0 {
             0 => "SLOG",
@@ -88,7 +89,7 @@ impl HalModule {
         }
     }
 
-    /// The component that has this name in the driver or in msMemScope's files.
+    /// The component with this name in the driver or in msMemScope's files.
     pub fn from_name(name: &str) -> Option<HalModule> {
         let all = || (0..=u8::MAX).map(HalModule);
         all()
@@ -97,8 +98,8 @@ impl HalModule {
     }
 }
 
-/// By number. Today's names are those of the driver's `ascend_hal_define.h` (CANN, open source), the numbers that it
-/// leaves out have the names of earlier tables, as msMemScope still writes them.
+/// Names of components by number. Most are those in the driver's `ascend_hal_define.h` (CANN, open source). Numbers
+/// that it leaves out have the names of earlier tables, as msMemScope still writes them.
 const NAMES: [&str; 77] = [
     "UNKNOWN",
     "IDEDD",
@@ -179,21 +180,21 @@ const NAMES: [&str; 77] = [
     "CUSTOM_SCHEDULE",
 ];
 
-/// What the driver was told about an allocation.
+/// The attributes with which the driver was asked for an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HalFacts {
-    /// The driver's number of the device, which `ASCEND_RT_VISIBLE_DEVICES` may make another than the program's.
+    /// The driver's number of the device. With `ASCEND_RT_VISIBLE_DEVICES` it may differ from the program's number.
     pub device: u16,
-    /// Whose memory.
+    /// Where the memory lies.
     pub space: HalSpace,
-    /// Its pages.
+    /// Size of its pages.
     pub page: HalPage,
-    /// Who asked.
+    /// Component that asked for it.
     pub module: HalModule,
-    /// It was made as physical memory (`halMemCreate`), which has an address only when it is mapped.
+    /// It was created as physical memory (`halMemCreate`), which has an address only once it is mapped.
     pub created: bool,
-    /// Kind of physical memory (`drv_mem_type`: 0 HBM, 1 DDR, 2 and 3 the same for peers, 4 the scheduler's), where that
-    /// was said.
+    /// Kind of physical memory (`drv_mem_type`: 0 HBM, 1 DDR, 2 and 3 the same for peers, 4 the scheduler's), where the
+    /// call names it.
     pub memory: Option<u8>,
 }
 

@@ -1,79 +1,81 @@
-//! Memory of pools that tell of themselves, or that a framework's other allocators report.
+//! Memory of pools that report themselves, and memory that a framework's other allocators report.
 
 use std::sync::Arc;
 
-/// What torch_npu's workspace allocator reports: scratch memory for operators, one allocation for each stream, outside
+/// A report of torch_npu's workspace allocator: scratch memory for operators, one allocation for each stream, outside
 /// the caching allocator and its totals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workspace {
-    /// Device ordinal, where told.
+    /// Ordinal of the device within the process, where it is reported.
     pub device: Option<i32>,
-    /// Address, the runtime's.
+    /// Address of the memory that the runtime handed out.
     pub ptr: u64,
-    /// Bytes; negative when it was given back.
+    /// Size in bytes; negative when the memory was given back.
     pub size: i64,
 }
 
-/// A domain of mstx was made: what a pool calls itself.
+/// A domain of mstx was created. Its name says which pool reports its memory in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
-    /// The handle that regions of it come with. 0 where no tool takes part; then it tells nothing apart.
+    /// Handle that the domain's regions refer to. It is 0 for every domain where no mstx tool is loaded; then domains
+    /// cannot be told apart.
     pub handle: u64,
-    /// Its name.
+    /// Name of the domain.
     pub name: Arc<str>,
 }
 
-/// What happened to a pool that tells of itself through mstx.
+/// What happened to a pool that reports its own memory through mstx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionChange {
-    /// The pool has memory to hand out. Some pools tell the sum of all that they have with each region.
+    /// The pool has a heap, memory that it hands out. Some pools report here, with each region, the sum of all that
+    /// they have.
     HeapCame {
-        /// Device ordinal, where told.
+        /// Ordinal of the device within the process, where it is reported.
         device: Option<i32>,
-        /// Address.
+        /// Address of the heap.
         ptr: u64,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
-        /// What it goes by; 0: its address.
+        /// Handle of the heap; 0 if it has none and is known by its address.
         handle: u64,
     },
-    /// It gave it back, and all regions in it.
+    /// The pool gave a heap back, and with it all regions in the heap.
     HeapWent {
-        /// Its handle, or its address.
+        /// Handle of the heap, or its address.
         handle: u64,
     },
-    /// It handed out a part.
+    /// The pool handed out a region.
     Came {
-        /// Device ordinal, where told.
+        /// Ordinal of the device within the process, where it is reported.
         device: Option<i32>,
-        /// Address.
+        /// Address of the region.
         ptr: u64,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
-        /// What it goes by besides its address; 0: nothing.
+        /// Handle of the region; 0 if it has only its address.
         handle: u64,
-        /// The heap that it is said to be of. Pools may leave it unset, and it is anything then.
+        /// Heap that the region is reported to lie in. Some pools leave this field unset, so that it has any value.
         heap: u64,
     },
-    /// A part came back.
+    /// A region was given back, named by its address.
     Went {
-        /// Its address.
+        /// Address of the region.
         ptr: u64,
     },
-    /// A part came back.
+    /// A region was given back, named by its handle.
     WentByHandle {
-        /// Its handle.
+        /// Handle of the region.
         handle: u64,
     },
 }
 
-/// A pool that tells of itself through mstx had something happen to it.
+/// A change in a pool that reports its own memory through mstx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Handle of the domain: see [`Domain`].
+    /// Handle of the pool's domain: see [`Domain`].
     pub domain: u64,
-    /// What happened.
+    /// What changed.
     pub change: RegionChange,
-    /// Further regions of which the same call told, and that are not known.
+    /// Number of further regions that the same call named and of which nothing else is known.
     pub untold: u32,
 }

@@ -1,35 +1,35 @@
-//! The floor of a group over time or over steps: how many of its blocks, or units of bytes, lived at the lowest moment of each
-//! window.
+//! The floor of a group over time or over steps: the lowest number of its live blocks (or of units of its live bytes)
+//! in each window.
 //!
-//! Owns: the windows, which all groups of a process share, and one group's minima in them. When
-//! the windows are all used, neighbours are merged (the lower one stays) and each covers twice the
-//! time. Where the clock counts steps, "time" is their number, and a nanosecond is one of them. Refuses: to judge; see
-//! `verdict` and `trend`.
+//! Owns: the windows, which all groups of a process share, and one group's minima in them. When all windows are in use,
+//! neighbours are merged (the lower minimum stays), and each window covers twice the time. In a clock that counts
+//! steps, one "nanosecond" is one step. Refuses: to judge floors; see `verdict` and `trend`.
 
 use serde::{Deserialize, Serialize};
 
-/// Windows of time in use at most.
+/// Maximum number of windows of time.
 const WINDOWS: u64 = 64;
-/// Windows of steps in use at most: a growth that began a tenth of the way back is seen.
+/// Maximum number of windows of steps. `trend` needs a growth of 12 windows, which is a tenth of a full row: so a
+/// growth is seen although it began only in the last tenth.
 const STEP_WINDOWS: u64 = 128;
 
-/// Which window a moment is in.
+/// Windows of equal width, and the current one among them.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct WindowClock {
     start_ns: u64,
     width_ns: u64,
-    /// How often windows were merged.
+    /// Number of times that windows were merged.
     generation: u8,
     index: u32,
     /// End of the current window.
     end_ns: u64,
     windows: u64,
-    /// How often it was started anew.
+    /// Generation of the steps (`Steps::generation`) that are counted; 0 in a clock of time.
     epoch: u32,
 }
 
 impl WindowClock {
-    /// Windows from `start_ns`, at first `width_ns` wide.
+    /// Creates a clock whose first window begins at `start_ns`. Windows are `width_ns` wide at first.
     pub(crate) fn new(start_ns: u64, width_ns: u64) -> WindowClock {
         let width_ns = width_ns.max(1);
         WindowClock {
@@ -43,7 +43,7 @@ impl WindowClock {
         }
     }
 
-    /// Windows of one step each.
+    /// Creates a clock that counts steps of one generation. A window is one step wide at first.
     pub(crate) fn of_steps(epoch: u32) -> WindowClock {
         WindowClock {
             windows: STEP_WINDOWS,
@@ -52,7 +52,7 @@ impl WindowClock {
         }
     }
 
-    /// Moves to `time_ns`; never back.
+    /// Moves the clock to `time_ns`. It never moves back.
     pub(crate) fn advance(&mut self, time_ns: u64) {
         if time_ns < self.end_ns {
             return;
@@ -69,39 +69,40 @@ impl WindowClock {
             .saturating_add(self.width_ns.saturating_mul(index + 1));
     }
 
-    /// Whether it was started for this.
+    /// Whether the clock counts the steps of this generation.
     pub(crate) fn is_of(&self, epoch: u32) -> bool {
         self.epoch == epoch
     }
 
-    /// Width of a window.
     pub(crate) fn width_ns(&self) -> u64 {
         self.width_ns
     }
 
-    /// When the watch began.
+    /// Start of the first window.
     pub(crate) fn start_ns(&self) -> u64 {
         self.start_ns
     }
 
-    /// Windows that are over.
+    /// Number of windows that have ended.
     #[cfg(test)]
     pub(crate) fn complete(&self) -> usize {
         self.index as usize
     }
 }
 
-/// The floors of a group, as they are judged.
+/// The floors of a group in the form in which they are judged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// Of the windows that are over.
+    /// Floor of each window that has ended, oldest first.
     pub(crate) over: Vec<u32>,
-    /// The lowest count since: what was given back after the last window is not there any more.
+    /// Lowest count in the window that is still open. With it, memory that was given back after the last ended window
+    /// does not count any more.
     pub(crate) now: u32,
 }
 
 impl Row {
-    /// Of several groups together: no more than what lived in sum.
+    /// Adds the row of another group. The result is never above the floors of both groups together, because their
+    /// minima need not fall on the same moment.
     pub(crate) fn add(&mut self, other: &Row) {
         for (sum, part) in self.over.iter_mut().zip(&other.over) {
             *sum = sum.saturating_add(*part);
@@ -109,7 +110,7 @@ impl Row {
         self.now = self.now.saturating_add(other.now);
     }
 
-    /// Without another group, of whose blocks each counts as so many here.
+    /// Subtracts the row of another group, each of whose blocks counts as `each` in this row.
     pub(crate) fn without(&mut self, other: &Row, each: u32) {
         for (rest, part) in self.over.iter_mut().zip(&other.over) {
             *rest = rest.saturating_sub(part.saturating_mul(each));
@@ -117,7 +118,9 @@ impl Row {
         self.now = self.now.saturating_sub(other.now.saturating_mul(each));
     }
 
-    /// What it fell by in windows that count 1 in another row, and in those that count 0: two rows whose sum is this one, if it only falls.
+    /// Splits the row by the windows in which it falls. The first result falls with it where `counts` is not 0, and
+    /// keeps what is left at the end; the second falls with it where `counts` is 0. If this row never rises, the two
+    /// add up to it.
     pub(crate) fn split_falls(&self, counts: &Row) -> [Row; 2] {
         let count = |row: &Row, window: usize| row.over.get(window).copied().unwrap_or(row.now);
         let windows = self.over.len();
@@ -142,7 +145,7 @@ impl Row {
         rows
     }
 
-    /// As many times over.
+    /// The row with every count multiplied by `by`.
     pub(crate) fn times(&self, by: u32) -> Row {
         let times = |count: &u32| count.saturating_mul(by);
         Row {
@@ -151,7 +154,7 @@ impl Row {
         }
     }
 
-    /// What the lasting floor rose by since a window, itself included.
+    /// How much the lasting floor rose in `window` and the windows after it.
     pub(crate) fn risen_since(&self, window: usize) -> u32 {
         let lasting = self.lasting();
         let before = window.checked_sub(1).and_then(|before| lasting.get(before));
@@ -159,7 +162,7 @@ impl Row {
         end.saturating_sub(before.copied().unwrap_or(0))
     }
 
-    /// The count below which it never fell again, window by window.
+    /// The lasting floor: for each window, the count below which the row never fell again.
     pub(crate) fn lasting(&self) -> Vec<u32> {
         let mut lasting = self.over.clone();
         let mut lowest = self.now;
@@ -171,7 +174,7 @@ impl Row {
     }
 }
 
-/// One group's minima.
+/// The minima of one group.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Floor {
     live: u32,
@@ -180,14 +183,14 @@ pub(crate) struct Floor {
     index: u32,
     generation: u8,
     epoch: u32,
-    /// Window of `floors[0]`; the floor was 0 in those before.
+    /// Window of `floors[0]`. In earlier windows the floor was 0.
     first: u32,
-    /// Minima of the windows that are over.
+    /// Minima of the windows that have ended.
     floors: Vec<u32>,
 }
 
 impl Floor {
-    /// A group that is empty until now.
+    /// Floor of a group that has had no block until now.
     pub(crate) fn new(clock: &WindowClock) -> Floor {
         Floor {
             live: 0,
@@ -200,18 +203,18 @@ impl Floor {
         }
     }
 
-    /// Live blocks.
+    /// Number of live blocks (or units of live bytes).
     pub(crate) fn live(&self) -> u32 {
         self.live
     }
 
-    /// So many more.
+    /// Counts `by` more from now on.
     pub(crate) fn came(&mut self, clock: &WindowClock, by: u32) {
         self.catch_up(clock);
         self.live = self.live.saturating_add(by);
     }
 
-    /// So many more, which were there all the time.
+    /// Counts `by` more that have been there since the first window: the floors of all windows rise.
     pub(crate) fn was_there(&mut self, clock: &WindowClock, by: u32) {
         self.catch_up(clock);
         let mut floors = vec![0; self.first as usize];
@@ -225,7 +228,7 @@ impl Floor {
         self.live = self.live.saturating_add(by);
     }
 
-    /// So many less.
+    /// Counts `by` less from now on.
     pub(crate) fn went(&mut self, clock: &WindowClock, by: u32) {
         self.catch_up(clock);
         self.live = self.live.saturating_sub(by);
@@ -234,7 +237,7 @@ impl Floor {
 
     fn catch_up(&mut self, clock: &WindowClock) {
         if self.epoch != clock.epoch {
-            // Nothing has changed since the clock was started anew.
+            // The count has not changed since the clock was restarted, so it is also the minimum.
             *self = Floor {
                 live: self.live,
                 lowest: self.live,
@@ -261,13 +264,13 @@ impl Floor {
 
     fn merge(&mut self) {
         if self.index % 2 == 1 {
-            // The last window that is over becomes part of the current one.
+            // The last ended window becomes part of the current one.
             self.lowest = self.lowest.min(self.floors.pop().unwrap_or(0));
             self.index -= 1;
             self.first = self.first.min(self.index);
         }
         if self.first % 2 == 1 {
-            // Its elder neighbour had floor 0.
+            // Its older neighbour had floor 0, so the merged window has floor 0 as well.
             if !self.floors.is_empty() {
                 self.floors.remove(0);
             }
@@ -284,7 +287,7 @@ impl Floor {
         self.generation += 1;
     }
 
-    /// The floors of all windows that are over at the clock's time, and of the one that is open.
+    /// The floors of all windows that have ended at the clock's time, and the lowest count in the open one.
     pub(crate) fn row(&self, clock: &WindowClock) -> Row {
         let mut copy = self.clone();
         copy.catch_up(clock);
@@ -302,7 +305,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same by remembering every count.
+    /// Computes the same floors from the list of all changes.
     fn naive(steps: &[(u64, bool)], start: u64, clock: &WindowClock) -> Vec<u32> {
         let windows = clock.complete();
         let mut floors = vec![u32::MAX; windows + 1];

@@ -1,8 +1,9 @@
-//! Groups of live blocks that share device, stream and size, and the classes of sizes above them.
+//! Groups of live blocks: blocks of the same device, stream, size and stack; all blocks of one stack; and blocks of one
+//! class of sizes.
 //!
-//! Owns: which group a block belongs to, and each group's floor. Refuses: the blocks themselves.
-//! Bounded: at most so many groups as configured; empty ones that were not touched for longest make
-//! room. Classes are a power of two wide, so there are few of them.
+//! Owns: which groups a block belongs to, and each group's floor. Refuses: the blocks themselves.
+//! The configuration bounds the number of groups. When it is reached, those empty groups are dropped that were not
+//! changed for longest. A class has all sizes between two powers of two, so there are few classes.
 
 use crate::fast_hash::FastMap;
 use crate::growth::floor::{Floor, Row, WindowClock};
@@ -29,10 +30,11 @@ pub(crate) struct StackKey {
     pub(crate) stack: StackIndex,
 }
 
-/// Bytes of a unit in which the floors of stacks are counted.
+/// Unit in which the floors of stacks are counted, in bytes.
 pub(crate) const UNIT: u64 = 512;
 
-/// All that one stack allocated, whatever the sizes: what is allocated anew and a little larger each time grows in bytes only.
+/// All live blocks of one stack, whatever their sizes, counted in units of bytes. A buffer that is reallocated a little
+/// larger each time never makes a group of one size grow; only its stack's bytes grow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct OfStack {
     pub(crate) key: StackKey,
@@ -42,7 +44,7 @@ pub(crate) struct OfStack {
     pub(crate) left: Option<Left>,
 }
 
-/// When a block of a group went last.
+/// When a block of a group was last freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Left {
     pub(crate) time_ns: u64,
@@ -56,7 +58,7 @@ pub(crate) struct Group {
     pub(crate) floor: Floor,
     /// The floor over steps.
     pub(crate) steps: Floor,
-    /// Blocks of it that went, and the most ticks that one of them had lived.
+    /// Number of its blocks that were freed, and the longest lifetime of one of them, in ticks.
     pub(crate) freed: (u64, u32),
     pub(crate) left: Option<Left>,
     touched_ns: u64,
@@ -70,11 +72,11 @@ pub(crate) struct Class {
     pub(crate) steps: Floor,
 }
 
-/// See the module.
+/// All groups, classes and stacks of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Groups {
     clock: WindowClock,
-    /// Counts the ends of steps.
+    /// Windows over steps, as `clock` has them over time.
     ticks: WindowClock,
     tick: u64,
     limit: usize,
@@ -85,17 +87,19 @@ pub(crate) struct Groups {
     by_class: FastMap<ClassKey, u32>,
     of_stacks: Vec<OfStack>,
     by_stack: FastMap<StackKey, u32>,
-    /// Whether less than all stacks is recorded, for a time: 0 while that is so, else 1. Its floors tell in which windows.
+    /// 1 while every stack is recorded, 0 while stacks are recorded only in part (`stacks_reduced`). Its floors say in
+    /// which windows that was so.
     recorded: Floor,
     recorded_steps: Floor,
-    /// Blocks that found no room in a group of their own.
+    /// Number of blocks for which no group of their exact size could be made.
     refused: u64,
-    /// How many more to refuse before it is worth looking for empty groups again.
+    /// Number of blocks to refuse before empty groups are searched for again.
     patience: usize,
 }
 
 impl Groups {
-    /// No groups; watched from `start_ns`.
+    /// Creates an empty set of at most `limit` groups, watched from `start_ns` in windows that are `window_ns` wide at
+    /// first.
     pub(crate) fn new(start_ns: u64, window_ns: u64, limit: usize) -> Groups {
         let (clock, ticks) = (
             WindowClock::new(start_ns, window_ns),
@@ -125,7 +129,8 @@ impl Groups {
         }
     }
 
-    /// A step is over; what tells of steps is the `generation`th.
+    /// A step has ended. `ticks` is the number of windows of steps so far. A new `generation` means that steps come
+    /// from another source: then the windows of steps begin again.
     pub(crate) fn tick(&mut self, ticks: u64, generation: u32) {
         if !self.ticks.is_of(generation) {
             self.ticks = WindowClock::of_steps(generation);
@@ -134,7 +139,7 @@ impl Groups {
         self.ticks.advance(ticks);
     }
 
-    /// From now on less than all stacks is recorded, or all again.
+    /// From now on stacks are recorded only in part (`reduced`), or all of them again.
     pub(crate) fn reduce(&mut self, time_ns: u64, reduced: bool) {
         self.clock.advance(time_ns);
         let was = self.recorded.live() == 0;
@@ -146,7 +151,8 @@ impl Groups {
         change(&mut self.recorded_steps, &self.ticks, 1);
     }
 
-    /// Whether all stacks were recorded, window by window, and since; for steps or for time.
+    /// For each window, 1 if every stack was recorded throughout it, else 0. The windows are those of steps if `ticks`
+    /// is given, else those of time.
     pub(crate) fn recorded(&self, ticks: Option<&WindowClock>, time: &WindowClock) -> Row {
         match ticks {
             Some(ticks) => self.recorded_steps.row(ticks),
@@ -159,12 +165,12 @@ impl Groups {
         self.ticks
     }
 
-    /// A block came.
+    /// Enters a new block; returns its place in the groups.
     pub(crate) fn join(&mut self, time_ns: u64, key: GroupKey) -> Membership {
         self.enter(time_ns, key, Floor::came)
     }
 
-    /// A block turns out to have been there since before the watch began.
+    /// Enters a block that has been there since before the watch began; returns its place in the groups.
     pub(crate) fn was_there(&mut self, time_ns: u64, key: GroupKey) -> Membership {
         self.enter(time_ns, key, Floor::was_there)
     }
@@ -209,7 +215,7 @@ impl Groups {
         }
     }
 
-    /// A block went.
+    /// Takes a freed block out of its groups.
     pub(crate) fn leave(&mut self, time_ns: u64, place: Membership) {
         self.clock.advance(time_ns);
         let left = Some(Left {
@@ -259,7 +265,7 @@ impl Groups {
         place
     }
 
-    /// All stacks that allocated anything.
+    /// All stacks that have allocated anything, with their numbers.
     pub(crate) fn of_stacks(&self) -> impl Iterator<Item = (usize, &OfStack)> {
         self.of_stacks.iter().enumerate()
     }
@@ -285,7 +291,7 @@ impl Groups {
     fn open(&mut self, time_ns: u64, key: GroupKey) -> u32 {
         if self.by_key.len() >= self.limit {
             if self.patience == 0 && self.make_room() <= self.limit / 64 {
-                // Looking costs a walk over all groups: not again for every new size.
+                // The search walks over all groups, so it is not repeated for every new size.
                 self.patience = self.limit / 8;
             }
             if self.by_key.len() >= self.limit {
@@ -319,7 +325,7 @@ impl Groups {
         place
     }
 
-    /// Forgets the older half of the empty groups; says how many.
+    /// Drops the half of the empty groups that was not changed for longest. Returns how many it dropped.
     fn make_room(&mut self) -> usize {
         let mut empty: Vec<(u64, u32)> = self
             .by_key
@@ -347,24 +353,24 @@ impl Groups {
         clock
     }
 
-    /// All groups in use, by number.
+    /// All groups in use with their numbers, in no order.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (usize, &Group)> {
         self.by_key
             .values()
             .filter_map(|&place| Some((place as usize, self.groups.get(place as usize)?)))
     }
 
-    /// All classes, by number.
+    /// All classes with their numbers.
     pub(crate) fn classes(&self) -> impl Iterator<Item = (usize, &Class)> {
         self.classes.iter().enumerate()
     }
 
-    /// Blocks that are only in a class because there were too many groups.
+    /// Number of blocks that have no group of their exact size because there were too many groups.
     pub(crate) fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Groups in use.
+    /// Number of groups in use.
     pub(crate) fn len(&self) -> usize {
         self.by_key.len()
     }

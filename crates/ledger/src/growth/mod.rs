@@ -1,7 +1,8 @@
-//! Does memory grow? Blocks are watched in groups, and each group has a floor, which is judged by how it rises.
+//! Does memory grow? Live blocks are watched in groups. Each group has a floor, and a verdict says whether the floor
+//! keeps rising.
 //!
-//! Owns: the groups, their floors, and the verdicts on them. Refuses: the blocks themselves, which `state` keeps, and the words in which
-//! a growth is reported, which `questions::leaks` finds.
+//! Owns: the groups, their floors, and the verdicts on them. Refuses: the blocks themselves, which `state` keeps, and
+//! the wording of a report on growth, which is in `questions::leaks`.
 
 pub(crate) mod floor;
 pub(crate) mod group;

@@ -1,22 +1,24 @@
 //! How fast a floor rises, and how sure that is.
 //!
-//! Owns: the rate of a row of rises, and its interval of 95 %. The rate is the median of the slopes between all pairs of windows
-//! (Theil–Sen), which single windows that are off do not move. The interval is that of the mean rise, by batch means: the rises of a floor
-//! depend on each other (a block every tenth step, a burst, a cache that lifts the floor and lets it fall), so the means of
-//! batches are compared with each other (Student's t), for batches of one, two, four, … windows, and the widest
-//! interval counts. What never varied may still vary: of what was not seen in n steps, three in n may be expected (the rule of
-//! three), so that no interval is without width. Refuses: where a growth begins and whether it is one; see `trend`.
+//! Owns: the rate of a row of rises, and its interval of 95 %. The rate is the median of the slopes between all pairs
+//! of windows (Theil–Sen), which single outliers do not change. The interval is that of the mean rise, by batch means:
+//! the rises of a floor depend on each other (a block every tenth step, a burst, a cache that lifts the floor and lets
+//! it fall), so the means of batches are compared with each other (Student's t), for batches of one, two, four, …
+//! windows, and the widest interval counts. A rise that never varied may still vary: what was not seen in n windows may
+//! happen at a rate of up to 3 / n (the rule of three), so every interval has a minimum width. Refuses: where a growth
+//! begins and whether it is one; see `trend`.
 
 use crate::growth::slope;
 
-/// Fewest batches that are compared.
+/// Minimum number of batches that are compared.
 const BATCHES: usize = 4;
-/// What may have been missed, in rises: with none seen in n, fewer than 3 / n at 95 %.
+/// The rule of three: what was not seen in n windows has a rate below 3 / n, with a confidence of 95 %.
 const UNSEEN: f64 = 3.0;
-/// The normal distribution's quantile of 97.5 %.
+/// The 97.5 % quantile of the normal distribution.
 const NORMAL: f64 = 1.959_964;
 
-/// Lower end, rate and upper end, per window, of the rises from window to window. `usual` is what one rise is at least.
+/// Computes the rate per window from the rises from window to window. Returns the lower end of its interval, the rate
+/// and the upper end. `usual` is the size of a usual rise, from which the minimum width of the interval follows.
 pub(crate) fn of_rises(rises: &[f64], usual: f64) -> [f64; 3] {
     if rises.is_empty() {
         return [0.0; 3];
@@ -40,7 +42,7 @@ pub(crate) fn of_rises(rises: &[f64], usual: f64) -> [f64; 3] {
     [low, rate, (mean + half).max(rate)]
 }
 
-/// Half of the interval of the mean, by batches of so many windows.
+/// Half the width of the interval of the mean, from batches of `length` windows.
 fn of_batches(rises: &[f64], length: usize) -> f64 {
     let means: Vec<f64> = rises
         .rchunks_exact(length)
@@ -53,7 +55,8 @@ fn of_batches(rises: &[f64], length: usize) -> f64 {
     student(count - 1.0) * deviation / count.sqrt()
 }
 
-/// The quantile of 97.5 % of Student's t, by the expansion of Cornish and Fisher: from 3 degrees of freedom on to 1 %.
+/// The 97.5 % quantile of Student's t, by the expansion of Cornish and Fisher. The error is below 1 % from 3 degrees of
+/// freedom on.
 fn student(freedom: f64) -> f64 {
     let z = NORMAL;
     let first = (z.powi(3) + z) / 4.0;
@@ -96,7 +99,7 @@ mod tests {
             "{low} {rate} {high}"
         );
         assert!(high - low < 1.0, "{low} {high}");
-        // A warm-up that was faster widens it, and moves the rate little.
+        // A faster warm-up widens the interval, and changes the rate little.
         let mut warm = vec![40.0; 10];
         warm.extend([3.0; 60]);
         let [low, rate, high] = of_rises(&warm, 3.0);

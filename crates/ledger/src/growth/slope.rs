@@ -1,8 +1,8 @@
-//! Theil–Sen: a slope that single points which are off do not move.
+//! The slope of points by Theil–Sen, which single outliers do not change.
 //!
-//! Owns: the slopes between all pairs of points, and their median. Refuses: what the points are.
+//! Owns: the slopes between all pairs of points, and their median. Refuses: to know what the points mean.
 
-/// The slopes between all pairs of points (x, y), ascending; those that are no number are left out.
+/// The slopes between all pairs of points (x, y), ascending. Slopes that are not finite are left out.
 pub(crate) fn slopes(points: &[(f64, f64)]) -> Vec<f64> {
     let mut slopes: Vec<f64> = points
         .iter()

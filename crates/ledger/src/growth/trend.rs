@@ -3,9 +3,10 @@
 //! Owns: the judgement of one row of floors whose windows are steps. Refuses: blocks, sizes, time.
 //!
 //! A row is read through its *lasting floor*: the count below which it never fell again afterwards. A rise of it is a
-//! block that stayed. The rises are followed back from the last one for as long as they come about as often as later: that stretch
-//! is the growth, so that a warm-up before it, or a quiet year, changes nothing. It is a leak if it goes on, does not
-//! slow down, was not given back, and is long enough: a cache that fills looks the same until it is full.
+//! block that stayed. From the last rise backwards, earlier rises are taken into the growth as long as the gaps between
+//! them are not much longer than the gaps after them. So a warm-up or a long quiet time before the growth changes
+//! nothing. The growth is a leak if it goes on, does not slow down, was not given back, and is long enough: a cache
+//! that fills looks the same until it is full.
 
 use crate::growth::floor::Row;
 use crate::growth::rate;
@@ -14,19 +15,22 @@ use crate::report::Verdict;
 
 /// Windows that a growth must span.
 pub(crate) const ENOUGH_WINDOWS: usize = 12;
-/// Blocks in it.
+/// Blocks by which the lasting floor must have risen.
 pub(crate) const ENOUGH_BLOCKS: u32 = 3;
-/// So many mean gaps between rises without one, and at least so many windows, and the growth is over.
+/// A growth has ended when no rise came for more than PATIENCE times the mean gap between rises, and for more than
+/// PATIENCE windows. The same rule, applied backwards, finds its beginning.
 const PATIENCE: usize = 4;
 
-/// Whether a growth is over that has not risen for so many windows, after gaps of that many.
+/// Whether a growth has ended that has not risen for `quiet` windows, when `gap` is the mean number of windows between
+/// its rises.
 pub(crate) fn is_over(quiet: usize, gap: f64) -> bool {
     quiet > PATIENCE && quiet as f64 > gap * PATIENCE as f64
 }
-/// Half of the caches that fill are taken to be full after so many steps.
+/// Number of steps after which we assume that half of all filling caches are full. The confidence of a leak is computed
+/// from it.
 const HALF_LIFE: f64 = 25.0;
 
-/// A verdict and what it rests on.
+/// A verdict and the numbers behind it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Trend {
     pub(crate) verdict: Verdict,
@@ -34,43 +38,43 @@ pub(crate) struct Trend {
     pub(crate) growth: u32,
     /// Window in which the growth began.
     pub(crate) first_window: usize,
-    /// Windows of the growth.
+    /// Number of windows that the growth spans.
     pub(crate) windows: usize,
-    /// Blocks per window, and its interval of 95 %, unless it is steady.
+    /// Growth in blocks per window: lower end of the 95 % interval, rate, upper end. All are 0 if nothing grows.
     pub(crate) slope: [f64; 3],
-    /// 0 to 1, where something grows.
+    /// Confidence from 0 to 1 that it is a leak; `None` if nothing grows.
     pub(crate) confidence: Option<f64>,
-    /// It rises, and was not watched for long enough to tell what that is.
+    /// The floor rises, but was not watched for long enough for a verdict.
     pub(crate) young: bool,
-    /// The floor rose in each of its windows.
+    /// The floor rose in each window of the growth.
     pub(crate) in_every_window: bool,
     pub(crate) reason: String,
 }
 
-/// What is needed beside the floors.
+/// What a judgement needs besides the floors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
-    /// Steps in a window; less than 1 where ticks are parts of steps.
+    /// Steps per window; less than 1 where several ticks make one step.
     pub(crate) steps: f64,
-    /// Steps that a growth must have lasted.
+    /// Steps that a growth must have lasted before it is called a leak.
     pub(crate) sure_after: u64,
-    /// The device is full before that.
+    /// At this rate the device is full before `sure_after` steps, so the verdict does not wait for them.
     pub(crate) urgent: bool,
-    /// How an amount is said.
+    /// Writes an amount in words for the reason.
     pub(crate) amount: fn(u32) -> String,
-    /// What grew must be so many times what was ever given back.
+    /// A growth must be at least this many times the largest amount that was given back.
     pub(crate) above_falls: u32,
-    /// Rises that there must be.
+    /// Minimum number of rises in a growth.
     pub(crate) rises: usize,
 }
 
-/// Amounts that are blocks.
+/// Writes a number of blocks in words; for [`Scale::amount`].
 pub(crate) fn blocks(count: u32) -> String {
     format!("{count} {}", if count == 1 { "block" } else { "blocks" })
 }
 
-/// Judges a row. What was given back since its last window counts as given back. `follows` says whether a window begins
-/// where the one before it ends: the rate is that within those.
+/// Judges a row. What was given back since its last ended window counts as given back. `follows` says whether a window
+/// begins where the one before it in the row ends; only rises between such windows count for the rate.
 pub(crate) fn judge(row: &Row, follows: &dyn Fn(usize) -> bool, scale: Scale) -> Trend {
     let floors = &row.over;
     let lasting = row.lasting();
@@ -159,18 +163,19 @@ pub(crate) fn judge(row: &Row, follows: &dyn Fn(usize) -> bool, scale: Scale) ->
     } else {
         (Verdict::Growing, format!("{rose}, and keeps rising"))
     };
-    // A rise is a block at least; of several in each step, all of them may be missing in one.
+    // The size of a usual rise: at least one block, and more where a step adds several, because one step may add none
+    // of them.
     let usual = (f64::from(growth) / steps.max(1.0)).max(1.0);
     let chance = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let kept = 1.0 - f64::from(fall) / f64::from(growth.max(1));
-    // What is over has no pace any more, and will not go on.
+    // A growth that has ended has neither a rate nor a confidence.
     let growing = !matches!(verdict, Verdict::Steady) && !is_over(quiet, gap);
     Trend {
         verdict,
         growth,
         first_window: first,
         windows,
-        // Of most groups nobody asks how fast they do not grow.
+        // Most groups do not grow, and the rate costs a comparison of all pairs of windows.
         slope: if growing {
             rate::of_rises(&rises_of(floors, first, follows), usual)
         } else {
@@ -184,7 +189,8 @@ pub(crate) fn judge(row: &Row, follows: &dyn Fn(usize) -> bool, scale: Scale) ->
     }
 }
 
-/// What the floor rose by in each window after the first one of a growth: that it rose in that is why it is the first.
+/// Rise of the floor in each window after the first one of a growth. The first one is left out, because it was chosen
+/// for its rise.
 fn rises_of(floors: &[u32], first: usize, follows: &dyn Fn(usize) -> bool) -> Vec<f64> {
     (first + 1..floors.len())
         .filter(|place| follows(*place))
@@ -195,7 +201,7 @@ fn rises_of(floors: &[u32], first: usize, follows: &dyn Fn(usize) -> bool) -> Ve
         .collect()
 }
 
-/// The rises that belong together, from the last one back: the first of them, and how many.
+/// Finds the rises that belong to the growth, from the last one backwards. Returns the first of them and their number.
 fn stretch(rises: &[usize], len: usize) -> (usize, usize) {
     let Some(&last) = rises.last() else {
         return (0, 0);
@@ -218,7 +224,7 @@ fn stretch(rises: &[usize], len: usize) -> (usize, usize) {
     (first, count)
 }
 
-/// In the later half of the growth less than half of what came in the first.
+/// Whether the later half of the growth added less than half of what the first half added.
 fn slows_down(lasting: &[u32], first: usize, before: u32) -> bool {
     let middle = first + (lasting.len() - first) / 2;
     let at = |i: usize| lasting.get(i).copied().unwrap_or(before);
@@ -244,7 +250,7 @@ mod tests {
         rises: 4,
     };
 
-    /// Windows of which nothing was given back since.
+    /// A row of which nothing was given back since its last window.
     fn row(floors: impl IntoIterator<Item = u32>) -> Row {
         Row {
             over: floors.into_iter().collect(),
@@ -313,7 +319,7 @@ mod tests {
             verdict((0..100).map(|i| i.min(92)), 2.0),
             Verdict::Undecided
         );
-        // It breathes.
+        // It goes up and down.
         assert_eq!(verdict((0..100).map(|i| i % 9), 2.0), Verdict::Steady);
         assert_eq!(
             verdict((0..100).map(|i| i / 5 + (i * 7) % 3), 2.0),

@@ -1,36 +1,37 @@
-//! Does a floor keep rising?
+//! Does a floor keep rising over time?
 //!
-//! Owns: the judgement of one row of floors. Refuses: blocks, sizes, time.
+//! Owns: the judgement of one row of floors whose windows are of time. Refuses: blocks, sizes, the width of a window.
 //!
 //! A row is read through its *lasting floor*: the count below which it never fell again
 //! afterwards. A saw-tooth or an evaluation that comes and goes does not raise it; a leak raises it
-//! and nothing lowers it. The first quarter is warm-up and is not read. The row must also have
-//! grown by twice of what it ever gave back since, so that noise and slow waves do not pass.
+//! and nothing lowers it. The first quarter is warm-up and is not read. The row must also have grown by at least twice
+//! the largest amount that it gave back since then, so that noise and slow waves do not pass.
 
 use crate::growth::floor::Row;
 use crate::report::Verdict;
 
-/// Windows needed before anything is said.
+/// Number of windows needed for a verdict.
 const ENOUGH_WINDOWS: usize = 12;
-/// Rises needed.
+/// Number of rises needed for growth.
 const ENOUGH_RISES: usize = 4;
-/// Blocks needed.
+/// Blocks by which the lasting floor must have risen for growth.
 pub(crate) const ENOUGH_BLOCKS: u32 = 3;
 
-/// A verdict and what it rests on.
+/// A verdict and the numbers behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Judgement {
     pub(crate) verdict: Verdict,
     /// Rise of the lasting floor after the warm-up.
     pub(crate) growth: u32,
-    /// First window that was read.
+    /// First window after the warm-up.
     pub(crate) from_window: usize,
-    /// It rises, and was not watched for long enough to tell what that is.
+    /// The floor rises, but was not watched for long enough for a verdict.
     pub(crate) young: bool,
     pub(crate) reason: String,
 }
 
-/// Judges a row. What was given back since its last window counts as given back. `amount` says how an amount is told.
+/// Judges a row. What was given back since its last ended window counts as given back. `amount` writes an amount in
+/// words for the reason.
 pub(crate) fn judge(row: &Row, amount: fn(u32) -> String) -> Judgement {
     let floors = &row.over;
     let from_window = floors.len() / 4;
@@ -113,7 +114,7 @@ pub(crate) fn judge(row: &Row, amount: fn(u32) -> String) -> Judgement {
     }
 }
 
-/// The most that the row ever gave back, up to now.
+/// Largest fall of the row below an earlier high, up to `now`.
 pub(crate) fn largest_fall(row: &[u32], now: u32) -> u32 {
     let mut highest = 0;
     let mut fall = 0;
@@ -124,7 +125,7 @@ pub(crate) fn largest_fall(row: &[u32], now: u32) -> u32 {
     fall
 }
 
-/// Rises over at least half of the row, in three of its quarters, and in the last.
+/// Whether the rises span at least half of the row and lie in at least three of its quarters, one of which is the last.
 fn is_spread(rises: &[usize], len: usize) -> bool {
     let (Some(&first), Some(&last)) = (rises.first(), rises.last()) else {
         return false;

@@ -1,38 +1,38 @@
 //! What each coverage note makes inexact, and what each answer depends on.
 //!
-//! Owns: the one table of codes, and the one table of answers. Refuses: the sentences, which those who say a note
-//! make. A code that is not in the table makes everything inexact: whoever adds a note has to say here what it
-//! leaves exact.
+//! Owns: the one table of codes, and the one table of answers. Refuses: the sentences of the notes; the code that makes
+//! a note writes them. A code that is not in the table makes everything inexact, so whoever adds a note has to enter
+//! its code here.
 
 use memscope_proto::v1;
 
 /// A kind of number that a coverage note may make inexact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Affects {
-    /// Bytes handed out and reserved at the moment of the answer.
+    /// Allocated and reserved bytes at the moment of the answer.
     Totals,
     /// Which blocks live, how many, and how large they are.
     Blocks,
-    /// How segments are divided, and streams, where an earlier moment is asked for. Of now, it is read.
+    /// How segments are divided, and their streams, at an earlier moment. For the present moment a reading shows them.
     Layout,
-    /// How segments are divided now: their streams and private pools, and what was asked for.
+    /// How segments are divided now: their streams, their private pools and the requested sizes.
     Segments,
-    /// What happened over time: counts of allocations and frees, peaks, the trace, courses.
+    /// What happened over time: counts of allocations and frees, peaks, the trace, the course of levels.
     History,
-    /// Who allocated a block.
+    /// Which stack allocated a block.
     Stacks,
-    /// How many steps there were, and which.
+    /// How many steps there were, and where each of them ended.
     Steps,
-    /// What is held from the runtime and the driver beside the framework's pool.
+    /// Memory held from the runtime and the driver outside the framework's pool.
     Driver,
-    /// Pools that tell of themselves through mstx.
+    /// Memory of pools that report themselves through mstx.
     Regions,
     /// Which groups of blocks grow.
     Growth,
 }
 
 impl Affects {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Affects; 10] = [
         Affects::Totals,
         Affects::Blocks,
@@ -46,7 +46,7 @@ impl Affects {
         Affects::Growth,
     ];
 
-    /// The word on the wire.
+    /// The word for it in answers.
     pub fn word(self) -> &'static str {
         match self {
             Affects::Totals => "totals",
@@ -63,12 +63,12 @@ impl Affects {
     }
 }
 
-/// What one note does to the numbers.
+/// How one coverage note affects the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// The kinds of numbers that are not exact because of it; none where it only explains.
+    /// The kinds of numbers that it makes inexact; none where the note only explains something.
     pub affects: &'static [Affects],
-    /// They can only be too small: something is missing in them, nothing is too much.
+    /// These numbers can only be too small: something may be missing in them, and nothing is counted that is not there.
     pub lower_bound: bool,
 }
 
@@ -93,14 +93,14 @@ impl Effect {
     }
 }
 
-/// Codes of coverage notes, and what each does to the numbers. docs/what-limits-numbers.md says the same to users, and a test compares
-/// the two.
+/// Codes of coverage notes, and how each affects the numbers. The page docs/what-limits-numbers.md has the same for
+/// users, and a test compares the two.
 pub const EFFECTS: &[(&[&str], Effect)] = {
     use Affects::{
         Blocks, Driver, Growth, History, Layout, Regions, Segments, Stacks, Steps, Totals,
     };
     &[
-        // These explain, and the numbers are what they are said to be.
+        // These notes only explain something; all numbers are exact.
         (
             &[
                 "baseline_read",
@@ -114,7 +114,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             ],
             Effect::NOTHING,
         ),
-        // What was there before is missing.
+        // What the process held before the attach is missing.
         (
             &["attached_late", "baseline_not_read"],
             Effect::at_least(&[Blocks, Growth]),
@@ -139,7 +139,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             ],
             Effect::at_least(&[Regions]),
         ),
-        // Records are missing: counts and peaks lack them. Whether levels and blocks are right is said apart.
+        // Records are missing, so counts and peaks lack them. Other codes say whether totals and blocks are right.
         (&["records_lost"], Effect::at_least(&[History])),
         (
             &["inexact_after_loss"],
@@ -153,7 +153,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["driver_inexact_after_loss"],
             Effect::either_way(&[Driver]),
         ),
-        // A table of the programs had no room: a call that was not seen may have allocated or freed.
+        // A table of the BPF programs was full: a call that was not seen may have allocated or freed memory.
         (
             &["inflight_table_full"],
             Effect::either_way(&[Totals, Blocks, History, Driver, Growth]),
@@ -168,7 +168,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["journal_begins_late"],
             Effect::at_least(&[Totals, Blocks, History, Driver, Regions, Growth, Steps]),
         ),
-        // An older reading stands where a newer one was to be.
+        // A newer reading failed or was refused, so the numbers are those of an older one.
         (
             &[
                 "reading_failed",
@@ -183,7 +183,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["pool_not_readable"],
             Effect::at_least(&[Totals, Blocks, History, Growth]),
         ),
-        // The level does not see it.
+        // The level at which the process is watched does not show these numbers.
         (&["level_read"], Effect::at_least(&[History, Driver])),
         (
             &["level_segments"],
@@ -191,7 +191,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         ),
         (&["level_blocks"], Effect::either_way(&[Layout])),
         (&["not_probed"], Effect::at_least(&[Driver, History])),
-        // Single numbers of the pool and of the driver.
+        // Particular numbers of the pool and of the driver.
         (&["rounded_size_unknown"], Effect::at_least(&[Blocks])),
         (&["sizes_untold"], Effect::at_least(&[History])),
         (
@@ -208,14 +208,14 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         (&["device_unknown"], Effect::at_least(&[Driver])),
         (&["array_alloc"], Effect::at_least(&[Driver])),
         (&["vmm_unknown"], Effect::either_way(&[Driver])),
-        // A dump of another tool's has in it what that tool collected.
+        // A dump that was made by another tool has only what that tool collected.
         (
             &["imported", "import_rows_left_out", "import_sizes_unknown"],
             Effect::at_least(&Affects::ALL),
         ),
         (&["import_totals_added_up"], Effect::at_least(&[Totals])),
         (&["import_times_moved"], Effect::either_way(&[History])),
-        // Who allocated it.
+        // Stacks are missing or inexact.
         (
             &[
                 "no_python_stacks",
@@ -232,42 +232,42 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
     ]
 };
 
-/// Whether somebody has judged what a code does to the numbers.
+/// Whether the table of effects has an entry for a code.
 pub fn is_judged(code: &str) -> bool {
     EFFECTS.iter().any(|(codes, _)| codes.contains(&code))
 }
 
-/// What a coverage note does to the numbers, by its code. A code that nobody has judged makes everything inexact.
+/// How a coverage note affects the numbers, by its code. A code that is not in the table makes everything inexact.
 pub fn effect(code: &str) -> Effect {
     let found = EFFECTS.iter().find(|(codes, _)| codes.contains(&code));
     found.map_or(Effect::either_way(&Affects::ALL), |(_, effect)| *effect)
 }
 
-/// An answer that consists of numbers.
+/// Kinds of answers that have numbers in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// What a process holds.
+    /// What a process holds, by device.
     Stats,
-    /// What grows.
+    /// Groups of blocks that grow.
     Leaks,
-    /// How the pools breathed.
+    /// How the levels of the pools went up and down over time.
     Fluctuation,
     /// Steps and their levels.
     Steps,
-    /// Segments and blocks of now.
+    /// Segments and blocks of the present moment.
     Picture,
     /// Segments and blocks of an earlier moment, or a comparison with one.
     EarlierPicture,
-    /// Segments and blocks and their course over time.
+    /// Segments and blocks, and how they changed over time.
     Course,
-    /// What lives, by who allocated it.
+    /// Live blocks by the stack that allocated them.
     Stacks,
-    /// What lived at the peak or came since the attach, by who allocated it.
+    /// Blocks that lived at the peak or were allocated since the attach, by the stack that allocated them.
     StacksOverTime,
 }
 
 impl Answer {
-    /// The kinds of numbers that it consists of.
+    /// The kinds of numbers that it contains.
     pub fn depends_on(self) -> &'static [Affects] {
         use Affects::{
             Blocks, Driver, Growth, History, Layout, Regions, Segments, Stacks, Steps, Totals,
@@ -286,7 +286,7 @@ impl Answer {
     }
 }
 
-/// The notes because of which an answer is not exact; none where it is.
+/// The notes that make an answer inexact; none where it is exact.
 pub fn inexact(answer: Answer, notes: &[v1::CoverageNote]) -> Vec<&v1::CoverageNote> {
     let needed = answer.depends_on();
     let spoils = |note: &&v1::CoverageNote| {

@@ -1,32 +1,32 @@
 //! What happened to a device's pool since a moment.
 //!
-//! Owns: the answer for whoever reads the allocator's structures while the process goes on. Refuses: an
-//! answer with a hole in it.
+//! Owns: the answer for the tracer, which reads the allocator's structures while the process continues. Refuses: to
+//! answer where something may be missing.
 
 use crate::event::TraceAction;
 use crate::state::pool::trace_ring::Entry;
 use crate::state::process::Process;
 
-/// One thing that happened to a pool.
+/// One change of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolChange {
-    /// When, `CLOCK_BOOTTIME`, nanoseconds.
+    /// When it happened, `CLOCK_BOOTTIME` in nanoseconds.
     pub time_ns: u64,
-    /// Whether memory came or went, of a block or of a segment.
+    /// What happened to a block or to a segment.
     pub action: TraceAction,
-    /// Address on the device.
+    /// Address of the block or segment.
     pub addr: u64,
-    /// Bytes: of a segment its own; of a block those that were asked for, where known.
+    /// Size of a segment, or requested bytes of a block, where known.
     pub bytes: Option<u64>,
-    /// Of an `Alloc`, the rounded bytes, where known.
+    /// Rounded bytes of the block of an `Alloc`, where known.
     pub rounded: Option<u64>,
-    /// The stream's handle, where known.
+    /// Raw stream, where known.
     pub stream: Option<u64>,
-    /// The private pool ((0, 0): none), where known.
+    /// Id of the private pool, where known; `(0, 0)` is the default pool.
     pub pool: Option<(u64, u64)>,
 }
 
-/// See [`crate::Ledger::pool_changes`].
+/// Does the work of [`crate::Ledger::pool_changes`].
 pub(crate) fn of(
     process: &Process,
     device: i32,
@@ -45,7 +45,7 @@ pub(crate) fn of(
     if let Some(row) = row {
         changes.extend(row.pool.ring.after(since_ns).map(change));
     }
-    // Those whose device is not known yet: PyTorch 2.1 does not tell it with each.
+    // Entries whose device is not known yet: the trace of PyTorch 2.1 does not name it.
     let waiting = process.pool.deferred.waiting(allocator)?;
     let waiting = waiting.filter(|held| held.time_ns > since_ns);
     changes.extend(waiting.map(|held| PoolChange {
@@ -57,7 +57,7 @@ pub(crate) fn of(
         stream: Some(held.trace.stream),
         pool: held.trace.pool,
     }));
-    // A pool that does not tell of its segments gets them from the driver, as others do.
+    // Where the pool does not report its segments, the driver's calls show them, as they do for other memory.
     if !row.is_some_and(|row| row.pool.is_traced(process.facts.level)) {
         let moved = process.driver.moved_since(since_ns)?;
         let moved = moved.filter(|moved| moved.device.is_none_or(|of| of == device));

@@ -1,7 +1,7 @@
-//! What limits the numbers.
+//! Coverage notes: what limits the numbers of an answer.
 //!
 //! Owns: the notes that follow from the state, beside those that came as events. Refuses: numbers that
-//! reports already carry, except in words; and what a note makes inexact, which `affects` says.
+//! reports already have, except in the notes' sentences; and which numbers a note makes inexact, which `affects` says.
 
 use crate::event::{CoverageNote, Level};
 use crate::questions::words;
@@ -11,8 +11,8 @@ use crate::state::pool::reading::MOST;
 use crate::state::process::Process;
 use memscope_proto::v1;
 
-/// All notes of a process: the daemon's, then those that its state gives. Where both speak of one
-/// thing, the state knows the numbers.
+/// All notes of a process: those that the daemon made, then those that follow from the state. Where both have the same
+/// code, the note from the state is used, because it has the numbers.
 pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
     let mut all = process.notes.clone();
     let mut say = |code: &str, text: String| {
@@ -46,7 +46,7 @@ pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
     all.all().into_iter().map(Into::into).collect()
 }
 
-/// The same for a picture of memory: also how far it is put together from what was seen.
+/// All notes of a process for a snapshot: also says on which devices it was put together from events without a reading.
 pub(crate) fn of_picture(process: &Process) -> Vec<v1::CoverageNote> {
     let mut all = notes(process);
     let unread: Vec<String> = process
@@ -77,7 +77,8 @@ fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {
     };
     let all: Vec<&RegionPool> = pools.iter().collect();
     if all.is_empty() {
-        // The daemon says it of a library that came late; nobody spoke.
+        // The daemon makes this note for a library that was loaded after the attach. No pool reported anything, so
+        // nothing can be missing, and the note is withdrawn.
         say("regions_baseline_unknown", String::new());
     } else if !process.facts.from_start {
         say(
@@ -201,10 +202,10 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
         );
     }
     let (mut resyncs, mut gone, mut overhang) = (0, 0, 0);
-    // Where nothing was read since the loss, nothing proves that what was lost changed nothing.
+    // Without a reading since the loss, nothing proves that the lost records changed nothing.
     let mut unread = false;
     for row in process.devices.iter() {
-        // What came before a reading is settled by it.
+        // A reading settles all that came before it.
         let (settled_resyncs, settled_gone) = row.pool.read.settled;
         resyncs += row.pool.resync_count.saturating_sub(settled_resyncs);
         gone += row.pool.found_gone.saturating_sub(settled_gone);
@@ -214,7 +215,7 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
     unread &= lost > 0;
     let driver_gone = process.driver.found_gone();
     if lost > 0 || driver_gone > 0 {
-        // The pool's own numbers do not depend on these.
+        // Where there is a pool, the totals are its own and do not depend on these allocations.
         let code = match process.source() {
             Source::Driver => "totals_inexact_after_loss",
             Source::Pool => "driver_inexact_after_loss",
@@ -252,7 +253,7 @@ fn from_loss(process: &Process, say: &mut impl FnMut(&str, String)) {
     say("inexact_after_loss", text);
 }
 
-/// Readings that were not taken over, until one is.
+/// Notes on readings that were refused. They last until a later reading is taken over.
 fn from_readings(process: &Process, say: &mut impl FnMut(&str, String)) {
     let refused = |row: &crate::state::device::Device| row.pool.read.refusal.is_some();
     let is_old = process.notes.has("reading_failed") || process.devices.iter().any(refused);

@@ -1,7 +1,7 @@
-//! The answer to `devices`: what all processes hold on each device, and how much of it nobody explains.
+//! The answer to `devices`: what all processes hold on each device, and how much of the used memory none of them holds.
 //!
-//! Owns: which processes use one device. They name it alike: by a UUID, or by a number among the same devices. Refuses: to add up what is
-//! not known of one of them.
+//! Owns: the rule by which two processes use the same device: both name it by the same UUID, or by the same number
+//! among the same devices. Refuses: to give a sum where the part of one process is not known.
 
 use super::affects::{Affects, Answer, effect};
 use super::coverage::notes;
@@ -16,13 +16,15 @@ use memscope_proto::v1;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Variables that say among which devices a number chooses, and in which order.
+/// Environment variables on which the meaning of a device's number depends: which devices there are, and their order.
 const AMONG: [&str; 2] = ["NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 
-/// What processes call a device: its kind, its name, and among which devices that is its name.
+/// How processes name a device: its kind, its name, and if the name is a number, the values of the variables in
+/// [`AMONG`].
 type Key = (Option<&'static str>, Option<String>, Vec<String>);
 
-/// What was seen of a device: all of it, and what is free, with the moment at which that was seen.
+/// What is known of a device: its total bytes, its free bytes with the boot time at which they were seen, and the
+/// processes that hold memory on it.
 #[derive(Default)]
 struct Seen {
     total: Option<u64>,
@@ -79,7 +81,7 @@ impl Question for v1::DevicesRequest {
     }
 }
 
-/// Whether a note spoils what is held, and whether that can then only be too small.
+/// Whether a note makes the held bytes inexact (`Some`), and whether they can then only be too small.
 fn spoils(note: &v1::CoverageNote) -> Option<bool> {
     let effect = effect(&note.code);
     let held = [Affects::Totals, Affects::Driver];
@@ -87,7 +89,7 @@ fn spoils(note: &v1::CoverageNote) -> Option<bool> {
     spoils.then_some(effect.lower_bound)
 }
 
-/// What a process calls one of its devices.
+/// How a process names one of its devices.
 fn key(process: &Process, row: &Device) -> Key {
     let kind = process.vendor.map(|vendor| vendor.device_kind());
     let value = |wanted: &str| {
@@ -103,7 +105,7 @@ fn key(process: &Process, row: &Device) -> Key {
         let named = list.and_then(|list| list.split(',').nth(place));
         named.map_or_else(|| ordinal.to_string(), |name| name.trim().to_owned())
     });
-    // A UUID is the same everywhere.
+    // A UUID means the same device in every process, a number does not.
     let is_number = name.as_ref().is_none_or(|name| name.parse::<u32>().is_ok());
     let among = AMONG.iter().filter(|_| is_number);
     let among = among.filter_map(|variable| value(variable).map(str::to_owned));
@@ -114,14 +116,14 @@ fn holder(process: &Process, row: &Device, limits: &[v1::CoverageNote]) -> v1::D
     let doubtful = limits.iter().any(|note| spoils(note) == Some(false));
     let held = match process.source_of(row) {
         Source::Driver => Some(row.driver.held().bytes),
-        // Where the pool cannot be seen, what it reserves is all that was taken from the driver.
+        // Where the pool cannot be seen, its reserved bytes are all that was taken from the driver.
         Source::Pool if process.is_pool_hidden() => process.reserved_bytes(row),
         Source::Pool => {
             let reserved = process.reserved_bytes(row);
             reserved.map(|reserved| reserved + row.driver.direct().bytes)
         }
     };
-    // What came on a device that is not known may be on this one.
+    // Allocations on an unknown device may be on this one.
     let somewhere = |row: &&Device| row.ordinal.is_none() && row.driver.held().bytes > 0;
     let rows = process.visible_devices();
     let elsewhere = row.ordinal.is_some() && rows.iter().any(somewhere);
@@ -144,7 +146,8 @@ fn device(((kind, name, _), mut seen): (Key, Seen)) -> v1::MachineDevice {
     let used = used.and_then(|(total, free)| total.checked_sub(free));
     v1::MachineDevice {
         kind: kind.map(str::to_owned),
-        // What is free was seen a moment before or after what is held: less than nothing means that this moment matters.
+        // The free bytes were seen a little before or after the held bytes. A negative difference shows that the
+        // numbers changed between the two, so no difference is given.
         unexplained_bytes: used
             .zip(held)
             .and_then(|(used, held)| used.checked_sub(held)),

@@ -1,6 +1,6 @@
-//! The answer to `fluctuation`: how a device's memory went over time.
+//! The answer to `fluctuation`: how a device's memory changed over time.
 //!
-//! Owns: the cut into intervals, swing and slope. Refuses: to keep anything; see `state::series`.
+//! Owns: the cut into intervals, and the numbers for swing and slope. Refuses: to keep anything; see `state::series`.
 
 use super::affects::Answer;
 use super::question::{OfOne, One, Senseless, answer};
@@ -9,11 +9,11 @@ use crate::report::Source;
 use memscope_proto::v1;
 use memscope_proto::v1::Interval;
 
-/// Intervals when none are asked for.
+/// Number of intervals when the question does not give one.
 const DEFAULT_INTERVALS: usize = 20;
-/// The course is not known any finer, and the slope looks at every pair.
+/// Most intervals in an answer. The course over time is not kept any finer, and the slope is computed from every pair.
 const MOST_INTERVALS: usize = 512;
-/// Most intervals that can be asked for.
+/// Most intervals that a question may ask for.
 const TOO_MANY: u32 = 10_000;
 
 impl OfOne for v1::FluctuationRequest {
@@ -48,7 +48,7 @@ fn devices(asked: &v1::FluctuationRequest, one: &One<'_>) -> Vec<v1::DeviceFluct
     };
     let mut devices = Vec::new();
     for row in process.visible_devices() {
-        // Where the pool cannot be seen into, what is held from the driver is the next best.
+        // Where the blocks of the pool cannot be seen, the bytes held from the driver are the best substitute.
         let source = if process.is_pool_hidden() {
             Source::Driver
         } else {
@@ -104,8 +104,8 @@ fn swing(overall: &Interval) -> f64 {
     }
 }
 
-/// The median of the slopes between all pairs of minima (Theil–Sen): an interval that is off does
-/// not move it.
+/// The median of the slopes between all pairs of minima (Theil–Sen), in bytes per second: a single outlier does not
+/// change it.
 fn slope(intervals: &[Interval]) -> f64 {
     let points: Vec<(f64, f64)> = intervals
         .iter()

@@ -1,16 +1,15 @@
-//! The levels of a process, for those who look after each event.
+//! Allocated and reserved bytes of a process, for callers that read them after each event.
 //!
-//! Owns: which number stands for which level (the same as in `stats`), at the cost of a lookup.
-//! Refuses: to keep anything.
+//! Owns: which numbers these are (the same as in `stats`), at the cost of a lookup. Refuses: to keep anything.
 
 use crate::report::{Baseline, Gauge, Source};
 use crate::state::device::Device;
 use crate::state::process::Process;
 
-/// What the daemon notes of a process whose structures could not be read.
+/// Code of the note that the daemon makes when the structures of a process's allocator could not be read.
 const NOT_READ: &str = "baseline_not_read";
 
-/// One device.
+/// The levels of one device.
 pub(crate) fn of(process: &Process, device: i32) -> Option<Gauge> {
     process
         .devices
@@ -19,7 +18,7 @@ pub(crate) fn of(process: &Process, device: i32) -> Option<Gauge> {
         .map(|row| gauge(process, row, device))
 }
 
-/// All devices that are known by number.
+/// The levels of all devices whose ordinal is known.
 pub(crate) fn all(process: &Process) -> impl Iterator<Item = Gauge> {
     process
         .devices
@@ -36,7 +35,7 @@ fn gauge(process: &Process, row: &Device, device: i32) -> Gauge {
     }
 }
 
-/// Whether what was there before the attach is known, block by block.
+/// Whether the blocks from before the attach are known one by one.
 pub(crate) fn baseline(process: &Process) -> Baseline {
     if process.facts.from_start {
         return Baseline::Known;

@@ -1,6 +1,7 @@
 //! The answer to `list`: all processes that the caller may see, in brief.
 //!
-//! Owns: what a list leaves out of a process. Refuses: since when the past of one is known and what grows in it, which the daemon adds.
+//! Owns: what a list leaves out of a process. Refuses: the first moment of a process that can be asked for, and what
+//! grows in it; the daemon adds those.
 
 use super::affects::Answer;
 use super::question::Question;
@@ -10,9 +11,9 @@ use crate::report::{AsOf, ProcessSummary};
 use crate::wire::cut;
 use memscope_proto::v1;
 
-/// Bytes of a command line that a list shows: a program given with `-c` may be long.
+/// Most bytes of a command line that a list shows: a program given with `-c` may be long.
 const CMDLINE: usize = 1024;
-/// Environment that a list shows: the place in the job.
+/// Environment variables that a list shows: the place of the process in its job.
 const ENVIRONMENT: &[&str] = &["RANK", "LOCAL_RANK", "WORLD_SIZE"];
 
 impl Question for v1::ListRequest {
@@ -32,7 +33,7 @@ impl Question for v1::ListRequest {
     }
 }
 
-/// A process without what makes lists long.
+/// A process with a shortened command line and few environment variables.
 pub(super) fn brief(mut process: ProcessSummary) -> v1::Process {
     let facts = &mut process.facts;
     facts.cmdline = cut(std::mem::take(&mut facts.cmdline), CMDLINE);

@@ -1,6 +1,6 @@
-//! The answer to `marks`, and which mark a text names.
+//! The answer to `marks`, and the search for the mark that a text names.
 //!
-//! Owns: the step of each mark, and the search by name. Refuses: to keep anything; see `state::marks`.
+//! Owns: in which step each mark lies, and the search by name. Refuses: to keep anything; see `state::marks`.
 
 use super::affects::Answer;
 use super::question::{OfOne, One, answer};
@@ -47,7 +47,7 @@ impl OfOne for v1::MarksRequest {
     }
 }
 
-/// `unix_ns`: 0 where it is not known.
+/// The message for a mark. `unix_ns` is 0 where it is not known.
 fn moment(mark: &KeptMark, unix_ns: u64) -> v1::NamedMoment {
     v1::NamedMoment {
         event: Some(mark.event.into()),
@@ -64,24 +64,25 @@ fn moment(mark: &KeptMark, unix_ns: u64) -> v1::NamedMoment {
     }
 }
 
-/// The step that a moment lies in. The mark that ends a step lies in it.
+/// The step that a moment lies in. A mark that ends a step belongs to the step that it ends.
 fn step_at(rows: &[Row], ranges: bool, time_ns: u64) -> Option<u64> {
     let after = rows.partition_point(|row| row.to_ns < time_ns);
     match rows.get(after) {
         Some(row) => (row.from_ns <= time_ns).then_some(row.step),
-        // Between two ranges there is no step, and whether one is open is not told here.
+        // Between two ranges there is no step, and the rows do not show whether a range is open.
         None if ranges => None,
-        // The step that is going on.
+        // The step that has not ended yet.
         None => rows.last().map(|row| row.step + 1),
     }
 }
 
-/// The mark that a text names: the last one of that name, or with `#N` behind the name the N-th of it. A mark that is
-/// called by the whole text comes first: PyTorch's own names have a `#` in them. People's marks come before others.
+/// The mark that a text names: the last one with that name, or with `#N` after the name the N-th one. A mark whose name
+/// is the whole text is preferred, because PyTorch's own names have a `#` in them. Marks made by people are preferred
+/// to others.
 ///
 /// # Errors
 ///
-/// Why there is none, as the end of a sentence that begins with the mark.
+/// Says why there is no such mark, as the end of a sentence that begins with the text.
 pub fn find_mark<'a>(
     marks: &'a [v1::NamedMoment],
     text: &str,

@@ -1,10 +1,11 @@
-//! Questions: one file each, which folds what is known into the message that goes to whoever asked.
+//! Questions: a file for each, which builds the message that answers it from the state.
 //!
-//! Owns: the list of questions, and the ways to ask any of them. Refuses: to know how a question travels or who may ask it; the server
-//! does.
+//! Owns: the list of questions, and the ways to ask any of them. Refuses: to know how a question is sent or who may ask
+//! it; the server does.
 //!
-//! A new question is a file here, a line in the list below, and its messages in `proto/`. Questions about one process implement
-//! `OfOne`. Pictures (`snapshot`, `stacks`) are no messages: whoever asked for one makes a file, a comparison or a stream of it.
+//! To add a question, add a file here, a line in the list below, and its messages in `proto/`. Questions about one
+//! process implement `OfOne`. Pictures (`snapshot`, `stacks`) are no messages: the caller makes a file, a comparison or
+//! a stream of them.
 
 mod affects;
 mod changes;
@@ -48,7 +49,7 @@ questions! {
 }
 
 impl Ledger {
-    /// Asks a question about processes; `None` where one of them is not known.
+    /// Answers a question about some processes; `None` where a process that the answer needs is not known.
     pub fn ask<Q: Question>(
         &self,
         of: &[ProcessHandle],
@@ -58,7 +59,7 @@ impl Ledger {
         question.answer(self, of, as_of)
     }
 
-    /// The picture of memory, and the trace.
+    /// A snapshot: segments and blocks at this moment, and the trace.
     pub fn snapshot(&self, p: ProcessHandle, as_of: AsOf) -> Option<SnapshotReport> {
         Some(snapshot::report(self.process(p)?, as_of, self.clock()))
     }
@@ -68,19 +69,22 @@ impl Ledger {
         Some(stacks::report(self.process(p)?, as_of))
     }
 
-    /// What limits the answers about a process.
+    /// Coverage notes: what limits the numbers in answers about a process.
     pub fn coverage(&self, p: ProcessHandle) -> Option<Vec<v1::CoverageNote>> {
         self.process(p).map(coverage::notes)
     }
 
-    /// When each step that is kept ended: its number and boot time in nanoseconds, oldest first; and how steps are known, in a sentence.
+    /// For each step that is kept its number and the boot time of its end in nanoseconds, oldest first; and a sentence
+    /// on how steps are found.
     pub fn ends_of_steps(&self, p: ProcessHandle) -> Option<(Vec<(u64, u64)>, String)> {
         let process = self.process(p)?;
         Some((steps::ends(process), steps::summary(process).evidence))
     }
 
-    /// What happened to the pool of a process's device, whose allocator's object is at `allocator`, after `since_ns`, in the
-    /// order in which it was told. `None` where something may be missing: records were lost, or so old ones are no longer kept.
+    /// What happened after `since_ns` (boot time) to the pool of a device whose allocator object is at `allocator`:
+    /// first the entries of the trace, then those whose device is not known yet, then calls of the driver, each in
+    /// their order. `None` where something may be missing: records were lost since, or entries of that age are no
+    /// longer kept.
     pub fn pool_changes(
         &self,
         p: ProcessHandle,
@@ -91,17 +95,17 @@ impl Ledger {
         changes::of(self.process(p)?, device, allocator, since_ns)
     }
 
-    /// The levels of one device of a process, at the cost of a lookup.
+    /// Allocated and reserved bytes of one device of a process, at the cost of a lookup.
     pub fn gauge(&self, p: ProcessHandle, device: i32) -> Option<Gauge> {
         gauge::of(self.process(p)?, device)
     }
 
-    /// The levels of all devices of a process that are known by number, in no order.
+    /// Allocated and reserved bytes of all devices of a process whose ordinal is known, in no order.
     pub fn gauges(&self, p: ProcessHandle) -> impl Iterator<Item = Gauge> {
         self.process(p).into_iter().flat_map(gauge::all)
     }
 
-    /// Whether a snapshot of a process has in it what was there before the attach.
+    /// Whether a snapshot of a process has the blocks from before the attach in it.
     pub fn baseline(&self, p: ProcessHandle) -> Option<Baseline> {
         self.process(p).map(gauge::baseline)
     }

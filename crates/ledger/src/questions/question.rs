@@ -1,4 +1,4 @@
-//! What a question is, and the list of them.
+//! What a question is, and the macro that makes the list of them.
 //!
 //! Owns: the ways to ask any question. Refuses: to answer; each question has a file of its own.
 
@@ -10,60 +10,60 @@ use crate::report::AsOf;
 use crate::state::process::Process;
 use memscope_proto::v1;
 
-/// What a question needs before it is answered: how new what is known of the process must be.
+/// What must be brought up to date before a question is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// What events told.
+    /// All events up to now.
     Events,
-    /// Also a reading of the process, if nothing but readings tells of it.
+    /// Also a reading of the process, if nothing but readings shows its memory (level `read`).
     Reading,
-    /// Also the allocator's totals and what is free on the devices.
+    /// Also the allocator's totals, and the free memory of the devices.
     Totals,
 }
 
-/// A question that makes no sense.
+/// A question that cannot be answered whatever the state, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Senseless {
-    /// What is wrong with it.
+    /// What is wrong with the question, as a sentence for users.
     pub what: String,
-    /// What to ask instead.
+    /// What to ask instead, as a sentence for users.
     pub hint: String,
 }
 
-/// A question as it comes over the wire, and the message that answers it.
+/// A message that asks a question, and how it is answered.
 pub trait Question: Send + Sync + 'static {
     /// The message that answers it.
     type Reply;
 
-    /// Which answer it is, for those who want exact ones only; `None`: it has no numbers that could be inexact.
+    /// Kind of the answer, for clients that accept only exact ones; `None` if it has no numbers that could be inexact.
     const KIND: Option<Answer>;
 
-    /// The process that it is about; `None`: all that the caller may see.
+    /// Process that the question is about; `None` if it is about all that the caller may see.
     fn pid(&self) -> Option<u32>;
 
-    /// Whether it can be answered at all.
+    /// Checks whether the question can be answered at all.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Says what is wrong with the question.
     fn check(&self) -> Result<(), Senseless> {
         Ok(())
     }
 
-    /// The answer about these processes; `None` where one of them is not known.
+    /// Builds the answer about these processes; `None` where a process that it needs is not known.
     fn answer(&self, ledger: &Ledger, of: &[ProcessHandle], as_of: AsOf) -> Option<Self::Reply>;
 
-    /// What limits the answer.
+    /// Coverage notes of an answer: what limits its numbers.
     fn coverage(_reply: &Self::Reply) -> &[v1::CoverageNote] {
         &[]
     }
 
-    /// Why what was asked for is not known at all, where it is not.
+    /// Why an answer knows nothing of what was asked for; `None` where it knows something.
     fn unknown(_reply: &Self::Reply) -> Option<&str> {
         None
     }
 }
 
-/// One process, as a question sees it.
+/// The process that a question is about, with what its answer needs beside the state.
 pub struct One<'a> {
     pub(crate) process: &'a Process,
     pub(crate) as_of: AsOf,
@@ -124,7 +124,7 @@ pub trait AboutOne {
     fn coverage(&self) -> &[v1::CoverageNote];
 }
 
-/// An answer about one process: what all of them begin with, and what this one has.
+/// Builds an answer about one process: the fields that all such answers have, and the given ones.
 macro_rules! answer {
     ($reply:ident of $one:expr, { $($field:tt)* }) => {{
         let one: &$crate::questions::question::One<'_> = $one;
@@ -143,7 +143,8 @@ macro_rules! answer {
 }
 pub(crate) use answer;
 
-/// The list: the name of a question, its message, the message that answers it, and what it needs.
+/// Makes [`Asked`] and [`Answered`] from a list: the name of a question, its message, the message that answers it, and
+/// what it needs.
 macro_rules! questions {
     (
         about one process {
@@ -178,7 +179,7 @@ macro_rules! questions {
         }
 
         impl Asked {
-            /// The process that it is about; `None`: all that the caller may see.
+            /// Process that the question is about; `None` if it is about all that the caller may see.
             #[must_use]
             pub fn pid(&self) -> Option<u32> {
                 match self {
@@ -186,7 +187,7 @@ macro_rules! questions {
                 }
             }
 
-            /// What it needs before it is answered.
+            /// What must be brought up to date before the question is answered.
             #[must_use]
             pub fn needs(&self) -> Needs {
                 match self {
@@ -194,7 +195,7 @@ macro_rules! questions {
                 }
             }
 
-            /// The answer about these processes; `None` where one of them is not known.
+            /// Builds the answer about these processes; `None` where a process that it needs is not known.
             #[must_use]
             pub fn answer(&self, ledger: &Ledger, of: &[ProcessHandle], as_of: AsOf) -> Option<Answered> {
                 match self {

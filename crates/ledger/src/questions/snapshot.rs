@@ -1,7 +1,7 @@
 //! The answer to `snapshot`: segments with their blocks, and the trace.
 //!
 //! Owns: the picture of memory, put together so that blocks never overlap and cover their segment.
-//! Refuses: to place what has no device.
+//! Refuses: memory whose device is not known.
 
 use super::coverage;
 use crate::clock::Clock;
@@ -22,7 +22,7 @@ const SMALL_BLOCK: u64 = 1 << 20;
 /// Segments of the small pool have exactly this size (`kSmallBuffer`).
 const SMALL_SEGMENT: u64 = 2 << 20;
 
-/// A block on its way into a segment.
+/// A block that is to be put into a segment.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     block: SnapshotBlock,
@@ -36,7 +36,7 @@ impl Placed {
     }
 }
 
-/// Builds the report.
+/// Builds the snapshot of a process.
 pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotReport {
     let mut segments = Vec::new();
     let mut trace: Vec<SnapshotTrace> = Vec::new();
@@ -80,8 +80,8 @@ pub(crate) fn report(process: &Process, as_of: AsOf, clock: &Clock) -> SnapshotR
     }
 }
 
-/// How many devices the framework has: as it says, or as many as its allocator had objects for in a
-/// reading.
+/// How many devices the framework has: the number that was read from it, or else one more than the largest ordinal of
+/// which there was a reading.
 fn devices_found(process: &Process) -> u32 {
     if process.allocator.devices > 0 {
         return process.allocator.devices;
@@ -92,7 +92,7 @@ fn devices_found(process: &Process) -> u32 {
         .unwrap_or(0)
 }
 
-/// The stacks in use, renumbered.
+/// The stacks that blocks and trace entries refer to. Their indices are replaced by indices into the returned list.
 fn name_stacks(
     process: &Process,
     segments: &mut [SnapshotSegment],
@@ -114,7 +114,7 @@ fn name_stacks(
     stacks
 }
 
-/// Every driver allocation is a segment with one block.
+/// The segments of a process without a pool: every driver allocation is a segment with one block.
 fn driver_segments(process: &Process, device: i32) -> Vec<SnapshotSegment> {
     let plain = process
         .driver
@@ -188,8 +188,9 @@ fn pool_segments(process: &Process, row: &Device, device: i32) -> Vec<SnapshotSe
     segments
 }
 
-/// Segments from the trace or a reading, and where these have not told of one, driver allocations that
-/// hold blocks: those from before a reading are in it or are no segments.
+/// The known segments of a pool: those from the trace or a reading, and where these have none, driver allocations that
+/// hold blocks. A driver allocation from before the last reading is not used: it is in the reading, or it is no
+/// segment.
 fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
     let mut from_driver = Segments::default();
     let plain = process
@@ -221,8 +222,7 @@ fn known_ranges(process: &Process, row: &Device, device: i32) -> Vec<Segment> {
     ranges
 }
 
-/// The device's blocks by address, without overlaps: where two lie over each other, the older one
-/// has gone unseen.
+/// The device's blocks by address, without overlaps: where two of them overlap, the free of the older one was not seen.
 fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
     let mut blocks: Vec<Placed> = process
         .pool
@@ -240,7 +240,7 @@ fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
                 },
                 since_ns: match block.origin {
                     Origin::Seen => block.born_ns,
-                    // The reading before it did not have it.
+                    // At level `read` its birth is known roughly: the reading before this one did not have the block.
                     Origin::Found if process.facts.level == Some(Level::Read) => block.born_ns,
                     Origin::Baseline | Origin::Found => 0,
                 },
@@ -279,7 +279,8 @@ fn placed_blocks(process: &Process, row: &Device, device: i32) -> Vec<Placed> {
     kept
 }
 
-/// Maximal runs of blocks that touch, on one stream as far as known, with no known segment between.
+/// Joins blocks without a known segment into runs as long as possible: blocks that touch, on one stream as far as that
+/// is known, and with no known segment between them.
 fn runs(blocks: Vec<Placed>, ranges: &[Segment]) -> Vec<Vec<Placed>> {
     let mut runs: Vec<Vec<Placed>> = Vec::new();
     for mut placed in blocks {
@@ -304,7 +305,7 @@ fn runs(blocks: Vec<Placed>, ranges: &[Segment]) -> Vec<Vec<Placed>> {
     runs
 }
 
-/// A segment with its blocks, and the room between them as inactive ones.
+/// A segment with its blocks; the room between them becomes inactive blocks.
 fn segment(
     row: &Device,
     device: i32,
@@ -315,7 +316,7 @@ fn segment(
     let large = if let Some(told) = range.large {
         told
     } else if !seen || range.expandable {
-        // A range of chunks can have any size; its blocks tell which pool it is.
+        // An expandable segment can have any size, so its blocks decide whether it belongs to the large pool.
         let mut sizes = inside.iter().map(|placed| placed.block.size);
         if inside.is_empty() {
             range.size > SMALL_SEGMENT

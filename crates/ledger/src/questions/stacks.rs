@@ -1,13 +1,13 @@
-//! The answer to `stacks`.
+//! The answer to `stacks`: what each stack allocated.
 //!
-//! Owns: nothing. Refuses: names; `state::stacks` has them.
+//! Owns: the order of its rows. Refuses: names; `state::stacks` has them.
 
 use super::coverage;
 use crate::report::{AsOf, StackReport, StackRow};
 use crate::state::process::Process;
 use std::sync::Arc;
 
-/// Builds the report: rows that allocated anything, by live bytes.
+/// Builds the report: a row for each stack that allocated anything, ordered by live bytes.
 pub(crate) fn report(process: &Process, as_of: AsOf) -> StackReport {
     let mut named = std::collections::HashMap::new();
     let mut rows: Vec<StackRow> = process
@@ -27,7 +27,8 @@ pub(crate) fn report(process: &Process, as_of: AsOf) -> StackReport {
             before: None,
         })
         .collect();
-    // One stack may have several numbers: its identities of before and after a death.
+    // One stack may have several numbers: another one after a code object in it has died. So frames decide between
+    // equals.
     rows.sort_by(|a, b| {
         let key = |row: &StackRow| std::cmp::Reverse((row.live.bytes, row.allocated.bytes));
         (key(a), a.device, &a.stack.frames).cmp(&(key(b), b.device, &b.stack.frames))

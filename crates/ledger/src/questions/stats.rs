@@ -1,6 +1,6 @@
-//! The answer to `stats`.
+//! The answer to `stats`: what a process holds, by device.
 //!
-//! Owns: which number stands for what, by source and level. Refuses: to keep anything.
+//! Owns: which number of the state each field shows, by source and level. Refuses: to keep anything.
 
 use super::affects::{Affects, Answer, effect};
 use super::question::{OfOne, One, answer};
@@ -48,7 +48,8 @@ impl OfOne for v1::StatsRequest {
     }
 }
 
-/// Leaves out totals that may be too large as well as too small: those are not known. What can only be too small stays, with a note.
+/// Leaves out totals that may be too large as well as too small, because they count as unknown. Totals that can only be
+/// too small stay; a note says so.
 fn leave_out_doubtful(devices: &mut [DeviceStats], notes: &[v1::CoverageNote]) {
     let doubtful = |kind: Affects| {
         notes.iter().any(|note| {
@@ -104,7 +105,7 @@ fn device(process: &Process, row: &Device) -> DeviceStats {
     match source {
         Source::Pool => {
             let zero = process.zero_if_unseen(row);
-            // A reading tells what a trace tells, until reports go on without one.
+            // A reading shows what a trace shows, until events without a trace follow it.
             let told = pool.traced || pool.read.count > 0 && pool.is_traced(process.facts.level);
             let peak_reserved = if process.is_pool_hidden() {
                 process.facts.from_start.then_some(driver.peak_bytes)

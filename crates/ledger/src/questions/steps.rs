@@ -1,7 +1,7 @@
-//! The answer to `steps`: how many there were, how we know, and how far memory went in each.
+//! The answer to `steps`: how many there were, how that is known, and the levels of memory in each.
 //!
-//! Owns: what is said of steps, msMemScope's gap table and its list of blocks that outlive their step. Refuses: to keep
-//! anything; see `crate::steps`.
+//! Owns: the sentences about steps, msMemScope's gap table and its list of blocks that outlive their step. Refuses: to
+//! keep anything; see `crate::steps`.
 
 use super::affects::Answer;
 use super::question::{OfOne, One, answer};
@@ -14,7 +14,7 @@ use memscope_proto::v1;
 use memscope_proto::v1::{StepDevice, StepGap, StepRow};
 use std::collections::BTreeMap;
 
-/// Most rows in one answer, which must stay below gRPC's 4 MiB.
+/// Most rows in one answer, whose message must stay below gRPC's limit of 4 MiB.
 const MOST_ROWS: usize = 10_000;
 /// Most blocks that outlived their step in one answer.
 const MOST_SURVIVORS: usize = 20_000;
@@ -74,13 +74,13 @@ impl OfOne for v1::StepsRequest {
     }
 }
 
-/// When each step that is kept ended: its number and boot time in nanoseconds, oldest first.
+/// For each step that is kept its number and the boot time of its end in nanoseconds, oldest first.
 pub(crate) fn ends(process: &Process) -> Vec<(u64, u64)> {
     let rows = whole_steps(process).into_iter();
     rows.map(|row| (row.step, row.to_ns)).collect()
 }
 
-/// The lines of the program that tell of steps.
+/// The lines of the program whose marks end steps.
 fn lines(steps: &Steps, stacks: &Stacks) -> Vec<v1::StepLine> {
     let counts = by_line(steps, &steps.lines(stacks)).into_iter();
     let told = counts.filter_map(|(place, count)| {
@@ -94,8 +94,8 @@ fn lines(steps: &Steps, stacks: &Stacks) -> Vec<v1::StepLine> {
     told.collect()
 }
 
-/// The innermost line that is the program's own: not of an installed package, of the standard library, or made at
-/// run time. Where there is none, the innermost of Python at all.
+/// The innermost line of the program itself: not in an installed package, not in the standard library, and not code
+/// that was generated at run time. Where there is none, the innermost line of Python code.
 pub(crate) fn own_line(frames: &[Frame]) -> Option<&Frame> {
     let mut python = frames
         .iter()
@@ -104,7 +104,7 @@ pub(crate) fn own_line(frames: &[Frame]) -> Option<&Frame> {
     python.find(|frame| frame.is_own()).or(first)
 }
 
-/// What is known of steps.
+/// What is known of a process's steps.
 pub(crate) fn summary(process: &Process) -> v1::StepSummary {
     let steps = &process.steps;
     let count = steps.count();
@@ -116,7 +116,7 @@ pub(crate) fn summary(process: &Process) -> v1::StepSummary {
     }
 }
 
-/// The median time of the last hundred steps.
+/// The median duration of the last 101 steps, nanoseconds.
 fn median_ns(steps: &Steps) -> Option<u64> {
     let mut times: Vec<u64> = Vec::new();
     let mut from: Option<u64> = None;
@@ -207,11 +207,11 @@ fn evidence(process: &Process, steps: &Steps) -> String {
     }
 }
 
-/// The line of each key as it is told to people. A moment whose stack is missing, such as one right after the attach, is taken for
-/// one of the line of this name, if there is only one.
+/// The line of each key as the answer shows it. A mark without a stack, such as one right after the attach, is counted
+/// for the only line with marks of this name, if there is exactly one.
 fn named_lines(steps: &Steps, stacks: &Stacks) -> Vec<usize> {
     let mut lines = steps.lines(stacks);
-    // The lines of each name that have a stack.
+    // For each name of marks, its lines that have a stack.
     let mut known: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (key, line) in steps.keys.iter().zip(&lines) {
         let of_name = known.entry(&key.name).or_default();
@@ -229,7 +229,7 @@ fn named_lines(steps: &Steps, stacks: &Stacks) -> Vec<usize> {
     lines
 }
 
-/// First key and count of each line.
+/// How many marks each line made, by the first key of the line.
 fn by_line(steps: &Steps, lines: &[usize]) -> BTreeMap<usize, u64> {
     let mut counts = BTreeMap::new();
     for (key, line) in steps.keys.iter().zip(lines) {
@@ -238,7 +238,7 @@ fn by_line(steps: &Steps, lines: &[usize]) -> BTreeMap<usize, u64> {
     counts
 }
 
-/// Rows of whole steps: ticks between two ends of steps are one.
+/// One row for each whole step: the rows of all ticks of a step are merged.
 pub(crate) fn whole_steps(process: &Process) -> Vec<Row> {
     let steps = &process.steps;
     let passes = steps.passes();
@@ -257,7 +257,7 @@ pub(crate) fn whole_steps(process: &Process) -> Vec<Row> {
             continue;
         }
         behind -= 1;
-        // Numbered as the loop counts them: the last one is the number of all.
+        // Steps are numbered so that the last one has the number of all steps.
         merged.step = match steps.source {
             StepSource::Backward => row.step / passes,
             _ if steps.has_lines() && !steps.ranges => count.saturating_sub(behind),
@@ -291,7 +291,7 @@ fn merge(mut before: Row, row: &Row) -> Row {
     before
 }
 
-/// So many steps in a row: 1 to N, N + 1 to 2 N, ….
+/// Merges the rows of `every` steps each: 1 to N, N + 1 to 2 N, ….
 fn in_groups(rows: Vec<Row>, every: u64) -> Vec<Row> {
     let mut groups: Vec<Row> = Vec::new();
     for row in rows {
@@ -308,7 +308,7 @@ fn in_groups(rows: Vec<Row>, every: u64) -> Vec<Row> {
     groups
 }
 
-/// Rows as they are shown, device by device.
+/// Rows as the answer shows them, one for each device; each stands for at most `every` steps.
 fn shown(process: &Process, rows: &[Row], every: u64) -> Vec<StepRow> {
     let hidden = process.is_pool_hidden();
     let mut shown = Vec::new();
@@ -343,7 +343,7 @@ fn shown(process: &Process, rows: &[Row], every: u64) -> Vec<StepRow> {
     shown
 }
 
-/// msMemScope's gap analysis, and what else is of interest over steps. The first step warms up.
+/// msMemScope's gap analysis, and further sums over steps, for each device. The first step is a warm-up and left out.
 fn by_device(rows: &[StepRow]) -> Vec<StepDevice> {
     let mut devices: BTreeMap<(bool, Option<i32>), Vec<&StepRow>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.step > 1) {
@@ -404,7 +404,7 @@ fn by_device(rows: &[StepRow]) -> Vec<StepDevice> {
         .collect()
 }
 
-/// The median slope of at most the last 512 steps.
+/// The median slope of the floors of the last 512 steps at most, in bytes per step.
 fn floor_slope(floors: &[u64]) -> f64 {
     let recent = floors
         .get(floors.len().saturating_sub(512)..)

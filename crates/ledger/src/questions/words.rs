@@ -1,8 +1,8 @@
-//! Numbers in words, for the sentences in coverage notes and verdicts.
+//! Values in words, for the sentences in coverage notes.
 //!
-//! Owns: rounding for people. Refuses: anything a program would read.
+//! Owns: the words for people. Refuses: anything that a program would read.
 
-/// `device 0`, `an unknown device`.
+/// A device in words: `device 0`, or `an unknown device`.
 pub(crate) fn device(ordinal: Option<i32>) -> String {
     match ordinal {
         Some(ordinal) => format!("device {ordinal}"),

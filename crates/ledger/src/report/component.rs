@@ -1,4 +1,4 @@
-//! Who holds memory that is no framework's, on Ascend.
+//! Who holds memory outside a framework's pool, on Ascend.
 
 use crate::event::HalModule;
 use serde::{Deserialize, Serialize};
@@ -15,20 +15,20 @@ pub enum Holder {
 /// What a component of Ascend's software holds from the driver, outside a framework's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// Which.
+    /// The component that holds the memory.
     pub holder: Holder,
-    /// Live allocations.
+    /// Number of live allocations.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of all live allocations.
     pub bytes: u64,
-    /// Of them in huge pages (2 MiB).
+    /// The part of `bytes` in huge pages (2 MiB).
     pub huge_page_bytes: u64,
-    /// Of them in giant pages (1 GiB).
+    /// The part of `bytes` in giant pages (1 GiB).
     pub giant_page_bytes: u64,
 }
 
 impl Component {
-    /// Holds nothing.
+    /// A component that holds nothing.
     pub(crate) fn new(holder: Holder) -> Component {
         Component {
             holder,
@@ -39,7 +39,7 @@ impl Component {
         }
     }
 
-    /// Its name.
+    /// Name of the component in the driver, or `PTA_WORKSPACE` for torch_npu's workspaces.
     pub fn name(&self) -> &'static str {
         match self.holder {
             Holder::Module(module) => module.name(),

@@ -1,4 +1,4 @@
-//! Marks that are kept.
+//! Marks that the ledger keeps.
 
 use crate::event::{EventId, MarkKind, MarkSource};
 use serde::{Deserialize, Serialize};
@@ -15,34 +15,34 @@ pub enum MarkOrigin {
     Framework,
 }
 
-/// A mark that is kept.
+/// A mark that the ledger keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptMark {
-    /// Its event, which is a moment that can be asked for.
+    /// Event of the mark. Questions can be asked about the moment of an event.
     pub event: EventId,
-    /// When, boot time in nanoseconds.
+    /// Boot time of the mark, nanoseconds.
     pub time_ns: u64,
-    /// The thread that made it; 0 where it was made from outside.
+    /// Thread that made the mark; 0 where it was made from outside.
     pub tid: u32,
     /// An instant, the beginning of a range, or a step.
     pub kind: MarkKind,
-    /// What it was made with.
+    /// Library or tool with which it was made.
     pub source: MarkSource,
-    /// Its name.
+    /// Name of the mark.
     pub name: Arc<str>,
-    /// The name was longer.
+    /// The name was longer than what is kept of it.
     pub cut: bool,
-    /// Which of its name it is, from 1; `None` where that is not known any more.
+    /// Its number among all marks with this name, from 1; `None` where that is not known any more.
     pub nth: Option<u64>,
 }
 
 /// How many marks of one origin there were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OriginMarks {
-    /// Who named the moments.
+    /// Who made the marks.
     pub origin: MarkOrigin,
-    /// How many there were since the attach.
+    /// Number of marks since the attach.
     pub count: u64,
-    /// How many of them are kept.
+    /// Number of those marks that are kept.
     pub kept: u64,
 }

@@ -1,44 +1,45 @@
-//! Pools that tell of themselves through mstx.
+//! Pools that report their own memory through mstx.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What such a pool has on one device.
+/// The memory of such a pool on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionsOnDevice {
-    /// Ordinal within the process; `None`: not told.
+    /// Ordinal of the device within the process; `None` where it is not reported.
     pub device: Option<i32>,
-    /// Live regions.
+    /// Number of live regions.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of all live regions.
     pub bytes: u64,
-    /// Most bytes at a time since the attach.
+    /// Largest value of `bytes` since the attach.
     pub peak_bytes: u64,
-    /// Bytes of its heaps; `None`: it told of none.
+    /// Bytes of the pool's heaps; `None` if it reported no heap.
     pub heap_bytes: Option<u64>,
-    /// Regions that came since the attach.
+    /// Number of regions that were handed out since the attach.
     pub alloc_count: u64,
-    /// Regions that went since the attach.
+    /// Number of those regions that were given back.
     pub free_count: u64,
 }
 
-/// A pool that tells of itself through mstx.
+/// A pool that reports its own memory through mstx.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionPool {
-    /// Name of its domain; `None`: the domain was made before the attach, or without a handle of its own.
+    /// Name of the pool's domain; `None` if the domain was created before the attach, or without a handle of its own.
     pub domain: Option<Arc<str>>,
     /// The domain's handle.
     pub handle: u64,
-    /// By ordinal, unknown first.
+    /// The pool's memory by device, ordered by ordinal; memory on an unknown device comes first.
     pub devices: Vec<RegionsOnDevice>,
-    /// Regions that went and were never seen to come.
+    /// Number of regions that were given back without having been seen when they were handed out.
     pub orphan_free_count: u64,
-    /// Regions that were told of in calls of too many.
+    /// Number of regions that are missing in the numbers, because their calls named more than one record holds or
+    /// because the ledger had no room for them.
     pub untold_count: u64,
 }
 
 impl RegionPool {
-    /// What people call it.
+    /// The name by which people know the pool.
     pub fn title(&self) -> String {
         match self.domain.as_deref() {
             Some("atb") => "ATB".to_owned(),

@@ -1,8 +1,8 @@
-//! A stack as answers have it: its frames, or the word that says why there are none.
+//! A stack in answers: its frames, or a word that says why there are none.
 
 use std::sync::Arc;
 
-/// Why there is no stack: a word for each reason, by the number under which `state::stacks` keeps it.
+/// Words for the reasons why there is no stack. The index of a word is the number of the reason in `state::stacks`.
 pub(crate) const MISSING: [&str; 7] = [
     "not_taken",
     "no_python",
@@ -13,7 +13,7 @@ pub(crate) const MISSING: [&str; 7] = [
     "not_sampled",
 ];
 
-/// What a frame is of.
+/// What kind of code a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FrameKind {
     /// Python code.
@@ -25,18 +25,20 @@ pub enum FrameKind {
 /// One frame of a stack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame {
-    /// What it is of.
+    /// What kind of code it belongs to.
     pub kind: FrameKind,
-    /// Function (Python: `co_name`). Empty where it is not known.
+    /// Name of the function (Python: `co_name`); empty where it is not known.
     pub name: Arc<str>,
-    /// Source file (Python: `co_filename`); for compiled code without line information its object's path.
+    /// Source file (Python: `co_filename`); for compiled code without line information the path of its library or
+    /// program.
     pub file: Arc<str>,
-    /// Line, from 1; 0 where it is not known.
+    /// Line in the file, from 1; 0 where it is not known.
     pub line: u32,
 }
 
 impl Frame {
-    /// Whether it is of the program itself: Python code in a file, and of no installed package and not of Python's own library.
+    /// Whether it belongs to the program itself: Python code in a file that is neither in an installed package nor in
+    /// Python's own library.
     #[must_use]
     pub fn is_own(&self) -> bool {
         let library = ["/site-packages/", "/dist-packages/", "/lib/python3"]
@@ -46,19 +48,19 @@ impl Frame {
     }
 }
 
-/// The words that a stack without frames can say in `missing`.
+/// The words that [`Stack::missing`] can be.
 #[must_use]
 pub fn missing_words() -> &'static [&'static str] {
     &MISSING
 }
 
-/// A stack as it was taken.
+/// A stack with the names of its frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stack {
-    /// Innermost first. Empty: see `missing`.
+    /// Frames, innermost first. If there are none, `missing` says why.
     pub frames: Vec<Frame>,
     /// Outer frames were cut off, or a frame in the middle could not be read.
     pub truncated: bool,
-    /// Why there are no frames (`no_python`, `unreadable`, `busy`, `lost`, `not_taken`), a stable word.
+    /// Why there are no frames: one of [`missing_words`], which do not change between versions.
     pub missing: Option<&'static str>,
 }

@@ -1,16 +1,16 @@
-//! What tells of steps.
+//! How the ends of steps are found.
 
 use serde::{Deserialize, Serialize};
 
-/// What tells where a step ends, from the weakest to the best.
+/// What the ends of steps are found by, from the weakest evidence to the best.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub enum StepSource {
-    /// Nothing does.
+    /// Nothing was seen by which steps could be found.
     #[default]
     Unknown,
-    /// A pattern of allocations that repeats itself.
+    /// A pattern of allocations that repeats.
     Pattern,
     /// Backward passes.
     Backward,
@@ -20,6 +20,6 @@ pub enum StepSource {
     Profiler,
     /// Marks of the program.
     Mark,
-    /// A name that was picked at the attach.
+    /// Marks with a name that the user gave at the attach.
     Named,
 }

@@ -21,14 +21,14 @@ use serde::{Deserialize, Serialize};
 /// Counters of the framework's pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PoolDevice {
-    /// Any pool event named this device.
+    /// A pool event has named this device.
     pub(crate) seen: bool,
-    /// Any of them was a trace entry.
+    /// At least one of these events was a trace entry.
     pub(crate) traced: bool,
     pub(crate) totals: Totals,
     pub(crate) reserved: Option<u64>,
     pub(crate) peak_reserved: Option<u64>,
-    /// When it last gave memory back of which only the driver's calls told; 0: never.
+    /// When the pool last gave memory back that only the driver's calls showed; 0 if it never did.
     pub(crate) gave_back_ns: u64,
     pub(crate) live_blocks: u64,
     pub(crate) requested_bytes: u64,
@@ -39,10 +39,10 @@ pub(crate) struct PoolDevice {
     pub(crate) orphan_free_bytes: u64,
     pub(crate) oom_count: u64,
     pub(crate) resync_count: u64,
-    /// Blocks that turned out to have gone unseen.
+    /// Number of blocks that turned out to be gone although their frees were not seen.
     pub(crate) found_gone: u64,
-    /// Times at which blocks came whose rounded sizes no event told: how much was handed out then is not known, nor
-    /// which rooms were taken.
+    /// How often blocks came without an event that gave their rounded sizes. How much was handed out then is not known,
+    /// nor which free room it took.
     #[serde(default)]
     pub(crate) unsized_count: u64,
     pub(crate) sizes: Recorder,
@@ -51,7 +51,7 @@ pub(crate) struct PoolDevice {
     pub(crate) rooms: Rooms,
     pub(crate) ring: TraceRing,
     pub(crate) series: Series,
-    /// Levels within the step that is going on.
+    /// Levels within the current step.
     pub(crate) step: StepLevels,
     pub(crate) read: Read,
 }
@@ -59,40 +59,40 @@ pub(crate) struct PoolDevice {
 /// What is kept of the readings of a device's pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Read {
-    /// Readings taken over.
+    /// Number of readings that were accepted.
     pub(crate) count: u64,
-    /// Readings refused or never complete.
+    /// Number of readings that were refused or never complete.
     pub(crate) refused: u64,
-    /// Why the last one was not taken over, unless one was since.
+    /// Why the last reading was not accepted; `None` once another one was.
     pub(crate) refusal: Option<Refusal>,
-    /// What happened before is in the newest one. 0 before the first.
+    /// Everything that happened before this moment is contained in the newest reading; 0 before the first reading.
     pub(crate) until_ns: u64,
-    /// Live blocks of which the first reading told, and their rounded bytes.
+    /// Number of live blocks that are known from the first reading; `baseline_bytes` are their rounded bytes.
     pub(crate) baseline_blocks: u64,
     pub(crate) baseline_bytes: u64,
-    /// Where events do not tell of them: blocks of the newest reading that a stream still used, until
-    /// something happens; and the stacks that they came with.
+    /// Where events do not report pending blocks: freed blocks of the newest reading that a stream still used, with the
+    /// stacks that allocated them. Cleared by the device's next event.
     pub(crate) pending: Vec<(HeldBlock, StackIndex)>,
-    /// `resync_count` and `found_gone` as of the last reading: it has settled them.
+    /// `resync_count` and `found_gone` at the last reading, which has corrected everything counted by then.
     pub(crate) settled: (u64, u64),
-    /// `unsized_count` as of the last reading.
+    /// `unsized_count` at the last reading.
     #[serde(default)]
     pub(crate) sized: u64,
 }
 
-/// Why a reading was not taken over.
+/// Why a reading was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refusal {
-    /// What happened since is not known without a hole.
+    /// Not all events since the reading are known.
     TooOld,
-    /// It disagrees with itself or with the totals since.
+    /// It contradicts itself, or the totals since.
     Contradicted,
     /// Not all of its parts came.
     Incomplete,
 }
 
 impl PoolDevice {
-    /// The level now, for the course over time.
+    /// Notes the current level, for the course over time and for the step.
     pub(crate) fn note_level(&mut self, time_ns: u64, allocs: u64, frees: u64) {
         if let Some(allocated) = self.totals.allocated() {
             let reserved = self.reserved.unwrap_or(allocated);
@@ -102,31 +102,32 @@ impl PoolDevice {
         }
     }
 
-    /// Any block came or went in sight.
+    /// Whether any block was seen to come or go.
     fn moved(&self) -> bool {
         self.alloc_count + self.free_count > 0
     }
 
-    /// Whether events tell of a block all that a trace tells: its request, its stream, its end.
+    /// Whether events say everything about a block that a trace says: its requested size, its stream, and when a
+    /// pending block becomes free.
     pub(crate) fn is_traced(&self, level: Option<Level>) -> bool {
-        // Where nothing but readings tells of blocks, they tell it all.
+        // At level `read` there are only readings, and they say all of this.
         level == Some(Level::Read) || self.traced || !self.moved() && level != Some(Level::Blocks)
     }
 
-    /// Whether all that happened is in a reading, or was told with all that a reading tells.
+    /// Whether everything that happened is in a reading, or came as events that say as much as a reading.
     pub(crate) fn is_read(&self, level: Option<Level>) -> bool {
         let newest_ns = self.ring.newest_ns().max(self.gave_back_ns);
         self.read.count > 0 && newest_ns < self.read.until_ns
             || self.is_traced(level) && self.unsized_count == self.read.sized
     }
 
-    /// Bytes from before the attach: blocks that a reading told of, and the rest that nothing did.
+    /// Bytes from before the attach: of blocks that are known from a reading, and the rest, whose blocks are not known.
     pub(crate) fn baseline(&self) -> Option<u64> {
         let rest = self.totals.baseline()?;
         Some(rest.saturating_add(self.read.baseline_bytes))
     }
 
-    /// A live block went; it may be one of those from before the attach.
+    /// A live block went: it is subtracted from the baseline if it was part of it.
     pub(crate) fn baseline_went(&mut self, origin: Origin, rounded: u64) {
         if origin == Origin::Baseline {
             self.read.baseline_blocks = self.read.baseline_blocks.saturating_sub(1);
@@ -134,25 +135,25 @@ impl PoolDevice {
         }
     }
 
-    /// Segments of which the trace did not tell whose they are.
+    /// Number of segments whose pool the trace did not name.
     pub(crate) fn untold_segments(&self) -> usize {
         self.segments.iter().filter(|segment| !segment.told).count()
     }
 
-    /// Bytes that the allocator has and that are in no segment that we know, or the reverse.
+    /// Difference in bytes between the allocator's reserved total and the segments that are known.
     pub(crate) fn unknown_bytes(&self) -> u64 {
         let known = self.segments.bytes();
         self.reserved.map_or(0, |reserved| reserved.abs_diff(known))
     }
 
-    /// The pool gave this much back to the driver, and did not say so itself.
+    /// The pool gave `bytes` back to the driver, without an event of its own.
     pub(crate) fn gave_back(&mut self, bytes: u64, time_ns: u64) {
         self.reserved = self.reserved.map(|held| held.saturating_sub(bytes));
         self.gave_back_ns = time_ns;
         self.note_level(time_ns, 0, 0);
     }
 
-    /// The allocator's reserved total.
+    /// Takes the allocator's reserved total.
     pub(crate) fn set_reserved(&mut self, reserved: u64) {
         self.reserved = Some(reserved);
         self.peak_reserved = Some(self.peak_reserved.map_or(reserved, |p| p.max(reserved)));
@@ -167,9 +168,9 @@ pub(crate) struct DriverDevice {
     pub(crate) managed: DriverBytes,
     pub(crate) physical: DriverBytes,
     pub(crate) imported: DriverBytes,
-    /// The framework pool's part of the four.
+    /// Part of `plain`, `async_pool`, `managed` and `physical` that is the framework pool's.
     pub(crate) pooled: DriverBytes,
-    /// Who holds the rest, on Ascend.
+    /// On Ascend, the components that hold the rest.
     pub(crate) components: Components,
     pub(crate) alloc_count: u64,
     pub(crate) free_count: u64,
@@ -178,12 +179,12 @@ pub(crate) struct DriverDevice {
     pub(crate) sizes: Recorder,
     pub(crate) lifetimes: Recorder,
     pub(crate) series: Series,
-    /// Levels within the step that is going on.
+    /// Levels within the current step.
     pub(crate) step: StepLevels,
 }
 
 impl DriverDevice {
-    /// Everything held.
+    /// All memory held; imported memory is not part of it.
     pub(crate) fn held(&self) -> DriverBytes {
         [self.plain, self.async_pool, self.managed, self.physical]
             .iter()
@@ -202,7 +203,7 @@ impl DriverDevice {
         }
     }
 
-    /// The level now: peak and course.
+    /// Notes the current level: for the peak, the course over time and the step.
     pub(crate) fn note_level(&mut self, time_ns: u64, allocs: u64, frees: u64) {
         let held = self.held().bytes;
         self.peak_bytes = self.peak_bytes.max(held);
@@ -210,7 +211,7 @@ impl DriverDevice {
         self.step.note(held, held, allocs, frees);
     }
 
-    /// Whether anything ever happened here that a reader could see.
+    /// Whether nothing has ever happened here that an answer could show.
     pub(crate) fn is_blank(&self) -> bool {
         self.alloc_count == 0
             && self.free_count == 0
@@ -226,19 +227,20 @@ pub(crate) struct Device {
     pub(crate) ordinal: Option<i32>,
     pub(crate) pool: PoolDevice,
     pub(crate) driver: DriverDevice,
-    /// From cudaMemGetInfo.
+    /// Total memory in bytes, from `cudaMemGetInfo` or another vendor's function for it.
     pub(crate) total_bytes: Option<u64>,
-    /// From NVML.
+    /// Total memory in bytes, from NVML.
     pub(crate) nvml_total_bytes: Option<u64>,
-    /// From cudaMemGetInfo or NVML, and when.
+    /// Free memory in bytes, from `cudaMemGetInfo` (or another vendor's function for it) or from NVML, and when it was
+    /// read.
     pub(crate) free_bytes: Option<(u64, u64)>,
 }
 
-/// What was free longer ago says nothing of how long it lasts.
+/// A number of free bytes that is older than this is not used.
 const FREE_HOLDS_NS: u64 = 15_000_000_000;
 
 impl Device {
-    /// Bytes that are free on the device, whoever uses the rest, if that was seen a moment ago.
+    /// Free bytes of the device, whichever processes use the rest, if the number is recent.
     pub(crate) fn free_at(&self, now_ns: u64) -> Option<u64> {
         let (bytes, seen_ns) = self.free_bytes?;
         (now_ns.saturating_sub(seen_ns) <= FREE_HOLDS_NS).then_some(bytes)
@@ -261,7 +263,7 @@ impl Devices {
         }
     }
 
-    /// The device, made if it is new.
+    /// The row of a device, made if the device is new.
     pub(crate) fn at(&mut self, ordinal: Option<i32>) -> &mut Device {
         let place = match self.rows.iter().position(|row| row.ordinal == ordinal) {
             Some(place) => place,
@@ -288,19 +290,19 @@ impl Devices {
         &mut self.at(ordinal).driver
     }
 
-    /// By ordinal, unknown last.
+    /// All devices by ordinal, the unknown one last.
     pub(crate) fn sorted(&self) -> Vec<&Device> {
         let mut rows: Vec<&Device> = self.rows.iter().collect();
         rows.sort_by_key(|row| (row.ordinal.is_none(), row.ordinal));
         rows
     }
 
-    /// In no order.
+    /// All devices, in no order.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Device> {
         self.rows.iter_mut()
     }
 
-    /// In no order.
+    /// All devices, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Device> {
         self.rows.iter()
     }

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use memscope_proto::v1::{Bucket, Distribution};
 use serde::{Deserialize, Serialize};
 
-/// Values above 2^50 (a pebibyte, 13 days in nanoseconds) are counted as that for the quantiles.
+/// Values above 2^50 (a pebibyte, 13 days in nanoseconds) are counted as 2^50 for the quantiles.
 const HIGHEST: u64 = 1 << 50;
 
 /// Counts values: exact minimum, maximum, mean and powers of two, quantiles within 1 %.
@@ -120,7 +120,7 @@ impl Recorder {
         }
     }
 
-    /// What was counted.
+    /// The distribution of the values that were counted.
     pub(crate) fn distribution(&self) -> Distribution {
         let Some(inner) = &self.inner else {
             return Distribution::default();

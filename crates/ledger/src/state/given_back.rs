@@ -1,22 +1,23 @@
-//! Memory that a pool gives back to the driver at a level at which the pool itself does not say so.
+//! Memory that a pool gives back to the driver at a level at which no event of the pool says so.
 //!
-//! Owns: what one call of the driver takes from the reserved total of each pool that is told of by reports only. They come
-//! with blocks, and giving memory back (`empty_cache`) hands out none. Refuses: pools whose trace tells of segments.
+//! Owns: how much one driver call takes from the reserved total of each pool that is known by reports only. Reports
+//! come with blocks, and giving memory back (`empty_cache`) hands out no block. Refuses: pools whose trace reports
+//! segments.
 
 use crate::event::{Call, CallOp, Level};
 use crate::state::device::{Device, Devices};
 use crate::state::driver::Driver;
 
-/// How things stood before the call.
+/// State before the call.
 pub(crate) struct Before {
     level: Option<Level>,
-    /// For each device, in the order of their rows: bytes of the driver's that are the pool's, and of segments that a
-    /// reading told of.
+    /// For each device, in the order of their rows: bytes of driver allocations that are the pool's, and bytes of the
+    /// segments that are known from a reading.
     rows: Vec<(u64, u64)>,
-    /// Bytes that the call unmaps and that are known as the pool's in the driver's books as well: they go there with
-    /// their physical memory.
+    /// Bytes that the call unmaps and that are also counted as the pool's among the driver allocations. There they are
+    /// subtracted when their physical memory goes, so they must not be subtracted twice.
     unmapped: u64,
-    /// Frees of what nobody knew.
+    /// Number of frees so far whose allocation was not known.
     orphans: u64,
 }
 
@@ -28,7 +29,7 @@ fn gives_back(op: CallOp) -> bool {
     )
 }
 
-/// Whether only reports and readings tell of this pool.
+/// Whether this pool is known by reports and readings only.
 fn is_reported(row: &Device, level: Option<Level>) -> bool {
     row.pool.reserved.is_some() && !row.pool.is_traced(level)
 }
@@ -45,7 +46,7 @@ fn stand(row: &Device, level: Option<Level>) -> (u64, u64) {
     }
 }
 
-/// To be asked before the call takes effect; `None` where it changes no pool.
+/// Notes the state before the call takes effect. `None` if the call cannot change such a pool.
 pub(crate) fn before(
     devices: &Devices,
     driver: &Driver,
@@ -67,7 +68,8 @@ pub(crate) fn before(
     })
 }
 
-/// The call and what it means for segments have taken effect.
+/// Subtracts what the call took from each pool. To be called when the call, and what it means for segments, has taken
+/// effect.
 pub(crate) fn after(
     devices: &mut Devices,
     before: Option<Before>,
@@ -82,7 +84,7 @@ pub(crate) fn after(
     let of_device = |row: &Device| call.device.is_none() || row.ordinal == call.device;
     let mut stood = before.rows.into_iter();
     for row in devices.iter_mut() {
-        // A device that came with the call stands last, and had nothing to give.
+        // A device that this call made known comes last, and had nothing to give back.
         let Some((pooled, in_segments)) = stood.next() else {
             return;
         };
@@ -99,7 +101,8 @@ pub(crate) fn after(
         if gone > 0 {
             row.pool.gave_back(gone, time_ns);
         } else if unknown && !from_start && row.pool.read.count == 0 && of_device(row) {
-            // It may well have been the pool's, from before the attach, and how large it was nobody knows.
+            // The memory may have been the pool's from before the attach. Its size is not known, so the reserved total
+            // is not known any more either.
             row.pool.reserved = None;
         }
     }

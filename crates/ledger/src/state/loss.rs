@@ -1,21 +1,20 @@
 //! Where records are missing.
 //!
-//! Owns: the count of lost records that we have been told of, and the newest gaps. Refuses: to
-//! guess what was in them.
+//! Owns: the count of lost records, as events report it, and the newest gaps. Refuses: to guess what was in the gaps.
 
 use crate::report::Gap;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Gaps kept.
+/// Maximum number of gaps that are kept.
 const KEPT: usize = 64;
 
-/// Loss of one process.
+/// Lost records of one process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Loss {
-    /// Highest count heard of.
+    /// Highest count of lost records that was reported.
     told: u64,
-    /// Time of the last thing heard.
+    /// Time of the latest event that reported a count.
     heard_ns: u64,
     gaps: VecDeque<Gap>,
     gap_count: u64,
@@ -31,7 +30,8 @@ impl Loss {
         }
     }
 
-    /// A count heard at `time_ns`, in an event's header. Says whether it tells of new loss.
+    /// Takes the count from the header of an event at `time_ns`. Returns whether more records have been lost than were
+    /// known.
     pub(crate) fn hear(&mut self, lost: u64, time_ns: u64) -> bool {
         let fresh = lost > self.told;
         if fresh {
@@ -55,12 +55,12 @@ impl Loss {
         self.told
     }
 
-    /// How many gaps there were, the forgotten ones too.
+    /// Number of all gaps, including those that are not kept any more.
     pub(crate) fn gap_count(&self) -> u64 {
         self.gap_count
     }
 
-    /// Newest gaps, oldest first.
+    /// The newest gaps, the oldest of them first.
     pub(crate) fn gaps(&self) -> Vec<Gap> {
         self.gaps.iter().copied().collect()
     }

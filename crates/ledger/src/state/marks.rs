@@ -15,12 +15,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Marks of one name that are kept.
+/// Maximum number of marks of one name that are kept.
 const PER_NAME: usize = 64;
-/// Marks of one origin that are kept.
+/// Maximum number of marks of one origin that are kept.
 const KEPT: usize = 1024;
 
-/// What PyTorch names by itself: its optimizers, its profiler, its loaders and what it does between processes.
+/// How the names begin that PyTorch gives by itself: of its optimizers, its profiler, its loaders and what it does
+/// between processes.
 const OF_PYTORCH: [&str; 8] = [
     "Optimizer.",
     "ProfilerStep#",
@@ -32,7 +33,6 @@ const OF_PYTORCH: [&str; 8] = [
     "aten::",
 ];
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Marks {
     people: Book,
@@ -45,18 +45,19 @@ pub(crate) struct Marks {
 struct Book {
     names: BTreeMap<Arc<str>, Named>,
     kept: usize,
-    /// How many there were.
+    /// Number of all marks, including those that are not kept any more.
     count: u64,
-    /// A name was forgotten with all of its marks: which mark of its name a new one is, is not known any more.
+    /// A name was forgotten with all of its marks. From then on the marks of a new name are not numbered, because it
+    /// may be a forgotten one.
     forgot_names: bool,
 }
 
 /// The marks of one name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Named {
-    /// How many there were; `None` where that is not known.
+    /// Number of all marks of this name; `None` if it is not known.
     count: Option<u64>,
-    /// Oldest first.
+    /// Marks that are kept, oldest first.
     kept: VecDeque<KeptMark>,
 }
 
@@ -85,7 +86,7 @@ impl Marks {
         });
     }
 
-    /// Everything that is kept, oldest first.
+    /// All marks that are kept, oldest first, and the numbers of marks by origin.
     pub(crate) fn all(&self) -> (Vec<KeptMark>, Vec<OriginMarks>) {
         let origins = [
             (MarkOrigin::People, &self.people),
@@ -107,13 +108,13 @@ impl Marks {
         (all, counts)
     }
 
-    /// How many are kept.
+    /// Number of marks that are kept.
     pub(crate) fn kept(&self) -> usize {
         self.people.kept + self.program.kept + self.framework.kept
     }
 }
 
-/// Who makes marks of a source and a name.
+/// Who makes marks of this source and name.
 fn origin(source: MarkSource, name: &str) -> MarkOrigin {
     match source {
         MarkSource::Outside => MarkOrigin::People,
@@ -128,7 +129,7 @@ fn origin(source: MarkSource, name: &str) -> MarkOrigin {
 }
 
 impl Mark {
-    /// Whether PyTorch makes it by itself: a step of an optimizer, a backward pass.
+    /// Whether PyTorch makes this mark by itself, for example for a step of an optimizer or a backward pass.
     #[must_use]
     pub fn is_of_the_framework(&self) -> bool {
         origin(self.source, &self.name) == MarkOrigin::Framework
@@ -136,7 +137,7 @@ impl Mark {
 }
 
 impl KeptMark {
-    /// Who made it.
+    /// Who made the mark: people, the program, or PyTorch.
     pub fn origin(&self) -> MarkOrigin {
         origin(self.source, &self.name)
     }

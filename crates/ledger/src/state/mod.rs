@@ -1,8 +1,9 @@
-//! What is known of each traced process: its pools, the memory that runtime and driver gave, and everything that is counted with them.
+//! What is known of each traced process: its pools, the memory that runtime and driver gave, and everything that is
+//! counted with them.
 //!
-//! Owns: the books that events change. Refuses: to judge whether memory grows (`growth`), to say where a step ends (`steps`), and to
-//! answer anybody (`questions`). Only two files here know of `growth` and `steps`: `process` owns one of each, and `scene` carries them
-//! to where a block comes or goes.
+//! Owns: the state that events change. Refuses: to judge whether memory grows (`growth`), to say where a step ends
+//! (`steps`), and to answer questions (`questions`). Only two files here know of `growth` and `steps`: `process` owns
+//! one of each, and `scene` carries them to where a block comes or goes.
 
 pub(crate) mod device;
 pub(crate) mod distribution;

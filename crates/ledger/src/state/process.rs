@@ -25,12 +25,11 @@ use crate::state::stacks::Stacks;
 use crate::steps::{Steps, Turn};
 use serde::{Deserialize, Serialize};
 
-/// The note that says that less than all stacks is recorded, for a time.
+/// Code of the note that says that, for a time, stacks are recorded only in part.
 const REDUCED: &str = "stacks_reduced";
-/// Children remembered by pid, for the coverage note.
+/// Maximum number of children whose process ids are kept for the coverage note.
 const CHILDREN: usize = 16;
 
-/// See the module.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) handle: ProcessHandle,
@@ -44,12 +43,12 @@ pub(crate) struct Process {
     pub(crate) backend: Backend,
     pub(crate) allocator: AllocatorFacts,
     pub(crate) placement: Placement,
-    /// Whose devices it uses, once a call or a library has told.
+    /// Vendor of the devices that it uses, once a call or a library has shown it.
     pub(crate) vendor: Option<Vendor>,
-    /// A pool-level way in was live at some time.
+    /// A pool-level way in is live, or was live and has reported events.
     pub(crate) pool_way_in: bool,
     pub(crate) notes: Notes,
-    /// First children, and how many there were.
+    /// Process ids of the first children, and the number of all children.
     pub(crate) children: (Vec<u32>, u64),
     pub(crate) devices: Devices,
     pub(crate) groups: Groups,
@@ -60,12 +59,12 @@ pub(crate) struct Process {
     pub(crate) steps: Steps,
     pub(crate) marks: Marks,
     pub(crate) readings: Readings,
-    /// What the last reading took.
+    /// What the last reading cost: its duration, bytes and attempts.
     pub(crate) reading_cost: Option<ReadingCost>,
 }
 
 impl Process {
-    /// Attached by this event.
+    /// The state of a process that is attached by this event.
     pub(crate) fn new(config: &LedgerConfig, event: &Event, facts: &ProcessFacts) -> Process {
         let mut pool = Pool::default();
         pool.blind_until(event.time_ns);
@@ -101,7 +100,7 @@ impl Process {
     /// Takes one event of a process that has not ended.
     pub(crate) fn apply(&mut self, event: &Event) {
         self.events += 1;
-        // A reading is of an earlier moment and knows nothing of losses.
+        // A reading is of an earlier moment and says nothing about losses.
         if !matches!(event.body, Body::Held(_) | Body::ReadingCost(_))
             && self.loss.hear(event.lost_before, event.time_ns)
         {
@@ -143,7 +142,8 @@ impl Process {
             }
             Body::Attached(facts) => self.facts = (**facts).clone(),
             Body::Placed(placement) => {
-                // torch_npu's library may come after that of an allocator that it then stands in for.
+                // torch_npu's library may be loaded after that of an allocator that it then replaces. The probes in the
+                // first one are removed, but what they reported still counts.
                 let told = self.pool_way_in && self.pool.seen();
                 self.pool_way_in = placement.pool_seen || told;
                 if placement.pool_seen && !self.placement.pool_seen {
@@ -182,7 +182,7 @@ impl Process {
                 }
             }
             Body::Held(part) => {
-                // It may tell of a moment that has long passed, but it changes the books now.
+                // The reading may be of a moment long past, but it changes the state now.
                 scene.time_ns = self.last_ns;
                 let watch = Watch {
                     attached_ns: self.attached_ns,
@@ -214,12 +214,12 @@ impl Process {
                     Turn::Both | Turn::End => self.pool.step_ends(&mut scene),
                 }
             }
-            // It follows from what came before.
+            // A finding follows from earlier events and changes nothing.
             Body::Finding(_) => {}
             Body::Launches { count } => scene.steps.launches = Some(*count),
-            // The header has told of it.
+            // The count of lost records is in the header and has been taken above.
             Body::Lost => {}
-            // The ledger has taken it: it is the machine's.
+            // A pair of clock readings belongs to the machine, and the ledger has taken it.
             Body::Clock { .. } => {}
         }
     }
@@ -231,12 +231,12 @@ impl Process {
         }
     }
 
-    /// Takes a note on what limits the numbers, which may also come after the end.
+    /// Takes a note on what limits the numbers. It may also come after the end of the process.
     pub(crate) fn note(&mut self, note: &crate::event::CoverageNote) {
         self.notes.take(note);
     }
 
-    /// Freezes the state.
+    /// Ends the process: its state stays as it is from now on.
     pub(crate) fn end(&mut self, state: ProcessState, time_ns: u64) {
         if self.state == ProcessState::Attached {
             self.state = state;
@@ -244,7 +244,7 @@ impl Process {
         }
     }
 
-    /// The moment to answer for: an ended process stands still.
+    /// The moment that an answer describes: now, or the end of a process that has ended.
     pub(crate) fn moment(&self, as_of: AsOf) -> u64 {
         let now = as_of.boot_ns.max(self.last_ns);
         self.ended_ns
@@ -288,7 +288,7 @@ impl Process {
         }
     }
 
-    /// There is a pool, but the level is too low to see into it.
+    /// Whether there is a pool, but the level is too low to see into it.
     pub(crate) fn is_pool_hidden(&self) -> bool {
         self.source() == Source::Pool
             && self.facts.level == Some(Level::Segments)
@@ -302,7 +302,7 @@ impl Process {
         rows
     }
 
-    /// Pools that tell of themselves through mstx.
+    /// Pools that report their own memory through mstx.
     pub(crate) fn region_pools(&self) -> Vec<RegionPool> {
         let workspaces = self.driver.workspaces_seen;
         self.regions
@@ -321,7 +321,7 @@ impl Process {
         }
     }
 
-    /// Bytes held from the driver for them, where known.
+    /// Bytes held from the driver on a device, where known.
     pub(crate) fn reserved_bytes(&self, device: &Device) -> Option<u64> {
         match self.source_of(device) {
             Source::Driver => Some(device.driver.held().bytes),
@@ -332,16 +332,16 @@ impl Process {
         }
     }
 
-    /// Nothing was missed and nothing came: that is zero, and known.
+    /// 0 if nothing was missed and no pool event has named the device; else `None`.
     pub(crate) fn zero_if_unseen(&self, device: &Device) -> Option<u64> {
         (self.facts.from_start && self.pool_way_in && !device.pool.seen).then_some(0)
     }
 
-    /// Among all others.
+    /// The process as an entry in the list of all processes.
     pub(crate) fn summary(&self) -> ProcessSummary {
         let mut rows = self.visible_devices();
         if self.source() == Source::Pool {
-            // What is held on an unknown device may well be the pool's: not to be added to it.
+            // What is held on an unknown device may be the pool's, and would then be counted twice.
             rows.retain(|row| row.ordinal.is_some());
         }
         let sum = |bytes: &dyn Fn(&Device) -> Option<u64>| {
@@ -363,20 +363,22 @@ impl Process {
         }
     }
 
-    /// A sum has no room for a note: where it is one of calls that were seen, none may have been missed.
+    /// Whether the sums can be shown. The list has no room for coverage notes, so a sum over driver calls is shown only
+    /// if no call can have been missed.
     fn proves_totals(&self) -> bool {
         let missed =
             !self.facts.from_start || self.loss.records() > 0 || self.driver.found_gone() > 0;
         self.source() == Source::Pool || !missed
     }
 
-    /// Without any device: zero only where nothing can have been missed.
+    /// Whether the sums are zero if no device is known: only if nothing can have been missed.
     fn is_sum_of_nothing_zero(&self) -> bool {
         self.facts.from_start && (self.source() == Source::Driver || self.pool_way_in)
     }
 }
 
-/// Without a trace nothing but the driver tells that a segment of a reading is gone.
+/// Removes segments of a reading that a driver call takes back. Without a trace only the driver's calls show that they
+/// are gone.
 fn untold_segments(
     devices: &mut Devices,
     call: &Call,

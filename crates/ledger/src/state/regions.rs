@@ -1,7 +1,7 @@
-//! Pools that tell of themselves through mstx: ATB's, MindSpore's, a program's own.
+//! Pools that report their own memory through mstx: ATB's, MindSpore's, a program's own.
 //!
-//! Owns: their live regions and heaps, by domain. Refuses: to add any of it to the sums of a device (what a pool hands out
-//! lies in memory that the driver gave), and to guess whose a domain is.
+//! Owns: their live regions and heaps, by domain. Refuses: to add any of it to the sums of a device (what a pool hands
+//! out lies in memory that is counted where the driver gave it), and to guess which library a domain belongs to.
 
 use crate::event::{Domain, Region, RegionChange};
 use crate::fast_hash::FastMap;
@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// Domains kept of a process; a library has one.
+/// Maximum number of domains kept of a process; a library has one.
 const DOMAINS: usize = 256;
-/// Live regions kept of a process. Past this they count as untold.
+/// Maximum number of live regions kept of a process. Further ones are only counted (`untold`).
 const LIVE: usize = 1 << 20;
-/// Live heaps kept of a pool.
+/// Maximum number of live heaps kept of a pool. Further ones are only counted (`untold`).
 const HEAPS: usize = 1 << 16;
-/// Devices that a pool has rows of; what lies on others counts as on none that is known.
+/// Maximum number of devices that a pool has rows of. Memory on further devices counts as on an unknown device.
 const DEVICES: usize = 256;
-/// Live regions kept at one address.
+/// Maximum number of live regions kept at one address.
 const AT_ONE: usize = 64;
-/// The name of the domain without a handle, which is always there.
+/// Name of the domain without a handle, which always exists.
 const GLOBAL: &str = "global";
 
-/// What the name of a domain says about how its pool speaks.
+/// How a pool reports through mstx, as the name of its domain says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Speaker {
     /// torch_npu's caching allocator.
@@ -31,16 +31,17 @@ enum Speaker {
     /// torch_npu's workspaces.
     Workspace,
     MindSpore,
-    /// As the library's documentation has it.
+    /// Any other pool: it reports as mstx's documentation says.
     Any,
-    /// One of these: what it says of heaps can be read in two ways.
+    /// The name is not known, so it may be any of these. What the pool reports about heaps can then be read in two
+    /// ways.
     Unknown,
 }
 
 impl Speaker {
     fn of(name: Option<&str>) -> Speaker {
         match name {
-            // The older name.
+            // `msleaks` is the older name.
             Some("ptaCaching" | "msleaks") => Speaker::Caching,
             Some("ptaWorkspace") => Speaker::Workspace,
             Some("mindsporeMemPool") => Speaker::MindSpore,
@@ -49,7 +50,7 @@ impl Speaker {
         }
     }
 
-    /// With each region it tells as a heap how much the pool has in all, and leaves handles unset.
+    /// Whether the pool reports with each region, as a heap, the sum of all that it has, and leaves handles unset.
     fn tells_sums(self) -> bool {
         !matches!(self, Speaker::Any | Speaker::Unknown)
     }
@@ -71,42 +72,43 @@ struct Heap {
     device: Option<i32>,
 }
 
-/// One domain.
+/// The pool of one domain.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Pool {
     last: u64,
     live: FastMap<u64, Live>,
-    /// Numbers of live regions; several only where each has a handle of its own.
+    /// Numbers of the live regions at an address. There are several only if each has its own handle.
     by_ptr: FastMap<u64, Vec<u64>>,
     by_handle: FastMap<u64, u64>,
-    /// Numbers of live regions by what they said of their heap.
+    /// Numbers of live regions by the heap that they named.
     by_heap: FastMap<u64, BTreeSet<u64>>,
-    /// By handle, or by address where they have none.
+    /// Heaps by handle, or by address if they have no handle.
     heaps: BTreeMap<u64, Heap>,
     devices: BTreeMap<Option<i32>, RegionsOnDevice>,
     orphans: u64,
     untold: u64,
 }
 
-/// A region that came or went, and was told of.
+/// A region that a pool handed out or got back, as it was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionStep {
-    /// It came; otherwise it went.
+    /// Whether the region was handed out; otherwise it was given back.
     pub came: bool,
-    /// Its address.
+    /// Address of the region.
     pub ptr: u64,
-    /// Its bytes; of one that was never seen to come they are not known.
+    /// Size in bytes; `None` for a region that was given back without having been seen when it was handed out.
     pub size: Option<u64>,
-    /// Device ordinal, where known.
+    /// Ordinal of the device within the process, where it is known.
     pub device: Option<i32>,
-    /// Its number within the domain, the same when it goes; `None`: it was never seen to come.
+    /// Number of the region within its domain, the same when it is handed out and given back; `None` if it was not seen
+    /// when it was handed out.
     pub number: Option<u64>,
 }
 
-/// What became of it, one after the other.
+/// Receives the regions that one event hands out or gives back, one after the other.
 pub type RegionSink<'a> = dyn FnMut(RegionStep) + 'a;
 
-/// See the module.
+/// The pools of one process that report their own memory through mstx, with their live regions and heaps, by domain.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RegionBook {
     names: FastMap<u64, Arc<str>>,
@@ -116,10 +118,10 @@ pub struct RegionBook {
 }
 
 impl RegionBook {
-    /// A domain was made.
+    /// Takes the name of a domain that was created.
     pub fn domain(&mut self, domain: &Domain) {
         if domain.name.is_empty() {
-            // It could not be read.
+            // The name could not be read.
             return;
         }
         if domain.handle == 0 {
@@ -131,16 +133,19 @@ impl RegionBook {
         }
     }
 
-    /// The name of a domain, where it is known. `from_start`: all domains were seen to be made.
+    /// The name of a domain, where it is known. `from_start` says that no creation of a domain was missed.
     pub fn name(&self, handle: u64, from_start: bool) -> Option<Arc<str>> {
         if handle != 0 {
             return self.names.get(&handle).cloned();
         }
-        // Without a tool every domain is this one.
+        // Without an mstx tool every domain has handle 0, so the name is certain only if no domain was created that
+        // way.
         (from_start && self.without_handle.is_empty()).then(|| Arc::from(GLOBAL))
     }
 
-    /// Something happened in a pool. `pool_seen`: torch_npu's own functions tell of its blocks, and better.
+    /// Takes a report of a pool, and passes the regions that it hands out or gives back to `tell`. `pool_seen` says
+    /// that the blocks of torch_npu's caching allocator are known from its own functions, which say more: its domain is
+    /// then left out.
     pub fn apply(
         &mut self,
         region: &Region,
@@ -192,10 +197,10 @@ impl RegionBook {
                 };
                 pool.came(new, room, tell);
             }
-            // Nothing was asked for, or was not given.
+            // An address of 0: nothing was asked for, or nothing was handed out.
             RegionChange::Came { .. } | RegionChange::Went { ptr: 0 } => {}
             RegionChange::Went { ptr } => {
-                // The one that came last, where several have handles.
+                // If several regions lie at the address, the last one is given back.
                 let last = pool.by_ptr.get(&ptr).and_then(|at| at.last().copied());
                 pool.went(last, ptr, tell);
             }
@@ -206,13 +211,14 @@ impl RegionBook {
         }
     }
 
-    /// What a domain's pool has on a device now.
+    /// What the pool of a domain has on a device now; `None` if it has reported nothing there.
     pub fn on(&self, domain: u64, device: Option<i32>) -> Option<&RegionsOnDevice> {
         self.pools.get(&domain)?.devices.get(&device)
     }
 
-    /// By the domains' names, unknown last. `pool_seen` and `workspaces_seen`: torch_npu's own functions tell of its blocks
-    /// and its workspaces, so that what they say through mstx would be the same once more.
+    /// All pools by the names of their domains, unknown names last. `pool_seen` and `workspaces_seen` say that
+    /// torch_npu's blocks and workspaces are known from its own functions. Their domains are then left out, because
+    /// they report the same memory.
     pub(crate) fn report(
         &self,
         from_start: bool,
@@ -242,7 +248,7 @@ impl RegionBook {
         pools
     }
 
-    /// Everything kept.
+    /// Number of names, live regions and heaps that are kept.
     pub(crate) fn kept(&self) -> usize {
         let pools = self.pools.values();
         self.names.len() + pools.map(|p| p.live.len() + p.heaps.len()).sum::<usize>()
@@ -300,15 +306,15 @@ impl Pool {
             return;
         };
         self.less_heap(heap);
-        // Its regions go with it, says the library.
+        // By mstx's documentation its regions go with it.
         for number in self.by_heap.remove(&key).unwrap_or_default() {
             self.went(Some(number), 0, tell);
         }
     }
 
     fn came(&mut self, new: Live, room: bool, tell: &mut RegionSink<'_>) {
-        // The same address again, or the same handle: that one went, and was not told of. Regions with handles of their
-        // own may lie at one address, as long as all that goes is told of.
+        // A region with the same address or the same handle must have been given back without a report. Regions with
+        // handles of their own may lie at one address, but only while no report is missing (`untold`).
         let incomplete = self.untold > 0;
         let at: &[u64] = self.by_ptr.get(&new.ptr).map_or(&[], Vec::as_slice);
         let is_same = |number: &u64| {

@@ -1,20 +1,19 @@
-//! What an event changes besides the books of its own room: the counters of the devices, the steps and the
-//! groups of blocks, at one moment, on behalf of one thread.
+//! The context in which an event is applied: the parts of the process that it may change besides those of its own
+//! module (counters of the devices, groups of blocks, stacks, steps), and the event's moment, thread and stack.
 //!
-//! Owns: nothing; it only travels. Refuses: to know what happened.
+//! Owns: nothing; it only passes references on. Refuses: to know what happened.
 
 use crate::growth::group::Groups;
 use crate::state::device::Devices;
 use crate::state::stacks::{StackIndex, Stacks};
 use crate::steps::Steps;
 
-/// See the module.
 pub(crate) struct Scene<'a> {
     pub(crate) devices: &'a mut Devices,
     pub(crate) groups: &'a mut Groups,
     pub(crate) stacks: &'a mut Stacks,
     pub(crate) steps: &'a mut Steps,
-    /// The stack of what happens.
+    /// The event's stack.
     pub(crate) stack: StackIndex,
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,

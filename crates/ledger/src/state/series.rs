@@ -1,17 +1,17 @@
-//! The course of a pool over time.
+//! The levels of a pool over time.
 //!
-//! Owns: a bounded row of time buckets; when it is full, neighbours are merged and each bucket
-//! covers twice the time. Beside it the last minutes, whose buckets stay as they are. Refuses: single events.
+//! Owns: a bounded row of time buckets; when it is full, neighbours are merged and each bucket covers twice the time.
+//! Beside it, a row of the last minutes, whose buckets keep their width. Refuses: single events.
 
 use memscope_proto::v1::Interval;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Buckets kept.
+/// Maximum number of buckets in a row.
 const BUCKETS: usize = 512;
-/// Width of the first buckets of the whole course.
+/// Width of a bucket of the whole course before any are merged.
 const FIRST_WIDTH_NS: u64 = 1_000_000;
-/// Width of the last minutes' buckets.
+/// Width of a bucket of the last minutes.
 const LAST_WIDTH_NS: u64 = 500_000_000;
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ impl Bucket {
     }
 }
 
-/// Buckets one after the other.
+/// A row of buckets of equal width.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Course {
     start_ns: u64,
@@ -73,7 +73,7 @@ impl Course {
         }
     }
 
-    /// The bucket of a moment.
+    /// Number of the bucket that a moment lies in.
     fn place(&self, time_ns: u64) -> u64 {
         time_ns.saturating_sub(self.start_ns) / self.width_ns.max(1)
     }
@@ -83,7 +83,7 @@ impl Course {
             .saturating_add(self.width_ns.saturating_mul(bucket as u64))
     }
 
-    /// Opens buckets up to a moment, which repeat a level. Where there are too many, neighbours become one.
+    /// Adds buckets up to a moment, all with the same level. If there are too many, neighbours are merged.
     fn advance_all(&mut self, time_ns: u64, level: Bucket) {
         while self.place(time_ns) >= BUCKETS as u64 {
             self.halve();
@@ -105,7 +105,7 @@ impl Course {
         self.width_ns = self.width_ns.saturating_mul(2);
     }
 
-    /// The same where there are too many, the oldest go.
+    /// The same, but if there are too many, the oldest are dropped.
     fn advance_last(&mut self, time_ns: u64, level: Bucket) {
         let behind = (self.place(time_ns) + 1).saturating_sub(BUCKETS as u64);
         if behind > 0 {
@@ -152,12 +152,11 @@ impl Course {
     }
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(from = "SeriesCheckpoint", into = "SeriesCheckpoint")]
 pub(crate) struct Series {
     whole: Course,
-    /// The last minutes, finer than the whole of a long time. Empty in what an older version wrote.
+    /// The last minutes, in finer buckets than `whole` has after a long time. Empty in checkpoints of an older version.
     last: Course,
     allocated: u64,
     reserved: u64,
@@ -204,7 +203,7 @@ impl From<Series> for SeriesCheckpoint {
 }
 
 impl Series {
-    /// The level at `time_ns`, and how many blocks came and went with it.
+    /// Takes the level at `time_ns`, and how many blocks came and went with it.
     pub(crate) fn note(
         &mut self,
         time_ns: u64,
@@ -233,7 +232,7 @@ impl Series {
         }
     }
 
-    /// Opens buckets up to `time_ns`; the time between repeats the level.
+    /// Adds buckets up to `time_ns`, with the last level.
     fn advance(&mut self, time_ns: u64) {
         let level = Bucket::at(self.allocated, self.reserved);
         self.whole.advance_all(time_ns, level);
@@ -242,7 +241,7 @@ impl Series {
         }
     }
 
-    /// Whether anything was noted.
+    /// Whether no level has been noted yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.whole.buckets.is_empty()
     }
@@ -252,8 +251,9 @@ impl Series {
         self.whole.start_ns
     }
 
-    /// The time from `from_ns` to `to_ns`, the last moment, in at most `count` intervals. They begin and end where buckets do, as near as
-    /// that is to what was asked for: so each has what came and went within it, and its levels.
+    /// Divides the time from `from_ns` to `to_ns` (the latest moment) into at most `count` intervals. They begin and
+    /// end at the edges of buckets, as near as possible to what was asked for, so that the counts and levels of each
+    /// interval are exact.
     pub(crate) fn cut(&self, from_ns: u64, to_ns: u64, count: usize) -> Vec<Interval> {
         let mut copy = self.clone();
         copy.advance(to_ns);
@@ -271,7 +271,7 @@ impl Series {
 mod tests {
     use super::*;
 
-    /// After a day the last minute is still seen by halves of a second; what an older version wrote is read.
+    /// After a day the last minute is still resolved to half a second, and checkpoints of an older version are read.
     #[test]
     fn the_last_minutes_stay_fine() {
         let mut series = Series::default();

@@ -1,9 +1,9 @@
-//! The stacks of a process: what the programs identified, the code in them, and what each stack allocated.
+//! The stacks of a process: the stacks that the BPF programs found, the code in them, and what each stack allocated.
 //!
-//! Owns: stacks by content (the programs' identities change whenever they must, the stack does not), code
-//! objects by sighting (an address names another object once the first has died), and sums by device
-//! and stack. Refuses: to name anything twice: the first name of a sighting is what its stacks have, and
-//! what is told when it dies has the last word.
+//! Owns: stacks by content (the BPF programs may give a stack a new identity, but its content stays the same), code
+//! objects by *sighting* (a code object from its first sight to its death; afterwards its address may name another
+//! object), and sums by device and stack. Refuses: to rename a sighting: its first name stays, and only the name that
+//! is sent when the object dies replaces it.
 
 use crate::event::{Body, CodeName, NativeName, StackRef, StackSeen};
 use crate::fast_hash::FastMap;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A stack's number within the process; those below [`KINDS`] are not stacks but reasons.
+/// A stack's number within the process. Numbers below [`KINDS`] are no stacks, but reasons why there is none.
 pub(crate) type StackIndex = u32;
 
 const KINDS: u32 = MISSING.len() as u32;
@@ -24,15 +24,17 @@ const LOST: StackIndex = 4;
 pub(crate) const BEFORE_ATTACH: StackIndex = 5;
 const NOT_SAMPLED: StackIndex = 6;
 
-/// An index has the sampling above these bits: a block stands for as much when it goes as when it came.
+/// Bits of the stack's number in an index. The bits above them have the sampling exponent, so that a block has the same
+/// weight when it is freed as when it came.
 const INDEX_BITS: u32 = 26;
 
-/// The index without it: the stack, however many blocks this one stands for.
+/// The index without the sampling exponent: the number of the stack alone.
 pub(crate) fn place(index: StackIndex) -> StackIndex {
     index & ((1 << INDEX_BITS) - 1)
 }
 
-/// What a block of a sampled stack stands for; `None`: others stand for it.
+/// The count and bytes that a block of a sampled stack stands for; `None` if the block was not sampled, because other
+/// blocks stand for it.
 fn weight(index: StackIndex, bytes: u64) -> Option<Tally> {
     if index == NOT_SAMPLED {
         return None;
@@ -41,22 +43,23 @@ fn weight(index: StackIndex, bytes: u64) -> Option<Tally> {
     if bytes >= interval || bytes == 0 {
         return Some(Tally { count: 1, bytes });
     }
-    // It was taken with the probability of bytes / interval.
+    // Its stack was taken with the probability of bytes / interval.
     Some(Tally {
         count: (interval + bytes / 2) / bytes,
         bytes: interval,
     })
 }
 
-/// Most stacks of a process; further ones are counted as lost.
+/// Maximum number of stacks of a process; events with further ones count as lost.
 const MOST: usize = 1 << 18;
-/// Most code objects.
+/// Maximum number of code objects of a process, and of names of compiled code.
 const MOST_CODES: usize = 1 << 20;
-/// Deaths of code objects for which an identity is still known: an event whose stack was walked before a death may come behind it.
+/// Number of deaths of code objects for which an identity is kept: an event whose stack was walked before a death may
+/// come after it.
 const DEATHS_REMEMBERED: u64 = 64;
-/// Identities that are kept in any case before old ones are looked for.
+/// Number of identities below which no old ones are searched for.
 const FEW_IDENTITIES: usize = 1 << 12;
-/// Most of them that have died and wait for their names.
+/// Maximum number of dead code objects that wait for their names.
 const MOST_DEAD: usize = 1 << 16;
 
 /// A code object from its first sight in a stack to its death.
@@ -69,24 +72,25 @@ struct Code {
 struct Held {
     content: Arc<Content>,
     truncated: bool,
-    /// Another sight of the same content is this stack: it is found by its content.
+    /// Stacks that are seen later with the same content are this one: it is in `by_content`.
     shared: bool,
 }
 
-/// What an identity of the programs' stands for.
+/// What an identity that the BPF programs gave stands for.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Identity {
     index: StackIndex,
-    /// Code objects that had died when it was seen. With each death the programs give all stacks other identities.
+    /// Number of code objects that had died when the identity was seen. With each death the BPF programs give all
+    /// stacks other identities.
     deaths: u64,
 }
 
-/// What makes two stacks the same.
+/// What two stacks must have in common to be the same stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Content {
     /// Sighting and instruction of each frame of Python code, innermost first.
     frames: Vec<(u32, u64)>,
-    /// Which of them compiled code called.
+    /// Places in `frames` of those that compiled code called, ascending.
     entries: Vec<u32>,
     /// Frames of compiled code, innermost first.
     natives: Vec<u64>,
@@ -97,9 +101,10 @@ struct Content {
 pub(crate) struct Sums {
     pub(crate) live: Tally,
     pub(crate) allocated: Tally,
-    /// `live` at the device's peak, if it has changed since.
+    /// `live` at the device's peak with the number `peak`. If the device has had a later peak, nothing has changed
+    /// since, and `live` is the value at that one.
     at_peak: Tally,
-    /// The peak that `at_peak` is of.
+    /// Number of the peak that `at_peak` belongs to.
     peak: u64,
 }
 
@@ -109,33 +114,32 @@ struct Peak {
     number: u64,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Stacks {
     codes: Vec<Code>,
-    /// The sighting that an address names now.
+    /// Sighting that an address names now.
     current: FastMap<u64, u32>,
-    /// Sightings that have died, by the number of that event, until their name is told.
+    /// Sightings that have died, by the number of the event of their death, until their names come.
     dead: FastMap<u64, u32>,
     held: Vec<Held>,
-    /// Follows from `held`: a checkpoint does not have it.
+    /// Follows from `held`, so a checkpoint does not contain it.
     #[serde(skip)]
     by_content: HashMap<Arc<Content>, StackIndex>,
     /// Names of compiled code by address.
     natives: FastMap<u64, Arc<NativeName>>,
     by_identity: FastMap<u64, Identity>,
-    /// How many identities were left when old ones were last forgotten.
+    /// Number of identities that were left when old ones were last forgotten.
     identities_left: usize,
     sums: FastMap<(Option<i32>, StackIndex), Sums>,
     peaks: FastMap<Option<i32>, Peak>,
-    /// Events whose stack never came, or found no room.
+    /// Number of events whose stack never came, or found no room.
     pub(crate) lost: u64,
-    /// Code objects that died.
+    /// Number of code objects that have died.
     pub(crate) deaths: u64,
 }
 
 impl Stacks {
-    /// A stack was seen for the first time, or again under another identity.
+    /// Takes a stack that was seen for the first time, or again under another identity.
     pub(crate) fn seen(&mut self, seen: &StackSeen) {
         if self.completes(seen) {
             return;
@@ -150,7 +154,7 @@ impl Stacks {
             natives: seen.natives.clone(),
         });
         let index = match self.by_content.get(&content) {
-            // What is to be completed is not yet the same as what looks like it.
+            // A stack that is still to be completed may turn out different from one that looks like it now.
             Some(index) if !seen.unfinished => *index,
             _ if self.held.len() >= MOST => return,
             _ => {
@@ -170,7 +174,7 @@ impl Stacks {
         self.by_identity.insert(seen.id, Identity { index, deaths });
     }
 
-    /// Finds stacks by their content again after a checkpoint was read.
+    /// Fills `by_content` again after a checkpoint was read.
     pub(crate) fn index_contents(&mut self) {
         self.by_content = (KINDS..)
             .zip(&self.held)
@@ -179,7 +183,8 @@ impl Stacks {
             .collect();
     }
 
-    /// Forgets identities that the programs gave up many deaths ago, once there are twice as many as were left the last time.
+    /// Forgets identities that the BPF programs have not used for many deaths, once there are twice as many as were
+    /// left the last time.
     fn forget_identities(&mut self) {
         if self.by_identity.len() < FEW_IDENTITIES.max(self.identities_left * 2) {
             return;
@@ -190,13 +195,13 @@ impl Stacks {
         self.identities_left = self.by_identity.len();
     }
 
-    /// How many identities are known.
+    /// Number of identities that are known.
     pub(crate) fn identities(&self) -> usize {
         self.by_identity.len()
     }
 
-    /// Whether this tells the outer frames of compiled code of a stack that is there. Its Python frames stay: code
-    /// objects may have died since.
+    /// Completes a known stack with its outer frames of compiled code, if `seen` has these; returns whether it has. The
+    /// stack's Python frames stay, because code objects may have died since.
     fn completes(&mut self, seen: &StackSeen) -> bool {
         if !seen.completes {
             return false;
@@ -215,7 +220,8 @@ impl Stacks {
         true
     }
 
-    /// What is at an address of compiled code. The last word counts: another file may come to lie there.
+    /// Takes what is at an address of compiled code. It replaces what was there before, because another file may have
+    /// been mapped to the address.
     pub(crate) fn native(&mut self, name: &NativeName) {
         if self.natives.len() < MOST_CODES || self.natives.contains_key(&name.address) {
             self.natives.insert(name.address, Arc::new(name.clone()));
@@ -234,13 +240,13 @@ impl Stacks {
         sighting
     }
 
-    /// The sighting that an address names now.
+    /// The sighting that an address names now, if there is one.
     pub(crate) fn sighting_at(&self, address: u64) -> Option<u32> {
         self.current.get(&address).copied()
     }
 
-    /// What names a code object: the one that its address names now, unless it says that it has died.
-    /// What is told of a death has the last word.
+    /// Takes the name of a code object: of the one that its address names now, or of a dead one if the name was sent
+    /// for its death. A name that is sent for a death replaces an earlier one.
     pub(crate) fn named(&mut self, name: &CodeName) {
         let sighting = match name.died {
             Some(number) => self.dead.remove(&number),
@@ -253,7 +259,7 @@ impl Stacks {
         }
     }
 
-    /// Takes what names stacks that are there, and nothing else of what came after them.
+    /// Takes from an event that came later only what completes or names stacks that are already known.
     pub(crate) fn learn(&mut self, body: &Body, number: u64) {
         match body {
             Body::Stack(seen) => {
@@ -261,7 +267,7 @@ impl Stacks {
             }
             Body::Code(name) => self.named(name),
             Body::Native(name) => {
-                // Later another file may come to lie there.
+                // A later name may be of another file at the same address, so the first one stays.
                 self.natives
                     .entry(name.address)
                     .or_insert_with(|| Arc::new(NativeName::clone(name)));
@@ -271,7 +277,7 @@ impl Stacks {
         }
     }
 
-    /// Whether there are frames that nobody has named yet.
+    /// Whether there are frames that have no name yet.
     pub(crate) fn has_unnamed(&self) -> bool {
         let mut codes = self.codes.iter();
         let mut held = self.held.iter();
@@ -282,13 +288,13 @@ impl Stacks {
             })
     }
 
-    /// What names the code object that an address names now.
+    /// Name of the code object that an address names now.
     pub(crate) fn name_at(&self, address: u64) -> Option<&CodeName> {
         let sighting = self.current.get(&address)?;
         self.codes.get(*sighting as usize)?.name.as_ref()
     }
 
-    /// A code object died, by this event: its address may come to name another one.
+    /// A code object died, reported by the event with the number `event`. Its address may come to name another object.
     pub(crate) fn died(&mut self, address: u64, event: u64) {
         self.deaths += 1;
         self.forget_identities();
@@ -331,7 +337,7 @@ impl Stacks {
         sums
     }
 
-    /// A block came; `new`: it was seen to.
+    /// Adds a live block. `new` says that it was seen to come, so that it counts as allocated as well.
     pub(crate) fn came(&mut self, device: Option<i32>, stack: StackIndex, bytes: u64, new: bool) {
         let Some(weight) = weight(stack, bytes) else {
             return;
@@ -343,7 +349,8 @@ impl Stacks {
         }
     }
 
-    /// A block went, or turned out not to be one of these (`never`: nor ever was).
+    /// Takes out a block that is not live any more. `never` says that it should not have been counted here at all, so
+    /// that it does not count as allocated either.
     pub(crate) fn went(&mut self, device: Option<i32>, stack: StackIndex, bytes: u64, never: bool) {
         let Some(weight) = weight(stack, bytes) else {
             return;
@@ -355,7 +362,7 @@ impl Stacks {
         }
     }
 
-    /// The size of a live block is known better now.
+    /// The size of a live block turned out to be `is` instead of `was`.
     pub(crate) fn resized(&mut self, device: Option<i32>, stack: StackIndex, was: u64, is: u64) {
         if was == is {
             return;
@@ -370,7 +377,7 @@ impl Stacks {
         }
     }
 
-    /// The device's bytes, after an event: perhaps more than ever.
+    /// Takes the device's bytes after an event; if they are more than ever before, a new peak begins.
     pub(crate) fn level(&mut self, device: Option<i32>, bytes: u64) {
         let peak = self.peaks.entry(device).or_default();
         if bytes > peak.bytes {
@@ -394,7 +401,7 @@ impl Stacks {
         })
     }
 
-    /// A stack with its names.
+    /// A stack with the names of its frames.
     pub(crate) fn stack(&self, index: StackIndex) -> Stack {
         let index = place(index);
         let Some(place) = index.checked_sub(KINDS) else {
@@ -416,7 +423,7 @@ impl Stacks {
         }
     }
 
-    /// The frames that an event's stack has now.
+    /// The frames of an event's stack, as far as they are known now.
     pub(crate) fn frames_by_identity(&self, stack: StackRef) -> Vec<Frame> {
         let StackRef::Id(id) = stack else {
             return Vec::new();
@@ -432,7 +439,8 @@ impl Stacks {
         place(index) < KINDS
     }
 
-    /// Whether an index stands for stacks that were not wanted.
+    /// Whether an index stands for a stack that was not to be taken: no stacks were wanted, or this one was not
+    /// sampled.
     pub(crate) fn is_left_out(&self, index: StackIndex) -> bool {
         [NOT_TAKEN, NOT_SAMPLED].contains(&index)
     }
@@ -442,8 +450,8 @@ impl Stacks {
         self.stack(index).frames
     }
 
-    /// The frames of both kinds in order: where compiled code is the interpreter's, the Python that it executes
-    /// stands in its place.
+    /// The frames of both kinds in order, innermost first. A frame of the interpreter's own function is replaced by the
+    /// Python frames that it executes.
     fn frames(&self, content: &Content) -> Vec<Frame> {
         let python = |range: std::ops::Range<usize>| {
             content
@@ -464,7 +472,7 @@ impl Stacks {
                 functions.any(|function| function.name.starts_with(INTERPRETER))
             });
             if executes && from < all {
-                // Up to the frame that this very call of the interpreter began with.
+                // Up to the frame with which this call of the interpreter began.
                 let to = entries
                     .next()
                     .map_or(all, |entry| (*entry as usize + 1).min(all));
@@ -474,12 +482,12 @@ impl Stacks {
                 native(*address, name, &mut frames);
             }
         }
-        // Compiled code was not walked, or not so far.
+        // Python frames remain if compiled code was not walked, or not as far as these.
         frames.extend(python(from..all));
         frames
     }
 
-    /// `None` for a frame that is still being made.
+    /// A frame with its name; `None` for a frame that Python is still making.
     fn frame(&self, sighting: u32, instruction: u64) -> Option<Frame> {
         let code = self.codes.get(sighting as usize);
         let Some(name) = code.and_then(|code| code.name.as_ref()) else {
@@ -499,7 +507,7 @@ impl Stacks {
     }
 }
 
-/// How the function is called that executes Python code.
+/// Name of the interpreter's function that executes Python code.
 const INTERPRETER: &str = "_PyEval_EvalFrameDefault";
 
 /// Adds the frame of an address of compiled code, and those of functions inlined there.

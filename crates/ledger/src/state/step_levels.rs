@@ -1,32 +1,31 @@
-//! How far one device's memory went within one step.
+//! The levels of one device's memory within one step.
 //!
-//! Owns: the levels between two ends of steps. Only the levels after events count, as in msMemScope's gap analysis: a step
-//! in which nothing happens has none. Refuses: to know which step it is.
+//! Owns: the levels between two ends of steps. Only the levels after events count, as in msMemScope's gap analysis: a
+//! step without events has no levels. Refuses: to know which step it is.
 
 use serde::{Deserialize, Serialize};
 
-/// See the module.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StepLevels {
-    /// Events that named a level.
+    /// Number of events that gave a level.
     events: u64,
     pub(crate) min: u64,
     pub(crate) max: u64,
-    /// Reserved when the level was highest.
+    /// Reserved bytes at the moment of `max`.
     pub(crate) reserved_at_max: u64,
     pub(crate) max_reserved: u64,
-    /// After the last event.
+    /// Level after the last event.
     pub(crate) end: u64,
     pub(crate) end_reserved: u64,
     pub(crate) allocs: u64,
     pub(crate) frees: u64,
-    /// What the level rose and fell by, summed up.
+    /// Sum of all rises of the level in bytes; `freed_bytes` is the sum of all falls.
     pub(crate) allocated_bytes: u64,
     pub(crate) freed_bytes: u64,
 }
 
 impl StepLevels {
-    /// The level after an event.
+    /// Takes the level after an event, and how many blocks came and went with it.
     pub(crate) fn note(&mut self, allocated: u64, reserved: u64, allocs: u64, frees: u64) {
         let before = self.end;
         if self.events == 0 || allocated < self.min {
@@ -50,7 +49,7 @@ impl StepLevels {
         self.end_reserved = reserved;
     }
 
-    /// What another part of the step, which came after this one, had.
+    /// Adds a later part of the same step.
     pub(crate) fn join(&mut self, later: &StepLevels) {
         self.events += later.events;
         self.min = self.min.min(later.min);
@@ -67,7 +66,7 @@ impl StepLevels {
         self.freed_bytes = self.freed_bytes.saturating_add(later.freed_bytes);
     }
 
-    /// What the step had, if anything happened in it; another one begins.
+    /// Ends the step and returns its levels; `None` if nothing happened in it. The next step begins at the last level.
     pub(crate) fn close(&mut self) -> Option<StepLevels> {
         let closed = *self;
         *self = StepLevels {

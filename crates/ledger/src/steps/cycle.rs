@@ -1,27 +1,27 @@
 //! Does a sequence repeat itself?
 //!
 //! Owns: the search for the shortest period of a sequence's end, and the pattern of allocations by which a loop is
-//! recognised that calls nothing with a name (inference). Refuses: time.
+//! recognised that calls nothing with a name (inference, for example). Refuses: time.
 
 use crate::fast_hash::FastMap;
 use crate::state::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// How often a cycle must have been seen, the last one perhaps in part.
+/// A repetition must be at least this many times as long as its period.
 const CYCLES: usize = 4;
-/// Allocations that are remembered in order.
+/// Number of last allocations that are remembered in order.
 const REMEMBERED: usize = 1 << 15;
-/// Different allocations that are counted.
+/// Maximum number of different tokens that are counted.
 const COUNTED: usize = 1 << 16;
-/// Allocations before the first look.
+/// Number of allocations before the first search for a period.
 const FIRST_LOOK: u64 = 64;
 
-/// The shortest period of the end of a sequence, which has been seen at least [`CYCLES`] times and over at least `share`
-/// quarters of all of it.
+/// Finds the shortest period of the end of a sequence. The repetition must be at least [`CYCLES`] times as long as the
+/// period and cover at least `quarters` quarters of the whole sequence.
 pub(crate) fn period<T: PartialEq>(sequence: &[T], quarters: usize) -> Option<usize> {
     let len = sequence.len();
-    // The Z-function of the reversed sequence: how far back each shift agrees.
+    // The Z-function of the reversed sequence: for each shift, over what length the end agrees with itself.
     let at = |i: usize| sequence.get(len.wrapping_sub(i + 1));
     let mut run = vec![0usize; len];
     let (mut left, mut right) = (0usize, 0usize);
@@ -51,39 +51,41 @@ pub(crate) fn period<T: PartialEq>(sequence: &[T], quarters: usize) -> Option<us
     None
 }
 
-/// What an allocation looks like: two of the same line and size are alike.
+/// Stands for an allocation: two of the same device, size and stack have the same token.
 pub(crate) type Token = u64;
 
-/// What allocations of one line and size have in common.
+/// The token of an allocation.
 pub(crate) fn token(device: i32, size: u64, stack: StackIndex) -> Token {
     let mut token = (u64::from(stack) << 32) ^ u64::from(device as u32);
     token = token.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ size;
     token.wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// The allocation that each cycle has once.
+/// The allocation that each cycle has exactly once, by which cycles are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Anchor {
     token: Token,
-    /// Allocations in a cycle.
+    /// Number of allocations in a cycle.
     period: usize,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pattern {
     recent: VecDeque<Token>,
-    /// The last two.
+    /// The last two allocations.
     last: [Token; 2],
-    /// How often each came, and when first: single allocations, and allocations with the two before them, for loops in which
-    /// each comes several times.
+    /// For each token, how often it came and the number of the allocation with which it came first. Counted are single
+    /// allocations, and allocations together with the two before them, for loops in which every single one comes
+    /// several times.
     counts: FastMap<Token, (u64, u64)>,
+    /// Number of allocations so far.
     seen: u64,
+    /// Number of the allocation at which the next search for a period is due.
     next_look: u64,
     anchor: Option<Anchor>,
 }
 
-/// An allocation with the two before it, told apart from all single ones.
+/// The token of an allocation together with the two before it. It differs from the tokens of single allocations.
 fn with_context(last: [Token; 2], token: Token) -> Token {
     let mut mixed = 0x2545_f491_4f6c_dd1du64;
     for part in [last[0], last[1], token] {
@@ -95,7 +97,7 @@ fn with_context(last: [Token; 2], token: Token) -> Token {
 }
 
 impl Pattern {
-    /// Takes an allocation. Says whether a cycle begins with it.
+    /// Takes an allocation. Returns whether a cycle begins with it.
     pub(crate) fn take(&mut self, token: Token) -> bool {
         self.seen += 1;
         if self.recent.len() >= REMEMBERED {
@@ -143,7 +145,7 @@ impl Pattern {
                 .collect();
             let token = once(cycle, &self.counts).or_else(|| once(&in_context, &self.counts))?;
             let (count, first) = self.counts.get(&token)?;
-            // Cycles make up most of what came since the first one.
+            // Cycles must make up at least three quarters of the allocations since the first one.
             let explained = count.saturating_mul(found as u64).saturating_mul(4);
             let since = self.seen.saturating_sub(*first).saturating_add(1);
             (explained >= since.saturating_mul(3)).then_some(Anchor {
@@ -154,7 +156,7 @@ impl Pattern {
     }
 }
 
-/// What a cycle has once, and is as seldom as can be elsewhere; of several the one that came first.
+/// The token that a cycle has exactly once and that came least often in all; of several, the one that came first.
 fn once(cycle: &[Token], counts: &FastMap<Token, (u64, u64)>) -> Option<Token> {
     let mut times: FastMap<Token, u32> = FastMap::default();
     for token in cycle {

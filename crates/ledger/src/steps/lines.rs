@@ -1,72 +1,76 @@
-//! Which line's moments are the steps, and how many steps there were.
+//! Which line's ticks are the steps, and how many steps there were.
 //!
-//! Owns: the loops of a program one after the other (a warm-up, then the main loop): in each of them one line leads, and each of its
-//! moments is a step. Of several lines that tell equally often the last one leads: an iteration may step two optimizers. A
-//! loop is over when the line that it began with stays away for longer than it ever did, while others repeat themselves;
-//! what came since then belongs to the next one. Refuses: names and stacks; `steps` has them.
+//! Owns: the loops of a program, one after the other (a warm-up, then the main loop). In each loop one line leads, and
+//! its ticks are the steps. Of several lines with equally many ticks the last one leads: an iteration may step two
+//! optimizers. A loop has ended when its anchor (the line that it began with, or one with more ticks) makes no tick for
+//! much longer than ever before while other lines repeat; the ticks since then belong to the next loop. Refuses: names
+//! and stacks; `steps` has them.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Moments that are remembered in order, to be given to the next loop.
+/// Number of last ticks that are remembered in order, so that they can be given to the next loop.
 const REMEMBERED: usize = 256;
-/// Steps of a loop by which another one without stacks is measured.
+/// Steps that a loop must have had before the number of ticks per step of a next loop without stacks is derived from
+/// it.
 const MEASURED: u64 = 4;
 
-/// What one line told in the loop that runs.
+/// Ticks of one line in the current loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LineCount {
     line: usize,
     count: u64,
-    /// The most often that another line came between two moments of this one.
+    /// The most ticks that any one other line made between two ticks of this one.
     between: u64,
 }
 
 /// A line that led a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Led {
-    /// The loop.
+    /// Number of the loop.
     pub(crate) lap: u32,
     pub(crate) line: usize,
-    /// Its steps.
+    /// Number of steps in the loop.
     pub(crate) steps: u64,
-    /// Moments of the line that make a step.
+    /// Ticks of the line that make one step.
     pub(crate) each: u64,
 }
 
-/// What is known of a line beside its number.
+/// What is known of a line besides its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Lines with one name have one of these.
+    /// Number of the line's name: lines of the same name have the same number.
     pub(crate) name: usize,
-    /// Its stack is known.
+    /// The line's ticks have a stack.
     pub(crate) has_stack: bool,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StepLines {
-    /// Number of the loop that runs.
+    /// Number of the current loop.
     lap: u32,
     told: Vec<LineCount>,
-    /// Lines of the last moments, all of this loop.
+    /// Lines of the last ticks, all of the current loop.
     recent: VecDeque<usize>,
-    /// By its absence the end of the loop is known.
+    /// Line whose absence shows that the loop has ended.
     anchor: usize,
-    /// Moments of the leading line that make a step: more than one where stacks are missing that told lines apart.
+    /// Ticks of the leading line that make one step: more than one if lines cannot be told apart because stacks are
+    /// missing.
     each: u64,
-    /// Loops that are over: the last ones, and the steps of all.
+    /// The last loops that have ended.
     over: VecDeque<Led>,
+    /// Number of steps in all loops that have ended.
     before: u64,
-    /// It never falls.
+    /// Number of steps so far. It never falls, even if ticks turn out to belong to another loop or line.
     done: u64,
 }
 
-/// Loops that are remembered.
+/// Maximum number of ended loops that are remembered.
 const LOOPS: usize = 256;
 
 impl StepLines {
-    /// A line told of a step. Says how many of the last moments, this one among them, belong to a loop that is new.
+    /// Takes a tick of a line. Returns how many of the last ticks, including this one, belong to a new loop; 0 if no
+    /// loop began.
     pub(crate) fn tell(&mut self, line: usize, seen: impl Fn(usize) -> Seen) -> usize {
         if self.told.is_empty() {
             (self.anchor, self.each) = (line, 1);
@@ -95,7 +99,7 @@ impl StepLines {
         moved
     }
 
-    /// Two lines turn out to be one.
+    /// Two lines turned out to be one: the ticks of `line` count for `into`.
     pub(crate) fn join(&mut self, line: usize, into: usize) {
         let Some(place) = self.told.iter().position(|told| told.line == line) else {
             return;
@@ -120,17 +124,17 @@ impl StepLines {
         }
     }
 
-    /// Steps so far.
+    /// Number of steps so far.
     pub(crate) fn count(&self) -> u64 {
         self.done
     }
 
-    /// Number of the loop that runs.
+    /// Number of the current loop.
     pub(crate) fn lap(&self) -> u32 {
         self.lap
     }
 
-    /// The loops, the one that runs last.
+    /// The loops that are remembered, oldest first; the current one is the last.
     pub(crate) fn loops(&self) -> impl Iterator<Item = Led> {
         let now = leading(&self.told).map(|line| Led {
             lap: self.lap,
@@ -146,7 +150,8 @@ impl StepLines {
         count.unwrap_or(0) / self.each.max(1)
     }
 
-    /// The most often that another line came since this one came last; `None`: it never did, as far as is remembered.
+    /// The most ticks that any one other line made since the last tick of this one. `None` if no tick of this line is
+    /// remembered.
     fn since(&self, line: usize) -> Option<u64> {
         let at = self.recent.iter().rposition(|known| *known == line)?;
         let mut counts: Vec<u64> = Vec::new();
@@ -170,7 +175,7 @@ impl StepLines {
         self.since(self.anchor).is_none_or(|away| away >= longest)
     }
 
-    /// Another line tells more often: by its absence the end is known from now on.
+    /// If another line makes more ticks than the anchor, it becomes the anchor.
     fn follow(&mut self) {
         let most = self.told.iter().max_by_key(|told| told.count);
         let own = count_of(&self.told, self.anchor).unwrap_or(0);
@@ -179,7 +184,8 @@ impl StepLines {
         }
     }
 
-    /// The loop is over with the last moment of its anchor, and of what told as often; the next one has begun after it.
+    /// Ends the loop with the last tick of its anchor and of lines with as many ticks, and begins the next loop with
+    /// the ticks after it. Returns how many these are.
     fn next(&mut self, seen: impl Fn(usize) -> Seen) -> usize {
         let own = count_of(&self.told, self.anchor).unwrap_or(0);
         let after = |line: usize| {
@@ -235,8 +241,9 @@ impl StepLines {
         self.recent.len()
     }
 
-    /// How many moments of a line make a step in the next loop. Where its stack is missing, lines that it told apart are one
-    /// now: as many as they were.
+    /// How many ticks of the leading line make one step in the next loop. If stacks are missing there, all lines of one
+    /// name look like one line: it then takes as many ticks as the lines of this name made per step in the loop that
+    /// ended.
     fn moments(&self, next: Seen, steps: u64, seen: impl Fn(usize) -> Seen) -> u64 {
         if next.has_stack || steps < MEASURED {
             return 1;
@@ -250,7 +257,7 @@ impl StepLines {
     }
 }
 
-/// The line that tells most often, and of those that do so equally often the last one.
+/// The line with the most ticks; of lines with as many, or one less, the last one.
 fn leading(told: &[LineCount]) -> Option<usize> {
     let most = told.iter().map(|told| told.count).max()?;
     let mut lines = told.iter().rev();
@@ -275,7 +282,7 @@ mod tests {
         }
     }
 
-    /// Lines by letter; gives the count after each.
+    /// Makes a tick of each line, named by a letter; returns the count of steps after each tick.
     fn counts(lines: &str) -> Vec<u64> {
         let mut steps = StepLines::default();
         lines
@@ -297,7 +304,7 @@ mod tests {
         let both = "A".repeat(127) + &"B".repeat(403);
         let counts = counts(&both);
         assert_eq!(counts.last(), Some(&530));
-        // It lags by one, where nobody can know that a second line is no second optimizer.
+        // The count may lag by one while the second line could still be a second optimizer.
         for (place, count) in counts.iter().enumerate() {
             assert!((place as u64..=place as u64 + 1).contains(count), "{place}");
         }

@@ -1,10 +1,10 @@
 //! The steps of a process: where one ends and the next begins, and how we know.
 //!
-//! Owns: the choice of what steps are told by, their count, and the levels of the last few thousand. What tells of steps is,
-//! from the best to the weakest: a name that the user picked at the attach; marks (`step` of memscope's library, ranges
-//! called `step start`, as msMemScope's); the profiler's steps; the steps of optimizers; backward passes; a pattern of
-//! allocations that repeats itself. The best that was ever seen is believed; when a better one comes, the count begins again. Refuses: to
-//! guess: where there is nothing, nothing is said.
+//! Owns: the choice of the source of ticks, the count of steps, and the levels of the last few thousand steps. The
+//! sources of ticks are, from the best to the weakest: a name that the user picked at the attach; marks (`step` of
+//! memscope's library, and ranges called `step start`, as msMemScope has them); the profiler's steps; the steps of
+//! optimizers; backward passes; a pattern of allocations that repeats itself. The best source that was ever seen is
+//! used; when a better one comes, the count begins again. Refuses: to guess: without a source there are no steps.
 
 pub(crate) mod cycle;
 pub(crate) mod lines;
@@ -23,23 +23,23 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Steps whose levels are kept.
+/// Number of steps whose levels are kept.
 const ROWS: usize = 4096;
-/// Different lines that may tell of steps; all further ones are one.
+/// Maximum number of different keys; all further ones share one key.
 const KEYS: usize = 64;
-/// The name of msMemScope's ranges.
+/// Name of the ranges that are msMemScope's steps.
 const STEP_RANGE: &str = "step start";
 
-/// One line that tells of steps.
+/// A name and a stack from which ticks came. Several keys can be the same line of the program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Key {
     pub(crate) name: Arc<str>,
     pub(crate) stack: StackIndex,
     pub(crate) tid: u32,
     pub(crate) count: u64,
-    /// The first key of this line, as far as names have told.
+    /// Key that stands for the line of the program, as far as the names in stacks are known.
     line: usize,
-    /// Its names are known: the line will not change any more.
+    /// `line` is final: the names in the stack are known, or there is no stack.
     settled: bool,
 }
 
@@ -48,46 +48,45 @@ pub(crate) struct Key {
 pub(crate) struct Row {
     /// The step's number, from 1.
     pub(crate) step: u64,
-    /// Which line ended it.
+    /// Key whose tick ended the step.
     pub(crate) key: usize,
-    /// In which loop of the program.
+    /// Loop of the program that the step is in.
     pub(crate) lap: u32,
     pub(crate) from_ns: u64,
     pub(crate) to_ns: u64,
-    /// By device: pool, driver.
+    /// Levels by device: of its pool, and of its driver allocations.
     pub(crate) devices: Vec<(Option<i32>, Option<StepLevels>, Option<StepLevels>)>,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Steps {
     pub(crate) source: StepSource,
     pub(crate) keys: Vec<Key>,
-    /// Ends of steps so far: of lines, each counts. Of ranges: ranges that began.
+    /// Number of ticks so far. Where steps are ranges, the number of ranges that have begun.
     pub(crate) ticks: u64,
-    /// They are ranges: a step has an end of its own.
+    /// Steps are ranges: each has its own beginning and end.
     pub(crate) ranges: bool,
-    /// A range is open.
+    /// The open range: its number (0 where it has none) and its thread.
     open: Option<(u64, u32)>,
     pub(crate) rows: VecDeque<Row>,
-    /// Where the step that is going on began.
+    /// When the current step began.
     from_ns: u64,
     pub(crate) last_ns: u64,
     pub(crate) survivors: Survivors,
     pub(crate) launches: Option<u64>,
     pub(crate) pattern: Pattern,
-    /// The line that told of the last one.
+    /// Key of the last tick.
     last_key: usize,
-    /// Which lines' moments are steps.
+    /// Finds out which lines' ticks are steps.
     pub(crate) told: StepLines,
-    /// How often what tells of steps has changed.
+    /// How often the source of ticks has changed.
     pub(crate) generation: u32,
 }
 
-/// What a moment means for steps.
+/// What a mark means for steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Nothing.
+    /// The mark means nothing for steps.
     None,
     /// A step ends here, and the next one begins.
     Both,
@@ -98,7 +97,7 @@ pub(crate) enum Turn {
 }
 
 impl Steps {
-    /// Watched from `from_ns`.
+    /// No steps yet, watched from `from_ns`.
     pub(crate) fn new(from_ns: u64) -> Steps {
         Steps {
             from_ns,
@@ -106,7 +105,7 @@ impl Steps {
         }
     }
 
-    /// The step that is going on, by msMemScope's count: 0 before the first.
+    /// Number of the current step, as msMemScope counts: 0 before the first step.
     pub(crate) fn current(&self) -> u64 {
         if self.ranges || self.source == StepSource::Unknown {
             self.ticks
@@ -115,7 +114,7 @@ impl Steps {
         }
     }
 
-    /// A moment was named. Says what that means; the caller then calls [`Steps::end`] and [`Steps::begin`].
+    /// Takes a mark and returns what it means. The caller then calls [`Steps::end`] or [`Steps::begin`].
     pub(crate) fn mark(
         &mut self,
         mark: &Mark,
@@ -165,13 +164,13 @@ impl Steps {
         if source > self.source {
             self.restart(source, time_ns);
         }
-        // Passes inside passes (checkpoints) run on threads of the engine.
+        // Passes inside passes (checkpointing) run on other threads of the autograd engine and are no ticks.
         if source == StepSource::Backward && self.keys.first().is_some_and(|key| key.tid != tid) {
             return Turn::None;
         }
         let is_range = range && mark.kind == MarkKind::Begin && source == StepSource::Mark;
         self.ranges = is_range;
-        // Their names are numbered: all of them are one.
+        // The names differ by a number, or by what `*` stands for: all of them count as one.
         let name = match (source, wanted) {
             (StepSource::Profiler, _) => "ProfilerStep#*",
             (StepSource::Named, Some(wanted)) => wanted,
@@ -185,7 +184,7 @@ impl Steps {
         Turn::Both
     }
 
-    /// A block comes. Says whether a step ends before it, by the pattern.
+    /// Takes a new block. Returns whether, by the pattern of allocations, a step ends before it.
     pub(crate) fn block_comes(
         &mut self,
         device: i32,
@@ -202,7 +201,8 @@ impl Steps {
                 if self.source == StepSource::Unknown {
                     self.restart(StepSource::Pattern, time_ns);
                 }
-                // Those before the pattern was recognised count as well; the one that begins has not ended.
+                // Cycles from before the pattern was recognised count as well. The current cycle has not ended, and one
+                // that ends here is counted by `end`.
                 self.ticks = count.saturating_sub(1 + u64::from(begins));
             }
             None if self.source == StepSource::Pattern => {
@@ -239,7 +239,7 @@ impl Steps {
             return;
         };
         key.count += 1;
-        // Names come a little later than the first moment, or never.
+        // The names in a stack come a little later than its first tick, or never.
         if !key.settled && (key.count <= 16 || key.count.is_power_of_two()) {
             self.settle(place, stacks);
         }
@@ -255,13 +255,13 @@ impl Steps {
         };
         let line = keys.get(place).map_or(place, |key| key.line);
         let moved = self.told.tell(line, seen);
-        // The row of this moment is yet to come.
+        // The row of this tick is not there yet.
         for row in self.rows.iter_mut().rev().take(moved.saturating_sub(1)) {
             row.lap = self.told.lap();
         }
     }
 
-    /// Finds out whether a key is another one's line, once its names are known.
+    /// Once the names in a key's stack are known, finds out whether it is the same line as another key.
     fn settle(&mut self, place: usize, stacks: &Stacks) {
         let Some(key) = self.keys.get(place) else {
             return;
@@ -300,7 +300,7 @@ impl Steps {
         };
     }
 
-    /// A step ends: its levels are taken.
+    /// A step ends: keeps its levels as a row.
     pub(crate) fn end(&mut self, devices: &mut Devices, time_ns: u64) {
         let step = self.current();
         if !self.ranges {
@@ -321,16 +321,16 @@ impl Steps {
         self.last_ns = time_ns;
     }
 
-    /// A step begins, where it does not begin by the end of another.
+    /// A range begins. (Other steps begin where the step before them ends.)
     pub(crate) fn begin(&mut self, devices: &mut Devices, time_ns: u64) {
         self.ticks += 1;
         self.from_ns = time_ns;
-        // What happened between two steps is of none.
+        // What happened between two ranges belongs to no step.
         close(devices);
     }
 
-    /// Keys of the same name and line, as the number of the first of them. An interpreter that specialises its code gives one
-    /// line several stacks.
+    /// For each key, the number of the first key with the same name and line. One line can have several stacks, because
+    /// the interpreter specialises its code.
     pub(crate) fn lines(&self, stacks: &Stacks) -> Vec<usize> {
         let frames: Vec<_> = self
             .keys
@@ -354,7 +354,7 @@ impl Steps {
             .collect()
     }
 
-    /// Whether each row ends a step: the moments of the line that leads its loop do.
+    /// For each row, whether it ends a step: the ticks of the line that leads its loop do.
     pub(crate) fn ends(&self) -> Vec<bool> {
         if self.ranges || !self.has_lines() {
             let passes = self.passes();
@@ -376,12 +376,12 @@ impl Steps {
             .collect()
     }
 
-    /// Whether lines of the program tell of steps, each moment of one of them.
+    /// Whether the ticks come from lines of the program.
     pub(crate) fn has_lines(&self) -> bool {
         self.source > StepSource::Backward
     }
 
-    /// What windows of steps are counted in: steps where each moment of a line is one, else ticks.
+    /// The count by which windows of steps advance: steps where the ticks come from lines of the program, else ticks.
     pub(crate) fn windows(&self) -> u64 {
         if self.ranges || !self.has_lines() {
             self.ticks
@@ -390,11 +390,11 @@ impl Steps {
         }
     }
 
-    /// Steps that are over, and how many windows (see [`Steps::windows`]) one has. `None`: there is nothing to tell them by.
+    /// Number of steps, and how many windows (see [`Steps::windows`]) one step has. `None` without a source of ticks.
     pub(crate) fn count(&self) -> Option<(u64, f64)> {
         match self.source {
             StepSource::Unknown => None,
-            // Of each pass the beginning is seen.
+            // Only the beginning of a cycle is seen, so cycles that have begun are counted.
             StepSource::Pattern => Some((self.ticks + 1, 1.0)),
             StepSource::Backward => {
                 let passes = self.passes();
@@ -405,8 +405,8 @@ impl Steps {
         }
     }
 
-    /// Backward passes in a step: where gradients are accumulated, passes differ in what is allocated between them, and
-    /// repeat themselves from step to step.
+    /// Backward passes per step. Where gradients are accumulated, the passes of a step differ in what is allocated
+    /// between them, and the same sequence repeats in each step.
     pub(crate) fn passes(&self) -> u64 {
         if self.source != StepSource::Backward {
             return 1;
@@ -444,12 +444,12 @@ fn close(devices: &mut Devices) -> Vec<(Option<i32>, Option<StepLevels>, Option<
     closed
 }
 
-/// `Optimizer.step#AdamW.step`.
+/// Whether a mark is a step of an optimizer; its name is then like `Optimizer.step#AdamW.step`.
 fn is_optimizer_step(name: &str) -> bool {
     name.starts_with("Optimizer.step#")
 }
 
-/// Whether a name is one of those that a pattern means; `*` stands for any text.
+/// Whether a name matches a pattern, in which `*` stands for any text.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(first) = parts.next() else {

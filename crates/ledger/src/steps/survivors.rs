@@ -1,16 +1,17 @@
 //! Blocks that outlive their step, by msMemScope's rule.
 //!
-//! Owns: which blocks came in which step, and those that were still there at the end of a later one. A block of step A
-//! is one at the end of step S if A is neither 0 nor 1 (before the first step, and the first step, which warms up)
-//! and S - A is at least 1. Once found it stays in the list, even if it goes later. Refuses: a verdict; see `growth::trend`.
+//! Owns: which blocks came in which step, and those that still lived at the end of a later one. A block of step A is a
+//! survivor at the end of step S if A is neither 0 nor 1 (before the first step, and the first step, which warms up)
+//! and S - A is at least 1. Once found, a survivor stays in the list, even if it is freed later. Refuses: a verdict;
+//! see `growth::trend`.
 
 use crate::state::pool::block::Blocks;
 use serde::{Deserialize, Serialize};
 
-/// Survivors kept one by one; further ones are counted.
+/// Maximum number of survivors in the list; further ones are only counted.
 const MOST: usize = 100_000;
 
-/// Blocks that wait for the end of a step; of further ones nothing is said.
+/// Maximum number of blocks that wait for the end of a step; further ones are not checked.
 const WAITING: usize = 1 << 20;
 
 /// A block that waits for the end of a later step than its own.
@@ -25,32 +26,30 @@ struct Came {
 /// A block that was still there at the end of a later step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Survivor {
-    /// Ordinal of its device.
+    /// Ordinal of the block's device.
     pub(crate) device: i32,
-    /// Its address.
     pub(crate) addr: u64,
-    /// Its rounded bytes.
+    /// Rounded size in bytes.
     pub(crate) size: u64,
-    /// The step that it came in.
+    /// Step in which the block came.
     pub(crate) step: u64,
-    /// Kernels launched before it came, where they are counted.
+    /// Kernels launched before the block came; 0 where they are not counted.
     pub(crate) launches_before: u64,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Survivors {
-    /// In the order in which they came.
+    /// Blocks that wait, in the order in which they came.
     waiting: Vec<Came>,
     pub(crate) found: Vec<Survivor>,
-    /// Survivors that found no room, and their bytes.
+    /// Number of survivors that found no room in the list, and their bytes.
     pub(crate) more: (u64, u64),
-    /// Blocks of which nothing can be said.
+    /// Blocks that were not checked because too many waited.
     pub(crate) unchecked: u64,
 }
 
 impl Survivors {
-    /// A block came in a step; 0: before the first.
+    /// A block came in step `step` (0: before the first step).
     pub(crate) fn came(&mut self, step: u64, addr: u64, serial: u64, launches: u64) {
         if step <= 1 {
             return;
@@ -67,7 +66,7 @@ impl Survivors {
         });
     }
 
-    /// Step `step` is over.
+    /// Step `step` has ended: finds the blocks of earlier steps that still live.
     pub(crate) fn end(&mut self, step: u64, blocks: &Blocks) {
         let due = self.waiting.partition_point(|one| one.step < step);
         for one in self.waiting.drain(..due) {

@@ -1,11 +1,11 @@
-//! Runtime and driver calls, one after the other.
+//! A ledger that gets runtime and driver calls one by one.
 
 use super::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_proto::v1::DeviceStats;
 
-/// A ledger and the calls that it hears of.
+/// A ledger, and the time of the next call that is applied to it.
 pub struct Calls {
     pub ledger: Ledger,
     pub time: u64,

@@ -1,4 +1,4 @@
-//! A small simulated caching allocator that makes consistent event streams, and shortcuts.
+//! A small simulated caching allocator that makes consistent streams of events, and helpers for tests.
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::too_many_arguments)]
 
@@ -18,18 +18,18 @@ pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 pub const MIB: u64 = 1 << 20;
 
-/// Which events an allocator call gives.
+/// Which events a call of the allocator makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Level blocks: reports.
+    /// Only reports, as at level `blocks`.
     Reports,
     /// Trace entries without totals, then reports.
     Uncalibrated,
     /// Trace entries with totals.
     Calibrated,
-    /// Both, complete: at the switch.
+    /// Trace entries with totals, and reports: while one way in replaces the other.
     Both,
-    /// Trace entries without totals and no report: at the switch.
+    /// Trace entries without totals, and no reports: while one way in replaces the other.
     Bare,
 }
 
@@ -54,7 +54,7 @@ pub struct Live {
     pub rounded: u64,
     pub requested: u64,
     pub stream: u64,
-    /// Told to the ledger (else it came before the attach).
+    /// The ledger had an event for it (else it was allocated before the attach).
     pub told: bool,
     pub born_ns: u64,
 }
@@ -66,7 +66,7 @@ struct DeviceState {
     /// free pieces: addr → (size, stream, small, segment, request of the last use)
     free: BTreeMap<u64, (u64, u64, bool, u64, u64)>,
     next_segment: u64,
-    /// Expandable: (stream, small) → (start, end of what was ever mapped).
+    /// Expandable segments: (stream, small) → (start, end of all that was ever mapped).
     ranges: BTreeMap<(u64, bool), (u64, u64)>,
     allocated: u64,
     reserved: u64,
@@ -78,14 +78,14 @@ pub struct Sim {
     pub tid: u32,
     pub mode: Mode,
     pub attached: bool,
-    /// Of the next events.
+    /// Stack of the next events.
     pub stack: StackRef,
     pub sampling: u8,
     pub names_device: bool,
     pub driver_calls: bool,
-    /// `expandable_segments:True`.
+    /// Whether the setting `expandable_segments:True` is simulated.
     pub expandable: bool,
-    /// The next so many events are lost.
+    /// Number of events, from the next one on, that are lost.
     pub lose: u32,
     pub lost: u64,
     pub sequence: u64,
@@ -93,7 +93,7 @@ pub struct Sim {
     devices: BTreeMap<i32, DeviceState>,
     pub live: BTreeMap<u64, Live>,
     pub pending: HashMap<u64, Live>,
-    /// The segment (expandable: the range) of a block, and whether it is small.
+    /// The segment of each block (expandable: its range), and whether it belongs to the small pool.
     segment_of: HashMap<u64, (u64, bool)>,
     /// Mapped chunks by address: size and handle.
     chunks: BTreeMap<u64, (u64, u64)>,
@@ -156,7 +156,7 @@ impl Sim {
         });
     }
 
-    /// Gives what was emitted to the ledger.
+    /// Applies all emitted events to the ledger.
     pub fn feed(&mut self, ledger: &mut Ledger) {
         for event in self.out.drain(..) {
             ledger.apply(&event);
@@ -227,7 +227,7 @@ impl Sim {
         }
     }
 
-    /// As PyTorch: round, best fit, split, new segment.
+    /// Allocates a block as PyTorch does: rounds, takes the best fit, splits it, or else takes a new segment.
     pub fn alloc(&mut self, device: i32, stream: u64, requested: u64) -> u64 {
         let size = requested.max(1).next_multiple_of(512);
         let small = size <= MIB;
@@ -286,7 +286,7 @@ impl Sim {
                 .free
                 .insert(addr + size, (rest, stream, small, segment, last));
         }
-        // The entry comes before PyTorch counts the block; the decoder adds it.
+        // PyTorch makes the entry before it counts the block; the decoder adds it.
         self.trace(
             device,
             TraceAction::Alloc,
@@ -313,7 +313,7 @@ impl Sim {
         addr
     }
 
-    /// Frees a block; with `later`, a stream still uses it.
+    /// Frees a block. With `later`, a stream still uses it until [`Sim::complete`].
     pub fn free(&mut self, addr: u64, later: bool) {
         let block = self.live.remove(&addr).unwrap();
         let device = block.device;
@@ -335,7 +335,7 @@ impl Sim {
         self.report(device, addr, -(block.rounded as i64));
     }
 
-    /// The stream has done with it.
+    /// The stream no longer uses the freed block.
     pub fn complete(&mut self, addr: u64) {
         let block = self.pending.remove(&addr).unwrap();
         self.complete_block(addr, block);
@@ -359,7 +359,7 @@ impl Sim {
 }
 
 impl DeviceState {
-    /// A piece is free; it joins its neighbours.
+    /// Makes a piece free and joins it with its free neighbours.
     fn give_back(&mut self, addr: u64, piece: (u64, u64, bool, u64, u64)) -> u64 {
         let state = self;
         let (size, stream, small, segment, last) = piece;
@@ -386,7 +386,7 @@ impl DeviceState {
 }
 
 impl Sim {
-    /// Gives wholly free segments back. PyTorch counts after the entry.
+    /// Gives segments back that are wholly free. PyTorch changes its totals after the entry.
     pub fn empty_cache(&mut self, device: i32) {
         if self.expandable && self.devices.contains_key(&device) {
             self.unmap_free(device);
@@ -470,7 +470,7 @@ pub fn attached(level: Level, from_start: bool, at: u64) -> Ledger {
 pub fn attached_as(level: Level, from_start: bool, at: u64, backend: Backend) -> Ledger {
     let pool_seen = backend == Backend::Native && level != Level::Segments;
     let mut ledger = Ledger::new(LedgerConfig {
-        // Programs of some seconds are long enough.
+        // With short windows, programs of a few seconds are long enough.
         leak_window_ns: 100 * MS,
         ..LedgerConfig::default()
     });
@@ -498,7 +498,7 @@ pub fn stats(ledger: &Ledger) -> v1::StatsResponse {
         .unwrap()
 }
 
-/// What a group grows by in a step: the ends of the interval, and the middle.
+/// Growth of a group in bytes per step: lower end of the interval, median, upper end.
 pub fn per_step(group: &v1::LeakGroup) -> Option<[f64; 3]> {
     Some([
         group.growth_bytes_per_step_low?,
@@ -507,7 +507,7 @@ pub fn per_step(group: &v1::LeakGroup) -> Option<[f64; 3]> {
     ])
 }
 
-/// Memory of one kind, as an answer has it.
+/// Count and bytes of one kind of memory, as an answer has them.
 pub fn bytes(count: u64, bytes: u64) -> Option<v1::DriverBytes> {
     Some(v1::DriverBytes { count, bytes })
 }
@@ -516,8 +516,8 @@ pub fn device(ledger: &Ledger, ordinal: i32) -> v1::DeviceStats {
     find_device(ledger, Some(ordinal)).unwrap_or_else(|| panic!("no device {ordinal}"))
 }
 
-/// A device of the answer to `stats`, with the levels that the ledger has,
-/// also where the answer leaves them out because they are not proven.
+/// A device of the answer to `stats`, but with the ledger's own levels, even where the answer leaves them out because
+/// they are not proven.
 pub fn find_device(ledger: &Ledger, ordinal: Option<i32>) -> Option<v1::DeviceStats> {
     let mut devices = stats(ledger).devices.into_iter();
     let mut device = devices.find(|d| d.device == ordinal)?;

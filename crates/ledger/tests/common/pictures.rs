@@ -1,4 +1,4 @@
-//! What a device holds, by the simulator and by the ledger.
+//! What a device holds, according to the simulator and according to the ledger.
 
 use super::{P, Sim, event, stats};
 use memscope_ledger::Ledger;

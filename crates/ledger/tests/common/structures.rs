@@ -8,12 +8,12 @@ fn chunk(small: bool) -> u64 {
 }
 
 impl Sim {
-    /// Maps chunks behind a range until its last free piece is large enough; gives that piece.
+    /// Maps chunks at the end of a range until its last free piece is large enough; returns that piece.
     pub(super) fn map(&mut self, device: i32, stream: u64, small: bool, size: u64) -> u64 {
         let state = self.devices.get_mut(&device).unwrap();
         let nth = state.ranges.len() as u64;
         let first = 0x6000_0000_0000 + ((device as u64) << 40) + (nth << 36);
-        // Chunks are unmapped whole.
+        // Only whole chunks can be unmapped.
         let first = first.next_multiple_of(chunk(small));
         let (start, end) = *state
             .ranges
@@ -97,7 +97,7 @@ impl Sim {
         }
     }
 
-    /// The device as its own structures say: segments by address, with their blocks.
+    /// What a device's pool holds, as a reading has it: segments by address, with their blocks.
     pub fn held(&self, device: i32) -> Vec<HeldSegment> {
         let Some(state) = self.devices.get(&device) else {
             return Vec::new();
@@ -140,7 +140,7 @@ impl Sim {
             .collect()
     }
 
-    /// A reading of the device now, in parts of so many blocks.
+    /// A reading of the device at this moment, in parts of at most `blocks` blocks.
     pub fn reading(&self, device: i32, blocks: usize) -> Vec<HeldPart> {
         let mut cut: Vec<Vec<HeldSegment>> = vec![Vec::new()];
         let mut room = blocks;

@@ -1,12 +1,12 @@
-//! Small programs and libraries in C, made with `cc`.
+//! Small programs and libraries in C, compiled with `cc`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Python;
 
-/// Takes pthread keys before the interpreter does, so that its own comes from the second level. The symbol's first version
-/// is also in old C libraries.
+/// A library that takes pthread keys before the interpreter does, so that the interpreter's own key is on the second
+/// level. It uses the first version of the symbol, which old C libraries also have.
 pub const KEYS: &str = r#"
 #include <pthread.h>
 __asm__(".symver pthread_key_create, pthread_key_create@GLIBC_2.2.5");
@@ -16,8 +16,8 @@ __attribute__((constructor)) static void take(void) {
 }
 "#;
 
-/// A program that is no Python until it loads the library that is its first argument. It waits for a line, starts the
-/// interpreter, and runs its second argument.
+/// A program that contains no Python until it loads the library named by its first argument. Then it waits for a line,
+/// starts the interpreter, and runs its second argument.
 pub const HOST: &str = r#"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ int main(int n, char **arguments) {
 }
 "#;
 
-/// A folder that the interpreter sees, too; removed with this.
+/// A temporary folder that the interpreter can see, too. It is removed when this is dropped.
 pub struct Folder {
     folder: tempfile::TempDir,
     root: Option<PathBuf>,
@@ -51,12 +51,12 @@ impl Folder {
         }
     }
 
-    /// A file of the folder, as we see it.
+    /// Path of a file in the folder, as we see it.
     pub fn here(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The same file, as the interpreter sees it.
+    /// Path of the same file, as the interpreter sees it.
     pub fn there(&self, name: &str) -> PathBuf {
         let here = self.here(name);
         match &self.root {
@@ -65,7 +65,7 @@ impl Folder {
         }
     }
 
-    /// Compiles a file.
+    /// Compiles a source text to a file of this name.
     pub fn cc(&self, name: &str, source: &str, arguments: &[&str]) {
         let input = self.here(&format!("{name}.c"));
         std::fs::write(&input, source).unwrap();

@@ -1,4 +1,4 @@
-//! What must hold for every interpreter.
+//! Checks that must hold for every interpreter.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use super::c::{self, Folder};
 use super::{AGENT, BUSY, CODES, FORKED, PROLOGUE, Program, Python, SUB};
 
-/// Longer than anything here takes; a wait ends when what it waits for is there.
+/// A wait that takes longer than this is a failure. A wait ends as soon as its condition holds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
@@ -29,11 +29,11 @@ struct Hello {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Told {
     pub ident: u64,
-    /// File, name, line, last instruction.
+    /// For each frame: file, name, line, last instruction.
     pub frames: Vec<(String, String, Option<u32>, i64)>,
 }
 
-/// What we see of a thread: without frames that are still being made.
+/// The frames that we read of a thread, without those that are still being made.
 pub fn seen(memory: &ProcessMemory, interpreter: &Interpreter, thread: &Thread) -> Told {
     let walk = walk_thread(memory, interpreter, thread.state);
     assert_eq!(walk.end, End::Outermost);
@@ -59,7 +59,7 @@ pub fn seen(memory: &ProcessMemory, interpreter: &Interpreter, thread: &Thread) 
     }
 }
 
-/// Threads at rest in all kinds of calls: our frames are those that Python itself reports.
+/// Threads wait in all kinds of calls: our frames equal those that Python itself reports.
 pub fn stacks(python: &Python) {
     stacks_of(python, python.run(AGENT, &[]));
 }
@@ -74,7 +74,7 @@ pub fn stacks_of(python: &Python, mut program: Program) -> Interpreter {
     let begun = Instant::now();
     loop {
         let differences = compare(&mut program, &memory, &interpreter);
-        // The last threads may only just be coming to rest: on the line, not yet at the instruction.
+        // The last threads may be about to wait: already on the right line, but not yet at the right instruction.
         if differences.is_empty() {
             break;
         }
@@ -84,7 +84,7 @@ pub fn stacks_of(python: &Python, mut program: Program) -> Interpreter {
     interpreter
 }
 
-/// Runs what follows with a library before all others.
+/// A command that runs its arguments as a program, with a library preloaded.
 pub fn preloaded(python: &Python, library: &Path) -> Command {
     let mut word = OsString::from("LD_PRELOAD=");
     word.push(library);
@@ -119,7 +119,7 @@ fn all_at_rest(python: &Python, program: &mut Program, expected: usize) {
     }
 }
 
-/// The version, and that there is all that a tracer needs.
+/// Checks the version, and that everything that a tracer needs is there.
 fn describes(interpreter: &Interpreter, hello: &Hello) {
     let version = interpreter.version;
     assert_eq!(u32::from(version.minor), hello.version[1]);
@@ -153,7 +153,7 @@ fn compare(
         .collect()
 }
 
-/// The slot of every thread holds its state, and the thread's number is one of the process.
+/// Checks that the slot of every thread holds its state, and that the thread's number belongs to the process.
 fn slots(pid: u32, memory: &ProcessMemory, interpreter: &Interpreter, expected: usize) {
     let ours = threads(memory, interpreter).unwrap();
     assert!(ours.len() > expected);
@@ -182,7 +182,7 @@ type Listed = (
     Vec<(u64, i64)>,
 );
 
-/// Every line of every instruction of thousands of functions is the one that Python says.
+/// Checks the line of every instruction of thousands of functions against what Python says.
 pub fn lines(python: &Python, limit: usize) {
     let mut program = python.run(CODES, &[&limit.to_string()]);
     let mut listed = Vec::new();
@@ -237,7 +237,7 @@ fn check_code(memory: &ProcessMemory, interpreter: &Interpreter, listed: &Listed
         }
         assert_eq!(range.line, expected, "{name} of {file} at {at}");
         if change.is_some() {
-            // As frames of this version hold it.
+            // The instruction in the form in which frames of this version store it.
             let instruction = match interpreter.version.minor {
                 9 => at,
                 10 => at / 2,
@@ -252,7 +252,7 @@ fn check_code(memory: &ProcessMemory, interpreter: &Interpreter, listed: &Listed
     (*length / 2) as usize
 }
 
-/// What a probe would capture of a code object.
+/// The bytes that a probe would capture of a code object.
 struct Captured {
     address: u64,
     object: Vec<u8>,
@@ -271,7 +271,7 @@ impl Captured {
             u32::MAX => 0,
             at => u64::from_le_bytes(object[at as usize..][..8].try_into().unwrap()),
         };
-        // What follows an object may not be mapped.
+        // The memory after an object may not be mapped.
         let take = |at: u64, most: usize| {
             let mut taken = vec![0; most];
             if memory.read(at, &mut taken).is_err() {
@@ -310,7 +310,7 @@ impl Captured {
     }
 }
 
-/// A process that never rests is found all the same, and what is read of it is bounded and total.
+/// The interpreter of a process that never waits is found nevertheless, and reading its memory never panics.
 pub fn busy(python: &Python) {
     busy_as(python, &[]);
     busy_as(python, &["alone"]);
@@ -325,7 +325,7 @@ fn busy_as(python: &Python, arguments: &[&str]) {
     let begun = Instant::now();
     let (mut frames, mut named) = (0, 0);
     while named < 2000 {
-        // Lists and frames change while they are read: an error is an answer, a panic is not.
+        // Lists and frames change while they are read, so errors are allowed; panics are not.
         for thread in threads(&memory, &interpreter).unwrap_or_default() {
             for frame in walk_thread(&memory, &interpreter, thread.state).frames {
                 frames += 1;
@@ -342,7 +342,7 @@ fn busy_as(python: &Python, arguments: &[&str]) {
     }
 }
 
-/// What was told on the line of the rest, perhaps an instruction before it.
+/// The frames without their last instruction, because a thread may be reported shortly before it waits on its line.
 fn lines_only(told: &Told) -> Vec<(&str, &str, Option<u32>)> {
     let frames = told.frames.iter();
     frames
@@ -371,13 +371,13 @@ pub fn prologue(python: &Python) -> Interpreter {
     assert_eq!(lines_only(&ours), lines_only(&stopped.told));
     let walk = walk_thread(&memory, &interpreter, thread.state);
     if interpreter.version.minor == 11 {
-        // The test has teeth here: there was such a frame.
+        // Shows that the test is effective in this version: there was such a frame.
         assert_eq!(walk.frames.len(), ours.frames.len() + 1);
     }
     interpreter
 }
 
-/// A process that a thread of another one has forked: it has that thread's state, and no other.
+/// In a process that was forked by a thread of another one, we find the state of that thread.
 pub fn forked(python: &Python) {
     #[derive(Deserialize)]
     struct Child {
@@ -399,7 +399,7 @@ pub fn forked(python: &Python) {
     assert_eq!(own[0].tid, Some(child.pid));
     let slot = interpreter.thread_state.read(&memory, own[0].fsbase);
     assert_eq!(slot.unwrap(), Some(own[0].state));
-    // It may still be telling.
+    // The child may still be in the function that reports.
     let begun = Instant::now();
     loop {
         let walk = walk_thread(&memory, &interpreter, own[0].state);
@@ -412,7 +412,8 @@ pub fn forked(python: &Python) {
     assert_eq!(lines_only(&ours), lines_only(&child.told));
 }
 
-/// A thread in a subinterpreter: from 3.12 on its slot leads into it, before that a limit is named.
+/// A thread runs in a subinterpreter: from 3.12 on its slot leads to the subinterpreter's state; before that a limit is
+/// reported.
 pub fn subinterpreters(python: &Python) {
     #[derive(Deserialize)]
     struct Inside {
@@ -447,7 +448,7 @@ pub fn subinterpreters(python: &Python) {
     }
 }
 
-/// Names beyond the bound are cut, and say so.
+/// Names that are longer than the limit are truncated, and marked as truncated.
 pub fn long_names(python: &Python) {
     let mut program = python.run(AGENT, &[]);
     let hello: Hello = program.line();

@@ -1,4 +1,4 @@
-//! Interpreters to test with, and programs that run in them.
+//! The interpreters to test with, and the programs that run in them.
 #![allow(dead_code)] // each test file uses its part
 
 pub mod c;
@@ -20,12 +20,12 @@ pub const PROLOGUE: &str = include_str!("../python/prologue.py");
 pub const TWO: &str = include_str!("../python/two.py");
 pub const SUB: &str = include_str!("../python/sub.py");
 
-/// An interpreter, perhaps in another root.
+/// An interpreter, perhaps in another root folder.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Python {
-    /// A folder that is its root.
+    /// Folder that is its root directory (by chroot); `None`: our own root.
     pub root: Option<PathBuf>,
-    /// The program, as seen from there.
+    /// Path of the program, as seen from that root.
     pub program: PathBuf,
 }
 
@@ -42,7 +42,7 @@ impl Python {
                     root: None,
                     program,
                 };
-                // What is on PATH may be a script that chooses one.
+                // The program on PATH may be a script that chooses an interpreter.
                 let asked = python.ask("import os, sys; print(os.path.realpath(sys.executable))");
                 seen.insert(asked.clone()).then_some(Python {
                     root: None,
@@ -54,7 +54,7 @@ impl Python {
         found
     }
 
-    /// The interpreters that the environment names, for tests of more than the machine has.
+    /// The interpreters that the environment variable names, for tests with more than the machine's own.
     pub fn named() -> Vec<Python> {
         let text = std::env::var("MEMSCOPE_PYTHONS").expect("`cargo xtask pythons` runs this");
         let named: Vec<Python> = serde_json::from_str(&text).unwrap();
@@ -66,7 +66,7 @@ impl Python {
         self.command_of(&self.program)
     }
 
-    /// Runs another program where the interpreter runs.
+    /// A command that runs another program in the interpreter's root.
     pub fn command_of(&self, program: &Path) -> Command {
         match &self.root {
             None => Command::new(program),
@@ -78,7 +78,7 @@ impl Python {
         }
     }
 
-    /// What a line of Python prints.
+    /// Runs Python code, and returns what it prints.
     pub fn ask(&self, source: &str) -> String {
         let output = self.command().args(["-c", source]).output().unwrap();
         assert!(
@@ -128,14 +128,14 @@ impl Program {
         self.child.id()
     }
 
-    /// The next line.
+    /// Reads the next line of output as JSON.
     pub fn line<T: DeserializeOwned>(&mut self) -> T {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// Lets it go on.
+    /// Sends an empty line, so that the program goes on.
     pub fn tell(&mut self) {
         let input = self.input.as_mut().unwrap();
         input.write_all(b"\n").unwrap();

@@ -1,13 +1,13 @@
-//! Why a text is no condition.
+//! Error of a text that cannot be parsed as a condition.
 
-/// A text that is no condition.
+/// A text that cannot be parsed as a condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {what}; {hint}")]
 pub struct ConditionError {
-    /// Where, in characters from 1; one past the end where something is missing.
+    /// Column of the mistake, in characters from 1; one past the end where something is missing.
     pub column: usize,
-    /// What is wrong.
+    /// What is wrong, in words for the message.
     pub what: String,
-    /// What would be right.
+    /// What would be right, in words for the message.
     pub hint: String,
 }

@@ -1,19 +1,18 @@
-//! The words, numbers and signs of a condition, with their columns.
+//! Splits the text of a condition into words, numbers and signs, with their columns.
 
 use super::error::ConditionError;
 use std::fmt;
 
-/// Longest text that is looked at.
+/// Largest number of characters of a condition.
 const LONGEST: usize = 200;
 
-/// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
-    /// Letters.
+    /// Letters and underscores.
     Word(&'a str),
-    /// Digits, perhaps with a point.
+    /// Digits and decimal points.
     Number(&'a str),
-    /// `>` or `%`, or another sign that nothing allows.
+    /// `>` or `%`, or anything else, which the grammar refuses.
     Sign(&'a str),
 }
 
@@ -24,11 +23,10 @@ impl fmt::Display for Token<'_> {
     }
 }
 
-/// Goes through them.
 pub(super) struct Scanner<'a> {
     tokens: Vec<(usize, Token<'a>)>,
     at: usize,
-    /// One past the last character.
+    /// Column behind the last token.
     end: usize,
 }
 
@@ -65,7 +63,7 @@ impl<'a> Scanner<'a> {
         Ok(Scanner { tokens, at: 0, end })
     }
 
-    /// The next one and its column.
+    /// The next token and its column, without consuming it.
     pub(super) fn peek(&self) -> (usize, Option<Token<'a>>) {
         match self.tokens.get(self.at) {
             Some((column, token)) => (*column, Some(*token)),
@@ -73,7 +71,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes it.
+    /// Consumes the next token.
     pub(super) fn next(&mut self) -> (usize, Option<Token<'a>>) {
         let found = self.peek();
         self.at += 1;

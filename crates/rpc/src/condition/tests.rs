@@ -82,7 +82,7 @@ fn every_form() {
     }
 }
 
-/// Each mistake, the column that is told, and a word of what is told.
+/// Each mistake, the column that is reported, and a piece of the message.
 #[test]
 fn mistakes_are_told_with_their_place() {
     for (text, column, said) in [

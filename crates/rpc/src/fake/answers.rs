@@ -13,7 +13,7 @@ use memscope_ledger::{Answered, Asked};
 use memscope_proto::v1;
 use std::sync::Arc;
 
-/// The process of [`process`], whose answers have coverage notes with these codes.
+/// The process of [`process`] with other coverage notes: one for each of these codes.
 pub fn noted(pid: u32, uid: u32, codes: &[&str]) -> FakeProcess {
     let note = |code: &&str| CoverageNote {
         code: (*code).to_owned(),
@@ -25,7 +25,7 @@ pub fn noted(pid: u32, uid: u32, codes: &[&str]) -> FakeProcess {
     }
 }
 
-/// A process with device 0 from the pool, and allocations whose device is not known, of the user `uid`.
+/// A process of the user `uid`, with memory of device 0 from the pool, and with allocations whose device is not known.
 #[must_use]
 pub fn process(pid: u32, uid: u32) -> FakeProcess {
     let late = CoverageNote {
@@ -47,7 +47,7 @@ pub fn process(pid: u32, uid: u32) -> FakeProcess {
     }
 }
 
-/// An answer about one process: what all of them begin with, and what this one has.
+/// Makes an answer about one process: the fields that all answers have in common, and the given ones.
 macro_rules! answer {
     ($reply:ident of $process:expr, { $($field:tt)* }) => {{
         let process: &FakeProcess = $process;
@@ -64,7 +64,7 @@ macro_rules! answer {
     }};
 }
 
-/// The answer about these processes.
+/// The answer to a question about these processes; `None`: the fake has no answer to it.
 pub(super) fn answer(asked: &Asked, of: &[&FakeProcess]) -> Option<Answered> {
     if let Asked::List(_) = asked {
         return Some(Answered::List(v1::ListResponse {
@@ -82,7 +82,7 @@ pub(super) fn answer(asked: &Asked, of: &[&FakeProcess]) -> Option<Answered> {
     })
 }
 
-/// Known from a second after the attach on; what grows in it is the sum of its groups.
+/// The process as an entry of `list`: known from one second after the attach on, with the sums of its growing groups.
 fn listed(process: &FakeProcess) -> v1::Process {
     let growing = |group: &&v1::LeakGroup| group.verdict() == v1::Verdict::Growing;
     let mut listed = v1::Process {
@@ -167,7 +167,7 @@ fn leaks(asked: &v1::LeaksRequest, process: &FakeProcess) -> v1::LeaksResponse {
     })
 }
 
-/// A line of which there is one group only.
+/// The line of a group that is the only one of its line.
 fn line_of(group: &v1::LeakGroup) -> v1::LeakLine {
     let whole = v1::LeakLine {
         device: group.device,
@@ -224,7 +224,7 @@ fn fluctuation(asked: &v1::FluctuationRequest, process: &FakeProcess) -> v1::Flu
     })
 }
 
-/// When every answer was true.
+/// The moment that every answer describes.
 pub(super) const AS_OF: AsOf = AsOf {
     boot_ns: 90_000_000_000,
     unix_ns: 1_750_000_000_000_000_000,
@@ -234,7 +234,7 @@ pub(super) const AS_OF: AsOf = AsOf {
     },
 };
 
-/// A process, attached at level `trace`.
+/// A process of the user `uid` that was attached at level `trace` and has ended.
 #[must_use]
 pub fn summary(pid: u32, uid: u32) -> ProcessSummary {
     ProcessSummary {
@@ -248,7 +248,7 @@ pub fn summary(pid: u32, uid: u32) -> ProcessSummary {
             level: Some(Level::Trace),
             ..ProcessFacts::default()
         },
-        // Not `Attached`: the server would compare with the live process of this number.
+        // Not `Attached`: the server would read the user ids of the real process with this pid.
         state: ProcessState::Exited,
         attached_ns: 30_000_000_000,
         ended_ns: None,
@@ -259,7 +259,7 @@ pub fn summary(pid: u32, uid: u32) -> ProcessSummary {
     }
 }
 
-/// What the fake's process holds on one device; with `allocated`, the totals that go with it.
+/// What the process holds on one device. The totals are known only if `allocated` (in bytes) is given.
 #[must_use]
 pub fn device(device: Option<i32>, source: v1::Source, allocated: Option<u64>) -> v1::DeviceStats {
     let nothing = Some(v1::DriverBytes::default());
@@ -320,7 +320,7 @@ pub fn group() -> v1::LeakGroup {
     }
 }
 
-/// Twenty groups that rise and are too young to be judged.
+/// Twenty groups that grow, but have not been watched long enough to be judged.
 #[must_use]
 pub fn young() -> v1::YoungGrowth {
     v1::YoungGrowth {
@@ -331,7 +331,7 @@ pub fn young() -> v1::YoungGrowth {
     }
 }
 
-/// What was given back five seconds ago.
+/// Memory that was given back five seconds ago.
 #[must_use]
 pub fn given_back() -> v1::GivenBack {
     v1::GivenBack {
@@ -347,7 +347,6 @@ pub fn given_back() -> v1::GivenBack {
     }
 }
 
-/// A line of a program.
 fn line() -> v1::CodeLine {
     v1::CodeLine {
         name: "train".into(),
@@ -356,7 +355,7 @@ fn line() -> v1::CodeLine {
     }
 }
 
-/// Two marks of one name by people, a range of the program's, an optimizer's step.
+/// Four marks: two of the same name by people, the begin of a range by the program, and an optimizer's step.
 fn marks(asked: &v1::MarksRequest, process: &FakeProcess) -> v1::MarksResponse {
     use v1::MarkKind::{Begin, Instant};
     use v1::MarkOrigin::{Framework, People, Program};
@@ -478,7 +477,7 @@ fn steps(asked: &v1::StepsRequest, process: &FakeProcess) -> v1::StepsResponse {
     })
 }
 
-/// A snapshot of a size.
+/// A snapshot with this many segments, `blocks` blocks in each segment, and `entries` trace entries.
 #[must_use]
 pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> SnapshotReport {
     let size = 512 * blocks as u64;
@@ -528,7 +527,7 @@ pub fn snapshot(pid: u32, segments: usize, blocks: usize, entries: usize) -> Sna
     }
 }
 
-/// An event of a process.
+/// An event of a process, with `sequence` as its number and its time.
 #[must_use]
 pub fn event(pid: u32, uid: u32, sequence: u64, body: Body) -> EventItem {
     EventItem {

@@ -1,4 +1,4 @@
-//! A daemon without probes: its answers are made up and can be changed. For tests.
+//! A daemon without probes, for tests: its answers are made up and can be changed.
 
 mod answers;
 mod process;
@@ -27,22 +27,22 @@ use tokio::sync::mpsc;
 /// A daemon whose processes and answers a test makes up.
 #[derive(Default)]
 pub struct FakeDaemon {
-    /// Its processes by pid.
+    /// The traced processes by pid.
     pub processes: Mutex<BTreeMap<u32, FakeProcess>>,
-    /// Makes the next refusal of every `attach`.
+    /// If set, every `attach` is refused with a copy of this.
     pub refuse: Mutex<Option<Refusal>>,
-    /// Every question waits for ever.
+    /// If true, requests wait for ever.
     pub hangs: bool,
-    /// Its readers of events.
+    /// The readers of events.
     pub hub: EventHub,
-    /// The moments that snapshots and stacks were asked for, in order.
+    /// The moments for which snapshots and stacks were asked, in the order of the requests.
     pub asked: Mutex<Vec<Option<crate::Moment>>>,
-    /// Its triggers.
+    /// The triggers and the kept snapshots.
     pub triggers: Mutex<FakeTriggers>,
 }
 
 impl FakeDaemon {
-    /// With these processes.
+    /// A daemon that traces these processes.
     #[must_use]
     pub fn with(processes: impl IntoIterator<Item = FakeProcess>) -> Self {
         let fake = FakeDaemon::default();
@@ -54,7 +54,7 @@ impl FakeDaemon {
         fake
     }
 
-    /// One that never answers.
+    /// A daemon that never answers.
     #[must_use]
     pub fn hanging() -> Self {
         FakeDaemon {

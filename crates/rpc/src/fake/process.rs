@@ -1,25 +1,25 @@
-//! One process that a test makes up.
+//! A process that a test makes up.
 
 use memscope_ledger::report::ProcessSummary;
 use memscope_proto::v1;
 
-/// What the fake knows of one process.
+/// What the fake daemon knows of one process.
 #[derive(Clone, Debug)]
 pub struct FakeProcess {
     /// The process that every answer is about.
     pub process: ProcessSummary,
-    /// What limits every answer.
+    /// Coverage notes of every answer.
     pub coverage: Vec<v1::CoverageNote>,
-    /// Answer to `stats`.
+    /// Devices in the answer to `stats`.
     pub devices: Vec<v1::DeviceStats>,
-    /// Answer to `leaks`.
+    /// Groups in the answer to `leaks`.
     pub groups: Vec<v1::LeakGroup>,
-    /// What it says is too young.
+    /// Growth that is too young to be judged, in the answer to `leaks`.
     pub young: Option<v1::YoungGrowth>,
-    /// What it says was given back.
+    /// Memory that was given back, in the answer to `leaks`.
     pub given_back: Vec<v1::GivenBack>,
-    /// Size of the snapshot: segments, blocks in each, trace entries.
+    /// Size of the snapshot: number of segments, of blocks in each segment, and of trace entries.
     pub snapshot: (usize, usize, usize),
-    /// Number of plain stacks in the answer to `stacks`, which has others besides.
+    /// Number of plain stacks in the answer to `stacks`, which also has those of [`super::hard`].
     pub stacks: usize,
 }

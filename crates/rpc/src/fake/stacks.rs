@@ -1,4 +1,4 @@
-//! Made-up stacks: plain ones as many as wanted, and some of every kind that is hard to show.
+//! Made-up stacks: any number of plain ones, and some of every kind that is hard to display.
 
 use super::answers::{AS_OF, summary};
 use memscope_ledger::event::CoverageNote;
@@ -18,7 +18,7 @@ pub fn python(name: &str, file: &str, line: u32) -> Frame {
     }
 }
 
-/// A compiled frame.
+/// A frame of compiled code.
 #[must_use]
 pub fn native(name: &str, file: &str, line: u32) -> Frame {
     Frame {
@@ -27,7 +27,8 @@ pub fn native(name: &str, file: &str, line: u32) -> Frame {
     }
 }
 
-/// What one stack allocated: what lives lived at the peak, and three times as much came.
+/// A row of stacks with `live` live blocks. The same was live at the peak, and three times as much was allocated in
+/// all.
 #[must_use]
 pub fn stack_row(device: Option<i32>, stack: Stack, live: Tally) -> StackRow {
     let times = |n: u64, tally: Tally| Tally {
@@ -44,8 +45,8 @@ pub fn stack_row(device: Option<i32>, stack: Stack, live: Tally) -> StackRow {
     }
 }
 
-/// The answer to `stacks`: `plain` stacks of a training loop, the largest first, and those of [`hard`].
-/// `earlier`: a minute ago, when a quarter of it lived.
+/// The answer to `stacks`: `plain` stacks of a training loop, and those of [`hard`], the largest first. With `earlier`,
+/// the answer is of a minute before: a quarter of the memory was live then, and one stack more.
 #[must_use]
 pub fn stacks(pid: u32, uid: u32, plain: usize, earlier: bool) -> StackReport {
     let plain = (0..plain).map(|index| {
@@ -100,7 +101,7 @@ pub fn stacks(pid: u32, uid: u32, plain: usize, earlier: bool) -> StackReport {
             row.live.count /= 4;
             row.live.bytes /= 4;
         }
-        // Freed since.
+        // This stack's memory has been freed since then.
         let freed = Stack {
             frames: vec![python("warm_up", "/home/ada/train.py", 7)],
             ..Stack::default()
@@ -127,7 +128,7 @@ pub fn stacks(pid: u32, uid: u32, plain: usize, earlier: bool) -> StackReport {
     }
 }
 
-/// Stacks that are missing, cut off, deep, recursive, of several devices, and with names that break things.
+/// Stacks that are missing, truncated, deep, recursive, of several devices, or with names that break displays.
 #[must_use]
 pub fn hard() -> Vec<StackRow> {
     let tally = |count: u64| Tally {
@@ -177,7 +178,7 @@ pub fn hard() -> Vec<StackRow> {
             stack(vec![native("malloc", "/usr/lib/libc.so.6", 0)]),
             tally(2),
         ),
-        // Came and went: nothing of it lives.
+        // Everything that this stack allocated was freed: nothing of it is live.
         StackRow {
             allocated: tally(100),
             ..stack_row(

@@ -1,19 +1,19 @@
-//! The fake's triggers: they never fire, and the snapshots that are kept are made up.
+//! The triggers of the fake daemon. They never fire, and the kept snapshots are made up.
 
 use crate::{KeptSnapshot, TriggerStatus};
 
-/// What the fake was told, and what it is to say.
+/// The triggers and kept snapshots of the fake daemon; tests may change them.
 #[derive(Default)]
 pub struct FakeTriggers {
-    /// Its triggers.
+    /// The triggers.
     pub triggers: Vec<TriggerStatus>,
-    /// Its snapshots, and their files.
+    /// The kept snapshots, each with the content of its file.
     pub kept: Vec<(KeptSnapshot, Vec<u8>)>,
-    /// It takes none.
+    /// If true, the daemon accepts no triggers.
     pub off: bool,
 }
 
-/// A trigger of a user, for all processes.
+/// A trigger of the user `uid` for all processes, which has fired three times. `None`: `when` is no valid condition.
 #[must_use]
 pub fn trigger(number: u64, when: &str, uid: u32) -> Option<TriggerStatus> {
     Some(TriggerStatus {
@@ -30,7 +30,7 @@ pub fn trigger(number: u64, when: &str, uid: u32) -> Option<TriggerStatus> {
     })
 }
 
-/// A snapshot of a user's process.
+/// A kept snapshot of a process of the user `uid`.
 #[must_use]
 pub fn kept(number: u64, pid: u32, uid: u32) -> KeptSnapshot {
     KeptSnapshot {

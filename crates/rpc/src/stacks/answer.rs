@@ -1,5 +1,5 @@
-//! The answer to `stacks`. Names travel once: a hundred frames of a thousand stacks are some thousand
-//! different ones.
+//! The answer to `stacks`. Each name and frame is sent only once, and rows refer to it by index: a thousand stacks of a
+//! hundred frames each have only some thousand different frames.
 
 use crate::Refusal;
 use crate::refusal::invalid;
@@ -9,15 +9,15 @@ use memscope_proto::v1;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-/// Bytes that rows and their names may take: an answer stays below gRPC's 4 MiB.
+/// Largest number of bytes that rows and their names may take, so that an answer stays below gRPC's limit of 4 MiB.
 const MOST_BYTES: usize = 3 << 20;
-/// What a row takes besides its frames, at most: four amounts twice, ordinals and lengths.
+/// Largest number of bytes of a row without its frames: four amounts, twice, ordinals and lengths.
 const ROW_BYTES: usize = 240;
-/// What a frame takes at most, and its index in a row.
+/// Largest number of bytes of a frame without its strings, and of the index of a frame in a row.
 const FRAME_BYTES: usize = 24;
 const INDEX_BYTES: usize = 5;
 
-/// By what stacks are summed up; `None`: not at all.
+/// Reads by what stacks are grouped and summed; `None`: every stack is a row of its own.
 pub(crate) fn grouping(number: i32) -> Result<Option<GroupBy>, Refusal> {
     use v1::StackGrouping::{File, Function, Line, OwnLine, Stack, Unspecified};
     match v1::StackGrouping::try_from(number) {
@@ -61,7 +61,7 @@ pub(crate) fn stacks(
     match by {
         None => {
             let mut rows: Vec<&StackRow> = report.rows.iter().collect();
-            // Stable: what is equal keeps the order of live bytes.
+            // The sort is stable: rows that are equal here stay in the order of their live bytes.
             rows.sort_by_key(|row| Reverse(view.of(&Tallies::of(row))));
             for row in rows {
                 let tallies = Tallies::of(row);
@@ -94,14 +94,14 @@ pub(crate) fn stacks(
     answer
 }
 
-/// Strings and frames, each once.
+/// The strings and frames of an answer, each stored once.
 struct Names {
     strings: Vec<String>,
     string_places: HashMap<String, u32>,
     frames: Vec<v1::StackFrame>,
     frame_places: HashMap<Frame, u32>,
     bytes: usize,
-    /// Something did not fit: nothing smaller is taken in its place.
+    /// Set once a row did not fit. From then on nothing is added, so that no smaller row takes its place.
     full: bool,
 }
 
@@ -117,12 +117,12 @@ impl Names {
         }
     }
 
-    /// Takes room for a row with these frames, if there is any.
+    /// Reserves room for a row with these frames. Returns false if there is not enough room.
     fn take(&mut self, frames: &[Frame]) -> bool {
         let mut bytes = ROW_BYTES + frames.len() * INDEX_BYTES;
         for frame in frames {
             if !self.frame_places.contains_key(frame) {
-                // Its strings may be there already: then this is too much, which does no harm.
+                // The frame's strings may be stored already. Then this counts too much, which does no harm.
                 bytes += FRAME_BYTES + frame.name.len() + frame.file.len();
             }
         }
@@ -191,7 +191,7 @@ fn missing(is_empty: bool, why: Option<&'static str>) -> Option<String> {
 }
 
 fn devices(report: &StackReport) -> Vec<v1::StackDevice> {
-    // The unknown one last.
+    // The key sorts the unknown device last.
     let mut devices: BTreeMap<(bool, Option<i32>), (u64, [Tallies; 3])> = BTreeMap::new();
     for row in &report.rows {
         let key = (row.device.is_none(), row.device);

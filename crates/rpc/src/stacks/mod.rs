@@ -1,4 +1,4 @@
-//! Questions about stacks: what is asked, whether it makes sense, and the comparison of two moments.
+//! Questions about stacks: reads and checks the question, and compares two moments.
 
 mod answer;
 
@@ -12,7 +12,7 @@ use memscope_ledger::Who;
 use memscope_ledger::report::StackReport;
 use memscope_proto::v1;
 
-/// What is asked of the stacks of a process.
+/// A question about the stacks of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
     pub(crate) view: View,
@@ -43,7 +43,7 @@ impl Question {
         })
     }
 
-    /// What the answer consists of.
+    /// Kind of the answer, by which coverage notes are judged.
     pub(crate) fn kind(self) -> memscope_ledger::Answer {
         match self.view.metric {
             Metric::Peak | Metric::Allocated => memscope_ledger::Answer::StacksOverTime,
@@ -51,7 +51,7 @@ impl Question {
         }
     }
 
-    /// What lives, and what changed: the metric is not used.
+    /// Checks that a differential export names an earlier moment. Such an export does not use the metric.
     fn differential(self) -> Result<Question, Refusal> {
         match self.from {
             None => Err(no_earlier("a difference")),
@@ -59,8 +59,9 @@ impl Question {
         }
     }
 
-    /// Asks the daemon. The later moment first: as time goes on, an age moves with it. `may_see` is asked
-    /// about both answers.
+    /// Asks the daemon for one or two reports, the later moment first. An age (`-5m`) is counted back from the time at
+    /// which the daemon answers, so the earlier moment shifts by the time that the first report takes. `may_see` is
+    /// applied to both reports.
     pub(crate) async fn ask(
         self,
         daemon: &dyn Daemon,
@@ -86,7 +87,7 @@ impl Question {
     }
 }
 
-/// What the daemon told.
+/// The daemon's reports of one or two moments.
 pub(crate) struct Answer {
     later: StackReport,
     earlier: Option<StackReport>,
@@ -94,13 +95,13 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Everything that limits it.
+    /// The coverage notes of both reports.
     pub(crate) fn notes(&self) -> Vec<v1::CoverageNote> {
         let earlier = self.earlier.iter().flat_map(|report| &report.coverage);
         self.later.coverage.iter().chain(earlier).cloned().collect()
     }
 
-    /// One report of one or both moments, each stack once. Takes time where there are many stacks.
+    /// One report of one or both moments, with each stack once. Takes long where there are many stacks.
     pub(crate) fn report(mut self) -> StackReport {
         if let Some(device) = self.device {
             let reports = [Some(&mut self.later), self.earlier.as_mut()];
@@ -115,7 +116,7 @@ impl Answer {
     }
 }
 
-/// The second must be the first at an earlier time.
+/// Checks that both reports are of the same memory image, and that `earlier` is not after `later`.
 fn in_order(later: &StackReport, earlier: &StackReport) -> Result<(), Refusal> {
     let image = |report: &StackReport| {
         let facts = &report.process.facts;
@@ -139,7 +140,7 @@ fn in_order(later: &StackReport, earlier: &StackReport) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What an export of stacks asks for.
+/// Reads the question of an export of stacks. `differences`: whether the format can show a comparison.
 pub(crate) fn exported(
     differences: bool,
     request: &v1::ExportRequest,

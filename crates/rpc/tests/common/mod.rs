@@ -65,7 +65,7 @@ pub async fn connect(path: &Path) -> Channel {
         .unwrap()
 }
 
-/// A server that takes every caller for this user.
+/// Options of a server that treats every caller as this user.
 pub fn as_user(uid: u32) -> ServeOptions {
     let identify: Identify = Arc::new(move |_| {
         Some(Caller {

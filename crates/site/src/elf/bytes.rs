@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes that can be read at offsets.
 pub trait ReadAt {
-    /// Length.
+    /// Total number of bytes.
     fn length(&self) -> u64;
-    /// Fills the buffer or fails.
+    /// Fills the whole buffer with the bytes from `offset` on. Fails if not all of them can be read.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
@@ -20,12 +20,12 @@ pub struct FileBytes {
 }
 
 impl FileBytes {
-    /// Takes the length of the file now.
+    /// Notes the length that the file has now. Fails if the file's metadata cannot be read.
     pub fn new(file: File) -> io::Result<FileBytes> {
         let len = file.metadata()?.len();
         Ok(FileBytes { file, len })
     }
-    /// The file.
+    /// The open file.
     pub fn file(&self) -> &File {
         &self.file
     }

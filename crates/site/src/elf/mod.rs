@@ -1,6 +1,6 @@
 //! As much of ELF as is needed to find functions: program headers, section headers, symbol tables,
-//! notes. Read with `pread`, never mapped (a file that shrinks under a mapping is a SIGBUS), and
-//! total: a wrong file is an error, not a panic and not a large allocation.
+//! notes. Files are read with `pread` and never mapped, since access to a mapping whose file has
+//! become shorter raises SIGBUS. A malformed file leads to an error, never to a panic or a huge allocation.
 
 mod bytes;
 mod notes;
@@ -16,25 +16,25 @@ pub use bytes::{FileBytes, ReadAt};
 pub use notes::{Note, notes};
 pub use symbols::{Symbol, SymbolTable};
 
-/// No table of one file is read beyond this many bytes.
+/// Most bytes of a table that are read.
 const MAX_TABLE: u64 = 1 << 30;
-/// Notes are short.
+/// Most bytes that are read of notes, of the sections' names and of the dynamic segment, which are all short.
 const MAX_NOTES: u64 = 1 << 20;
 
-/// Why a file is not read.
+/// Why a file cannot be read as ELF.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElfError {
-    /// Not an ELF file.
+    /// It is not an ELF file.
     #[error("it is no ELF file")]
     NotElf,
-    /// ELF, of a class or byte order that we do not read.
+    /// It is an ELF file of a class or byte order that we do not read. The text names that.
     #[error("it is an ELF file of another kind ({0})")]
     Kind(&'static str),
-    /// A table lies outside the file, or is larger than any real one.
+    /// A table lies outside the file, or is larger than any real one. The text says which.
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
-    /// Reading failed.
+    /// Reading the file failed.
     #[error("it cannot be read")]
     Read(#[from] io::Error),
 }
@@ -42,15 +42,15 @@ pub enum ElfError {
 /// A program header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// `PT_*`.
+    /// Type of the segment (`PT_*`).
     pub kind: u32,
-    /// `PF_*`.
+    /// Access rights (`PF_*`).
     pub flags: u32,
-    /// Offset in the file.
+    /// Offset of the segment in the file.
     pub offset: u64,
-    /// Address in the file's own numbering.
+    /// Address of the segment in the file's own numbering.
     pub address: u64,
-    /// Bytes in the file.
+    /// Length of the segment in the file, in bytes.
     pub file_size: u64,
 }
 
@@ -58,15 +58,15 @@ pub struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
     name: u32,
-    /// `SHT_*`.
+    /// Type of the section (`SHT_*`).
     pub kind: u32,
-    /// Address in the file's own numbering, 0 where it is not loaded.
+    /// Address of the section in the file's own numbering; 0 if it is not loaded.
     pub address: u64,
-    /// Offset in the file.
+    /// Offset of the section in the file.
     pub offset: u64,
-    /// Bytes.
+    /// Length of the section in bytes.
     pub size: u64,
-    /// Another section that belongs to it.
+    /// Index of another section that belongs to it (`sh_link`).
     pub link: u32,
     entry_size: u64,
 }
@@ -75,11 +75,11 @@ pub struct Section {
 #[derive(Debug)]
 pub struct Elf<'a, R: ReadAt + ?Sized> {
     bytes: &'a R,
-    /// `EM_*`.
+    /// Machine that the file is for (`EM_*`).
     pub machine: u16,
-    /// Program headers.
+    /// The program headers.
     pub segments: Vec<Segment>,
-    /// Section headers.
+    /// The section headers; empty if the file has none, or if only what is loaded was read.
     pub sections: Vec<Section>,
     names: Vec<u8>,
 }
@@ -89,7 +89,7 @@ const PROGRAM_HEADER: usize = 56;
 const SECTION_HEADER: usize = 64;
 
 impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
-    /// Reads the headers.
+    /// Reads the program headers and section headers.
     pub fn read(bytes: &'a R) -> Result<Self, ElfError> {
         let mut elf = Elf::read_loaded(bytes)?;
         let mut header = [0; HEADER];
@@ -98,7 +98,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         Ok(elf)
     }
 
-    /// Reads what is there in memory too: the program headers.
+    /// Reads only the program headers, which are also there when the file is read from a process's memory.
     pub fn read_loaded(bytes: &'a R) -> Result<Self, ElfError> {
         let mut header = [0; HEADER];
         if bytes.length() < HEADER as u64 {
@@ -156,7 +156,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         let mut count = u64::from(u16_at(header, 60));
         let mut names = u32::from(u16_at(header, 62));
         if count == 0 || names == u32::from(u16::MAX) {
-            // Many sections: the first header has the numbers.
+            // The file has too many sections for these fields: the first section header has the numbers.
             let first = self.range(offset, SECTION_HEADER as u64, MAX_TABLE, OUTSIDE)?;
             if count == 0 {
                 count = u64_at(&first, 32);
@@ -215,7 +215,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         )
     }
 
-    /// The section with this name.
+    /// The section with this name, if there is one.
     pub fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|section| {
             self.names
@@ -225,7 +225,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         })
     }
 
-    /// The first section of this kind, as a symbol table.
+    /// Reads the first section of this kind as a symbol table.
     fn table(&self, kind: u32) -> Result<Option<SymbolTable>, ElfError> {
         let Some(section) = self.sections.iter().find(|section| section.kind == kind) else {
             return Ok(None);
@@ -243,13 +243,13 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         }))
     }
 
-    /// `.symtab`: all symbols, where the file was not stripped.
+    /// All symbols (`.symtab`); `None` if the file was stripped. Fails if the table is damaged or cannot be read.
     pub fn all_symbols(&self) -> Result<Option<SymbolTable>, ElfError> {
         self.table(elf::SHT_SYMTAB.0)
     }
 
-    /// `.dynsym`: what the file exports; through the dynamic segment where there are no section
-    /// headers.
+    /// The symbols that the file exports (`.dynsym`). If there are no section headers, they are found through the
+    /// dynamic segment. Fails if the table is damaged or cannot be read.
     pub fn exported_symbols(&self) -> Result<Option<SymbolTable>, ElfError> {
         match self.table(elf::SHT_DYNSYM.0)? {
             Some(table) => Ok(Some(table)),
@@ -272,7 +272,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
                 .find(|(this, _)| *this == tag)
                 .and_then(|(_, value)| self.offset_of(value).or(Some(value)))
         };
-        // DT_STRTAB, DT_SYMTAB; DT_STRSZ is a size, not an address.
+        // Tags 5 and 6 are DT_STRTAB and DT_SYMTAB. Tag 10 below is DT_STRSZ, which is a size and not an address.
         let (Some(strings), Some(symbols)) = (value(5), value(6)) else {
             return Ok(None);
         };
@@ -280,8 +280,8 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
             .chunks_exact(16)
             .find(|raw| u64_at(raw, 0) == 10)
             .map_or(0, |raw| u64_at(raw, 8));
-        // Without a hash table of the old form nothing says how many symbols there are; linkers
-        // put the names right behind them.
+        // Nothing but a hash table of the old form says how many symbols there are, and it may be missing. But linkers
+        // put the names right after the symbols.
         let size = strings
             .checked_sub(symbols)
             .ok_or(ElfError::Damaged("symbols of an unknown number"))?;
@@ -291,13 +291,14 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         }))
     }
 
-    /// Where in the file this address is, if the file has it.
+    /// Offset in the file of what lies at this address, if the file contains it.
     pub fn offset_of(&self, address: u64) -> Option<u64> {
         self.load_of(address)
             .and_then(|(segment, inside)| segment.offset.checked_add(inside))
     }
 
-    /// As [`Elf::offset_of`], for code only; with the bytes that follow in the segment.
+    /// The same as [`Elf::offset_of`], for code only. The second number says how many bytes of the segment there are
+    /// from the address on.
     pub fn code_offset_of(&self, address: u64) -> Option<(u64, u64)> {
         let (segment, inside) = self.load_of(address)?;
         if segment.flags & elf::PF_X.0 == 0 {
@@ -307,7 +308,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         Some((offset, segment.file_size - inside))
     }
 
-    /// How many bytes of its segment lie before an address.
+    /// Number of bytes of the segment that lie before this address; 0 if the address is in no segment.
     pub fn bytes_before(&self, address: u64) -> u64 {
         self.load_of(address).map_or(0, |(_, inside)| inside)
     }
@@ -322,19 +323,20 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
             })
     }
 
-    /// Bytes of the file.
+    /// Reads `size` bytes of the file at `offset`. Fails if they lie outside the file or are too many.
     pub fn bytes_at(&self, offset: u64, size: u64) -> Result<Vec<u8>, ElfError> {
         self.range(offset, size, MAX_TABLE, "code lies outside the file")
     }
 
-    /// The build id.
+    /// The GNU build id, if the file has one.
     pub fn build_id(&self) -> Option<Vec<u8>> {
         let segments = self
             .segments
             .iter()
             .filter(|segment| segment.kind == elf::PT_NOTE.0)
             .map(|segment| (segment.offset, segment.file_size));
-        // Some tools that move things leave the segment behind and keep the section right.
+        // Some tools that move parts of a file correct the section header but not the segment, so the section is tried
+        // first.
         let section = self
             .section(".note.gnu.build-id")
             .map(|section| (section.offset, section.size));
@@ -351,7 +353,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         None
     }
 
-    /// The bytes of a section of notes.
+    /// The bytes of the section of notes with this name; empty if there is no such section.
     pub fn note_section(&self, name: &str) -> Result<Vec<u8>, ElfError> {
         match self.section(name).copied() {
             Some(section) => self.section_bytes(&section, MAX_NOTES),

@@ -1,19 +1,19 @@
-//! Notes: what tools leave in a file for each other.
+//! ELF notes: data that tools store in a file for each other, such as the build id.
 
 use super::bytes::u32_at;
 
 /// One note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note<'a> {
-    /// Who defined its kind.
+    /// Name of the tool or system that defines the meaning of `kind`, such as `GNU`.
     pub owner: &'a [u8],
-    /// Kind, by the owner.
+    /// Kind of the note, as defined by the owner.
     pub kind: u32,
-    /// Content.
+    /// Contents of the note.
     pub content: &'a [u8],
 }
 
-/// The notes of a segment or section, up to the first that does not fit.
+/// The notes of a segment or section, up to the first one that does not fit into it.
 pub fn notes(mut bytes: &[u8]) -> Vec<Note<'_>> {
     fn padded(size: usize) -> Option<usize> {
         Some(size.checked_add(3)? & !3)

@@ -1,28 +1,28 @@
-//! Symbol tables, once they are read.
+//! Symbol tables that were read from a file.
 
 use object::elf;
 
 use super::bytes::{u16_at, u64_at};
 
-/// Bytes of one symbol.
+/// Size in bytes of one symbol in the table.
 pub(super) const SYMBOL: usize = 24;
 
-/// One symbol.
+/// One symbol of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
     /// Name, without its version.
     pub name: &'a [u8],
-    /// `STT_*`.
+    /// Type of the symbol (`STT_*`).
     pub kind: u8,
-    /// Not `STB_LOCAL`.
+    /// Whether the symbol is visible outside the file (its binding is not `STB_LOCAL`).
     pub global: bool,
     /// Address in the file's own numbering.
     pub address: u64,
-    /// Bytes, 0 where not known.
+    /// Size in bytes of the function or variable; 0: not known.
     pub size: u64,
 }
 
-/// A symbol table that was read: defined symbols only are shown.
+/// A symbol table that was read. Only symbols that the file itself defines are returned.
 #[derive(Debug, Default)]
 pub struct SymbolTable {
     pub(super) symbols: Vec<u8>,
@@ -35,9 +35,9 @@ impl SymbolTable {
         self.defined_like(|_| true)
     }
 
-    /// As [`SymbolTable::defined`], for names that may be of interest: `like` sees the name and
-    /// all names behind it, so that the end of a name is sought only where the beginning is right.
-    /// (Large libraries have half a million symbols.)
+    /// The same as [`SymbolTable::defined`], only for names that `like` accepts. `like` is given the name and
+    /// all names behind it in the file, so that the end of a name is searched for only if its beginning fits.
+    /// This saves time, since large libraries have half a million symbols.
     pub fn defined_like<'a>(
         &'a self,
         like: impl Fn(&[u8]) -> bool + 'a,
@@ -47,8 +47,8 @@ impl SymbolTable {
             .0
             .iter()
             .filter_map(move |raw| {
-                // st_shndx 0 is "not here", from 0xff00 on are no places in the file (0xffff: the
-                // number lies elsewhere, the symbol is defined).
+                // With st_shndx 0 the symbol is not defined here. Numbers from 0xff00 on name no section of the file,
+                // but with 0xffff the symbol is defined and its section's number is stored elsewhere.
                 let section = u16::from_le_bytes([raw[6], raw[7]]);
                 if section == 0 || (0xff00..0xffff).contains(&section) {
                     return None;
@@ -69,7 +69,7 @@ impl SymbolTable {
             })
     }
 
-    /// Addresses of functions and of labels in code (`STT_NOTYPE`).
+    /// Addresses of functions, and of labels without a type (`STT_NOTYPE`), which may be in code.
     pub fn entries(&self) -> impl Iterator<Item = u64> {
         self.symbols.chunks_exact(SYMBOL).filter_map(|raw| {
             let kind = raw[4] & 15;

@@ -1,10 +1,10 @@
-//! 64-bit Arm: what the kernel emulates, and what it refuses.
+//! 64-bit Arm: which instructions the kernel emulates, and on which it refuses probes.
 //!
 //! The kernel's rules are in arch/arm64/kernel/probes/decode-insn.c
-//! (<https://github.com/torvalds/linux/blob/master/arch/arm64/kernel/probes/decode-insn.c>). It emulates what reads or
-//! changes the program counter, and `nop` from Linux 6.13 on; functions begin with neither. So a probe stands on the
-//! first instruction, where everything is right: the arguments are in their registers, the return address is in the
-//! link register (which is what a return probe replaces), and the stack pointer is the caller's.
+//! (<https://github.com/torvalds/linux/blob/master/arch/arm64/kernel/probes/decode-insn.c>). It emulates instructions
+//! that read or change the program counter, and `nop` from Linux 6.13 on; functions usually begin with neither. So a
+//! probe stands on the first instruction. There the arguments are in their registers, the return address is in the link
+//! register (which is what a return probe replaces), and the stack pointer is the caller's.
 
 use super::{Code, Emulation, PlaceError, Placement, Wants};
 
@@ -50,7 +50,7 @@ fn kind(word: u32) -> Result<Kind, PlaceError> {
     let is = |mask: u32, value: u32| word & mask == value;
     let refused = |what: &str| Err(PlaceError::Forbidden(what.to_owned()));
     if is(0xffff_0000, 0) {
-        // `udf`: padding and what is no code.
+        // `udf` is used for padding, and zeros that are not code read as this instruction.
         return Err(PlaceError::NotCode);
     }
     if is(0xffe0_001f, 0xd420_0000) {
@@ -69,7 +69,7 @@ fn kind(word: u32) -> Result<Kind, PlaceError> {
         return Ok(Kind::Emulated("adr"));
     }
     if is(0xfe00_0000, 0xd600_0000) {
-        // br, blr and ret; those that check a signature are refused.
+        // br, blr and ret are emulated; their kinds that check a signature are refused.
         return match word & 0xffff_fc1f {
             0xd61f_0000 | 0xd63f_0000 | 0xd65f_0000 => Ok(Kind::Emulated("branch")),
             _ => refused("a branch that checks a signature"),
@@ -87,7 +87,7 @@ fn kind(word: u32) -> Result<Kind, PlaceError> {
         return refused("a write to a system register");
     }
     if is(0x3b00_0000, 0x1800_0000) {
-        // Kernels before 6.12 took the probe and read the literal in the wrong way.
+        // Kernels before 6.12 accept the probe but read the literal in a wrong way.
         return refused("a load of a literal");
     }
     if is(0x3f80_0000, 0x0800_0000) {

@@ -1,16 +1,16 @@
-//! What is known of a function before a place in it is looked for: its code, the machine, and what the probe needs.
+//! The input of the search for a place in a function: its code, the machine, the kernel, and what the probe needs.
 
-/// What the probe needs.
+/// What the probes of a function need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
-    /// A return probe too.
+    /// Whether there is a return probe as well.
     pub returns: bool,
-    /// Arguments on the stack.
+    /// Whether arguments are read from the stack.
     pub stack: bool,
 }
 
 impl Wants {
-    /// The stack pointer must be the entry's.
+    /// Whether the stack pointer at the probe must be the same as at the function's entry.
     pub const fn stack_kept(self) -> bool {
         self.returns || self.stack
     }
@@ -19,30 +19,30 @@ impl Wants {
 /// The code of one function.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
-    /// Bytes from the entry on; the whole function where `whole`.
+    /// Bytes of the code from the entry on.
     pub bytes: &'a [u8],
-    /// `bytes` is the whole function, by its symbol's size.
+    /// Whether `bytes` is the whole function, by the size of its symbol.
     pub whole: bool,
     /// Address of the entry in the file's own numbering.
     pub address: u64,
-    /// Addresses of other symbols of the file (any order); those inside the function are entries
-    /// of their own.
+    /// Addresses of other symbols of the file, in any order. Where one lies inside the function, the function can be
+    /// entered there as well.
     pub entries: &'a [u64],
 }
 
 /// Which instructions the running kernel emulates under a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emulation {
-    /// `push` of a register (Linux 4.16 on).
+    /// `push` of a register (from Linux 4.16 on).
     pub push: bool,
-    /// `nop` of several bytes (Linux 6.16 on); `nop` of one byte is emulated by all.
+    /// `nop` of several bytes (from Linux 6.16 on); every kernel emulates `nop` of one byte.
     pub long_nop: bool,
-    /// aarch64's `nop` (Linux 6.13 on).
+    /// aarch64's `nop` (from Linux 6.13 on).
     pub arm_nop: bool,
 }
 
 impl Emulation {
-    /// By the version of the kernel.
+    /// What a kernel of this version emulates.
     pub const fn of_kernel(major: u32, minor: u32) -> Emulation {
         Emulation {
             push: major > 4 || (major == 4 && minor >= 16),
@@ -51,7 +51,7 @@ impl Emulation {
         }
     }
 
-    /// Of the running kernel; of the oldest, where its version is not understood.
+    /// What the running kernel emulates. If its version is not understood, the oldest kernel is assumed.
     pub fn of_this_kernel() -> Emulation {
         let name = rustix::system::uname();
         let release = name.release().to_string_lossy();
@@ -63,19 +63,19 @@ impl Emulation {
     }
 }
 
-/// Machines that files may be for.
+/// Machine that a file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Machine {
     /// x86-64.
     X86_64,
     /// 64-bit Arm.
     Aarch64,
-    /// Another: its ELF number.
+    /// Another machine, with its number in ELF headers.
     Other(u16),
 }
 
 impl Machine {
-    /// From an ELF header.
+    /// The machine with this number in ELF headers (`e_machine`).
     pub const fn from_elf(machine: u16) -> Machine {
         match machine {
             62 => Machine::X86_64,

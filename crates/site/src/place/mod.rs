@@ -1,13 +1,13 @@
-//! Where in a function a probe may stand.
+//! Finds the instruction of a function on which a probe may stand.
 //!
 //! A probe on an instruction that the kernel emulates costs a twelfth of one on an instruction that
-//! it must single-step. So the first emulated instruction of the entry block is taken, if it is
-//! proved that the arguments are still in their registers there and that nothing jumps to it a
-//! second time. Where that proof fails the function's first instruction is taken, which is always
-//! right and sometimes slow. On aarch64 that is always so: see `aarch64`.
+//! it must single-step. So the probe stands on the first emulated instruction of the entry block, if
+//! it is proved that the arguments are still in their registers there and that nothing jumps to it a
+//! second time. Where that proof fails, the probe stands on the function's first instruction, which
+//! is always correct but sometimes slow. On aarch64 this is always so: see `aarch64`.
 //!
 //! A return probe replaces the word at the stack pointer, so it may stand only where that is the
-//! return address: where nothing was pushed yet. (On aarch64 it replaces the link register.)
+//! return address, which is where nothing was pushed yet. (On aarch64 it replaces the link register.)
 
 mod aarch64;
 mod code;
@@ -18,7 +18,7 @@ pub use code::{Code, Emulation, Machine, Wants};
 pub(crate) use placement::on_call;
 pub use placement::{PlaceError, Placement};
 
-/// Finds the place for the probes of a function.
+/// Finds the place for the probes of a function. Fails if no probe may stand even on its first instruction.
 pub fn place(
     machine: Machine,
     code: &Code<'_>,

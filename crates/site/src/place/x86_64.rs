@@ -1,9 +1,9 @@
-//! x86-64: what the kernel emulates, and the proof that a place is right.
+//! x86-64: which instructions the kernel emulates, and the proof that a place is correct.
 //!
 //! The kernel's rules are in arch/x86/kernel/uprobes.c
 //! (<https://github.com/torvalds/linux/blob/master/arch/x86/kernel/uprobes.c>):
-//! `branch_setup_xol_ops` (nop, jmp, call and conditional jumps with a relative target),
-//! `push_setup_xol_ops` (push of a 64-bit register), `is_prefix_bad` (refused altogether).
+//! `branch_setup_xol_ops` (nop, jmp, call and conditional jumps with a relative target are emulated),
+//! `push_setup_xol_ops` (push of a 64-bit register is emulated), `is_prefix_bad` (instructions that are refused).
 
 use iced_x86::{
     Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
@@ -12,7 +12,7 @@ use iced_x86::{
 
 use super::{Code, Emulation, PlaceError, Placement, Wants};
 
-/// The entry block is not searched further than this.
+/// Number of bytes of the entry block that are searched.
 const MAX_BYTES: u64 = 128;
 /// Registers that carry arguments (System V ABI).
 const ARGUMENTS: [Register; 6] = [
@@ -40,7 +40,7 @@ const LONG_NOPS: [&[u8]; 8] = [
 impl Emulation {
     fn covers(self, bytes: &[u8]) -> Option<&'static str> {
         match bytes {
-            // 66 90 was emulated before the other long nops: a prefix and opcode 90.
+            // 66 90 is emulated by older kernels, too, unlike the other long nops: it is a prefix and opcode 90.
             [0x90] | [0x66, 0x90] => Some("nop"),
             [0x50..=0x57] | [0x41, 0x50..=0x57] if self.push => Some("push"),
             [0xeb, _] | [0xe9, _, _, _, _] => Some("jmp"),
@@ -146,9 +146,9 @@ fn check_first(code: &Code<'_>) -> Result<(), PlaceError> {
     Ok(())
 }
 
-/// The state of registers and stack on the way through the entry block.
+/// State of the walk through the entry block.
 struct Walk {
-    /// Bytes pushed so far; `None` when that is no longer known.
+    /// Bytes pushed on the stack so far; `None` if that is no longer known.
     pushed: Option<u32>,
     wants: Wants,
 }
@@ -158,7 +158,7 @@ impl Walk {
         !self.wants.stack_kept() || self.pushed == Some(0)
     }
 
-    /// Passes an instruction; false when no place behind it can be right.
+    /// Steps over an instruction; false if no place behind it can be correct.
     fn step(&mut self, factory: &mut InstructionInfoFactory, instruction: &Instruction) -> bool {
         let info = factory.info_options(instruction, InstructionInfoOptions::NONE);
         let writes = |access: OpAccess| {
@@ -183,7 +183,7 @@ impl Walk {
         }
         let memory = info.used_memory().iter().any(|used| writes(used.access()));
         if memory && self.wants.stack_kept() {
-            // It could be the stack that we want to read.
+            // The instruction could write to the part of the stack that we want to read.
             return false;
         }
         if stack_pointer {
@@ -195,7 +195,7 @@ impl Walk {
     }
 }
 
-/// By how many bytes the instruction makes the stack longer, where that is known.
+/// Number of bytes by which the instruction makes the stack longer, if that is known.
 fn grown(instruction: &Instruction) -> Option<i32> {
     if instruction.is_stack_instruction() {
         return instruction.stack_pointer_increment().checked_neg();
@@ -215,11 +215,11 @@ fn grown(instruction: &Instruction) -> Option<i32> {
     }
 }
 
-/// Proves that the instruction at `at` runs once for each call: nothing enters the block between
-/// the entry and it.
+/// Proves that the instruction at `at` runs once for each call: no jump enters the block between
+/// the entry and that instruction.
 ///
-/// Jumps through a table cannot be followed. For `push` they need not be: code that jumps back to
-/// one would leave its frame unbalanced.
+/// Jumps through a table cannot be followed. For a `push` that is not necessary, since code that jumps
+/// back to a `push` would leave its frame unbalanced.
 fn enters_only_from_above(code: &Code<'_>, at: u64, word: &str) -> Result<(), &'static str> {
     if at == 0 {
         return Ok(());

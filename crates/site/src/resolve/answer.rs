@@ -1,4 +1,4 @@
-//! Putting one process's answer together, object by object.
+//! Builds the result for one process, object by object.
 
 use memscope_ledger::event::Level;
 
@@ -10,7 +10,7 @@ use crate::mapped::{MappedObject, OpenError, OpenObject};
 use crate::settings::SettingsPlace;
 use memscope_vendors::{Layer, Purpose, Row, Vendor};
 
-/// An error and its causes in one line.
+/// The texts of an error and its causes, in one line.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -22,14 +22,14 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// An answer in the making.
+/// The result for one process while it is being built.
 pub(super) struct Answer {
     pub pid: u32,
     pub level: Level,
     pub resolved: Resolved,
-    /// Some object was ELF of this other kind.
+    /// Set if an object is an ELF file of a kind that we cannot read, to a text that names the kind.
     pub foreign: Option<&'static str>,
-    /// Some object was ELF of ours.
+    /// Whether any object is an ELF file for this machine.
     pub readable: bool,
 }
 
@@ -50,7 +50,7 @@ impl Answer {
     }
 
     pub fn unopened(&mut self, object: &MappedObject, error: &OpenError) {
-        // A device's memory mapped executable, say: no library.
+        // What is not a regular file is no library. It may be memory of a device, mapped as executable.
         if !matches!(error, OpenError::NotRegular) {
             self.missing(object, "*", None, Why::File(chain(error)));
         }
@@ -70,7 +70,7 @@ impl Answer {
         let known = memscope_vendors::library(name.as_bytes());
         self.resolved.device_library |= known.is_some_and(|library| !library.is_frameworks)
             || file.sites.iter().any(|site| is_device(site.row));
-        // A PyTorch that was built for CUDA has an allocator for it, too; torch_npu has the devices.
+        // A PyTorch that was built for CUDA has an allocator for it, too. If torch_npu is there, its allocator counts.
         let outranked = self.resolved.torch_npu && !file.torch_npu;
         if let (Some(value), Some(base), false) = (file.allocator, base, outranked) {
             self.resolved.torch_npu |= file.torch_npu;
@@ -113,7 +113,7 @@ impl Answer {
         }
         if let (Some(first), false) = (sites.first(), sites.is_empty()) {
             let base = base.unwrap_or_else(|| {
-                // Every site knows both of its addresses.
+                // Every site knows its address in memory and in the file's own numbering.
                 file.sites
                     .iter()
                     .find(|site| site.symbol == first.symbol)
@@ -145,7 +145,7 @@ impl Answer {
         }
     }
 
-    /// Leaves out what an allocator that is not in use has.
+    /// Removes the sites and addresses of PyTorch's CUDA allocator, which is not in use beside torch_npu's.
     fn drop_unused_pool(&mut self) {
         let unused = |row: &Row| row.layer == Layer::Pool && row.vendor != Some(Vendor::Ascend);
         for object in &mut self.resolved.objects {
@@ -189,7 +189,7 @@ fn is_device(row: &Row) -> bool {
     matches!(row.layer, Layer::Runtime | Layer::Driver)
 }
 
-/// A site of the file, as this process has it.
+/// A site of the file with its address in this process; `None` if its code is not mapped.
 fn found(object: &MappedObject, site: &FileSite) -> Option<FoundSite> {
     let address = object.code_address(site.offset)?;
     let placement = &site.placement;
@@ -208,10 +208,11 @@ fn found(object: &MappedObject, site: &FileSite) -> Option<FoundSite> {
     })
 }
 
-/// Whether probes at this level include the row. The linker's hook belongs to every level and is found apart.
+/// Whether the function of the row gets a probe at this level. For the linker's hook this is false: it is looked for
+/// separately, at every level.
 ///
-/// `trace` includes the reporting function: with its totals the offsets that `record_trace`'s probe reads are found, and where that
-/// fails it stays.
+/// Level `trace` includes the reporting function. Its totals are needed to find the offsets that `record_trace`'s probe
+/// reads, and where these are not found the probe on the reporting function stays.
 pub fn at_level(row: &Row, level: Level) -> bool {
     match row.purpose {
         Purpose::Call(_)

@@ -1,4 +1,4 @@
-//! What was found in a process, and what was looked for and is missing.
+//! The sites that were found in a process, and the functions that are missing.
 
 use std::path::PathBuf;
 
@@ -10,117 +10,118 @@ use crate::identity::FileIdentity;
 use crate::mapped::OpenedBy;
 use crate::settings::SettingsPlace;
 
-/// What a process has.
+/// What was found in a process.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Resolved {
     /// Objects with at least one site of the level, in address order.
     pub objects: Vec<ObjectSites>,
-    /// What was looked for and has no probe, with the reason.
+    /// Functions that were looked for and get no probe, with the reasons.
     pub missing: Vec<Missing>,
-    /// Where the dynamic linker tells that objects were mapped or unmapped.
+    /// The function that the dynamic linker calls when objects were mapped or unmapped.
     pub loader_hook: Option<LoaderHook>,
     /// Address of PyTorch's pointer to the allocator in use ([`crate::backend`]).
     pub allocator_address: Option<u64>,
-    /// The file that it is from.
+    /// File that contains this pointer.
     pub allocator_file: Option<FileIdentity>,
-    /// Address of PyTorch's number of devices: a 32-bit number, 0 until PyTorch asked for it.
+    /// Address of PyTorch's number of devices: a 32-bit number, which is 0 until PyTorch has asked for it.
     pub device_count_address: Option<u64>,
-    /// Where PyTorch's allocator settings may be ([`crate::settings`]).
+    /// Addresses at which PyTorch's allocator settings may be ([`crate::settings`]).
     pub settings: Vec<SettingsPlace>,
-    /// PyTorch's CUDA allocator library is mapped.
+    /// Whether a library with PyTorch's caching allocator is mapped.
     pub pytorch: bool,
-    /// torch_npu's library is mapped: its allocator is the one in use, whatever else PyTorch was built with.
+    /// Whether torch_npu's library is mapped. If so, its allocator is the one in use, whatever else PyTorch was built
+    /// with.
     pub torch_npu: bool,
-    /// A device's runtime or driver is mapped, whether or not a probe may stand in it.
+    /// Whether a device's runtime or driver is mapped, even if no probe may stand in it.
     pub device_library: bool,
-    /// Executable objects looked at.
+    /// Number of executable objects that were examined.
     pub examined: usize,
-    /// Of these, objects whose file had to be read (the others were remembered).
+    /// Number of these objects whose file had to be searched; for the others an earlier result was used.
     pub scanned: usize,
 }
 
-/// One object and its sites.
+/// One mapped file and its sites.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectSites {
-    /// A path to this very file, good for an attach while the mapping exists.
+    /// A path to this same file, which can be used for an attach while the mapping exists.
     pub open_path: PathBuf,
-    /// How the file was found.
+    /// How the file was opened.
     pub opened_by: OpenedBy,
-    /// Path as the process knows it.
+    /// Path in the process's mount namespace, for users.
     pub display_path: String,
-    /// Which file.
+    /// Identity of the file.
     pub identity: FileIdentity,
-    /// Runtime address = this + the file's own address (wrapping).
+    /// Number that is added (wrapping) to an address in the file's own numbering to get the address in memory.
     pub base: u64,
-    /// Sites.
+    /// The sites in this file.
     pub sites: Vec<FoundSite>,
-    /// The path no longer names this file.
+    /// Whether the path no longer names this file.
     pub deleted: bool,
 }
 
 /// A function that a probe can be put on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundSite {
-    /// Which function it is.
+    /// Row of the function in the vendors' tables.
     pub row: &'static Row,
-    /// Which variant.
+    /// Variant of the function.
     pub variant: Variant,
-    /// The symbol that was found.
+    /// Symbol that was found. For functions that were found without a symbol it is the row's name.
     pub symbol: String,
     /// Other symbols at the same address.
     pub aliases: Vec<String>,
     /// Offset of the function's first instruction in the file.
     pub function_offset: u64,
-    /// File offset for the entry probe.
+    /// Offset in the file of the entry probe.
     pub entry_offset: u64,
-    /// File offset for the return probe, where the row wants one.
+    /// Offset in the file of the return probe, if the row wants one.
     pub return_offset: Option<u64>,
-    /// The kernel emulates the instruction there.
+    /// Whether the kernel emulates the instruction at the entry probe.
     pub emulated: bool,
-    /// Bytes pushed between the function's entry and the entry probe.
+    /// Bytes pushed on the stack between the function's entry and the entry probe.
     pub pushed: u32,
     /// Address of the function in the process.
     pub address: u64,
-    /// Why the probe stands there: one sentence.
+    /// Which instruction the probe stands on, and why, in words for users.
     pub reason: String,
 }
 
 impl FoundSite {
-    /// The attach cookie.
+    /// The attach cookie for this site, with the number that the daemon gave to the site.
     pub fn cookie(&self, site: u32) -> Cookie {
         self.row.cookie(site, self.variant)
     }
 }
 
-/// The dynamic linker's hook.
+/// The dynamic linker's hook: the function that it calls when objects were mapped or unmapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoaderHook {
-    /// A path to the linker that is mapped.
+    /// A path to the linker's file that is mapped.
     pub open_path: PathBuf,
-    /// Path as the process knows it.
+    /// Path in the process's mount namespace, for users.
     pub display_path: String,
-    /// Which file.
+    /// Identity of the file.
     pub identity: FileIdentity,
-    /// The function.
+    /// The function in the linker's file.
     pub site: FoundSite,
 }
 
 /// A function without a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Path of the object, as the process knows it.
+    /// Path of the object in the process's mount namespace; `the process` if no object has the function.
     pub library: String,
-    /// The function; `*` for all of an object.
+    /// Name of the function; `*` for all functions of an object.
     pub function: String,
-    /// Its layer, where it is one function.
+    /// Layer of the function; `None` for all functions of an object.
     pub layer: Option<Layer>,
-    /// Why.
+    /// Reason why there is no probe.
     pub why: Why,
 }
 
 impl Missing {
-    /// Nobody needs to be told: nothing in use today goes through it.
+    /// Whether this need not be reported, since no program that is in use today calls the function.
     pub fn is_harmless(&self) -> bool {
         self.why == Why::Narrow
     }

@@ -1,4 +1,4 @@
-//! From a process to its sites: every mapped object, the functions in it, and what is missing.
+//! Finds the sites of a process: examines every mapped object, finds the functions in it, and names what is missing.
 
 mod answer;
 mod found;
@@ -21,10 +21,10 @@ use crate::process;
 
 use answer::{Answer, chain};
 
-/// So many files are remembered.
+/// Most files whose results are kept.
 const MAX_CACHED: usize = 4096;
 
-/// Finds sites; remembers what it found in each file.
+/// Finds the sites of processes, and keeps what it has found in each file.
 #[derive(Debug)]
 pub struct Resolver {
     emulation: Emulation,
@@ -38,13 +38,13 @@ struct CachedSites {
     used: u64,
 }
 
-/// What an opened object turned out to be.
+/// What an opened object is.
 enum Looked {
-    /// An ELF file: which, its load bias (where known), its sites.
+    /// An ELF file for this machine: its identity, its load bias (if it is known), and what was found in it.
     Sites(FileIdentity, Option<u64>, Arc<FileSites>),
-    /// ELF of another kind of machine.
+    /// An ELF file for another kind of machine, with a text that names the kind.
     Foreign(&'static str),
-    /// No ELF file.
+    /// Not an ELF file.
     Other,
 }
 
@@ -55,12 +55,12 @@ impl Default for Resolver {
 }
 
 impl Resolver {
-    /// For the running kernel.
+    /// A resolver that chooses the places of probes for the running kernel.
     pub fn new() -> Resolver {
         Resolver::for_kernel(Emulation::of_this_kernel())
     }
 
-    /// For a kernel that emulates these instructions.
+    /// A resolver that chooses the places of probes for a kernel that emulates these instructions.
     pub fn for_kernel(emulation: Emulation) -> Resolver {
         Resolver {
             emulation,
@@ -69,7 +69,7 @@ impl Resolver {
         }
     }
 
-    /// Finds the sites of a process.
+    /// Finds the sites of a process for this level. Fails if the process cannot be examined, or has ended meanwhile.
     pub fn resolve(&mut self, pid: u32, level: Level) -> Result<Resolved, SiteError> {
         let before = process::alive(pid)?;
         self.round += 1;
@@ -84,7 +84,7 @@ impl Resolver {
         for object in executable(&mapped) {
             match object.open(pid) {
                 Ok(open) => self.object(&mut answer, &object, open),
-                // Its ranges changed since the maps were read (mprotect splits them).
+                // The ranges of its mappings have changed since they were read (mprotect splits mappings).
                 Err(OpenError::Unmapped) => {
                     mapped = mapped::read(pid)?;
                     let again = mapped.objects.iter().find(|other| {
@@ -122,7 +122,7 @@ impl Resolver {
         }
     }
 
-    /// What a file is and has, from memory or by reading it.
+    /// What a file is, and what was found in it: from an earlier result, or by searching it now.
     fn look(
         &mut self,
         scanned: &mut usize,
@@ -154,7 +154,7 @@ impl Resolver {
         Ok(Looked::Sites(identity, base, sites))
     }
 
-    /// Drops the files that no process of the last rounds had, once there are many.
+    /// If there are too many results: drops those of files that no process had in the last calls of `resolve`.
     fn forget(&mut self) {
         let mut age = 16;
         while self.cache.len() > MAX_CACHED {

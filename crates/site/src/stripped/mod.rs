@@ -1,17 +1,18 @@
-//! Functions of torch_npu in a library that was stripped of its symbol table, found by what they are.
+//! Finds functions of torch_npu in a library that was stripped of its symbol table, by how they are called.
 //!
-//! The wheels of torch_npu export a pointer to the allocator and hardly any of its functions. What is left in such a
-//! file, and what this module goes by:
+//! The wheels of torch_npu export a pointer to the allocator and hardly any of its functions. This module uses what is
+//! left in such a file:
 //!
-//! 1. the name of the allocator's class, which the compiler puts there for `typeid`; from it the relocations lead
-//!    to the class's table of virtual functions ([`rtti`]);
-//! 2. the code that these functions call ([`walk`]). Two functions in it tell everything, and both are told apart by how
-//!    they are called: `reportMemoryDataToNpuProfiler` gets a structure that the caller writes on its stack, field by
-//!    field, beginning with the number 20 (`c10::DeviceType::PrivateUse1`); `record_trace` gets an action, a small
-//!    constant, and each action from another place. One function calls both: the allocator's `malloc`.
+//! 1. the name of the allocator's class, which the compiler stores for `typeid`; from it the relocations lead    to the
+//! class's table of virtual functions ([`rtti`]); 2. the code that these functions call ([`walk`]). We need two
+//! functions in it, and recognise each by its calls:    `reportMemoryDataToNpuProfiler` gets a structure that the
+//! caller writes on its stack, field by field, beginning    with the number 20 (`c10::DeviceType::PrivateUse1`);
+//! `record_trace` gets an action, which is a small constant, and    different actions are passed at different places.
+//! One function calls both: the allocator's `malloc`.
 //!
-//! Nothing is guessed: where two functions would fit, or none, there is none, and the answer says so. What a probe on them
-//! reads is proven again while it runs (`memscope-daemon`'s calibration), with the sizes and totals of real calls.
+//! Nothing is guessed: if several functions fit, or none, the function counts as not found, and the result says so.
+//! What a probe on these functions reads is proven again while it runs (`memscope-daemon`'s calibration), with the
+//! sizes and totals of real calls.
 //!
 //! Owns: the search, on x86-64 and 64-bit Arm. Refuses: other machines.
 
@@ -23,26 +24,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::elf::{Elf, ElfError, ReadAt};
 use crate::place::Machine;
 
-/// Name of the class of torch_npu's caching allocator as the compiler writes it (2.1 to 2.14).
+/// Mangled name of the class of torch_npu's caching allocator (2.1 to 2.14).
 const CLASS: &[u8] = b"N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE";
-/// Actions that every version of `record_trace` is called with: alloc, free requested, segment allocated, segment freed.
+/// Actions with which every version calls `record_trace`: alloc, free requested, segment allocated, segment freed.
 const ACTIONS: [u32; 4] = [0, 1, 3, 4];
-/// No action has a higher number.
+/// Highest number that is accepted as an action.
 const LAST_ACTION: u32 = 15;
-/// The report is called from so many places at least (malloc, free, and where a block is free at last).
+/// Smallest number of calls that the reporting function must have. (Real ones are called in malloc, in free, and where
+/// a block goes out of use.)
 const REPORTS: usize = 2;
 
-/// What was found, in the file's own numbering.
+/// The functions that were found. Addresses are in the file's own numbering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Functions {
-    /// `torch_npu::profiler::reportMemoryDataToNpuProfiler`.
+    /// Address of `torch_npu::profiler::reportMemoryDataToNpuProfiler`.
     pub report: u64,
-    /// Its structure says which allocator it is about: one byte more before the data's type.
+    /// Whether the structure passed to it says which allocator reports, in one more byte before the data's type.
     pub component: bool,
-    /// `DeviceCachingAllocator::record_trace`.
+    /// Address of `DeviceCachingAllocator::record_trace`.
     pub trace: u64,
-    /// Instructions outside the caching allocator that call the report: those of the other allocators, the one of
-    /// workspaces above all.
+    /// Addresses of the instructions outside the caching allocator that call the reporting function. They belong to
+    /// other allocators, mainly to that of workspaces.
     pub others: Vec<u64>,
 }
 
@@ -53,40 +55,40 @@ pub enum NotFound {
     /// The allocator's class is not in the file.
     #[error("the file is stripped, and has no class {0}")]
     Class(String),
-    /// The class is there and no table of its functions.
+    /// The class is in the file, but its table of virtual functions was not found.
     #[error("the file is stripped, and its class {0} has no table of functions that could be read")]
     Table(String),
-    /// No function is called as the reporting function is.
+    /// Not exactly one function is called as the reporting function is.
     #[error(
         "the file is stripped, and among the {functions} functions that its allocator calls {found} are called as \
          reportMemoryDataToNpuProfiler is, where there should be one: this torch_npu is not known"
     )]
     Report {
-        /// Functions that were read.
+        /// Number of functions whose code was read.
         functions: usize,
-        /// How many fit.
+        /// Number of functions that fit.
         found: usize,
     },
-    /// No function is called as `record_trace` is.
+    /// Not exactly one function is called as `record_trace` is.
     #[error(
         "the file is stripped, and among the {functions} functions that its allocator calls {found} are called as \
          record_trace is, where there should be one: this torch_npu is not known"
     )]
     Trace {
-        /// Functions that were read.
+        /// Number of functions whose code was read.
         functions: usize,
-        /// How many fit.
+        /// Number of functions that fit.
         found: usize,
     },
-    /// Code of another machine.
+    /// The file is for a machine whose code cannot be searched.
     #[error("the file is stripped, and code of this machine cannot be searched yet")]
     Machine,
 }
 
-/// Looks for both functions.
+/// Searches the file for both functions. The inner result says why they were not found.
 ///
 /// # Errors
-/// The file cannot be read, or is damaged. That the functions are not there is no error of this kind.
+/// The file cannot be read, or is damaged.
 pub fn find<R: ReadAt + ?Sized>(elf: &Elf<'_, R>) -> Result<Result<Functions, NotFound>, ElfError> {
     if matches!(Machine::from_elf(elf.machine), Machine::Other(_)) {
         return Ok(Err(NotFound::Machine));
@@ -110,7 +112,7 @@ pub fn find<R: ReadAt + ?Sized>(elf: &Elf<'_, R>) -> Result<Result<Functions, No
     Ok(Ok(found))
 }
 
-/// All instructions that call the reporting function.
+/// Addresses of all instructions that call the reporting function directly.
 pub(crate) fn report_calls<R: ReadAt + ?Sized>(
     elf: &Elf<'_, R>,
     report: u64,
@@ -128,7 +130,7 @@ fn class() -> String {
         })
 }
 
-/// Chooses by how functions are called.
+/// Chooses the two functions by how they are called.
 fn choose(seen: &walk::Seen) -> Result<Functions, NotFound> {
     let mut reports: BTreeMap<u64, Vec<bool>> = BTreeMap::new();
     let mut actions: BTreeMap<u64, (BTreeSet<u32>, bool)> = BTreeMap::new();
@@ -162,7 +164,7 @@ fn choose(seen: &walk::Seen) -> Result<Functions, NotFound> {
         .filter(|call| call.target == report)
         .map(|call| call.caller)
         .collect();
-    // What tells of an allocation is called where the allocation is reported.
+    // `record_trace` is called for an allocation (action 0) in a function that also reports the allocation.
     let beside = |target: u64| {
         seen.calls.iter().any(|call| {
             call.target == target && call.second == Some(0) && reporting.contains(&call.caller)
@@ -207,7 +209,8 @@ mod tests {
         }
     }
 
-    /// An allocator whose malloc is 1, free 2 and release 3; 100 reports, 200 traces.
+    /// Calls of an allocator whose malloc is function 1, free 2 and release 3. Function 100 is the reporting function,
+    /// and 200 is `record_trace`.
     fn allocator() -> Vec<Call> {
         vec![
             call(1, 200, Some(3), false),
@@ -267,7 +270,7 @@ mod tests {
             let found = choose(&seen(calls));
             assert!(found.is_err(), "without {lacking}: {found:?}");
         }
-        // A number that is no action; a structure with other fields from one place.
+        // A number that is no action; then a call whose structure has other fields.
         let mut calls = allocator();
         calls.push(call(4, 200, Some(900), false));
         assert!(choose(&seen(calls)).is_err());

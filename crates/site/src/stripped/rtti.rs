@@ -1,6 +1,7 @@
-//! From the name of a class to its table of virtual functions, in a file: the Itanium C++ ABI's `type_info` (2.9.5: a
-//! table's address, then the name's) and virtual table (2.5.2: offset to top, the `type_info`'s address, functions). All of these words are
-//! relocated by the file's load address, so that its relocations say where they are.
+//! Finds a class's table of virtual functions in a file by the name of the class. It uses the Itanium C++ ABI's
+//! `type_info` (2.9.5: the address of a table, then that of the name) and virtual table (2.5.2: offset to top, address
+//! of the `type_info`, functions). All of these addresses depend on where the file is loaded, so the file's relocations
+//! say where they are stored.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +17,17 @@ const R_AARCH64_RELATIVE: u32 = 1027;
 const RELA: usize = 24;
 /// The file is searched in pieces of this many bytes.
 const PIECE: u64 = 4 << 20;
-/// Entries of a table that are looked at.
+/// Most entries of a table that are read.
 const MOST_SLOTS: u64 = 256;
-/// The allocator's class has more functions than this.
+/// Smallest number of functions with which a table is accepted. The allocator's class has more.
 const FEWEST_SLOTS: usize = 8;
 
-/// Words that the linker fills in: where, and with which address of the file itself; `None` where it is that of
-/// a symbol.
+/// Words that the dynamic linker fills in, by their addresses. The value is the address that it stores there, in the
+/// file's own numbering; `None` if it stores the address of a symbol.
 pub(super) struct Words(BTreeMap<u64, Option<u64>>);
 
 impl Words {
-    /// Reads the relocations.
+    /// Reads the relocations of the file.
     pub(super) fn read<R: ReadAt + ?Sized>(file: &Elf<'_, R>) -> Result<Words, ElfError> {
         let mut words = BTreeMap::new();
         for section in &file.sections {
@@ -48,14 +49,14 @@ impl Words {
         Ok(Words(words))
     }
 
-    /// Addresses of the functions in the table of the class whose name lies at `name`; none where there is not exactly one
-    /// such class.
+    /// Addresses of the functions in the table of the class whose name lies at `name`. Empty if there is not exactly
+    /// one such table.
     pub(super) fn functions_of<R: ReadAt + ?Sized>(
         &self,
         file: &Elf<'_, R>,
         name: u64,
     ) -> Vec<u64> {
-        // The compiler writes a star before names that are unique by address.
+        // The compiler writes a star before names that are compared by their addresses.
         let types = self.holding(|value| value == name || value.wrapping_add(1) == name);
         let tables: Vec<Vec<u64>> = types
             .iter()
@@ -78,7 +79,7 @@ impl Words {
         }
     }
 
-    /// Addresses of words whose value passes.
+    /// Addresses of the words whose value is wanted.
     fn holding(&self, wanted: impl Fn(u64) -> bool) -> Vec<u64> {
         self.0
             .iter()
@@ -88,7 +89,7 @@ impl Words {
     }
 }
 
-/// Where a name with its end lies in what the file has loaded; the first place.
+/// Address of the first place in the loaded parts of the file where this whole name lies, ended by NUL.
 pub(super) fn name_of<R: ReadAt + ?Sized>(
     file: &Elf<'_, R>,
     name: &[u8],
@@ -96,7 +97,7 @@ pub(super) fn name_of<R: ReadAt + ?Sized>(
     let mut wanted = name.to_vec();
     wanted.push(0);
     let finder = memmem::Finder::new(&wanted);
-    // Code last: it is the most of the file, and seldom has names in it.
+    // Code comes last: it is the largest part of the file, and seldom contains names.
     let mut loaded: Vec<_> = file
         .segments
         .iter()
@@ -109,7 +110,7 @@ pub(super) fn name_of<R: ReadAt + ?Sized>(
             let size = (PIECE + wanted.len() as u64).min(segment.file_size - at);
             let bytes = file.bytes_at(segment.offset + at, size)?;
             for place in finder.find_iter(&bytes) {
-                // The name of a class whose name ends with this one is another's.
+                // With another byte before it, this is the end of the longer name of another class.
                 let before = place.checked_sub(1).and_then(|at| bytes.get(at).copied());
                 if matches!(before, None | Some(0 | b'*')) {
                     return Ok(Some(segment.address + at + place as u64));
@@ -121,8 +122,8 @@ pub(super) fn name_of<R: ReadAt + ?Sized>(
     Ok(None)
 }
 
-/// The addresses in a table of relative relocations: an even word is an address, an odd one a bitmap of
-/// the 63 words that follow the last (<https://maskray.me/blog/2021-10-31-relative-relocations-and-relr>).
+/// The addresses in a table of packed relative relocations (RELR). An even word is an address; an odd word is a bitmap
+/// for the next 63 words (<https://maskray.me/blog/2021-10-31-relative-relocations-and-relr>).
 fn relr(bytes: &[u8]) -> Vec<u64> {
     let mut addresses = Vec::new();
     let mut next = 0u64;

@@ -1,4 +1,4 @@
-//! Fixtures: small libraries made with `cc`, and a process that has them mapped.
+//! Fixtures: small libraries built with `cc`, and processes that have them mapped.
 #![allow(dead_code)] // each test file uses its part
 
 use std::io::{BufRead, BufReader};
@@ -44,19 +44,19 @@ impl Fixtures {
         output
     }
 
-    /// A shared library.
+    /// Builds a shared library.
     pub fn library(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         let mut all = vec!["-shared", "-fPIC", "-fcf-protection=none"];
         all.extend(arguments);
         self.cc(name, source, &all)
     }
 
-    /// Any program.
+    /// Builds a program.
     pub fn program(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         self.cc(name, source, arguments)
     }
 
-    /// A process that has loaded these libraries and waits.
+    /// Starts a process that loads these libraries and waits.
     pub fn run(&self, libraries: &[&Path]) -> Waiting {
         let host = self.path("host");
         if !host.exists() {
@@ -78,7 +78,7 @@ int main(int n, char **names) {
 }
 "#;
 
-/// A child that waits for the end of its input; it ends with the test.
+/// A child process that waits for the end of its input. It is killed when the test drops it.
 pub struct Waiting {
     child: Child,
 }

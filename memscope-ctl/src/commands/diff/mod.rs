@@ -58,7 +58,7 @@ pub(crate) enum DiffBy {
 }
 
 impl Run for Diff {
-    /// A recording among the files is replayed.
+    /// At its end, a memscoped that replays one of the files must be stopped.
     const CLEANS_UP: bool = true;
 
     fn check(&self, session: &Session) -> Result<(), Failure> {
@@ -97,7 +97,7 @@ impl Run for Diff {
     }
 }
 
-/// The difference of two files; unknown is null.
+/// The JSON document about the difference of two files; unknown values are null.
 #[derive(Serialize)]
 struct FilesDiff<'a> {
     from: FileFacts,

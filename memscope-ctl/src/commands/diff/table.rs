@@ -1,4 +1,4 @@
-//! Differences as tables.
+//! Formats differences as tables.
 
 use crate::files::SnapshotFile;
 use crate::render::frames::folded;
@@ -8,10 +8,10 @@ use crate::units::{bytes, grouped, moment, plain};
 use memscope_diff::{Compared, MatchedBy, StackDiff};
 use memscope_proto::v1;
 
-/// Lines of a stack that are shown, as of `top`.
+/// Largest number of lines that are shown of a stack, the same as the default of `top`.
 const FRAMES: usize = 8;
 
-/// Of two moments.
+/// The difference between two moments of a process.
 pub(super) fn moments(answer: &v1::DiffResponse, limit: usize) -> String {
     let mut text = format!(
         "pid {}  from {} to {}\n",
@@ -25,7 +25,7 @@ pub(super) fn moments(answer: &v1::DiffResponse, limit: usize) -> String {
     text
 }
 
-/// Of two files.
+/// The difference between two files.
 pub(super) fn files(
     before: &SnapshotFile,
     after: &SnapshotFile,
@@ -93,7 +93,7 @@ fn devices(devices: &[v1::DeviceDiff], notes: &[v1::CoverageNote]) -> String {
     text
 }
 
-/// Those that changed.
+/// A table of the groups in which blocks came or went.
 fn groups(groups: &[v1::GroupDiff], limit: usize, omitted: u64) -> String {
     let mut text = String::new();
     let changed: Vec<&v1::GroupDiff> = groups
@@ -135,7 +135,7 @@ fn groups(groups: &[v1::GroupDiff], limit: usize, omitted: u64) -> String {
     text
 }
 
-/// Stacks with changes.
+/// The stacks of which blocks came or went.
 fn stacks(stacks: &[StackDiff<&[String]>], limit: usize) -> String {
     let mut text = String::new();
     let changed = |stack: &&StackDiff<&[String]>| stack.came.count + stack.went.count > 0;

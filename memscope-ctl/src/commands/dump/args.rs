@@ -1,4 +1,4 @@
-//! What the questions to msMemScope's files take.
+//! Arguments of the commands for msMemScope's files.
 
 use crate::units::parse_bytes;
 use clap::ValueEnum;

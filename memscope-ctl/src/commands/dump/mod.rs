@@ -1,4 +1,4 @@
-//! `check-leaks`, `inefficient`, `compare` and `import`: msMemScope's files, without a daemon that runs.
+//! `check-leaks`, `inefficient`, `compare` and `import`: work on msMemScope's files, without a running daemon.
 
 mod args;
 mod table;
@@ -22,10 +22,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What msMemScope gives an alignment.
+/// Time limit for an alignment, the same as msMemScope's.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Of all four.
+/// Error message and suggestion of all four commands if `--recording` is given.
 const NO_RECORDING: Option<(&str, &str)> = Some((
     "a recording is no dump of msMemScope's",
     "leave out --recording",
@@ -100,7 +100,7 @@ impl Run for Inefficient {
         let rows = Reader::open(&self.file).map_err(no_dump)?;
         let findings = inefficient::inefficient(&self.file, rows, &question).map_err(no_dump)?;
         if let Some(out) = &self.output {
-            // A signal must not leave half of a file beside the one that it is to become.
+            // Signals are awaited here, because a killed program would leave a half-written file beside the output.
             let write = write_marked(&self.file, out, &findings);
             tokio::select! {
                 biased;
@@ -115,7 +115,7 @@ impl Run for Inefficient {
     }
 }
 
-/// Rows between two looks whether somebody wants it to end.
+/// Number of rows that are written between two checks for a signal.
 const ROWS_PER_LOOK: usize = 10_000;
 
 async fn write_marked(
@@ -171,7 +171,7 @@ impl Run for Compare {
         })?;
         if let Some(path) = &self.output {
             let mut bytes = Vec::new();
-            // Into memory nothing can fail.
+            // Writing into memory cannot fail.
             compare::write_csv(&mut bytes, &differences).map_err(output::cannot_print)?;
             let mut target = Target::open(Some(path))?;
             target.write(&bytes)?;
@@ -187,11 +187,12 @@ impl Run for Compare {
 impl Run for Import {
     const NO_RECORDING: Option<(&'static str, &'static str)> = NO_RECORDING;
 
-    /// memscoped works for it.
+    /// At its end, the memscoped that works for it must be stopped.
     const CLEANS_UP: bool = true;
 
     async fn run(&self, session: &Session) -> Result<Exit, Failure> {
-        // Told in the words for dumps, before memscoped is sought.
+        // The file is opened before memscoped is started, so that a file that is no dump gets the error message for
+        // dumps.
         drop(Reader::open(&self.file).map_err(no_dump)?);
         let words: [OsString; 4] = [
             "--import".into(),

@@ -1,4 +1,4 @@
-//! `check-leaks`, `inefficient`, `compare`, `import`.
+//! Text and JSON of `check-leaks`, `inefficient`, `compare` and `import`.
 
 use super::args::{CheckLeaks, Compare, CompareLevel, Inefficient};
 use crate::render::table::{Column, table};
@@ -23,12 +23,12 @@ fn address_text(ptr: Option<u64>) -> String {
     address(ptr).unwrap_or_else(crate::units::unknown)
 }
 
-/// A number, a word, or null.
+/// A device in JSON: its number or word, or null for none.
 fn device(device: Device) -> Option<String> {
     (device != Device::None).then(|| device.to_string())
 }
 
-/// Beneath a table that does not show all.
+/// The line beneath a table that does not show everything.
 fn left_out(all: usize, limit: usize, what: &str) -> String {
     if limit == 0 || all <= limit {
         return String::new();
@@ -52,7 +52,7 @@ fn found(verdict: &Verdict) -> &[Leak] {
     }
 }
 
-/// On all devices together.
+/// Number of leaked blocks on all devices together.
 pub(super) fn leaked_blocks(report: &Report) -> usize {
     report
         .devices
@@ -91,7 +91,7 @@ struct LeakDocument {
     size_bytes: u64,
 }
 
-/// What `--json` prints.
+/// The JSON document of `check-leaks`.
 pub(super) fn leaks_document(request: &CheckLeaks, report: &Report) -> impl Serialize + use<> {
     let devices = report.devices.iter().map(|one| {
         let leaks = found(&one.verdict);
@@ -123,7 +123,7 @@ pub(super) fn leaks_document(request: &CheckLeaks, report: &Report) -> impl Seri
     }
 }
 
-/// msMemScope's own lines, and a sum for each device.
+/// The lines that msMemScope itself prints, and a sum for each device.
 pub(super) fn leaks(report: &Report) -> String {
     let mut text = String::new();
     for one in &report.devices {
@@ -175,7 +175,7 @@ fn types(kinds: &[Kind]) -> Vec<&'static str> {
     kinds.iter().map(|kind| kind.word()).collect()
 }
 
-/// What `--json` prints.
+/// The JSON document of `inefficient`.
 pub(super) fn findings_document(
     request: &Inefficient,
     findings: &[Finding],
@@ -281,7 +281,7 @@ fn level(level: CompareLevel) -> &'static str {
     }
 }
 
-/// What `--json` prints: all, in the order of the alignment.
+/// The JSON document of `compare`: all entries, in the order of the alignment.
 pub(super) fn differences_document(
     request: &Compare,
     differences: &[Difference],
@@ -305,7 +305,7 @@ pub(super) fn differences_document(
     }
 }
 
-/// Those that differ, the largest first.
+/// The entries that differ, the largest difference first.
 pub(super) fn differences(request: &Compare, differences: &[Difference]) -> String {
     let number = |of: fn(&Difference) -> bool| differences.iter().filter(|one| of(one)).count();
     let mut text = format!(
@@ -357,7 +357,7 @@ pub(super) fn differences(request: &Compare, differences: &[Difference]) -> Stri
 
 // ---- import
 
-/// What memscoped says of a recording that it made.
+/// A recording that memscoped made, as it describes it in JSON.
 #[derive(Deserialize, Serialize)]
 pub(super) struct Made {
     recording: String,
@@ -367,7 +367,7 @@ pub(super) struct Made {
     processes: u64,
 }
 
-/// What was made, and how to ask it.
+/// Says what was made, and how to ask it.
 pub(super) fn made(made: &Made) -> String {
     let recording = plain(&made.recording);
     let mut text = format!(

@@ -65,7 +65,8 @@ impl Run for Leaks {
         let show = |answer: &_| table::text(answer, self.all_groups);
         let json = session.global.json;
         let (answers, exit) = each(&client, &self.processes, json, ask, show, whole).await?;
-        // What is found in one process is found; and one that cannot be asked or judged is no all-clear of the others.
+        // Growth in any process decides. A process that could not be asked or judged comes next, because the others
+        // being fine does not clear it.
         Ok(if !self.exit_code {
             exit.unwrap_or(Exit::Done)
         } else if answers.iter().any(|answer| answer.growing_groups > 0) {
@@ -80,7 +81,7 @@ impl Run for Leaks {
     }
 }
 
-/// Whether nothing is said to grow of a process of which nobody can tell.
+/// Whether nothing can be said about growth yet: it is too early, or nothing has been read.
 fn cannot_tell(answer: &v1::LeaksResponse) -> bool {
     answer.young.is_some() || table::never_read(answer)
 }

@@ -1,4 +1,4 @@
-//! What grows, as text: the headline, the lines, why, and what was given back.
+//! Formats what grows as text: the headline, the lines, the reasons, and what was given back.
 
 use crate::render::steps;
 use crate::render::table::{Column, table};
@@ -61,10 +61,10 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
     text
 }
 
-/// Callers shown of a line.
+/// Largest number of callers that are shown for a line.
 const CALLERS: usize = 4;
 
-/// Why each line grows: by the group of it that grows most.
+/// The reason why each line grows. It is that of the line's group that grows most.
 fn why_lines(answer: &v1::LeaksResponse) -> String {
     let mut text = String::new();
     for line in answer.lines.iter().filter(|line| !line.reason.is_empty()) {
@@ -128,7 +128,7 @@ fn why_groups(groups: &[v1::LeakGroup]) -> String {
     format!("\nWhy\n{text}")
 }
 
-/// The ends of an interval.
+/// An interval of growth per step, from its lower to its upper end.
 fn between(low: f64, high: f64) -> String {
     format!(
         "{} to {} a step",
@@ -137,7 +137,7 @@ fn between(low: f64, high: f64) -> String {
     )
 }
 
-/// `2.00 MiB`, or from the smallest to the largest.
+/// Size of a line's blocks, such as `2.00 MiB`, or the range from the smallest to the largest.
 fn sizes(line: &v1::LeakLine) -> String {
     if line.smallest_bytes == line.largest_bytes {
         return bytes(line.largest_bytes);
@@ -167,7 +167,7 @@ fn pace(line: &v1::LeakLine) -> String {
     }
 }
 
-/// What the line does that grows most.
+/// Describes the line that grows most.
 fn foremost(line: &v1::LeakLine) -> String {
     let mut text = format!("{}: {}", short(line), pace(line));
     if line.growing_groups > 1 && line.stacks > 1 {
@@ -214,7 +214,7 @@ fn lines(lines: &[v1::LeakLine]) -> String {
     table(&head, rows.collect())
 }
 
-/// What steps tell beside the reason.
+/// What is known from steps, as an addition to a group's reason.
 fn beside(group: &v1::LeakGroup) -> String {
     let mut parts = Vec::new();
     if let (Some(low), Some(high)) = (
@@ -239,13 +239,13 @@ fn beside(group: &v1::LeakGroup) -> String {
     format!("; {}", parts.join(", "))
 }
 
-/// Whether nothing is known that could grow: at level read, before the first reading.
+/// Whether there is nothing yet that could grow: at level `read`, before the first reading.
 pub(super) fn never_read(answer: &v1::LeaksResponse) -> bool {
     let said = |code: &str| answer.coverage.iter().any(|note| note.code == code);
     said("level_read") && said("totals_unknown")
 }
 
-/// What all groups together say, in a sentence or two.
+/// Sums up all groups in a sentence or two.
 fn headline(answer: &v1::LeaksResponse) -> String {
     let watched = nanoseconds(answer.watched_ns);
     let mut text = match (answer.growing_groups, &answer.young) {
@@ -265,7 +265,7 @@ fn headline(answer: &v1::LeaksResponse) -> String {
     text
 }
 
-/// How many lines grow, by how much, and what the foremost of them does.
+/// Says how many lines grow, by how much, and which grows most.
 fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
     let sum = bytes(answer.growing_bytes);
     let count = match answer.growing_lines {
@@ -287,10 +287,10 @@ fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
     format!("{count}: {sum} in {watched}.\n{most}{together}{early}")
 }
 
-/// Above this nobody needs to be told that a cache may still be filling.
+/// Confidence from which on users are no longer warned that a cache may still be filling.
 const SURE: f64 = 0.95;
 
-/// What calls the lines that grow together.
+/// Names the common caller of the lines that grow together.
 fn together(together: &v1::LeakTogether) -> String {
     let Some(line) = &together.line else {
         return String::new();
@@ -330,7 +330,7 @@ fn rising(young: &v1::YoungGrowth, watched: &str) -> String {
     }
 }
 
-/// What grew and does no longer hold what it held.
+/// Lists growth that ended because its memory was given back.
 fn given_back(answer: &v1::LeaksResponse) -> String {
     if answer.given_back.is_empty() {
         return String::new();

@@ -40,7 +40,7 @@ pub(crate) struct Flamegraph {
 }
 
 impl Flamegraph {
-    /// The format asked for.
+    /// Format of the file: that of `--format`, or the one that the file's name stands for.
     fn format(&self) -> Result<&'static Format, Failure> {
         format::of(STACKS, self.format, self.output.as_deref())
     }

@@ -1,4 +1,4 @@
-//! Whose memory it is: `top` and `flamegraph`.
+//! `top` and `flamegraph`: which stacks allocated the memory.
 
 pub(crate) mod flamegraph;
 mod table;

@@ -1,4 +1,4 @@
-//! Stacks, or what they sum up to, as text.
+//! Formats stacks, or sums over them, as text.
 
 use crate::render::frames::{Frame, stack, why_missing};
 use crate::render::table::{Column, table};
@@ -7,7 +7,7 @@ use crate::units::{self, bytes, grouped, moment};
 use memscope_proto::v1;
 use std::time::Duration;
 
-/// `lines`: most lines of one stack, 0 for all its frames.
+/// The answer as text. `lines` is the largest number of lines of one stack; 0 shows all its frames.
 pub(super) fn text(answer: &v1::StacksResponse, lines: usize) -> String {
     let mut text = heading(
         answer.process.as_ref(),
@@ -38,7 +38,7 @@ pub(super) fn text(answer: &v1::StacksResponse, lines: usize) -> String {
         cells.push(stack(&frames, row, lines));
         rows.push(cells);
     }
-    // A line between stacks: each takes several.
+    // An empty line separates stacks if one of them takes several lines.
     let several_lines = rows.iter().any(|cells| is_long(cells));
     let count = rows.len();
     for (index, cells) in rows.iter_mut().enumerate() {
@@ -75,7 +75,7 @@ fn is_long(cells: &[String]) -> bool {
     cells.last().is_some_and(|cell| cell.contains('\n'))
 }
 
-/// `Device 0: live 1.00 GiB in 12, peak …, allocated … since the attach, 37 stacks`.
+/// `Device 0: live 1.00 GiB, at the peak …, allocated since the attach …; 37 stacks`.
 fn summary(answer: &v1::StacksResponse, one: &v1::StackDevice) -> String {
     let amounts = one.amounts.unwrap_or_default();
     let of = |amount: Option<v1::Amount>| bytes(amount.unwrap_or_default().bytes);
@@ -108,13 +108,13 @@ fn summary(answer: &v1::StacksResponse, one: &v1::StackDevice) -> String {
     text
 }
 
-/// What is counted.
+/// What the numbers of the table count.
 #[derive(Clone, Copy)]
 struct Shown {
     metric: v1::StackMetric,
     unit: v1::StackUnit,
     compared: bool,
-    /// Of all rows; of growth it is not known, as what shrank is in it.
+    /// Sum of all devices, for the shares. `None` for growth: its sum also contains what shrank.
     whole: Option<i128>,
 }
 
@@ -147,7 +147,7 @@ impl Shown {
         }
     }
 
-    /// Count and bytes of the metric.
+    /// The metric as a number of blocks and of bytes.
     fn pair(self, amounts: &v1::StackAmounts) -> (i128, i128) {
         let pair = |amount: Option<v1::Amount>| {
             let amount = amount.unwrap_or_default();
@@ -162,7 +162,7 @@ impl Shown {
         }
     }
 
-    /// In the unit that rows are ordered by.
+    /// The metric in the unit by which the rows are ordered.
     fn value(self, amounts: &v1::StackAmounts) -> i128 {
         let (count, bytes) = self.pair(amounts);
         match self.unit {
@@ -196,7 +196,8 @@ impl Shown {
         Some(format!("{:.1} %", part / (whole as f64).max(1.0) * 100.0))
     }
 
-    /// Bytes now less bytes before, where that is not the metric; what lives, where it is.
+    /// The bytes beside the metric: for growth, the live bytes; for other metrics, the change of the live bytes if two
+    /// moments are compared.
     fn beside(self, amounts: &v1::StackAmounts) -> Option<String> {
         let live = amounts.live.unwrap_or_default().bytes;
         let before = amounts.before.unwrap_or_default().bytes;

@@ -58,7 +58,7 @@ pub(crate) enum By {
 }
 
 impl By {
-    /// On the wire.
+    /// The grouping as a request carries it.
     pub(crate) fn wire(self) -> v1::StackGrouping {
         match self {
             By::Stack => v1::StackGrouping::Stack,
@@ -125,17 +125,17 @@ pub(in crate::commands) async fn grown(
     Ok(Exit::Done)
 }
 
-/// Frames of a stack that `diff` shows.
+/// Largest number of lines that `diff` shows of a stack.
 const FRAMES: usize = 12;
 
-/// Two moments, and how many rows there may be.
+/// Two moments, and the largest number of rows.
 pub(in crate::commands) struct Between {
     pub(in crate::commands) from: Option<v1::Moment>,
     pub(in crate::commands) to: Option<v1::Moment>,
     pub(in crate::commands) limit: usize,
 }
 
-/// The answer with every frame where it stands: on the wire, names are numbers.
+/// The answer as JSON, with complete frames in each row: on the wire, frames and names are indices into tables.
 fn document(answer: &v1::StacksResponse) -> Result<Value, Failure> {
     // Unknown is null in JSON.
     let string = |place: u32| answer.strings.get(place as usize).filter(|s| !s.is_empty());

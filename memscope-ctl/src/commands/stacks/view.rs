@@ -1,4 +1,4 @@
-//! What is shown of the stacks.
+//! Options of `top` and `flamegraph`: what is counted, in which unit, and at which moments.
 
 use clap::ValueEnum;
 use memscope_proto::v1::{self, Moment};
@@ -31,7 +31,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// On the wire.
+    /// The options as a request carries them.
     pub(crate) fn wire(&self) -> v1::StackView {
         let metric = match (self.metric, &self.from) {
             (Some(Metric::Live), _) | (None, None) => v1::StackMetric::Live,

@@ -31,7 +31,7 @@ pub(crate) struct Watch {
     pub(crate) count: Option<u64>,
 }
 
-/// Between two questions for what grows and how long a step takes, which change slowly and cost more than the others.
+/// Time between two questions for growth and the length of a step, which change slowly and cost more than the others.
 const SLOWLY: Duration = Duration::from_secs(10);
 
 impl Run for Watch {
@@ -40,7 +40,7 @@ impl Run for Watch {
         let json = session.global.json;
         let redraw = !json && output::is_terminal();
         let mut ticks = tokio::time::interval(self.interval);
-        // A daemon that was slow is not asked several times at once.
+        // A slow daemon is not asked several times at once.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut before: BTreeMap<u32, v1::StatsResponse> = BTreeMap::new();
         let mut slow: BTreeMap<u32, (Instant, v1::LeaksResponse)> = BTreeMap::new();
@@ -48,7 +48,7 @@ impl Run for Watch {
         let mut is_first = true;
         while left > 0 {
             ticks.tick().await;
-            // Whoever is traced by now is shown from now on.
+            // A process that was attached meanwhile is shown from now on.
             let mut answers = Vec::new();
             for pid in client.chosen(&self.processes).await? {
                 answers.push(client.stats(pid).await?);
@@ -95,7 +95,7 @@ impl Run for Watch {
                 let state = answer.process.as_ref().map(v1::Process::state);
                 state.is_none_or(|state| state == v1::ProcessState::Attached)
             };
-            // Nothing changes any more.
+            // No process is traced any more, so nothing will change.
             if !answers.iter().any(traced) {
                 break;
             }
@@ -108,7 +108,7 @@ impl Run for Watch {
     }
 }
 
-/// The course of the last looks, as many as fit.
+/// The course of memory over the last intervals, as many as fit into the window.
 async fn course(
     client: &Client,
     pid: u32,

@@ -1,4 +1,4 @@
-//! All processes in one table, and the course of each device beneath it.
+//! A table of all processes, and the course of each device's memory beneath it.
 
 use crate::render::table::{Column, table};
 use crate::render::window::Window;
@@ -7,24 +7,24 @@ use crate::units::{self, bytes, grouped, maybe_bytes, moment, nanoseconds};
 use memscope_proto::v1;
 use std::time::Duration;
 
-/// Characters of a command line.
+/// Characters of a command line that are shown.
 const COMMAND: usize = 60;
-/// Most lines of a course.
+/// Largest number of lines for the course of one device.
 const TALLEST: usize = 8;
-/// Lowest to highest.
+/// Bars from the lowest to the highest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// What is known of one process.
+/// Everything that is shown about one process.
 pub(super) struct Look {
     pub(super) stats: v1::StatsResponse,
-    /// In lists only there is what grows.
+    /// The process as the daemon's list describes it. Only there is its growth.
     pub(super) listed: Option<v1::Process>,
     pub(super) course: v1::FluctuationResponse,
-    /// Steps and the time until the device is full: asked less often.
+    /// Has the steps, and the time until the device is full. It is asked less often than the others.
     pub(super) leaks: v1::LeaksResponse,
 }
 
-/// `before`: the answer of the look before.
+/// The whole text. `before` returns the answer about a process in the previous round.
 pub(super) fn text<'a>(
     looks: &'a [Look],
     before: impl Fn(u32) -> Option<&'a v1::StatsResponse>,
@@ -102,7 +102,7 @@ fn row(
         totals.say(maybe_bytes(now.reserved_bytes)),
         allocations,
     ];
-    // What is the process's and not the device's stands in its first row.
+    // Values of the whole process stand in the row of its first device only.
     if is_first {
         let steps = look.leaks.steps.as_ref();
         let pace = steps.and_then(|steps| steps.median_ns).filter(|ns| *ns > 0);
@@ -124,19 +124,19 @@ fn change(then: Option<u64>, now: Option<u64>) -> String {
     }
 }
 
-/// Lines of each course, so that the window is filled.
+/// Number of lines for each course, chosen so that the window is filled.
 fn height(looks: &[Look], table: &str, notes: &str, window: Window) -> usize {
     let courses: usize = looks.iter().map(|look| look.course.devices.len()).sum();
     let Some(lines) = window.lines.filter(|_| courses > 0) else {
         return 1;
     };
     let others = table.lines().count() + notes.lines().count() + 1;
-    // Each has a line of words and an empty one.
+    // Each course also takes a line of text and an empty one.
     let left = lines.saturating_sub(others) / courses;
     left.saturating_sub(2).clamp(1, TALLEST)
 }
 
-/// The courses of a process's devices, each under a line that says whose it is.
+/// The courses of a process's devices, each beneath a line that names the process.
 fn courses(look: &Look, height: usize) -> String {
     let facts = look.stats.process.as_ref().and_then(|p| p.facts.as_ref());
     let command = facts.map_or_else(String::new, |facts| {
@@ -181,8 +181,8 @@ fn courses(look: &Look, height: usize) -> String {
     text
 }
 
-/// Levels as bars over so many lines, the topmost first. The lowest level is the lowest bar and the highest one fills all lines; levels
-/// that do not differ are low.
+/// Draws levels as bars over `height` lines, the topmost line first. The lowest level is the lowest bar, and the
+/// highest one fills all lines. Levels that are all the same are drawn low.
 fn bars(levels: &[u64], height: usize) -> Vec<String> {
     let low = levels.iter().min().copied().unwrap_or_default();
     let high = levels.iter().max().copied().unwrap_or_default();
@@ -207,7 +207,7 @@ fn bars(levels: &[u64], height: usize) -> Vec<String> {
         .collect()
 }
 
-/// Which codes limit which process's numbers. The sentences are in `stats`.
+/// Codes of the coverage notes that limit the numbers of each process. `stats` shows the sentences.
 fn notes(looks: &[Look]) -> String {
     let mut text = String::new();
     for look in looks {
@@ -234,7 +234,7 @@ fn notes(looks: &[Look]) -> String {
     }
 }
 
-/// As many lines as the window has, and of each what fits: a line that is folded takes the place of another one.
+/// Cuts a text to the lines and columns of the window. A wider line would wrap and take the place of another one.
 fn cut(text: &str, most: usize, columns: usize) -> String {
     let line = |line: &str| line.chars().take(columns).collect::<String>();
     let mut lines: Vec<String> = text.lines().map(line).collect();

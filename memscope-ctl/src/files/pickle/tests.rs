@@ -1,4 +1,4 @@
-//! Of pickles: what Python writes, and what nobody should.
+//! Tests with pickles: some as Python writes them, and hostile ones.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -44,11 +44,11 @@ fn names_no_code() {
 
 #[test]
 fn what_holds_itself_or_doubles_is_small() {
-    // A list in itself.
+    // A list that contains itself.
     let pickle = Pickle::read(&b"\x80\x02]q\x00h\x00a."[..]).unwrap();
     let list = pickle.list(pickle.root()).unwrap();
     assert_eq!(list, [pickle.root()]);
-    // Thirty times two of what was before: 2^30, were each a copy.
+    // Thirty tuples, each with the one before twice: 2^30 values if each were a copy.
     let mut bytes = b"\x80\x02]q\x00".to_vec();
     for place in 0..30u8 {
         bytes.extend([b'h', place, b'h', place, 0x86, b'q', place + 1]);
@@ -66,7 +66,7 @@ fn what_holds_itself_or_doubles_is_small() {
 
 #[test]
 fn memory_has_a_limit() {
-    // Values, marks, containers, texts, and what is remembered of one value: each counts.
+    // Values, marks, containers, texts, and memo entries of one value: each counts.
     let texts: Vec<u8> = (0..=255u8)
         .flat_map(|n| [0x8c, 2, b'a' + n % 16, b'a' + n / 16])
         .collect();
@@ -83,7 +83,7 @@ fn memory_has_a_limit() {
         assert!(matches!(refused, PickleError::TooLarge { .. }), "{refused}");
     }
     assert!(Pickle::read_within(&sample()[..], 5000).is_ok());
-    // A length that is not there takes nothing.
+    // A length without that many bytes behind it takes no memory.
     let refused = Pickle::read(&b"\x80\x04X\xff\xff\xff\x00abc"[..]).unwrap_err();
     assert!(
         matches!(refused, PickleError::EndsEarly { .. }),

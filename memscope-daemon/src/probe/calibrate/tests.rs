@@ -1,4 +1,4 @@
-//! The search over a made-up process, with the truth known.
+//! Tests of the search in a made-up process whose layout is known.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::*;
@@ -31,8 +31,9 @@ impl Process {
     }
 }
 
-/// Runs allocations and frees through the search until it decides; `truth` is where the probe
-/// really finds things, so that a wrong layout yields no reading, or with `often` one in so many calls.
+/// Runs allocations and frees through the search until it decides. The probe reads the block at place 2 only, so that
+/// a wrong layout yields no reading. With `often`, place 1 yields a reading too, in one of `often` calls. With `lie`,
+/// the probe's allocated total is wrong by one byte.
 fn run(
     process: &Process,
     search: &mut Calibrator,
@@ -53,7 +54,7 @@ fn run(
             let before = allocated;
             allocated = allocated.wrapping_add_signed(sign * rounded as i64);
             let in_trap = if action == ALLOC { before } else { allocated };
-            // Place 1 holds the block too, mostly not yet when the probe looks.
+            // Place 1 holds the block too, but in most calls not yet when the probe runs.
             let early = often.is_some_and(|often| n % often == 0);
             let read = layout.is_some_and(|l: Layout| {
                 let place = [l.alloc_place, l.free_place][action as usize];
@@ -79,7 +80,7 @@ fn run(
                 },
                 process,
             );
-            // Everything in the small pool: its numbers equal those of all pools.
+            // Everything is in the small pool, so its numbers equal those of all pools.
             let ever = (1 << 40) + allocated;
             let blocks = [allocated, (1 << 20) + 2560, ever, 1 << 40];
             let segments = [reserved, reserved, reserved, 0];
@@ -95,7 +96,7 @@ fn run(
                     process.set(OBJECT + (at + 8 * i) as u64, value);
                 }
             }
-            // Fields that have the same value now and then.
+            // Other fields that have the same values now and then.
             process.set(OBJECT + 0x200, if n % 3 == 0 { allocated } else { 1 });
             process.set(OBJECT + 0x260, reserved);
             let step = search.report(&ReportSeen {
@@ -131,7 +132,7 @@ const TRUE: Layout = Layout {
     free_place: 2,
 };
 
-/// When the reporting probe is gone, the other calls would come without size and total.
+/// Once the reporting probe is removed, the calls without a reading would have neither size nor totals.
 #[test]
 fn a_place_that_holds_the_block_now_and_then_is_taken_back() {
     for often in [2, 3, 5, 40] {
@@ -155,7 +156,8 @@ fn a_reading_that_differs_once_is_not_believed() {
     assert!(matches!(step, CalibrationStep::GiveUp(_)), "{step:?}");
 }
 
-/// All that was ever there is gone: what was freed, less the small pool's current zero, is the peak.
+/// Everything has been freed, so the words from the peak on look like a total: the bytes freed, less the small pool's
+/// current zero, are the peak.
 #[test]
 fn the_peak_is_not_taken_for_the_total() {
     let found = |allocated: [u64; 4], reserved: [u64; 4]| -> Vec<usize> {
@@ -164,7 +166,7 @@ fn the_peak_is_not_taken_for_the_total() {
         let words = [0; 4].into_iter().chain(stats.into_iter().flatten());
         let words = words.chain([0; 8]);
         let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
-        // Whoever reports a block has memory reserved.
+        // A process that reports a block has memory reserved.
         let recent = HashSet::from([0, allocated[1]]);
         let room = HashSet::from([reserved[1]]);
         let is_there = |at: &usize| are_totals(&bytes, *at, &recent, &room);
@@ -176,10 +178,10 @@ fn the_peak_is_not_taken_for_the_total() {
     let there = |bytes| [bytes, bytes, bytes, 0];
     let again = |bytes| [bytes, bytes, 2 * bytes, bytes];
     assert!(found(gone(size), gone(room)).is_empty());
-    // When something comes again, nothing is like it.
+    // Once something is allocated again, no other words look like the totals.
     assert_eq!(found(again(size), again(room)), [32]);
     assert_eq!(found(again(size), there(room)), [32]);
     assert_eq!(found(gone(size), there(room)), [32]);
-    // What was never freed cannot be told from it: later.
+    // If nothing was freed yet, the totals cannot be distinguished from that case. They are found later.
     assert!(found(there(size), there(room)).is_empty());
 }

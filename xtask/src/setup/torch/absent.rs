@@ -1,8 +1,8 @@
-//! What stands in an environment for NVIDIA's large libraries, so that they need not be downloaded to run PyTorch without a GPU.
+//! Builds stand-ins for NVIDIA's large libraries, so that these need not be downloaded to run PyTorch without a GPU.
 //!
 //! PyTorch's libraries are linked against cuDNN, NCCL, cuBLAS and a dozen more, and do not load without them. Under a simulated
-//! device, or with no device at all, nothing of them is called but what the simulation answers for itself. Each is replaced by
-//! a library that exports what PyTorch imports and reports an error from every function.
+//! device, or with no device at all, PyTorch calls none of their functions except those that the simulation implements.
+//! Each library is replaced by one that exports what PyTorch imports and reports an error from every function.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 use super::{stubs, wheels};
 use crate::process;
 
-/// Builds them into `environment`, beside the real runtime, where PyTorch's libraries look for them. A library that
-/// is there already stays.
+/// Builds the stand-ins into `environment`, beside the real runtime, where PyTorch's libraries look for them. A library
+/// that is there already is kept.
 pub fn build(environment: &Path) -> Result<()> {
     let wheels = wheels::find(environment)?;
     let folder = wheels

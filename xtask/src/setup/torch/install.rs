@@ -1,4 +1,4 @@
-//! Installing a pinned PyTorch into an environment of its own, and a torch_npu beside it.
+//! Installs a pinned PyTorch into an environment of its own, and a torch_npu beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub fn torch_npu(pin: &NpuPin, environment: &Path) -> Result<PathBuf> {
         pin.version,
         folder.display()
     );
-    // Without its dependencies: it asks for a PyTorch that is on another index.
+    // Dependencies are left out, because it asks for a PyTorch that is on another index.
     process::run(
         venv::pip_install(environment)
             .args(["--no-deps", "--target"])
@@ -71,7 +71,7 @@ pub fn torch(pin: &Pin, wanted: Option<&Path>) -> Result<PathBuf> {
         pip(&needed(&requirements(&site_packages(&folder)?)?))?;
         absent::build(&folder)?;
     }
-    // What was installed is believed when it runs.
+    // The installation counts only if PyTorch starts.
     let script = "import torch; print(torch.__version__)";
     process::output(Command::new(folder.join("bin/python")).args(["-I", "-c", script]))
         .with_context(|| format!("torch {} does not start", pin.version))?;
@@ -79,7 +79,7 @@ pub fn torch(pin: &Pin, wanted: Option<&Path>) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A Python that a PyTorch has wheels for.
+/// Finds a Python for which this PyTorch has wheels.
 fn interpreter(pin: &Pin, wanted: Option<&Path>) -> Result<PathBuf> {
     let [first, last] = pin.python;
     let mut candidates = vec![PathBuf::from("python3")];
@@ -110,8 +110,8 @@ fn interpreter(pin: &Pin, wanted: Option<&Path>) -> Result<PathBuf> {
     )
 }
 
-/// What of a wheel's requirements PyTorch needs where there is no GPU: what is Python, and CUDA's runtime for its headers. The
-/// rest of CUDA is some 2.5 GB.
+/// The requirements of a wheel that PyTorch needs without a GPU: the Python packages, and CUDA's runtime for its
+/// headers. The rest of CUDA is some 2.5 GB.
 fn needed(requirements: &[String]) -> Vec<String> {
     let mut needed = Vec::new();
     for requirement in requirements {
@@ -127,7 +127,7 @@ fn needed(requirements: &[String]) -> Vec<String> {
         let is_large = ["nvidia-", "cuda-", "triton"]
             .iter()
             .any(|name| requirement.starts_with(name));
-        // pip refuses markers that speak of extras where none was asked for.
+        // pip refuses markers about extras where none was asked for.
         if (is_runtime || !is_large) && !requirement.contains("extra ==") {
             needed.push(requirement.clone());
         }
@@ -135,7 +135,7 @@ fn needed(requirements: &[String]) -> Vec<String> {
     needed
 }
 
-/// The y of Python 3.y.
+/// The minor version y of Python 3.y; 0 for another major version.
 fn python_minor(python: &Path) -> Result<u32> {
     let script = "import sys; print(sys.version_info[1] if sys.version_info[0] == 3 else 0)";
     let text = process::output(Command::new(python).args(["-I", "-c", script]))?;

@@ -1,4 +1,4 @@
-//! Which PyTorch and which torch_npu a task uses: those that the user names, or those that setup has installed.
+//! Finds the PyTorch and the torch_npu that a task uses: those that the user names, or those that setup has installed.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub fn locate_npu(version: Option<&str>, environment: &Path) -> Result<PathBuf> 
         return Ok(packages);
     }
     let pins = pins()?;
-    // An environment of ours says which version it has.
+    // The folder of an environment that setup made tells which version it has.
     let ours = pins.torch.iter().find(|pin| pin.folder() == environment);
     let ours = ours.map_or(&pins.default, |pin| &pin.version);
     let torch = version.unwrap_or(ours);

@@ -1,5 +1,6 @@
-//! PyTorch as the tests use it: the versions that are pinned, installing them, finding the one to use, and what stands in an environment
-//! for the libraries that a machine without a GPU need not have.
+//! PyTorch as the tests use it: the versions that are pinned, installing them, finding the one to use, and the
+//! stand-ins
+//! for libraries that a machine without a GPU need not have.
 
 mod absent;
 mod gpu;

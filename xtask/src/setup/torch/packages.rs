@@ -1,11 +1,11 @@
-//! The packages of a virtual environment, and what PyTorch's wheel among them says that it needs.
+//! The packages of a virtual environment, and the requirements of PyTorch's wheel among them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// What the wheel of PyTorch in these packages asks for, as it says it.
+/// The requirements of PyTorch's wheel in these packages, as its metadata has them.
 pub fn requirements(packages: &Path) -> Result<Vec<String>> {
     for entry in
         fs::read_dir(packages).with_context(|| format!("cannot read {}", packages.display()))?
@@ -26,7 +26,7 @@ pub fn requirements(packages: &Path) -> Result<Vec<String>> {
     bail!("{} has no torch", packages.display())
 }
 
-/// The folder of an environment that its packages are in.
+/// The folder in which an environment's packages are.
 pub fn site_packages(environment: &Path) -> Result<PathBuf> {
     let library = environment.join("lib");
     let entries =

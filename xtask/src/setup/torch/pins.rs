@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::gpu::has_gpu;
 use crate::process;
 
-/// `tests/torch-versions.toml`.
+/// The content of `tests/torch-versions.toml`.
 #[derive(Deserialize)]
 pub struct Pins {
     /// The version that is meant when none is named.
@@ -87,14 +87,14 @@ impl Pins {
         })
     }
 
-    /// The one that goes with a version of PyTorch.
+    /// The pin of torch_npu that goes with a version of PyTorch.
     pub fn npu_for(&self, torch: &str) -> Option<&NpuPin> {
         self.torch_npu.iter().find(|pin| pin.torch == torch)
     }
 }
 
 impl NpuPin {
-    /// Where this version is, or would be: a folder of the name that tells libraries from programs.
+    /// Folder of this version, whether it is installed or not. Libraries are told from programs by the folder's name.
     pub fn folder(&self) -> PathBuf {
         process::target()
             .join("venv")
@@ -102,42 +102,42 @@ impl NpuPin {
             .join("site-packages")
     }
 
-    /// Whether it is there and was finished with exactly these pins.
+    /// Whether this version is installed completely, with exactly these pins.
     pub fn installed(&self) -> bool {
         fs::read_to_string(self.marker()).is_ok_and(|text| text == self.contents())
     }
 
-    /// The file that is written last: an interrupted installation has none.
+    /// Path of the file that is written last, so that an interrupted installation has none.
     pub fn marker(&self) -> PathBuf {
         self.folder().join("memscope-complete")
     }
 
-    /// What that file says: the pins.
+    /// Content of that file: the pins.
     pub fn contents(&self) -> String {
         format!("torch_npu=={}\npyyaml=={}\n", self.version, self.pyyaml)
     }
 }
 
 impl Pin {
-    /// Where this version's environment is, or would be.
+    /// Folder of this version's environment, whether it exists or not.
     pub fn folder(&self) -> PathBuf {
         process::target()
             .join("venv")
             .join(format!("torch-{}", self.version))
     }
 
-    /// Whether the environment is there and was finished with exactly these pins.
+    /// Whether the environment is installed completely, with exactly these pins.
     pub fn installed(&self) -> bool {
         fs::read_to_string(self.marker()).is_ok_and(|text| text == self.contents())
             && self.folder().join("bin/python").exists()
     }
 
-    /// The file that is written last: an interrupted installation has none.
+    /// Path of the file that is written last, so that an interrupted installation has none.
     pub fn marker(&self) -> PathBuf {
         self.folder().join("memscope-complete")
     }
 
-    /// What that file says: the pins.
+    /// Content of that file: the pins.
     pub fn contents(&self) -> String {
         let libraries = if has_gpu() { "NVIDIA's" } else { "stand-ins" };
         format!(

@@ -1,5 +1,5 @@
-//! What a library is made of that stands in for another: functions in C that only give a result, and the linker's script that exports
-//! them under the names and versions of the real ones.
+//! Makes the sources of a library that stands in for another: functions in C that only return a result, and the linker
+//! script that exports them under the names and versions of the real ones.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,8 @@ use anyhow::Result;
 
 use crate::elf::Exports;
 
-/// Source of a library in C all of whose functions call or return `result(name)`; what would be a text is one.
+/// C source of a library whose functions return the expression `result(name)`. Functions that, by their names, return
+/// a text return one.
 pub fn stub_source<'a>(
     names: impl Iterator<Item = &'a String>,
     result: impl Fn(&str) -> String,
@@ -25,7 +26,7 @@ pub fn stub_source<'a>(
     text
 }
 
-/// The linker's script that exports these under their symbol versions.
+/// The linker script that exports these functions under their symbol versions.
 pub fn version_script(exports: &Exports) -> Result<String> {
     let mut versions: Vec<Option<&String>> = exports.values().map(Option::as_ref).collect();
     versions.sort();

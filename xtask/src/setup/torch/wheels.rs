@@ -1,4 +1,4 @@
-//! What an environment's PyTorch was built against: the libraries that it needs, the runtime and its headers.
+//! Finds what an environment's PyTorch was built against: the libraries that it needs, the runtime and its headers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,17 +9,17 @@ use anyhow::{Context, Result, bail};
 use super::packages;
 use crate::elf::{self, Exports, Import};
 
-/// A library that is stood in for.
+/// A library for which a stand-in can be built.
 pub struct StandIn {
-    /// Its name between `lib` and `.so`.
+    /// Name of the library between `lib` and `.so`.
     pub name: &'static str,
-    /// How the names of the source files begin that simulate it; empty: nothing does.
+    /// Prefix of the names of the source files that simulate it; empty if nothing does.
     pub sources: &'static str,
-    /// How the names of its functions begin, where an import does not say which library it means.
+    /// Prefix of the names of its functions, for imports that do not say which library they mean.
     functions: &'static str,
-    /// What a function returns that the simulation has no body for.
+    /// Result of a function for which the simulation has no body.
     pub simulated: i32,
-    /// What all functions return where nothing is simulated: an error.
+    /// Result of all functions where nothing is simulated: an error.
     pub absent: i32,
 }
 
@@ -50,13 +50,16 @@ impl StandIn {
         rest.is_some_and(|rest| rest.starts_with(".so"))
     }
 
-    /// Whether it is the runtime. Programs in C use it too, so it is read instead of asking who needs what of it.
+    /// Whether it is the runtime. Programs in C use it, too, so the real one's exports are read, and not only what
+    /// PyTorch
+    /// imports of it.
     pub fn is_runtime(&self) -> bool {
         self.name == "cudart"
     }
 }
 
-/// All that are known, in the order in which they need each other, each with the error that its own header has for "not there".
+/// All libraries that are known, in the order in which they need each other, each with the error that its own header
+/// has for "not there".
 const STAND_INS: [StandIn; 15] = [
     // cudaErrorNoDevice
     StandIn::absent("cudart", "cuda", 100).simulated_by("runtime", 0),
@@ -83,22 +86,22 @@ const STAND_INS: [StandIn; 15] = [
     // CU_FILE_DRIVER_NOT_INITIALIZED
     StandIn::absent("cufile", "cuFile", 5001),
     StandIn::absent("nvshmem_host", "nvshmem", 1),
-    // Marks for a profiler: nobody listens.
+    // These are marks for a profiler, and there is none.
     StandIn::absent("nvToolsExt", "nvtx", 0),
 ];
 
-/// Whether a source file is of a library that is stood in for, by its name.
+/// Whether a source file, by its name, belongs to a library that is simulated by a stand-in.
 pub fn is_of_a_stand_in(source: &str) -> bool {
     STAND_INS
         .iter()
         .any(|it| !it.sources.is_empty() && source.starts_with(it.sources))
 }
 
-/// What to build for one environment.
+/// The parts of one environment from which stand-ins are built.
 pub struct Wheels {
     /// PyTorch's own libraries.
     pub torch: Vec<PathBuf>,
-    /// The real runtime.
+    /// The real runtime library.
     pub runtime: PathBuf,
     /// The folder with the driver's and the runtime's headers.
     pub include: PathBuf,
@@ -109,7 +112,7 @@ pub struct Wheels {
 /// A library to build: its name, what it exports, and how.
 pub type Wanted = (String, Exports, &'static StandIn);
 
-/// Looks into `environment`.
+/// Finds these parts in `environment`.
 pub fn find(environment: &Path) -> Result<Wheels> {
     let packages = packages::site_packages(environment)?;
     let mut torch = Vec::new();
@@ -189,8 +192,8 @@ impl Wheels {
     }
 }
 
-/// What of `imports` is this library's. Names decide only where it has no symbol versions: PyTorch's libraries have functions
-/// of such names from each other.
+/// The imports that belong to this library. Names decide only if it has no symbol versions, because PyTorch's libraries
+/// also import functions with such names from each other.
 fn of(stand_in: &StandIn, soname: &str, imports: &[Import]) -> Exports {
     let mut versioned = Exports::new();
     let mut by_name = Exports::new();
@@ -212,7 +215,7 @@ fn of(stand_in: &StandIn, soname: &str, imports: &[Import]) -> Exports {
     }
 }
 
-/// Whose a function is, by its name: cusparseLtInit is cuSPARSELt's, not cuSPARSE's.
+/// The library that a function belongs to, by its name: cusparseLtInit is cuSPARSELt's, not cuSPARSE's.
 fn belongs(function: &str) -> Option<&'static StandIn> {
     STAND_INS
         .iter()
@@ -260,7 +263,7 @@ mod tests {
         assert!(STAND_INS[0].is("libcudart.so.12"));
         assert!(STAND_INS[0].is("libcudart.so.13"));
         assert!(!STAND_INS[2].is("libcublasLt.so.13"));
-        // A copy with a name of its own, which some wheels of PyTorch bring.
+        // This is a copy under another name, which some wheels of PyTorch contain.
         assert!(!STAND_INS[10].is("libcusparseLt-f80c68d1.so.0"));
     }
 }

@@ -1,9 +1,10 @@
 //! Groups of one size and one stack, as the answer to `leaks` has them.
 //!
-//! Owns: their judgement, also where for a time less than all stacks was recorded. What came in that time belongs to other groups (of
-//! blocks without a stack, or with less of it), so that a stack's row stands still there or rises too slowly, whatever the program does. It
-//! grows if it does together with those groups, and rises in all that is seen of it; and by what is known to be its own. What came in
-//! that time is shown beside it. Refuses: sizes that differ; see `leaks`.
+//! Owns: their judgement, also where not all stacks were recorded for a time. Blocks that were allocated in that time
+//! are counted in other groups (of blocks without a stack, or with fewer frames), so that a stack's row stands still
+//! there or rises too slowly, whatever the program does. A stack is then said to grow if its row grows together with
+//! those groups and rises wherever it was recorded; its growth is what is known to be its own. The other groups are
+//! shown beside it. Refuses: groups of several sizes; see `several`.
 
 use super::items::Tally;
 use super::judge::{Amount, Judgement, What};
@@ -22,12 +23,12 @@ use memscope_proto::v1::LeakGroup;
 /// All groups of one size and stack.
 pub(super) struct Exact {
     pub(super) shown: Vec<Shown>,
-    /// What fell of the blocks from before the attach and was replaced by none of its own size: in units, of each device and kind of
-    /// memory.
+    /// For each device and kind of memory, the row of the blocks from before the attach that no blocks of the same size
+    /// replaced, counted in units of bytes (`UNIT`).
     pub(super) before: FastMap<(Option<i32>, Space), Row>,
 }
 
-/// Blocks of one size and place, whoever allocated them.
+/// Blocks of one device, kind of memory, stream and size, whatever stack allocated them.
 type Family = GroupKey;
 
 fn family(key: &GroupKey) -> Family {
@@ -42,9 +43,9 @@ struct Member<'a> {
     place: usize,
     group: &'a Group,
     row: Row,
-    /// What fell of the blocks from before the attach because this group took their place.
+    /// The row of the blocks from before the attach that this group replaced.
     share: Option<Row>,
-    /// Its blocks came while less than all stacks was recorded, whosever they are.
+    /// Its blocks were allocated while not all stacks were recorded, so they may belong to any stack.
     unrecorded: bool,
 }
 
@@ -53,7 +54,7 @@ impl Member<'_> {
         self.group.key.stack == BEFORE_ATTACH
     }
 
-    /// Its row together with what it took the place of.
+    /// Its row plus the row of the blocks that it replaced.
     fn net(&self) -> Row {
         let mut net = self.row.clone();
         if let Some(share) = &self.share {
@@ -103,8 +104,8 @@ impl View<'_> {
         found
     }
 
-    /// The groups of one size, of which all stacks were recorded. Blocks from before the attach have no stack: who takes their place one by
-    /// one does not grow.
+    /// The groups of a family where all stacks were recorded. Blocks from before the attach have no stack: a group that
+    /// replaces them one by one does not grow.
     fn recorded_groups(
         &self,
         members: &[Member<'_>],
@@ -128,7 +129,7 @@ impl View<'_> {
             .collect()
     }
 
-    /// The same where less than all stacks was recorded for a time.
+    /// The groups of a family where not all stacks were recorded for a time.
     fn reduced_groups(
         &self,
         members: &[Member<'_>],
@@ -154,8 +155,9 @@ impl View<'_> {
         found
     }
 
-    /// Finds out which groups of a size took the place of blocks from before the attach: for what fell while less than all stacks was
-    /// recorded, those whose blocks came then. What nobody took the place of is left to stacks whose blocks differ in size.
+    /// Finds out which groups of a family replaced blocks from before the attach. For blocks that were freed while not
+    /// all stacks were recorded, only groups whose blocks were allocated in that time count. Blocks that no group
+    /// replaced are left in `before` for stacks whose blocks differ in size.
     fn share_out(
         &self,
         key: &Family,
@@ -183,8 +185,9 @@ impl View<'_> {
         }
     }
 
-    /// Says of which groups the stack is not the one that would have been recorded: it was not taken then, or there was less of it. Of the
-    /// others something was seen to come while all was recorded.
+    /// Marks the groups whose stack is not the one that would usually be recorded: no stack was taken, or only a part of
+    /// it. The latter is assumed of groups that rose mainly while not all stacks were recorded, if another group of the
+    /// family rose while all were.
     fn mark_unrecorded(&self, members: &mut [Member<'_>]) {
         if !self.judge.is_reduced() {
             return;
@@ -201,7 +204,8 @@ impl View<'_> {
         }
     }
 
-    /// What a row rose by while all stacks were recorded, and while less was. A floor rises in the window after.
+    /// By how much a row rose while all stacks were recorded, and while they were not. A new block raises the floor of
+    /// the window after the one in which it was allocated.
     fn rises(&self, row: &Row) -> [u64; 2] {
         let lasting = row.lasting();
         let mut sums = [0, 0];
@@ -213,7 +217,7 @@ impl View<'_> {
         sums
     }
 
-    /// The judgement of a group whose blocks came while all stacks were recorded.
+    /// The judgement of a group whose blocks were allocated while all stacks were recorded.
     fn recorded(&self, member: &Member<'_>, members: &[Member<'_>]) -> Judgement {
         let what = what(member.group);
         let mut sum = member.net();
@@ -234,7 +238,7 @@ impl View<'_> {
         let grown = member.row.risen_since(since);
         let still = grows(&together) && self.judge.still_rises(&member.row, since);
         match own {
-            // Its rate is that of the time in which all was recorded.
+            // The rate is taken from the time in which all stacks were recorded.
             Some(own) if grows(&own) && still && since < own.first_window => Judgement {
                 growth: grown,
                 per_step: own.per_step,
@@ -249,7 +253,7 @@ impl View<'_> {
             },
             Some(own) if !grows(&own) => own,
             own => {
-                // There is nothing but the whole to judge it by.
+                // Only the sum of all groups can decide.
                 let own = own.unwrap_or_else(|| self.judge.judge(&what, &member.row));
                 match own.growth {
                     0 => own,
@@ -263,8 +267,8 @@ impl View<'_> {
         }
     }
 
-    /// A group whose blocks came while less than all stacks was recorded: it grows where others of its size do, and then by
-    /// what it rose by since; else the whole of that size says whether it does.
+    /// A group whose blocks were allocated while not all stacks were recorded. If other groups of its size grow, it
+    /// grows too, by its rise since their growth began; else the sum of all groups of that size decides.
     fn unrecorded(
         &self,
         member: &Member<'_>,
@@ -301,7 +305,7 @@ impl View<'_> {
         };
         let mut shown = self.exact(member, tally, &judged);
         if grows_since.is_some() {
-            // The rate is that of the groups it stands beside.
+            // The groups that it stands beside have the rate already.
             shown.group.growth_bytes_per_s = 0.0;
             shown.group.beside = true;
         }
@@ -338,7 +342,7 @@ impl View<'_> {
     }
 }
 
-/// Units of one of a group's blocks.
+/// Number of units of bytes in one of a group's blocks.
 pub(super) fn units(group: &Group) -> u32 {
     u32::try_from(group.key.size.div_ceil(UNIT)).unwrap_or(u32::MAX)
 }

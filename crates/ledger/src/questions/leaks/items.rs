@@ -1,6 +1,6 @@
 //! Live blocks and allocations as the answer to `leaks` counts them.
 //!
-//! Owns: which of them belong to a group, and the counts of those that are shown together. Refuses: verdicts.
+//! Owns: which of them are counted, and the sums of those that are shown together. Refuses: verdicts.
 
 use crate::report::Source;
 use crate::state::driver::allocation::Allocation;
@@ -8,26 +8,27 @@ use crate::state::membership::Membership;
 use crate::state::process::Process;
 use crate::state::stacks::{self, StackIndex};
 
-/// Addresses shown of a group.
+/// Number of addresses that are shown of a group.
 const EXAMPLES: usize = 5;
 /// One live block or allocation.
 pub(super) struct Item {
     pub(super) addr: Option<u64>,
-    /// What it takes of the device.
+    /// Bytes that it takes on the device (rounded).
     pub(super) size: u64,
     pub(super) born_ns: u64,
+    /// The groups that it belongs to.
     pub(super) place: Membership,
     pub(super) stack: Option<StackIndex>,
 }
 
-/// Live blocks of one group, counted.
+/// Count, bytes and ages of the live blocks of one group.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) count: u64,
     pub(super) bytes: u64,
     pub(super) oldest_ns: u64,
     pub(super) newest_ns: u64,
-    /// (birth, address), oldest first.
+    /// Boot time of the allocation and address of the oldest blocks, oldest first.
     pub(super) examples: Vec<(u64, u64)>,
 }
 
@@ -53,7 +54,7 @@ impl Tally {
     }
 }
 
-/// Every live block that belongs to a group.
+/// All live blocks and allocations that are watched for growth.
 pub(super) fn items(process: &Process) -> Vec<Item> {
     let mut items = Vec::new();
     if process.source() == Source::Pool {

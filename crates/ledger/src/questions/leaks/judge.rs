@@ -1,6 +1,7 @@
 //! How a row of floors is judged: from step to step where steps are known, else by time.
 //!
-//! Owns: which of the two it is, and what is told in either case. Refuses: groups; `leaks` has them.
+//! Owns: the choice between the two, and the numbers and words of the judgement in either case. Refuses: groups;
+//! `leaks` has them.
 
 use crate::growth::floor::{Floor, Row, WindowClock};
 use crate::growth::group::UNIT;
@@ -10,17 +11,19 @@ use crate::report::{StepSource, Verdict};
 use crate::state::process::Process;
 use memscope_proto::v1;
 
-/// Steps that a growth must have lasted, unless asked otherwise.
+/// Number of steps that a growth must have lasted, unless the question gives another one.
 const SURE_AFTER: u64 = 100;
-/// Without a step for this long, and for so many times the usual, time is what is judged by.
+/// Rows are judged by time if there was no step for this long, and for [`STALE_STEPS`] times the usual duration of a
+/// step.
 const STALE_NS: u64 = 30_000_000_000;
+/// See [`STALE_NS`].
 const STALE_STEPS: u64 = 20;
-/// Allocations in a pattern that counts as a step.
+/// Fewest allocations in a repeating pattern whose repetitions count as steps.
 const ENOUGH_IN_A_PATTERN: usize = 4;
-/// Ends of steps needed to judge by them.
+/// Number of ends of steps that are needed to judge by steps.
 const ENOUGH_TICKS: u64 = 4;
 
-/// Steps to judge by.
+/// The windows of steps, for judging rows from step to step.
 pub(super) struct StepAxis {
     pub(super) clock: WindowClock,
     pub(super) ticks_per_step: f64,
@@ -31,29 +34,28 @@ pub(super) struct StepAxis {
 /// What a row of floors counts.
 #[derive(Clone, Copy)]
 pub(super) enum Amount {
-    /// Blocks.
     Blocks,
-    /// Units of bytes.
+    /// Units of [`UNIT`] bytes.
     Units,
 }
 
-/// Whose row it is.
+/// What a row of floors is about.
 pub(super) struct What {
     pub(super) device: Option<i32>,
-    /// Bytes of one of its blocks or units.
+    /// Bytes of each of its blocks or units.
     pub(super) bytes: f64,
     pub(super) amount: Amount,
 }
 
-/// What a row of floors says.
+/// The verdict on a row of floors, with its numbers.
 pub(super) struct Judgement {
     pub(super) verdict: Verdict,
     pub(super) growth: u32,
     pub(super) reason: String,
-    /// When the growth began, as far as that is told by time.
+    /// Boot time at which the growth began, nanoseconds, as far as the windows show it.
     pub(super) since_ns: u64,
     pub(super) confidence: Option<f64>,
-    /// Blocks per step.
+    /// Growth in blocks or units per step: lower end of the interval, median, upper end.
     pub(super) per_step: Option<[f64; 3]>,
     pub(super) first_step: Option<u64>,
     /// The window in which the growth began.
@@ -61,16 +63,16 @@ pub(super) struct Judgement {
     pub(super) young: Option<Young>,
 }
 
-/// What rises and was not watched for long enough to tell what that is.
+/// How long a row that rises was watched, where that was too short for a verdict.
 #[derive(Clone, Copy)]
 pub(super) struct Young {
-    /// Steps that it was watched for; 0 where steps are not known.
+    /// Number of steps of the rise; 0 where steps are not known.
     pub(super) steps: u64,
-    /// It rose in each of them.
+    /// The row rose in each of these steps.
     pub(super) in_every_step: bool,
 }
 
-/// Whether steps are there to judge by.
+/// The windows of steps, if there are steps by which rows can be judged.
 pub(super) fn step_axis(
     process: &Process,
     now: u64,
@@ -84,8 +86,8 @@ pub(super) fn step_axis(
         0 => SURE_AFTER,
         steps => steps,
     };
-    // A pattern of an allocation or two is no measure for how long something was watched, and one of many passes
-    // may be several steps: until it has come often enough, time is the measure.
+    // A pattern of an allocation or two does not show how long something was watched, and a long pattern may contain
+    // several steps. Until a long enough pattern has come often enough, time is the measure.
     let short = steps.source == StepSource::Pattern
         && steps
             .pattern
@@ -102,19 +104,19 @@ pub(super) fn step_axis(
     })
 }
 
-/// Judges rows.
+/// Judges rows of floors.
 pub(super) struct Judge<'a> {
     pub(super) process: &'a Process,
     pub(super) now: u64,
     /// Windows of time.
     pub(super) clock: WindowClock,
     pub(super) steps: Option<StepAxis>,
-    /// In which windows all stacks were recorded: 1, else 0.
+    /// 1 for each window in which all stacks were recorded, else 0.
     pub(super) recorded: Row,
 }
 
 impl<'a> Judge<'a> {
-    /// By steps where they are known, else by time.
+    /// Makes a judge that goes by steps if `steps` has them, else by time.
     pub(super) fn new(process: &'a Process, now: u64, steps: Option<StepAxis>) -> Judge<'a> {
         let clock = process.groups.clock_at(now);
         let recorded = process
@@ -129,7 +131,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The row of a group, of its floors over time and over steps.
+    /// The row of a group by which it is judged: of its floors over steps, or of those over time.
     pub(super) fn row(&self, time: &Floor, steps: &Floor) -> Row {
         match &self.steps {
             Some(axis) => steps.row(&axis.clock),
@@ -137,13 +139,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether less than all stacks was recorded for a part of the watch: a stack's row then rests in those windows,
+    /// Whether not all stacks were recorded for a part of the time. In those windows a stack's row stands still,
     /// whatever the program does.
     pub(super) fn is_reduced(&self) -> bool {
         self.recorded.now == 0 || self.recorded.over.contains(&0)
     }
 
-    /// Judges a stack's row by those windows alone in which all stacks were recorded; `None`: they are too few.
+    /// Judges a stack's row only by the windows in which all stacks were recorded; `None` if there are too few of them.
     pub(super) fn judge_recorded(&self, what: &What, row: &Row) -> Option<Judgement> {
         let windows: Vec<usize> = (0..row.over.len())
             .filter(|place| self.recorded.over.get(*place) == Some(&1))
@@ -160,7 +162,7 @@ impl<'a> Judge<'a> {
         }
         let place = |place: usize| windows.get(place).copied().unwrap_or(place);
         let judged = self.judge_windows(what, &cut, row.over.len(), &place);
-        // What is known to be its own counts, whenever it came.
+        // The growth is all that is known to be the row's own, also what was allocated in the other windows.
         let grown = row.risen_since(judged.first_window);
         Some(Judgement {
             growth: match judged.growth {
@@ -171,8 +173,8 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// Whether all that is seen of a stack's row since a window says that it still rises: where less than all stacks was recorded, a rise
-    /// says something, and its absence nothing.
+    /// Whether a stack's row still rises, by all that is seen of it since a window: in windows in which not all stacks
+    /// were recorded, a rise counts, but a pause proves nothing.
     pub(super) fn still_rises(&self, row: &Row, since: usize) -> bool {
         let lasting = row.lasting();
         let (mut rises, mut seen, mut quiet) = (0usize, 0usize, 0usize);
@@ -189,12 +191,12 @@ impl<'a> Judge<'a> {
         enough && seen >= trend::ENOUGH_WINDOWS && !trend::is_over(quiet, gap)
     }
 
-    /// Judges a row.
+    /// Judges a row by all its windows.
     pub(super) fn judge(&self, what: &What, row: &Row) -> Judgement {
         self.judge_windows(what, row, row.over.len(), &|place| place)
     }
 
-    /// `all` windows, of which the row has some; `place` says which.
+    /// Judges a row that has some of `all` windows; `place` gives the number of a row's window among all windows.
     fn judge_windows(
         &self,
         what: &What,
@@ -237,12 +239,12 @@ impl<'a> Judge<'a> {
             amount,
             above_falls: match what.amount {
                 Amount::Blocks => 2,
-                // Sums of random sizes wander.
+                // Sums of random sizes go up and down by chance.
                 Amount::Units => 4,
             },
             rises: match what.amount {
                 Amount::Blocks => 4,
-                // One block that is made anew and larger now and then may be a batch that is to grow.
+                // A block that is now and then replaced by a larger one may be a batch that grows on purpose.
                 Amount::Units => 12,
             },
         };
@@ -266,7 +268,7 @@ impl<'a> Judge<'a> {
             );
         }
         let first_window = place(judged.first_window);
-        // A block raises the floor of the window after the one that it came in.
+        // A block raises the floor of the window after the one in which it was allocated.
         let first_step = Self::step_of(axis, place(judged.first_window.saturating_sub(1)));
         let grown = judged.growth > 0;
         let windows = all.saturating_sub(first_window);
@@ -287,19 +289,19 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The step that a window begins with.
+    /// Number of the step with which a window begins.
     fn step_of(axis: &StepAxis, window: usize) -> u64 {
         let tick = (window as u64).saturating_mul(axis.clock.width_ns());
         (tick as f64 / axis.ticks_per_step).floor() as u64 + 1
     }
 
-    /// The step after so many ticks.
+    /// Number of the step that is going on after `tick` ticks.
     pub(super) fn step_after(&self, tick: u64) -> Option<u64> {
         let axis = self.steps.as_ref()?;
         Some((tick as f64 / axis.ticks_per_step).floor() as u64 + 1)
     }
 
-    /// Whether so much growth fills the device before it would be called one.
+    /// Whether a growth of this rate fills the device within `steps` steps, before it would be called a leak.
     fn is_full_within(&self, device: Option<i32>, bytes_per_step: f64, steps: u64) -> bool {
         let rows = self.process.devices.iter();
         let mut free = rows

@@ -1,8 +1,10 @@
-//! The lines of the program that keep more and more, as the answer to `leaks` has them.
+//! The lines of the program that keep more and more memory, as the answer to `leaks` has them.
 //!
-//! A line of a program that keeps a loss keeps whatever the forward pass saved: dozens of groups, of which each has a stack of its own,
-//! and which all grow by the same steps. Owns: folding groups into the program's own line, and what their pattern looks like. Refuses:
-//! verdicts; a line grows if one of its groups does.
+//! A program that keeps a loss keeps with it all that the forward pass saved: dozens of groups, each with its own
+//! stack, which all grow in the same steps.
+//!
+//! Owns: folding groups into the program's own lines, and the rule when their growth looks like a kept autograd graph.
+//! Refuses: verdicts; a line grows if one of its groups does.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,17 +15,19 @@ use crate::state::stacks::StackIndex;
 use memscope_proto::v1;
 use memscope_proto::v1::{CodeLine, LeakGroup, LeakLine, LeakTogether};
 
-/// Stacks of one line that must grow together before they look like a graph: below that, a list of a few results looks the same.
+/// Number of stacks of one line that must grow together to look like a kept graph. With fewer, a list of a few results
+/// looks the same.
 const STACKS_OF_A_GRAPH: usize = 3;
 
-/// What is folded together: a line, or, where none is known, blocks of one size.
+/// What groups must share to be folded together: device, kind of memory and line; where no line is known, the size.
 type Key = (Option<i32>, Space, Option<(String, u32)>, u64);
 
-/// What grows at most so many times as often as something else may be in step with it: of more, every number is nearly a whole one.
+/// Largest ratio of two counts that may be in step. For larger ones the tolerance of a tenth accepts any ratio as a whole
+/// number, which proves nothing.
 const MOST_IN_STEP: f64 = 50.0;
 
-/// Folds all groups that are shown, and finds the lines that grow together. `frames` gives the frames of a stack, and which of them is the
-/// program's own line.
+/// Folds all groups that are shown into lines, and finds the lines that grow together. `frames` returns the frames of a
+/// stack, and the one that is the program's own line.
 pub(super) fn lines(
     shown: &[Shown],
     frames: impl Fn(StackIndex) -> (Vec<Frame>, Option<Frame>),
@@ -61,11 +65,11 @@ fn grows(line: &LeakLine) -> bool {
     line.verdict() == v1::Verdict::Growing
 }
 
-/// A line that grows, and the stacks that it does so by.
+/// A line that grows, and its stacks that grow.
 type Growing<'a> = (&'a LeakLine, &'a Rises);
 
-/// The lines that keep blocks in the same steps as the one that grows most of all such lines,
-/// and the innermost line that calls the most of them.
+/// The lines that keep blocks in the same steps, all called by one line of the program: of all such sets the one that
+/// belongs to the line that grows most, with the innermost line that calls the most of them.
 fn together(lines: &[LeakLine], rises: &[Rises]) -> Option<LeakTogether> {
     let mut growing: Vec<Growing<'_>> = lines
         .iter()
@@ -73,7 +77,7 @@ fn together(lines: &[LeakLine], rises: &[Rises]) -> Option<LeakTogether> {
         .filter(|(line, _)| grows(line) && line.line.is_some())
         .collect();
     growing.sort_by_key(|(line, _)| Reverse(line.growth_bytes));
-    // What calls everything that is held says nothing.
+    // A line that also calls every line that does not grow says nothing about the growth.
     let says_nothing = |caller: &CodeLine| {
         let mut others = lines.iter().filter(|line| !grows(line));
         let known = |line: &LeakLine| line.callers.contains(caller);
@@ -110,7 +114,7 @@ fn together(lines: &[LeakLine], rises: &[Rises]) -> Option<LeakTogether> {
     })
 }
 
-/// Whether blocks come as often as the rarest of them, or a whole number of times as often.
+/// Whether all counts are whole multiples of the smallest one, with a tolerance of a tenth.
 fn in_step(counts: impl Iterator<Item = u64> + Clone) -> bool {
     let Some(least) = counts.clone().min() else {
         return false;
@@ -122,43 +126,45 @@ fn in_step(counts: impl Iterator<Item = u64> + Clone) -> bool {
     })
 }
 
-/// What a forward pass saves for its backward pass, of a graph that is kept: several functions of libraries, called by the program, and by
-/// each pass one block more of each, or so many that are in a layer that is called again and again.
+/// Whether the growth looks like an autograd graph that is kept, with all that a forward pass saves for its backward
+/// pass: several library functions that the program calls each keep one more block in each pass, or a whole number of
+/// them for a layer that is called several times.
 fn is_like_a_graph<'a>(rises: impl Iterator<Item = &'a (u64, bool)> + Clone) -> bool {
     let of_libraries = rises.filter(|(_, of_library)| *of_library);
     of_libraries.clone().count() >= STACKS_OF_A_GRAPH
         && in_step(of_libraries.map(|(count, _)| *count))
 }
 
-/// Of each stack that grows: by how many blocks, and whether a library's function took them, called by the line.
+/// For each stack that grows, by how many blocks, and whether a library function that the line called allocated them.
 type Rises = BTreeMap<StackIndex, (u64, bool)>;
 
-/// A line as far as it has been folded.
+/// A line, and the groups that have been folded into it so far.
 struct Fold {
     line: LeakLine,
     own: Option<Frame>,
     stacks: BTreeSet<StackIndex>,
-    /// What its growing groups grow by, and what those grow by that are not judged yet.
+    /// Sums over its groups that grow.
     grown: Sum,
+    /// Sums over its groups that rise and are not judged yet.
     rising: Sum,
     growing: Rises,
-    /// The program's own lines that called this one in all stacks: in those that grow, and in all.
+    /// The program's own lines that called this one in each of its stacks: of stacks that grow, and of all stacks.
     callers: [Option<Vec<Frame>>; 2],
 }
 
-/// What several groups grow by together.
+/// Growth of several groups together.
 #[derive(Default)]
 struct Sum {
     groups: u64,
-    /// Those of them that stand beside others.
+    /// Number of groups with the field `beside`: a part of other groups' growth whose stack is not known.
     beside: u64,
     bytes: u64,
     bytes_per_s: f64,
-    /// Of the lower ends of their intervals, the medians, and the upper ends.
+    /// Sums of the lower ends of their intervals, of the medians, and of the upper ends.
     bytes_per_step: [Option<f64>; 3],
     first_step: Option<u64>,
     confidence: Option<f64>,
-    /// Of the first one: groups come in the order of their growth.
+    /// Reason of the first group, which grows most, because groups are added in the order of their growth.
     reason: String,
 }
 
@@ -179,7 +185,8 @@ impl Sum {
             (Some(one), Some(other)) => Some(one.max(other)),
             (one, other) => one.or(other),
         };
-        // The ends of the intervals add up to one that holds the sum at least as often as each holds its own.
+        // The sums of the ends are an interval that contains the true sum at least as often as each interval contains
+        // its own true value.
         let slopes = [
             group.growth_bytes_per_step_low,
             group.growth_bytes_per_step,
@@ -290,7 +297,8 @@ mod tests {
     use crate::growth::floor::Row;
     use proptest::prelude::*;
 
-    /// Stack `n` is of line `n / 10` of the program; those that end in 0 are without a library's function, those from 90 on are not known.
+    /// Stack `n` belongs to line `n / 10` of the program. Stacks whose number ends in 0 have no library function; those
+    /// from 90 on have no frames.
     fn frames(stack: StackIndex) -> (Vec<Frame>, Option<Frame>) {
         let frame = |file: &str, line| Frame {
             kind: FrameKind::Python,
@@ -379,7 +387,7 @@ mod tests {
         let all =
             [11, 12, 13].map(|stack| shown(stack, 512, u64::from(stack) * 37, Verdict::Growing));
         assert!(!lines(&all, frames).0[0].looks_like_kept_graph);
-        // Nor what the line itself takes, three times over.
+        // Nor are blocks that three lines allocate themselves, without a library function.
         let all = [10, 20, 30].map(|stack| shown(stack, 512, 100, Verdict::Growing));
         assert!(
             lines(&all, frames)
@@ -402,7 +410,8 @@ mod tests {
         assert_eq!(lines[0].stacks, 2);
     }
 
-    /// A model with functions of its own, called by the training and by a validation that keeps its results: only the latter grows.
+    /// A model with its own functions is called by the training and by a validation that keeps its results; only the
+    /// latter grows.
     #[test]
     fn lines_that_one_line_calls() {
         let of = |stack: StackIndex| {
@@ -441,14 +450,14 @@ mod tests {
         assert_eq!(together.growth_bytes_per_step, Some(3.0));
         let lines_of = |callers: &[CodeLine]| callers.iter().map(|f| f.line).collect::<Vec<u32>>();
         assert_eq!(lines_of(&found[0].callers), [68, 74, 90]);
-        // What the caller's caller keeps beside them is of the same pass.
+        // Blocks that the caller's caller keeps belong to the same pass.
         all.push(growing(17, 40));
         let together = lines(&all, of).1.unwrap();
         assert_eq!(
             (together.line.as_ref().unwrap().line, together.lines),
             (74, 4)
         );
-        // What comes at a pace of its own is not.
+        // A line that grows at another pace does not belong to it.
         all.push(growing(23, 2071));
         let together = lines(&all, of).1.unwrap();
         assert_eq!(
@@ -459,7 +468,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is lost and nothing is told twice.
+        /// Folding loses no group and counts none twice.
         #[test]
         fn sums_are_those_of_the_groups(
             groups in proptest::collection::vec((0_u32..100, 1_u64..5000, 1_u64..500, 0_u8..3), 0..60)

@@ -1,9 +1,10 @@
-//! The answer to `leaks`.
+//! The answer to `leaks`: which groups of live blocks grow.
 //!
-//! Owns: which groups of live blocks are shown, and how. A group is judged by its exact size and stack; a size
+//! Owns: which groups are shown, and how. A group has blocks of one exact size and one stack; a size
 //! class is shown only for growth that its exact sizes and stacks do not explain, as when every leaked block
-//! has another size. Where steps are known, it is judged from step to step (`growth::trend`), else by time (`growth::verdict`). Sums are
-//! those of all groups, however many are shown. Refuses: to keep anything; see `growth::group` and `growth::floor`.
+//! has another size. Where steps are known, groups are judged from step to step (`growth::trend`), else by time
+//! (`growth::verdict`). Sums are those of all groups, however many are shown. Refuses: to keep anything; see
+//! `growth::group` and `growth::floor`.
 
 mod exact;
 mod items;
@@ -26,7 +27,7 @@ use memscope_proto::v1;
 use memscope_proto::v1::YoungGrowth;
 use view::{Shown, View};
 
-/// Most groups, and most lines, in one answer, which must stay below gRPC's 4 MiB.
+/// Most groups, and most lines, in one answer, whose message must stay below gRPC's limit of 4 MiB.
 const MOST: usize = 5_000;
 
 impl OfOne for v1::LeaksRequest {
@@ -118,7 +119,7 @@ impl View<'_> {
         let mut exact = self.exact_groups();
         let stacks = self.stacks(&exact);
         let classes = self.classes(&exact.shown, &stacks);
-        // A block is told of once: what is told of as one of several sizes is not told of by its own.
+        // Each block is reported once: a group whose blocks are in a group of several sizes is left out.
         let told: Vec<usize> = stacks
             .iter()
             .chain(&classes)
@@ -133,7 +134,7 @@ impl View<'_> {
     }
 }
 
-/// What rises and is too young to be judged, if anything.
+/// Sums over the groups that rise and were not watched for long enough to be judged; `None` if there are none.
 fn young(view: &View<'_>, groups: &[Shown]) -> Option<YoungGrowth> {
     let mut found: Option<YoungGrowth> = None;
     let needed = view.judge.steps.as_ref().map(|axis| axis.sure_after);
@@ -151,7 +152,8 @@ fn young(view: &View<'_>, groups: &[Shown]) -> Option<YoungGrowth> {
     found
 }
 
-/// The device that is full first at this growth. Of a process that is no longer traced nothing is known of its growth.
+/// Seconds until the first device is full at this growth. `None` for a process that is no longer traced, since whether
+/// it still grows is not known.
 fn seconds_to_full(process: &Process, groups: &[Shown], now: u64) -> Option<f64> {
     if process.ended_ns.is_some() {
         return None;

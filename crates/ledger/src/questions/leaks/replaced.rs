@@ -1,27 +1,29 @@
-//! Who took the place of blocks from before the attach.
+//! Which groups replaced blocks from before the attach.
 //!
-//! A buffer that was full at the attach gives back an old block for each that it takes: what it took since then grows, by the blocks whose
-//! line is known, until the last old one is gone. Beside it a leak of blocks of the same size grows as well, and nobody gives anything
-//! back for it. Owns: which of the rows that rise beside a row that falls took whose place, by how well the one's rises follow the other's
-//! falls over time. Refuses: verdicts; a row is judged together with what fell for it.
+//! A buffer that was full at the attach frees an old block for each new one. The line of the old blocks is not known,
+//! so the row of the line that allocates the new ones rises until the last old block is gone, although the buffer does
+//! not grow. A leak of blocks of the same size rises as well, but frees nothing.
+//!
+//! Owns: which rows that rise replaced the blocks of a row that falls, judged by how well the rises of one follow the
+//! falls of the other over time. Refuses: verdicts; a row is judged together with the falls that belong to it.
 
 use crate::growth::floor::Row;
 
-/// Parts of the time in which something fell that are compared. A block that goes at the end of a window raises its successor's floor in
-/// the next one, so that single windows do not agree.
+/// Number of parts into which the time of the falls is cut for the comparison. Single windows do not agree: when a
+/// block is replaced at the end of a window, the new block raises its floor only in the next window.
 const PARTS: usize = 16;
-/// Who rose by so much of what fell took the place of all of it.
+/// A row that rose by at least this share of the fall is taken to have replaced all of it.
 const NEARLY_ALL: f64 = 0.75;
 
-/// What fell, shared out among rows that rose.
+/// A row that fell, divided among the rows that rose.
 pub(super) struct Shares {
-    /// Of each row, what fell for it: a row that falls.
+    /// For each row that rose, the part of the falling row that it replaced.
     pub(super) of: Vec<Option<Row>>,
-    /// What fell for none of them.
+    /// The part of the falling row that none of them replaced.
     pub(super) rest: Row,
 }
 
-/// Shares a row that fell out among rows that rose. All have the same windows.
+/// Divides a row that fell among rows that rose. All rows must have the same windows.
 pub(super) fn shares(fallen: &Row, rows: &[&Row]) -> Shares {
     let mut found = Shares {
         of: rows.iter().map(|_| None).collect(),
@@ -47,7 +49,7 @@ pub(super) fn shares(fallen: &Row, rows: &[&Row]) -> Shares {
                 (gain, share, at)
             })
             .filter(|(gain, ..)| *gain > 0.0)
-            // The first of several that fit equally well.
+            // Of several rows that fit equally well, the first one is taken.
             .fold(None, |best: Option<(f64, f64, usize)>, one| match best {
                 Some(best) if best.0 >= one.0 => Some(best),
                 _ => Some(one),
@@ -66,7 +68,8 @@ pub(super) fn shares(fallen: &Row, rows: &[&Row]) -> Shares {
     found
 }
 
-/// How much better what fell is understood with a row that rises, and which share of it fell for that row.
+/// How well a row's rises explain the falls (more is better; nothing is explained at 0 or below), and which share of
+/// the falls they explain.
 fn fit(rises: &[f64], falls: &[f64], all: f64) -> (f64, f64) {
     let risen: f64 = rises.iter().sum();
     if risen < 1.0 {
@@ -82,12 +85,13 @@ fn fit(rises: &[f64], falls: &[f64], all: f64) -> (f64, f64) {
     (share * all - off, share)
 }
 
-/// The count in a window, and since the last one.
+/// The floor of a window; for the number after the last window the lowest count since then.
 fn count(row: &Row, window: usize) -> u32 {
     row.over.get(window).copied().unwrap_or(row.now)
 }
 
-/// The ends of the parts into which the time is cut in which a row fell: a buffer that was not full at the attach fills first.
+/// Cuts the time from the first fall of a row to its last one into [`PARTS`] parts, and returns the windows at their
+/// ends. The time before the first fall is left out, because a buffer that was not full at the attach fills first.
 fn cuts(fallen: &Row) -> Vec<usize> {
     let falls = |window: &usize| count(fallen, window + 1) < count(fallen, *window);
     let windows = fallen.over.len();
@@ -103,7 +107,7 @@ fn cuts(fallen: &Row) -> Vec<usize> {
     cuts
 }
 
-/// What a row changed by from cut to cut.
+/// The change of a row's count in each part.
 fn changes(row: &Row, cuts: &[usize]) -> Vec<f64> {
     let change = |from: usize, to: usize| f64::from(count(row, to)) - f64::from(count(row, from));
     cuts.windows(2)
@@ -111,7 +115,7 @@ fn changes(row: &Row, cuts: &[usize]) -> Vec<f64> {
         .collect()
 }
 
-/// A share of what a row fell by, as a row that ends with what it would have without the rest.
+/// A row with the given share of each count, rounded.
 fn part(row: &Row, share: f64) -> Row {
     let of = |count: &u32| (f64::from(*count) * share).round() as u32;
     Row {
@@ -136,7 +140,7 @@ mod tests {
         }
     }
 
-    /// What a row rose by, together with what fell for it.
+    /// The rise of a row together with the falls that belong to it.
     fn net(row: &Row, share: Option<&Row>) -> u32 {
         let mut sum = row.clone();
         if let Some(share) = share {
@@ -201,7 +205,7 @@ mod tests {
     }
 
     proptest! {
-        /// A block takes one block's place, and nobody falls for more than fell.
+        /// What is divided among the rows, and the rest, are in every window the row that fell.
         #[test]
         fn shares_are_no_more_than_what_fell(
             falls in proptest::collection::vec(0_u32..4, 1..200),

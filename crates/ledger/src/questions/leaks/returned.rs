@@ -1,7 +1,7 @@
-//! Growth that was given back: what was a leak until then, and holds nothing now.
+//! Growth that was given back: groups that would have been called leaks until at least half of their blocks were freed.
 //!
-//! Owns: which groups grew until they gave most of it back, how much that was and when. Refuses: what merely comes and goes; it never
-//! grew by the rules of `growth::trend` and `growth::verdict`.
+//! Owns: which groups grew and were then freed, how much that was and when. Refuses: memory that only goes up and down;
+//! it never grew by the rules of `growth::trend` and `growth::verdict`.
 
 use super::judge::{Amount, What};
 use super::view::View;
@@ -13,23 +13,23 @@ use crate::state::stacks::StackIndex;
 use memscope_proto::v1;
 use memscope_proto::v1::GivenBack;
 
-/// Most of them that are told of, the last ones.
+/// Most groups of this kind in an answer; those that were freed last are shown.
 const MOST: usize = 10;
 
-/// A row that may have grown and fallen.
+/// A group whose row may have grown and fallen.
 struct Candidate<'a> {
     what: What,
     space: Space,
     floors: (&'a Floor, &'a Floor),
     left: Option<Left>,
     stack: StackIndex,
-    /// Bytes of a block; 0 where they differ.
+    /// Size of each block in bytes; 0 where sizes differ.
     size: u64,
-    /// Bytes that one of the row's amount stands for.
+    /// Bytes that 1 in the row stands for: a block's size, or a unit.
     each: u64,
 }
 
-/// What grew, and has given back at least half of what it held; the last ones first.
+/// Groups that grew and have since given back at least half of what they held, those that were freed last first.
 pub(super) fn given_back(view: &View<'_>) -> Vec<GivenBack> {
     let groups = &view.judge.process.groups;
     let exact = groups.groups().map(|(_, group)| Candidate {
@@ -93,7 +93,7 @@ fn of(view: &View<'_>, one: &Candidate<'_>) -> Option<GivenBack> {
     let left = one.left?;
     let row = view.judge.row(one.floors.0, one.floors.1);
     let highest = *row.over.iter().max()?;
-    // Where it was highest last.
+    // The last window with the highest floor.
     let top = row.over.iter().rposition(|floor| *floor == highest)?;
     let after = row.over.get(top..).unwrap_or_default();
     let lowest = after.iter().copied().min()?.min(row.now);

@@ -1,7 +1,7 @@
 //! Groups of blocks of several sizes, as the answer to `leaks` has them.
 //!
-//! Owns: stacks and size classes that grow beyond what their exact sizes explain, as when every leaked block has another size. Refuses:
-//! groups of one size; `exact` has them.
+//! Owns: stacks and size classes that grow beyond what their exact sizes explain, as when every leaked block has
+//! another size. Refuses: groups of one size; `exact` has them.
 
 use super::exact::{Exact, units};
 use super::items::{Item, Tally};
@@ -18,7 +18,7 @@ use crate::state::stacks::{BEFORE_ATTACH, StackIndex};
 use memscope_proto::v1;
 use memscope_proto::v1::LeakGroup;
 
-/// A row over several sizes, and the numbers of the groups whose blocks it counts.
+/// A group of several sizes, and the numbers of the groups of exact sizes whose blocks it counts.
 pub(super) type Several = (Shown, Vec<usize>);
 
 impl View<'_> {
@@ -58,7 +58,7 @@ impl View<'_> {
                 for group in parts.filter_map(|part| by_number.get(part)) {
                     row.without(&self.judge.row(&group.floor, &group.steps), units(group));
                 }
-                // What took the place of as many blocks of its own size does not count.
+                // Blocks that replaced blocks of the same size from before the attach are no growth.
                 for share in replaced.get(&all.key).into_iter().flatten() {
                     row.add(share);
                 }
@@ -83,7 +83,7 @@ impl View<'_> {
             if judged.verdict != Verdict::Growing {
                 continue;
             }
-            // What took its blocks' place may be of those without a stack, and the other way round.
+            // Blocks of this stack may have been replaced by blocks without a recorded stack, and the other way round.
             let mut sum = rest;
             let unrecorded = self.unrecorded_stacks(&all.key);
             let others: Vec<Row> = unrecorded.into_iter().chain(share).collect();
@@ -139,7 +139,7 @@ impl View<'_> {
         found
     }
 
-    /// Of each stack, what fell for it of the blocks from before the attach, where sizes differ.
+    /// For each stack, the floors of the blocks from before the attach that its blocks replaced with other sizes.
     fn shares(
         &self,
         exact: &Exact,
@@ -164,7 +164,8 @@ impl View<'_> {
         shares
     }
 
-    /// Where less than all stacks was recorded for a time, what came beside a stack then and whose stack was not.
+    /// Where not all stacks were recorded for a time: the rows of blocks without a recorded stack, of the same device
+    /// and kind of memory as this stack.
     fn unrecorded_stacks(&self, key: &StackKey) -> Vec<Row> {
         if !self.judge.is_reduced() {
             return Vec::new();
@@ -184,7 +185,7 @@ impl View<'_> {
 
     /// Size classes that grow beyond what their exact sizes and their stacks explain.
     pub(super) fn classes(&self, exact: &[Shown], stacks: &[Several]) -> Vec<Several> {
-        // Of each class: what is explained, and what rises and is not judged by its own.
+        // For each class, the groups whose growth is judged by itself, and the other groups.
         let mut explained: FastMap<usize, Vec<usize>> = FastMap::default();
         let mut rising: FastMap<usize, FastMap<usize, &Shown>> = FastMap::default();
         for shown in exact {
@@ -261,9 +262,9 @@ impl View<'_> {
         found
     }
 
-    /// Whose blocks a class grows by, beside those that are told of by their own size or their stack (`told`): the stack that more than
-    /// half of them are of, what is held of them, the numbers of their groups, and their share of the growth. `None` where at least half
-    /// of it is told of anyway.
+    /// Which blocks a class grows by, apart from those that are reported by their own size (`parts`) or their stack
+    /// (`told`): the stack of more than half of them, if there is one; their live blocks; the numbers of their groups;
+    /// and their share of the growth. `None` where at least half of the growth is reported by its stacks anyway.
     fn of_class(
         &self,
         class: usize,
@@ -272,9 +273,10 @@ impl View<'_> {
         parts: &[usize],
         told: &[StackIndex],
     ) -> Option<(Option<StackIndex>, Tally, Vec<usize>, f64)> {
-        // What each group rose by; of blocks that are in no group, those that came since.
+        // The growth of each group. Blocks in no group of an exact size count if they were allocated since the growth
+        // began.
         let rise = |shown: &Shown| u64::from(shown.net.risen_since(judged.first_window));
-        // What rose before that is held as well.
+        // Blocks by which a group rose before the growth began are held as well.
         let stays =
             |shown: &Shown| shown.stack != Some(BEFORE_ATTACH) && shown.net.risen_since(1) > 0;
         let risen: FastMap<usize, &Shown> = rising

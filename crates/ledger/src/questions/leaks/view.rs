@@ -1,6 +1,7 @@
 //! What the groups of an answer to `leaks` are made from, and how one is put together.
 //!
-//! Owns: the live blocks and the judge, and a group as it is shown. Refuses: which groups there are; `exact` and `several` find them.
+//! Owns: the live blocks and the judge, and the fields of a group in an answer. Refuses: which groups there are;
+//! `exact` and `several` find them.
 
 use super::super::steps;
 use super::items::{Item, Tally};
@@ -10,27 +11,28 @@ use crate::report::{Frame, Space, Verdict};
 use crate::state::stacks::StackIndex;
 use memscope_proto::v1::LeakGroup;
 
-/// Most frames of a group.
+/// Most frames that are shown of a group's stack.
 const MOST_FRAMES: usize = 64;
 
-/// Everything that the groups are shown by.
+/// The live blocks, and the judge of the rows of their groups.
 pub(super) struct View<'a> {
     pub(super) judge: Judge<'a>,
     pub(super) items: Vec<Item>,
 }
 
-/// A group, and its number if it is one of an exact size.
+/// A group as the answer shows it, and what further steps need to know of it.
 pub(super) struct Shown {
     pub(super) group: LeakGroup,
     pub(super) space: Space,
     pub(super) verdict: Verdict,
+    /// Number of the group, if its blocks have one exact size.
     pub(super) exact: Option<usize>,
     pub(super) class: usize,
     pub(super) stack: Option<StackIndex>,
     pub(super) young: Option<Young>,
-    /// Its floors together with those of the blocks from before the attach whose place it took, where it is one of an exact size.
+    /// For a group of an exact size: its floors, plus those of the blocks from before the attach that it replaced.
     pub(super) net: Row,
-    /// In units: what fell of those.
+    /// Floors of the blocks from before the attach that it replaced, counted in units of bytes (`growth::group::UNIT`).
     pub(super) share: Option<Row>,
 }
 

@@ -1,7 +1,7 @@
 //! One allocation from runtime or driver, and how it enters and leaves the counters.
 //!
-//! Owns: the steps in which an allocation, its device's counters and its group stay together.
-//! Refuses: addresses and handles, which `driver` and `vmm` keep.
+//! Owns: the operations that keep an allocation, its device's counters and its group consistent. Refuses: addresses and
+//! handles, which `driver` and `vmm` keep.
 
 use crate::event::{HalFacts, HalPage};
 use crate::report::{DriverBytes, Holder, Space};
@@ -12,7 +12,7 @@ use crate::state::scene::Scene;
 use crate::state::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
 
-/// What kind of memory.
+/// Kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Plain,
@@ -28,11 +28,11 @@ pub(crate) struct Allocation {
     pub(crate) size: u64,
     pub(crate) device: Option<i32>,
     pub(crate) stream: Option<u64>,
-    /// The framework's pool lives in it.
+    /// It is memory of the framework's pool.
     pub(crate) pooled: bool,
-    /// torch_npu's workspace allocator has it.
+    /// It is a workspace of torch_npu.
     pub(crate) workspace: bool,
-    /// What Ascend's driver was told about it.
+    /// Attributes with which Ascend's driver was asked for it.
     pub(crate) hal: Option<HalFacts>,
     pub(crate) born_ns: u64,
     pub(crate) stack: StackIndex,
@@ -48,20 +48,20 @@ fn part(device: &mut DriverDevice, kind: Kind) -> &mut DriverBytes {
     }
 }
 
-/// One more.
+/// Counts one more.
 pub(crate) fn add(to: &mut DriverBytes, bytes: u64) {
     to.count += 1;
     to.bytes = to.bytes.saturating_add(bytes);
 }
 
-/// One less.
+/// Counts one less.
 pub(crate) fn take(from: &mut DriverBytes, bytes: u64) {
     from.count = from.count.saturating_sub(1);
     from.bytes = from.bytes.saturating_sub(bytes);
 }
 
 impl Allocation {
-    /// Came: counts it.
+    /// Makes a new allocation and counts it.
     pub(crate) fn enter(
         scene: &mut Scene<'_>,
         kind: Kind,
@@ -93,7 +93,7 @@ impl Allocation {
         new
     }
 
-    /// Went: takes it out of the counters. A free that we saw counts as one.
+    /// Takes the allocation out of the counters. Only if its free was `seen` is it counted as a free.
     pub(crate) fn leave(self, scene: &mut Scene<'_>, seen: bool) {
         scene.groups.leave(scene.time_ns, self.place);
         let row = scene.devices.driver(self.device);
@@ -112,7 +112,7 @@ impl Allocation {
         row.note_level(scene.time_ns, 0, u64::from(seen));
     }
 
-    /// Whose it is, where that was told.
+    /// Who holds it, where that is known.
     fn holder(&self) -> Option<(Holder, HalPage)> {
         if self.workspace {
             let page = self.hal.map(|hal| hal.page).unwrap_or_default();
@@ -121,7 +121,7 @@ impl Allocation {
         told(self.hal)
     }
 
-    /// torch_npu's workspace allocator has it.
+    /// Marks it as a workspace of torch_npu.
     pub(crate) fn serve_as_workspace(&mut self, scene: &mut Scene<'_>) {
         if !self.workspace && !self.pooled {
             let row = scene.devices.driver(self.device);
@@ -131,14 +131,14 @@ impl Allocation {
         }
     }
 
-    /// The framework's pool on `device` lives in it: evidence of whose it is and where.
+    /// Marks it as memory of the framework's pool on `device`. That is also evidence of the device that it is on.
     pub(crate) fn claim(&mut self, scene: &mut Scene<'_>, device: i32) {
         if self.pooled {
             return;
         }
         scene.groups.leave(scene.time_ns, self.place);
         self.place = Membership::NOWHERE;
-        // Its bytes are told of by the pool's blocks from now on.
+        // From now on the pool's blocks count its bytes.
         scene.stacks.went(self.device, self.stack, self.size, true);
         let old = scene.devices.driver(self.device);
         old.components.went(self.holder(), self.size);

@@ -1,12 +1,13 @@
 //! Which components of Ascend's software hold memory that no framework's pool lives in.
 //!
-//! Owns: bytes by component and page type. Refuses: memory whose owner the driver was not seen to be told.
+//! Owns: bytes by component and page type. Refuses: memory of which no call to the driver was seen that named the
+//! owner.
 
 use crate::event::{HalFacts, HalPage};
 use crate::report::{Component, DriverBytes, Holder};
 use serde::{Deserialize, Serialize};
 
-/// Who holds what the driver was told this about.
+/// Holder and page type of memory that was asked for with these attributes.
 pub(crate) fn told(hal: Option<HalFacts>) -> Option<(Holder, HalPage)> {
     hal.map(|hal| (Holder::Module(hal.module), hal.page))
 }
@@ -54,7 +55,7 @@ impl Components {
         }
     }
 
-    /// Those that hold something, by the driver's number.
+    /// Components that hold something, ordered by the driver's numbers.
     pub(crate) fn held(&self) -> Vec<Component> {
         let mut held: Vec<Component> = Vec::new();
         for (holder, page, sum) in &self.rows {

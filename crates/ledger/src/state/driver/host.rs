@@ -12,24 +12,23 @@ use crate::state::scene::Scene;
 use crate::state::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
 
-/// One allocation of the runtime.
+/// One allocation of page-locked host memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Pinned {
     pub(crate) size: u64,
-    /// What Ascend's driver was told about it.
+    /// Attributes with which Ascend's driver was asked for it.
     pub(crate) hal: Option<HalFacts>,
     pub(crate) born_ns: u64,
     pub(crate) place: Membership,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Host {
     allocated: FastMap<u64, Pinned>,
     registered: FastMap<u64, u64>,
     allocated_sum: DriverBytes,
     registered_sum: DriverBytes,
-    /// Who holds it, on Ascend.
+    /// On Ascend, the components that hold what was allocated.
     components: Components,
 }
 
@@ -42,7 +41,7 @@ impl Host {
         size: u64,
         hal: Option<HalFacts>,
     ) {
-        self.free(scene, ptr); // its free went unseen
+        self.free(scene, ptr); // the free of an earlier one was not seen
         let stack: StackIndex = scene.stack;
         let key = GroupKey {
             device: None,
@@ -62,7 +61,7 @@ impl Host {
         self.components.came(told(hal), size);
     }
 
-    /// Went; says whether it was known.
+    /// Takes an allocation out. Returns whether it was known.
     pub(crate) fn free(&mut self, scene: &mut Scene<'_>, ptr: u64) -> bool {
         let Some(pinned) = self.allocated.remove(&ptr) else {
             return false;
@@ -80,19 +79,19 @@ impl Host {
         add(&mut self.registered_sum, size);
     }
 
-    /// … and released.
+    /// The program's own memory is not page-locked any more.
     pub(crate) fn unregister(&mut self, ptr: u64) {
         if let Some(size) = self.registered.remove(&ptr) {
             take(&mut self.registered_sum, size);
         }
     }
 
-    /// Addresses kept.
+    /// Number of addresses that are kept.
     pub(crate) fn kept(&self) -> usize {
         self.allocated.len() + self.registered.len()
     }
 
-    /// Allocations of the runtime by address.
+    /// Allocations with their addresses, in no order.
     pub(crate) fn allocated(&self) -> impl Iterator<Item = (u64, &Pinned)> {
         self.allocated.iter().map(|(ptr, pinned)| (*ptr, pinned))
     }
@@ -108,12 +107,12 @@ impl Host {
         }
     }
 
-    /// Who holds what was allocated, on Ascend.
+    /// On Ascend, the components that hold what was allocated.
     pub(crate) fn components(&self) -> Vec<Component> {
         self.components.held()
     }
 
-    /// Of it, the program's own.
+    /// The program's own memory that is page-locked.
     pub(crate) fn registered(&self) -> DriverBytes {
         self.registered_sum
     }

@@ -19,12 +19,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Kinds of failure kept: functions times statuses, of which there are few.
+/// Maximum number of kinds of failure that are kept: pairs of function and status, of which there are few.
 const FAILURE_KINDS: usize = 1024;
-/// Frees waited for at a time; there are never more than threads inside a free.
+/// Maximum number of addresses whose overtaken frees are awaited; there are never more than threads inside a free.
 const OVERTAKEN: usize = 4096;
 
-/// Calls remembered for readings of a pool that does not tell of its segments itself.
+/// Number of calls that are remembered for readings of pools whose events do not report segments.
 const RECENT: usize = 1 << 16;
 
 /// Memory that came from the driver, or went back to it.
@@ -32,18 +32,17 @@ const RECENT: usize = 1 << 16;
 pub(crate) struct Moved {
     pub(crate) time_ns: u64,
     pub(crate) addr: u64,
-    /// Of what went, only where it is known.
+    /// Size in bytes; of memory that went back, only if it is known.
     pub(crate) size: Option<u64>,
     pub(crate) device: Option<i32>,
     pub(crate) came: bool,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Driver {
     live: BTreeMap<u64, Allocation>,
-    /// Those that the pool is not known to use. While there are none, no pool block has to look
-    /// for its allocation.
+    /// Number of allocations that are not known to be the pool's. While it is 0, no pool block has to look for its
+    /// allocation.
     unclaimed: usize,
     pub(crate) host: Host,
     pub(crate) vmm: Vmm,
@@ -53,19 +52,19 @@ pub(crate) struct Driver {
     arrays_made: u64,
     failures: BTreeMap<(Arc<str>, i32), (u64, u64)>,
     nested: u64,
-    /// Allocations that turned out to have gone unseen.
+    /// Number of allocations that turned out to be gone although their frees were not seen.
     found_gone: u64,
-    /// Those of them whose free may still come: see `overtaken_free`. Address and how many.
+    /// Of these, the ones whose free may still come (see `overtaken_free`): how many, by address.
     overtaken: FastMap<u64, u32>,
-    /// torch_npu's workspaces are told of.
+    /// torch_npu's own functions have reported a workspace.
     pub(crate) workspaces_seen: bool,
-    /// The last calls, the latest last. Nobody asks for them of a process that is no more.
+    /// The last calls, oldest first. They are needed only while a process runs, so a checkpoint does not contain them.
     #[serde(skip)]
     recent: VecDeque<Moved>,
 }
 
 impl Driver {
-    /// A call returned. Gives the range of addresses that the driver took back with it.
+    /// Takes a call that has returned. Returns the range of addresses that the driver took back with it.
     pub(crate) fn call(&mut self, scene: &mut Scene<'_>, call: &Call) -> Option<(u64, u64)> {
         self.nested += u64::from(call.nested);
         if call.status != 0 {
@@ -109,7 +108,7 @@ impl Driver {
         });
     }
 
-    /// What came and went since a moment; `None` where that is not remembered.
+    /// What came and went since a moment; `None` if not all of it is remembered.
     pub(crate) fn moved_since(&self, time_ns: u64) -> Option<impl Iterator<Item = &Moved>> {
         let full = self.recent.len() >= RECENT;
         let first = self.recent.front().map_or(0, |first| first.time_ns);
@@ -120,7 +119,7 @@ impl Driver {
         })
     }
 
-    /// Of what a call unmaps, the bytes that are known as a pool's.
+    /// Bytes that a call unmaps and that are known to be a pool's.
     pub(crate) fn pooled_within(&self, call: &Call) -> u64 {
         let end = call.ptr.saturating_add(self.unmapped_bytes(call));
         let ranges = self.vmm.mapped().filter(|range| {
@@ -131,7 +130,7 @@ impl Driver {
         ranges.map(|range| range.size).sum()
     }
 
-    /// How much a call unmaps. Ascend's name an address only, and mean the mapping that begins there.
+    /// How many bytes a call unmaps. Ascend's calls name an address only, and mean the mapping that begins there.
     fn unmapped_bytes(&self, call: &Call) -> u64 {
         match call.size {
             0 => self.vmm.mapped_from(call.ptr),
@@ -184,7 +183,8 @@ impl Driver {
             CallOp::Import => self.vmm.import(scene, call.handle, call.size, call.device),
             CallOp::IpcOpen => self.ipc_open(scene, call),
             CallOp::IpcClose => self.ipc_close(scene, call.ptr),
-            // Ascend's tells of kinds of memory and of pages as well; 0 and 1 are all that the device has.
+            // Ascend's call can also ask for one kind of memory or of pages (`handle`); 0 and 1 ask for all that the
+            // device has.
             CallOp::MemInfo if call.vendor == Vendor::Ascend && call.handle > 1 => {}
             CallOp::MemInfo => {
                 let device = scene.devices.at(call.device);
@@ -202,7 +202,8 @@ impl Driver {
         }
     }
 
-    /// An allocation turned out to be a workspace of torch_npu's. It goes with its free, which comes before the word of it.
+    /// Takes a report of torch_npu's workspace allocator, and marks the allocation as a workspace. The report that a
+    /// workspace went back changes nothing, because the free of its memory has come before.
     pub(crate) fn workspace(&mut self, scene: &mut Scene<'_>, workspace: &Workspace) {
         self.workspaces_seen = true;
         if workspace.size <= 0 {
@@ -226,14 +227,14 @@ impl Driver {
         }
         let kind = self.failures.entry(key).or_default();
         kind.0 += 1;
-        // The `size` of a query is an answer, not a wish.
+        // The `size` of a memory query is its answer, not a request.
         if call.op != CallOp::MemInfo {
             kind.1 = kind.1.saturating_add(call.size);
         }
     }
 
     fn allocate(&mut self, scene: &mut Scene<'_>, kind: Kind, call: &Call) {
-        // A request of nothing succeeds with a null pointer.
+        // A request of 0 bytes succeeds with a null pointer.
         if call.ptr == 0 || call.size == 0 {
             return;
         }
@@ -269,7 +270,7 @@ impl Driver {
         self.remove(scene, ptr, true)
     }
 
-    /// By address, whatever allocated it: the runtime takes any of its pointers.
+    /// Frees by address, whatever allocated it: the runtime accepts any of its pointers.
     fn free(&mut self, scene: &mut Scene<'_>, call: &Call) {
         if call.ptr == 0 || self.overtaken_free(scene, call) {
             return;
@@ -283,9 +284,10 @@ impl Driver {
         row.note_level(scene.time_ns, 0, 1);
     }
 
-    /// A free is told of when it returns. Between the driver's release inside it and that return another
-    /// thread may be given the same address, and its allocation is told of first. Such a free began
-    /// before the allocation that now lives there was born, so it cannot be that one's.
+    /// Takes a free that was overtaken by another allocation; returns whether it was one. A free is reported when it
+    /// returns. Between the driver's release inside it and that return, another thread may get the same address, and
+    /// its allocation is reported first. Such a free began before the allocation that now lives there came, so it
+    /// cannot be a free of that one.
     fn overtaken_free(&mut self, scene: &mut Scene<'_>, call: &Call) -> bool {
         let device = match self.live.get(&call.ptr) {
             Some(living) if began_ns(scene, call) >= living.born_ns => return false,
@@ -296,7 +298,7 @@ impl Driver {
             if !self.live.contains_key(&call.ptr) {
                 return false;
             }
-            // The one before was not known either.
+            // The allocation that it freed was not known either.
             let row = scene.devices.driver(device);
             row.orphan_free_count += 1;
             row.free_count += 1;
@@ -341,7 +343,7 @@ impl Driver {
         self.vmm.reset(scene, device);
     }
 
-    /// The pool on `device` uses this range: what lies under it is the pool's, and is there.
+    /// The pool on `device` uses this range: the allocations in it are the pool's, and are on that device.
     pub(crate) fn claim(&mut self, scene: &mut Scene<'_>, device: i32, addr: u64, size: u64) {
         if self.unclaimed == 0 && self.vmm.direct_count() == 0 {
             return;
@@ -361,8 +363,8 @@ impl Driver {
         self.vmm.claim(scene, device, addr, end);
     }
 
-    /// All that the pool on `device` held at `at_ns` was read: what was claimed for it by then and
-    /// is none of it was given back unseen.
+    /// A reading has everything that the pool on `device` held at `at_ns`. Allocations of the pool from before that
+    /// moment that are not `explained` by the reading went back without being seen: removes them.
     pub(crate) fn keep_of_pool(
         &mut self,
         scene: &mut Scene<'_>,
@@ -400,7 +402,7 @@ impl Driver {
         self.live.iter().map(|(ptr, allocation)| (*ptr, allocation))
     }
 
-    /// Allocations and everything else kept by address or handle.
+    /// Number of allocations and of everything else that is kept by address or handle.
     pub(crate) fn kept(&self) -> usize {
         self.live.len()
             + self.ipc.len()
@@ -423,22 +425,22 @@ impl Driver {
             .collect()
     }
 
-    /// Calls inside others.
+    /// Number of calls that were made inside other calls.
     pub(crate) fn nested(&self) -> u64 {
         self.nested
     }
 
-    /// IPC imports ever opened.
+    /// Number of IPC imports that were ever opened.
     pub(crate) fn ipc_opened(&self) -> u64 {
         self.ipc_opened
     }
 
-    /// Arrays ever made, and those that live.
+    /// Number of arrays that were ever made, and of those that still live.
     pub(crate) fn arrays(&self) -> (u64, usize) {
         (self.arrays_made, self.arrays.len())
     }
 
-    /// Allocations that turned out to have gone unseen.
+    /// Number of allocations that turned out to be gone although their frees were not seen.
     pub(crate) fn found_gone(&self) -> u64 {
         self.found_gone
     }

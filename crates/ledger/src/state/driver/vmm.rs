@@ -32,23 +32,22 @@ struct Physical {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Mapping {
     size: u64,
-    /// `None`: of memory from before the attach.
+    /// Number of the physical memory; `None` if it is from before the attach.
     physical: Option<u64>,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Vmm {
     physicals: FastMap<u64, Physical>,
     last_number: u64,
-    /// Handle → number and references by this name.
+    /// Handle → number of the memory, and references by this handle.
     names: FastMap<u64, (u64, u32)>,
     mappings: BTreeMap<u64, Mapping>,
     reservations: FastMap<u64, u64>,
     reserved: DriverBytes,
-    /// Pieces of our own memory that the pool does not use.
+    /// Pieces of the process's own memory that the pool does not use.
     direct: usize,
-    /// Handles and mappings from before the attach that went.
+    /// Number of calls that named a handle or a mapping from before the attach.
     unknown: u64,
 }
 
@@ -61,26 +60,26 @@ pub(crate) struct MappedRange {
 }
 
 impl Vmm {
-    /// Address space without memory.
+    /// Address space was reserved, without memory.
     pub(crate) fn reserve(&mut self, ptr: u64, size: u64) {
         self.reserve_free(ptr);
         self.reservations.insert(ptr, size);
         add(&mut self.reserved, size);
     }
 
-    /// Address space given back.
+    /// Address space was given back.
     pub(crate) fn reserve_free(&mut self, ptr: u64) {
         if let Some(size) = self.reservations.remove(&ptr) {
             take(&mut self.reserved, size);
         }
     }
 
-    /// Address space held.
+    /// Address space that is reserved.
     pub(crate) fn reserved(&self) -> DriverBytes {
         self.reserved
     }
 
-    /// Physical memory of our own.
+    /// The process made physical memory.
     pub(crate) fn create(
         &mut self,
         scene: &mut Scene<'_>,
@@ -94,7 +93,7 @@ impl Vmm {
         self.name(scene, handle, Memory::Own(memory));
     }
 
-    /// Physical memory of someone else's.
+    /// The process imported physical memory of another one.
     pub(crate) fn import(
         &mut self,
         scene: &mut Scene<'_>,
@@ -108,7 +107,7 @@ impl Vmm {
 
     fn name(&mut self, scene: &mut Scene<'_>, handle: u64, memory: Memory) {
         if let Some((number, references)) = self.names.remove(&handle) {
-            // The number is given anew, so the releases of the old one went unseen.
+            // The driver has used the handle again, so the releases of the old one were not seen.
             self.unreference(scene, number, references, false);
         }
         self.last_number += 1;
@@ -123,7 +122,7 @@ impl Vmm {
         self.names.insert(handle, (self.last_number, 1));
     }
 
-    /// One reference less.
+    /// A reference by this handle was released.
     pub(crate) fn release(&mut self, scene: &mut Scene<'_>, handle: u64) {
         let Some((number, references)) = self.names.get_mut(&handle) else {
             self.unknown += 1;
@@ -190,9 +189,9 @@ impl Vmm {
         }
     }
 
-    /// Memory got an address.
+    /// Memory was mapped at an address.
     pub(crate) fn map(&mut self, scene: &mut Scene<'_>, ptr: u64, size: u64, handle: u64) {
-        // What is in the way was unmapped unseen.
+        // Mappings that overlap must have been unmapped without being seen.
         self.drop_overlapping(scene, ptr, ptr.saturating_add(size));
         let physical = self.names.get(&handle).map(|(number, _)| *number);
         if let Some(physical) = physical.and_then(|number| self.physicals.get_mut(&number)) {
@@ -201,12 +200,12 @@ impl Vmm {
         self.mappings.insert(ptr, Mapping { size, physical });
     }
 
-    /// Bytes mapped from this address on. Ascend's calls that unmap do not say how much.
+    /// Size of the mapping that begins at this address. Ascend's calls that unmap do not give a size.
     pub(crate) fn mapped_from(&self, ptr: u64) -> u64 {
         self.mappings.get(&ptr).map_or(0, |mapping| mapping.size)
     }
 
-    /// Every mapping inside the range lost its address.
+    /// Every mapping inside the range was unmapped.
     pub(crate) fn unmap(&mut self, scene: &mut Scene<'_>, ptr: u64, size: u64) {
         let end = ptr.saturating_add(size);
         let inside: Vec<u64> = self
@@ -264,7 +263,8 @@ impl Vmm {
         }
     }
 
-    /// The pool's memory that is none of what the pool holds was given back unseen.
+    /// Removes the pool's memory from before `at_ns` that is not `explained` by a reading: it went back without being
+    /// seen.
     pub(crate) fn keep_of_pool(
         &mut self,
         scene: &mut Scene<'_>,
@@ -300,7 +300,7 @@ impl Vmm {
         }
     }
 
-    /// Everything on a device went with its context.
+    /// The device was reset: everything on it went with its context.
     pub(crate) fn reset(&mut self, scene: &mut Scene<'_>, device: Option<i32>) {
         let gone: Vec<u64> = self
             .physicals
@@ -322,12 +322,12 @@ impl Vmm {
         }
     }
 
-    /// Pieces of our own memory that the pool does not use.
+    /// Number of pieces of the process's own memory that the pool does not use.
     pub(crate) fn direct_count(&self) -> usize {
         self.direct
     }
 
-    /// Own memory, mapped or not.
+    /// Physical memory of the process itself, mapped or not.
     pub(crate) fn allocations(&self) -> impl Iterator<Item = &Allocation> {
         self.physicals.values().filter_map(|p| match &p.memory {
             Memory::Own(allocation) => Some(allocation),
@@ -335,7 +335,7 @@ impl Vmm {
         })
     }
 
-    /// Mapped ranges of own memory by address.
+    /// Mapped ranges of the process's own memory, by address.
     pub(crate) fn mapped(&self) -> impl Iterator<Item = MappedRange> {
         self.mappings.iter().filter_map(|(&addr, mapping)| {
             let physical = self.physicals.get(&mapping.physical?)?;
@@ -350,12 +350,12 @@ impl Vmm {
         })
     }
 
-    /// Pieces of memory, names, mappings and reservations kept.
+    /// Number of pieces of memory, handles, mappings and reservations that are kept.
     pub(crate) fn kept(&self) -> usize {
         self.physicals.len() + self.names.len() + self.mappings.len() + self.reservations.len()
     }
 
-    /// Handles and mappings from before the attach that went.
+    /// Number of calls that named a handle or a mapping from before the attach.
     pub(crate) fn unknown(&self) -> u64 {
         self.unknown
     }

@@ -1,6 +1,6 @@
 //! One block of a framework's pool, and the blocks of a process by address.
 //!
-//! Owns: what is kept of a block. Refuses: totals and groups, which `pool` keeps in step.
+//! Owns: what is kept of a block. Refuses: totals and groups, which `pool` keeps consistent with the blocks.
 
 use crate::fast_hash::FastMap;
 use crate::state::membership::Membership;
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Origin {
     /// It was seen to come, or to go.
     Seen,
-    /// The first reading of its device had it: as far as we know it was there before the attach.
+    /// The first reading of its device contained it: as far as we know it was there before the attach.
     Baseline,
-    /// A reading had it that must have come unseen, in a gap.
+    /// A reading contained it although it was not seen to come, so it came in a gap.
     Found,
 }
 
-/// What a block of a reading is now.
+/// What has become of a block of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HeldState {
     Active,
@@ -40,10 +40,10 @@ pub(crate) struct Block {
     pub(crate) size: Sized,
     pub(crate) requested: Option<u64>,
     pub(crate) stream: Option<u64>,
-    /// 0: before the attach, so that only its free was seen. Of a block that was not seen to come, the
-    /// latest moment at which it can have come.
+    /// When the block came. If it was not seen to come, the latest moment at which it can have come; 0 if only its free
+    /// was seen.
     pub(crate) born_ns: u64,
-    /// Number of the block among all that came.
+    /// Number of the block among all that were seen to come; 0 if it was not.
     pub(crate) serial: u64,
     pub(crate) stack: StackIndex,
     pub(crate) place: Membership,
@@ -67,12 +67,12 @@ pub(crate) enum Half {
     /// A trace entry for a free.
     Free {
         addr: u64,
-        /// The bytes it was counted with.
+        /// Bytes that the block was counted with.
         counted: u64,
         /// What became of the block's size.
         size: FreedSize,
     },
-    /// A trace entry for a call that a reading had in it already.
+    /// A trace entry for a call that is contained in a reading.
     Told { addr: u64 },
     /// A trace entry for an out-of-memory.
     Oom,
@@ -81,10 +81,10 @@ pub(crate) enum Half {
 /// How sure the size of a freed block was when its trace entry came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FreedSize {
-    /// Of a block that we knew, or told by the entry itself.
+    /// The size is known, from the block or from the entry itself.
     Counted,
-    /// Of a block that we knew, but that no total had confirmed: its coming and going cancel out.
+    /// The block was known, but no total came while it lived: its allocation and its free cancel out.
     Cancelled,
-    /// Of an unknown block: `counted` is a lower bound.
+    /// The block was not known: `counted` is a lower bound.
     Unknown,
 }

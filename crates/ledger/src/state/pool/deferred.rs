@@ -1,7 +1,7 @@
 //! Trace entries whose device is not known yet.
 //!
-//! Owns: the entries of allocator objects that PyTorch 2.1 does not tell the device of, until a
-//! report on the same thread for the same block does. Refuses: to hold many.
+//! Owns: the entries of allocator objects whose device PyTorch 2.1 does not name, until a report on the same thread for
+//! the same block names it. Refuses: to hold many.
 
 use crate::event::{PoolReport, PoolTrace, TraceAction};
 use crate::fast_hash::FastMap;
@@ -9,9 +9,9 @@ use crate::state::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Entries held for one allocator object.
+/// Maximum number of entries held for one allocator object.
 const HELD: usize = 4096;
-/// Allocator objects: one per device.
+/// Maximum number of allocator objects; there is one per device.
 const OBJECTS: usize = 256;
 
 /// One entry with its header.
@@ -23,7 +23,6 @@ pub(crate) struct Held {
     pub(crate) trace: PoolTrace,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Deferred {
     devices: FastMap<u64, i32>,
@@ -37,7 +36,7 @@ impl Deferred {
         self.devices.get(&allocator).copied()
     }
 
-    /// Learns a device; gives back what waited for it.
+    /// Learns the device of an allocator object; returns the entries that waited for it.
     pub(crate) fn learn(&mut self, allocator: u64, device: i32) -> VecDeque<Held> {
         if self.devices.len() < OBJECTS {
             self.devices.insert(allocator, device);
@@ -59,8 +58,8 @@ impl Deferred {
         queue.push_back(held);
     }
 
-    /// The allocator object that a report tells the device of: the thread's last entry held is
-    /// about the same block.
+    /// The allocator object whose device a report names: the last entry that is held for the thread is about the same
+    /// block.
     pub(crate) fn told_by(&self, tid: u32, report: &PoolReport) -> Option<u64> {
         if self.held.is_empty() {
             return None;
@@ -78,23 +77,23 @@ impl Deferred {
         })
     }
 
-    /// What waits for an allocator object's device; `None` if some of all that waits was given up.
+    /// The entries that wait for the device of an allocator object; `None` if any entries were dropped.
     pub(crate) fn waiting(&self, allocator: u64) -> Option<impl Iterator<Item = &Held>> {
         let waiting = self.held.get(&allocator).into_iter().flatten();
         (self.dropped == 0).then_some(waiting)
     }
 
-    /// Entries kept.
+    /// Number of entries that are kept.
     pub(crate) fn kept(&self) -> usize {
         self.held.values().map(VecDeque::len).sum()
     }
 
-    /// Entries that wait or were given up and tell of memory.
+    /// Number of entries that wait or were dropped, without those that only say that a snapshot was taken.
     pub(crate) fn unplaced(&self) -> u64 {
         self.dropped + self.kept() as u64 - self.asked()
     }
 
-    /// Entries that wait and only tell that somebody took a snapshot.
+    /// Number of waiting entries that only say that a snapshot was taken.
     pub(crate) fn asked(&self) -> u64 {
         let all = self.held.values().flatten();
         all.filter(|held| held.trace.action == TraceAction::Snapshot)

@@ -1,7 +1,7 @@
 //! The blocks of a reading, and what became of them after it.
 //!
-//! Owns: the proof that a reading agrees with itself, and the following of its blocks through the
-//! events that came later. Refuses: the books.
+//! Owns: the proof that a reading agrees with itself, and the way by which its blocks are followed through later
+//! events. Refuses: to change the pool's state.
 
 use crate::event::TraceAction;
 use crate::state::pool::block::HeldState;
@@ -20,7 +20,7 @@ pub(crate) struct HeldBlock {
 }
 
 impl HeldBlock {
-    /// The bytes that were asked for, where the reading knows them: no block is asked for with 0.
+    /// Requested bytes, where the reading has them. 0 stands for unknown, because no block is requested with 0 bytes.
     pub(crate) fn requested(&self) -> Option<u64> {
         (self.requested != 0).then_some(self.requested)
     }
@@ -30,10 +30,9 @@ impl HeldBlock {
     }
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldBlocks {
-    /// By address.
+    /// Sorted by address.
     blocks: Vec<HeldBlock>,
 }
 
@@ -79,9 +78,9 @@ impl HeldBlocks {
         (sums == (reading.total_allocated, reading.total_reserved)).then_some(HeldBlocks { blocks })
     }
 
-    /// Follows the blocks through what happened on the device after the reading. Gives the rounded
-    /// sizes of those whose free had no block to belong to, oldest first; `None` if such a free
-    /// belongs to none of the reading's blocks either, which cannot be.
+    /// Follows the blocks through the entries of the device after the reading. Returns the rounded sizes of the blocks
+    /// whose frees were orphans (their block was not known when they came), oldest first. `None` if an orphan belongs
+    /// to no block of the reading either, which cannot be if the reading is right.
     pub(crate) fn follow(&mut self, later: impl Iterator<Item = Entry>) -> Option<Vec<u64>> {
         let mut explained = Vec::new();
         for entry in later {
@@ -112,12 +111,12 @@ impl HeldBlocks {
             .ok()
     }
 
-    /// By address.
+    /// All blocks by address.
     pub(crate) fn blocks(&self) -> &[HeldBlock] {
         &self.blocks
     }
 
-    /// Rounded bytes of those that are live.
+    /// Sum of the rounded sizes of the live blocks, in bytes.
     pub(crate) fn active_bytes(&self) -> u64 {
         self.blocks
             .iter()

@@ -1,13 +1,12 @@
 //! A framework's pool: which blocks live, and what their events mean together.
 //!
-//! Owns: the blocks of a process by address, their reports (trace entries are read in
-//! `trace`), and the pairing of the two kinds of events (a trace
-//! entry, then a report, on one thread) that tell of one call. Refuses: to count a call twice, or to
-//! make up a size.
+//! Owns: the blocks of a process by address, their reports (trace entries are read in `trace`), and the pairing of the
+//! two events (a trace entry, then a report, on one thread) that come from one call. Refuses: to count a call twice, or
+//! to invent a size.
 //!
-//! PyTorch holds the device's lock from the trace entry to the report of the same call, so on one
-//! thread no other allocation or free lies between the two. Which of them comes depends on the level
-//! and may change at any time; each is complete enough to stand alone.
+//! PyTorch holds the device's lock from the trace entry to the report of the same call, so on one thread no other
+//! allocation or free lies between the two. Which of them comes depends on the level and may change at any time; each
+//! says enough to be used alone.
 
 pub(crate) mod block;
 pub(crate) mod deferred;
@@ -34,10 +33,9 @@ use crate::state::pool::trace_ring::Entry;
 use crate::state::scene::Scene;
 use serde::{Deserialize, Serialize};
 
-/// Threads whose last event is remembered. With more of them than this, a pair may be missed.
+/// Maximum number of threads whose last event is remembered. With more threads, a pair may be missed.
 const THREADS: usize = 16_384;
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pool {
     pub(crate) blocks: Blocks,
@@ -46,13 +44,13 @@ pub(crate) struct Pool {
     pub(crate) suspects: Suspects,
     pub(crate) deferred: Deferred,
     pub(crate) seen: bool,
-    /// What happened since then is known without a hole.
+    /// From this moment on, all events are known.
     pub(crate) complete_since: u64,
-    /// When the last loss of records was told; 0 before any.
+    /// When the last loss of records became known; 0 before any.
     pub(crate) lost_by: u64,
 }
 
-/// A block about to be entered.
+/// A block that is about to be entered.
 pub(crate) struct Arrival {
     pub(crate) device: i32,
     pub(crate) addr: u64,
@@ -62,7 +60,7 @@ pub(crate) struct Arrival {
 }
 
 impl Pool {
-    /// A block came or went, with the allocator's totals after it.
+    /// Takes a report: a block came or went, and the allocator's totals after it.
     pub(crate) fn report(
         &mut self,
         scene: &mut Scene<'_>,
@@ -87,7 +85,7 @@ impl Pool {
         };
         let device = scene.devices.pool(report.device);
         if report.size < 0 && device.totals.peak().is_none() {
-            // The first total of all tells of the one before it as well.
+            // From the very first total, the total before this free follows as well.
             let before = report.total_allocated.saturating_add(bytes);
             device.totals.raise_peak(before);
         }
@@ -97,7 +95,7 @@ impl Pool {
         device.note_level(scene.time_ns, came, went);
     }
 
-    /// Says how many blocks came and went that were not counted before.
+    /// Returns how many blocks came and went that were not counted before.
     fn report_alloc(
         &mut self,
         scene: &mut Scene<'_>,
@@ -184,7 +182,8 @@ impl Pool {
                 (rounded, None)
             }
         };
-        // Without trace entries nothing tells when a stream has done with the block.
+        // Without trace entries it is not known when a stream has finished with the block, so the free counts as
+        // completed.
         for action in [TraceAction::FreeRequested, TraceAction::FreeCompleted] {
             let orphan = held.is_none() && action == TraceAction::FreeRequested;
             push_entry(scene, report.device, action, addr, size, stream, orphan);
@@ -192,7 +191,7 @@ impl Pool {
         (0, 1)
     }
 
-    /// The report of a free that its trace entry has told of already: only its size may be news.
+    /// The report of a free whose trace entry was taken before: only its size may be new.
     fn confirm_free(
         &mut self,
         scene: &mut Scene<'_>,
@@ -222,7 +221,7 @@ impl Pool {
         }
     }
 
-    /// The allocator is out of memory.
+    /// Takes a report that the allocator is out of memory.
     pub(crate) fn oom(&mut self, scene: &mut Scene<'_>, oom: &PoolOom) {
         self.seen = true;
         let in_reading = self.see(scene, oom.device, false);
@@ -238,7 +237,7 @@ impl Pool {
         device.note_level(scene.time_ns, 0, 0);
     }
 
-    /// Enters a block; gives its serial.
+    /// Enters a block; returns its serial number.
     pub(crate) fn came(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, new: Arrival) -> u64 {
         let size_for_groups = new.requested.or(new.rounded).unwrap_or(0);
         if scene
@@ -318,8 +317,8 @@ impl Pool {
         scene.groups.tick(windows, scene.steps.generation);
     }
 
-    /// A live block went in sight. It stays in the map; the caller takes it out or makes it
-    /// pending. Says whether its coming and going cancel out, no total having seen it.
+    /// A live block was seen to go. It stays in the map; the caller takes it out or makes it pending. Returns whether
+    /// no total came while the block lived, so that its allocation and its free cancel out.
     pub(crate) fn went(
         &self,
         scene: &mut Scene<'_>,
@@ -346,7 +345,7 @@ impl Pool {
                 .record(scene.time_ns.saturating_sub(block.born_ns));
         }
         if block.size == Sized::EXACT && told.is_some_and(|told| told != block.rounded) {
-            // Another block than the one we held: that one went unseen.
+            // It was another block than the one that we knew: the free of that one was not seen.
             row.found_gone += 1;
         }
         open
@@ -390,15 +389,16 @@ impl Pool {
         self.suspects.went(addr);
     }
 
-    /// No block can live in this range: another one comes there, or its memory went back to the
-    /// driver. Only after a loss do we hold any.
+    /// Removes the blocks in a range in which none can live: another block comes there, or the memory went back to the
+    /// driver. There are such blocks only after a loss of records.
     pub(crate) fn clear_range(&mut self, scene: &mut Scene<'_>, addr: u64, end: u64) {
         while let Some(under) = self.suspects.take_overlapping(addr, end) {
             self.drop_gone(scene, under);
         }
     }
 
-    /// A block comes where this one is thought to live: it went unseen.
+    /// Removes the block at this address, if one is thought to live there. It must be gone, although its free was not
+    /// seen.
     pub(crate) fn drop_gone(&mut self, scene: &mut Scene<'_>, addr: u64) {
         let Some(block) = self.blocks.get(&addr).copied() else {
             return;
@@ -446,7 +446,7 @@ impl Pool {
         );
     }
 
-    /// An event named this device. Says whether a reading had in it what the event tells of.
+    /// Notes that an event named this device. Returns whether a reading contains what the event reports.
     pub(crate) fn see(&self, scene: &mut Scene<'_>, device: i32, traced: bool) -> bool {
         let row = scene.devices.pool(device);
         row.seen = true;
@@ -460,14 +460,14 @@ impl Pool {
         in_reading
     }
 
-    /// Takes the allocator's total over.
+    /// Takes the allocator's own total, which may also give a block its size.
     pub(crate) fn settle(&mut self, scene: &mut Scene<'_>, device: i32, total: u64) {
         let row = scene.devices.pool(device);
         row.unsized_count += u64::from(row.totals.has_unsized());
         let settled = row.totals.settle(total);
         row.resync_count += u64::from(settled.resynced);
         if row.orphan_free_count > 0 {
-            // Not what a first reading has explained since.
+            // Frees that a first reading has explained since then are not counted.
             row.orphan_free_bytes = row.orphan_free_bytes.saturating_add(settled.orphan_bytes);
         }
         if let Some((addr, excess)) = settled.sized
@@ -488,12 +488,12 @@ impl Pool {
         }
     }
 
-    /// Until `time_ns`, events may have happened that we were not told of.
+    /// Up to `time_ns`, events may have been missed.
     pub(crate) fn blind_until(&mut self, time_ns: u64) {
         self.complete_since = self.complete_since.max(time_ns);
     }
 
-    /// Records were lost, the last of them by `time_ns`: any block may have gone with them.
+    /// Records were lost, the last of them by `time_ns`. The free of any block may be among them.
     pub(crate) fn records_lost(&mut self, time_ns: u64) {
         self.blind_until(time_ns);
         self.lost_by = self.lost_by.max(time_ns);
@@ -508,7 +508,7 @@ impl Pool {
         });
     }
 
-    /// Any pool event came.
+    /// Whether any pool event has come.
     pub(crate) fn seen(&self) -> bool {
         self.seen
     }
@@ -518,12 +518,12 @@ impl Pool {
         self.blocks.iter().map(|(addr, block)| (*addr, block))
     }
 
-    /// Blocks that may have gone in a loss.
+    /// Number of blocks that may have been freed in a loss of records.
     pub(crate) fn suspects(&self) -> usize {
         self.suspects.len()
     }
 
-    /// How many are kept: blocks, and other things that a thread or a loss leaves behind.
+    /// Number of blocks that are kept, and of other entries that threads and losses leave behind.
     pub(crate) fn kept(&self) -> (usize, usize) {
         (
             self.blocks.len(),
@@ -531,13 +531,14 @@ impl Pool {
         )
     }
 
-    /// Trace entries whose device is not known: of memory, and of snapshots that somebody took.
+    /// Number of trace entries whose device is not known: those about memory, and those that only say that a snapshot
+    /// was taken.
     pub(crate) fn unplaced(&self) -> (u64, u64) {
         (self.deferred.unplaced(), self.deferred.asked())
     }
 }
 
-/// An entry that stands for a call of which only the report came.
+/// Adds the trace entry for a call of which only the report came.
 pub(crate) fn push_entry(
     scene: &mut Scene<'_>,
     device: i32,

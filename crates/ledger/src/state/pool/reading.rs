@@ -1,17 +1,18 @@
-//! Readings of what a device's pool held: their parts, put together.
+//! Puts the parts of readings of a device's pool together.
 //!
-//! Owns: the parts that have come of readings that are not complete. Refuses: parts out of order,
-//! and readings too large to be of this world: such a reading is dropped whole, and counted.
+//! Owns: the parts that have come of readings that are not complete. Refuses: parts out of order, and readings that are
+//! too large to be true. Such a reading is dropped as a whole and counted.
 
 use crate::event::{HeldPart, HeldSegment};
 use serde::{Deserialize, Serialize};
 
-/// Readings under way at one time: one per device.
+/// Maximum number of readings under way at one time; there is one per device.
 const DEVICES: usize = 64;
-/// Most blocks, segments and free rooms of one reading: several times what the largest process has that was ever read.
+/// Maximum number of blocks, segments and free rooms in one reading: several times that of the largest process that was
+/// ever read.
 pub(crate) const MOST: usize = 1 << 24;
 
-/// A whole reading.
+/// A complete reading.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reading {
     pub(crate) at_ns: u64,
@@ -22,10 +23,10 @@ pub(crate) struct Reading {
     pub(crate) segments: Vec<HeldSegment>,
 }
 
-/// What a part led to.
+/// What follows from a part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Taken {
-    /// Readings of this device that will never be complete.
+    /// Number of readings of this device that will never be complete.
     pub(crate) dropped: u64,
     /// The reading that this part completes.
     pub(crate) complete: Option<Reading>,
@@ -35,12 +36,11 @@ pub(crate) struct Taken {
 struct Begun {
     next: u32,
     parts: u32,
-    /// Blocks and segments so far.
+    /// Number of segments, blocks and free rooms so far.
     kept: usize,
     reading: Reading,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Readings {
     begun: Vec<Begun>,
@@ -82,7 +82,7 @@ impl Readings {
         }
     }
 
-    /// Blocks and segments kept of readings under way.
+    /// Number of segments, blocks and free rooms kept of readings under way.
     pub(crate) fn kept(&self) -> usize {
         self.begun.iter().map(|begun| begun.kept).sum()
     }
@@ -116,7 +116,7 @@ impl Begun {
                 )
     }
 
-    /// With this part, unless that is too much.
+    /// Adds a part; `None` if the reading becomes too large.
     fn with(mut self, part: &HeldPart) -> Option<Begun> {
         for segment in &part.segments {
             let items = segment.blocks.len() + segment.rooms.len() + segment.holes.len();

@@ -1,13 +1,13 @@
 //! What free room was last used for.
 //!
-//! Owns: for the free room of one device's pool, the bytes that were asked for when it was last handed
-//! out, as PyTorch's own snapshot tells it of inactive blocks. Refuses: to know what is free. Where it
-//! knows nothing of some room it says nothing.
+//! Owns: for the free room of one device's pool, the bytes that were requested when it was last handed out, as
+//! PyTorch's own snapshot shows it for inactive blocks. Refuses: to know what is free. For room of which it knows
+//! nothing, it gives 0.
 //!
-//! It is the allocator's rules over again. A free block keeps the request of its last use, until it is
-//! handed out whole. Of two that join, the newer one's stays. What is left when a block is split keeps it.
-//! Room that loses its memory (expandable segments) keeps it too, and gives it back to the free block
-//! that is mapped at its beginning next.
+//! It repeats the allocator's rules. A free block keeps the requested size of its last use until it is handed out
+//! whole. When two free blocks join, that of the block freed last stays. What is left when a block is split keeps it.
+//! Room that loses its memory (expandable segments) keeps it too, and passes it on to the free block that is mapped at
+//! its beginning next.
 
 use crate::event::{HeldSegment, TraceAction};
 use crate::fast_hash::FastMap;
@@ -17,21 +17,20 @@ use crate::state::pool::trace_ring::Entry;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free room from here, and the bytes asked for at its last use.
+/// Start of a free room, and the bytes requested at its last use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Room {
     start: u64,
     requested: u64,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Rooms {
-    /// By their ends, as blocks are handed out from the beginning; apart from one another.
+    /// Free rooms by their ends, because blocks are handed out from the beginning. They do not overlap.
     free: BTreeMap<u64, Room>,
-    /// The beginnings of room without memory, and the bytes asked for at its last use, where not 0.
+    /// Beginnings of rooms without memory, and the bytes requested at their last use, where not 0.
     holes: BTreeMap<u64, u64>,
-    /// Where address spaces of expandable segments begin.
+    /// Beginnings of the address spaces of expandable segments.
     spaces: BTreeSet<u64>,
 }
 
@@ -49,12 +48,12 @@ impl Rooms {
         }
     }
 
-    /// A block came back.
+    /// A block became free.
     pub(crate) fn given_back(&mut self, segments: &Segments, addr: u64, size: u64, requested: u64) {
         self.add(segments, addr, addr.saturating_add(size), requested);
     }
 
-    /// What an entry of the trace did to segments; they have taken it already.
+    /// Applies an entry of the trace about segments. `segments` must have taken the entry already.
     pub(crate) fn step(&mut self, segments: &Segments, entry: &Entry) {
         let (addr, end) = (entry.addr, entry.addr.saturating_add(entry.size));
         match entry.action {
@@ -81,7 +80,7 @@ impl Rooms {
         let requested = around.map_or(0, |(_, room)| room.requested);
         self.cut(addr, end);
         if let Some((stop, room)) = around {
-            // What is left on both sides is new to the allocator.
+            // The allocator makes new blocks of what is left on both sides, without a requested size.
             for (start, stop) in [(room.start, addr), (end, stop)] {
                 if start < stop {
                     let requested = 0;
@@ -92,7 +91,7 @@ impl Rooms {
         let space = self.spaces.range(..=addr).next_back().copied();
         let before = segments.before(addr).map(|segment| segment.end());
         let start = match before {
-            // Memory right before it, of the same address space.
+            // There is memory right before it, in the same address space.
             Some(before) if before == addr => addr,
             Some(before) => before.max(space.unwrap_or(addr)),
             None => space.unwrap_or(addr),
@@ -120,7 +119,7 @@ impl Rooms {
         }
     }
 
-    /// The bytes asked for at the last use of the room in this range; 0 where not known.
+    /// Bytes requested at the last use of the room in this range; 0 if they are not known.
     pub(crate) fn requested(&self, addr: u64, end: u64) -> u64 {
         let first = self.free.range(addr.saturating_add(1)..).next();
         first
@@ -128,7 +127,7 @@ impl Rooms {
             .map_or(0, |(_, room)| room.requested)
     }
 
-    /// How many are kept.
+    /// Number of entries that are kept.
     pub(crate) fn len(&self) -> usize {
         self.free.len() + self.holes.len() + self.spaces.len()
     }
@@ -149,7 +148,7 @@ impl Rooms {
         let mut after = after.filter(|(_, start)| *start == end);
         let mut before = self.free.get(&addr).map(|room| room.start);
         if before.is_some() || after.is_some() {
-            // Segments that touch do not join.
+            // Rooms of different segments do not join, even if the segments touch.
             let segment = segments.at(addr);
             before = before.filter(|_| segment.is_none_or(|segment| segment.addr < addr));
             after = after.filter(|_| segment.is_none_or(|segment| segment.end() > end));
@@ -182,12 +181,12 @@ impl Rooms {
 pub(crate) struct Replay {
     pub(crate) segments: Segments,
     pub(crate) rooms: Rooms,
-    /// Rounded sizes of blocks, as far as they were there.
+    /// Rounded sizes of the live blocks, as far as they are known.
     sizes: FastMap<u64, u64>,
 }
 
 impl Replay {
-    /// As the reading told it.
+    /// The state in the reading.
     pub(crate) fn of(held: &[HeldSegment], segments: Segments) -> Replay {
         let mut replay = Replay {
             segments,
@@ -219,7 +218,7 @@ impl Replay {
         replay
     }
 
-    /// What happened next.
+    /// Applies the next entry of the trace.
     pub(crate) fn step(&mut self, entry: &Entry) {
         self.segments.step(entry);
         match entry.action {

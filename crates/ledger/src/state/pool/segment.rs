@@ -1,14 +1,14 @@
-//! The segments of one device's pool, as the trace told them.
+//! The segments of one device's pool, as trace entries and readings report them.
 //!
-//! Owns: ranges of addresses that the pool holds. Mapped chunks that touch become one range and an
-//! unmap cuts it. Refuses: blocks, and segments that no event told of.
+//! Owns: ranges of addresses that the pool holds. Mapped chunks that touch become one range and an unmap cuts it.
+//! Refuses: blocks, and segments that no event reported.
 
 use crate::event::TraceAction;
 use crate::state::pool::trace_ring::Entry;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a pool of small blocks maps at a time (`kSmallBuffer`).
+/// Bytes that a pool of small blocks maps at a time (`kSmallBuffer`).
 const SMALL_CHUNK: u64 = 2 << 20;
 
 /// One contiguous range.
@@ -19,9 +19,9 @@ pub(crate) struct Segment {
     pub(crate) stream: u64,
     pub(crate) pool: (u64, u64),
     pub(crate) expandable: bool,
-    /// In the large pool, where that was told.
+    /// Whether it is in the large pool; `None` if that was not reported.
     pub(crate) large: Option<bool>,
-    /// Whether `pool` was told; older versions of PyTorch do not tell it in the trace.
+    /// Whether `pool` was reported; older versions of PyTorch do not report it in the trace.
     pub(crate) told: bool,
 }
 
@@ -32,7 +32,6 @@ impl Segment {
     }
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Segments {
     ranges: BTreeMap<u64, Segment>,
@@ -44,7 +43,7 @@ impl Segments {
         if new.size == 0 {
             return;
         }
-        // What is in the way has gone unseen.
+        // Segments that overlap must have gone without being seen.
         self.cut(new.addr, new.end());
         if new.expandable {
             let joins = |old: &Segment| {
@@ -82,7 +81,7 @@ impl Segments {
         self.ranges.remove(&addr);
     }
 
-    /// The pool unmapped a range: whatever of it is known goes, and what is left stays.
+    /// The pool unmapped a range: all parts of segments within it are removed, the rest stays.
     pub(crate) fn cut(&mut self, addr: u64, end: u64) {
         while let Some((_, &found)) = self.ranges.range(..end).next_back() {
             if found.end() <= addr {
@@ -107,7 +106,7 @@ impl Segments {
         }
     }
 
-    /// What an entry of the trace did to them.
+    /// Applies an entry of the trace to the segments.
     pub(crate) fn step(&mut self, entry: &Entry) {
         match entry.action {
             TraceAction::SegmentFree => self.remove(entry.addr),
@@ -120,8 +119,8 @@ impl Segments {
                 stream: entry.stream,
                 pool: entry.pool.unwrap_or((0, 0)),
                 expandable: entry.action == TraceAction::SegmentMap,
-                // Expandable ones grow by what the pool's blocks need: one small chunk at a time, or
-                // large ones.
+                // Expandable segments grow by what the pool's blocks need: one small chunk at a time in the small pool,
+                // larger ones in the large pool.
                 large: (entry.action == TraceAction::SegmentMap)
                     .then_some(entry.size > SMALL_CHUNK),
                 told: entry.pool.is_some(),
@@ -130,14 +129,14 @@ impl Segments {
         }
     }
 
-    /// Whether any of them has something of this range of addresses.
+    /// Whether any segment overlaps this range of addresses.
     pub(crate) fn overlaps(&self, addr: u64, end: u64) -> bool {
         let last = self.ranges.range(..end).next_back();
         last.is_some_and(|(_, found)| found.end() > addr)
     }
 
-    /// Whether they explain an allocation of the driver at this range of addresses: it is one of them,
-    /// or a chunk of one, or what the allocator of a private pool divides among several.
+    /// Whether the segments explain an allocation of the driver at this range of addresses: it is a segment, or a chunk
+    /// of an expandable one, or memory that the allocator of a private pool divides among several.
     pub(crate) fn explain(&self, addr: u64, end: u64) -> bool {
         let mut any = false;
         for (_, found) in self.ranges.range(..end).rev() {
@@ -157,13 +156,13 @@ impl Segments {
         any
     }
 
-    /// The one that has this address.
+    /// The segment that contains this address.
     pub(crate) fn at(&self, addr: u64) -> Option<&Segment> {
         let (_, found) = self.ranges.range(..=addr).next_back()?;
         (found.end() > addr).then_some(found)
     }
 
-    /// The last one that begins before this address.
+    /// The last segment that begins before this address.
     pub(crate) fn before(&self, addr: u64) -> Option<&Segment> {
         self.ranges
             .range(..addr)
@@ -171,25 +170,25 @@ impl Segments {
             .map(|(_, found)| found)
     }
 
-    /// Whether any chunk is mapped from `addr` on and before `end`.
+    /// Whether any range of mapped chunks begins at `addr` or later, and before `end`.
     pub(crate) fn any_expandable(&self, addr: u64, end: u64) -> bool {
         let mut inside = self.ranges.range(addr..end);
         inside.any(|(_, segment)| segment.expandable)
     }
 
-    /// Their bytes.
+    /// Sum of the sizes of all segments, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.ranges
             .values()
             .fold(0, |sum: u64, segment| sum.saturating_add(segment.size))
     }
 
-    /// By address.
+    /// All segments by address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
         self.ranges.values()
     }
 
-    /// How many.
+    /// Number of segments.
     pub(crate) fn len(&self) -> usize {
         self.ranges.len()
     }

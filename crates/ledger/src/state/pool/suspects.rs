@@ -1,13 +1,12 @@
-//! Blocks that may have gone unseen.
+//! Blocks whose free may have been lost.
 //!
-//! Owns: after a loss, the addresses of the blocks that lived then; a block that comes over one of
-//! them proves that it is gone. Without this, every loss would leave blocks that live for ever in
-//! our books and look like a leak. Refuses: to judge without such proof.
+//! Owns: after a loss of records, the addresses of the blocks that lived then. If another block comes to overlap one of
+//! them, that one must be gone. Without this, every loss would leave blocks in the state that never go and look like a
+//! leak. Refuses: to judge without such proof.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Suspects {
     /// Whether anything was ever lost; before that nothing is kept.
@@ -49,14 +48,14 @@ impl Suspects {
         }
     }
 
-    /// A block went in sight.
+    /// A block was seen to go.
     pub(crate) fn went(&mut self, addr: u64) {
         if self.armed && !self.ranges.is_empty() {
             self.ranges.remove(&addr);
         }
     }
 
-    /// A reading had it, or has just brought it: it lives.
+    /// A reading contains the block, so it lives.
     pub(crate) fn confirmed(&mut self, addr: u64) {
         if self.armed && self.ranges.remove(&addr).is_some() {
             self.fresh.push(addr);
@@ -79,12 +78,12 @@ impl Suspects {
         }
     }
 
-    /// Addresses kept.
+    /// Number of addresses that are kept.
     pub(crate) fn kept(&self) -> usize {
         self.ranges.len() + self.fresh.len()
     }
 
-    /// How many blocks are under suspicion.
+    /// Number of blocks whose free may have been lost.
     pub(crate) fn len(&self) -> usize {
         self.ranges.len()
     }

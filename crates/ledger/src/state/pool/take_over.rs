@@ -1,13 +1,12 @@
-//! A reading of what one device's pool held, taken over into the books.
+//! Takes a reading of one device's pool over into the state.
 //!
-//! Owns: the rule by which a reading of an earlier moment becomes the present: its blocks and
-//! segments are followed through what happened since, and what they are then replaces what was
-//! known. Refuses: a reading that is older than what is known of the time since without a hole, and
-//! one whose sums disagree with the totals that events have told since: then nothing is changed.
+//! Owns: the rule by which a reading of an earlier moment becomes the present: its blocks and segments are followed
+//! through what happened since, and the result replaces what was known. Refuses: a reading since which events may have
+//! been missed, and one whose sums disagree with the totals that events have reported since: then nothing is changed.
 //!
-//! A reading's moment lies at one place among the device's events. Those up to it are in it even if
-//! they come after it (see `trace_in_reading`), those after it are applied to it even if they came
-//! before it.
+//! A reading's moment has one place in the order of the device's events. Events up to it are contained in the reading
+//! even if they arrive after it (see `trace_in_reading`). Later events are applied to it even if they arrived before
+//! it.
 
 use crate::event::{Level, PoolReport, PoolTrace, TraceAction};
 use crate::report::Space;
@@ -31,19 +30,19 @@ pub(crate) struct Watch {
     pub(crate) level: Option<Level>,
 }
 
-/// What a block that a reading told of is entered with.
+/// Properties with which a block is entered that is known from a reading.
 #[derive(Clone, Copy)]
 struct Unseen {
     device: i32,
     origin: Origin,
     stack: StackIndex,
     born_ns: u64,
-    /// Events give the requested size and the stream: groups are made by them.
+    /// Events report requested size and stream, so groups are made by these.
     traced: bool,
 }
 
 impl Pool {
-    /// A part of a reading came; perhaps it was the last.
+    /// Takes what follows from a part of a reading; if it was the last one, takes the reading over.
     pub(crate) fn take_reading(
         &mut self,
         scene: &mut Scene<'_>,
@@ -62,7 +61,8 @@ impl Pool {
         };
         let refusal = self.read(scene, driver, &reading, watch).err();
         if reading.allocator != 0 {
-            // What came before is in the reading, what came after it is news.
+            // Of the entries that waited for the device, those from before the reading are contained in it, and later
+            // ones are new.
             self.place_held(scene, driver, reading.allocator, device);
         }
         let read = &mut scene.devices.pool(device).read;
@@ -83,7 +83,7 @@ impl Pool {
         if at_ns < self.complete_since.max(row.ring.forgotten_ns()) {
             return Err(Refusal::TooOld);
         }
-        // First everything is worked out, then it is believed or not: no half truth is kept.
+        // Everything is computed before it is accepted or refused, so that a refused reading changes nothing.
         let mut held = HeldBlocks::of(reading).ok_or(Refusal::Contradicted)?;
         let explained = held
             .follow(row.ring.after(at_ns))
@@ -114,7 +114,7 @@ impl Pool {
             traced: row.is_traced(watch.level),
         };
         let row = scene.devices.pool(device);
-        // Their bytes were counted as orphans' once a total had told them.
+        // The newest of these frees may have no size yet. Only the bytes of the others are counted as those of orphans.
         let sized = explained
             .len()
             .saturating_sub(row.totals.unsized_orphans() as usize);
@@ -122,7 +122,8 @@ impl Pool {
         row.orphan_free_count = row.orphan_free_count.saturating_sub(explained.len() as u64);
         row.orphan_free_bytes = row.orphan_free_bytes.saturating_sub(bytes);
         if unseen.origin == Origin::Baseline && self.complete_since <= watch.attached_ns {
-            // What went unseen before the first reading was there before the attach, and is in no answer.
+            // Blocks that went before the first reading without having been known were there before the attach, and are
+            // in no answer.
             (row.orphan_free_count, row.orphan_free_bytes) = (0, 0);
         }
 
@@ -138,7 +139,8 @@ impl Pool {
         if !unseen.traced && row.ring.after(at_ns).next().is_none() {
             let pending = held.blocks().iter();
             let pending = pending.filter(|block| block.state == HeldState::Pending);
-            // Their free looked done. Who came there in a loss is not known.
+            // Their frees counted as completed, so their stacks are looked up in the trace. Which block came to an
+            // address in a loss of records is not known.
             let sizes = pending.clone().map(|block| (block.addr, block.rounded));
             let stacks = row.ring.last_births(sizes.collect(), self.lost_by);
             let stack = |block: &HeldBlock| stacks.get(&block.addr).copied().unwrap_or(NOT_TAKEN);
@@ -147,7 +149,7 @@ impl Pool {
         row.totals.raise_peak(reading.total_allocated);
         let mut moved = (0, 0);
         if watch.level == Some(Level::Read) && row.read.count > 0 {
-            // Nothing else counts them: those that came and went between two readings are missing.
+            // No event counts them. Blocks that came and went between two readings are missing.
             moved = (came, went);
             row.alloc_count += came;
             row.free_count += went;
@@ -157,8 +159,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The blocks that were known before make place for those of the reading as they are now. Says
-    /// how many came and how many went.
+    /// Replaces the blocks that were known before by those of the reading as they are now. Returns how many came and
+    /// how many went.
     fn replace_blocks(
         &mut self,
         scene: &mut Scene<'_>,
@@ -192,7 +194,7 @@ impl Pool {
                 (same, place.and_then(|place| entered.get_mut(place)))
                 && !block.pending
             {
-                // Only its free was lost: we still know when it came.
+                // Only the record of its free was lost: we still know when it came.
                 *entered = true;
                 let known = Unseen {
                     origin: block.origin,
@@ -204,20 +206,20 @@ impl Pool {
             }
         }
         for (found, entered) in held.blocks().iter().zip(entered) {
-            // Without a trace nothing would ever tell that a stream has done with a block.
+            // Without a trace no event would ever say that a stream has finished with a pending block.
             let follows = found.state == HeldState::Active || unseen.traced;
             if !entered && follows && found.state != HeldState::Gone {
                 self.drop_gone(scene, found.addr);
                 self.enter_held(scene, found, unseen);
                 came += 1;
-                // Its free was requested before its end.
+                // The free of a pending block was requested, so it counts as gone.
                 went += u64::from(found.state == HeldState::Pending);
             }
         }
         (came, went)
     }
 
-    /// A block was known rightly; the reading knows it better.
+    /// The block was known already: takes its exact sizes and its stream from the reading.
     fn correct(&mut self, scene: &mut Scene<'_>, found: &HeldBlock) {
         if let Some(block) = self.blocks.get_mut(&found.addr) {
             let row = scene.devices.pool(block.device);
@@ -264,7 +266,7 @@ impl Pool {
             requested: found.requested(),
             stream: Some(found.stream),
             born_ns: unseen.born_ns,
-            // Whatever comes over it later is newer.
+            // A block that comes to this address later has a higher number.
             serial: 0,
             stack: unseen.stack,
             place,
@@ -280,7 +282,7 @@ impl Pool {
             .came(found.addr, blocks.len(), |addr| blocks.contains_key(&addr));
     }
 
-    /// The sums of a device whose blocks are all known.
+    /// Computes the sums of a device, of which all blocks are known now.
     fn recount(&mut self, scene: &mut Scene<'_>, device: i32) {
         let row = scene.devices.pool(device);
         let (mut live, mut known, mut requested, mut pending) = (0, 0u64, 0u64, 0u64);
@@ -307,8 +309,8 @@ impl Pool {
         row.totals.all_known(known);
     }
 
-    /// An entry that came after a reading which had in it what it tells of: it counts, but changes
-    /// nothing more. It tells of a block's birth, if that block still lives.
+    /// Takes an entry that came after a reading that contains what it reports: it is counted, but changes nothing else.
+    /// If the block that it allocated still lives, the entry gives the moment at which it came.
     pub(crate) fn trace_in_reading(
         &mut self,
         scene: &mut Scene<'_>,
@@ -387,7 +389,7 @@ fn is_same(block: &Block, found: &HeldBlock) -> bool {
         && (block.size != Sized::EXACT || block.pending || block.rounded == found.rounded)
 }
 
-/// The reading's segments, with what happened to them since.
+/// Replaces the device's segments by those of the reading, with what happened to them since.
 fn replace_segments(scene: &mut Scene<'_>, driver: &mut Driver, reading: &Reading) {
     let mut segments = Segments::default();
     for segment in &reading.segments {
@@ -412,7 +414,7 @@ fn replace_segments(scene: &mut Scene<'_>, driver: &mut Driver, reading: &Readin
     let Replay {
         segments, rooms, ..
     } = replay;
-    // Where segments are not traced, the reports' own total knows better.
+    // Where segments are not traced, the reserved total of later reports is more recent than the reading's segments.
     let newer = row.gave_back_ns > reading.at_ns;
     if row.traced || quiet && !newer || row.reserved.is_none() {
         row.set_reserved(segments.bytes());
@@ -422,7 +424,7 @@ fn replace_segments(scene: &mut Scene<'_>, driver: &mut Driver, reading: &Readin
     for segment in segments.iter() {
         driver.claim(scene, reading.device, segment.addr, segment.size);
     }
-    // What went since the reading is about to be told of by its own call.
+    // Memory of the reading that went since then is kept, because its own driver call is yet to be reported.
     driver.keep_of_pool(scene, reading.device, reading.at_ns, |from, to| {
         segments.explain(from, to) || held.explain(from, to)
     });

@@ -1,33 +1,35 @@
 //! The sums of one pool on one device.
 //!
-//! Owns: how the allocator's own totals and our own sum of known blocks are held together. Refuses:
-//! to know blocks one by one.
+//! Owns: how the allocator's own totals and our own sum of known blocks are kept consistent. Refuses: to know blocks
+//! one by one.
 //!
 //! The allocator's total is the truth whenever an event brings it. Between such events the total is
 //! `base + known`: `known` is the sum of the blocks that we saw come and that live, `base` is the
-//! rest. `base` is signed: after a loss, `known` may still hold blocks that went unseen, and then
-//! the difference is negative until they are found. What readers see of it is never below zero.
+//! rest. `base` is signed: after a loss, `known` may still contain blocks whose frees were not seen, and then the
+//! difference is negative until they are found. Answers never show it below zero.
 
 use serde::{Deserialize, Serialize};
 
 /// A rounded size that differs from the request by more than this is no rounding: the large pool
 /// keeps remainders of up to 1 MiB, power-of-two divisions can add as much as the request itself.
 const LARGEST_ROUNDING: u64 = 2 << 20;
-/// Blocks of open size told apart. Only one can be sized by a total, and they close in pairs.
+/// Maximum number of blocks of open size that are kept one by one; further ones are only counted. A total can give a
+/// size only to a single one, and a block's report closes what its trace entry opened.
 const MOST_OPEN: usize = 8;
 
-/// What a total told us beyond the sum.
+/// What follows from a total besides the sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settled {
     /// The total differed from ours without a reason that we know.
     pub(crate) resynced: bool,
-    /// The one block whose rounded size was not known has it now: address and correction.
+    /// The single block whose rounded size was not known has it now: its address, and the bytes to add to its stand-in.
     pub(crate) sized: Option<(u64, u64)>,
     /// Bytes of orphan frees whose size was not known until now.
     pub(crate) orphan_bytes: u64,
 }
 
-/// Whether a block's rounded size is known, or in which round its stand-in was taken.
+/// Whether a block's rounded size is known; if not, the round in which a stand-in was taken for it (see
+/// `Totals::round`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sized(u32);
 
@@ -36,10 +38,9 @@ impl Sized {
     pub(crate) const EXACT: Sized = Sized(0);
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Totals {
-    /// Total minus known blocks; `None` until a total was seen (or nothing was missed).
+    /// Total minus known blocks; `None` until a total was seen. If nothing was missed, it is 0 from the first block on.
     base: Option<i64>,
     /// Sum of the rounded sizes of known live blocks; a lower bound stands in where the rounded
     /// size is not known.
@@ -48,7 +49,7 @@ pub(crate) struct Totals {
     round: u32,
     /// Live known blocks with such a stand-in since the last total: address and request.
     open: Vec<(u64, u64)>,
-    /// Of them, those beyond `MOST_OPEN`.
+    /// Number of further ones, beyond `MOST_OPEN`.
     more_open: u64,
     /// Frees of unknown blocks of unknown size since the last total, and a lower bound of their
     /// bytes.
@@ -83,7 +84,7 @@ impl Totals {
         }
     }
 
-    /// A block came; `rounded` is a stand-in unless `exact`. What comes back goes with the block.
+    /// A block came; `rounded` is a stand-in unless `exact`. The result is to be kept with the block.
     pub(crate) fn came(&mut self, addr: u64, requested: u64, rounded: u64, exact: bool) -> Sized {
         self.fresh = false;
         self.known = self.known.saturating_add(signed(rounded));
@@ -105,13 +106,14 @@ impl Totals {
             .saturating_add(signed(rounded))
             .saturating_sub(signed(before));
         if !self.close(addr, size) {
-            // A total has been here since: the rest of the block is in the base.
+            // A total has come since: the rest of the block is in the base.
             self.correct(before, rounded);
         }
     }
 
-    /// A known block went; its size as we held it, and as the free tells it (where it does). Says
-    /// whether no total has seen the block: then its coming and going cancel out, whatever its size.
+    /// A known block went. `held` is its size as we knew it, `told` its size as the free reports it (if it does).
+    /// Returns whether no total came while the block lived: then its allocation and its free cancel out, whatever its
+    /// size.
     pub(crate) fn went(&mut self, addr: u64, held: u64, size: Sized, told: Option<u64>) -> bool {
         self.fresh = false;
         self.known = self.known.saturating_sub(signed(held));
@@ -122,8 +124,7 @@ impl Totals {
         open
     }
 
-    /// A block that went was counted with `held` bytes, but had `told`: the rest of them was in the
-    /// base.
+    /// A block that went was counted with `held` bytes, but had `told` bytes: the difference was in the base.
     pub(crate) fn correct(&mut self, held: u64, told: u64) {
         if let Some(base) = &mut self.base {
             *base = base
@@ -132,8 +133,8 @@ impl Totals {
         }
     }
 
-    /// A known block turns out to have gone unseen. The total is no other for that: a total since
-    /// then has taken its bytes from the base, or the next one will.
+    /// A known block turned out to be gone, although its free was not seen. That does not change the total: one that
+    /// came since has taken the block's bytes from the base, or the next one will.
     pub(crate) fn was_gone(&mut self, addr: u64, held: u64, size: Sized) {
         self.known = self.known.saturating_sub(signed(held));
         if let Some(base) = &mut self.base {
@@ -157,8 +158,7 @@ impl Totals {
         self.unsized_orphan_floor = self.unsized_orphan_floor.saturating_add(floor);
     }
 
-    /// The size of such a block is known after all.
-    /// Says no if a total in between has already taken its bytes.
+    /// The size of such a block is known after all. Returns false if a total in between has already taken its bytes.
     pub(crate) fn orphan_sized(&mut self, floor: u64, bytes: u64) -> bool {
         let waits = self.unsized_orphans > 0;
         if waits {
@@ -169,7 +169,7 @@ impl Totals {
         waits
     }
 
-    /// Whether the block's size was open until now.
+    /// Closes the block's size, if it is open. Returns whether it was.
     pub(crate) fn close(&mut self, addr: u64, size: Sized) -> bool {
         let open = size.0 == self.round + 1;
         if open {
@@ -197,8 +197,8 @@ impl Totals {
         self.fresh = false;
     }
 
-    /// Whether the allocator's own total is known and is not this. What was added up since a total is no
-    /// evidence: after a loss, the blocks that came and went may have been others than we thought.
+    /// Whether the allocator's own total is known and differs from `total`. A sum that we continued since the last
+    /// total is no evidence: after a loss, the blocks that came and went may have been others than we thought.
     pub(crate) fn contradicts(&self, total: u64) -> bool {
         self.fresh
             && self
@@ -211,7 +211,7 @@ impl Totals {
         self.unsized_orphans
     }
 
-    /// The allocator's total, as of after everything told so far.
+    /// Takes the allocator's total, which includes everything that was reported so far.
     pub(crate) fn settle(&mut self, total: u64) -> Settled {
         let mut settled = Settled::default();
         if let Some(base) = self.base {
@@ -257,7 +257,7 @@ impl Totals {
         settled.resynced = true;
     }
 
-    /// A total that we know to have stood, though no event brought it.
+    /// Raises the peak to a total that must have stood at some moment, even if no event brought it.
     pub(crate) fn raise_peak(&mut self, total: u64) {
         self.peak = Some(self.peak.map_or(total, |peak| peak.max(total)));
     }
@@ -268,12 +268,12 @@ impl Totals {
             .map(|base| unsigned(base.saturating_add(self.known)))
     }
 
-    /// The part that was there before.
+    /// Bytes of the total that belong to no known block.
     pub(crate) fn baseline(&self) -> Option<u64> {
         self.base.map(unsigned)
     }
 
-    /// Bytes by which the known blocks exceed the total: so much of them must have gone unseen.
+    /// Bytes by which the known blocks exceed the total: blocks of that size must have gone without being seen.
     pub(crate) fn overhang(&self) -> u64 {
         self.base.map_or(0, |base| unsigned(base.saturating_neg()))
     }
@@ -283,7 +283,7 @@ impl Totals {
         self.peak
     }
 
-    /// Whether blocks live that came since the last total, and nothing told their rounded size.
+    /// Whether there are live blocks that came since the last total and whose rounded size no event gave.
     pub(crate) fn has_unsized(&self) -> bool {
         !self.open.is_empty() || self.more_open > 0
     }

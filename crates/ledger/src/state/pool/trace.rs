@@ -1,7 +1,7 @@
 //! The trace entries of a framework's pool.
 //!
-//! Owns: what each action of the allocator's trace does to blocks, segments and totals. Refuses: the
-//! books themselves, which `pool` keeps, and entries whose device nobody knows, which wait.
+//! Owns: what each action of the allocator's trace does to blocks, segments and totals. Refuses: the state itself,
+//! which `pool` keeps, and entries whose device is not known, which wait in `deferred`.
 
 use crate::event::{PoolTrace, TraceAction};
 use crate::state::device::PoolDevice;
@@ -16,9 +16,9 @@ use crate::state::scene::Scene;
 use crate::state::stacks::NOT_TAKEN;
 
 impl Pool {
-    /// An entry of the allocator's trace.
+    /// Takes an entry of the allocator's trace.
     pub(crate) fn trace(&mut self, scene: &mut Scene<'_>, driver: &mut Driver, trace: &PoolTrace) {
-        // That somebody took a snapshot tells of no memory.
+        // An entry that says that a snapshot was taken reports no memory.
         self.seen |= trace.action != TraceAction::Snapshot;
         // PyTorch's snapshot entry says device 0 whatever the allocator's device is.
         let named = trace
@@ -47,7 +47,7 @@ impl Pool {
         }
     }
 
-    /// The device of an allocator object is known now: what waited for it happens.
+    /// The device of an allocator object is known now: applies the entries that waited for it.
     pub(crate) fn place_held(
         &mut self,
         scene: &mut Scene<'_>,
@@ -177,7 +177,7 @@ impl Pool {
             Some(block) if !block.pending => block,
             other => {
                 if let Some(old) = other {
-                    // Its end and its return went unseen.
+                    // The completion of its free, and the reuse of its address, were not seen.
                     self.end_pending(scene, addr, old);
                 }
                 let block = Block {
@@ -238,7 +238,7 @@ impl Pool {
                 (0, 0)
             }
             Some(block) => {
-                // Its request was lost; a report of the same call may still come.
+                // The entry of the free's request was lost; a report of the same call may still come.
                 let cancelled = self.went(scene, addr, block, trace.block_size);
                 self.forget(addr);
                 let size = if cancelled {
@@ -250,7 +250,7 @@ impl Pool {
                 self.remember_free(scene, addr, counted, size);
                 (0, 1)
             }
-            // Requested before the attach.
+            // The free was requested before the attach.
             None => (0, 0),
         }
     }
@@ -278,8 +278,8 @@ fn reserved_step(row: &mut PoolDevice, trace: &PoolTrace) {
             before.saturating_sub(trace.size)
         }
     };
-    // PyTorch counts some of these before the entry and some after it. A total that is what we
-    // have is from before.
+    // PyTorch counts some of these changes before the entry and some after it. A total that equals ours is from before
+    // the change.
     let reserved = match (trace.total_reserved, row.reserved) {
         (Some(told), Some(ours)) if told == ours => Some(changed(ours)),
         (Some(told), _) => Some(told),

@@ -2,8 +2,8 @@
 //!
 //! Owns: a bounded ring of entries, kept small. Refuses: to grow; what is dropped is counted.
 //!
-//! It is also the recent past: a reading of the pool that comes late is brought up to the present by
-//! the entries since. For that some are kept even where none are to be shown.
+//! A reading of the pool that comes late is brought up to the present by the entries since its moment. For that, some
+//! entries are kept even if none are to be shown.
 
 use crate::event::TraceAction;
 use crate::fast_hash::FastMap;
@@ -11,10 +11,10 @@ use crate::state::stacks::StackIndex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Entries kept at least, for readings that come late.
+/// Minimum number of entries kept, for readings that come late.
 const RECENT: usize = 65_536;
-/// Entries kept while what was there before is not known: reading a large pool takes its time, and goes
-/// on from what happened meanwhile. Those of so many nanoseconds, and no more than so many.
+/// While what was there before is not known, the entries of the last `HELD_NS` nanoseconds are kept, but at most
+/// `HELD`: reading a large pool takes long, and the reading needs the entries that came meanwhile.
 const HELD_NS: u64 = 20_000_000_000;
 const HELD: usize = 1 << 20;
 
@@ -32,11 +32,11 @@ struct StoredEntry {
     orphan: bool,
     #[serde(default)]
     reported: bool,
-    /// Index into `pools` plus one; 0: not known.
+    /// Index into `pools` plus one; 0 if the pool is not known.
     pool: u16,
 }
 
-/// One entry as given and taken.
+/// One entry, as callers pass and get it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) action: TraceAction,
@@ -47,28 +47,27 @@ pub(crate) struct Entry {
     pub(crate) time_ns: u64,
     pub(crate) tid: u32,
     pub(crate) stack: StackIndex,
-    /// A free of a block that was not known then.
+    /// It is a free of a block that was not known when the entry came.
     pub(crate) orphan: bool,
-    /// A report told it: of a block that came its size is the rounded one.
+    /// The entry was made from a report. The `size` of an allocation is then its rounded size.
     pub(crate) reported: bool,
-    /// Of an `Alloc`, the rounded bytes; 0 where not known.
+    /// Rounded bytes of an `Alloc`; 0 if they are not known.
     pub(crate) rounded: u64,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TraceRing {
     limit: usize,
     entries: VecDeque<StoredEntry>,
     pools: Vec<(u64, u64)>,
     dropped: u64,
-    /// What was there before is not known yet.
+    /// A reading of what was there before is still to come, so more entries are kept.
     #[serde(default)]
     held: bool,
 }
 
 impl TraceRing {
-    /// Shows at most `limit` entries.
+    /// Creates a ring that shows at most `limit` entries.
     pub(crate) fn new(limit: usize) -> TraceRing {
         TraceRing {
             limit,
@@ -76,7 +75,7 @@ impl TraceRing {
         }
     }
 
-    /// Adds an entry; the oldest makes room.
+    /// Adds an entry; if the ring is full, the oldest is dropped.
     pub(crate) fn push(&mut self, entry: Entry) {
         while self.entries.len() >= self.room(entry.time_ns) {
             self.entries.pop_front();
@@ -98,7 +97,7 @@ impl TraceRing {
         });
     }
 
-    /// Whether what was there before is still to be read.
+    /// Sets whether a reading of what was there before is still to come. Once it has come, surplus entries are dropped.
     pub(crate) fn hold(&mut self, held: bool) {
         if self.held && !held {
             let kept = self.limit.max(RECENT);
@@ -110,7 +109,7 @@ impl TraceRing {
         self.held = held;
     }
 
-    /// How many entries there may be, at this time.
+    /// Maximum number of entries at this time.
     fn room(&self, now_ns: u64) -> usize {
         let usual = self.limit.max(RECENT);
         let oldest = self.entries.front().map_or(now_ns, |oldest| oldest.time_ns);
@@ -128,7 +127,7 @@ impl TraceRing {
         }
     }
 
-    /// The last entry's block has this rounded size, if it is this block that came.
+    /// Notes the rounded size of a block in the last entry, if that is the block's allocation.
     pub(crate) fn last_is_sized(&mut self, addr: u64, rounded: u64) {
         if let Some(last) = self.entries.back_mut()
             && (last.action, last.addr) == (TraceAction::Alloc, addr)
@@ -140,7 +139,7 @@ impl TraceRing {
     fn pool_index(&mut self, pool: (u64, u64)) -> u16 {
         let found = self.pools.iter().rposition(|known| *known == pool);
         let index = found.unwrap_or_else(|| {
-            // A program makes a private pool per captured graph: thousands would be unheard of.
+            // A program makes a private pool per captured graph, and thousands of graphs would be very unusual.
             if self.pools.len() < usize::from(u16::MAX) - 1 {
                 self.pools.push(pool);
                 self.pools.len() - 1
@@ -151,7 +150,7 @@ impl TraceRing {
         u16::try_from(index.saturating_add(1)).unwrap_or(0)
     }
 
-    /// Those to be shown, oldest first.
+    /// Entries to be shown, oldest first.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
         let hidden = self.hidden();
         self.entries
@@ -163,15 +162,15 @@ impl TraceRing {
     /// Everything after `time_ns`, oldest first. It is complete unless `time_ns` is before
     /// [`Self::forgotten_ns`].
     pub(crate) fn after(&self, time_ns: u64) -> impl Iterator<Item = Entry> {
-        // Entries whose device was learned late are not in the order of their times: no search.
+        // Entries whose device was learned late are not in the order of their times, so a binary search would fail.
         self.entries
             .iter()
             .filter(move |kept| kept.time_ns > time_ns)
             .map(|kept| self.entry(kept))
     }
 
-    /// The stacks with which the last blocks came to these addresses, of those that came after `time_ns`, are kept
-    /// and have these rounded sizes.
+    /// For each wanted address, the stack of the last allocation there, if its entry is still kept, it came after
+    /// `time_ns` and has the wanted rounded size.
     pub(crate) fn last_births(
         &self,
         mut wanted: FastMap<u64, u64>,
@@ -215,23 +214,23 @@ impl TraceRing {
         self.entries.len().saturating_sub(self.limit)
     }
 
-    /// When the last entry came; 0 where none has.
+    /// Time of the last entry; 0 if there is none.
     pub(crate) fn newest_ns(&self) -> u64 {
         self.entries.back().map_or(0, |newest| newest.time_ns)
     }
 
-    /// Entries to be shown.
+    /// Number of entries to be shown.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.hidden()
     }
 
-    /// Entries no longer shown.
+    /// Number of entries that are no longer shown.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped + self.hidden() as u64
     }
 
-    /// No entry after this moment is missing; 0 while all are kept. Its own time is the oldest one's:
-    /// entries of equal time may have been dropped, but a reading of that moment has them.
+    /// No entry after this moment is missing; 0 while all are kept. It is the time of the oldest entry that is kept:
+    /// entries of the same time may have been dropped, but a reading of that moment contains them.
     pub(crate) fn forgotten_ns(&self) -> u64 {
         match self.entries.front() {
             Some(oldest) if self.dropped > 0 => oldest.time_ns,

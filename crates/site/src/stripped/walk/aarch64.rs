@@ -1,15 +1,15 @@
-//! 64-bit Arm: the few kinds of instructions that matter here (Arm Architecture Reference Manual, C4.1, "A64 instruction set
-//! encoding").
+//! Decodes the few kinds of instructions of 64-bit Arm that matter here (Arm Architecture Reference Manual, C4.1, "A64
+//! instruction set encoding").
 
 use super::step::{Decoded, Effect, Flow, Value};
 
-/// Bytes of an instruction.
+/// Length of an instruction in bytes.
 const LENGTH: usize = 4;
-/// The stack pointer as a base; as a value register this number means zero.
+/// Number of the stack pointer where it is a base. As a value register this number means zero.
 const SP: u8 = 31;
-/// The frame pointer.
+/// Number of the frame pointer.
 const FP: u8 = 29;
-/// Registers from here on keep their values over a call.
+/// Registers from this number on keep their values across a call.
 const KEPT_FROM: u8 = 19;
 
 pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Decoded> {
@@ -33,7 +33,7 @@ fn field(word: u32, at: u32, bits: u32) -> u32 {
     word >> at & ((1 << bits) - 1)
 }
 
-/// The same as a number with a sign.
+/// The same field as a signed number.
 fn signed(word: u32, at: u32, bits: u32) -> i64 {
     i64::from((field(word, at, bits) << (32 - bits)) as i32 >> (32 - bits))
 }
@@ -53,7 +53,7 @@ fn flow(word: u32, address: u64) -> Flow {
         _ if word & 0xff00_0000 == 0x5400_0000 => Flow::MayJump(to(5, 19)),
         _ if word & 0x7e00_0000 == 0x3400_0000 => Flow::MayJump(to(5, 19)),
         _ if word & 0x7e00_0000 == 0x3600_0000 => Flow::MayJump(to(5, 14)),
-        // blr and its signed kinds; br, ret and what is like them
+        // blr and its kinds that check a signature; else br, ret and similar instructions
         _ if word & 0xfe00_0000 == 0xd600_0000 => match field(word, 21, 4) {
             1 | 9 => Flow::OtherCall,
             _ => Flow::End,
@@ -64,7 +64,7 @@ fn flow(word: u32, address: u64) -> Flow {
     }
 }
 
-/// What a value register holds: the one with number 31 is zero.
+/// The value of a value register: number 31 means zero.
 fn value_of(register: u8) -> Value {
     match register {
         SP => Value::Constant(0),
@@ -81,7 +81,7 @@ fn effect(word: u32) -> Effect {
             value: Value::Constant(number),
         };
     }
-    // mov of a register: orr with zero
+    // mov of a register, which is orr with zero
     if word & 0x7fe0_ffe0 == 0x2a00_03e0 {
         return Effect::Set {
             register: register(word, 0),
@@ -98,7 +98,7 @@ fn effect(word: u32) -> Effect {
         let bytes = match (floating, operation, size) {
             (_, 0, size) => 1i64 << size,
             (true, 2, 0) => 16,
-            // A load.
+            // This is a load.
             _ => {
                 return Effect::Set {
                     register: if floating { u8::MAX } else { register(word, 0) },
@@ -126,7 +126,7 @@ fn effect(word: u32) -> Effect {
             },
         };
     }
-    // Loads and stores of pairs; those that move their base are a function's own saving of registers.
+    // Loads and stores of pairs. Stores that change their base are ignored, since functions use them to save registers.
     if word & 0x3a00_0000 == 0x2800_0000 {
         if field(word, 22, 1) == 1 {
             return Effect::SetTwo(register(word, 0), register(word, 10));
@@ -147,14 +147,14 @@ fn effect(word: u32) -> Effect {
             value: Value::Unknown,
         };
     }
-    // Whatever else: it may put something into the register in its usual place.
+    // Any other instruction may write the register that its lowest five bits name.
     Effect::Set {
         register: register(word, 0),
         value: Value::Unknown,
     }
 }
 
-/// Calls of a function in a piece of code, which begins at a multiple of an instruction's length.
+/// Finds the calls of a function in a piece of code, whose address must be a multiple of an instruction's length.
 pub(super) fn callers(bytes: &[u8], address: u64, function: u64, found: &mut Vec<u64>) {
     for (word, at) in bytes.chunks_exact(LENGTH).zip((address..).step_by(LENGTH)) {
         let word = u32::from_le_bytes(word.try_into().unwrap_or_default());
@@ -168,7 +168,7 @@ pub(super) fn callers(bytes: &[u8], address: u64, function: u64, found: &mut Vec
 mod tests {
     use super::*;
 
-    /// Words as the assembler makes them, read with `objdump`.
+    /// Instructions as the assembler encodes them, read with `objdump`.
     #[test]
     fn words() {
         let at = 0x1000;

@@ -1,4 +1,4 @@
-//! Reads the code that some functions reach by direct calls, and notes how each call passes what matters here.
+//! Reads the code that some functions reach by direct calls, and notes for each call the arguments that matter here.
 
 mod aarch64;
 mod step;
@@ -10,17 +10,17 @@ use crate::elf::{Elf, ElfError, ReadAt};
 use crate::place::Machine;
 use step::{Decoded, Effect, Flow, Value};
 
-/// Calls are followed so deep from the functions of the table.
+/// Depth to which calls are followed, counted from the functions of the table.
 const DEPTH: u32 = 3;
-/// No more functions are read than this.
+/// Most functions that are read.
 const MOST_FUNCTIONS: usize = 6000;
-/// Of one function no more instructions are read than this.
+/// Most instructions that are read of one function.
 const MOST_INSTRUCTIONS: usize = 20_000;
 /// Code is read in pieces of this many bytes.
 const PIECE: u64 = 64 << 10;
-/// All code is searched in pieces of this many bytes.
+/// When all code of the file is searched, it is read in pieces of this many bytes.
 const SCAN: u64 = 4 << 20;
-/// Longest instruction of any machine.
+/// Length in bytes of the longest instruction of any machine.
 const LONGEST: usize = 15;
 
 /// `c10::DeviceType::PrivateUse1`.
@@ -31,34 +31,34 @@ const USAGE: i64 = 56;
 /// A structure on the caller's stack that looks like torch_npu's `MemoryUsage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Usage {
-    /// Five bytes come before the address, not four: it says which allocator it is of.
+    /// Whether five bytes come before the address, not four: then the structure says which allocator reports.
     pub component: bool,
 }
 
-/// A direct call.
+/// A direct call of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
-    /// Where.
+    /// Address of the call instruction.
     pub at: u64,
-    /// The function that it is in.
+    /// Entry of the function that contains the call.
     pub caller: u64,
-    /// The function that is called.
+    /// Entry of the function that is called.
     pub target: u64,
-    /// The second argument, where the caller sets a constant.
+    /// The second argument, if the caller sets it to a constant.
     pub second: Option<u32>,
-    /// What the caller wrote on its stack since the last call.
+    /// The structure that the caller wrote on its stack since its last call, if it is a `MemoryUsage`.
     pub usage: Option<Usage>,
 }
 
-/// What was read.
+/// The calls that were found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub calls: Vec<Call>,
-    /// Functions.
+    /// Number of functions whose code was read.
     pub functions: usize,
 }
 
-/// All direct calls in the functions at `from` and in what they call.
+/// Finds all direct calls in the functions at `from`, and in the functions that these call.
 pub(super) fn calls<R: ReadAt + ?Sized>(elf: &Elf<'_, R>, from: &[u64]) -> Result<Seen, ElfError> {
     let decode: fn(&[u8], u64) -> Option<Decoded> = match Machine::from_elf(elf.machine) {
         Machine::X86_64 => x86_64::decode,
@@ -72,7 +72,7 @@ pub(super) fn calls<R: ReadAt + ?Sized>(elf: &Elf<'_, R>, from: &[u64]) -> Resul
     let mut seen = Seen::default();
     let mut known: HashSet<u64> = from.iter().copied().collect();
     let mut waiting: VecDeque<(u64, u32)> = known.iter().map(|entry| (*entry, 0)).collect();
-    // The same answer each time: sets have no order.
+    // Sorted, since sets have no order and the result must always be the same.
     waiting.make_contiguous().sort_unstable();
     while let Some((entry, depth)) = waiting.pop_front() {
         if seen.functions == MOST_FUNCTIONS {
@@ -110,7 +110,7 @@ pub(super) fn callers<R: ReadAt + ?Sized>(
     for segment in code {
         let mut inside = 0;
         while inside < segment.file_size {
-            // A little more than a piece: a call may lie across its end.
+            // A little more than a piece is read, since a call may lie across its end.
             let size = (SCAN + LONGEST as u64).min(segment.file_size - inside);
             let bytes = elf.bytes_at(segment.offset + inside, size)?;
             scan(&bytes, segment.address + inside, function, &mut found);
@@ -122,14 +122,14 @@ pub(super) fn callers<R: ReadAt + ?Sized>(
     Ok(found)
 }
 
-/// Code of the file, as it is asked for.
+/// Code of the file, read in pieces when it is needed.
 struct Pieces<'a, 'b, R: ReadAt + ?Sized> {
     elf: &'a Elf<'b, R>,
     pieces: HashMap<u64, Vec<u8>>,
 }
 
 impl<R: ReadAt + ?Sized> Pieces<'_, '_, R> {
-    /// Bytes from an address to the end of its piece and a little more; empty where there is no code.
+    /// Bytes from an address to a little more than the end of its piece; empty if there is no code.
     fn from(&mut self, address: u64) -> Result<&[u8], ElfError> {
         let start = address - address % PIECE;
         if !self.pieces.contains_key(&start) {
@@ -149,11 +149,12 @@ impl<R: ReadAt + ?Sized> Pieces<'_, '_, R> {
     }
 }
 
-/// What the code before a call did.
+/// What is known about registers and the stack from the code before a call.
 #[derive(Default)]
 struct Before {
     constants: [Option<u64>; 32],
-    /// Stores on the stack since the last call: base, displacement, bytes, and the constant, if it is one.
+    /// Stores on the stack since the last call: base register, displacement, number of bytes, and the value, if it is a
+    /// constant.
     stores: Vec<(u8, i64, i64, Option<u64>)>,
 }
 
@@ -168,7 +169,7 @@ fn read_function<R: ReadAt + ?Sized>(
     'blocks: while let Some(start) = waiting.pop() {
         let mut at = start;
         let mut before = Before::default();
-        // Piece by piece; an instruction that a piece cuts off is read again with the next one.
+        // An instruction that is cut off at the end of a piece is read again with the next piece.
         loop {
             let bytes = code.from(at)?;
             let fits = bytes.len().saturating_sub(LONGEST);
@@ -204,7 +205,7 @@ fn read_function<R: ReadAt + ?Sized>(
                 at += step.bytes as u64;
             }
             if bytes.len() < LONGEST {
-                // The end of the code.
+                // This is the end of the code.
                 continue 'blocks;
             }
         }
@@ -244,7 +245,7 @@ impl Before {
         }
     }
 
-    /// What a call leaves.
+    /// Forgets what is no longer true after a call: the stores, and the registers that a call may change.
     fn call(&mut self, kept_from: u8) {
         for register in self.constants.iter_mut().take(usize::from(kept_from)) {
             *register = None;
@@ -256,8 +257,9 @@ impl Before {
         u32::try_from(self.value(Value::Of(register))?).ok()
     }
 
-    /// The structure, if each of its fields was written: type (the constant 20), index, component or data type, data
-    /// type or allocator, [allocator,] and from 8 on six words.
+    /// The structure on the stack, if each of its fields was written. The fields are bytes for the device's type (the
+    /// constant 20), the device's index, the component (only in newer versions), the data's type and the allocator's
+    /// type, and from offset 8 on six words.
     fn usage(&self) -> Option<Usage> {
         self.stores
             .iter()
@@ -285,7 +287,8 @@ impl Before {
 mod tests {
     use super::*;
 
-    /// The first piece of a file's code begins within the piece's addresses, wherever it is asked for first.
+    /// The first piece of a file's code begins in the middle of the piece's addresses. Its bytes must be the same
+    /// whichever of its addresses is asked for first.
     #[test]
     fn code_is_the_same_whatever_was_read_before() {
         let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
@@ -309,7 +312,7 @@ mod tests {
                 assert_eq!(&read[..16], wanted, "{inside} of {order:?}");
             }
         }
-        // Before it there is none.
+        // Before the first address there is no code.
         let mut code = Pieces {
             elf: &elf,
             pieces: HashMap::new(),

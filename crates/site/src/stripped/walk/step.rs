@@ -1,32 +1,32 @@
-//! What an instruction does, as far as it matters here.
+//! What a decoded instruction does, as far as the walk needs it.
 
-/// Where the code goes after an instruction.
+/// Where execution goes after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     Next,
-    /// A direct call.
+    /// A direct call of the function at this address.
     Call(u64),
-    /// A call of what is known at run time only.
+    /// A call whose target is known only at run time.
     OtherCall,
-    /// A jump that may or may not be taken.
+    /// A jump to this address that may or may not be taken.
     MayJump(u64),
     Jump(u64),
-    /// It does not come back here.
+    /// Execution does not go on at a place that is known: a return, a jump through a register, or a trap.
     End,
 }
 
-/// What an instruction does, as far as it matters.
+/// What an instruction does to registers and the stack, as far as the walk needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
-    /// Puts something into a register.
+    /// Writes a register.
     Set {
         register: u8,
         value: Value,
     },
-    /// Puts something into two.
+    /// Writes unknown values to two registers.
     SetTwo(u8, u8),
-    /// Writes to the stack: which base register, how far from it, how many bytes, and what.
+    /// Writes to the stack, at the offset `at` from the register `base`.
     Store {
         base: u8,
         at: i64,
@@ -40,7 +40,7 @@ pub(super) enum Effect {
 pub(super) enum Value {
     Unknown,
     Constant(u64),
-    /// What the register holds.
+    /// The value that this register holds.
     Of(u8),
 }
 
@@ -52,6 +52,6 @@ pub(super) struct Decoded {
     pub(super) effect: Effect,
     /// Number of the register with the second argument.
     pub(super) second: u8,
-    /// Registers from this number on keep their values over a call.
+    /// Registers from this number on keep their values across a call.
     pub(super) kept_from: u8,
 }

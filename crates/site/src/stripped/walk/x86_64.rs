@@ -1,10 +1,10 @@
-//! x86-64, by iced.
+//! Decodes instructions of x86-64, with the crate `iced_x86`.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use super::step::{Decoded, Effect, Flow, Value};
 
-/// The numbers under which registers are known here.
+/// Numbers that stand for the registers in this module.
 const RSI: u8 = 1;
 const RBP: u8 = 2;
 const RSP: u8 = 3;
@@ -30,7 +30,7 @@ pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Decoded> {
         flow,
         effect: effect(&instruction),
         second: RSI,
-        // Of what is followed here a call keeps nothing.
+        // The only register whose value is followed here is the second argument, which a call may change.
         kept_from: u8::MAX,
     })
 }
@@ -69,7 +69,7 @@ fn effect(instruction: &Instruction) -> Effect {
     }
 }
 
-/// The constant that the instruction puts into its register.
+/// The constant that the instruction writes to its register, if it writes one.
 fn constant(instruction: &Instruction) -> Value {
     match instruction.mnemonic() {
         Mnemonic::Mov if is_immediate(instruction.op1_kind()) => {
@@ -96,8 +96,9 @@ fn is_immediate(kind: OpKind) -> bool {
     )
 }
 
-/// Calls of a function in a piece of code: one byte, and the distance from the next instruction to the function. That four
-/// bytes of anything else hold just that distance happens once in a few thousand million.
+/// Finds the calls of a function in a piece of code. A call is the byte 0xe8, then the distance from the next
+/// instruction to the function. The code is not disassembled for this: that four other bytes equal just this distance
+/// happens once in a few thousand million cases.
 pub(super) fn callers(bytes: &[u8], address: u64, function: u64, found: &mut Vec<u64>) {
     const CALL: u8 = 0xe8;
     const LENGTH: usize = 5;

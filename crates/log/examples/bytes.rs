@@ -1,7 +1,8 @@
-//! What a journal or a recording takes on disk, by kind of record:
+//! Shows how many bytes each kind of record takes on disk in a journal or a recording:
 //! `cargo run --release -p memscope-log --example bytes -- PATH`.
 //!
-//! Records of different kinds are packed together, so what one kind takes is found by packing the records of that kind alone.
+//! Records of different kinds are packed together, so the size of a kind is found by packing the records of that kind
+//! alone.
 
 use memscope_log::records::{DaemonRecord, Header};
 use memscope_log::{ClockPair, Config, Journal, Recording};
@@ -10,10 +11,10 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-/// Bytes of the header of a batch of format 1, whose records were stored as they came.
+/// Length of the header of a batch of format 1, whose records were not packed.
 const PLAIN_BATCH_HEADER: u64 = 32;
 
-/// Records of one batch, as the journal had them.
+/// Records by batch, as they were in the journal.
 type Batches = Vec<Vec<u8>>;
 
 fn name(record: &[u8], kind: u16) -> String {
@@ -40,7 +41,7 @@ fn name(record: &[u8], kind: u16) -> String {
     name.to_owned()
 }
 
-/// Bytes that these batches take in a journal, and how long that took to write.
+/// Bytes that these batches take in a journal, and the time in seconds that writing them took.
 fn stored(batches: &Batches) -> Result<(u64, f64), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let config = Config {

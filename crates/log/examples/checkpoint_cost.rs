@@ -1,4 +1,4 @@
-//! How long the writer of a journal stands still for a checkpoint, by the number of live blocks:
+//! Measures how long a checkpoint stops the writer of a journal, by the number of live blocks:
 //! `cargo run --release -p memscope-log --example checkpoint_cost`.
 
 use memscope_ledger::event::*;
@@ -23,7 +23,7 @@ fn event(sequence: u64, stack: StackRef, body: Body) -> Event {
     }
 }
 
-/// A process that holds so many blocks, from 500 stacks, and a full trace.
+/// A process with `live` live blocks from 500 stacks, and a full trace.
 fn ledger(live: u64) -> Ledger {
     let mut ledger = Ledger::new(LedgerConfig::default());
     let facts = ProcessFacts {

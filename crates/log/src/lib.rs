@@ -1,7 +1,7 @@
-//! The log: what a record says, and where records are kept.
+//! The log: how records are decoded and encoded, and how they are kept on disk.
 //!
-//! Owns: the reading and writing of records ([`records`]), and the journal on disk, which is the format of recordings, too. Refuses:
-//! what events mean (that is the ledger's).
+//! Owns: the reading and writing of records ([`records`]), and the journal on disk, whose format is also the format of
+//! recordings. Refuses: the meaning of events, which belongs to the ledger.
 
 mod journal;
 pub mod records;

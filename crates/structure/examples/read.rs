@@ -1,5 +1,5 @@
-//! `read PID [ATTEMPTS [READINGS]]`: the state of the process's caching allocator as JSON; with a number of readings,
-//! what came of each. `MEMSCOPE_LAYOUT=FILE` keeps the layout from one call to the next.
+//! `read PID [ATTEMPTS [READINGS]]` prints the state of the process's caching allocator as JSON, or with a number of
+//! readings the result of each. `MEMSCOPE_LAYOUT=FILE` keeps the layout for the next call.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut accepted, mut retried, mut refused) = (0, 0, 0);
     for i in 0..readings {
         if i > 0 {
-            // Moments that the process's own rhythm does not choose.
+            // Do not read in step with the process's own rhythm.
             thread::sleep(Duration::from_micros(997 * u64::from(i % 37)));
         }
         match reader.read(&memory, pointer, attempts) {
@@ -79,8 +79,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The address of the exported pointer: the mapped library's own symbol table. A product opens the file through
-/// `/proc/<pid>/map_files`; this example takes the path.
+/// The address of the exported pointer, from the symbol table of the mapped library. A product should open the file
+/// through `/proc/<pid>/map_files`; this example uses the path.
 fn allocator_pointer(pid: u32) -> Result<u64, Box<dyn Error>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let line = maps

@@ -1,4 +1,4 @@
-//! What a block looks like, learned from blocks: those in the table of active ones, and free ones in the pools' trees.
+//! Finds the layout of a block from samples: blocks in the table of active blocks, and free ones in the pools' trees.
 
 use foldhash::HashMap;
 
@@ -6,23 +6,23 @@ use crate::layout::BlockLayout;
 use crate::shape::{self, NODE, Table, Tree, byte, word};
 use memscope_memory::Memory;
 
-/// How much of a block is looked at; the heap may end sooner.
+/// Bytes that are read of a block. If the heap ends before, `LEAST` bytes are tried.
 const SPAN: usize = 256;
 const LEAST: usize = 160;
 
-/// A block's bytes and where it was found.
+/// The bytes of a block, and where it was found.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Seen {
     bytes: Vec<u8>,
-    /// The pool whose tree it was in; `None`: active.
+    /// The pool in whose tree it was found; `None`: in the table of active blocks.
     of: Option<u64>,
 }
 
-/// Blocks by address.
+/// Blocks by the address of the block's object.
 pub(crate) type Sample = HashMap<u64, Seen>;
 
-/// Blocks of the table and the trees, so many of each at most, that are the same in two looks one after the other: the process
-/// goes on. `None` if the table's entries do not lead to blocks of the pools.
+/// Reads up to `most` blocks of the table and of each tree twice, and returns those that are the same both times,
+/// because the process goes on. `None` if the entries of the table do not lead to blocks of the pools.
 pub(crate) fn sample(
     memory: &impl Memory,
     table: &Table,
@@ -52,7 +52,7 @@ fn collect(
     most: usize,
 ) -> Option<Sample> {
     let mut sample = Sample::default();
-    // Half of the slots are in use at most, and an eighth at least.
+    // At most half of the slots are in use, and at least an eighth.
     let slots = usize::try_from(table.slots).ok()?;
     let some = slots.min(most.checked_mul(16)?);
     let mut entries = vec![0; some * 16];
@@ -66,7 +66,7 @@ fn collect(
         return None;
     }
     for address in used.iter().copied().take(most) {
-        // What is gone again has no part in it.
+        // Skip blocks that were freed in the meantime.
         if let Some(bytes) = block(memory, address) {
             sample.insert(address, Seen { bytes, of: None });
         }
@@ -104,11 +104,11 @@ fn block(memory: &impl Memory, address: u64) -> Option<Vec<u8>> {
     })
 }
 
-/// The offsets at which the sample agrees with itself.
+/// Finds the offsets for which all blocks of the sample are plausible.
 pub(crate) fn layout(sample: &Sample, pools: &[u64]) -> Result<BlockLayout, &'static str> {
     let free = || sample.values().filter(|seen| seen.of.is_some());
     let active = || sample.values().filter(|seen| seen.of.is_none());
-    // The pool: free blocks point to the pool whose tree they are in, active ones to any of them.
+    // The pool: a free block points to the pool in whose tree it is, an active block to any of the pools.
     let votes = |at: usize| {
         sample
             .values()
@@ -124,7 +124,7 @@ pub(crate) fn layout(sample: &Sample, pools: &[u64]) -> Result<BlockLayout, &'st
         .max_by_key(|at| (votes(*at), std::cmp::Reverse(*at)))
         .filter(|at| votes(*at) > 0)
         .ok_or("the pool's pointer in a block")?;
-    // Around it, in the order in which PyTorch declares them: size, requested, pool, address.
+    // The fields around it, in the order in which PyTorch declares them: size, requested, pool, address.
     let (size, requested, ptr) = (pool - 16, pool - 8, pool + 8);
     let sized = |seen: &Seen| {
         let (size, requested) = (word(&seen.bytes, size), word(&seen.bytes, requested));
@@ -155,7 +155,7 @@ pub(crate) fn layout(sample: &Sample, pools: &[u64]) -> Result<BlockLayout, &'st
                 && (free().next().is_none() || free().any(|seen| flag(seen, *at, &[1])))
         })
         .ok_or("the flag of blocks with memory")?;
-    // The streams that used the block are a table in it; the word before is the stream it is of.
+    // A block contains a table of the streams that used it. The word before that table is the block's own stream.
     let uses = (16..size)
         .step_by(8)
         .find(|at| {
@@ -202,17 +202,17 @@ pub(crate) fn layout(sample: &Sample, pools: &[u64]) -> Result<BlockLayout, &'st
     })
 }
 
-/// Where no block has a neighbour (nothing was split): the links are then empty in all of them, and follow the
-/// address and the flags, as PyTorch declares them. Wrong ones would be found out by the first reading in which
-/// something is split: the allocator counts its segments.
+/// The offsets of the links if no block has a neighbour, because nothing was split. Then the links are zero in all
+/// blocks, and follow the address and the flags, as PyTorch declares them. The first reading in which something is
+/// split would reveal wrong offsets, because the allocator counts its segments.
 fn no_links(sample: &Sample, ptr: usize) -> Option<(usize, usize)> {
     let (prev, next) = (ptr + 16, ptr + 24);
     let empty = |seen: &Seen| word(&seen.bytes, prev) == 0 && word(&seen.bytes, next) == 0;
     sample.values().all(empty).then_some((prev, next))
 }
 
-/// Where blocks point to their neighbours: two words by which two blocks point at each other, one of which begins where
-/// the other ends.
+/// The offsets of the links to the neighbours: two words by which two blocks point at each other, if one of them begins
+/// where the other ends.
 fn links(sample: &Sample, size: usize, ptr: usize) -> Option<(usize, usize)> {
     let mut votes: HashMap<(usize, usize), usize> = HashMap::default();
     let words = || (ptr + 8..LEAST).step_by(8);

@@ -1,8 +1,8 @@
-//! Looks for where segments begin and end, in a process that goes on.
+//! Searches for the edges of segments in a process that goes on.
 //!
-//! These stay where they are for as long as a segment is there, but the blocks that tell of them are exchanged whenever a neighbour joins
-//! them. So they are looked for again, along the blocks' links, and what was found is read once more in one call between two equal
-//! states of the allocator: then it is certain, whatever the process does.
+//! Edges do not move as long as a segment exists, but the block objects from which they are known are replaced whenever
+//! a neighbour is joined with them. So the search follows the blocks' links again, and what it has found is read once
+//! more in one call between two equal states of the allocator. Then it is certain, whatever the process does.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,20 +12,21 @@ use crate::look::Eye;
 use crate::walk::RawBlock;
 use memscope_memory::Memory;
 
-/// Times that all places are looked at at which the first or the last block of a segment was not seen.
+/// Number of passes over all places at which the first or the last block of a segment was not seen.
 const TURNS: u32 = 8;
-/// Blocks from which such an edge is looked for, steps towards it at once, and moments at which they are tried.
+/// Maximum number of blocks from which such an edge is searched, of steps towards it in one read, and of attempts to
+/// read them at a still moment.
 const ANCHORS: usize = 3;
 const STEPS: usize = 16;
 const MOMENTS: u32 = 8;
 
-/// The neighbour of a block.
+/// Address of the next (`forward`) or the previous block's object.
 fn link(block: &RawBlock, forward: bool) -> u64 {
     if forward { block.next } else { block.prev }
 }
 
 impl<M: Memory> Eye<'_, M> {
-    /// All edges that were seen and are not known to be none.
+    /// All edges that were seen, except those that are known to be joints between blocks.
     pub(crate) fn edges(&self) -> Edges {
         let mut edges = Edges::default();
         let known = |block: &&RawBlock| self.pools.contains_key(&block.pool);
@@ -39,8 +40,8 @@ impl<M: Memory> Eye<'_, M> {
         edges
     }
 
-    /// Where the first or the last block of a segment was not seen, because it made room for another just then, or was seen in
-    /// the middle of a change, looks there again: from blocks near it outwards.
+    /// Searches again for edges that were not seen, because a block was replaced just then, or that were seen in the
+    /// middle of a change. The search goes outwards from blocks that are near.
     pub(crate) fn find_edges(&mut self) -> io::Result<()> {
         if self.edges().missing().is_empty() {
             return Ok(());
@@ -54,7 +55,7 @@ impl<M: Memory> Eye<'_, M> {
             }
             let fresh = match turn {
                 0 => Vec::new(),
-                // What was read before is no more where blocks live for microseconds.
+                // Where blocks live for microseconds, those that were read before do not exist any more.
                 _ => self.free_again()?,
             };
             let blocks = |places: &[u64]| -> BTreeSet<(u64, u64)> {
@@ -86,8 +87,8 @@ impl<M: Memory> Eye<'_, M> {
         Ok(())
     }
 
-    /// Blocks of a stretch of addresses that are near its beginning or its end, the nearest first. Those that are said to begin or
-    /// end there are among them: they may be no edges.
+    /// Blocks in an address range that are near its beginning or its end, the nearest first. Blocks that claim to begin
+    /// or to end there are among them, because they may be no edges.
     fn anchors(&self, order: &BTreeSet<(u64, u64)>, from: u64, to: u64, forward: bool) -> Vec<u64> {
         let is_there = |(ptr, at): &&(u64, u64)| {
             let block = self.blocks.get(at);
@@ -104,7 +105,7 @@ impl<M: Memory> Eye<'_, M> {
         found.into_iter().map(|(_, at)| *at).collect()
     }
 
-    /// Reads the trees and the free blocks again, and says where these are.
+    /// Reads the trees and the free blocks again, and returns the addresses of these blocks.
     fn free_again(&mut self) -> io::Result<Vec<u64>> {
         let bytes = self.unlocked()?;
         self.all_pools(&bytes);
@@ -115,7 +116,8 @@ impl<M: Memory> Eye<'_, M> {
         self.read_blocks(free, false)
     }
 
-    /// What is certain counts for more than what was read in passing: an edge of the latter kind that fits to nothing is none.
+    /// Certain edges are more reliable than those that were read in passing. Of the latter, those that do not fit are
+    /// left out.
     fn leave_out_what_does_not_fit(&mut self) {
         for (from, to) in self.edges().missing() {
             for at in [from, to] {
@@ -126,9 +128,9 @@ impl<M: Memory> Eye<'_, M> {
         }
     }
 
-    /// Follows the chain of blocks from one of them towards an end, and looks at all of it once more in one go: if nobody was in
-    /// the allocator then, two blocks that lead to each other are there. What it saw, or nothing where there was no such moment or the
-    /// block is no more.
+    /// Follows the chain of blocks from one block towards an end, and reads the whole chain once more in one call. If
+    /// this was a still moment, blocks that point at each other do exist. Returns the chain, or nothing if there was no
+    /// such moment or the block does not exist any more.
     fn follow(&mut self, anchor: u64, forward: bool) -> io::Result<Vec<(u64, RawBlock)>> {
         let len = self.layout.block.len as usize;
         for _ in 0..MOMENTS {
@@ -137,7 +139,7 @@ impl<M: Memory> Eye<'_, M> {
                 && link(&block, forward) == 0
                 && link(&block, !forward) != 0
             {
-                // It says to be an edge: whoever is on its other side must say so as well.
+                // The block claims to be an edge. The block on its other side must confirm it by pointing at it.
                 chain = self.chain(at, !forward, 2);
                 chain.reverse();
                 if chain.len() < 2 {
@@ -166,7 +168,7 @@ impl<M: Memory> Eye<'_, M> {
         Ok(Vec::new())
     }
 
-    /// A block, and those that follow it and lead back, at most so many.
+    /// A block, and the blocks that follow it and point back, at most `most` blocks.
     fn chain(&mut self, mut at: u64, forward: bool, most: usize) -> Vec<(u64, RawBlock)> {
         let mut chain: Vec<(u64, RawBlock)> = Vec::new();
         while chain.len() < most
@@ -189,7 +191,7 @@ impl<M: Memory> Eye<'_, M> {
         chain
     }
 
-    /// Takes over a chain that was seen while nobody was in the allocator.
+    /// Adopts a chain that was read at a still moment.
     fn believe(&mut self, chain: &[(u64, RawBlock)], forward: bool) {
         for pair in chain.windows(2) {
             let [(_, one), (_, other)] = pair else {

@@ -1,24 +1,24 @@
-//! Where segments begin and end: the first and the last blocks of chains.
+//! Edges: where segments begin and end. They are known from the first and the last block of each chain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::walk::RawBlock;
 
-/// A segment that came or went.
+/// A segment that was taken from the driver or given back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SegmentChange {
     pub addr: u64,
-    /// Its length, where known.
+    /// Length in bytes, if known.
     pub bytes: Option<u64>,
-    /// The pool's address and the stream of one that came, where known.
+    /// For a segment that was taken: the address of its pool's object and its stream, if known.
     pub came: Option<(u64, u64)>,
 }
 
-/// Where chains of blocks begin and end. This stays as it is while the segment is there, however its blocks
-/// are split and joined.
+/// Where chains of blocks begin and end. This does not change while the segment exists, however its blocks are split
+/// and joined.
 #[derive(Debug, Default)]
 pub(crate) struct Edges {
-    /// The pool and the stream, by the first block's address on the device.
+    /// Pool and stream, by the device address of the first block.
     pub starts: BTreeMap<u64, (u64, u64)>,
     pub ends: BTreeSet<u64>,
 }
@@ -33,7 +33,7 @@ impl Edges {
         }
     }
 
-    /// Where this segment is, is another one now, or none.
+    /// Applies a change: at the addresses of this segment there is a new segment now, or none.
     pub(crate) fn change(&mut self, segment: &SegmentChange) {
         let (at, first) = (segment.addr, segment.addr.saturating_add(1));
         let end = match segment.bytes {
@@ -48,12 +48,12 @@ impl Edges {
         }
     }
 
-    /// Stretches of addresses, from a beginning or an end to the next one, in which an edge was not seen, or where
-    /// one of the two was told by a block that is no more.
+    /// Address ranges, from one edge to the next, in which an edge was not seen, or where one of the two edges comes
+    /// from a block that does not exist any more.
     pub(crate) fn missing(&self) -> Vec<(u64, u64)> {
         let mut all: Vec<(u64, bool)> = self.starts.keys().map(|at| (*at, true)).collect();
         all.extend(self.ends.iter().map(|at| (*at, false)));
-        // An end comes before the beginning at the same address.
+        // An end sorts before a beginning at the same address.
         all.sort_unstable();
         let mut missing = Vec::new();
         let (mut last, mut open) = (0, false);

@@ -1,23 +1,24 @@
-//! Many small places of another process's memory, read in few calls.
+//! Reads many small places of another process's memory in few system calls.
 
 use std::io;
 
 use memscope_memory::{Memory, Part};
 
-/// Places with a smaller gap between them are read as one. Below a page, so that no page is touched
-/// in which nothing was wanted.
+/// Places with a smaller gap between them are read as one part. The gap is smaller than a page, so that no page is
+/// touched of which nothing is wanted.
 const GAP: u64 = 1024;
-/// A part is not joined with others beyond this length, so that a failing one costs little.
+/// Parts are not joined beyond this length in bytes, so that a part that cannot be read costs little.
 const LONGEST: u64 = 1 << 16;
-/// Bytes asked for at once, so that little is held beside what is kept.
+/// Number of bytes that are requested at once. It bounds the memory that is needed besides the result.
 const AT_ONCE: u64 = 1 << 23;
-/// Most bytes that one look may read: what lies in the other process's memory decides how much there is.
+/// Maximum number of bytes that one look may read. Without it, the contents of the other process's memory would decide
+/// how much that is.
 const MOST_BYTES: u64 = 1 << 32;
 
-/// Reads, and counts what it reads.
+/// Reads memory, and counts the bytes.
 pub(crate) struct Fetch<'m, M> {
     memory: &'m M,
-    /// Bytes so far.
+    /// Bytes read so far.
     pub bytes: u64,
 }
 
@@ -34,7 +35,8 @@ impl<'m, M: Memory> Fetch<'m, M> {
         Ok(bytes)
     }
 
-    /// These places, one right after the other: with a process's memory in one call, which takes a microsecond or two.
+    /// Reads these places right after one another. For the memory of a process this is one system call, which takes a
+    /// microsecond or two.
     pub fn at_once(&mut self, places: &[(u64, usize)]) -> io::Result<Vec<Vec<u8>>> {
         self.count(places.iter().map(|(_, len)| *len as u64).sum())?;
         let mut parts: Vec<Part> = places
@@ -48,8 +50,9 @@ impl<'m, M: Memory> Fetch<'m, M> {
         Ok(parts.into_iter().map(|part| part.bytes).collect())
     }
 
-    /// Hands over `len` bytes of each place that can be read. `places` are in order, none twice. What cannot
-    /// be read is left out: it was given back meanwhile, or never was an address.
+    /// Passes `len` bytes of each place that can be read to `take`. `places` must be sorted and without duplicates.
+    /// Places that cannot be read are left out: the memory was freed in the meantime, or the value never was an
+    /// address.
     pub fn each(
         &mut self,
         places: &[u64],
@@ -65,7 +68,7 @@ impl<'m, M: Memory> Fetch<'m, M> {
             let whole = self.memory.read_many(&mut parts).is_ok();
             let mut wanted = now.iter().copied().peekable();
             for part in &mut parts {
-                // Some place is gone. Each for itself then.
+                // Some place is not mapped any more. Read each part separately, and each place of a part that fails.
                 let good = whole || self.memory.read(part.address, &mut part.bytes).is_ok();
                 let end = part.address + part.bytes.len() as u64;
                 while let Some(place) = wanted.next_if(|place| *place < end) {
@@ -93,12 +96,12 @@ impl<'m, M: Memory> Fetch<'m, M> {
     }
 }
 
-/// The first places, those that lie near one another in one part; and how many they are.
+/// Joins the first places into parts. Returns the parts, and the number of places in them.
 fn parts(places: &[u64], len: u64) -> (Vec<Part>, usize) {
     let mut spans: Vec<(u64, u64)> = Vec::new();
     let (mut used, mut bytes) = (0, 0);
     for &from in places {
-        // Nothing is at the end of all addresses.
+        // At the end of the address space there is no memory, so the sum may saturate.
         let to = from.saturating_add(len);
         match spans.last_mut() {
             Some((start, end))

@@ -1,7 +1,8 @@
-//! Finds where things lie, by evidence, in a process that has blocks.
+//! Finds the layout, by evidence, in a process that has blocks.
 //!
-//! Three steps: which element of which vector looks like a device allocator; what its pools, its table of active blocks
-//! and the blocks themselves look like; and, once a whole picture can be taken, which statistics equal the sums.
+//! There are three steps: which element of which vector looks like a device allocator; what its pools, its table of
+//! active blocks and the blocks themselves look like; and, once a whole picture can be taken, which statistics equal
+//! the sums.
 
 use crate::blocks;
 use crate::error::StructureError;
@@ -12,31 +13,31 @@ use crate::segments::{self, Sums};
 use crate::shape::{self, MUTEX, Mutex, STAT_ARRAY, TABLE, Tree, byte, word};
 use memscope_memory::Memory;
 
-/// How much of the object behind the exported pointer is looked at.
+/// Maximum number of bytes that are read of the object behind the exported pointer.
 const ALLOCATOR: usize = 1 << 16;
-/// How much of a device allocator is looked at.
+/// Maximum number of bytes that are read of a device allocator.
 const DEVICE: usize = 1 << 13;
-/// How far behind the pools the table of active blocks can be.
+/// How far behind the pools the table of active blocks can begin, in bytes.
 const ACTIVE_REACH: usize = 1024;
-/// How much of it is read behind the table of active blocks, where the allocation's own size is not known.
+/// Bytes that are read behind the table of active blocks if the length of the allocation is not known.
 const TAIL: usize = 2048;
-/// The page that memory comes and goes in.
+/// Size of a page of memory.
 const PAGE: u64 = 4096;
-/// Tries, because the process goes on meanwhile, and how many blocks each looks at: few are less likely to change
-/// while they are read, many are more likely to have neighbours among them.
+/// Number of tries, because the process changes things in the meantime, and the number of blocks that each try reads. A
+/// few blocks are less likely to change while they are read; many are more likely to have neighbours among them.
 const TRIES: u32 = 400;
 const SAMPLES: [usize; 3] = [256, 4096, 1024];
-/// Pictures, in all tries together.
+/// Maximum number of pictures in all tries together.
 const PICTURES: u32 = 4000;
-/// Of a process with so many blocks, so few.
+/// From more than this number of active blocks on, only `PICTURES_OF_LARGE` pictures are taken.
 const LARGE: u64 = 5000;
 const PICTURES_OF_LARGE: u32 = 3;
-/// Most words between the statistics of reserved and of active bytes.
+/// Maximum number of words between the statistics of reserved and of active bytes.
 const MOST_WORDS: usize = 16;
-/// Empty allocators seen, standing still, until it is believed.
+/// Number of tries without evidence after which the search ends: an allocator that is empty stays empty.
 const QUIET: u32 = 3;
 
-/// A place in a device allocator: its own two pools and the sets in each.
+/// Offsets of a device allocator's own two pools, and the number of sets in each.
 #[derive(Debug, Clone, Copy)]
 struct Pools {
     large: usize,
@@ -44,19 +45,20 @@ struct Pools {
     sets: usize,
 }
 
-/// What one try came to.
+/// Why a try failed.
 enum Miss {
-    /// Nothing is wrong, but there is no evidence.
+    /// Nothing is wrong, but there is no evidence yet.
     NothingYet(&'static str),
-    /// It does not look as expected, or it changed meanwhile.
+    /// The structures do not look as expected, or they changed in the meantime.
     NotFound(String),
 }
 
-/// Finds the layout in a live process, from the address of the exported pointer
+/// Finds the layout in a live process. `allocator_pointer` is the address of the exported pointer
 /// `c10::cuda::CUDACachingAllocator::allocator`.
 ///
-/// Needs evidence: some block, in use or kept for later. The result has already given a proven
-/// reading. It holds for the library file that the process has mapped.
+/// This needs evidence: some block, in use or kept for later. The layout is valid for the library file that the process
+/// has mapped. It is proven by a reading before it is returned; only for a process with thousands of blocks, the
+/// statistics may be recognised by their shape alone, and the first reading proves them.
 pub fn find_layout(memory: &impl Memory, allocator_pointer: u64) -> Result<Layout, StructureError> {
     let object = read_word(memory, allocator_pointer, "the allocator pointer")?;
     if !shape::is_pointer(object) {
@@ -81,7 +83,8 @@ pub fn find_layout(memory: &impl Memory, allocator_pointer: u64) -> Result<Layou
         for device in devices.iter().copied() {
             match find_in_device(memory, device) {
                 Ok(mut layout) => {
-                    // The same things at the same places in every element, or it is no such list.
+                    // The same things must be at the same places in every element, or the vector is not the list of
+                    // devices.
                     if !devices.iter().all(|device| fits(memory, &layout, *device)) {
                         miss = Miss::NotFound("device allocators that are alike".to_owned());
                         continue;
@@ -102,7 +105,7 @@ pub fn find_layout(memory: &impl Memory, allocator_pointer: u64) -> Result<Layou
     Err(miss.into())
 }
 
-/// Finds the layout from one device allocator, of which a probe has seen the `this`.
+/// Finds the layout from one device allocator, whose address a probe has seen as `this`.
 pub fn find_in_device(memory: &impl Memory, device: u64) -> Result<Layout, StructureError> {
     let mut miss = Miss::NothingYet("no attempt");
     let mut quiet = 0;
@@ -111,7 +114,7 @@ pub fn find_in_device(memory: &impl Memory, device: u64) -> Result<Layout, Struc
         match try_device(memory, device, sample, &mut pictures) {
             Ok(layout) => return Ok(layout),
             Err(other) => {
-                // An empty allocator stays empty; one that changes is looked at again.
+                // An empty allocator stays empty; one that changes is tried again.
                 quiet += u32::from(matches!(other, Miss::NothingYet(_)));
                 miss = other;
             }
@@ -132,7 +135,7 @@ impl From<Miss> for StructureError {
     }
 }
 
-/// Whether pools and statistics lie where the layout says. Several looks, because the process goes on.
+/// Whether pools and statistics are where the layout says. It is tried several times, because the process goes on.
 fn fits(memory: &impl Memory, layout: &Layout, device: u64) -> bool {
     (0..TRIES).any(|_| {
         let bytes = as_much(memory, device, layout.object_len as usize);
@@ -142,7 +145,7 @@ fn fits(memory: &impl Memory, layout: &Layout, device: u64) -> bool {
     })
 }
 
-/// A cheap look: two pools of blocks, and statistics.
+/// A quick check: whether there are two pools of blocks.
 fn looks_like_one(memory: &impl Memory, device: u64) -> bool {
     if !shape::is_pointer(device) {
         return false;
@@ -153,7 +156,7 @@ fn looks_like_one(memory: &impl Memory, device: u64) -> bool {
         if !pools(memory, device, &bytes).is_empty() {
             return true;
         }
-        // What stands still and is none will not become one.
+        // Bytes that do not change and are not a device allocator will not become one.
         if bytes == before {
             return false;
         }
@@ -171,12 +174,12 @@ fn try_device(
     let whole = allocation(memory, device);
     let len = whole.unwrap_or(DEVICE);
     let bytes = as_much(memory, device, len);
-    // The first pair: further ones can be those of the next device's allocator, behind this one.
+    // Take the first pair: further pairs may belong to the allocator of the next device, which follows in memory.
     let pools = pools(memory, device, &bytes)
         .into_iter()
         .next()
         .ok_or_else(|| Miss::NotFound("two pools of blocks".to_owned()))?;
-    // All that is there may be in private pools.
+    // All blocks may be in private pools.
     let known = Layout {
         devices: None,
         object_len: bytes.len() as u32,
@@ -202,7 +205,8 @@ fn try_device(
             .filter_map(|at| Some((at, shape::table(&bytes, at)?)))
     };
     let filled = tables().filter(|(_, table)| table.count > 0);
-    // Where nothing is allocated, the table that once had something: it has grown, and comes before all others.
+    // If nothing is allocated, take the first table that has grown, which means that it had entries once: the table of
+    // active blocks comes before all other tables.
     let grown = tables().find(|(_, table)| table.grown);
     let rest = grown.filter(|(_, table)| table.count == 0);
     for (at, table) in filled.chain(rest) {
@@ -224,7 +228,8 @@ fn try_device(
             ..known.clone()
         };
         if table.count > LARGE {
-            // A picture takes its time, and something happens in all of them: its first reading will prove it.
+            // During a picture of so many blocks, something always changes. So the statistics are recognised by their
+            // shape, and the first reading will prove them.
             if let Some(stats) = stats_by_shape(&bytes, pools.large, table.count) {
                 return Ok(Layout { stats, ..layout });
             }
@@ -242,9 +247,9 @@ fn try_device(
     Err(miss)
 }
 
-/// Bytes of the heap's allocation that an object is, if glibc's malloc made it: one word before it stands the
-/// size, with three bits for other things. Where another malloc made it, the word can say anything;
-/// then more or less is read than the object has, and what the object needs must be there all the same.
+/// Length of the heap allocation that an object is in, if glibc's malloc made it: the word before it contains the size,
+/// and three bits for other purposes. If another malloc made it, the word can have any value. Then more or less is read
+/// than the object has, but everything that is needed of the object must still be found.
 fn allocation(memory: &impl Memory, object: u64) -> Option<usize> {
     let mut bytes = [0; 8];
     memory.read(object.wrapping_sub(8), &mut bytes).ok()?;
@@ -253,7 +258,8 @@ fn allocation(memory: &impl Memory, object: u64) -> Option<usize> {
     fits.then(|| size - 8)
 }
 
-/// Takes pictures until one is still, finds the statistics in it, and then reads once as any reader would.
+/// Takes pictures until nothing changes during one of them, finds the statistics in it, and then reads once as any
+/// reader does.
 fn prove(
     memory: &impl Memory,
     device: u64,
@@ -283,8 +289,8 @@ fn prove(
     Ok(layout)
 }
 
-/// The statistics that equal the sums. Several may, when nothing is pending or rounded; they lie in the order in which
-/// PyTorch declares them, and a wrong choice is contradicted by the first reading in which they differ.
+/// Finds the statistics that equal the sums. Several may be equal, if nothing is pending or rounded. They are in the
+/// order in which PyTorch declares them, and a wrong choice is contradicted by the first reading in which they differ.
 fn stats(bytes: &[u8], end: usize, sums: &Sums) -> Result<StatsLayout, Miss> {
     let mut from = 8;
     let mut next = |sum: [u64; 3], name: &str| {
@@ -310,8 +316,9 @@ fn stats(bytes: &[u8], end: usize, sums: &Sums) -> Result<StatsLayout, Miss> {
     })
 }
 
-/// The same where nothing is allocated, so that most sums are zero and much that is zero looks like them: what is
-/// reserved is not, and the others lie around it in PyTorch's order. What held something once has a peak.
+/// Finds the statistics if nothing is allocated. Then most sums are zero, and many words that are zero look like them.
+/// The reserved bytes are not zero, and the others are around them in PyTorch's order. A statistic that was not zero
+/// once has a peak.
 fn stats_at_rest(bytes: &[u8], end: usize, sums: &Sums) -> Option<StatsLayout> {
     let held_once = |at: usize, sum: [u64; 3]| {
         shape::stat_array(bytes, at) == Some(sum) && word(bytes, at + 8) > 0
@@ -321,7 +328,8 @@ fn stats_at_rest(bytes: &[u8], end: usize, sums: &Sums) -> Option<StatsLayout> {
         .filter(|_| sums.reserved_bytes[0] > 0)
         .find(|at| shape::stat_array(bytes, *at) == Some(sums.reserved_bytes))?;
     let before = |arrays: usize| reserved.checked_sub(arrays * STAT_ARRAY);
-    // Between them the numbers of blocks and bytes that were split and are not in use.
+    // Between these and the allocated bytes are the number of blocks that were split and are not in use, and their
+    // bytes.
     let (allocation, segment, active) = (before(5)?, before(4)?, before(3)?);
     let allocated = before(1)?;
     let active_bytes = (reserved + STAT_ARRAY..end.saturating_sub(3 * STAT_ARRAY))
@@ -362,21 +370,22 @@ fn stats_at_rest(bytes: &[u8], end: usize, sums: &Sums) -> Option<StatsLayout> {
     })
 }
 
-/// The statistics, which PyTorch declares one after the other: numbers (blocks handed out, segments, active blocks, free rests
-/// of blocks that were split), then bytes (handed out, reserved, and, in newer versions behind some other words, active, free rests,
-/// asked for). As many blocks are active as the table has, and what is part of something else is not more than that.
+/// Recognises the statistics by their shape. PyTorch declares them one after the other: numbers (blocks handed out,
+/// segments, active blocks, free rests of blocks that were split), then bytes (handed out, reserved, and, in newer
+/// versions after some other words, active, free rests, requested). The number of active blocks must equal the count in
+/// the table, and a part must not be larger than its whole.
 fn stats_by_shape(bytes: &[u8], end: usize, active: u64) -> Option<StatsLayout> {
     let last = end.checked_sub(9 * STAT_ARRAY)?;
     let within = |part: [u64; 3], whole: [u64; 3]| (0..3).all(|i| part[i] <= whole[i]);
     let both =
         |count: [u64; 3], bytes: [u64; 3]| (0..3).all(|i| (count[i] == 0) == (bytes[i] == 0));
-    // Something was there once: a peak.
+    // The value was not zero at some time: it has a peak.
     let stat = |at: usize| shape::stat_array(bytes, at).filter(|_| word(bytes, at + 8) > 0);
     (8..=last).step_by(8).find_map(|at| {
         let place = |i: usize| at + i * STAT_ARRAY;
         let blocks = stat(place(0))?;
         let actives = stat(place(2)).filter(|actives| actives[0] == active)?;
-        // Expandable segments are not counted, and perhaps nothing was ever split.
+        // Expandable segments are not counted, and perhaps nothing was ever split, so these two may have no peak.
         let segments = shape::stat_array(bytes, place(1))?;
         shape::stat_array(bytes, place(3))?;
         let (allocated, reserved) = (stat(place(4))?, stat(place(5))?);
@@ -415,9 +424,9 @@ fn stats_by_shape(bytes: &[u8], end: usize, active: u64) -> Option<StatsLayout> 
     })
 }
 
-/// Every pair of places that look like pools of large and of small blocks.
+/// Finds all pairs of offsets that look like the pools of large and of small blocks.
 fn pools(memory: &impl Memory, device: u64, bytes: &[u8]) -> Vec<Pools> {
-    // Rows of sets that follow one another: where they begin, and how many they are.
+    // Runs of sets that follow one another: the offset of the first, and their number.
     let mut rows: Vec<(usize, usize)> = Vec::new();
     for at in (0..bytes.len().saturating_sub(shape::SET)).step_by(8) {
         if shape::tree(bytes, device, at + 8).is_none_or(|tree| !rooted(memory, &tree)) {
@@ -451,13 +460,13 @@ fn pools(memory: &impl Memory, device: u64, bytes: &[u8]) -> Vec<Pools> {
     found
 }
 
-/// Whether the root knows its header.
+/// Whether the root's parent is the header.
 fn rooted(memory: &impl Memory, tree: &Tree) -> bool {
     let mut node = [0; shape::NODE];
     tree.count == 0 || (memory.read(tree.root, &mut node).is_ok() && word(&node, 8) == tree.header)
 }
 
-/// As many bytes as can be read, by pages.
+/// Reads up to `most` bytes, page by page, as far as they can be read.
 fn as_much(memory: &impl Memory, address: u64, most: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < most {

@@ -1,4 +1,4 @@
-//! A picture of the places that matter, taken in few calls, on which everything else is computed.
+//! A picture: a copy of the memory that matters, taken in few system calls. Everything else is computed from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,15 +7,15 @@ use foldhash::HashMap;
 
 use memscope_memory::{Memory, Part};
 
-/// Places with a smaller gap between them are read as one. Below a page, so that no page is touched
-/// in which nothing was wanted.
+/// Places with a smaller gap between them are read as one part. The gap is smaller than a page, so that no page is
+/// touched of which nothing is wanted.
 const GAP: u64 = 1024;
-/// A part is not joined with others beyond this length, so that a failing one costs little.
+/// Parts are not joined beyond this length in bytes, so that a part that cannot be read costs little.
 const LONGEST: u64 = 1 << 20;
-/// Most bytes in one picture.
+/// Maximum number of bytes in one picture.
 pub(crate) const MOST_BYTES: u64 = 1 << 29;
 
-/// Bytes by address.
+/// The copied bytes, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Image {
     chunks: BTreeMap<u64, Vec<u8>>,
@@ -24,12 +24,11 @@ pub(crate) struct Image {
     pub fetched: u64,
 }
 
-/// What the picture has of a place.
+/// What the picture contains at an address.
 pub(crate) enum Fetched<'a> {
     Bytes(&'a [u8]),
     /// Not fetched yet.
     Missing,
-    /// Cannot be read.
     Hole,
 }
 
@@ -47,8 +46,8 @@ impl Image {
             .map_or(Fetched::Missing, Fetched::Bytes)
     }
 
-    /// Reads the places, those that lie near one another together. `object` is read before all and
-    /// again after all: both readings are the answer.
+    /// Reads the wanted places; places that are close together are read as one part. `object` is read first and once
+    /// more at the end. Both copies of it are returned.
     pub fn fetch(
         &mut self,
         memory: &impl Memory,
@@ -67,7 +66,7 @@ impl Image {
             ));
         }
         if memory.read_many(&mut parts).is_err() {
-            // Some place is gone. Each for itself then, and the picture has holes.
+            // Some place is not mapped any more. Read each part separately; places that cannot be read become holes.
             let last = parts.len() - 1;
             let mut kept = Vec::new();
             for (i, mut part) in parts.into_iter().enumerate() {

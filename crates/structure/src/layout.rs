@@ -1,54 +1,54 @@
-//! Where things lie in the allocator's objects: what is found once for a library file.
+//! Offsets in the allocator's objects. They are found once for each library file.
 
 use serde::{Deserialize, Serialize};
 
-/// Offsets in bytes. Everything in it was found by evidence in a live process, and every reading made with it
-/// is proven again; one from another file is refused by its first reading.
+/// Offsets in bytes. All of them were found by evidence in a live process. Every reading proves them again, so a layout
+/// from another library file is refused by its first reading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// In the object behind the exported pointer: the vector of pointers to the device allocators.
-    /// `None` if the layout was learned from one device allocator only.
+    /// The vector of pointers to the device allocators, in the object behind the exported pointer. `None` if the layout
+    /// was found from one device allocator only.
     pub devices: Option<u32>,
-    /// How much of a device allocator is read; all that follows lies within.
+    /// Number of bytes of a device allocator that are read. The following offsets lie within.
     pub object_len: u32,
-    /// The object begins with a recursive mutex, which is then asked to be free.
+    /// The object begins with a recursive mutex. A reading is only accepted if it is free.
     pub mutex: bool,
     /// The pool of large blocks, in a device allocator.
     pub large: u32,
-    /// The pool of small blocks.
+    /// The pool of small blocks, in a device allocator.
     pub small: u32,
-    /// `std::set`s that a pool begins with; the flag "small" and the owner follow them.
+    /// Number of `std::set`s at the beginning of a pool. The flag "small" and the owner follow them.
     pub sets: u32,
     /// The hash table of active blocks, in a device allocator.
     pub active: u32,
-    /// In a block.
+    /// Offsets in a block.
     pub block: BlockLayout,
-    /// In a device allocator.
+    /// Offsets of the statistics in a device allocator.
     pub stats: StatsLayout,
 }
 
-/// Offsets in a block.
+/// Offsets in a block's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BlockLayout {
-    /// The stream's handle.
+    /// Handle of the stream.
     pub stream: u32,
-    /// Rounded bytes.
+    /// Rounded size in bytes.
     pub size: u32,
-    /// Requested bytes.
+    /// Requested size in bytes.
     pub requested: u32,
     /// Pointer to the pool.
     pub pool: u32,
-    /// Device address.
+    /// Address on the device.
     pub ptr: u32,
-    /// Flag: handed out.
+    /// Flag: the block is handed out.
     pub allocated: u32,
-    /// Flag: there is memory behind the address.
+    /// Flag: the address range is backed by memory.
     pub mapped: u32,
-    /// Block before it in its segment.
+    /// Pointer to the previous block in the segment.
     pub prev: u32,
-    /// Block after it.
+    /// Pointer to the next block in the segment.
     pub next: u32,
-    /// Bytes up to the end of the last of these.
+    /// Number of bytes up to the end of the last of these fields.
     pub len: u32,
 }
 
@@ -57,7 +57,7 @@ pub struct BlockLayout {
 pub struct StatsLayout {
     /// Number of blocks handed out.
     pub allocation: u32,
-    /// Number of segments taken with one call of the driver each; expandable ones do not count.
+    /// Number of segments that were each taken with one call of the driver. Expandable segments are not counted.
     pub segment: u32,
     /// Number of blocks handed out or still in use by a stream.
     pub active: u32,
@@ -67,28 +67,28 @@ pub struct StatsLayout {
     pub reserved_bytes: u32,
     /// Bytes handed out or still in use by a stream.
     pub active_bytes: u32,
-    /// Bytes that were asked for, of active blocks.
+    /// Requested bytes of the active blocks.
     pub requested_bytes: u32,
 }
 
 impl Layout {
-    /// The flag "small" in a pool.
+    /// Offset of the flag "small" in a pool.
     pub(crate) fn is_small(&self) -> usize {
         self.sets as usize * crate::shape::SET
     }
 
-    /// The pointer to the private pool that owns a pool.
+    /// Offset of the pointer to the private pool that owns a pool.
     pub(crate) fn owner(&self) -> usize {
         self.is_small() + 8
     }
 
-    /// Bytes of a pool up to the end of its owner.
+    /// Number of bytes of a pool up to the end of its owner.
     pub(crate) fn pool_len(&self) -> usize {
         self.owner() + 8
     }
 
-    /// Whether the offsets lie in bounds and in the order that the reader relies on: a layout may come from a
-    /// file.
+    /// Whether the offsets are within bounds and in the order that the reader relies on. A layout may come from a file,
+    /// so this must be checked.
     pub(crate) fn is_sound(&self) -> bool {
         let block = &self.block;
         let fields = [
@@ -117,7 +117,7 @@ impl Layout {
 }
 
 impl StatsLayout {
-    /// All of them, in the order of [`crate::segments::Sums::all`].
+    /// All offsets, in the order of [`crate::segments::Sums::all`].
     pub(crate) fn all(&self) -> [u32; 7] {
         [
             self.allocation,

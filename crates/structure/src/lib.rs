@@ -1,24 +1,26 @@
-//! Reads the state of PyTorch's native caching allocator (CUDA's, and torch_npu's) out of a live process's memory: every segment and block, with
-//! size, requested size, state, stream and pool. Read only, and without stopping the process.
+//! Reads the state of PyTorch's native caching allocator (CUDA's, and torch_npu's) from the memory of a live process:
+//! every segment and block, with size, requested size, state, stream and pool. It only reads, and does not stop the
+//! process.
 //!
-//! The exported pointer `c10::cuda::CUDACachingAllocator::allocator` is the only symbol needed. Where things
-//! lie differs by PyTorch's version and is found by evidence ([`find_layout`]), not by tables. A reading ([`read`],
-//! [`Reader`]) is accepted only if
+//! The exported pointer `c10::cuda::CUDACachingAllocator::allocator` is the only symbol needed. The offsets in the
+//! allocator's objects differ between versions of PyTorch. They are found by evidence ([`find_layout`]), not in tables.
+//! A reading ([`read`], [`Reader`]) is accepted only if
 //!
-//! * the allocator's object was the same, byte for byte, before and after, and its mutex free both times: its
-//!   counters grow with every change, so that nothing changed meanwhile;
-//! * trees and tables have as many entries as they say, each block is in exactly one, and neighbours agree;
-//! * count and bytes of blocks, for all, small and large pools, equal the allocator's own statistics.
+//! * the allocator's object was the same, byte for byte, before and after the reading, and its mutex was free both
+//!   times: its counters grow with every change, so nothing changed in between;
+//! * trees and tables have the number of entries that they state, each block is in exactly one of them, and neighbours
+//!   agree with each other;
+//! * number and bytes of the blocks, for all, small and large pools, equal the allocator's own statistics.
 //!
-//! Otherwise it is taken again, within a bound, or there is an error that says why. It never guesses.
+//! Otherwise the reading is repeated, up to a bound, or there is an error that says why. Nothing is guessed.
 //!
-//! A large process that goes on never stands still for as long as that takes. A [`Look`] reads everything while it changes, between
-//! two moments at which nobody was in the allocator; with what changed meanwhile, which probes tell,
-//! [`Reader::settle`] makes of it the state at the look's end. It is accepted only if blocks and free room tile the
-//! segments and add up to the same statistics.
+//! A large process that keeps allocating never stands still for as long as a reading takes. A [`Look`] reads everything
+//! while it changes, between two moments at which no thread is inside the allocator. Probes report what changed in the
+//! meantime, and with these changes [`Reader::settle`] computes the state at the end of the look. It is accepted only
+//! if blocks and free room tile the segments and add up to the same statistics.
 //!
-//! What it refuses: writing, symbols, debug information, version numbers, clocks (except for [`Reading::duration`]).
-//! It holds for little-endian 64-bit processes with libstdc++ and glibc, which is what PyTorch's wheels are.
+//! Refuses: writing, symbols, debug information, version numbers, clocks (except for [`Reading::duration`]). It works
+//! for little-endian 64-bit processes with libstdc++ and glibc, which is what PyTorch's wheels use.
 
 mod blocks;
 mod edge_search;

@@ -1,12 +1,12 @@
-//! One look at a device allocator: everything that its table, trees and links lead to, read while the process
-//! goes on.
+//! A look at a device allocator: everything that its table, trees and links lead to, read while the process goes on.
 //!
-//! What is read is of different moments. That no harm comes of it is `settle`'s business, which knows what
-//! changed between the beginning and the end of the look. Both are moments at which nobody was in the allocator: its mutex was
-//! free and its object the same, byte for byte, before and after the clock was read.
+//! What is read comes from different moments. `settle` corrects that, because it knows what changed between the
+//! beginning and the end of the look. Both are *still moments*: no thread was inside the allocator, because its mutex
+//! was free and its object the same, byte for byte, before and after the clock was read.
 //!
-//! A look that does not settle is gone on with: the tables are read again, and of the blocks only those that changed. Each pass takes less
-//! time than the one before, so that less changes meanwhile, as when a running machine is copied to another host.
+//! A look that does not settle is continued: the tables are read again, and of the blocks only those that changed. Each
+//! pass is shorter than the one before, so less changes in the meantime, as when a running virtual machine is copied to
+//! another host.
 
 use std::io;
 use std::time::Duration;
@@ -22,29 +22,31 @@ use crate::shape::{self, Mutex, NODE, Tree, byte, word};
 use crate::walk::{ACTIVE_ENTRY, RawBlock};
 use memscope_memory::Memory;
 
-/// Looks for a moment at which nobody is in the allocator: some tenths of a second.
+/// Number of attempts to find a still moment. They take some tenths of a second.
 const LOOKS: u32 = 100_000;
-/// The same in the middle of a look, and the pause between two of them.
+/// Number of attempts in the middle of a look to find the mutex free, and the pause between two of them.
 const SHORT_LOOKS: u32 = 500;
 const WAIT: Duration = Duration::from_micros(50);
-/// Times that one block is looked for at a moment at which nobody is in the allocator.
+/// Number of attempts to read one block at a still moment.
 const MOMENTS: u32 = 16;
-/// Entries of the table of active blocks by which it is seen where an entry lies.
+/// Number of entries of the table of active blocks that are examined to find out whether elements are where we
+/// expect them.
 const SOME: usize = 64;
-/// Rounds in which links are followed, and levels of a tree: more than any real one has.
+/// Maximum number of rounds in which links are followed, and of levels of a tree: more than any real one needs.
 const ROUNDS: u32 = 96;
-/// Blocks beyond those that tables and trees say they have: what changes meanwhile can be seen twice.
+/// Number of blocks that may be seen beyond those in tables and trees: blocks that change in the meantime can be seen
+/// twice.
 const SLACK: u64 = 4096;
 
-/// The allocator's object at a moment at which nobody was in it.
+/// The allocator's object at a still moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Still {
-    /// The caller's clock.
+    /// The moment, by the caller's clock.
     pub at_ns: u64,
     pub bytes: Vec<u8>,
 }
 
-/// Everything that one look saw.
+/// Everything that one look has read.
 #[derive(Debug)]
 pub struct Look {
     pub(crate) object: u64,
@@ -53,32 +55,33 @@ pub struct Look {
     /// All blocks that were read, by the address of the block's object.
     pub(crate) blocks: HashMap<u64, RawBlock>,
     pub(crate) edges: Edges,
-    /// Of them, those that are certain: they are true for as long as their segments are there.
+    /// Edges that are certain: they stay true as long as their segments exist.
     pub(crate) sure: Edges,
     /// All pools, by the address of the pool's object.
     pub(crate) pools: HashMap<u64, RawPool>,
-    /// What was seen and fits into no allocator that stands still.
+    /// Something that was seen and that does not fit an allocator that stands still.
     pub(crate) flaw: Option<&'static str>,
     pub(crate) bytes_read: u64,
 }
 
 impl Look {
-    /// When it began: what happened up to here was seen as it came out.
+    /// Time of the beginning. The effect of all changes up to then is in the look.
     pub fn began_ns(&self) -> u64 {
         self.began.at_ns
     }
 
-    /// When it ended: the moment that the reading will be of.
+    /// Time of the end, which is the moment of the reading.
     pub fn ended_ns(&self) -> u64 {
         self.ended.at_ns
     }
 
-    /// Nothing changed meanwhile: the allocator's counters, which grow with every change, are the same.
+    /// Whether nothing changed between beginning and end: the allocator's counters, which grow with every change, are
+    /// the same.
     pub fn is_still(&self) -> bool {
         self.began.bytes == self.ended.bytes
     }
 
-    /// Looks at the allocator at `object`. `clock` gives the moments.
+    /// Takes a look at the allocator at `object`. `clock` returns the current time.
     pub(crate) fn take<M: Memory>(
         memory: &M,
         layout: &Layout,
@@ -103,8 +106,8 @@ impl Look {
         Ok(look)
     }
 
-    /// Goes on with it: from its end, which becomes its beginning, up to a later moment. `changed` are the addresses on the device at which
-    /// something happened since it began, `segments` the segments that came and went.
+    /// Continues the look from its end, which becomes its new beginning, to a later moment. `changed` are the device
+    /// addresses with changes since the look began, `segments` the segments that were taken or given back.
     pub(crate) fn go_on<M: Memory>(
         &mut self,
         memory: &M,
@@ -113,12 +116,12 @@ impl Look {
         segments: &[SegmentChange],
         clock: &mut dyn FnMut() -> u64,
     ) -> Result<(), StructureError> {
-        // What was kept was true at the last pass's end, and all else is read after it.
+        // The blocks that are kept were right at the end of the last pass, and all others are read after it.
         self.began = self.ended.clone();
         for segment in segments {
             self.sure.change(segment);
         }
-        // Free blocks are joined and cut without a word of their own.
+        // Free blocks are joined and split without a report, so only allocated blocks are kept.
         let mut kept = std::mem::take(&mut self.blocks);
         kept.retain(|_, block| block.active && block.allocated && !changed.contains(&block.ptr));
         self.pass(memory, layout, None, kept, clock)
@@ -171,7 +174,7 @@ impl Look {
     }
 }
 
-/// The object at a moment at which nobody is in it.
+/// Waits for a still moment, and returns the object at that moment.
 pub(crate) fn still<M: Memory>(
     fetch: &mut Fetch<'_, M>,
     layout: &Layout,
@@ -209,11 +212,11 @@ pub(crate) fn still<M: Memory>(
     })
 }
 
-/// What was in memory at one moment at which nobody was in the allocator.
+/// Memory that was read at a still moment.
 pub(crate) struct Guarded {
     /// The allocator's object.
     pub(crate) object: Vec<u8>,
-    /// What was asked for, in the order in which it was.
+    /// The requested places, in the order of the request.
     pub(crate) places: Vec<Vec<u8>>,
 }
 
@@ -224,19 +227,20 @@ pub(crate) struct Eye<'a, M> {
     pub(crate) fetch: Fetch<'a, M>,
     pub(crate) pools: HashMap<u64, RawPool>,
     pub(crate) trees: Vec<Tree>,
-    /// Most blocks that there can be.
+    /// Maximum number of blocks that there can be.
     pub(crate) most: u64,
-    /// Active blocks that an earlier pass read and to which nothing happened since, by address.
+    /// Active blocks without changes since an earlier pass read them, by the address of the block's object.
     pub(crate) kept: HashMap<u64, RawBlock>,
-    /// Addresses of blocks that were read, or cannot be.
+    /// Addresses of block objects that were read, or that cannot be read.
     pub(crate) known: HashSet<u64>,
-    /// As they were when they were read last, by address.
+    /// The blocks as they were when they were last read, by the address of the block's object.
     pub(crate) blocks: HashMap<u64, RawBlock>,
-    /// Edges that were seen while nobody was in the allocator: they stay true when their blocks are no more.
+    /// Edges that were seen at a still moment. They stay true even if their blocks do not exist any more.
     pub(crate) sure: Edges,
-    /// The table of active blocks has its entries where this reader looks for one.
+    /// The entries of the table of active blocks are where this reader expects them.
     pub(crate) is_hashed: bool,
-    /// Where one block follows another, seen likewise: no edges, whatever was read there before.
+    /// Addresses at which one block follows another, seen at a still moment. These are no edges, whatever was read
+    /// there before.
     pub(crate) joints: HashSet<u64>,
     pub(crate) flaw: Option<&'static str>,
 }
@@ -261,7 +265,7 @@ impl<M: Memory> Eye<'_, M> {
         let active = self.read_blocks(active, true)?;
         let free = self.free()?;
         let free = self.read_blocks(free, false)?;
-        // Neighbours: what was in neither place while it was looked at is beside something that was.
+        // Follow the links: a block that was in neither table nor tree while they were read is next to one that was.
         let mut links = self.links(&[active, free].concat());
         for _ in 0..ROUNDS {
             let read = self.read_blocks(links, false)?;
@@ -305,8 +309,8 @@ impl<M: Memory> Eye<'_, M> {
             .filter(|block| self.pools.contains_key(&block.pool))
     }
 
-    /// The object's bytes once nobody is in the allocator, if that is soon. A thread can be taken from its processor in the middle of a
-    /// change; then no chain is sound until it is back.
+    /// Returns the object's bytes as soon as the mutex is free, or after a short wait as they are. A thread can lose
+    /// its processor in the middle of a change; until it runs again, no chain is sound.
     pub(crate) fn unlocked(&mut self) -> io::Result<Vec<u8>> {
         for look in 0..SHORT_LOOKS {
             let bytes = self
@@ -322,8 +326,8 @@ impl<M: Memory> Eye<'_, M> {
         self.fetch.one(self.object, self.layout.object_len as usize)
     }
 
-    /// A block that is not handed out but in the table of active blocks waits for a stream. The table was read before the blocks, so
-    /// that those which seem to wait are looked at again, each together with its place in the table.
+    /// A block that is in the table of active blocks but not handed out waits for a stream. The table was read before
+    /// the blocks, so each block that seems to wait is read again, together with its entry in the table.
     fn confirm_pending(&mut self) -> io::Result<()> {
         if !self.is_hashed {
             return Ok(());
@@ -341,8 +345,8 @@ impl<M: Memory> Eye<'_, M> {
         Ok(())
     }
 
-    /// A block and whether it is active, both of one moment at which nobody was in the allocator. None inside: there is no block
-    /// any more. None: there was no such moment.
+    /// Reads a block at a still moment, and whether it is active at that moment. The inner `None` means that the block
+    /// does not exist any more, the outer one that no still moment was found.
     fn at_a_still_moment(&mut self, at: u64) -> io::Result<Option<Option<RawBlock>>> {
         let place = self.layout.active as usize;
         for _ in 0..MOMENTS {
@@ -370,8 +374,8 @@ impl<M: Memory> Eye<'_, M> {
         Ok(None)
     }
 
-    /// Places, read in one call between two equal states of the allocator with nobody in it. `None`: somebody was in it, or a
-    /// place cannot be read.
+    /// Reads places in one call between two copies of the allocator's object. `None` if these differ, if the mutex was
+    /// held, or if a place cannot be read.
     pub(crate) fn guarded(&mut self, places: &[(u64, usize)]) -> io::Result<Option<Guarded>> {
         let guard = (self.object, self.layout.object_len as usize);
         let places: Vec<_> = [guard]
@@ -379,7 +383,7 @@ impl<M: Memory> Eye<'_, M> {
             .chain(places.iter().copied())
             .chain([guard])
             .collect();
-        // A block may lie where nothing is any more.
+        // The memory of a block may have been unmapped.
         let Ok(mut read) = self.fetch.at_once(&places) else {
             return Ok(None);
         };
@@ -397,7 +401,7 @@ impl<M: Memory> Eye<'_, M> {
         self.flaw.get_or_insert(what);
     }
 
-    /// The addresses in the table of active blocks.
+    /// The addresses of block objects in the table of active blocks.
     fn active(&mut self, bytes: &[u8]) -> io::Result<Vec<u64>> {
         let Some(table) = shape::table(bytes, self.layout.active as usize) else {
             self.flaw("the table of active blocks does not look like a table");
@@ -409,7 +413,7 @@ impl<M: Memory> Eye<'_, M> {
         }
         let len = table.slots as usize * ACTIVE_ENTRY;
         let Ok(entries) = self.fetch.one(table.entries, len) else {
-            // It has grown meanwhile, and the old one was given back.
+            // The table has grown in the meantime, and the old one was freed.
             self.flaw("the table of active blocks cannot be read");
             return Ok(Vec::new());
         };
@@ -427,7 +431,7 @@ impl<M: Memory> Eye<'_, M> {
         Ok(used)
     }
 
-    /// The addresses in all trees, level by level.
+    /// The addresses of block objects in all trees, read level by level.
     pub(crate) fn free(&mut self) -> io::Result<Vec<u64>> {
         let roots = self.trees.iter().filter(|tree| tree.root != 0);
         let mut level: Vec<u64> = roots.map(|tree| tree.root).collect();
@@ -445,7 +449,7 @@ impl<M: Memory> Eye<'_, M> {
                 }
                 return Ok(found);
             }
-            // Whatever the pointers say, not many more steps than there are nodes.
+            // Whatever the pointers say, take not many more steps than there are nodes.
             if seen > count.saturating_add(SLACK) {
                 break;
             }
@@ -461,7 +465,8 @@ impl<M: Memory> Eye<'_, M> {
         Ok(found)
     }
 
-    /// Reads the blocks that are not known yet, and says which these were. `active`: the table of active blocks has them.
+    /// Reads the blocks that are not known yet, and returns their addresses. `active`: they are from the table of
+    /// active blocks.
     pub(crate) fn read_blocks(
         &mut self,
         mut places: Vec<u64>,

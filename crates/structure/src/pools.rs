@@ -1,36 +1,36 @@
-//! The pools of a device's allocator: its own two, and the private ones.
+//! Finds the pools of a device's allocator: its own two, and the private ones.
 
 use foldhash::HashMap;
 
 use crate::layout::Layout;
 use crate::shape::{self, Tree, byte, word};
 
-/// How much is read of what may be a private pool; its two pools of blocks lie within.
+/// Bytes that are read of a possible private pool. Its two pools of blocks lie within.
 const PRIVATE: usize = 640;
-/// An entry of the table of private pools: distance, two words of id, pointer.
+/// Bytes of an entry of the table of private pools: distance, two words of id, pointer.
 const PRIVATE_ENTRY: usize = 32;
-/// Private pools are few; a table with more slots is something else.
+/// Maximum number of slots of the table of private pools. They are few; a table with more slots is something else.
 const MOST_PRIVATE: u64 = 1 << 14;
 
 /// A pool of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawPool {
     pub small: bool,
-    /// (0, 0): not private.
+    /// Id of the private pool; (0, 0): the pool is not private.
     pub id: (u64, u64),
 }
 
-/// All that were found.
+/// All pools that were found.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     pub by_address: HashMap<u64, RawPool>,
-    /// Their trees of free blocks, each with its pool's address.
+    /// The trees of free blocks, each with the address of its pool.
     pub trees: Vec<(u64, Tree)>,
     /// The first thing that did not fit.
     pub flaw: Option<&'static str>,
 }
 
-/// The pools of the device allocator at `object`, of which `bytes` were read. `read` reads more, where it can.
+/// Finds the pools of the device allocator at `object`. `bytes` is a copy of it; `read` reads more memory, if it can.
 pub(crate) fn find(
     layout: &Layout,
     object: u64,
@@ -47,8 +47,8 @@ pub(crate) fn find(
             _ => pools.flaw("the allocator's own pools do not look like pools"),
         }
     }
-    // The private ones, whichever of the object's tables lists them: its entries lead to objects with two pools that point back
-    // to their owner.
+    // Find the private pools, whichever table of the object lists them: its entries lead to objects with two pools that
+    // point back to their owner.
     let from = layout.small as usize + layout.pool_len();
     for at in (from..bytes.len().saturating_sub(shape::TABLE)).step_by(8) {
         if at == layout.active as usize {
@@ -87,7 +87,7 @@ impl Pools {
     }
 
     fn add(&mut self, address: u64, pool: RawPool, trees: Vec<Tree>) {
-        // Pools that wait for their end are listed twice.
+        // Private pools that are to be deleted are in two tables.
         match self.by_address.insert(address, pool) {
             None => self
                 .trees
@@ -105,7 +105,7 @@ impl Pools {
                 (of == owner).then_some((owner + at as u64, small, trees))
             })
             .collect();
-        // A large and a small one, or it is no private pool.
+        // A private pool has exactly one pool for large and one for small blocks.
         if let [(first, false, _), (second, true, _)] = &found[..]
             && first != second
         {
@@ -116,7 +116,7 @@ impl Pools {
     }
 }
 
-/// The flag "small", the owner and the trees of the pool at `at`, if one lies there.
+/// The flag "small", the owner and the trees of the pool at offset `at`, if there is one.
 pub(crate) fn pool_at(
     layout: &Layout,
     bytes: &[u8],

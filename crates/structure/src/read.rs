@@ -1,4 +1,4 @@
-//! Readings: pictures taken again and again until one is proven.
+//! Readings: pictures are taken again and again until one is proven.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,13 @@ use crate::shape::{self, Mutex, word};
 use crate::walk::{State, Walk};
 use memscope_memory::Memory;
 
-/// Rounds in which one picture is completed: one for each level of the deepest tree, and some.
+/// Maximum number of rounds in which one picture is completed: one for each level of the deepest tree, and some more.
 const ROUNDS: u32 = 96;
-/// Looks at the mutex before a picture is taken although it is held.
+/// Number of checks of the mutex before a picture is taken although the mutex is held.
 const LOOKS: u32 = 200;
-/// Equal contradictions, while nothing changed, until the layout is said to be wrong.
+/// Number of contradictions in a row, while nothing changed, after which the layout is called wrong.
 const CONTRADICTIONS: u32 = 4;
-/// Most devices.
+/// Maximum number of devices.
 const DEVICES: usize = 256;
 
 /// The state of one device's allocator at one moment.
@@ -33,35 +33,36 @@ pub struct DeviceReading {
     pub device: i32,
     /// Address of the device allocator's object: `this` in its methods.
     pub allocator: u64,
-    /// Bytes handed out (rounded).
+    /// Bytes of the blocks that are handed out, rounded as the allocator rounds them.
     pub allocated_bytes: u64,
     /// Bytes taken from the driver.
     pub reserved_bytes: u64,
     /// Bytes handed out or still in use by a stream.
     pub active_bytes: u64,
-    /// Bytes that were asked for, of the active blocks.
+    /// Requested bytes of the active blocks.
     pub requested_bytes: u64,
-    /// By address.
+    /// Segments by address.
     pub segments: Vec<SegmentReading>,
 }
 
-/// The state of all devices. Each device is exact at a moment of its own; PyTorch's snapshot is no different.
+/// The state of all devices. Each device is exact at a moment of its own, as in PyTorch's snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reading {
-    /// By ordinal.
+    /// Devices by ordinal.
     pub devices: Vec<DeviceReading>,
-    /// Pictures taken, of all devices together; as many as devices if none had to be taken again.
+    /// Number of pictures that were taken of all devices together. It equals the number of devices if none had to be
+    /// repeated.
     pub attempts: u32,
     /// Bytes read from the process.
     pub bytes_read: u64,
-    /// How long it took.
+    /// Time that the reading took.
     pub duration: Duration,
 }
 
-/// Reads once. See [`Reader`] for repeated readings, which are faster.
+/// Reads once. Repeated readings with a [`Reader`] are faster.
 ///
-/// `allocator_pointer` is the address of `c10::cuda::CUDACachingAllocator::allocator`; `attempts` bounds the
-/// pictures taken of each device.
+/// `allocator_pointer` is the address of `c10::cuda::CUDACachingAllocator::allocator`. `attempts` is the maximum number
+/// of pictures for each device.
 pub fn read(
     memory: &impl Memory,
     allocator_pointer: u64,
@@ -71,19 +72,22 @@ pub fn read(
     Reader::new(layout.clone())?.read(memory, allocator_pointer, attempts)
 }
 
-/// Reads one process again and again: it remembers which places mattered, and takes them in one
-/// sweep, which leaves the process less time to change them meanwhile.
+/// Reads one process again and again. It remembers which places were needed, and reads all of them at once, which
+/// leaves the process less time to change them in the meantime.
 #[derive(Debug)]
 pub struct Reader {
     layout: Layout,
-    /// By device allocator.
+    /// Needed places and their lengths, by device allocator.
     known: HashMap<u64, HashMap<u64, usize>>,
     attempts: u32,
     bytes_read: u64,
 }
 
 impl Reader {
-    /// A reader with a layout. Refuses one that no process can have.
+    /// Makes a reader for a layout.
+    ///
+    /// # Errors
+    /// [`StructureError::LayoutNotFound`] if no process can have this layout.
     pub fn new(layout: Layout) -> Result<Reader, StructureError> {
         if !layout.is_sound() {
             return Err(StructureError::LayoutNotFound {
@@ -98,12 +102,12 @@ impl Reader {
         })
     }
 
-    /// What it reads with.
+    /// The layout that this reader uses.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Pictures taken so far, refused ones too.
+    /// Number of pictures taken so far, refused ones included.
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
@@ -113,7 +117,8 @@ impl Reader {
         self.bytes_read
     }
 
-    /// All devices, from the exported pointer at `allocator_pointer`.
+    /// Reads all devices. `allocator_pointer` is the address of the exported pointer, and `attempts` the maximum number
+    /// of pictures for each device.
     pub fn read(
         &mut self,
         memory: &impl Memory,
@@ -134,7 +139,7 @@ impl Reader {
         })
     }
 
-    /// The device allocators' addresses, by ordinal.
+    /// Addresses of the device allocators, by ordinal.
     pub fn devices(
         &mut self,
         memory: &impl Memory,
@@ -169,8 +174,8 @@ impl Reader {
         Ok((0..list.1).map(|i| word(&bytes, i * 8)).collect())
     }
 
-    /// One device, from its allocator's address: an element of [`Reader::devices`], or the `this` that a
-    /// probe saw, with the ordinal that it belongs to.
+    /// Reads one device. `object` is the address of its allocator: an element of [`Reader::devices`], or the `this`
+    /// that a probe saw. `device` is the ordinal that it belongs to.
     pub fn read_device(
         &mut self,
         memory: &impl Memory,
@@ -205,7 +210,7 @@ impl Reader {
         Err(StructureError::Raced { attempts, last })
     }
 
-    /// How many active blocks a device's allocator says it has. It may be in the middle of a change.
+    /// Number of active blocks according to a device's allocator, which may be in the middle of a change.
     pub fn active_blocks(&self, memory: &impl Memory, object: u64) -> Result<u64, StructureError> {
         let mut bytes = [0; shape::TABLE];
         let at = object.wrapping_add(u64::from(self.layout.active));
@@ -213,8 +218,9 @@ impl Reader {
         Ok(shape::table(&bytes, 0).map_or(0, |table| table.count))
     }
 
-    /// Looks once at a device's allocator, whatever the process does meanwhile. `clock` gives the moments at which
-    /// the look begins and ends; with what changed between them, [`Reader::settle`] makes a reading of it.
+    /// Takes one look at a device's allocator, whatever the process does in the meantime. `clock` returns the moments
+    /// at which the look begins and ends. With the changes between them, [`Reader::settle`] makes a reading of the
+    /// look.
     pub fn look(
         &mut self,
         memory: &impl Memory,
@@ -227,8 +233,9 @@ impl Reader {
         Ok(look)
     }
 
-    /// Goes on with a look that did not settle, from its end, which becomes its beginning, up to a later moment: what changed since it
-    /// began is read again. `changes` are those that it was tried with, none up to its end missing.
+    /// Continues a look that did not settle, from its end, which becomes its new beginning, to a later moment. What has
+    /// changed since the beginning is read again. `changes` are the changes for which it did not settle; none before
+    /// its end may be missing.
     pub fn go_on(
         &mut self,
         memory: &impl Memory,
@@ -257,13 +264,13 @@ impl Reader {
         Ok(())
     }
 
-    /// The state of the device at the look's end. `changes` are all that happened on the device since the look
-    /// began; what is later than its end is passed over. They are not needed if the look [is
-    /// still](Look::is_still).
+    /// Computes the state of the device at the end of the look. `changes` are all changes on the device since the look
+    /// began; those after its end are ignored. They are not needed if the look [is still](Look::is_still).
     ///
-    /// Fails with [`StructureError::Raced`] where too much happened at places that were not seen in time: look
-    /// again; and with [`StructureError::Contradicted`] where nothing happened and it is wrong all the
-    /// same: the layout is not this process's.
+    /// # Errors
+    /// [`StructureError::Raced`] if too much changed at places that were not seen in time: take another look.
+    /// [`StructureError::Contradicted`] if nothing changed and the structures do not fit all the same: the layout is
+    /// not that of this process.
     pub fn settle(
         &self,
         look: &Look,
@@ -339,7 +346,7 @@ impl Reader {
             let walk = Walk::new(&image, &self.layout, object, &before);
             rounds += 1;
             if walk.missing.is_empty() || rounds > ROUNDS {
-                // What mattered in earlier pictures is likely to matter again, up to a bound.
+                // Places that were needed in earlier pictures are likely to be needed again. Their number is bounded.
                 if known.len() > 2 * walk.wanted.len() + 1024 {
                     known.clear();
                 }
@@ -352,8 +359,8 @@ impl Reader {
             (_, after) = image.fetch(memory, place, &missing).map_err(unreadable)?;
         };
         self.bytes_read += image.fetched;
-        // With the mutex free at both ends and no byte of the object changed (its counters only grow), no
-        // call changed anything meanwhile: what changes blocks also counts.
+        // The mutex was free at both ends, and no byte of the object changed. Its counters only grow, and whatever
+        // changes blocks also counts, so no call changed anything in between.
         if before != after {
             return Ok(Taken::Changed("the state changed meanwhile".to_owned()));
         }
@@ -384,11 +391,11 @@ impl Reader {
     }
 }
 
-/// What came of one picture.
+/// Result of taking a picture.
 pub(crate) enum Taken {
-    /// Of no use.
+    /// The picture is of no use, because something changed or the allocator was locked.
     Changed(String),
-    /// Nothing changed while it was taken.
+    /// Nothing changed while the picture was taken.
     Still {
         bytes: Vec<u8>,
         state: State,
@@ -396,7 +403,7 @@ pub(crate) enum Taken {
     },
 }
 
-/// Where a vector of pointers at `at` has its elements, and how many.
+/// Address and number of the elements of a vector of pointers at offset `at`.
 pub(crate) fn elements(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let [begin, end, room] = [0, 8, 16].map(|i| word(bytes, at + i));
     let fits = shape::is_pointer(begin) && begin < end && end <= room && end.is_multiple_of(8);

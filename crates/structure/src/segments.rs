@@ -1,4 +1,4 @@
-//! From blocks to segments, and the sums that must be the allocator's.
+//! Makes segments from blocks, and the sums that must equal the allocator's statistics.
 
 use serde::Serialize;
 
@@ -18,47 +18,47 @@ pub enum BlockState {
     Inactive,
 }
 
-/// One block.
+/// A block of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct BlockReading {
     /// Address on the device.
     pub addr: u64,
-    /// Rounded bytes.
+    /// Rounded size in bytes.
     pub size: u64,
-    /// Bytes that were asked for: of an inactive block, those of its last use, as PyTorch's snapshot also has it. 0 where
-    /// a look could not see it: of room, and of blocks that reports alone told of, that changed meanwhile.
+    /// Requested bytes. For an inactive block these are the bytes of its last use, as in PyTorch's snapshot. 0 if a
+    /// look could not find them out: for free room that changed during the look, and for blocks that only reports
+    /// named.
     pub requested: u64,
-    /// State.
+    /// State of the block.
     pub state: BlockState,
 }
 
-/// One segment; of an expandable one, each contiguous range that has memory.
+/// A segment. Of an expandable segment, each contiguous range that has memory is one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SegmentReading {
     /// Address on the device.
     pub addr: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Handle of the stream.
     pub stream: u64,
-    /// In a pool of large blocks (else small).
+    /// The segment is in a pool of large blocks; otherwise in one of small blocks.
     pub large: bool,
     /// Private pool id; (0, 0) is the default pool.
     pub pool: (u64, u64),
-    /// A range of an expandable segment.
+    /// The segment is a range of an expandable segment.
     pub expandable: bool,
-    /// Where the address space begins that the range is mapped in; the segment's own address where it
-    /// is not expandable.
+    /// Beginning of the address space in which the range is mapped. If the segment is not expandable, its own address.
     pub space: u64,
-    /// Room without memory before and after it, each told with one segment only: address, and the bytes
-    /// that were asked for at the last use of the block that was unmapped there, where not 0. PyTorch
-    /// gives them to the free block that is mapped there next.
+    /// Ranges without memory before and after the segment, as pairs of address and requested bytes at the last use of
+    /// the block that was unmapped there. Only those whose bytes are not 0 are listed, and each only for one segment.
+    /// PyTorch gives these bytes to the free block that is mapped there next.
     pub holes: Vec<(u64, u64)>,
     /// Blocks by address; together they cover the segment.
     pub blocks: Vec<BlockReading>,
 }
 
-/// Sums over all, small and large pools, in the order of `StatArray`.
+/// Sums over all, small and large pools, in this order, which is that of `StatArray`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub allocation: [u64; 3],
@@ -70,7 +70,7 @@ pub(crate) struct Sums {
     pub requested_bytes: [u64; 3],
 }
 
-/// Names of [`Sums::all`].
+/// Names of the sums, in the order of [`Sums::all`].
 pub(crate) const NAMES: [&str; 7] = [
     "allocation",
     "segment",
@@ -95,7 +95,7 @@ impl Sums {
     }
 }
 
-/// What the blocks add up to.
+/// Adds up the blocks.
 pub(crate) fn sums(state: &State) -> Sums {
     let mut sums = Sums::default();
     for block in state.blocks.values() {
@@ -124,7 +124,7 @@ pub(crate) fn sums(state: &State) -> Sums {
     sums
 }
 
-/// Whether all blocks from this one on have memory: an expandable segment ends in one that has none.
+/// Whether all blocks from this one on have memory. An expandable segment ends with a block that has none.
 fn is_plain(blocks: &HashMap<u64, RawBlock>, head: &RawBlock) -> bool {
     let mut block = head;
     for _ in 0..blocks.len() {
@@ -139,7 +139,7 @@ fn is_plain(blocks: &HashMap<u64, RawBlock>, head: &RawBlock) -> bool {
     block.mapped
 }
 
-/// Follows the blocks' links from each first block on. An error says what does not fit.
+/// Follows the blocks' links from each first block on, and returns the segments. An error says what does not fit.
 pub(crate) fn segments(state: &State) -> Result<Vec<SegmentReading>, &'static str> {
     let mut made: Vec<SegmentReading> = Vec::new();
     let mut seen = 0;
@@ -153,10 +153,10 @@ pub(crate) fn segments(state: &State) -> Result<Vec<SegmentReading>, &'static st
             .pools
             .get(&head.pool)
             .ok_or("a block is in a pool that is not known")?;
-        // More address space is reserved for an expandable segment than the device has memory, so that it
-        // always ends in a block without any.
+        // The address space of an expandable segment is larger than the memory of the device, so it always ends with a
+        // block without memory.
         let expandable = chain.iter().any(|block| !block.mapped);
-        // Holes before the first run belong to it, every other hole to the run before it.
+        // Holes before the first run belong to that run; every other hole belongs to the run before it.
         let mut holes = Vec::new();
         let began = made.len();
         for run in chain.chunk_by(|a, b| a.mapped == b.mapped) {
@@ -174,7 +174,7 @@ pub(crate) fn segments(state: &State) -> Result<Vec<SegmentReading>, &'static st
             }
             made.push(SegmentReading {
                 addr: first.ptr,
-                // Neighbours touch, and no block goes beyond the end of all addresses.
+                // Neighbours touch, and no block ends beyond the address space.
                 size: (last.ptr - first.ptr) + last.size,
                 stream: first.stream,
                 large: !pool.small,
@@ -186,7 +186,8 @@ pub(crate) fn segments(state: &State) -> Result<Vec<SegmentReading>, &'static st
             });
         }
     }
-    // No block is in two chains (each has one block before it), so that equal numbers mean all.
+    // Each block has only one block before it and so is in one chain. If the numbers are equal, all blocks are in a
+    // chain.
     if seen != state.blocks.len() {
         return Err("blocks are in no segment");
     }

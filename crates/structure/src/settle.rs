@@ -1,10 +1,10 @@
-//! From a look to the state at its end, as a database makes its state from a checkpoint that was written while it worked,
-//! and from its log.
+//! Computes the state at the end of a look, as a database computes its state from a fuzzy checkpoint, which was written
+//! while the database worked, and from its log.
 //!
-//! A block that nothing happened to since the look began was seen as it still is, whenever the look came to it. Of an
-//! address at which something happened, the last thing that happened says what is there. The proof comes after that:
-//! what this gives must tile the segments and add up, in number and bytes, for small and for large
-//! pools, to the allocator's own statistics at the look's end. What cannot be put together is looked at again.
+//! A block without any change since the look began was seen as it still is, at whatever time it was read. For an
+//! address with changes, the last change says what is there. The proof comes after that: the result must tile the
+//! segments and add up, in number and bytes, for small and for large pools, to the allocator's own statistics at the
+//! end of the look. If it does not, another look is needed.
 
 use std::collections::BTreeMap;
 
@@ -17,39 +17,39 @@ use crate::segments::{BlockReading, BlockState, NAMES, SegmentReading, Sums};
 use crate::shape;
 use crate::walk::RawBlock;
 
-/// Kinds of things that happen to an allocator.
+/// Kinds of changes to an allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
     /// A block was handed out.
     Alloc,
-    /// A block was given back by the program.
+    /// A block was freed by the program. A stream may still use it.
     FreeRequested,
-    /// Its streams have done with it.
+    /// The streams have finished with a freed block.
     FreeCompleted,
     /// Memory was taken from the driver in one piece.
     SegmentAlloc,
-    /// It was given back.
+    /// Such memory was given back to the driver.
     SegmentFree,
-    /// An expandable segment got or lost memory.
+    /// Memory of an expandable segment was mapped or unmapped.
     SegmentMapped,
 }
 
-/// Something that happened to the allocator while it was looked at.
+/// A change to the allocator while a look was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// When, by the clock of the look.
+    /// Time of the change, by the clock of the look.
     pub at_ns: u64,
-    /// Whether memory came or went, of a block or of a segment.
+    /// What happened to the block or segment.
     pub kind: ChangeKind,
     /// Address on the device.
     pub addr: u64,
-    /// Of a segment its bytes; of a block those that were asked for, where known.
+    /// Bytes of a segment, or requested bytes of a block, if known.
     pub bytes: Option<u64>,
-    /// Of an [`ChangeKind::Alloc`], the rounded bytes, where known.
+    /// Rounded bytes, for an [`ChangeKind::Alloc`], if known.
     pub rounded: Option<u64>,
-    /// The stream's handle, where known.
+    /// Handle of the stream, if known.
     pub stream: Option<u64>,
-    /// Of a segment, the private pool that it is for ((0, 0): none), where known.
+    /// For a segment: id of the private pool that it belongs to ((0, 0): none), if known.
     pub pool: Option<(u64, u64)>,
 }
 
@@ -57,27 +57,27 @@ pub struct Change {
 struct Space {
     addr: u64,
     end: u64,
-    /// Unless a block of it tells.
+    /// Stream of the space, unless a block in it says otherwise.
     stream: Option<u64>,
     pool: RawPool,
-    /// Without memory, by address: end, and the bytes of the last use.
+    /// Ranges without memory by address: their end, and the requested bytes of their last use.
     unmapped: BTreeMap<u64, (u64, u64)>,
 }
 
-/// A block that is handed out or that a stream still uses.
+/// A block that is handed out, or that a stream still uses.
 #[derive(Clone, Copy)]
 struct Active {
     addr: u64,
     size: u64,
-    /// Where it is known.
+    /// Requested bytes, if known.
     requested: Option<u64>,
     pending: bool,
-    /// Where it is known: that of all blocks of its segment.
+    /// Stream, if known. All blocks of a segment have the same one.
     stream: Option<u64>,
 }
 
-/// The segments at the look's end, proven; or what does not fit. `changes` are those of this device since the look
-/// began, none missing; what is later than its end is passed over.
+/// Computes the segments at the end of the look and proves them. An error says what does not fit. `changes` are all
+/// changes of this device since the look began; those after its end are ignored.
 pub(crate) fn settle(
     layout: &Layout,
     look: &Look,
@@ -85,7 +85,7 @@ pub(crate) fn settle(
 ) -> Result<Vec<SegmentReading>, String> {
     let mut changes: Vec<Change> = changes.to_vec();
     changes.retain(|change| change.at_ns > look.began_ns() && change.at_ns <= look.ended_ns());
-    // Stable: the two halves of one report have the same time.
+    // The sort must be stable: the two halves of one report have the same time.
     changes.sort_by_key(|change| change.at_ns);
     let changed = Changed::of(&changes);
     let still = look.is_still();
@@ -131,7 +131,7 @@ pub(crate) fn settle(
     Ok(state.segments)
 }
 
-/// Blocks of pools that are known.
+/// The blocks that belong to known pools.
 fn in_pools(look: &Look, still: bool) -> Result<Vec<RawBlock>, String> {
     let known = |block: &&RawBlock| look.pools.contains_key(&block.pool);
     let blocks: Vec<RawBlock> = look.blocks.values().filter(known).copied().collect();
@@ -141,11 +141,11 @@ fn in_pools(look: &Look, still: bool) -> Result<Vec<RawBlock>, String> {
     Ok(blocks)
 }
 
-/// What happened to blocks, by address.
+/// Changes of blocks, by address.
 struct Changed {
-    /// The last thing, and the last that came there.
+    /// Kind of the last change, and the last allocation at the address.
     last: HashMap<u64, (ChangeKind, Option<Change>)>,
-    /// All addresses, in order.
+    /// All changed addresses, sorted.
     addresses: Vec<u64>,
 }
 
@@ -159,7 +159,8 @@ impl Changed {
                 Alloc => *entry = (Alloc, Some(*change)),
                 FreeRequested | FreeCompleted => entry.0 = change.kind,
                 _ => {
-                    // Its address is that of a block too; what is free there is not known.
+                    // This is a change of a segment. Its address is also the address of a block, so free room there is
+                    // not known any more.
                 }
             }
         }
@@ -168,7 +169,7 @@ impl Changed {
         Changed { last, addresses }
     }
 
-    /// Whether something happened at an address from `from` to `to`, both included.
+    /// Whether there was a change at an address from `from` to `to`, both included.
     fn within(&self, from: u64, to: u64) -> bool {
         let at = self.addresses.partition_point(|addr| *addr < from);
         self.addresses.get(at).is_some_and(|addr| *addr <= to)
@@ -192,7 +193,7 @@ fn active(blocks: &[RawBlock], changed: &Changed) -> Result<Vec<Active>, String>
         };
         match changed.last.get(&block.ptr) {
             None => active.push(of(!block.allocated)),
-            // It was there when the look began, and its sizes stay as they are for as long as it is.
+            // The block existed when the look began, and its sizes do not change as long as it exists.
             Some((FreeRequested, None)) => active.push(of(true)),
             Some(_) => {}
         }
@@ -216,9 +217,9 @@ fn active(blocks: &[RawBlock], changed: &Changed) -> Result<Vec<Active>, String>
     Ok(active)
 }
 
-/// Where chains of blocks begin and end.
+/// Computes where chains of blocks begin and end.
 fn spaces(look: &Look, blocks: &[RawBlock], changes: &[Change]) -> Result<Vec<Space>, String> {
-    // The stream that a first block says is that of a moment at which it may have been no more.
+    // The stream in a first block may have been read when the block did not exist any more.
     let starts = look.edges.starts.iter();
     let mut starts: BTreeMap<u64, (u64, Option<u64>)> = starts
         .map(|(at, (pool, stream))| (*at, (*pool, Some(*stream))))
@@ -233,7 +234,7 @@ fn spaces(look: &Look, blocks: &[RawBlock], changes: &[Change]) -> Result<Vec<Sp
                     Some(bytes) => change.addr.saturating_add(bytes),
                     None => ends.range(first..).next().copied().unwrap_or(first),
                 };
-                // Whatever was seen there: it is one segment now, or none.
+                // Whatever was seen at these addresses: now there is one segment, or none.
                 let is_known = came || change.bytes.is_some() || starts.contains_key(&change.addr);
                 if !is_known || end < first {
                     continue;
@@ -285,7 +286,7 @@ fn spaces(look: &Look, blocks: &[RawBlock], changes: &[Change]) -> Result<Vec<Sp
     Ok(spaces)
 }
 
-/// The pool that a segment is for which came after its place was looked at. Small blocks have segments of one size only
+/// The pool of a segment that was taken after its addresses had been read. Segments for small blocks have one size only
 /// (`kSmallBuffer` in PyTorch's CUDACachingAllocator).
 pub(crate) fn pool_of(look: &Look, change: &Change) -> Option<u64> {
     let small = change.bytes == Some(2 << 20);
@@ -296,38 +297,39 @@ pub(crate) fn pool_of(look: &Look, change: &Change) -> Option<u64> {
     found.map(|(address, _)| *address)
 }
 
-/// What was put together so far.
+/// The result so far.
 struct Tiles<'a> {
     sums: Sums,
     segments: Vec<SegmentReading>,
-    /// Blocks of the spaces to come.
+    /// Active blocks of the spaces that have not been processed yet.
     rest: &'a [Active],
-    /// Free room as it was seen: end, and bytes of its last use, by address.
+    /// Free room as it was seen, by address: its end, and the requested bytes of its last use.
     free: HashMap<u64, (u64, u64)>,
     changed: &'a Changed,
     still: bool,
-    /// Beginnings of segments that were seen for certain.
+    /// Beginnings of segments that are certain.
     certain: &'a BTreeMap<u64, (u64, u64)>,
-    /// Those of blocks that are there.
+    /// Streams of the active blocks.
     streams: HashSet<u64>,
 }
 
 impl Tiles<'_> {
     fn space(&mut self, space: &Space) -> Result<(), String> {
         let add = |to: &mut [u64; 3], amount: u64| add(to, amount, space.pool);
-        // More address space is reserved for an expandable segment than the device has memory, so that it
-        // always ends in a block without any.
+        // The address space of an expandable segment is larger than the memory of the device, so it always ends with a
+        // block without memory.
         let expandable = !space.unmapped.is_empty();
         if !expandable {
             add(&mut self.sums.segment, 1);
         }
-        // Holes before the first run belong to it, every other hole to the run before it.
+        // Holes before the first run belong to that run; every other hole belongs to the run before it.
         let mut holes: Vec<(u64, u64)> = Vec::new();
         let began = self.segments.len();
         let mut at = space.addr;
         let mut inside = self.rest.iter().take_while(|block| block.addr < space.end);
         let stream = inside.find_map(|block| block.stream);
-        // A block that is no more says anything: the C library's free lists begin in it.
+        // A freed block object can contain anything: the C library keeps its free lists in the first words of freed
+        // memory.
         let said = space.stream.filter(|said| {
             self.still || self.certain.contains_key(&space.addr) || self.streams.contains(said)
         });
@@ -372,7 +374,7 @@ impl Tiles<'_> {
         Ok(())
     }
 
-    /// The blocks from `at` to `end`, free ones too.
+    /// The blocks from `at` to `end`, including free ones.
     fn run(&mut self, mut at: u64, end: u64, pool: RawPool) -> Result<Vec<BlockReading>, String> {
         let mut blocks: Vec<BlockReading> = Vec::new();
         while at < end {
@@ -382,9 +384,9 @@ impl Tiles<'_> {
                 return Err(format!("blocks overlap at {upto:#x}"));
             }
             if upto > at {
-                // What was seen of it, if it is as it was seen: free room changes when it is cut, and when a
-                // neighbour joins it, and each of these happens at an address between the block before it and its
-                // end.
+                // Use what was seen of this free room only if it has not changed. Free room changes when it is split
+                // and when a neighbour is joined with it, and each of these comes with a change at an address between
+                // the block before it and its end.
                 let before = blocks.last().map_or(at, |before| before.addr);
                 let seen = self.free.get(&at).filter(|room| room.0 == upto);
                 if seen.is_none() && self.still {

@@ -1,14 +1,14 @@
-//! Shapes in memory that tell what they are: libstdc++'s tree header, the flat hash table's header, PyTorch's statistics.
-//! All take bytes and say what they see; none reads memory.
+//! Recognises structures in memory by their shape: libstdc++'s tree header, the flat hash table's header, PyTorch's
+//! statistics. All functions get bytes; none reads memory.
 
-/// Most entries that any one tree or table is believed to have.
+/// Maximum number of entries that a tree or table is believed to have.
 pub(crate) const MOST: u64 = 1 << 26;
-/// A tree header with the comparator's word before it: the distance from one `std::set` to the next.
+/// Distance in bytes from one `std::set` to the next: a tree header, and the word of the comparator before it.
 pub(crate) const SET: usize = 48;
-/// A node of a tree: color, parent, left, right, value.
+/// Bytes of a tree's node: color, parent, left, right, value.
 pub(crate) const NODE: usize = 40;
 
-/// The word at `at`, 0 beyond the end.
+/// The 64-bit word at offset `at`; 0 beyond the end.
 pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
     at.checked_add(8)
         .and_then(|end| bytes.get(at..end))
@@ -16,7 +16,7 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
         .map_or(0, u64::from_le_bytes)
 }
 
-/// The half word at `at`, 0 beyond the end.
+/// The 32-bit word at offset `at`; 0 beyond the end.
 pub(crate) fn half(bytes: &[u8], at: usize) -> u32 {
     at.checked_add(4)
         .and_then(|end| bytes.get(at..end))
@@ -24,7 +24,7 @@ pub(crate) fn half(bytes: &[u8], at: usize) -> u32 {
         .map_or(0, u32::from_le_bytes)
 }
 
-/// The byte at `at`, 0 beyond the end.
+/// The byte at offset `at`; 0 beyond the end.
 pub(crate) fn byte(bytes: &[u8], at: usize) -> u8 {
     bytes.get(at).copied().unwrap_or(0)
 }
@@ -38,13 +38,13 @@ pub(crate) fn is_pointer(value: u64) -> bool {
 /// (libstdc++, `bits/stl_tree.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tree {
-    /// The header's own address, which is the root's parent.
+    /// Address of the header itself. The root's parent pointer points to it.
     pub header: u64,
     pub root: u64,
     pub count: u64,
 }
 
-/// The tree whose header lies at `at` of an object at `base`, as far as the header itself shows.
+/// The tree whose header is at offset `at` of an object at `base`, judged by the header alone.
 pub(crate) fn tree(bytes: &[u8], base: u64, at: usize) -> Option<Tree> {
     bytes.get(at..at.checked_add(NODE)?)?;
     let header = base.checked_add(at as u64)?;
@@ -54,7 +54,7 @@ pub(crate) fn tree(bytes: &[u8], base: u64, at: usize) -> Option<Tree> {
         word(bytes, at + 24),
     );
     let count = word(bytes, at + 32);
-    // The header is red, always.
+    // The header's color is always red.
     if half(bytes, at) != 0 || count > MOST {
         return None;
     }
@@ -72,39 +72,39 @@ pub(crate) fn tree(bytes: &[u8], base: u64, at: usize) -> Option<Tree> {
     })
 }
 
-/// The header of `ska::flat_hash_set` and `flat_hash_map` (c10/util/flat_hash_map.h): entries, slots less one, shift and
-/// longest probe as bytes, largest load as a float, number of elements.
+/// The header of `ska::flat_hash_set` and `flat_hash_map` (c10/util/flat_hash_map.h): pointer to the entries, number of
+/// slots minus one, shift and longest probe as bytes, largest load as a float, number of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Table {
     pub entries: u64,
-    /// Entries that can be in use: slots and what hangs over their end. One more follows, which
-    /// marks the end.
+    /// Number of entries that can be in use: the slots, and those after them that hold what did not fit at its own
+    /// place. One more entry follows, which marks the end.
     pub slots: u64,
     pub count: u64,
-    /// Something was in it at some time: it has more than the one slot of a new table.
+    /// The table had entries at some time: it has more than the one slot of a new table.
     pub grown: bool,
-    /// An entry lies at most so many entries behind its own place, less one.
+    /// An element is fewer than this number of entries after its own place.
     pub reach: u64,
-    /// Bits by which a hash is shifted to make a place of it.
+    /// Number of bits by which a hash is shifted to get the place of an element.
     shift: u32,
 }
 
 impl Table {
-    /// Number of the entry from which on a pointer is looked for: Fibonacci hashing of the pointer itself.
+    /// Number of the entry from which on a pointer is searched: Fibonacci hashing of the pointer itself.
     pub fn place(&self, pointer: u64) -> u64 {
         pointer.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift
     }
 }
 
-/// Bytes of a table's header.
+/// Length of a table's header in bytes.
 pub(crate) const TABLE: usize = 32;
 
-/// The table whose header lies at `at`.
+/// The table whose header is at offset `at`.
 pub(crate) fn table(bytes: &[u8], at: usize) -> Option<Table> {
     bytes.get(at..at.checked_add(TABLE)?)?;
     let (entries, mask, count) = (word(bytes, at), word(bytes, at + 8), word(bytes, at + 24));
     let (shift, reach) = (byte(bytes, at + 16), byte(bytes, at + 17));
-    // The largest load is a half in every table.
+    // The largest load is one half in every table.
     if !is_pointer(entries) || f32::from_bits(half(bytes, at + 20)) != 0.5 || mask >= MOST {
         return None;
     }
@@ -123,7 +123,7 @@ pub(crate) fn table(bytes: &[u8], at: usize) -> Option<Table> {
     })
 }
 
-/// Whether an entry is in use: its distance is not negative.
+/// Whether an entry is in use: then its distance is not negative.
 pub(crate) fn in_use(entry: &[u8]) -> bool {
     byte(entry, 0) < 0x80 && !entry.is_empty()
 }
@@ -133,9 +133,9 @@ pub(crate) const STAT: usize = 32;
 /// Bytes of a `StatArray`: all pools, small, large.
 pub(crate) const STAT_ARRAY: usize = 3 * STAT;
 
-/// The current values of the `StatArray` at `at` (all, small, large), if it is one: each value is the sum of
-/// the two below it, and no peak is below its current value. Allocated less freed is not asked to be
-/// the current value: `reset_accumulated_memory_stats` sets both to zero.
+/// The current values (all, small, large) of the `StatArray` at offset `at`, if there is one: each value is the sum of
+/// the two below it, and no peak is below its current value. "Allocated minus freed" need not equal the current value,
+/// because `reset_accumulated_memory_stats` sets both to zero.
 pub(crate) fn stat_array(bytes: &[u8], at: usize) -> Option<[u64; 3]> {
     bytes.get(at..at.checked_add(STAT_ARRAY)?)?;
     for field in [0, 16, 24] {
@@ -158,14 +158,14 @@ pub(crate) fn stat_array(bytes: &[u8], at: usize) -> Option<[u64; 3]> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutex {
     Free,
-    /// By this thread.
+    /// Held by the thread with this id.
     Held(u32),
 }
 
-/// Bytes of a mutex.
+/// Length of a mutex in bytes.
 pub(crate) const MUTEX: usize = 40;
 
-/// Reads it, if it is one.
+/// Reads the state of a mutex. `None` if the bytes are not a mutex.
 pub(crate) fn mutex(bytes: &[u8]) -> Option<Mutex> {
     bytes.get(..MUTEX)?;
     // lock, count, owner, users, kind (1: recursive).
@@ -176,7 +176,7 @@ pub(crate) fn mutex(bytes: &[u8]) -> Option<Mutex> {
     if lock == 0 && count == 0 && owner == 0 {
         return Some(Mutex::Free);
     }
-    // Between the lock's fields a thread can be anywhere; any of them set means held.
+    // A thread can be between setting two of these fields, so the mutex counts as held if any of them is set.
     Some(Mutex::Held(owner))
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn mutex(bytes: &[u8]) -> Option<Mutex> {
 mod tests {
     use super::*;
 
-    /// A table as the flat hash table's header says it: half full.
+    /// The header of a flat hash table with `slots` slots, a quarter of them in use.
     fn header(slots: u64) -> [u8; TABLE] {
         let mut bytes = [0; TABLE];
         bytes[..8].copy_from_slice(&0x5555_0000_1000u64.to_le_bytes());

@@ -1,6 +1,7 @@
-//! From a picture to the allocator's blocks: follows trees, tables and pools, within bounds, and notes what does not fit.
+//! Finds the allocator's blocks in a picture: follows trees, tables and pools, within bounds, and notes what does not
+//! fit.
 //!
-//! It goes on after a flaw, because it also says which places the next picture must show.
+//! The walk goes on after a flaw, because it also finds out which places the next picture must contain.
 
 use foldhash::{HashMap, HashSet};
 
@@ -9,9 +10,9 @@ use crate::layout::{BlockLayout, Layout};
 use crate::pools::{self, RawPool};
 use crate::shape::{self, NODE, Tree, byte, word};
 
-/// An entry of the table of active blocks: distance, pointer.
+/// Bytes of an entry of the table of active blocks: distance, pointer.
 pub(crate) const ACTIVE_ENTRY: usize = 16;
-/// A block as it stands in memory.
+/// A block as it is in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawBlock {
     pub stream: u64,
@@ -23,12 +24,12 @@ pub(crate) struct RawBlock {
     pub mapped: bool,
     pub prev: u64,
     pub next: u64,
-    /// Found in the table of active blocks (else in a tree).
+    /// The block was found in the table of active blocks, and not in a tree.
     pub active: bool,
 }
 
 impl RawBlock {
-    /// The block at `bytes`; `None` if its flags are none.
+    /// Reads the block at `bytes`. `None` if one of its flags is neither 0 nor 1.
     pub fn at(layout: &BlockLayout, bytes: &[u8]) -> Option<RawBlock> {
         let at = |offset: u32| word(bytes, offset as usize);
         let flag = |offset: u32| match byte(bytes, offset as usize) {
@@ -50,38 +51,38 @@ impl RawBlock {
         })
     }
 
-    /// Whether it has an address, a size and an end.
+    /// Whether the block has an address and a size, and its end does not overflow.
     pub fn is_placed(&self) -> bool {
         self.size > 0 && self.ptr > 0 && self.end().is_some()
     }
 
-    /// Where the next one begins.
+    /// Address at which the next block begins.
     pub fn end(&self) -> Option<u64> {
         self.ptr.checked_add(self.size)
     }
 }
 
-/// Everything that one picture shows.
+/// All blocks and pools in a picture.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// By address of the block's object.
+    /// By the address of the block's object.
     pub blocks: HashMap<u64, RawBlock>,
-    /// By address.
+    /// By the address of the pool's object.
     pub pools: HashMap<u64, RawPool>,
 }
 
-/// One walk.
+/// One pass over a picture.
 pub(crate) struct Walk<'a> {
     image: &'a Image,
     layout: &'a Layout,
     object: u64,
-    /// The device allocator's bytes.
+    /// The bytes of the device allocator's object.
     bytes: &'a [u8],
-    /// Places that were needed.
+    /// Places that the walk needed, with their lengths.
     pub wanted: HashMap<u64, usize>,
-    /// Of them, those that the picture lacks.
+    /// Needed places that the picture lacks.
     pub missing: HashMap<u64, usize>,
-    /// Of them, those that cannot be read.
+    /// Needed places that cannot be read.
     pub holes: HashSet<u64>,
     /// The first thing that did not fit.
     pub flaw: Option<String>,
@@ -89,7 +90,7 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Walks the device allocator at `object`, of which `bytes` were read.
+    /// Walks the device allocator at `object`. `bytes` is a copy of the object.
     pub fn new(image: &'a Image, layout: &'a Layout, object: u64, bytes: &'a [u8]) -> Walk<'a> {
         let mut walk = Walk {
             image,
@@ -126,7 +127,7 @@ impl<'a> Walk<'a> {
     }
 
     fn get(&mut self, address: u64, len: usize) -> Option<&'a [u8]> {
-        // Two things at one address are read in the greater length.
+        // If two things have the same address, the greater length is read.
         let known = self.wanted.entry(address).or_default();
         *known = (*known).max(len);
         let len_wanted = *known;
@@ -178,7 +179,7 @@ impl<'a> Walk<'a> {
                 return self.flaw("a node of a tree is at no address");
             }
             seen += 1;
-            // Whatever the pointers say, no more steps than the tree has nodes.
+            // Whatever the pointers say, take no more steps than the tree has nodes.
             if seen > tree.count {
                 return self.flaw("a tree has more nodes than it says");
             }
@@ -209,7 +210,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A block of a tree of that pool, or of the table of active blocks.
+    /// Adds a block that was found in a tree of the pool `of`, or in the table of active blocks if `of` is `None`.
     fn block(&mut self, address: u64, of: Option<u64>) {
         let layout = &self.layout.block;
         if !shape::is_pointer(address) {
@@ -235,7 +236,8 @@ impl<'a> Walk<'a> {
             _ => {}
         }
         let before = self.state.blocks.insert(address, block);
-        // Newer versions keep free blocks in two trees of one pool, in two orders.
+        // Newer versions keep free blocks in two trees of the same pool, in different orders. So a free block may be
+        // found twice.
         if before.is_some_and(|before| before.active != block.active || block.active) {
             self.flaw("a block is both active and free, or active twice");
         }

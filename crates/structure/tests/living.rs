@@ -1,5 +1,6 @@
-//! Looks at an allocator that goes on meanwhile: between any two reads blocks and segments may come and go, and with each of
-//! them everything in the process's memory lies elsewhere. What is settled is the state at the look's end.
+//! Takes looks at an allocator that goes on in the meantime: between any two reads blocks and segments may come and go,
+//! and with each change everything in the process's memory is at another place. A settled look must be the state at its
+//! end.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,12 +16,12 @@ use memscope_structure::{
 use proptest::prelude::*;
 use synthetic::{Kind, NEW, OLD, Row, SLOT, Segment, Shape, Synthetic, expected, process, rows};
 
-/// Counts what happens, in a word of the allocator's object.
+/// A word of the allocator's object that counts the changes.
 const COUNTER: u64 = 2700;
 const CHUNK: u64 = 0x20_0000;
 const START: u64 = 0x7f00_0000_0000;
 
-/// Blocks of a segment: all of them fit into the process's memory.
+/// Maximum number of blocks of a segment, so that all of them fit into the process's memory.
 const MOST_BLOCKS: usize = 60;
 
 /// A process that goes on while it is read.
@@ -29,13 +30,13 @@ struct Living {
     memory: RefCell<Synthetic>,
     segments: RefCell<Vec<Segment>>,
     changes: RefCell<Vec<Change>>,
-    /// Since when it was like that.
+    /// The states of the past, each with the time from which on it was valid.
     past: RefCell<Vec<(u64, Vec<Row>)>>,
     clock: Cell<u64>,
     dice: Cell<u64>,
-    /// Something happens at one read of so many.
+    /// A change happens at one of this number of reads.
     rarely: Cell<u64>,
-    /// Reports tell rounded bytes only.
+    /// There are only reports, which contain rounded bytes only.
     reports: bool,
 }
 
@@ -169,7 +170,7 @@ impl Living {
         let (size, requested, kind) = segment.blocks[place];
         let addr = addr_of(segment, place);
         match kind {
-            // Without entries of a trace nobody tells when a stream has done with a block.
+            // Without trace entries nothing reports when a stream has finished with a block.
             Kind::Allocated if self.roll(4) == 0 && !self.reports => {
                 segment.blocks[place].2 = Kind::Pending;
                 return self.change(ChangeKind::FreeRequested, addr, requested, 0);
@@ -179,7 +180,7 @@ impl Living {
             _ => return,
         }
         self.change(ChangeKind::FreeCompleted, addr, requested, 0);
-        // The block that was freed stays, with its request, and its free neighbours join it.
+        // The block that was freed stays, with its requested bytes, and its free neighbours are joined with it.
         segment.blocks[place] = (size, requested, Kind::Inactive);
         for other in [place + 1, place.wrapping_sub(1)] {
             if segment
@@ -227,7 +228,7 @@ fn begin(dice: u64, reports: bool, shape: Shape, rarely: u64) -> (Living, Reader
     (living, Reader::new(layout.unwrap()).unwrap())
 }
 
-/// Passes of one look.
+/// Maximum number of passes of one look.
 const PASSES: u32 = 5;
 
 fn look(living: &Living, reader: &mut Reader) -> Result<(DeviceReading, Vec<Row>), StructureError> {
@@ -246,8 +247,8 @@ fn look(living: &Living, reader: &mut Reader) -> Result<(DeviceReading, Vec<Row>
     }
 }
 
-/// What is read is the truth, but for what nobody could see: what free room was last used for, and what was asked for
-/// where only reports tell. There it says nothing.
+/// Checks that what was found is the truth. Only the last use of free room, and the requested bytes where there are
+/// only reports, may be unknown, and are 0 then.
 fn check(found: &[Row], truth: &[Row], reports: bool) -> Result<usize, TestCaseError> {
     prop_assert_eq!(found.len(), truth.len());
     let mut unknown = 0;
@@ -291,7 +292,7 @@ proptest! {
     }
 }
 
-/// Where no process could be read that must stand still for it, most looks come to something.
+/// Most looks succeed at a process that changes too often to be read while it stands still.
 #[test]
 fn looks_succeed_while_it_goes_on() {
     let (mut settled, mut moved, mut known, mut unknown) = (0, 0, 0, 0);
@@ -313,8 +314,8 @@ fn looks_succeed_while_it_goes_on() {
     assert!(unknown * 10 < known, "{unknown} of {known} rooms unknown");
 }
 
-/// A process that changes once, right after the first reading of its table of active blocks. Whoever reads that table by itself finds it as
-/// it was before, as if a block had come back to it and gone again.
+/// A process that changes once, right after the first read of its table of active blocks. A reader that reads that
+/// table by itself sees it as it was before, as if a block had come back to it and gone again.
 struct Twice {
     before: Synthetic,
     after: Synthetic,
@@ -368,7 +369,7 @@ fn a_block_between_two_uses_does_not_wait_for_a_stream() {
         (512, Inactive),
         (512, Allocated),
     ]);
-    // The second block's object has moved to a place at which nothing was told.
+    // The second block's object has moved to a place without a reported change.
     let after = segment([
         (512, Allocated),
         (1024, Inactive),

@@ -1,4 +1,4 @@
-//! The reader on made-up memory: what it reads, what it refuses, and that it always comes to an end.
+//! The reader on synthetic memory: what it reads, what it refuses, and that it always ends.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use memscope_structure::{
 use proptest::prelude::*;
 use synthetic::{Kind, NEW, OLD, SLOT, Segment, Shape, Synthetic, expected, process, rows, sample};
 
-/// What an accepted reading promises.
+/// Checks what every accepted reading guarantees.
 fn check_sums(reading: &DeviceReading) {
     let (mut allocated, mut active, mut requested, mut reserved) = (0u64, 0u64, 0u64, 0u64);
     for segment in &reading.segments {
@@ -80,13 +80,13 @@ fn the_layout_is_found_where_no_block_has_a_neighbour() {
             let layout = find_layout(&memory, SLOT).unwrap();
             let reading = read(&memory, SLOT, &layout, 1).unwrap();
             assert_eq!(rows(&reading.devices[0]), expected(&segments), "{shape:?}");
-            // What was learned without neighbours holds where there are some.
+            // The layout that was found without neighbours is right where there are some.
             let (memory, learned) = one(&shape);
             assert_eq!(layout.block, learned.block);
             let reading = read(&memory, SLOT, &layout, 1);
             match reading {
                 Ok(reading) => assert_eq!(rows(&reading.devices[0]), expected(&sample())),
-                // Statistics that were equal by chance: said, and learned again.
+                // Statistics were equal by chance. The reading reports that, and the layout must be found again.
                 Err(error) => assert!(matches!(error, StructureError::Contradicted { .. })),
             }
         }
@@ -121,7 +121,8 @@ fn the_layout_is_found_where_nothing_is_allocated() {
     }
 }
 
-/// What PyTorch leaves in address space without memory, and gives to the block that is mapped there next.
+/// Requested bytes that PyTorch leaves in address space without memory, and gives to the block that is mapped there
+/// next.
 #[test]
 fn holes_of_expandable_segments() {
     use Kind::{Allocated, Inactive, Unmapped};
@@ -227,7 +228,7 @@ fn nothing_to_find_yet() {
 fn what_does_not_add_up_is_refused() {
     for at in [40, 136, 232, 424, 520, 616, 808] {
         let (memory, layout) = one(&OLD);
-        // The total and the part of large blocks, so that the arithmetic still holds.
+        // Change the total and the part of large blocks, so that the arithmetic still holds.
         for word in [0, 8, 16, 64, 72, 80] {
             let word = memory.allocator + at + word;
             memory.put(word, memory.get(word) + 512);
@@ -251,7 +252,7 @@ fn circles_and_holes_are_refused() {
             "{refused:?}"
         );
     };
-    // A node that is its own child, one without memory, a tree that says it is vast.
+    // A node that is its own child, one without memory, and a tree that claims to be huge.
     contradicted(&|memory| memory.put(memory.nodes[0] + 16, memory.nodes[0]));
     contradicted(&|memory| memory.put(memory.nodes[0] + 16, 0x1234_5678));
     contradicted(&|memory| memory.put(memory.nodes[0] + 32, 0x1234_5678));
@@ -269,7 +270,7 @@ fn circles_and_holes_are_refused() {
 #[test]
 fn a_race_is_noticed_and_tried_again() {
     let (memory, layout) = one(&OLD);
-    // A counter that grows with each read, without end.
+    // A counter that grows forever, with each read.
     let counter = memory.allocator + 40 + 16;
     memory.changing.set((counter, u64::MAX));
     let raced = read(&memory, SLOT, &layout, 7);
@@ -277,7 +278,7 @@ fn a_race_is_noticed_and_tried_again() {
         raced,
         Err(StructureError::Raced { attempts: 7, .. })
     ));
-    // A free word of the object: exact once it rests.
+    // An unused word of the object: the reading is exact as soon as it stops changing.
     let (memory, layout) = one(&OLD);
     memory
         .changing
@@ -319,7 +320,7 @@ fn another_versions_layout_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever stands in memory: an end, no panic, and what is accepted adds up.
+    /// Whatever is in memory, the reader ends and does not panic, and what it accepts adds up.
     #[test]
     fn corrupted_memory(
         spoilt in prop::collection::vec((0u64..0x6000, any::<u64>(), 0u8..4), 1..12),
@@ -347,7 +348,7 @@ proptest! {
         }
     }
 
-    /// A layout from a file that was spoilt is refused, not followed.
+    /// A damaged layout from a file is refused and not used.
     #[test]
     fn corrupted_layout(which in 0usize..24, value in prop_oneof![any::<u32>(), 0u32..4096]) {
         let (memory, layout) = one(&NEW);

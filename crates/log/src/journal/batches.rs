@@ -1,4 +1,4 @@
-//! The segments and batches of a recording, in order, with what is wrong in between.
+//! Reads the segments and batches of a recording in order, and reports what is damaged or missing between them.
 
 use crate::journal::checkpoint::{Beginning, SegmentFile};
 use crate::journal::error::RecordingError;
@@ -13,13 +13,13 @@ use crate::journal::window::Window;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes read at once while looking for the next batch.
+/// Bytes read at once during the search for the next batch.
 const STRIDE: usize = 64 << 10;
-/// Most bytes of would-be batches whose check sums are tried in one search: a file made to look
-/// full of batches must not cost more than reading it some times over.
+/// Maximum number of bytes of supposed batches whose check sums are computed in one search. A file that was made to
+/// look full of batches must not cost more than reading it a few times.
 const SEARCH_BUDGET: u64 = 64 << 20;
 
-/// Goes through the files of a recording.
+/// Iterates over the segments and batches in the files of a recording.
 #[derive(Debug)]
 pub(crate) struct Batches {
     files: Arc<[SegmentFile]>,
@@ -27,50 +27,50 @@ pub(crate) struct Batches {
     open: Option<Window>,
     at: u64,
     epoch: u64,
-    /// Number that the next record must have.
+    /// Number that the next record must have; `None` before the first segment.
     expected: Option<u64>,
-    /// Some are left out of the segment, so that others may have been joined with it.
+    /// The current segment leaves out some processes. Then the segment after it may have been joined with it already.
     is_thinned: bool,
-    /// The segment begins with records that came before: it has been joined with the one before it, and was not removed yet.
+    /// The current segment begins with records that were already read: it was joined with the segment before it, and
+    /// its file has not been removed yet.
     was_read: bool,
     warnings: Vec<Warning>,
 }
 
-/// What comes next.
+/// The next thing in a recording.
 pub(crate) enum Item {
-    /// A segment begins: its header, and what it begins with.
+    /// A segment begins. Given are its header, its checkpoint and its list of left-out processes.
     Segment(SegmentHeader, Beginning),
-    /// A batch.
     Batch(Batch),
 }
 
-/// A batch that was read.
+/// A batch that was read and checked.
 pub(crate) struct Batch {
     pub(crate) header: BatchHeader,
-    /// Its bytes as they are, header and all.
+    /// The batch as it is in the file, header included.
     pub(crate) stored: Vec<u8>,
-    /// Its records.
+    /// The unpacked records.
     pub(crate) records: Vec<u8>,
 }
 
-/// What stands at a place.
+/// What is at an offset of a file.
 enum AtPlace {
     Segment(SegmentHeader),
     Batch(Batch, Tally),
     Nothing,
 }
 
-/// Where a search ended.
+/// Result of a search for the next batch or segment header.
 enum Search {
     Found(u64),
-    /// Only zeros up to the end of the file.
+    /// There are only zeros up to the end of the file.
     Zeros,
-    /// No batch; the last byte that is not zero is before this place.
+    /// No batch was found. The last byte that is not zero is before this offset.
     Lost(u64),
 }
 
 impl Batches {
-    /// Begins at a place of one of the files.
+    /// Begins at an offset of one of the files.
     pub(crate) fn new(
         files: Arc<[SegmentFile]>,
         (file, at): (usize, u64),
@@ -94,7 +94,7 @@ impl Batches {
         &self.warnings
     }
 
-    /// The next segment or batch; `None` at the end.
+    /// Returns the next segment or batch, or `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Item>, RecordingError> {
         loop {
             let Some(segment) = self.files.get(self.file).cloned() else {
@@ -193,7 +193,7 @@ impl Batches {
         true
     }
 
-    /// Looks at a place of the open file.
+    /// Reads what is at an offset of the open file.
     fn place(&mut self, at: u64, path: &Path) -> Result<AtPlace, RecordingError> {
         let Some(window) = &mut self.open else {
             return Ok(AtPlace::Nothing);
@@ -221,7 +221,7 @@ impl Batches {
         let records = match header.packing {
             Packing::Plain => stored.get(..header.len as usize).map(<[u8]>::to_vec),
             Packing::Packed => unpack(stored, header.len as usize).ok(),
-            // It belongs to a segment whose beginning is damaged.
+            // Such a batch is only reached here if the beginning of its segment is damaged.
             Packing::Checkpoint | Packing::LeftOut => None,
         };
         let Some(records) = records else {
@@ -247,7 +247,7 @@ impl Batches {
         self.at = 0;
     }
 
-    /// Nothing stands at `self.at`: goes to the next thing in this file, or to the next file.
+    /// Called when nothing can be read at `self.at`: goes to the next readable place in this file, or to the next file.
     fn search_on(&mut self, path: PathBuf) -> Result<(), RecordingError> {
         let at = self.at;
         match self.search(at, &path)? {
@@ -314,7 +314,7 @@ impl Batches {
         Ok(end_of_data.map_or(Search::Zeros, Search::Lost))
     }
 
-    /// What looking at a would-be batch has cost: the bytes that it claims to have.
+    /// Bytes that were read to examine a supposed batch: the length that its header claims, and the header.
     fn claimed(&mut self, at: u64, path: &Path) -> Result<u64, RecordingError> {
         let Some(window) = &mut self.open else {
             return Ok(0);

@@ -1,13 +1,15 @@
-//! Checkpoints: the state of the fold at a place of the log, so that what follows can be read without what came before.
+//! Checkpoints: the state of the fold at a place in the log, so that later records can be read without the earlier
+//! ones.
 //!
-//! Owns: how a state is written and read. Refuses: to trust one: it is read within bounds of memory, and its parts have
-//! check sums of their own.
+//! Owns: how a state is written and read. Refuses: to trust a checkpoint. It is read within bounds of memory, and its
+//! parts have check sums of their own.
 //!
-//! A checkpoint is the decoder and the ledger in MessagePack, with the names of their fields, in parts (see `parts`): what is common to
-//! all processes, and one for each process. A field that a newer memscope has added reads as its default where its type says so.
+//! A checkpoint is the decoder and the ledger in MessagePack, with the names of their fields. It consists of parts (see
+//! `parts`): one for what all processes share, and one for each process. A field that a newer memscope has added is
+//! missing in an older checkpoint; it gets its default where its type says so.
 //!
-//! It takes seconds to write the state of a process that holds a million blocks. So a copy of the state is made, which takes a
-//! hundredth of that, and another thread writes it, into a file beside the segment.
+//! Writing the state of a process that holds a million blocks takes seconds. So the caller only copies the state, which
+//! takes a hundredth of that time, and another thread writes the copy to a file beside the segment.
 
 use crate::journal::error::{JournalError, RecordingError};
 use crate::journal::format::{SEGMENT_HEADER, SegmentHeader};
@@ -24,25 +26,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The state that a checkpoint is made of.
+/// The state that a checkpoint is written from.
 #[derive(Clone, Copy, Serialize)]
 pub struct Folded<'a> {
-    /// What decodes the records that follow.
+    /// Decoder for the records that follow.
     pub decoder: &'a Decoder,
-    /// What they are applied to.
+    /// Ledger to which the events that follow are applied.
     pub ledger: &'a Ledger,
 }
 
 /// The state that was read from a checkpoint.
 #[derive(Debug, Deserialize)]
 pub struct Restored {
-    /// What decodes the records that follow.
+    /// Decoder for the records that follow.
     pub decoder: Decoder,
-    /// What they are applied to.
+    /// Ledger to which the events that follow are applied.
     pub ledger: Ledger,
 }
 
-/// Where a checkpoint stands. The file stays open: a journal that is being written may remove it meanwhile.
+/// Where a checkpoint is. The file stays open, because a journal that is being written may remove it in the meantime.
 #[derive(Clone, Debug)]
 pub struct CheckpointPlace {
     pub(crate) path: PathBuf,
@@ -52,19 +54,19 @@ pub struct CheckpointPlace {
 }
 
 impl CheckpointPlace {
-    /// Bytes that it takes.
+    /// Size of the checkpoint in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Writes it as it is; gives its bytes.
+    /// Copies the checkpoint without decoding it, and returns its size in bytes.
     pub(crate) fn copy_to(&self, out: &mut dyn Write) -> Result<u64, RecordingError> {
         copy(&self.file, self.at, self.bytes, out)
             .map_err(|error| RecordingError::of("copy", &self.path, error))?;
         Ok(self.bytes)
     }
 
-    /// Its parts, what is common to all processes first.
+    /// The parts of the checkpoint. The part that all processes share comes first.
     pub(crate) fn parts(&self) -> Result<Vec<PartPlace>, RecordingError> {
         let end = self.at.saturating_add(self.bytes);
         PartPlace::all(&self.file, self.at, end).map_err(|error| self.bad(error))
@@ -78,10 +80,10 @@ impl CheckpointPlace {
     }
 }
 
-/// Bytes of a checkpoint by process; 0: what is common to all.
+/// Bytes of a checkpoint by process handle. Key 0: the part that all processes share.
 pub(crate) type Shares = BTreeMap<u32, u64>;
 
-/// Writes the state; gives the bytes that it took.
+/// Writes the state, and returns the bytes of each part.
 pub(crate) fn write(state: Folded<'_>, mut out: impl Write) -> Result<Shares, JournalError> {
     let failed = JournalError::checkpoint;
     let mut shares = Shares::new();
@@ -95,7 +97,7 @@ pub(crate) fn write(state: Folded<'_>, mut out: impl Write) -> Result<Shares, Jo
     Ok(shares)
 }
 
-/// Reads the state: of all processes, or of those with this number in the system.
+/// Reads the state of all processes, or only of those with the given pid.
 pub(crate) fn read(place: &CheckpointPlace, pid: Option<u32>) -> Result<Restored, RecordingError> {
     let bad = |error| place.bad(error);
     let parts = place.parts()?;
@@ -114,17 +116,17 @@ pub(crate) fn read(place: &CheckpointPlace, pid: Option<u32>) -> Result<Restored
     Ok(Restored { ledger, ..restored })
 }
 
-/// A checkpoint that another thread writes.
+/// A checkpoint that another thread is writing.
 pub(crate) struct Writing {
-    /// Number of its segment.
+    /// Number of the segment that the checkpoint belongs to.
     pub(crate) index: u64,
-    /// Its file, under the name that says that it is not whole yet.
+    /// Path of the file, under a name that marks it as unfinished.
     pub(crate) new: PathBuf,
     thread: JoinHandle<Result<Shares, JournalError>>,
 }
 
 impl Writing {
-    /// Begins to write a copy of the state.
+    /// Starts a thread that writes a copy of the state.
     pub(crate) fn begin(
         state: Folded<'_>,
         index: u64,
@@ -146,7 +148,7 @@ impl Writing {
                 ledger: &ledger,
             };
             let shares = write(state, &mut out).map_err(|error| match error {
-                // The disk is what fails, if anything does.
+                // Encoding fails only if the disk does, so this is an error of the file.
                 JournalError::Checkpoint { source } => failed(source),
                 other => other,
             })?;
@@ -160,34 +162,34 @@ impl Writing {
         Ok(Writing { index, new, thread })
     }
 
-    /// Whether [`Writing::finish`] does not wait.
+    /// Whether [`Writing::finish`] returns without waiting.
     pub(crate) fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Waits for it; gives its bytes. The file is removed if it is not whole.
+    /// Waits for the thread, and returns the bytes of each part. The file is removed if it is not complete.
     pub(crate) fn finish(self) -> Result<Shares, JournalError> {
         let panicked = || JournalError::checkpoint(io::Error::other("the thread panicked"));
         let written = self.thread.join().unwrap_or_else(|_| Err(panicked()));
         if written.is_err() {
-            // The error that counts is the first one.
+            // Return the first error, whether or not this removal succeeds.
             let _ = std::fs::remove_file(&self.new);
         }
         written
     }
 }
 
-/// What a segment begins with.
+/// What belongs to the beginning of a segment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Beginning {
-    /// The state, if it is there.
+    /// The checkpoint, if it is there.
     pub(crate) checkpoint: Option<CheckpointPlace>,
-    /// Of whom there is nothing in the segment.
+    /// Processes that are left out of the segment.
     pub(crate) left_out: Arc<[LeftOut]>,
 }
 
 impl Beginning {
-    /// Reads what stands behind a segment's header, or in a file beside it.
+    /// Reads the list after a segment's header, and finds the checkpoint after it or in the file beside the segment.
     pub(crate) fn read(
         segment: &SegmentFile,
         at: u64,
@@ -227,12 +229,12 @@ impl Beginning {
     }
 }
 
-/// A file of a recording, opened.
+/// An open file of a recording.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentFile {
     pub(crate) path: PathBuf,
     pub(crate) file: Arc<File>,
-    /// The checkpoint beside it, and its bytes.
+    /// The checkpoint file beside the segment, and its size in bytes.
     beside: Option<(Arc<File>, u64)>,
 }
 

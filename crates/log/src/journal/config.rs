@@ -1,26 +1,27 @@
-//! How a journal is kept.
+//! Settings of a journal.
 
 use crate::journal::error::JournalError;
 use crate::journal::format::ClockPair;
 
-/// How a journal is kept.
+/// Settings of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of records in a segment file. Where the checkpoint at its beginning is larger than half of that, a segment has twice as many
-    /// bytes of records as it has of checkpoint, so that checkpoints take a third of the disk at most.
+    /// Bytes of records in a segment file. If the checkpoint at its beginning is larger than half of that, the segment
+    /// holds twice as many bytes of records as the checkpoint has, so that checkpoints take at most a third of the disk
+    /// space.
     pub segment_bytes: u64,
-    /// Most bytes of all segments together, those of earlier epochs included.
+    /// Maximum size of all segments and checkpoints together, in bytes, those of earlier epochs included.
     pub total_bytes: u64,
-    /// Boot-time nanoseconds of the journal's start: its name.
+    /// Epoch of the journal, which is also the name of its directory: boot-time nanoseconds of its start.
     pub epoch: u64,
-    /// Which boot (see [`crate::journal::boot_id`]).
+    /// Id of the current boot (see [`crate::journal::boot_id`]).
     pub boot_id: [u8; 16],
-    /// A pair of clock readings.
+    /// The same moment on both clocks.
     pub clock: ClockPair,
 }
 
 impl Config {
-    /// Segments of 16 MiB, 256 MiB in all.
+    /// Default sizes: segments of 16 MiB, and 256 MiB in all.
     pub fn new(epoch: u64, boot_id: [u8; 16], clock: ClockPair) -> Self {
         Self {
             segment_bytes: 16 << 20,

@@ -1,4 +1,4 @@
-//! What can go wrong with journals and recordings.
+//! Errors of journals and recordings.
 
 use crate::records::Malformed;
 use std::io;
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 /// Why the journal cannot be made or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// A setting that cannot be.
+    /// A setting has a value that is not allowed.
     #[error("{setting} cannot be {value}: {rule}")]
     Config {
-        /// The setting.
+        /// Name of the setting, in words for the message.
         setting: &'static str,
-        /// Its value.
+        /// The value that was given.
         value: u64,
-        /// What holds for it.
+        /// Rule that the value violates, as a sentence.
         rule: &'static str,
     },
-    /// Another daemon writes here.
+    /// Another daemon writes a journal in this directory.
     #[error("another memscoped writes the journal in {}; stop it, or use another state directory", path.display())]
     InUse {
         /// The journal's directory.
         path: PathBuf,
     },
-    /// There is a journal with this epoch.
+    /// There is already a journal with this epoch.
     #[error("there is a journal in {} already", path.display())]
     EpochTaken {
         /// The epoch's directory.
@@ -32,57 +32,57 @@ pub enum JournalError {
     /// The disk or the quota is full.
     #[error("no space for {}: {needed} bytes are needed; free them there, lower the journal's bounds, or use another state directory", path.display())]
     NoSpace {
-        /// The file.
+        /// Path of the file that needs the space.
         path: PathBuf,
-        /// Bytes.
+        /// Number of bytes that were to be allocated or written.
         needed: u64,
-        /// What the system said.
+        /// Error of the system call.
         #[source]
         source: io::Error,
     },
-    /// No right to write here, or a read-only file system.
+    /// The user has no right to write here, or the file system is read-only.
     #[error("not permitted to {doing} {}; the state directory must be writable for this user", path.display())]
     NotPermitted {
-        /// What was tried.
+        /// Operation that failed, as a verb for the message.
         doing: &'static str,
-        /// The file or directory.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         #[source]
         source: io::Error,
     },
-    /// Anything else from the system.
+    /// Any other error of the system.
     #[error("cannot {doing} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that failed, as a verb for the message.
         doing: &'static str,
-        /// The file or directory.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         #[source]
         source: io::Error,
     },
-    /// The bytes to append are not whole records. Nothing was written; the journal goes on.
+    /// The bytes to append are not whole records. Nothing was written, and the journal goes on.
     #[error("the bytes at {at} are no record")]
     NotRecords {
-        /// Offset in the bytes.
+        /// Offset of the first bytes that are not a record.
         at: usize,
-        /// Why.
+        /// Why these bytes are not a record.
         #[source]
         source: Malformed,
     },
-    /// More records at once than fit into a segment.
+    /// One call brought more records than fit into a segment.
     #[error("{bytes} bytes of records came at once, and at most {most} can be written")]
     TooMany {
-        /// Bytes of the records.
+        /// Bytes of the records in this call.
         bytes: u64,
-        /// See [`crate::journal::Journal::most_bytes`].
+        /// Maximum number of bytes for one call: [`crate::journal::Journal::most_bytes`].
         most: u64,
     },
-    /// A checkpoint cannot be written.
+    /// A checkpoint could not be written.
     #[error("a checkpoint could not be made")]
     Checkpoint {
-        /// What went wrong.
+        /// Error that ended the writing.
         #[source]
         source: io::Error,
     },
@@ -93,7 +93,8 @@ impl JournalError {
         Self::Checkpoint { source }
     }
 
-    /// Sorts what the system said. `needed` are the bytes that were to be written, if any were.
+    /// Chooses the variant by the kind of the system's error. `needed` is the number of bytes that were to be written,
+    /// or 0.
     pub(crate) fn of(doing: &'static str, path: &Path, needed: u64, source: io::Error) -> Self {
         use io::ErrorKind::{
             FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
@@ -122,139 +123,139 @@ impl JournalError {
 /// Why a recording cannot be read or exported.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// Nothing there.
+    /// There is nothing at the path.
     #[error("there is no {}", path.display())]
     NotFound {
-        /// The path.
+        /// Path that does not exist.
         path: PathBuf,
     },
-    /// No right to read it.
+    /// The user has no right to read the recording.
     #[error("not permitted to read {}", path.display())]
     NotPermitted {
-        /// The path.
+        /// Path of the recording or of a file in it.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         #[source]
         source: io::Error,
     },
-    /// Anything else from the system.
+    /// Any other error of the system.
     #[error("cannot {doing} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that failed, as a verb for the message.
         doing: &'static str,
-        /// The path.
+        /// Path of the recording or of a file in it.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         #[source]
         source: io::Error,
     },
-    /// Segments come and go faster than they can be opened.
+    /// The daemon joins and removes segments faster than they can be opened.
     #[error("{} changes all the time; ask again", path.display())]
     Changing {
-        /// The directory of the epoch.
+        /// Directory of the epoch.
         path: PathBuf,
     },
-    /// A file of zero bytes.
+    /// The file has no bytes.
     #[error("{} is empty", path.display())]
     Empty {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Something else.
+    /// The path is not a memscope recording.
     #[error("{} is not a memscope recording: it {looks}", path.display())]
     NotARecording {
-        /// The path.
+        /// Path that was to be opened.
         path: PathBuf,
-        /// What it is instead, as far as one can see.
+        /// What it seems to be instead, as the end of the sentence "it …".
         looks: &'static str,
     },
-    /// A directory without segments.
+    /// The directory has no segments.
     #[error("{} holds no journal segments (*.msj)", path.display())]
     NoSegments {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
     /// The file ends inside its header.
     #[error("{} ends after {len} bytes, inside its header", path.display())]
     ShortHeader {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
-        /// Bytes there.
+        /// Length of the file in bytes.
         len: u64,
     },
     /// The header's check sum is wrong.
     #[error("the header of {} is damaged", path.display())]
     DamagedHeader {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Written by a newer memscope.
+    /// The recording was written by a newer memscope.
     #[error("{} has {what} version {found}, this memscope reads up to {known}; use a newer one", path.display())]
     Newer {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
-        /// `format` or `record`.
+        /// Which version is too new: `format` or `record`.
         what: &'static str,
-        /// Its version.
+        /// Version of the file.
         found: u32,
-        /// The newest that we know.
+        /// Newest version that this build can read.
         known: u32,
     },
-    /// Written by an older memscope, whose records were laid out differently.
+    /// The recording was written by an older memscope, whose records had other layouts.
     #[error("{} has record version {found}, this memscope reads {known}; ask it with the memscope that wrote it", path.display())]
     Older {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Record version of the file.
         found: u32,
-        /// The one that we know.
+        /// Record version of this build.
         known: u32,
     },
-    /// Written on a machine of the other byte order.
+    /// The recording was written on a machine of the other byte order.
     #[error("{} was written on a machine of the other byte order", path.display())]
     ForeignByteOrder {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Written on another architecture.
+    /// The recording was written on another architecture.
     #[error("{} was written on {found}, this is {here}", path.display())]
     ForeignArchitecture {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
         /// Architecture of the writer.
         found: String,
         /// Architecture of this machine.
         here: &'static str,
     },
-    /// A checkpoint that cannot be read.
+    /// A checkpoint cannot be read.
     #[error("the state that {} begins with cannot be read: it is damaged, or was written by another version of memscope", path.display())]
     Checkpoint {
-        /// The recording, or the segment file in it.
+        /// Path of the file with the checkpoint: the recording, a segment, or the file beside a segment.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why the checkpoint cannot be read.
         #[source]
         source: io::Error,
     },
-    /// The beginning of the journal is gone, and nothing in what is left says what was before.
+    /// The beginning of the journal is gone, and no segment that is left has a checkpoint to begin with.
     #[error("{} has no checkpoint: its first part is gone, and what is left of it cannot be understood alone", path.display())]
     NoBeginning {
-        /// The recording, or the segment file in it.
+        /// Path of the recording.
         path: PathBuf,
     },
-    /// Parts of two recordings in one.
+    /// The recording contains segments of another epoch.
     #[error("{} belongs to another recording (epoch {found}, not {epoch})", path.display())]
     MixedEpochs {
-        /// The path.
+        /// Path of the file with the foreign segment.
         path: PathBuf,
         /// The recording's epoch.
         epoch: u64,
-        /// The epoch found.
+        /// The epoch of the foreign segment.
         found: u64,
     },
-    /// The file to export to is there. Exports overwrite nothing.
+    /// The file to export to exists already. Exports never overwrite a file.
     #[error("{} is there already", path.display())]
     ExportExists {
-        /// The path.
+        /// Path of the file to export to.
         path: PathBuf,
     },
 }

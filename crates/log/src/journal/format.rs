@@ -1,33 +1,36 @@
-//! Layout of segment and batch headers. Marks are byte strings, the same in either byte order.
+//! Layout of the headers of segments and batches. The marks at their beginning are byte strings, so they are the same
+//! in either byte order.
 
 use memscope_common::RECORD_VERSION;
 
 /// Version of the layouts in this module; a reader refuses a newer one.
 ///
-/// 1: batches of plain records, and a preamble of repeated ones at the beginning of a segment. 2: batches are packed, and a
-/// segment begins with a checkpoint. 3: a checkpoint has a part for each process, and a segment may be without some processes.
+/// * Format 1: batches of plain records, and a preamble of repeated records at the beginning of a segment.
+/// * Format 2: batches are packed, and a segment begins with a checkpoint.
+/// * Format 3: a checkpoint has a part for each process, and a segment may leave out some processes.
 pub const FORMAT_VERSION: u16 = 3;
 
 /// The first bytes of every segment.
 pub(crate) const SEGMENT_MARK: [u8; 8] = *b"memscope";
 /// The first bytes of every batch.
 pub(crate) const BATCH_MARK: [u8; 4] = *b"MSJ2";
-/// The first bytes of a batch of format 1, whose records are plain.
+/// The first bytes of every batch of format 1, whose records are not packed.
 pub(crate) const PLAIN_BATCH_MARK: [u8; 4] = *b"MSJB";
-/// Length of a segment's header.
+/// Length of a segment's header in bytes.
 pub(crate) const SEGMENT_HEADER: usize = 128;
-/// Length of a batch's header.
+/// Length of a batch's header in bytes.
 pub(crate) const BATCH_HEADER: usize = 40;
-/// Length of the header of a batch of format 1.
+/// Length of the header of a batch of format 1, in bytes.
 const PLAIN_BATCH_HEADER: usize = 32;
-/// Most bytes of records in a batch: bounds what a reader must hold at once.
+/// Maximum size of the records in a batch, in bytes. It bounds what a reader must hold in memory at once.
 pub(crate) const BATCH_MOST: usize = 4 << 20;
-/// Everything begins at a multiple of this.
+/// Headers, batches and checkpoints begin at multiples of this number of bytes.
 pub(crate) const ALIGN: usize = 8;
 
 const BYTE_ORDER: u32 = 0x0102_0304;
 const ARCHITECTURE_BYTES: usize = 16;
-/// Architectures on which records are laid out as they are here: 64 bits, little endian, numbers at multiples of their size.
+/// Architectures whose records have the same layout as on this one: 64 bits, little endian, integers aligned to their
+/// size.
 const ALIKE: [&str; 2] = ["x86_64", "aarch64"];
 const CRC_AT: usize = 20;
 
@@ -40,7 +43,7 @@ pub struct ClockPair {
     pub unix_ns: u64,
 }
 
-/// What a segment says of itself.
+/// Header of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// [`FORMAT_VERSION`] of the writer.
@@ -49,28 +52,28 @@ pub struct SegmentHeader {
     pub record_version: u8,
     /// Architecture of the writer (`x86_64`, `aarch64`).
     pub architecture: String,
-    /// `/proc/sys/kernel/random/boot_id`: which boot the boot times belong to.
+    /// Id of the boot to which the boot times belong, from `/proc/sys/kernel/random/boot_id`.
     pub boot_id: [u8; 16],
-    /// Which journal: boot-time nanoseconds of its start.
+    /// Epoch of the journal: boot-time nanoseconds of its start.
     pub epoch: u64,
-    /// Number of the segment in it, from 0.
+    /// Number of the segment within its epoch, from 0.
     pub index: u64,
     /// Number of the first record in the segment.
     pub first_sequence: u64,
-    /// Boot time of the first record.
+    /// Boot time of the first record, in nanoseconds.
     pub first_boot_ns: u64,
-    /// A pair of clock readings, the last known when the segment was made.
+    /// The same moment on both clocks, as last known when the segment was made.
     pub clock: ClockPair,
     /// Bytes allocated for the segment.
     pub segment_bytes: u64,
-    /// Bytes before the first batch: the list of those who are left out, and the checkpoint. 0: the checkpoint is in a file beside the
-    /// segment, or there is none.
+    /// Bytes between the header and the first batch: the list of the processes that are left out, and the checkpoint.
+    /// 0: the checkpoint is in a file beside the segment, or there is none.
     pub checkpoint_bytes: u64,
-    /// How many processes are left out of the segment.
+    /// Number of processes that are left out of the segment.
     pub left_out: u64,
 }
 
-/// Why 128 bytes are no segment header for us.
+/// Why the first bytes of a file are not a segment header that this version can read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum HeaderFault {
     NotOurs,
@@ -117,7 +120,7 @@ impl SegmentHeader {
         out
     }
 
-    /// Reads a header. What may differ between versions is looked at only after the version.
+    /// Reads a header. The version is checked first, because other fields may differ between versions.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HeaderFault> {
         let mark = bytes.get(..SEGMENT_MARK.len()).unwrap_or(bytes);
         if !SEGMENT_MARK.starts_with(mark) {
@@ -159,7 +162,7 @@ impl SegmentHeader {
                 unix_ns: fields.u64()?,
             },
             segment_bytes: fields.u64()?,
-            // Format 1 has zeros here, and format 2 in the last one.
+            // Both fields are zero in format 1; `left_out` is zero in format 2.
             checkpoint_bytes: fields.u64()?,
             left_out: fields.u64()?,
         };
@@ -187,37 +190,36 @@ fn header_crc(header: &[u8]) -> u32 {
 /// How the content of a batch is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
-    /// As it is.
+    /// Not packed.
     Plain,
-    /// By [`crate::journal::pack`].
+    /// Packed by [`crate::journal::pack`].
     Packed,
-    /// A piece of a checkpoint's part, compressed as a whole.
+    /// Piece of a part of a checkpoint; the part is compressed as a whole.
     Checkpoint,
-    /// The processes that are left out of the segment.
+    /// The list of the processes that are left out of the segment.
     LeftOut,
 }
 
-/// What a batch says of itself. The check sum covers all of it and what is stored.
+/// Header of a batch. Its check sum covers the other fields and the stored bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
-    /// Bytes of this header in the file: 32 in format 1, 40 since.
+    /// Length of this header in the file: 32 bytes in format 1, 40 since format 2.
     pub(crate) header_len: usize,
-    /// Bytes stored, filled up to a multiple of 8.
+    /// Length of the stored bytes, padded to a multiple of 8.
     pub(crate) stored: u32,
-    /// Bytes of records.
+    /// Bytes of the records after unpacking.
     pub(crate) len: u32,
-    /// Records, repeated ones among them.
+    /// Number of records, repeated ones included.
     pub(crate) count: u32,
-    /// Number of the first record that has one.
+    /// Number of the first record that has a number.
     pub(crate) first_sequence: u64,
-    /// Where the ring's reader stood after these records.
+    /// Position of the ring's reader after these records.
     pub(crate) ring_position: u64,
-    /// How the records are stored.
     pub(crate) packing: Packing,
 }
 
 impl BatchHeader {
-    /// Writes the header, and what is stored behind it, to the end of `out`.
+    /// Appends the header and the stored bytes to `out`.
     pub(crate) fn encode(&self, stored: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&BATCH_MARK);
         out.extend_from_slice(&self.stored.to_ne_bytes());
@@ -230,7 +232,7 @@ impl BatchHeader {
         out.extend_from_slice(stored);
     }
 
-    /// Reads a header, and the check sum that it and what is stored behind it must have.
+    /// Reads a header, and the check sum that the header and the stored bytes after it must have.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, u32)> {
         let mut fields = Fields(bytes);
         let mark: [u8; 4] = fields.take()?;
@@ -263,7 +265,7 @@ impl BatchHeader {
         (whole && header.len as usize <= BATCH_MOST).then_some((header, crc))
     }
 
-    /// Check sum over the header's other fields and what is stored.
+    /// Computes the check sum over the header's other fields and the stored bytes.
     pub(crate) fn crc(&self, stored: &[u8]) -> u32 {
         let mut crc = crc32fast::Hasher::new();
         crc.update(&self.stored.to_ne_bytes());
@@ -304,7 +306,7 @@ impl Fields<'_> {
     }
 }
 
-/// The bytes of a boot id as `/proc/sys/kernel/random/boot_id` writes it.
+/// Parses a boot id as `/proc/sys/kernel/random/boot_id` prints it. `None` if the text is not 32 hexadecimal digits.
 pub fn boot_id(text: &str) -> Option<[u8; 16]> {
     let mut digits = text.trim().chars().filter(|character| *character != '-');
     let mut id = [0; 16];

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// A disk that takes so many segments more, and then fails.
+/// A disk that has room for a number of further segments, and then fails.
 #[derive(Clone)]
 struct Tight {
     segments: Arc<AtomicI32>,
@@ -44,7 +44,7 @@ fn journal(dir: &Path, space: Tight) -> Result<Journal, JournalError> {
     Journal::create_in(dir, config, Box::new(space))
 }
 
-/// Characters that no packing makes much smaller.
+/// Characters that no compression makes much smaller.
 fn noise(number: u64) -> String {
     let mut state = number;
     let letter = |_| {
@@ -100,7 +100,7 @@ fn no_space_for_the_first_segment_is_an_error_at_once() {
     }
     let read_only = journal(dir.path(), tight(0, rustix::io::Errno::ROFS)).unwrap_err();
     assert!(matches!(read_only, JournalError::NotPermitted { .. }));
-    // What failed is cleared away: the same epoch can be begun.
+    // The failed attempt was cleaned up, so the same epoch can be begun again.
     journal(dir.path(), tight(1, rustix::io::Errno::IO)).unwrap();
 }
 

@@ -1,8 +1,8 @@
-//! The journal: every record that the daemon got or made, on disk, in order, within a bound. A
-//! recording is the same thing: a segment file, an epoch's directory, or a single file made of one.
+//! The journal: every record that the daemon received or made, on disk, in order, and bounded in size. A recording has
+//! the same format: it is a segment file, the directory of an epoch, or a single file made from such a directory.
 //!
-//! Owns: the files, their layout, the bound, and the numbering of records. Refuses: clocks (times
-//! are arguments), the meaning of records (that is [`crate::records`]), and trust in files.
+//! Owns: the files, their layout, the bound, and the numbering of records. Refuses: clocks (times are arguments), the
+//! meaning of records (see [`crate::records`]), and trust in files.
 //!
 //! # Files
 //!
@@ -10,42 +10,44 @@
 //! <state-dir>/journal/lock
 //! <state-dir>/journal/<epoch>/000000.msj      segments of a fixed size, oldest first
 //!                             000001.msj
-//!                             000001.msc      the state that its segment begins with
+//!                             000001.msc      checkpoint: the state at the beginning of segment 000001
 //! segment    = header (128 bytes) + batches + zeros
 //! checkpoint = batches that hold the state (see `checkpoint`); the first segment has none
 //! batch      = header (40 bytes: mark, length, crc, count, first number, ring position, …) + packed records
 //! ```
 //!
-//! A single-file recording is segments one behind the other, without the zeros, each with its checkpoint behind its header. Everything is a
-//! multiple of 8 bytes long. Integers have the byte order of the machine that wrote them; the
-//! header says which, and a reader of another order or architecture refuses the file. How records are packed is
-//! described in `pack`.
+//! In a recording of one file the segments follow one another without the zeros, each with its checkpoint after its
+//! header. Every length is a multiple of 8 bytes. Integers have the byte order of the machine that wrote them; the
+//! header says which one, and a reader of another byte order or of an unknown architecture refuses the file. `pack`
+//! describes how records are packed.
 //!
 //! # Writing: `pwrite` into allocated space, not a mapping
 //!
-//! The house plan was a mapped file. Appends are batches here, one per drain of the ring, so a
-//! mapping would save one system call per batch and no more; for that, every failure of the disk
-//! (full, quota, copy-on-write file systems that allocate again, a network file system gone) would
-//! be a SIGBUS that ends the daemon. With `pwrite` it is an errno and a [`State::Stopped`]. Against
-//! a kill both are the same: what `pwrite` took lies in the page cache. Against a power cut both
-//! are the same too: the check sums tell. Space is allocated when a segment is made, so a full disk
-//! shows there and not in the middle of a batch.
+//! The alternative is a mapped file. Appends are batches here, one for each drain of the ring, so a mapping would save
+//! only one system call per batch. In exchange, every failure of the disk (full disk, quota, copy-on-write file systems
+//! that allocate again, a network file system that is gone) would be a SIGBUS that ends the daemon. With `pwrite` such
+//! a failure is an errno and a [`State::Stopped`]. If the process is killed, both ways lose nothing: what `pwrite`
+//! accepted is in the page cache. After a power cut both ways may have lost data, and the check sums show what. The
+//! space of a segment is allocated when the segment is made, so a full disk is noticed then and not in the middle of a
+//! batch.
 //!
-//! # Reading alone
+//! # Reading from any segment
 //!
-//! Old segments are removed, so each new one begins with a checkpoint: the state that all records before it have come to.
-//! The checkpoint of the newest segment comes a little later than its first records (see `checkpoint`); until then a reader begins with the
-//! segment before it, which is kept for so long. A reader begins with any segment and gets the same state as one that has read all of them. Behind a damaged part, too,
-//! it goes on from the next checkpoint.
+//! Old segments are removed, so each new segment begins with a checkpoint: the state after all records before it. The
+//! checkpoint of the newest segment is written a little later than its first records (see `checkpoint`). Until then the
+//! segment before it is kept, and a reader begins there. A reader that begins with any segment that has a checkpoint
+//! gets the same state as a reader that has read all segments. After a damaged part, a reader goes on from the next
+//! checkpoint, too.
 //!
 //! # A share for each process
 //!
-//! Where the journal is full, the oldest segments are written anew without the processes that take the most of it (see `share`):
-//! such a segment has its checkpoint, and a list of those who are left out, behind its header. [`Absent`] follows who they are
-//! while a reader goes on, and [`Recording::complete_from`] says from where on a process is there.
+//! When the journal is full, the oldest segments are rewritten without the processes that use most of its space (see
+//! `share`). Such a segment has, after its header, a list of the processes that are left out, and its checkpoint.
+//! [`Absent`] keeps track of them while a reader goes on, and [`Recording::complete_from`] says from which segment on a
+//! process is complete.
 //!
-//! Journals of format 1 have no checkpoints. Their segments begin with copies of the records without which the rest cannot be
-//! understood, marked [`crate::records::REPEATED`]; a decoder ignores them where it knows better.
+//! Journals of format 1 have no checkpoints. Their segments begin with copies of the records that are needed to
+//! understand the rest, marked [`crate::records::REPEATED`]. A decoder that already knows more ignores them.
 
 mod batches;
 mod checkpoint;

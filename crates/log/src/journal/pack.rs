@@ -1,50 +1,52 @@
-//! Records packed for the disk, and unpacked.
+//! Packs records for the disk, and unpacks them.
 //!
-//! Owns: the form in which the records of a batch are stored. Refuses: their meaning: any whole records come back byte for byte.
+//! Owns: the form in which the records of a batch are stored. Refuses: the meaning of records. Any whole records come
+//! back byte for byte.
 //!
-//! Records of the kernel's programs are rows of 64-bit words that change little from one to the next: the same process and
-//! thread, a time and a number that go up, addresses near one another. So the words of records of the same kind and
-//! length are stored as columns of differences to the record before, in as few bytes as the difference needs, and what that
-//! leaves is compressed by zstd. Other records (JSON, stacks) are left as they are for zstd.
+//! Records of the BPF programs are rows of 64-bit words that change little from one record to the next: the same
+//! process and thread, a time and a number that increase, addresses close to each other. So the words of records of the
+//! same kind and length are stored as columns of differences to the previous record, in as few bytes as each difference
+//! needs, and the result is compressed by zstd. Other records (JSON, stacks) are compressed by zstd as they are.
 //!
 //! ```text
-//! packed  = length of what follows: u32, zstd(number of records: u32, (length: u16, kind: u16) of each, columns, other records)
-//! columns = for each (length, kind) in the order in which they came first: for each word: for each record: difference
+//! packed  = length of what follows: u32,
+//!           zstd(number of records: u32, (length: u16, kind: u16) of each, columns, other records)
+//! columns = for each (length, kind) in the order of first appearance: for each word: for each record: difference
 //! ```
 
 use crate::journal::format::{ALIGN, BATCH_HEADER, BatchHeader, Packing};
 use crate::records::{Header, RecordReader};
 use memscope_common::KIND_DAEMON_FIRST;
 
-/// Longest records that are stored as columns; longer ones are rare.
+/// Maximum length in bytes of records that are stored as columns. Longer records are rare.
 const COLUMNS_MOST: usize = 256;
-/// Fast: a record must cost next to nothing, and slower levels save a tenth.
+/// A fast level, because a record must cost next to nothing. Slower levels save only a tenth.
 const LEVEL: i32 = 1;
-/// So many lengths such records can have: multiples of 8.
+/// Number of different lengths that such records can have. Lengths are multiples of 8.
 const LENGTHS: usize = COLUMNS_MOST / ALIGN + 1;
-/// Most bytes that a word takes as a difference.
+/// Maximum number of bytes in which a word's difference is stored.
 const DIFFERENCE_MOST: usize = 10;
-/// Bytes of a record in the list of records.
+/// Bytes of an entry in the list of records.
 const LISTED: usize = 4;
 
-/// Packed bytes that are not what [`pack`] writes.
+/// The bytes were not written by [`pack`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NotPacked;
 
-/// What records are stored together.
+/// Length and kind of a record. Records of the same shape are stored together.
 type Shape = (u16, u16);
 
 fn is_columns((len, kind): Shape) -> bool {
     kind < KIND_DAEMON_FIRST && usize::from(len) <= COLUMNS_MOST
 }
 
-/// Shapes in the order in which they came first, each with the numbers of its records.
+/// Shapes in the order of their first appearance, each with the positions of its records.
 ///
-/// There are a few: one for each kind, but for the kinds whose records have several lengths. So they are kept in a table by
-/// kind and length, which a record of any shape has one place in.
+/// There are only a few shapes: one for most kinds, and several for kinds whose records have several lengths. So they
+/// are found in a table with an entry for each combination of kind and length.
 struct Shapes {
     order: Vec<(Shape, Vec<u32>)>,
-    /// Place in `order`, plus one; 0: this shape has not come yet.
+    /// Place in `order`, plus one; 0: no record of this shape was added yet.
     places: Vec<u32>,
 }
 
@@ -58,7 +60,7 @@ impl Default for Shapes {
 }
 
 impl Shapes {
-    /// Only shapes of which [`is_columns`] holds are added.
+    /// Only shapes for which [`is_columns`] holds may be added.
     fn add(&mut self, shape: Shape, record: u32) {
         let (len, kind) = shape;
         let Some(place) = self
@@ -77,8 +79,8 @@ impl Shapes {
     }
 }
 
-/// Adds a batch that holds whole records, so many of them, to the end of `out`. `first_sequence` is the number of the first, and
-/// `ring_position` where the ring's reader stands after them.
+/// Appends a batch of `count` whole records to `out`. `first_sequence` is the number of the first record, and
+/// `ring_position` the position of the ring's reader after them.
 pub(crate) fn frame(
     records: &[u8],
     count: u32,
@@ -92,7 +94,7 @@ pub(crate) fn frame(
     };
     let header = BatchHeader {
         header_len: BATCH_HEADER,
-        // Both are at most `BATCH_MOST`: the caller sees to it.
+        // Both are at most `BATCH_MOST`; the caller takes care of that.
         stored: stored.len() as u32,
         len: records.len() as u32,
         count,
@@ -103,7 +105,8 @@ pub(crate) fn frame(
     header.encode(stored, out);
 }
 
-/// Packs whole records, filled up to a multiple of 8 bytes. `None`: they are not smaller so, or not whole.
+/// Packs whole records. The result is padded to a multiple of 8 bytes. `None` if the bytes are not whole records, or if
+/// packing does not make them smaller.
 pub(crate) fn pack(records: &[u8]) -> Option<Vec<u8>> {
     let mut all = Vec::new();
     let mut shapes = Shapes::default();
@@ -145,9 +148,9 @@ pub(crate) fn pack(records: &[u8]) -> Option<Vec<u8>> {
     (packed.len() < records.len()).then_some(packed)
 }
 
-/// Unpacks what [`pack`] made of `len` bytes of records; other bytes may stand behind it.
+/// Unpacks `len` bytes of records that [`pack`] has packed. Other bytes may follow in `packed`.
 pub(crate) fn unpack(packed: &[u8], len: usize) -> Result<Vec<u8>, NotPacked> {
-    // A header is the shortest record.
+    // No record is shorter than a header.
     let records = len / Header::SIZE;
     let most = 4 + records * LISTED + len / 8 * DIFFERENCE_MOST;
     let (length, compressed) = packed.split_first_chunk().ok_or(NotPacked)?;
@@ -211,7 +214,7 @@ pub(crate) fn unpack(packed: &[u8], len: usize) -> Result<Vec<u8>, NotPacked> {
     }
 }
 
-/// Small differences of either sign in few bytes: seven bits in each, the lowest first.
+/// Writes a difference of either sign: small ones take few bytes. Each byte has seven bits, the lowest come first.
 fn put_difference(difference: i64, out: &mut Vec<u8>) {
     let mut left = ((difference << 1) ^ (difference >> 63)) as u64;
     while left >= 0x80 {

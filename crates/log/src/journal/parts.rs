@@ -1,7 +1,8 @@
-//! The parts of a checkpoint: what is common to all processes, and what is known of each one.
+//! The parts of a checkpoint: one for what all processes share, and one for each process.
 //!
-//! Each part is a stream of its own (MessagePack, compressed by zstd), cut into pieces that are batches. The header of a piece
-//! says of which process it is, so that a checkpoint can be copied without some of them, and nothing has to be understood for that.
+//! Each part is a stream of its own (MessagePack, compressed by zstd), cut into pieces that are stored as batches. The
+//! header of a piece says which process it belongs to, so a checkpoint can be copied without some processes, and
+//! nothing needs to be decoded for that.
 
 use crate::journal::format::{ALIGN, BATCH_HEADER, BatchHeader, Packing};
 use crate::journal::window::Window;
@@ -14,23 +15,24 @@ use std::sync::Arc;
 
 /// Bytes of a part in one batch.
 const PIECE: usize = 1 << 20;
-/// Fast: see `pack`.
+/// A fast level (see `pack`).
 const LEVEL: i32 = 1;
-/// A part takes at most so many times the bytes that it takes on disk, and [`ROOM`] bytes besides: what claims to be more is none.
+/// A part may unpack to at most this many times its size on disk, plus [`ROOM`] bytes. Reading stops there, so that a
+/// damaged or forged file cannot use up the memory.
 const LARGEST_RATIO: u64 = 512;
 const ROOM: u64 = 16 << 20;
 
-/// A process whose records are not in a segment, though it was traced then: others needed the room.
+/// A process that was traced at the time of a segment, but whose records are not in it, because others needed the room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOut {
-    /// The daemon's handle of it.
+    /// The daemon's handle of the process.
     pub process: u32,
-    /// Its number in the system; 0 if it is not known.
+    /// Process id; 0 if it is not known.
     pub pid: u32,
 }
 
 impl LeftOut {
-    /// Bytes of the list of so many.
+    /// Bytes of a list with `count` entries in the file.
     pub(crate) fn list_bytes(count: usize) -> u64 {
         match count {
             0 => 0,
@@ -38,7 +40,7 @@ impl LeftOut {
         }
     }
 
-    /// A batch that holds the list; nothing if it is empty.
+    /// Encodes the list as a batch. An empty list takes no bytes.
     pub(crate) fn encode(list: &[LeftOut]) -> Vec<u8> {
         let mut framed = Vec::new();
         if !list.is_empty() {
@@ -49,7 +51,7 @@ impl LeftOut {
         framed
     }
 
-    /// Reads the list of so many.
+    /// Reads a list with `count` entries.
     pub(crate) fn read(file: &Arc<File>, at: u64, count: u64) -> io::Result<Vec<LeftOut>> {
         if count == 0 {
             return Ok(Vec::new());
@@ -73,12 +75,13 @@ impl LeftOut {
     }
 }
 
-/// Who is left out where a reader stands.
+/// The processes that are left out at the place where a reader is.
 #[derive(Clone, Debug, Default)]
 pub struct Absent(BTreeSet<LeftOut>);
 
 impl Absent {
-    /// A segment begins, with a checkpoint or without. Gives who is there again, and has to be taken from that checkpoint.
+    /// Call this when a segment begins. Returns the processes that are no longer left out; their state must be taken
+    /// from the segment's checkpoint. Without a checkpoint nothing can be taken up again, so the result is empty.
     pub fn segment(&mut self, left_out: &[LeftOut], has_checkpoint: bool) -> Vec<LeftOut> {
         let here: BTreeSet<LeftOut> = left_out.iter().copied().collect();
         if !has_checkpoint {
@@ -90,16 +93,16 @@ impl Absent {
         back
     }
 
-    /// Who it is.
+    /// The processes that are left out here.
     pub fn all(&self) -> impl Iterator<Item = &LeftOut> {
         self.0.iter()
     }
 }
 
-/// Where a part stands.
+/// Where a part is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartPlace {
-    /// Of which process; 0: what is common to all.
+    /// Handle of the process that the part belongs to; 0: the part that all processes share.
     pub(crate) process: u32,
     pub(crate) pid: u32,
     at: u64,
@@ -107,7 +110,7 @@ pub(crate) struct PartPlace {
 }
 
 impl PartPlace {
-    /// The parts between two places of a file, in order. Looks at the headers of the pieces only.
+    /// Finds the parts between two offsets of a file, in order. Reads only the headers of the pieces.
     pub(crate) fn all(file: &Arc<File>, at: u64, end: u64) -> io::Result<Vec<PartPlace>> {
         let mut window = Window::new(Arc::clone(file));
         let mut parts: Vec<PartPlace> = Vec::new();
@@ -131,7 +134,7 @@ impl PartPlace {
         Ok(parts)
     }
 
-    /// Reads what is in it.
+    /// Decodes the part.
     pub(crate) fn read<T: DeserializeOwned>(&self, file: &Arc<File>) -> io::Result<T> {
         let stored = Stored {
             window: Window::new(Arc::clone(file)),
@@ -148,12 +151,12 @@ impl PartPlace {
         rmp_serde::from_read(BufReader::with_capacity(1 << 16, plain)).map_err(io::Error::other)
     }
 
-    /// Writes it as it is.
+    /// Copies the part without decoding it.
     pub(crate) fn copy_to(&self, file: &Arc<File>, out: &mut dyn Write) -> io::Result<()> {
         copy(file, self.at, self.bytes, out)
     }
 
-    /// Writes a part that holds `what`; gives its bytes.
+    /// Writes a part that holds `what`, and returns its size in bytes.
     pub(crate) fn write(
         out: impl Write,
         (process, pid): (u32, u32),
@@ -172,7 +175,7 @@ impl PartPlace {
     }
 }
 
-/// Writes so many bytes of a file as they are.
+/// Copies `bytes` bytes of a file.
 pub(crate) fn copy(file: &Arc<File>, at: u64, bytes: u64, out: &mut dyn Write) -> io::Result<()> {
     let mut window = Window::new(Arc::clone(file));
     let mut at = at;
@@ -193,20 +196,21 @@ fn damaged() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a part of it is damaged")
 }
 
-/// Of which process a piece is. Checkpoints of format 2 have zeros there.
+/// The process that a piece belongs to. In checkpoints of format 2 these fields are zero.
 fn owner(header: &BatchHeader) -> Option<(u32, u32)> {
     let process = u32::try_from(header.first_sequence).ok()?;
     let pid = u32::try_from(header.ring_position).ok()?;
     (header.packing == Packing::Checkpoint).then_some((process, pid))
 }
 
-/// Adds a batch that holds a piece to `framed`.
+/// Appends a batch that holds a piece to `framed`.
 fn piece(packing: Packing, (process, pid): (u32, u32), bytes: &[u8], framed: &mut Vec<u8>) {
     let mut stored = bytes.to_vec();
     stored.resize(stored.len().next_multiple_of(ALIGN), 0);
     let header = BatchHeader {
         header_len: BATCH_HEADER,
-        // Both are at most `PIECE`; a list has as many entries as there are processes.
+        // `stored` and `len` fit: a piece has at most `PIECE` bytes, and a list has as many entries as there are
+        // processes.
         stored: stored.len() as u32,
         len: bytes.len() as u32,
         count: 0,
@@ -217,7 +221,7 @@ fn piece(packing: Packing, (process, pid): (u32, u32), bytes: &[u8], framed: &mu
     header.encode(&stored, framed);
 }
 
-/// The piece at a place, checked, and what is in it.
+/// Reads the piece at an offset, checks it, and returns its header and content.
 fn whole(window: &mut Window, at: u64) -> io::Result<(BatchHeader, Vec<u8>)> {
     let (header, crc) = BatchHeader::decode(window.get(at, BATCH_HEADER)?).ok_or_else(damaged)?;
     let end = header.header_len + header.stored as usize;
@@ -230,7 +234,7 @@ fn whole(window: &mut Window, at: u64) -> io::Result<(BatchHeader, Vec<u8>)> {
     Ok((header, content.to_vec()))
 }
 
-/// Cuts what is written into batches.
+/// Cuts the written bytes into batches.
 struct Pieces<W> {
     out: W,
     owner: (u32, u32),
@@ -278,7 +282,7 @@ impl<W: Write> Write for Pieces<W> {
     }
 }
 
-/// The pieces of a part, one behind the other.
+/// Reads the pieces of a part one after the other.
 struct Stored {
     window: Window,
     at: u64,

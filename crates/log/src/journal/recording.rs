@@ -1,4 +1,4 @@
-//! A recording being read: a segment file, an epoch's directory, or an exported file.
+//! The reading side: a recording is a segment file, the directory of an epoch, or an exported file.
 
 use crate::journal::batches::{Batches, Item};
 use crate::journal::checkpoint::{self, Beginning, CheckpointPlace, Restored, SegmentFile};
@@ -19,15 +19,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How often a directory is read that changes while it is.
+/// How often a directory is read before giving up, if it changes while it is read.
 const OPENED_AGAIN: u32 = 100;
 
-/// A recording. Opening reads the headers; [`Recording::records`] reads the rest.
+/// A recording. Opening it reads only the headers; [`Recording::records`] reads the rest.
 #[derive(Clone, Debug)]
 pub struct Recording {
     path: PathBuf,
     files: Arc<[SegmentFile]>,
-    /// The segments; never empty.
+    /// The segments, from the first that can be read without those before it. Never empty.
     segments: Vec<SegmentPlace>,
     header: SegmentHeader,
     warnings: Vec<Warning>,
@@ -36,7 +36,7 @@ pub struct Recording {
 /// A segment of a recording.
 #[derive(Clone, Debug)]
 pub struct SegmentPlace {
-    /// What it says of itself.
+    /// The segment's header.
     pub header: SegmentHeader,
     beginning: Beginning,
     file: usize,
@@ -44,22 +44,23 @@ pub struct SegmentPlace {
 }
 
 impl SegmentPlace {
-    /// Whether it can be read without those before it.
+    /// Whether the segment can be read without those before it.
     pub fn stands_alone(&self) -> bool {
         self.beginning.checkpoint.is_some() || self.header.first_sequence <= 1
     }
 
-    /// The processes that are left out of it: their records, and what was known of them before.
+    /// The processes that are left out of the segment: their records, and their part of the state at its beginning.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.beginning.left_out
     }
 
-    /// Where the state stands that it begins with.
+    /// Where the state at the beginning of the segment is stored, if it is.
     pub fn checkpoint(&self) -> Option<&CheckpointPlace> {
         self.beginning.checkpoint.as_ref()
     }
 
-    /// Boot time of its first record as nanoseconds since 1970, by the clocks at its beginning.
+    /// Time of the segment's first record as nanoseconds since 1970, computed with the pair of clock readings in its
+    /// header.
     pub fn first_unix_ns(&self) -> u64 {
         let header = &self.header;
         let unix = i128::from(header.clock.unix_ns) + i128::from(header.first_boot_ns)
@@ -69,8 +70,8 @@ impl SegmentPlace {
 }
 
 impl Recording {
-    /// Opens a segment file, an exported file, or the directory of an epoch, which may be one that
-    /// is being written.
+    /// Opens a segment file, an exported file, or the directory of an epoch, which may belong to a journal that is
+    /// being written.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
         let facts = fs::metadata(path).map_err(|error| RecordingError::of("open", path, error))?;
         if facts.is_dir() {
@@ -87,14 +88,15 @@ impl Recording {
         Self::begin(path, [file].into(), segments, Vec::new())
     }
 
-    /// Leaves out what comes before the first segment that can be read alone.
+    /// Leaves out the segments before the first one that can be read without those before it.
     fn begin(
         path: &Path,
         files: Arc<[SegmentFile]>,
         mut segments: Vec<SegmentPlace>,
         warnings: Vec<Warning>,
     ) -> Result<Self, RecordingError> {
-        // Format 1 has no checkpoints: what is left of it is read as far as it goes, and says that it begins late.
+        // Format 1 has no checkpoints: what is left of such a journal is read as far as possible, with the warning that
+        // it begins late.
         let begins = |place: &SegmentPlace| place.stands_alone() || place.header.format_version < 2;
         let first =
             segments
@@ -117,7 +119,8 @@ impl Recording {
     }
 
     fn open_dir(path: &Path) -> Result<Self, RecordingError> {
-        // A living journal may join two segments just now; that takes longer than looking again.
+        // A journal that is being written may be joining two segments, so that a file vanishes while the directory is
+        // read. Joining takes longer than reading the directory again, so another try succeeds.
         for _ in 0..OPENED_AGAIN {
             if let Some(recording) = Self::open_segments(path)? {
                 return Ok(recording);
@@ -128,7 +131,7 @@ impl Recording {
         })
     }
 
-    /// Opens the segments that are there. None if one in their middle went away meanwhile.
+    /// Opens the segments that are there. Returns `None` if a segment between others vanished in the meantime.
     fn open_segments(path: &Path) -> Result<Option<Self>, RecordingError> {
         let found =
             retain::segments(path).map_err(|error| RecordingError::of("read", path, error))?;
@@ -151,10 +154,10 @@ impl Recording {
                     });
                     files.push(file);
                 }
-                // The bound of a living journal took it away just now.
+                // The running daemon has just removed it to keep the journal within its bound.
                 Err(RecordingError::NotFound { .. }) if segments.is_empty() => {}
                 Err(RecordingError::NotFound { .. }) => return Ok(None),
-                // One bad segment does not spoil the others.
+                // One unreadable segment does not prevent reading the others.
                 Err(
                     error @ (RecordingError::Empty { .. }
                     | RecordingError::ShortHeader { .. }
@@ -179,22 +182,23 @@ impl Recording {
         }
     }
 
-    /// The header of its first segment.
+    /// The header of the first segment.
     pub fn header(&self) -> &SegmentHeader {
         &self.header
     }
 
-    /// What was opened.
+    /// The path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its segments, from the first that can be read alone.
+    /// The segments, from the first that can be read without those before it.
     pub fn segments(&self) -> &[SegmentPlace] {
         &self.segments
     }
 
-    /// The last segment that can be read alone of those that begin before a moment; the first one if none does.
+    /// Returns the last segment that can be read without those before it and for which `is_before` holds, or the first
+    /// segment if there is none.
     pub fn segment_before(&self, is_before: impl Fn(&SegmentPlace) -> bool) -> &SegmentPlace {
         let mut found = &self.segments[0];
         for place in &self.segments {
@@ -205,7 +209,8 @@ impl Recording {
         found
     }
 
-    /// The first segment from which on a process is in all of them, with the state that it begins with.
+    /// Returns the first segment that can be read without those before it and from which on no segment leaves out
+    /// `process`.
     pub fn complete_from(&self, process: u32) -> Option<&SegmentPlace> {
         let is_left_out = |place: &SegmentPlace| {
             let mut left_out = place.left_out().iter();
@@ -216,12 +221,12 @@ impl Recording {
         rest.find(|place| place.stands_alone())
     }
 
-    /// Reads from the start.
+    /// Returns all records, from the first segment on.
     pub fn records(&self) -> Records {
         self.records_from(&self.segments[0])
     }
 
-    /// Reads from the start of a segment.
+    /// Returns the records from the beginning of a segment on.
     pub fn records_from(&self, place: &SegmentPlace) -> Records {
         Records {
             batches: self.batches(place),
@@ -241,7 +246,8 @@ impl Recording {
         )
     }
 
-    /// Reads a checkpoint: what is known of all processes, or of those with this number in the system (and perhaps of others).
+    /// Reads a checkpoint: the state of all processes, or only of those with the given pid. A checkpoint of format 2 is
+    /// not divided by process, so its state may contain others, too.
     pub fn restore(
         &self,
         place: &CheckpointPlace,
@@ -250,8 +256,8 @@ impl Recording {
         checkpoint::read(place, pid)
     }
 
-    /// Writes the recording as a single file. Nothing is overwritten; a file that cannot be written
-    /// whole is removed.
+    /// Writes the recording as a single file. An existing file is not overwritten. A file that cannot be written
+    /// completely is removed.
     pub fn export(&self, to: &Path) -> Result<Exported, RecordingError> {
         let file = OpenOptions::new()
             .write(true)
@@ -267,13 +273,13 @@ impl Recording {
         let mut out = BufWriter::new(file);
         let exported = self.copy(&mut out, to);
         if exported.is_err() {
-            // The error that counts is the first one.
+            // Return the first error, whether or not this removal succeeds.
             let _ = fs::remove_file(to);
         }
         exported
     }
 
-    /// Writes the recording as the bytes of a single file.
+    /// Writes the recording in the format of a single file.
     pub fn write_to(&self, out: &mut dyn Write) -> Result<Exported, RecordingError> {
         self.copy(out, Path::new("the export"))
     }
@@ -311,48 +317,48 @@ impl Recording {
     }
 }
 
-/// What an export wrote.
+/// Result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
-    /// Bytes.
+    /// Bytes written.
     pub bytes: u64,
-    /// Records, repeated ones among them.
+    /// Number of records written, repeated ones included.
     pub records: u64,
-    /// What could not be read, and is not in the export.
+    /// What could not be read, and is therefore not in the export.
     pub warnings: Vec<Warning>,
 }
 
 /// One record of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Number of the record, or for a repeated one the number that the next will have: what
-    /// [`crate::records::Decoder::seek`] is to be given before it decodes the record.
+    /// Number of the record. A repeated record has no number; for it, this is the number of the next record. Pass it to
+    /// [`crate::records::Decoder::seek`] before decoding the record.
     pub sequence: u64,
-    /// It stands in a segment's preamble and has no number.
+    /// The record is a copy in the preamble of a segment of format 1, and has no number.
     pub repeated: bool,
-    /// Where the ring's reader stood after the record's batch.
+    /// Position of the ring's reader after the record's batch.
     pub ring_position: u64,
-    /// The record.
+    /// Bytes of the record.
     pub record: &'a [u8],
 }
 
-/// What comes next in a recording.
+/// The next thing in a recording.
 #[derive(Debug)]
 pub enum Piece<'a> {
     /// A segment begins.
     Segment {
-        /// What it says of itself.
+        /// Header of the segment.
         header: SegmentHeader,
-        /// The state that all records before it have come to, but for those who are left out.
+        /// The state after all records before the segment, without the processes that are left out.
         checkpoint: Option<CheckpointPlace>,
-        /// Of whom there is nothing in the segment.
+        /// Processes that are left out of the segment.
         left_out: Arc<[LeftOut]>,
     },
     /// A record.
     Record(Entry<'a>),
 }
 
-/// What was read from the file.
+/// What [`Records::read_on`] has read.
 enum ReadOn {
     Segment(SegmentHeader, Beginning),
     Batch,
@@ -370,8 +376,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// The next record; `None` at the end. What cannot be read is left out and stands in
-    /// [`Records::warnings`]; an error is one of the system, or another recording's segment.
+    /// Returns the next record, or `None` at the end. What cannot be read is skipped and listed in
+    /// [`Records::warnings`]. Errors are those of the system, and a segment of another recording.
     pub fn next_record(&mut self) -> Result<Option<Entry<'_>>, RecordingError> {
         loop {
             if self.is_at_record() {
@@ -383,7 +389,7 @@ impl Records {
         }
     }
 
-    /// The next record, or the beginning of the next segment.
+    /// Returns the next record, or the beginning of the next segment.
     pub fn next_piece(&mut self) -> Result<Option<Piece<'_>>, RecordingError> {
         while !self.is_at_record() {
             match self.read_on()? {
@@ -401,7 +407,8 @@ impl Records {
         Ok(self.entry().map(Piece::Record))
     }
 
-    /// Whether another record stands in the batch. What stands for records that are left out is none.
+    /// Whether there is another record in the batch. Skips the records that stand for left-out ones, and counts their
+    /// numbers.
     fn is_at_record(&mut self) -> bool {
         while let Some(rest) = self.batch.get(self.at..) {
             match Header::read(rest) {
@@ -431,7 +438,7 @@ impl Records {
 
     fn entry(&mut self) -> Option<Entry<'_>> {
         let rest = self.batch.get(self.at..).unwrap_or_default();
-        // A batch is given out only if its bytes are whole records.
+        // A batch is only returned if its bytes are whole records.
         let next = RecordReader::new(rest).next();
         let Some((record, header)) = next.and_then(|record| {
             let record = record.ok()?;
@@ -504,7 +511,7 @@ pub(crate) fn read_header(path: &Path) -> Result<(SegmentFile, SegmentHeader), R
     Ok((segment, header))
 }
 
-/// The segments of a single file: goes from header to header.
+/// Finds the segments of a single file by going from header to header.
 fn segments_of(
     segment: &SegmentFile,
     first: &SegmentHeader,
@@ -532,7 +539,7 @@ fn segments_of(
         } else if let Some((batch, _)) = BatchHeader::decode(head) {
             at += batch.header_len as u64 + u64::from(batch.stored);
         } else {
-            // The end, or damage: what is behind it is found when the records are read.
+            // The end of the file, or damage. Segments after the damage are found when the records are read.
             break;
         }
     }
@@ -547,7 +554,7 @@ fn segments_of(
     Ok(segments)
 }
 
-/// What a file that is no recording looks like.
+/// What a file that is not a recording looks like.
 fn looks(bytes: &[u8]) -> &'static str {
     let begins = |mark: &[u8]| bytes.starts_with(mark);
     match bytes {

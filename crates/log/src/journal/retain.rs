@@ -1,4 +1,4 @@
-//! The bound: which segments there are, and which go first.
+//! The bound of the journal: which segments there are, and which are removed first.
 
 use crate::journal::error::JournalError;
 use crate::journal::segment::{CHECKPOINT, ENDING, UNFINISHED};
@@ -8,17 +8,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// For so long after its last write an earlier run of the daemon keeps what it has in its share.
+/// How long an earlier run of the daemon keeps its share of the journal, counted from its last write.
 pub const EARLIER_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-/// Earlier runs keep this part of the journal between them: one in so many bytes.
+/// Earlier runs together may keep one part in `EARLIER_SHARE` of the journal's bytes.
 pub const EARLIER_SHARE: u64 = 4;
 
-/// A segment file of some epoch.
+/// A segment file of some epoch, found by a scan of the directory.
 #[derive(Debug)]
 pub(crate) struct SegmentFile {
     pub(crate) index: u64,
     pub(crate) path: PathBuf,
-    /// Of the segment and of its checkpoint.
+    /// Size of the segment and of its checkpoint together, in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn remove(segment: &Path) -> io::Result<()> {
     remove_if_there(&segment.with_extension(CHECKPOINT))
 }
 
-/// Removes a file.
+/// Removes a file. A file that does not exist is no error.
 pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -36,8 +36,8 @@ pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Bytes of segments and checkpoints: those of the current epoch, those that earlier ones keep as their share, and those that
-/// go first.
+/// Bytes of segments and checkpoints: those of the current epoch, those that earlier epochs keep as their share, and
+/// those of earlier epochs that are removed first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bytes {
     pub(crate) own: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Bytes {
     pub(crate) earlier: u64,
 }
 
-/// What lies in a journal of which all may be `most` bytes.
+/// Adds up the files of a journal whose total size may be `most` bytes.
 pub(crate) fn bytes(journal: &Path, epoch_dir: &Path, most: u64) -> io::Result<Bytes> {
     let epochs = scan(journal)?;
     let kept = kept_of_earlier(&epochs, epoch_dir, most);
@@ -64,8 +64,9 @@ pub(crate) fn bytes(journal: &Path, epoch_dir: &Path, most: u64) -> io::Result<B
     Ok(sums)
 }
 
-/// The segments of earlier epochs that stay while there is anything else to remove: the newest, up to their share, of epochs that
-/// ended not long ago. What lies before a segment that does not fit is of no use without it.
+/// The segments of earlier epochs that stay as long as there is anything else to remove: the newest ones, up to the
+/// share of earlier epochs, of epochs that ended not long ago. Once a segment does not fit, those before it are not
+/// kept either: they are of no use without it.
 fn kept_of_earlier(epochs: &[Epoch], current: &Path, most: u64) -> BTreeSet<PathBuf> {
     let mut left = most / EARLIER_SHARE;
     let mut kept = BTreeSet::new();
@@ -88,11 +89,11 @@ fn kept_of_earlier(epochs: &[Epoch], current: &Path, most: u64) -> BTreeSet<Path
 struct Epoch {
     path: PathBuf,
     segments: Vec<SegmentFile>,
-    /// Last write. Epochs are boot times, so their numbers do not order them across boots.
+    /// Time of the last write. Epochs are boot times, so their numbers do not order them across boots.
     newest: SystemTime,
 }
 
-/// The segments of an epoch, oldest first. Other files are not ours and not looked at.
+/// The segments of an epoch, oldest first. Other files are ignored.
 pub(crate) fn segments(dir: &Path) -> io::Result<Vec<SegmentFile>> {
     Ok(scan_epoch(dir)?.segments)
 }
@@ -126,12 +127,12 @@ fn scan_epoch(dir: &Path) -> io::Result<Epoch> {
     Ok(epoch)
 }
 
-/// Bytes of the checkpoint beside a segment; 0 where there is none.
+/// Size of the checkpoint beside a segment in bytes; 0 if there is none.
 fn checkpoint_bytes(segment: &Path) -> u64 {
     fs::metadata(segment.with_extension(CHECKPOINT)).map_or(0, |facts| facts.len())
 }
 
-/// The number in a file name of digits and this ending.
+/// The number in a file name that consists of digits and this extension.
 fn numbered(path: &Path, ending: &str) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
     digits(name.strip_suffix(ending)?.strip_suffix('.')?)
@@ -158,8 +159,7 @@ fn scan(journal: &Path) -> io::Result<Vec<Epoch>> {
     Ok(epochs)
 }
 
-/// Directories of the epochs under a journal's directory that hold segments, the one written last
-/// at the end.
+/// Directories of the epochs in a journal's directory that have segments. The one that was written last comes last.
 pub fn epochs(journal: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(scan(journal)?
         .into_iter()
@@ -168,9 +168,10 @@ pub fn epochs(journal: &Path) -> io::Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Removes segments until `needed` bytes fit under `most`: first those of earlier epochs that are not in these epochs' share, the one
-/// written longest ago first; then those of the current epoch before the one with the number `kept`; then the share of the earlier ones.
-/// Gives the numbers of those that went of the current epoch. Only the holder of the lock may call this.
+/// Removes segments until `needed` more bytes fit under `most`. First go the segments of earlier epochs beyond their
+/// share, the epoch that was written longest ago first; then those of the current epoch with a number below `kept`;
+/// then the share of the earlier epochs. Returns the numbers of the removed segments of the current epoch. Only the
+/// holder of the lock may call this.
 pub(crate) fn make_room(
     journal: &Path,
     (current, kept): (&Path, u64),
@@ -206,13 +207,13 @@ pub(crate) fn make_room(
         }
     }
     for epoch in epochs.iter().filter(|epoch| epoch.path != current) {
-        // Fails where there is something left; then it stays.
+        // A directory that is not empty cannot be removed, and stays.
         let _ = fs::remove_dir(&epoch.path);
     }
     Ok(gone)
 }
 
-/// Removes segments and checkpoints that a killed daemon had begun to make.
+/// Removes unfinished segments and checkpoints that a killed daemon has left.
 pub(crate) fn clear_unfinished(journal: &Path) -> Result<(), JournalError> {
     let fail = |error| JournalError::of("read", journal, 0, error);
     for epoch in scan(journal).map_err(fail)? {

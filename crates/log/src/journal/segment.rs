@@ -1,4 +1,4 @@
-//! One segment file being written.
+//! A segment file that is being written.
 
 use crate::journal::error::JournalError;
 use crate::journal::format::{SEGMENT_HEADER, SegmentHeader};
@@ -7,26 +7,26 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Ending of segment files.
+/// Extension of segment files.
 pub(crate) const ENDING: &str = "msj";
-/// Ending of the checkpoint of the segment with the same number.
+/// Extension of the checkpoint file beside the segment with the same number.
 pub(crate) const CHECKPOINT: &str = "msc";
-/// What the name of a file ends with that is not whole yet.
+/// Last extension of a file that is not complete yet.
 pub(crate) const UNFINISHED: &str = "new";
 
-/// How space is allocated; tests put a full disk in here.
+/// Allocates disk space. Tests simulate a full disk with an implementation of their own.
 pub(crate) trait Space: Send {
     fn allocate(&self, file: &File, bytes: u64) -> io::Result<()>;
 }
 
-/// `fallocate`.
+/// Allocates with `fallocate`.
 pub(crate) struct Disk;
 
 impl Space for Disk {
     fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
         let done = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes);
         match done {
-            // A file system that cannot allocate ahead tells of a full disk at the write.
+            // On a file system that cannot allocate ahead, a full disk is noticed when a batch is written.
             Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             other => Ok(other?),
         }
@@ -38,14 +38,14 @@ impl Space for Disk {
 pub(crate) struct Segment {
     file: File,
     path: PathBuf,
-    /// Its name until it is complete.
+    /// Path of the file until it is complete.
     new: PathBuf,
     at: u64,
     size: u64,
 }
 
 impl Segment {
-    /// Makes the file under a name that says that it is unfinished.
+    /// Creates the file under a name that marks it as unfinished.
     pub(crate) fn begin(dir: &Path, index: u64, size: u64) -> Result<Self, JournalError> {
         let path = dir.join(format!("{index:06}.{ENDING}"));
         let new = dir.join(format!("{index:06}.{ENDING}.{UNFINISHED}"));
@@ -64,7 +64,7 @@ impl Segment {
         })
     }
 
-    /// Allocates the space for `header.segment_bytes`, writes the header, and gives the file its name.
+    /// Allocates `header.segment_bytes`, writes the header, and renames the file to its final name.
     pub(crate) fn open(
         &mut self,
         header: &SegmentHeader,
@@ -83,17 +83,17 @@ impl Segment {
             .map_err(|error| JournalError::of("rename", &self.new, size, error))
     }
 
-    /// Removes a file that could not be opened; what is left is cleared at the next start as well.
+    /// Removes a file that could not be opened. If that fails, the next start of the daemon removes it.
     pub(crate) fn discard(self) {
         let _ = std::fs::remove_file(&self.new);
     }
 
-    /// Bytes left.
+    /// Bytes left in the allocated space.
     pub(crate) fn room(&self) -> usize {
         usize::try_from(self.size.saturating_sub(self.at)).unwrap_or(usize::MAX)
     }
 
-    /// Writes behind what is there, whole or not at all.
+    /// Writes `bytes` after what is there. If that fails, the next write goes to the same place.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
         match self.file.write_all_at(bytes, self.at) {
             Ok(()) => {
@@ -107,9 +107,9 @@ impl Segment {
         }
     }
 
-    /// Gives back the space behind the last batch (and with it half a batch whose write failed).
+    /// Releases the allocated space after the last batch, and with it a batch that was written only in part.
     pub(crate) fn finish(&self) {
-        // Readers take zeros at the end as the end, so nothing is lost if this fails.
+        // Readers treat zeros at the end as the end of the segment, so nothing is lost if this fails.
         let _ = self.file.set_len(self.at);
     }
 }

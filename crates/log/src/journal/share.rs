@@ -1,30 +1,31 @@
-//! A share of the journal for each process: who takes how much of it, and who gives way.
+//! Gives each process a share of a full journal: decides which processes lose records, and in which segment.
 //!
-//! Where the journal is full, the processes that take the most of it lose their oldest part, and the others keep theirs: a
-//! loud process does not push out a quiet one's hour. Processes that take at least half as much as the loudest one count as equally loud, so
-//! that among equals whole segments are removed, which costs nothing.
+//! When the journal is full, the processes that take most of its space lose their oldest records, and the others keep
+//! theirs. So a process with many records (a *loud* one) does not push out the records of a quiet one. Processes that
+//! take at least half as much as the loudest one count as loud, too. If all processes take about the same,
+//! whole segments are removed, which costs nothing.
 
 use crate::journal::checkpoint::Shares;
 use crate::journal::tally::Tally;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a segment has, as far as it was written by this journal.
+/// Contents of a segment, as far as this journal has written it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
-    /// Bytes of records by process, before they are packed.
+    /// Bytes of records by process, before packing.
     pub(crate) records: BTreeMap<u32, u64>,
-    /// Bytes of all of them on disk.
+    /// Bytes of all records on disk.
     pub(crate) packed: u64,
-    /// Bytes of the checkpoint.
+    /// Bytes of the checkpoint by process.
     pub(crate) checkpoint: Shares,
-    /// Of whom there is nothing in it.
+    /// Processes that are left out of the segment.
     pub(crate) left_out: BTreeSet<u32>,
-    /// It could not be written anew: it stays as it is until it is removed.
+    /// The segment could not be rewritten. It stays as it is until it is removed.
     pub(crate) is_kept_as_it_is: bool,
 }
 
 impl Content {
-    /// Records were added, and took so many bytes on disk.
+    /// Adds records that take `packed` bytes on disk.
     pub(crate) fn add(&mut self, tally: &Tally, packed: u64) {
         for (process, bytes) in &tally.bytes {
             *self.records.entry(*process).or_default() += bytes;
@@ -32,7 +33,7 @@ impl Content {
         self.packed += packed;
     }
 
-    /// Bytes on disk of a process.
+    /// Estimates the bytes on disk of a process: its share of the packed records, and its part of the checkpoint.
     fn of(&self, process: u32) -> u64 {
         let all: u64 = self.records.values().sum();
         let own = self.records.get(&process).copied().unwrap_or(0);
@@ -43,7 +44,7 @@ impl Content {
             .saturating_add(checkpoint)
     }
 
-    /// Who is in it.
+    /// The processes that are in the segment.
     fn processes(&self) -> BTreeSet<u32> {
         let all = self.records.keys().chain(self.checkpoint.keys());
         all.copied().filter(|process| *process != 0).collect()
@@ -53,29 +54,32 @@ impl Content {
         self.checkpoint.values().sum()
     }
 
-    /// Bytes that it takes on disk, but for some headers.
+    /// Size of the segment on disk in bytes, without headers.
     pub(crate) fn bytes(&self) -> u64 {
         self.packed.saturating_add(self.checkpoint_bytes())
     }
 }
 
-/// What makes room next.
+/// The next step to make room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MakeRoom {
-    /// All that is in the oldest segment is of those who give way, or it cannot be written anew.
+    /// Remove the oldest segment. Everything in it belongs to loud processes, or it cannot be rewritten. The number is
+    /// the segment's.
     Remove(u64),
-    /// Write a segment anew.
+    /// Rewrite a segment.
     Thin {
         /// Number of the segment.
         index: u64,
-        /// Of whom nothing is kept in it.
+        /// Processes that are left out of the new segment.
         leave_out: BTreeSet<u32>,
-        /// The segment before it, to whose end it is written: both leave out the same ones, and are small.
+        /// Number of the segment before it, if both are to become one segment: both leave out the same processes and
+        /// are small.
         join: Option<u64>,
     },
 }
 
-/// Chooses the next step, among segments that are older than the one with the number `newest`. None: there is nothing to be had.
+/// Chooses the next step, among segments that are older than the one with the number `newest`. Segments are joined up
+/// to `small` bytes. Returns `None` if no segment can make room.
 pub(crate) fn next_step(
     contents: &BTreeMap<u64, Content>,
     newest: u64,
@@ -164,9 +168,9 @@ mod tests {
         assert_eq!(next_step(&all, 3, 100), thin(0, None));
         all.insert(0, content(&[(2, 60)], &[1]));
         assert_eq!(next_step(&all, 3, 100), thin(1, Some(0)));
-        // It would grow larger than a small one.
+        // Together they would be larger than a small segment.
         assert_eq!(next_step(&all, 3, 11), thin(1, None));
-        // One that cannot be written anew is passed by.
+        // A segment that could not be rewritten is passed over.
         if let Some(content) = all.get_mut(&1) {
             content.is_kept_as_it_is = true;
         }
@@ -177,7 +181,7 @@ mod tests {
     fn segments_that_leave_out_others_are_not_joined() {
         let before = content(&[(2, 60)], &[1, 3]);
         let mut all = journal(vec![before]);
-        // Process 3 is in the second one: it is known from there on.
+        // Process 3 is in the second segment, and a reader knows it from there on.
         all.insert(1, content(&[(1, 900), (2, 60), (3, 60)], &[]));
         all.insert(2, content(&[(1, 900), (2, 60)], &[]));
         let step = next_step(&all, 2, 1000);

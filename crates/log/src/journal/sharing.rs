@@ -1,4 +1,4 @@
-//! Makes room in a journal that is full, so that each process keeps its share (see `share`).
+//! Makes room in a full journal so that each process keeps its share (see `share`).
 
 use crate::journal::checkpoint::Shares;
 use crate::journal::retain;
@@ -9,46 +9,46 @@ use crate::journal::thin::Thinning;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What the segments of a journal have, and which of them is being written anew.
+/// The contents of the segments of a journal, and the segment that is being rewritten.
 #[derive(Default)]
 pub(crate) struct Sharing {
     contents: BTreeMap<u64, Content>,
     thinning: Option<Thinning>,
-    /// Why a segment that is still there was not written anew.
+    /// Why a segment that still exists could not be rewritten.
     problem: Option<String>,
-    /// There may be something to do.
+    /// Set if a next step may be possible.
     is_due: bool,
 }
 
-/// Room that is wanted.
+/// The room that is wanted, and where.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// The journal's directory, and the one of the epoch.
+    /// The journal's directory; the next field is the epoch's.
     pub(crate) dir: &'a Path,
     pub(crate) epoch_dir: &'a Path,
-    /// The newest segment that can be read without those before it: it stays.
+    /// Number of the newest segment that can be read without those before it. This segment stays.
     pub(crate) newest: u64,
-    /// Bytes that the next segments and their checkpoints will take.
+    /// Bytes that the next segments and their checkpoints will need.
     pub(crate) needed: u64,
-    /// Most bytes of the journal.
+    /// Maximum size of the journal in bytes.
     pub(crate) most: u64,
-    /// Segments up to this size are joined.
+    /// Segments are joined up to this size in bytes.
     pub(crate) small: u64,
 }
 
 impl Sharing {
-    /// Records were written to a segment, and took so many bytes there.
+    /// Notes that records were written to a segment and take `packed` bytes there.
     pub(crate) fn written(&mut self, index: u64, tally: &Tally, packed: u64) {
         self.contents.entry(index).or_default().add(tally, packed);
     }
 
-    /// A segment has got its checkpoint.
+    /// Notes the checkpoint of a segment.
     pub(crate) fn got_checkpoint(&mut self, index: u64, shares: Shares) {
         self.contents.entry(index).or_default().checkpoint = shares;
         self.is_due = true;
     }
 
-    /// Segments were removed.
+    /// Notes that segments were removed.
     pub(crate) fn removed(&mut self, indexes: &[u64]) {
         for index in indexes {
             self.contents.remove(index);
@@ -59,12 +59,13 @@ impl Sharing {
         }
     }
 
-    /// Why a segment that is still there was not written anew, if one was not.
+    /// Why a segment that still exists could not be rewritten, if there is one.
     pub(crate) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// Puts a segment that has been written anew in its place, and begins with the next one until there is room. Waits for all of it if it must.
+    /// Puts a rewritten segment in its place, and begins with the next one until there is enough room. With `wait`,
+    /// waits for all of them.
     pub(crate) fn go_on(&mut self, wanted: Wanted<'_>, wait: bool) {
         while self.is_due || self.thinning.is_some() {
             let is_ready = |thinning: &mut Thinning| wait || thinning.is_finished();
@@ -82,19 +83,19 @@ impl Sharing {
         }
     }
 
-    /// Waits for the segment that is being written anew, and begins with no other.
+    /// Waits for the segment that is being rewritten, and begins with no other.
     pub(crate) fn finish(&mut self, epoch_dir: &Path) {
         if let Some(thinning) = self.thinning.take() {
             self.put_in_place(epoch_dir, thinning);
         }
     }
 
-    /// Begins with what makes room next.
+    /// Begins the next step that makes room.
     fn next(&mut self, wanted: Wanted<'_>) -> std::io::Result<()> {
         let bytes = retain::bytes(wanted.dir, wanted.epoch_dir, wanted.most)?;
         let most = wanted.most.saturating_sub(bytes.earlier_kept);
         let own = bytes.own;
-        // Earlier runs of the daemon go first, but for their share.
+        // Segments of earlier epochs beyond their share are removed first (see `retain::make_room`).
         if bytes.earlier > 0 || own.saturating_add(wanted.needed) <= most {
             return Ok(());
         }
@@ -105,7 +106,7 @@ impl Sharing {
         while own.saturating_add(wanted.needed) > most {
             match next_step(&contents, wanted.newest, wanted.small) {
                 None => break,
-                // It goes when the room is needed, and can be asked until then.
+                // The segment is only removed when its room is needed, so that questions can use it until then.
                 Some(MakeRoom::Remove(index)) => {
                     oldest.push(index);
                     let gone = contents.remove(&index);
@@ -116,7 +117,8 @@ impl Sharing {
                     leave_out,
                     join,
                 }) => {
-                    // What is older is of no use to those who are left out of this one.
+                    // The older segments are of no use to the processes that are left out of this one: a reader can
+                    // take these processes up again only in a later segment.
                     for index in oldest {
                         retain::remove(&path(index))?;
                         self.contents.remove(&index);
@@ -135,7 +137,8 @@ impl Sharing {
     fn put_in_place(&mut self, epoch_dir: &Path, thinning: Thinning) {
         let (sources, new) = (thinning.sources.clone(), thinning.new.clone());
         let written = thinning.finish();
-        // The bound may have taken one of them away meanwhile; then nothing may come back.
+        // One of the sources may have been removed in the meantime, to keep the bound. Then the new file must not bring
+        // its records back.
         if !sources
             .iter()
             .all(|index| self.contents.contains_key(index))
@@ -151,7 +154,7 @@ impl Sharing {
             });
         if let Err(problem) = placed {
             self.problem = Some(problem);
-            // The error that counts is the first one.
+            // Return the first problem, whether or not this removal succeeds.
             let _ = std::fs::remove_file(&new);
             for index in &sources {
                 if let Some(content) = self.contents.get_mut(index) {
@@ -161,7 +164,7 @@ impl Sharing {
         }
     }
 
-    /// The new segment takes the place of the first of those that it is made of; the others go.
+    /// Puts the new segment in the place of its first source, and removes the other sources.
     fn place(
         &mut self,
         epoch_dir: &Path,
@@ -174,7 +177,7 @@ impl Sharing {
         };
         let placed = new.with_extension("");
         std::fs::rename(new, &placed)?;
-        // The state is in the new file now.
+        // The new file contains the checkpoint.
         retain::remove_if_there(&placed.with_extension(CHECKPOINT))?;
         self.contents.insert(*first, content);
         for index in others {

@@ -1,21 +1,21 @@
-//! Counting and cutting consecutive records.
+//! Counts and splits consecutive records.
 
 use crate::journal::error::JournalError;
 use crate::records::{Header, RecordReader};
 use memscope_common::KIND_LEFT_OUT;
 use std::collections::BTreeMap;
 
-/// How many records there are.
+/// Result of counting the records of a batch.
 pub(crate) struct Tally {
-    /// All.
+    /// Number of records of every kind.
     pub(crate) count: u32,
-    /// Those that have a number, and those that are left out.
+    /// Number of sequence numbers that the records take, including those of records that are left out.
     pub(crate) numbered: u64,
-    /// Bytes of the records of each process; 0: of the machine.
+    /// Bytes of the records of each process. Key 0: records that belong to no process.
     pub(crate) bytes: BTreeMap<u32, u64>,
 }
 
-/// Counts records; an error if the bytes are anything else.
+/// Counts records. Returns an error if the bytes are not whole records.
 pub(crate) fn tally(records: &[u8]) -> Result<Tally, JournalError> {
     let mut reader = RecordReader::new(records);
     let mut tally = Tally {
@@ -23,7 +23,7 @@ pub(crate) fn tally(records: &[u8]) -> Result<Tally, JournalError> {
         numbered: 0,
         bytes: BTreeMap::new(),
     };
-    // Most often the next record is of the same process.
+    // The next record is usually of the same process, so bytes are added to the map only when the process changes.
     let (mut process, mut run) = (0, 0);
     while let Some(record) = reader.next() {
         let record = record.map_err(|source| JournalError::NotRecords {
@@ -46,7 +46,8 @@ pub(crate) fn tally(records: &[u8]) -> Result<Tally, JournalError> {
     Ok(tally)
 }
 
-/// How many numbers a record takes: one; none if it is repeated; as many as it says if it stands for records that are left out.
+/// Number of sequence numbers that a record takes: one for an ordinary record, none for a repeated one. A record that
+/// stands for left-out records takes their number.
 pub(crate) fn numbers(header: &Header) -> u64 {
     match header.kind {
         KIND_LEFT_OUT => header.sequence,
@@ -54,7 +55,8 @@ pub(crate) fn numbers(header: &Header) -> u64 {
     }
 }
 
-/// The first records that together have at most `most` bytes. For a writer that has more than fits at once.
+/// Returns the longest run of whole records at the beginning of `records` that has at most `most` bytes. A writer uses
+/// it to split more records than [`crate::journal::Journal::append`] accepts at once.
 pub fn leading(records: &[u8], most: usize) -> &[u8] {
     let mut reader = RecordReader::new(records);
     let mut end = 0;

@@ -1,4 +1,4 @@
-//! Writes a segment anew, without some processes.
+//! Rewrites a segment without some of its processes.
 
 use crate::journal::batches::{Batches, Item};
 use crate::journal::checkpoint::{Beginning, SegmentFile};
@@ -20,43 +20,43 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Records that are packed together, in bytes: longer batches are packed better.
+/// Records are collected up to this number of bytes and packed together, because longer batches compress better.
 const TOGETHER: usize = 1 << 20;
 
-/// Why a segment was not written anew.
+/// Why a segment was not rewritten.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotThinned {
-    /// It cannot be read.
+    /// The segment cannot be read.
     #[error(transparent)]
     Unreadable(#[from] RecordingError),
-    /// A part of it is damaged.
+    /// A part of the segment is damaged.
     #[error("{0}")]
     Damaged(crate::journal::Warning),
-    /// The new one cannot be written.
+    /// The new segment cannot be written.
     #[error("cannot write {}", path.display())]
     Unwritable {
-        /// The file that it was to be written to.
+        /// Path of the new file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         #[source]
         source: std::io::Error,
     },
-    /// The thread panicked.
     #[error("the thread that writes it panicked")]
     Panicked,
 }
 
-/// A segment that another thread writes anew.
+/// A segment that another thread is rewriting.
 pub(crate) struct Thinning {
-    /// The segments that it is made of; it takes the place of the first.
+    /// Numbers of the segments that it is made from. It takes the place of the first.
     pub(crate) sources: Vec<u64>,
-    /// Its file, under the name that says that it is not whole yet.
+    /// Path of the new file, under a name that marks it as unfinished.
     pub(crate) new: PathBuf,
     thread: JoinHandle<Result<Content, NotThinned>>,
 }
 
 impl Thinning {
-    /// Begins to write the segments at `paths`, which follow one another, as one, without some processes. `contents` are theirs.
+    /// Starts a thread that writes the segments at `sources`, which follow one another, as one segment without some
+    /// processes.
     pub(crate) fn begin(
         sources: Vec<(u64, PathBuf)>,
         leave_out: BTreeSet<u32>,
@@ -74,16 +74,16 @@ impl Thinning {
         })
     }
 
-    /// Whether [`Thinning::finish`] does not wait.
+    /// Whether [`Thinning::finish`] returns without waiting.
     pub(crate) fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Waits for it; gives what the new segment has. The file is removed if it is not whole.
+    /// Waits for the thread, and returns the contents of the new segment. The file is removed if it is not complete.
     pub(crate) fn finish(self) -> Result<Content, NotThinned> {
         let written = self.thread.join().unwrap_or(Err(NotThinned::Panicked));
         if written.is_err() {
-            // The error that counts is the first one.
+            // Return the first error, whether or not this removal succeeds.
             let _ = std::fs::remove_file(&self.new);
         }
         written
@@ -95,10 +95,10 @@ struct ThinWriter<'a> {
     out: BufWriter<&'a File>,
     /// Records that are not written yet.
     records: Vec<u8>,
-    /// Number of the first of them, and of the one behind the last.
+    /// Number of the first of them; `next` is the number after the last.
     first: u64,
     next: u64,
-    /// So many before `next` are left out, and nothing says so yet.
+    /// Number of records before `next` that are left out and for which no record has been written yet.
     gap: u64,
     ring_position: u64,
     framed: Vec<u8>,
@@ -107,14 +107,14 @@ struct ThinWriter<'a> {
 }
 
 impl ThinWriter<'_> {
-    /// Takes a batch, without the records of some processes.
+    /// Takes the records of a batch, except those of some processes.
     fn take(
         &mut self,
         (first, position): (u64, u64),
         records: &[u8],
         leave_out: &BTreeSet<u32>,
     ) -> std::io::Result<()> {
-        // What is written has at most as many bytes as it had, so that it fits if the batch fits alone.
+        // Leaving out records never makes a batch longer, so what is collected fits if the whole batches fit.
         if first != self.next || self.records.len() + records.len() > BATCH_MOST {
             self.put()?;
             (self.first, self.next) = (first, first);
@@ -150,7 +150,7 @@ impl ThinWriter<'_> {
         }
     }
 
-    /// Writes a record that stands for those that are left out.
+    /// Writes a record that stands for those that were left out.
     fn close_gap(&mut self) {
         if self.gap == 0 {
             return;
@@ -166,7 +166,7 @@ impl ThinWriter<'_> {
         self.gap = 0;
     }
 
-    /// Writes what has come together as a batch.
+    /// Writes the collected records as a batch.
     fn put(&mut self) -> std::io::Result<()> {
         self.close_gap();
         if self.records.is_empty() {
@@ -229,7 +229,7 @@ fn thin(paths: &[PathBuf], leave_out: BTreeSet<u32>, new: &Path) -> Result<Conte
         },
         pids,
     };
-    // The header and the list come last: the numbers of processes are in the records.
+    // The header and the list are written last, because some pids are only known when the records have been read.
     let begin = SEGMENT_HEADER as u64 + list_bytes;
     kept.out.seek(SeekFrom::Start(begin)).map_err(failed)?;
     if let Some(place) = &beginning.checkpoint {
@@ -279,7 +279,8 @@ fn thin(paths: &[PathBuf], leave_out: BTreeSet<u32>, new: &Path) -> Result<Conte
     Ok(kept.content)
 }
 
-/// Whether something of the segment cannot be read. A segment that is read without those before it begins late, and that is none.
+/// Whether a part of the segment could not be read. That it begins late is no damage: each segment is read here without
+/// those before it.
 fn is_damage(warning: &crate::journal::Warning) -> bool {
     !matches!(warning, crate::journal::Warning::BeginsLate { .. })
 }

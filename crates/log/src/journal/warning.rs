@@ -1,9 +1,9 @@
-//! What a reader could not read, and went on.
+//! Parts of a recording that a reader had to skip.
 
 use memscope_ledger::event::CoverageNote;
 use std::path::PathBuf;
 
-/// A part of a recording that is missing. Reading goes on; the answer must say so.
+/// A part of a recording that is missing or unreadable. The reader goes on; answers must mention it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     /// The recording begins in the middle of its journal.
@@ -11,57 +11,57 @@ pub enum Warning {
         "the recording begins at record {first_sequence}: what was before is no longer in the journal"
     )]
     BeginsLate {
-        /// Number of its first record.
+        /// Number of the first record that is there.
         first_sequence: u64,
     },
-    /// The file ends inside a batch, or in bytes that are none.
+    /// The file ends inside a batch, or with bytes that are no batch.
     #[error("{} breaks off at byte {at}: {lost_bytes} bytes behind it cannot be read", path.display())]
     Truncated {
-        /// The file.
+        /// Path of the segment or recording file.
         path: PathBuf,
-        /// Where the last whole batch ends.
+        /// Offset of the end of the last whole batch, in bytes.
         at: u64,
-        /// Bytes there that are not zero padding.
+        /// Bytes from `at` up to the last byte that is not zero.
         lost_bytes: u64,
     },
-    /// Bytes between whole batches that are no batch.
+    /// Bytes between whole batches that are not a batch themselves.
     #[error("{} is damaged at byte {at}: {lost_bytes} bytes were left out", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the segment or recording file.
         path: PathBuf,
-        /// Where.
+        /// Offset of the first damaged byte.
         at: u64,
-        /// How many bytes.
+        /// Bytes up to the next batch or segment header that can be read.
         lost_bytes: u64,
     },
-    /// Records that are in no batch.
+    /// Numbers are skipped between two batches, so the records with these numbers are in no batch.
     #[error("records {from_sequence} to {} are missing", from_sequence + records - 1)]
     Missing {
-        /// Number of the first.
+        /// Number of the first missing record.
         from_sequence: u64,
-        /// How many.
+        /// Number of missing records.
         records: u64,
     },
-    /// A batch whose records were read already.
+    /// The records of a batch were already read before. The batch is left out.
     #[error("{} repeats records at byte {at}; they were left out", path.display())]
     OutOfOrder {
-        /// The file.
+        /// Path of the segment or recording file.
         path: PathBuf,
-        /// Where.
+        /// Offset of the batch in the file, in bytes.
         at: u64,
     },
-    /// A segment that cannot be read.
+    /// A segment file of the directory cannot be read.
     #[error("{} was left out: {reason}", path.display())]
     SegmentUnreadable {
-        /// The file.
+        /// Path of the segment file.
         path: PathBuf,
-        /// Why, in words.
+        /// Why it cannot be read, in words.
         reason: String,
     },
 }
 
 impl Warning {
-    /// A stable word for programs.
+    /// Stable code of the warning, for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Warning::BeginsLate { .. } => "recording_begins_late",
@@ -73,7 +73,7 @@ impl Warning {
         }
     }
 
-    /// As a note for the ledger.
+    /// The warning as a note for the ledger.
     pub fn note(&self) -> CoverageNote {
         CoverageNote {
             code: self.code().to_owned(),

@@ -1,4 +1,4 @@
-//! A file read piece by piece. Read, never mapped: the file may be anyone's, and may shrink.
+//! Reads a file piece by piece. The file is never mapped: it may belong to anybody, and it may shrink.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const AHEAD: usize = 64 << 10;
 
-/// A window on a file that moves forward.
+/// A window on a file. It is meant to move forward.
 #[derive(Debug)]
 pub(crate) struct Window {
     file: Arc<File>,
@@ -24,7 +24,7 @@ impl Window {
         }
     }
 
-    /// The bytes from `at`, `len` of them or as many as the file has.
+    /// Returns `len` bytes from offset `at`, or fewer if the file ends before.
     pub(crate) fn get(&mut self, at: u64, len: usize) -> io::Result<&[u8]> {
         let offset = match at.checked_sub(self.start).map(usize::try_from) {
             Some(Ok(offset)) if offset.saturating_add(len) <= self.buffer.len() => offset,

@@ -1,4 +1,4 @@
-//! The journal being written.
+//! The writing side of the journal.
 
 use crate::journal::checkpoint::{Folded, Writing};
 use crate::journal::config::Config;
@@ -21,30 +21,31 @@ use std::time::Duration;
 /// Whether records reach the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// They do.
+    /// Records are written.
     Running,
-    /// They do not, since an error that `append` has returned.
+    /// Records are not written, since the error that `append` has returned.
     Stopped {
         /// The error in words.
         reason: String,
-        /// Number of the first record that is missing.
+        /// Number of the first record that was not written.
         from_sequence: u64,
     },
 }
 
-/// The state is too large for a journal of this size: its segments cannot be understood alone.
+/// The state is too large for a journal of this size. Its checkpoint is not kept, so the segment cannot be read without
+/// those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooSmall {
-    /// Bytes of the checkpoint.
+    /// Size of the checkpoint in bytes.
     pub checkpoint_bytes: u64,
-    /// Bytes that the journal should have at least.
+    /// Minimum size that the journal should have, in bytes.
     pub needed_bytes: u64,
 }
 
 /// A journal open for writing.
 ///
-/// Numbers are given whether or not the disk takes the records, so a journal that has stopped still
-/// numbers as [`crate::records::Decoder`] does.
+/// Records get numbers whether or not the disk accepts them, so a journal that has stopped counts on as
+/// [`crate::records::Decoder`] does.
 pub struct Journal {
     dir: PathBuf,
     epoch_dir: PathBuf,
@@ -53,20 +54,20 @@ pub struct Journal {
     state: State,
     segment: Option<Segment>,
     next_index: u64,
-    /// The checkpoint that is being written.
+    /// The checkpoint that another thread is writing.
     writing: Option<Writing>,
-    /// Bytes of the last one, and the number of its segment.
+    /// Size of the last checkpoint in bytes; the next field is the number of its segment.
     checkpoint_bytes: u64,
     checkpoint_index: u64,
     sharing: Sharing,
     /// Number of the next record.
     next: u64,
     clock: ClockPair,
-    /// The last checkpoint found no room, and how much it needs.
+    /// Set if there was no room for the last checkpoint: how much it needs.
     too_small: Option<TooSmall>,
     dropped: u64,
     buffer: Vec<u8>,
-    /// Held as long as we live.
+    /// Held until the journal is dropped.
     _lock: File,
 }
 
@@ -81,8 +82,8 @@ impl std::fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Begins a new epoch in `dir` (`<state-dir>/journal`), which is made if need be, and takes the
-    /// directory's lock. The first segment is there when this returns.
+    /// Begins a new epoch in `dir` (`<state-dir>/journal`), and takes the directory's lock. The directory is made if it
+    /// does not exist. The first segment exists when this returns.
     pub fn create(dir: &Path, config: Config) -> Result<Self, JournalError> {
         Self::create_in(dir, config, Box::new(Disk))
     }
@@ -134,13 +135,14 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Appends whole records, one behind the other, at most [`Self::most_bytes`], and gives the number of the first.
-    /// `ring_position` is where the ring's reader stands after them. `state` is what all records before them have come to: if a new
-    /// segment begins here, a copy of it becomes its checkpoint a little later. Without it only the whole journal can be read.
+    /// Appends whole records that follow one another, at most [`Self::most_bytes`], and returns the number of the
+    /// first. `ring_position` is the position of the ring's reader after them. `state` is the state after all records
+    /// before them: if a new segment begins here, another thread writes a copy of it as the segment's checkpoint.
+    /// Without a state, the segment can only be read together with those before it.
     ///
-    /// On an error from the disk the journal stops: the error is returned once, later calls count
-    /// what they drop and succeed. Bytes that are not whole records ([`JournalError::NotRecords`])
-    /// change nothing: the caller checks each record with [`crate::records::check`].
+    /// On an error from the disk the journal stops: the error is returned once, and later calls succeed but only count
+    /// the records that they drop. Bytes that are not whole records ([`JournalError::NotRecords`]) change nothing; the
+    /// caller should check each record with [`crate::records::check`].
     pub fn append(
         &mut self,
         records: &[u8],
@@ -177,7 +179,7 @@ impl Journal {
         Ok(first)
     }
 
-    /// Makes room before it is needed: the loudest processes give way.
+    /// Makes room before it is needed, at the cost of the processes with the most records.
     fn share(&mut self, wait: bool) {
         let header_bytes = SEGMENT_HEADER as u64;
         let (besides, records) = self.next_size(0);
@@ -185,7 +187,8 @@ impl Journal {
             dir: &self.dir,
             epoch_dir: &self.epoch_dir,
             newest: self.checkpoint_index,
-            // Twice: while a segment is written anew another one fills, and checkpoints grow.
+            // Twice the size of the next segment: while one segment is rewritten another one fills, and checkpoints
+            // grow.
             needed: (besides + records).saturating_mul(2),
             most: self.config.total_bytes,
             small: (self.config.segment_bytes - header_bytes) / 16,
@@ -193,10 +196,11 @@ impl Journal {
         self.sharing.go_on(wanted, wait);
     }
 
-    /// Waits until the checkpoint that is being written, if one is, can be read, and the loudest processes have made room.
+    /// Waits until a checkpoint that is being written can be read, and until the processes with the most records have
+    /// made room.
     ///
     /// # Errors
-    /// Those of [`Self::append`], after which the journal has stopped.
+    /// The errors of [`Self::append`], after which the journal has stopped.
     pub fn settle(&mut self) -> Result<(), JournalError> {
         let taken = self.take_checkpoint(true);
         if let Err(error) = &taken {
@@ -206,23 +210,24 @@ impl Journal {
         taken
     }
 
-    /// Most bytes of records that can be appended at once: any so many fit into a segment.
+    /// Maximum number of bytes of records that can be appended at once. Any records of this size fit into one segment.
     pub fn most_bytes(&self) -> usize {
         let segment = usize::try_from(self.config.segment_bytes).unwrap_or(BATCH_MOST);
         (segment - SEGMENT_HEADER - BATCH_HEADER).min(BATCH_MOST)
     }
 
-    /// Whether the last checkpoint found no room, and what would help.
+    /// Set if there was no room for the last checkpoint: how large the journal should be.
     pub fn too_small(&self) -> Option<TooSmall> {
         self.too_small
     }
 
-    /// Why a segment could not be written anew without the loudest processes, if one could not: their records go with those of the others then.
+    /// Why a segment could not be rewritten without the processes with the most records, if that failed. Such a segment
+    /// is later removed as a whole, with the records of all its processes.
     pub fn unshared(&self) -> Option<&str> {
         self.sharing.problem()
     }
 
-    /// The pair of clock readings that the next segment's header gets.
+    /// Sets the pair of clock readings for the header of the next segment.
     pub fn set_clock(&mut self, clock: ClockPair) {
         self.clock = clock;
     }
@@ -232,22 +237,22 @@ impl Journal {
         &self.state
     }
 
-    /// Records that a stopped journal did not take.
+    /// Number of records that the journal has dropped while it was stopped.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The number that the next record will have.
+    /// Number that the next record will get.
     pub fn next_sequence(&self) -> u64 {
         self.next
     }
 
-    /// Where this epoch's segments lie: what [`crate::journal::Recording::open`] takes.
+    /// Directory of this epoch's segments, as [`crate::journal::Recording::open`] accepts it.
     pub fn epoch_dir(&self) -> &Path {
         &self.epoch_dir
     }
 
-    /// Goes on after a stop, with a new segment at the next append. A reader sees the gap.
+    /// Goes on after a stop. The next append begins a new segment, and a reader sees the gap.
     pub fn resume(&mut self) {
         self.state = State::Running;
     }
@@ -262,7 +267,7 @@ impl Journal {
         };
     }
 
-    /// Writes one batch, at the beginning of a new segment if the one at hand has no room.
+    /// Writes one batch. If the current segment has no room for it, a new segment begins.
     fn write(
         &mut self,
         records: &[u8],
@@ -294,14 +299,15 @@ impl Journal {
         written
     }
 
-    /// Ends the current segment and begins the next, with room for so many bytes at least.
+    /// Ends the current segment and begins the next, with room for at least `needed` bytes.
     fn rotate(
         &mut self,
         first_boot_ns: u64,
         needed: u64,
         state: Option<Folded<'_>>,
     ) -> Result<(), JournalError> {
-        // Only the newest segment is without a checkpoint: what cannot be read alone is of no use when those before it are gone.
+        // Only the newest segment may be without a checkpoint: a segment that needs those before it is useless when
+        // they are gone.
         self.take_checkpoint(true)?;
         if let Some(segment) = self.segment.take() {
             segment.finish();
@@ -310,12 +316,12 @@ impl Journal {
             Segment::begin(&self.epoch_dir, self.next_index, self.config.segment_bytes)?;
         let opened = self.open(&mut segment, first_boot_ns, needed);
         if let Err(error) = opened {
-            // The error that counts is the first one.
+            // Return the first error, whether or not this removal succeeds.
             segment.discard();
             return Err(error);
         }
         self.segment = Some(segment);
-        // The first segment begins with nothing.
+        // The first segment needs no checkpoint, because no records come before it.
         if let Some(state) = state.filter(|_| self.next_index > 0) {
             let new = self.checkpoint_path().with_added_extension(UNFINISHED);
             self.writing = Some(Writing::begin(state, self.next_index, new)?);
@@ -324,13 +330,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Where the checkpoint of the next segment belongs.
+    /// Path of the checkpoint of the segment that begins next.
     fn checkpoint_path(&self) -> PathBuf {
         let name = format!("{:06}.{CHECKPOINT}", self.next_index);
         self.epoch_dir.join(name)
     }
 
-    /// Puts a checkpoint that has been written into its place, and waits for that if it must.
+    /// Renames a finished checkpoint to its final name. With `wait`, waits until it is finished.
     fn take_checkpoint(&mut self, wait: bool) -> Result<(), JournalError> {
         let is_due = |writing: &mut Writing| wait || writing.is_finished();
         let Some(writing) = self.writing.take_if(is_due) else {
@@ -344,14 +350,15 @@ impl Journal {
         let smallest = SEGMENT_HEADER as u64 + bytes + self.config.segment_bytes;
         self.too_small = (smallest > most / 2).then(|| TooSmall {
             checkpoint_bytes: bytes,
-            // Four segments of which a third is checkpoint.
+            // Room for four segments that consist of one third checkpoint and two thirds records.
             needed_bytes: (bytes + bytes.saturating_mul(2).max(self.config.segment_bytes)) * 4,
         });
         if self.too_small.is_some() {
             return std::fs::remove_file(&new)
                 .map_err(|error| JournalError::of("remove", &new, 0, error));
         }
-        // Without the last ending. From now on nobody needs the segments before it.
+        // `with_extension` removes the ending that marks the file as unfinished. From now on no reader needs the
+        // segments before it.
         std::fs::rename(&new, new.with_extension(""))
             .map_err(|error| JournalError::of("rename", &new, bytes, error))?;
         self.checkpoint_index = index;
@@ -361,7 +368,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Bytes of the next segment's header and checkpoint, and of its records, which are at least so many.
+    /// Bytes of the next segment's header and checkpoint, and bytes of its records, which are at least `needed`.
     fn next_size(&self, needed: u64) -> (u64, u64) {
         let header_bytes = SEGMENT_HEADER as u64;
         // The next checkpoint will be about as large as the last one.
@@ -376,7 +383,7 @@ impl Journal {
         (besides, records)
     }
 
-    /// Makes room for a segment, and gives it its header and its name.
+    /// Makes room for a segment, writes its header, and renames it to its final name.
     fn open(
         &mut self,
         segment: &mut Segment,
@@ -385,7 +392,7 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let (besides, records) = self.next_size(needed);
         let size = SEGMENT_HEADER as u64 + records;
-        // Until there is a checkpoint, whoever reads this segment begins with the one before it.
+        // Until this segment has a checkpoint, a reader begins with the segment before it, so that one must stay.
         let open = (self.epoch_dir.as_path(), self.next_index.saturating_sub(1));
         let most = self.config.total_bytes;
         let gone = retain::make_room(&self.dir, open, besides + records, most)?;
@@ -401,7 +408,7 @@ impl Journal {
             first_boot_ns,
             clock: self.clock,
             segment_bytes: size,
-            // It comes beside.
+            // The checkpoint is written to a file beside the segment.
             checkpoint_bytes: 0,
             left_out: 0,
         };
@@ -411,7 +418,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // What cannot be written now cannot be told either.
+        // An error can no longer be reported here.
         let _ = self.take_checkpoint(true);
         self.sharing.finish(&self.epoch_dir);
         if let Some(segment) = &self.segment {
@@ -420,12 +427,12 @@ impl Drop for Journal {
     }
 }
 
-/// How often the lock is tried: whoever looks at it holds it for a moment ([`is_in_use`]).
+/// How often taking the lock is tried. [`is_in_use`] holds it for a moment, so one failure proves nothing.
 const LOCK_TRIES: u32 = 5;
-/// Between two tries.
+/// Pause between two tries.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Whether somebody writes a journal in this directory now.
+/// Whether a daemon is writing a journal in this directory.
 pub fn is_in_use(dir: &Path) -> std::io::Result<bool> {
     match File::open(dir.join("lock")) {
         Ok(file) => match file.try_lock_shared() {

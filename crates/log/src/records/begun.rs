@@ -1,4 +1,4 @@
-//! What a record that is made of an event begins with.
+//! The header of a record that is encoded from an event.
 
 use core::mem::size_of;
 use memscope_common::{
@@ -7,7 +7,7 @@ use memscope_common::{
 };
 use memscope_ledger::event::{Event, StackRef};
 
-/// The stack of an event as a record has it.
+/// The stack of an event in the form of a record's header.
 pub(crate) fn stack(event: &Event) -> u64 {
     let stack = match event.stack {
         StackRef::NotTaken => STACK_NONE,
@@ -20,10 +20,10 @@ pub(crate) fn stack(event: &Event) -> u64 {
     stack | u64::from(event.sampling) << STACK_BITS
 }
 
-/// The header of a record that tells of an event.
+/// The header of a record that is encoded from an event.
 pub(crate) fn header<R: Record>(event: &Event, flags: u8) -> RecordHeader {
     RecordHeader {
-        // The records that are made here have a few dozen bytes.
+        // The records that are encoded here have at most a few hundred bytes.
         len: size_of::<R>() as u16,
         kind: R::KIND,
         version: RECORD_VERSION,

@@ -1,16 +1,15 @@
-//! Reading records out of foreign bytes, and the common header.
+//! Reads integers, structs and the common header from untrusted bytes.
 
 use crate::records::outcome::Malformed;
 use core::mem::size_of;
 use memscope_common::{KIND_DAEMON_FIRST, Record, RecordHeader};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// `header.flags` of a daemon's record that a journal segment begins with, so that it can be read
-/// without the segments before it. The record was in the journal before; this copy has no number
-/// of its own.
+/// `header.flags` of a daemon's record in the preamble of a segment of a journal of format 1, which makes the segment
+/// readable without those before it. The record is a copy of an earlier one, and has no number of its own.
 pub const REPEATED: u8 = 0x80;
 
-/// Integers at offsets of a byte slice of any alignment.
+/// Reads integers at offsets of a byte slice. The slice need not be aligned.
 #[derive(Clone, Copy)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -35,8 +34,8 @@ impl Bytes<'_> {
     integers!(u32: u32, u64: u64);
 }
 
-/// Reads a record of a kind. One that is longer than this build knows is read as far as it is known; of a shorter one, whose writer did not
-/// have the last fields yet, these are 0.
+/// Reads a record of a kind. Bytes beyond the fields that this build knows are ignored. A shorter record was written
+/// before its last fields existed, and these are 0.
 pub(crate) fn read<R: Record + FromBytes + IntoBytes + Immutable>(
     header: &Header,
     record: &[u8],
@@ -51,7 +50,7 @@ pub(crate) fn read<R: Record + FromBytes + IntoBytes + Immutable>(
     Ok(whole)
 }
 
-/// Refuses a record that is shorter than every one of its kind.
+/// Refuses a record that is shorter than any record of its kind has ever been.
 pub(crate) fn at_least(header: &Header, first_len: usize) -> Result<(), Malformed> {
     if header.len >= first_len {
         return Ok(());
@@ -63,12 +62,12 @@ pub(crate) fn at_least(header: &Header, first_len: usize) -> Result<(), Malforme
     })
 }
 
-/// The common part of a record, read.
+/// The common part of a record, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Length of the whole record in bytes.
     pub len: usize,
-    /// Kind, known or not.
+    /// Kind of the record, which may be unknown to this build.
     pub kind: u16,
     /// Version of the writer's layouts.
     pub version: u8,
@@ -80,11 +79,12 @@ pub struct Header {
     pub tid: u32,
     /// `CLOCK_BOOTTIME`, nanoseconds.
     pub time_ns: u64,
-    /// Number among the records of the process.
+    /// Number among the records of the process, from 1.
     pub sequence: u64,
-    /// Records of the process lost before this one.
+    /// Number of records of the process that had been lost when this one was made.
     pub lost_before: u64,
-    /// Stack: an identity, or why there is none.
+    /// Stack of the call: its identity, or a constant that says why there is none. The upper bits hold the sampling
+    /// interval.
     pub stack: u64,
 }
 
@@ -92,9 +92,8 @@ impl Header {
     /// Size of a header in bytes.
     pub const SIZE: usize = size_of::<RecordHeader>();
 
-    /// Reads the header at the start of `bytes`, which may go on behind the record. The length it
-    /// gives is at least a header's and a multiple of 8; whether so many bytes are there is
-    /// the caller's to see.
+    /// Reads the header at the start of `bytes`, which may go on after the record. The length in it is checked to be at
+    /// least a header's and a multiple of 8. The caller must check that `bytes` is that long.
     pub fn read(bytes: &[u8]) -> Result<Header, Malformed> {
         let (raw, _) = RecordHeader::read_from_prefix(bytes)
             .map_err(|_| Malformed::Short { found: bytes.len() })?;
@@ -116,14 +115,14 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether the record stands in the preamble of a segment of a journal of format 1 (see [`REPEATED`]).
+    /// Whether the record is in the preamble of a segment of a journal of format 1 (see [`REPEATED`]).
     pub fn is_repeated(&self) -> bool {
         self.kind >= KIND_DAEMON_FIRST && self.flags & REPEATED != 0
     }
 }
 
-/// Whether `record` is exactly one whole record, of whatever kind. What fails here has no place in
-/// a journal and no number: count it and drop it.
+/// Checks that `record` is exactly one whole record, of whatever kind. Bytes that fail here have no place in a journal
+/// and no number: count them and drop them.
 pub fn check(record: &[u8]) -> Result<Header, Malformed> {
     let header = Header::read(record)?;
     if header.len != record.len() {
@@ -135,7 +134,7 @@ pub fn check(record: &[u8]) -> Result<Header, Malformed> {
     Ok(header)
 }
 
-/// Whether `record` is whole and repeated: such a record has no number.
+/// Whether `record` has a whole header and is a repeated record, which has no number.
 pub fn is_repeated(record: &[u8]) -> bool {
     Header::read(record).is_ok_and(|header| header.is_repeated())
 }
@@ -145,7 +144,7 @@ pub fn is_repeated(record: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// A record that had one number at first, and got a second one.
+    /// A record that began with one number and got a second one later.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
     struct Grown {

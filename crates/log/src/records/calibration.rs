@@ -1,4 +1,4 @@
-//! What is read of trace records to find out where PyTorch's allocator keeps its totals.
+//! Reads from trace records what is needed to find where PyTorch's allocator keeps its totals.
 
 use crate::records::bytes::{check, read};
 use crate::records::kernel::trace_action;
@@ -8,7 +8,7 @@ use memscope_common::{
 };
 use memscope_ledger::event::{ProcessHandle, TraceAction};
 
-/// What a calibration record adds to its trace entry.
+/// What a calibration record has in addition to its trace entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calibration {
     /// The process that called.
@@ -17,24 +17,24 @@ pub struct Calibration {
     pub tid: u32,
     /// `CLOCK_BOOTTIME`, nanoseconds.
     pub time_ns: u64,
-    /// PyTorch's action; `None` if its number is not known.
+    /// PyTorch's action; `None` if this version does not know its number.
     pub action: Option<TraceAction>,
-    /// The per-device allocator object.
+    /// Address of the per-device allocator object.
     pub allocator: u64,
-    /// Address that the entry names.
+    /// Address in the trace entry.
     pub addr: u64,
-    /// Size that the entry names.
+    /// Size in the trace entry, in bytes.
     pub size: u64,
-    /// Registers that may still hold the caller's values.
+    /// Registers that may still hold values of the caller.
     pub registers: [u64; CALIBRATION_REGISTERS],
-    /// Return address: which call site it was.
+    /// Return address, which identifies the call site.
     pub caller: u64,
-    /// Words of the caller's frame, from the return address's own word upwards.
+    /// Words of the caller's frame, beginning with the word of the return address.
     pub stack: [u64; CALIBRATION_STACK],
 }
 
-/// Allocated and reserved bytes as a trace record has them, from wherever they were read: what is on trial is told by no event.
-/// `None` for any other record, and where nothing was read.
+/// Allocated and reserved bytes in a trace record, from wherever they were read. Events leave out totals from a place
+/// that is still on trial; this function returns them. `None` for any other record, and if nothing was read.
 pub fn totals_on_trial(record: &[u8]) -> Option<(u64, u64)> {
     let header = check(record).ok()?;
     let trace = match header.kind {
@@ -46,8 +46,8 @@ pub fn totals_on_trial(record: &[u8]) -> Option<(u64, u64)> {
     was_read.then_some((trace.total_allocated, trace.total_reserved))
 }
 
-/// Reads a calibration record's registers; `None` for any other record. The trace entry in it comes
-/// out of [`crate::records::Decoder::decode`] as usual.
+/// Reads the registers of a calibration record; `None` for any other record. The trace entry in it is decoded by
+/// [`crate::records::Decoder::decode`] as usual.
 pub fn calibration(record: &[u8]) -> Option<Calibration> {
     let header = check(record).ok()?;
     if header.kind != KIND_CALIBRATION || header.version != RECORD_VERSION {

@@ -12,36 +12,36 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Memory of a device.
+/// Memory of a device: the body of [`DaemonRecord::DeviceTotal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceTotal {
-    /// Ordinal within the process.
+    /// Ordinal of the device within the process.
     pub device: i32,
-    /// Bytes.
+    /// All memory of the device in bytes.
     pub total_bytes: u64,
-    /// Bytes that nobody uses, where it is certain which device of the machine this is.
+    /// Bytes that no process uses. Only set if it is certain which device of the machine this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
 }
 
-/// `CLOCK_REALTIME` at the record's time.
+/// The wall clock at the record's time: the body of [`DaemonRecord::Clock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
-    /// Nanoseconds since 1970.
+    /// `CLOCK_REALTIME`, nanoseconds since 1970.
     pub unix_ns: u64,
 }
 
-/// Kernels launched so far.
+/// Kernels that the process has launched: the body of [`DaemonRecord::Launches`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launches {
-    /// Since the counting began.
+    /// Number of launches since the counting began.
     pub count: u64,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Nothing {}
 
-/// Declares the daemon's records: number, name and what is written as JSON; nothing, where none is named.
+/// Declares the daemon's records: number, name and, if it has one, the type that is written as JSON.
 macro_rules! daemon_records {
     ($($(#[doc = $doc:literal])+ $number:literal => $kind:ident: $name:ident $(($body:ty))?,)+) => {
         $(
@@ -56,7 +56,7 @@ macro_rules! daemon_records {
         }
 
         impl DaemonRecord {
-            /// The kind's number.
+            /// Number of the record's kind.
             pub fn kind(&self) -> u16 {
                 match self {
                     $(DaemonRecord::$name { .. } => $kind,)+
@@ -99,77 +99,77 @@ macro_rules! read_one {
 daemon_records! {
     /// A site has this number from now on.
     0 => KIND_SITE_DEFINED: SiteDefined(SiteDefined),
-    /// A process is traced from now on.
+    /// Tracing of a process begins here.
     1 => KIND_ATTACHED: Attached(Box<ProcessFacts>),
-    /// Its probes were (re)placed.
+    /// The probes of a process were placed, or placed again.
     2 => KIND_PLACED: Placed(Placement),
     /// Tracing ended on request.
     3 => KIND_DETACHED: Detached,
     /// The process ended.
     4 => KIND_EXITED: Exited,
-    /// The process runs another image.
+    /// The process executed another program.
     5 => KIND_REPLACED: Replaced,
-    /// Something that could not be seen, or can be seen again.
+    /// Something that cannot be observed, or that can be observed again.
     6 => KIND_COVERAGE: Coverage(CoverageNote),
-    /// Which allocator PyTorch uses.
+    /// The allocator that PyTorch uses.
     7 => KIND_BACKEND: Backend(Backend),
-    /// `CLOCK_REALTIME` at the record's time.
+    /// Wall clock at the record's time.
     8 => KIND_CLOCK: Clock(Clock),
     /// Memory of a device.
     9 => KIND_DEVICE_TOTAL: DeviceTotal(DeviceTotal),
     /// A part of what a device's pool held at one moment. See [`crate::records::held_parts`].
     10 => KIND_HELD: Held(HeldPart),
-    /// A reading of the allocator's structures ended well.
+    /// A reading of the allocator's structures succeeded. This is what it cost.
     11 => KIND_READING_COST: ReadingCost(ReadingCost),
-    /// What names a code object in stacks.
+    /// Names and lines of a code object in stacks.
     12 => KIND_CODE_NAME: Code(CodeName),
-    /// What was read about it, when that changed.
+    /// What was read about PyTorch's allocator apart from its blocks. Written when it changes.
     13 => KIND_ALLOCATOR: Allocator(Box<AllocatorFacts>),
-    /// Records were lost; the stamp says how many in all.
+    /// Records were lost. The stamp has the number of records that were lost so far.
     15 => KIND_LOST: Lost,
     /// A stack whose outer frames of compiled code were not unwound in the kernel.
     16 => KIND_STACK_WHOLE: Stack(Box<StackSeen>),
-    /// What is at an address of compiled code.
+    /// The file and the functions at an address of compiled code.
     17 => KIND_NATIVE_NAME: Native(NativeName),
-    /// A moment that somebody outside named, or that an import found.
+    /// A mark that was set from outside the program, or that an import found.
     18 => KIND_MARK_OUTSIDE: Mark(Mark),
-    /// Kernels launched so far.
+    /// Number of kernels that were launched so far.
     19 => KIND_LAUNCHES: Launches(Launches),
-    /// Something worth an alert.
+    /// A finding, for alerts.
     20 => KIND_FINDING: Finding(Finding),
 }
 
-/// What the header of a daemon's record says.
+/// Values for the header of a daemon's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Whose; 0 for the machine's.
+    /// Process that the record belongs to; 0: the machine.
     pub process: ProcessHandle,
-    /// Thread, or 0.
+    /// Thread id in the initial pid namespace; 0: none.
     pub tid: u32,
     /// `CLOCK_BOOTTIME`, nanoseconds.
     pub time_ns: u64,
-    /// Records of the process known lost so far; 0 where there is no such count.
+    /// Number of the process's records that are known to be lost so far; 0 if there is no such count.
     pub lost_before: u64,
 }
 
-/// A record could not be written.
+/// Why a record could not be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// As JSON.
+    /// The JSON could not be written.
     #[error("cannot write a record of kind {kind:#x} as JSON")]
     Json {
-        /// The kind.
+        /// Kind of the record.
         kind: u16,
-        /// Why.
+        /// Error of the JSON writer.
         #[source]
         source: serde_json::Error,
     },
-    /// It stays too long however much is cut.
+    /// The JSON is too long even after cutting.
     #[error("a record of kind {kind:#x} stays {len} bytes long")]
     TooLong {
-        /// The kind.
+        /// Kind of the record.
         kind: u16,
-        /// JSON bytes.
+        /// Length of the JSON in bytes.
         len: usize,
     },
 }
@@ -182,7 +182,7 @@ impl DaemonRecord {
         })
     }
 
-    /// Reads a daemon's record; `None` for a kind that is not one of these.
+    /// Decodes a daemon's record; `None` for a kind that is not one of these.
     pub fn decode(record: &[u8]) -> Result<Option<DaemonRecord>, Malformed> {
         let header = check(record)?;
         Self::decode_body(&header, record)

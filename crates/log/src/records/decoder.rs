@@ -1,4 +1,4 @@
-//! From one record to its outcome, with what must be remembered between records.
+//! Decodes records one after the other, with the state that must be kept between them.
 
 use crate::records::bytes::{Header, check};
 use crate::records::daemon::DaemonRecord;
@@ -13,27 +13,27 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How a process came to be known in this run.
+/// How a process became known to this decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum KnownSince {
     /// By a record with a number.
     First,
-    /// By a preamble that stands behind the record with this number.
+    /// By a repeated record in a preamble. The number is that of the last record before the preamble.
     Repeated(u64),
 }
 
 /// Decodes the records of one journal, in order.
 ///
-/// It remembers the sites, the running number, and which processes have been seen attached, so that
-/// a segment's preamble changes nothing where the segments before it were read as well.
+/// It remembers the sites, the running number, and which processes have been seen attached, so that the preamble of a
+/// segment changes nothing if the segments before it were read as well.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Decoder {
     epoch: u64,
-    /// Number of the last record that had one.
+    /// Number of the last record that had a number.
     sequence: u64,
     sites: HashMap<u32, Site>,
     known: HashMap<u32, KnownSince>,
-    /// Of processes that see some of Ascend's devices only.
+    /// The visible devices of processes that see only some of Ascend's devices.
     visible: HashMap<u32, Visible>,
     all_visible: Visible,
 }
@@ -51,13 +51,13 @@ impl Decoder {
         }
     }
 
-    /// The next record has this number. For a reader that does not begin at the first record, or
-    /// that had to leave out damaged ones.
+    /// Sets the number of the next record. For a reader that does not begin at the first record, or that had to leave
+    /// out damaged records.
     pub fn seek(&mut self, next: u64) {
         self.sequence = next.saturating_sub(1);
     }
 
-    /// The number that the next record will have.
+    /// The number that the next record will get.
     pub fn next_sequence(&self) -> u64 {
         self.sequence.saturating_add(1)
     }
@@ -69,8 +69,8 @@ impl Decoder {
 
     /// Decodes one record.
     ///
-    /// A record that is not whole (see [`check`]) is malformed and takes no number. An event from
-    /// a repeated record has the number of the record before it.
+    /// A record that is not whole (see [`check`]) is malformed and gets no number. An event from a repeated record has
+    /// the number of the record before it.
     pub fn decode(&mut self, record: &[u8]) -> Outcome {
         let header = match check(record) {
             Ok(header) => header,
@@ -133,7 +133,7 @@ impl Decoder {
 
     fn daemon(&mut self, header: &Header, said: DaemonRecord) -> Said {
         let body = match said {
-            // Definitions are taken every time: they are the same, or the newer one is right.
+            // Definitions are always accepted: either they are equal, or the newer one is right.
             DaemonRecord::SiteDefined(definition) => {
                 let function = Arc::from(definition.function.as_str());
                 self.sites.insert(
@@ -184,8 +184,8 @@ impl Decoder {
         Said::Event(body)
     }
 
-    /// A repeated record tells something only of a process that nothing was known of before its
-    /// preamble: otherwise its first copy has been applied, and more since.
+    /// A repeated record is news only about a process that was not known before the preamble. Otherwise its original
+    /// was already applied, and later records as well.
     fn is_news(&self, header: &Header) -> bool {
         !header.is_repeated()
             || match self.known.get(&header.process) {
@@ -196,7 +196,7 @@ impl Decoder {
     }
 
     fn remember(&mut self, header: &Header, body: &Body) {
-        // The machine (process 0) is never attached: its first record makes it known.
+        // Process 0, the machine, is never attached: its first record makes it known.
         if header.process == 0 || matches!(body, Body::Attached(_)) {
             let known = if header.is_repeated() {
                 KnownSince::Repeated(self.sequence)

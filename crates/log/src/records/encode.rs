@@ -1,7 +1,7 @@
-//! Events as records, for recordings that are made of something else than probes: an import.
+//! Encodes events as records, for recordings that are not made by probes: an import.
 //!
-//! The reverse of decoding: what [`encode`] writes, [`crate::records::Decoder`] reads as the same event. Calls need the number of a
-//! site, whose definition must stand before them in the journal.
+//! This is the reverse of decoding: [`crate::records::Decoder`] decodes the result of [`encode`] to the same event.
+//! Calls need the number of a site, whose definition must come before them in the journal.
 
 use crate::records::begun::{header, stack};
 use crate::records::daemon::{Clock, DaemonRecord, DeviceTotal, EncodeError, Launches, Stamp};
@@ -15,14 +15,14 @@ use memscope_common::{
 use memscope_ledger::event::{Body, Call, Event, PoolOom, PoolReport, Workspace};
 use zerocopy::{Immutable, IntoBytes};
 
-/// `c10::DeviceType` of CUDA: what the ledger calls a device, whosever it is.
+/// `c10::DeviceType` of CUDA. It is used for the devices of every vendor.
 const DEVICE_TYPE: i32 = 1;
 
-/// The record of an event; `None` for an event that only probes tell of (traces, forks, deaths of code objects, parts of
-/// readings). `site` is the number of a call's function.
+/// Encodes an event. `None` for an event that only probes report (traces, forks, freed code objects, parts of
+/// readings). `site` is the number of the site of a call's function.
 ///
 /// # Errors
-/// A text in it is too long even when it is cut.
+/// A text in the event is too long even after cutting.
 pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> {
     let daemon = match &event.body {
         Body::Report(report) => return Ok(bytes(pool_report(event, report))),
@@ -104,7 +104,7 @@ fn workspace_record(event: &Event, workspace: &Workspace) -> ReportRecord {
 fn pool_oom(event: &Event, oom: &PoolOom) -> OomRecord {
     OomRecord {
         header: header::<OomRecord>(event, 0),
-        // More than a signed number holds is a request that nobody makes.
+        // A size that does not fit into a signed number is a request that no program makes.
         size: i64::try_from(oom.size).unwrap_or(i64::MAX),
         total_allocated: oom.total_allocated,
         total_reserved: oom.total_reserved,
@@ -114,7 +114,7 @@ fn pool_oom(event: &Event, oom: &PoolOom) -> OomRecord {
 }
 
 fn call_record(event: &Event, call: &Call, site: u32) -> Option<CallRecord> {
-    // There are a few dozen operations.
+    // There are only a few dozen operations, so all numbers are tried.
     let op = (0..64).find(|number| Op::from_u16(*number).and_then(call_op) == Some(call.op))?;
     let by_argument = match call.device {
         Some(_) => CALL_DEVICE_KNOWN | CALL_DEVICE_BY_ARGUMENT,

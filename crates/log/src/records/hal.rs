@@ -1,10 +1,10 @@
-//! What Ascend's driver was told, between its word and the ledger's terms.
+//! Converts the word of flags of Ascend's driver to the ledger's facts, and back.
 
 use memscope_common::hal;
 use memscope_ledger::event::{HalFacts, HalModule, HalPage, HalSpace, Vendor};
 use serde::{Deserialize, Serialize};
 
-/// What the word says.
+/// Decodes the word.
 pub(crate) fn facts(word: u64) -> HalFacts {
     let created = word & hal::CREATED != 0;
     HalFacts {
@@ -29,7 +29,7 @@ pub(crate) fn facts(word: u64) -> HalFacts {
     }
 }
 
-/// The word that says so.
+/// Encodes the facts as a word.
 pub(crate) fn word(facts: &HalFacts) -> u64 {
     let space = match facts.space {
         HalSpace::Svm => hal::SPACE_SVM,
@@ -56,27 +56,29 @@ pub(crate) fn word(facts: &HalFacts) -> u64 {
         | (u64::from(facts.module.0) << hal::MODULE_SHIFT)
 }
 
-/// Which of the driver's devices a process sees, in the order of its own numbers. Empty: all, by the same numbers.
+/// The driver's devices that a process can see, by the driver's numbers, in the order of the process's own numbers.
+/// Empty: it sees all devices under the same numbers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Visible(Vec<u16>);
 
 impl Visible {
-    /// As the environment says at the attach.
+    /// Reads the list from the environment that the process had at the attach.
     pub(crate) fn of(environment: &[(String, String)]) -> Visible {
         let list = environment
             .iter()
             .find(|(name, _)| name == Vendor::Ascend.facts().visible_devices)
             .map(|(_, value)| value.split(',').map(|number| number.trim().parse()));
-        // Like the runtime: what stands behind something that is no number does not count.
+        // The runtime does the same: it ignores everything after an entry that is not a number.
         Visible(list.map_or_else(Vec::new, |list| list.map_while(Result::ok).collect()))
     }
 
-    /// Whether nothing is left out.
+    /// Whether the process sees all devices.
     pub(crate) fn is_all(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The process's own number of the device that memory lies on.
+    /// The process's own number of the device that holds the memory; `None` for memory that is on no device that it
+    /// sees.
     pub(crate) fn ordinal(&self, hal: &HalFacts) -> Option<i32> {
         if matches!(hal.space, HalSpace::Host | HalSpace::Other(_)) {
             return None;
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_drivers_word() {
-        // Device 5, device memory, huge pages, asked for by HCCL.
+        // Device 5, device memory, huge pages, requested by HCCL.
         let word_of = (3 << 56) | (1 << 17) | (1 << 10) | 5;
         let told = facts(word_of);
         assert_eq!(

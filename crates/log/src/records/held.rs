@@ -1,22 +1,21 @@
-//! Cutting a reading of a device's pool into parts that fit into records.
+//! Splits a reading of a device's pool into parts that fit into records.
 
 use memscope_ledger::event::{HeldPart, HeldSegment};
 
-/// Most bytes of a part's JSON.
+/// Maximum size of a part's JSON in bytes.
 const MOST: usize = 50_000;
-/// More than the JSON of a part without segments can have: names, punctuation and eight numbers.
+/// Upper bound for the JSON of a part without segments: names, punctuation and eight numbers.
 const PART: usize = 300;
-/// More than the JSON of a segment without blocks can have.
+/// Upper bound for the JSON of a segment without blocks.
 const SEGMENT: usize = 300;
-/// A block's punctuation and `false`, without its three numbers.
+/// Bytes of a block's punctuation and `false`, without its three numbers.
 const BLOCK: usize = 11;
-/// A pair's punctuation.
+/// Bytes of a pair's punctuation.
 const PAIR: usize = 4;
 
-/// The parts of a reading that is given as one, in the order in which they are to be written. Each one's JSON has at most
-/// 50,000 bytes. A segment that does not fit goes on in the next part: same segment, further blocks, or
-/// further room.
-/// A reading without segments is one part.
+/// Splits a reading, given as one part, into the parts that are to be written, in that order. The JSON of each part has
+/// at most 50,000 bytes. A segment that does not fit goes on in the next part: the same segment, with further blocks or
+/// further room. A reading without segments is one part.
 pub fn held_parts(mut reading: HeldPart) -> Vec<HeldPart> {
     let segments = std::mem::take(&mut reading.segments);
     let mut cut: Vec<Vec<HeldSegment>> = vec![Vec::new()];

@@ -26,11 +26,11 @@ use memscope_ledger::event::{
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// `c10::DeviceType` of CUDA; ROCm builds report it as well.
+/// `c10::DeviceType` of CUDA. ROCm builds report it as well.
 const DEVICE_TYPE_CUDA: i32 = 1;
 /// `c10::DeviceType` of HIP.
 const DEVICE_TYPE_HIP: i32 = 6;
-/// `c10::DeviceType` of backends outside PyTorch, which is what torch_npu is.
+/// `c10::DeviceType` of backends outside PyTorch (PrivateUse1), such as torch_npu.
 const DEVICE_TYPE_PRIVATE: i32 = 20;
 
 /// What the decoder keeps of a site.
@@ -40,7 +40,7 @@ pub(crate) struct Site {
     pub(crate) function: Arc<str>,
 }
 
-/// Decodes a kernel record whose header has been read and whose length is right for its bytes.
+/// Decodes a kernel record whose header has been read and whose length has been checked.
 pub(crate) fn decode<'s>(
     header: &Header,
     record: &[u8],
@@ -127,7 +127,7 @@ fn call<'s>(
     }))
 }
 
-/// The ledger's word for an operation; `None` for those that only select a device or context.
+/// The ledger's name for an operation; `None` for operations that only select a device or context.
 pub fn call_op(op: Op) -> Option<CallOp> {
     Some(match op {
         Op::Alloc => CallOp::Alloc,
@@ -159,7 +159,7 @@ pub fn call_op(op: Op) -> Option<CallOp> {
     })
 }
 
-/// Why a pool record is not for the ledger, if it is not.
+/// Why a record of a pool is not for the ledger, if it is not.
 fn foreign(header: &Header, device_type: i32, device: i32, totals: [u64; 2]) -> Option<Skipped> {
     if header.process == 0 {
         Some(Skipped::NoProcess)
@@ -218,12 +218,12 @@ fn oom(header: &Header, record: &OomRecord) -> Result<Said, Malformed> {
     })))
 }
 
-/// How many bytes its stack stands for, as a logarithm.
+/// Logarithm to base 2 of the sampling interval in bytes; 0: the stack of every allocation is taken.
 pub(crate) fn sampling(stack: u64) -> u8 {
     (stack >> STACK_BITS) as u8
 }
 
-/// Which stack a header names.
+/// The stack that a header names.
 pub(crate) fn stack_ref(stack: u64) -> StackRef {
     match stack & STACK_MASK {
         STACK_NONE => StackRef::NotTaken,
@@ -276,32 +276,32 @@ fn stack(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
     if header.flags & STACK_AT_ENTRY != 0
         && let Some(first) = seen.natives.first_mut()
     {
-        // All others lie behind the instruction that is meant.
+        // All other addresses are return addresses, behind their instruction. Adding 1 makes the first one alike.
         *first = first.wrapping_add(1);
     }
     Ok(Said::Event(Body::Stack(Box::new(seen))))
 }
 
-/// A piece of a stack whose rules of unwinding were not known.
+/// A piece of a stack that could not be unwound, because a rule for an address in it was missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackCopy<'a> {
-    /// Whose.
+    /// Process that the stack belongs to.
     pub process: ProcessHandle,
-    /// Identity of the stack that it is the outer part of.
+    /// Identity of the stack whose outer part this is.
     pub stack: u64,
     /// The address whose rule is missing.
     pub pc: u64,
-    /// Stack pointer there.
+    /// Stack pointer of the frame at `pc`.
     pub sp: u64,
-    /// Frame pointer there.
+    /// Frame pointer of the frame at `pc`.
     pub bp: u64,
-    /// Where `bytes` lay.
+    /// Address from which `bytes` was copied.
     pub base: u64,
-    /// The stack from there on.
+    /// Contents of the stack from `base` on.
     pub bytes: &'a [u8],
 }
 
-/// Reads such a record; `None` for any other.
+/// Reads such a record; `None` for any other record.
 pub fn stack_copy(record: &[u8]) -> Option<StackCopy<'_>> {
     let header = check(record).ok()?;
     if header.kind != KIND_STACK_COPY || at_least(&header, size_of::<StackCopyRecord>()).is_err() {
@@ -349,7 +349,7 @@ fn mark(header: &Header, record: &MarkRecord) -> Said {
         source,
         range: record.range,
         name: name.into(),
-        // Of a text that ends with NUL no more is known than was kept.
+        // Of a name that ends with NUL, `name_len` counts only the bytes that were kept.
         cut: told > MARK_NAME || (told == MARK_NAME - 1 && kept == told),
     })))
 }
@@ -363,22 +363,22 @@ fn code_died(header: &Header, raw: Bytes) -> Result<Said, Malformed> {
     Ok(Said::Event(Body::CodeDied { code }))
 }
 
-/// What was copied of a code object when it died, for whoever knows the interpreter.
+/// What was copied of a code object when it was freed. Only code that knows the interpreter can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DyingCode<'a> {
-    /// Its address.
+    /// Address of the code object.
     pub code: u64,
-    /// The object itself, from its start, as much as was kept.
+    /// The object itself, from its start, as far as it was copied.
     pub object: Option<&'a [u8]>,
-    /// The string object of the file's name, from its start, as much as was kept.
+    /// The string object of the file name, from its start, as far as it was copied.
     pub filename: Option<&'a [u8]>,
-    /// The string object of the name.
+    /// The string object of the name, likewise.
     pub name: Option<&'a [u8]>,
-    /// The bytes object of the line table.
+    /// The bytes object of the line table, likewise.
     pub lines: Option<&'a [u8]>,
 }
 
-/// Reads a record of a code object that died; `None` for any other.
+/// Reads the record of a code object that was freed; `None` for any other record.
 pub fn dying_code(record: &[u8]) -> Option<DyingCode<'_>> {
     let header = check(record).ok()?;
     if header.kind != KIND_CODE || at_least(&header, size_of::<CodeRecord>()).is_err() {
@@ -400,7 +400,7 @@ pub fn dying_code(record: &[u8]) -> Option<DyingCode<'_>> {
     })
 }
 
-/// The ledger's word for PyTorch's action number.
+/// The ledger's name for PyTorch's action number.
 pub(crate) fn trace_action(number: i32) -> Option<TraceAction> {
     Some(match number {
         0 => TraceAction::Alloc,
@@ -427,14 +427,15 @@ fn trace(header: &Header, record: &TraceRecord) -> Said {
     let block_size = has(TRACE_HAS_BLOCK).then_some(record.block_size);
     let told = has(TRACE_HAS_TOTALS) && !has(TRACE_ON_TRIAL);
     let in_memory = told.then_some(record.total_allocated);
-    // PyTorch counts a new block just after it has recorded it, a freed one just before.
+    // PyTorch adds a new block to its totals just after recording it, and subtracts a freed block just before recording
+    // it.
     let total_allocated = match action {
         TraceAction::Alloc => in_memory
             .zip(block_size)
             .and_then(|(total, block)| total.checked_add(block)),
         _ => in_memory,
     };
-    // A segment is taken off only after it was recorded and given back.
+    // A segment is subtracted only after its free was recorded and the memory was given back.
     let total_reserved = match action {
         TraceAction::SegmentFree => record.total_reserved.checked_sub(record.size),
         _ => Some(record.total_reserved),

@@ -1,23 +1,23 @@
-//! From records to events.
+//! Decodes records into events, and encodes events as records.
 //!
-//! Owns: the reading of every record kind of `memscope-common`, the JSON records that the daemon
-//! writes ([`DaemonRecord`]), and the numbering of events ([`Decoder`]). Refuses: I/O, clocks, and
-//! trust. A record is foreign bytes: it is read field by field at the offsets of the common
-//! structs, never cast; anything unexpected is an [`Outcome`] with a reason, never a panic.
+//! Owns: the reading of every record kind of `memscope-common`, the JSON records that the daemon writes
+//! ([`DaemonRecord`]), and the numbering of events ([`Decoder`]). Refuses: I/O, clocks, and trust. The bytes of a
+//! record may come from anywhere: they are copied into the structs of `memscope-common` or read at their offsets, never
+//! cast in place. Anything unexpected is an [`Outcome`] with a reason, never a panic.
 //!
 //! ```text
 //! Decoded(Event)    for the ledger
-//! Notice(Notice)    for whoever runs the decoder (exec, exit, changed mappings, sites)
-//! Skipped(reason)   whole, but nothing that we can or need to use
-//! Malformed(reason) not what its kind says
+//! Notice(Notice)    for the code that runs the decoder (exec, exit, changed mappings, sites)
+//! Skipped(reason)   a whole record that this version cannot or need not use
+//! Malformed(reason) the content does not fit the record's kind
 //! ```
 //!
 //! # Numbering
 //!
-//! Every whole record has the next number of its journal, decoded or not, so that the live daemon
-//! and a replay give the same [`memscope_ledger::event::EventId`] to the same record. Two things
-//! have no number: bytes that fail [`check`] (the journal cannot hold them), and repeated records
-//! ([`REPEATED`]), with which a segment of a journal of format 1 begins so that it can be read alone.
+//! Every whole record gets the next number of its journal, decoded or not, so that the live daemon and a replay give
+//! the same [`memscope_ledger::event::EventId`] to the same record. Two things have no number: bytes that fail
+//! [`check`] (the journal cannot hold them), and repeated records ([`REPEATED`]), with which a segment of a journal of
+//! format 1 begins so that it can be read without those before it.
 
 mod begun;
 mod bytes;

@@ -1,128 +1,128 @@
-//! What becomes of a record.
+//! What a record becomes when it is decoded.
 
 use crate::records::site::SiteDefined;
 use memscope_ledger::event::{Event, EventId, ProcessHandle};
 use std::sync::Arc;
 
-/// What became of a record.
+/// What a record became when it was decoded.
 #[derive(Debug)]
 pub enum Outcome {
     /// An event for the ledger.
     Decoded(Event),
-    /// Something that is not the ledger's, but may be the daemon's to act upon.
+    /// Not an event of the ledger, but something that the daemon may have to act upon.
     Notice(Notice),
-    /// A whole record without use for us; not an error.
+    /// A whole record that this version cannot or need not use. This is not an error.
     Skipped(Skipped),
-    /// The record is not what it says; count it.
+    /// The content does not fit the record's kind. The caller should count it.
     Malformed(Malformed),
 }
 
-/// Something for the daemon.
+/// A message for the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
-    /// Place in the log.
+    /// Place of the record in the log.
     pub id: EventId,
     /// `CLOCK_BOOTTIME`, nanoseconds.
     pub time_ns: u64,
-    /// Whose; 0 for no process of ours.
+    /// Process that the record belongs to; 0: none of the traced processes.
     pub process: ProcessHandle,
     /// Thread id in the initial pid namespace (0: none).
     pub tid: u32,
-    /// How many records of this process had been lost when this one was made.
+    /// Number of records of this process that had been lost when this one was made.
     pub lost_before: u64,
-    /// What.
+    /// Content of the notice.
     pub what: What,
 }
 
-/// What a [`Notice`] says.
+/// Content of a [`Notice`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    /// A process executed another image; the daemon decides what ends and begins by that.
+    /// A process executed another program. The daemon decides which process ends and which begins by that.
     Exec {
         /// Thread group id in the initial namespace.
         tgid: u32,
     },
-    /// A thread group's leader ended; the process has ended when its pidfd says so.
+    /// The leader of a thread group ended. The process has ended when its pidfd says so.
     LeaderExited {
         /// Thread group id in the initial namespace.
         tgid: u32,
     },
-    /// A process that has no handle forked. Forks of traced processes are events.
+    /// A process that has no handle forked. Forks of traced processes are events instead.
     ForkedElsewhere {
         /// Thread group id of the parent.
         tgid: u32,
         /// Thread group id of the child.
         child: u32,
     },
-    /// The dynamic linker may have mapped or unmapped objects.
+    /// The dynamic linker may have mapped or unmapped files.
     MappingsChanged,
-    /// A site; the decoder has taken it into its table.
+    /// The definition of a site. The decoder has already added it to its table.
     SiteDefined(SiteDefined),
 }
 
-/// Why a whole record is of no use.
+/// Why a whole record is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Skipped {
-    /// A kind that this version does not know.
+    /// This version does not know the kind.
     #[error("kind {0:#x} is not known")]
     UnknownKind(u16),
-    /// Written with newer layouts.
+    /// The record was written with newer layouts.
     #[error("record version {found} is newer than {known}")]
     NewerVersion {
         /// Version of the record.
         found: u8,
-        /// The newest that we know.
+        /// Newest version that this build can read.
         known: u8,
     },
-    /// A call at a site whose definition was not seen.
+    /// The record is a call at a site whose definition was not seen.
     #[error("site {0} is not defined")]
     UnknownSite(u32),
-    /// A call at a site that is not a runtime or driver function.
+    /// The record is a call at a site that is not a runtime or driver function.
     #[error("site {0} is not a runtime or driver function")]
     NotACall(u32),
-    /// An operation that this version does not know.
+    /// This version does not know the operation.
     #[error("operation {0} is not known")]
     UnknownOp(u16),
-    /// A call whose result could not be read from the process's memory.
+    /// The result of a call could not be read from the process's memory.
     #[error("the call's result could not be read")]
     Unreadable,
-    /// An operation that only selects a device or context.
+    /// The operation only selects a device or context.
     #[error("operation {0} changes no memory")]
     NoMemoryOp(u16),
-    /// A device type other than CUDA and HIP.
+    /// The device type is not CUDA, HIP or PrivateUse1 (which torch_npu uses).
     #[error("device type {0} is not followed")]
     DeviceType(i32),
-    /// A report that does not name its device.
+    /// A report does not name its device.
     #[error("a report without a device")]
     NoDevice,
-    /// A report without the allocator's totals.
+    /// A report has no totals of the allocator.
     #[error("a report without totals")]
     NoTotals,
-    /// A trace action that this version does not know.
+    /// This version does not know the trace action.
     #[error("trace action {0} is not known")]
     UnknownAction(i32),
-    /// A mark of a kind or source that is not known.
+    /// This version does not know the kind or source of a mark.
     #[error("a mark of kind or source {0} is not known")]
     UnknownMark(u16),
-    /// A change of a pool's memory that this version does not know.
+    /// This version does not know the change of a pool's memory.
     #[error("a change {0} of a region is not known")]
     UnknownRegion(u16),
-    /// A region or heap of less than nothing.
+    /// The size of a region or heap is negative.
     #[error("a region without a size")]
     NoSize,
-    /// A change in a process's life that this version does not know.
+    /// This version does not know the change in a process's life.
     #[error("process change {0} is not known")]
     UnknownChange(u32),
-    /// A record of memory that belongs to no process of ours.
+    /// The record does not belong to a traced process.
     #[error("a record of no process of ours")]
     NoProcess,
-    /// A repeated record that tells nothing new.
+    /// A repeated record with nothing new.
     #[error("repeated, and known already")]
     Repeated,
 }
 
 impl Skipped {
-    /// A stable word for counters.
+    /// Stable code of the reason, for counters.
     pub fn code(self) -> &'static str {
         match self {
             Skipped::UnknownKind(_) => "unknown_kind",
@@ -145,7 +145,8 @@ impl Skipped {
         }
     }
 
-    /// Whether something about memory was lost with it (the others are other people's or known).
+    /// Whether skipping the record may have lost information about a traced process's memory. The other reasons concern
+    /// records without such information: of other processes or devices, without a change of memory, or known already.
     pub fn is_loss(self) -> bool {
         !matches!(
             self,
@@ -157,56 +158,56 @@ impl Skipped {
     }
 }
 
-/// Why bytes are not the record that they say.
+/// Why bytes are not the record that their header describes.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// Fewer bytes than the fields need.
+    /// There are fewer bytes than the fields need.
     #[error("{found} bytes are too few")]
     Short {
-        /// Bytes there.
+        /// Number of bytes that are there.
         found: usize,
     },
-    /// The length field is no record's length.
+    /// No record can have the length in the length field.
     #[error("a length of {said} is no record's")]
     LengthField {
-        /// What the field says.
+        /// Value of the length field in bytes.
         said: usize,
     },
-    /// The length field and the bytes differ.
+    /// The length field differs from the number of bytes.
     #[error("the record says {said} bytes, {found} are there")]
     Length {
-        /// What the field says.
+        /// Value of the length field in bytes.
         said: usize,
-        /// Bytes there.
+        /// Number of bytes that are there.
         found: usize,
     },
-    /// The kind has another length in this version.
+    /// Records of this kind have another length.
     #[error("kind {kind:#x} is {expected} bytes long, not {found}")]
     Size {
-        /// The kind.
+        /// Kind of the record.
         kind: u16,
-        /// Its length.
+        /// Length that the kind requires, in bytes. For kinds that have grown, it is the shortest one.
         expected: usize,
-        /// The record's.
+        /// Length of the record in bytes.
         found: usize,
     },
-    /// No version has this number.
+    /// There is no version with this number.
     #[error("version {0} does not exist")]
     Version(u8),
-    /// A field holds what it cannot hold.
+    /// A field has a value that it cannot have.
     #[error("{field} cannot be {value}")]
     Value {
-        /// Field.
+        /// Name of the field.
         field: &'static str,
-        /// What it holds.
+        /// Value of the field.
         value: i64,
     },
     /// The JSON of a daemon's record cannot be read.
     #[error("kind {kind:#x} does not hold its JSON")]
     Json {
-        /// The kind.
+        /// Kind of the record.
         kind: u16,
-        /// Why.
+        /// Error of the JSON parser.
         #[source]
         source: Arc<serde_json::Error>,
     },

@@ -1,10 +1,10 @@
-//! Consecutive records in a byte slice.
+//! Iterates over consecutive records in a byte slice.
 
 use crate::records::bytes::Header;
 use crate::records::outcome::Malformed;
 
-/// Iterates over the records of a byte slice. Kinds are not looked at. After the first error there
-/// is nothing more, as the place of the next record is not known.
+/// Iterates over the records of a byte slice, whatever their kinds. After the first error it ends, because the place of
+/// the next record is not known.
 #[derive(Clone, Debug)]
 pub struct RecordReader<'a> {
     bytes: &'a [u8],
@@ -13,7 +13,7 @@ pub struct RecordReader<'a> {
 }
 
 impl<'a> RecordReader<'a> {
-    /// Starts at the first byte.
+    /// Begins at the first byte.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -22,7 +22,7 @@ impl<'a> RecordReader<'a> {
         }
     }
 
-    /// Bytes behind the last whole record read so far.
+    /// Offset of the end of the last whole record that was read.
     pub fn offset(&self) -> usize {
         self.at
     }

@@ -1,4 +1,4 @@
-//! Pools that tell of themselves through mstx: records as events, and back.
+//! Pools that report their memory through mstx: decodes and encodes their records.
 
 use crate::records::begun::header;
 use crate::records::bytes::Header;
@@ -39,7 +39,7 @@ pub(crate) fn region(header: &Header, record: &RegionRecord) -> Said {
         ..
     } = *record;
     let device = (device >= 0).then_some(device);
-    // The library's own headers do not agree whether it has a sign; less than nothing is nobody's size.
+    // The headers of mstx do not agree on whether a size is signed. A negative size cannot be right.
     if i64::try_from(size).is_err() {
         return Said::Skip(Skipped::NoSize);
     }
@@ -70,7 +70,7 @@ pub(crate) fn region(header: &Header, record: &RegionRecord) -> Said {
 }
 
 pub(crate) fn domain_record(event: &Event, domain: &Domain) -> DomainRecord {
-    // One byte stays for the NUL that a program's name ends with.
+    // One byte is left for the NUL that ends a program's name.
     let mut len = domain.name.len().min(DOMAIN_NAME - 1);
     while !domain.name.is_char_boundary(len) {
         len -= 1;
@@ -82,7 +82,7 @@ pub(crate) fn domain_record(event: &Event, domain: &Domain) -> DomainRecord {
     DomainRecord {
         header: header::<DomainRecord>(event, 0),
         handle: domain.handle,
-        // At most DOMAIN_NAME.
+        // At most `DOMAIN_NAME`.
         name_len: len as u32,
         reserved: 0,
         name,

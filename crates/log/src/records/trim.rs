@@ -1,4 +1,4 @@
-//! Making a daemon's record fit: a record's length is a 16-bit number, a command line is not.
+//! Makes a daemon's record fit: the length of a record is a 16-bit number, and a command line can be longer.
 
 use crate::records::bytes::Header;
 use crate::records::daemon::{DaemonRecord, EncodeError, Stamp};
@@ -6,14 +6,13 @@ use memscope_common::{RECORD_VERSION, RecordHeader, STACK_NONE};
 use memscope_ledger::event::Backend;
 use zerocopy::IntoBytes;
 
-/// Most bytes of JSON in a record.
+/// Maximum size of the JSON in a record, in bytes.
 ///
-/// What is longer is cut until it fits: strings longer than *n* bytes are cut there (at a
-/// character's boundary) and end in `…`; lists longer than *m* entries keep the first *m*, and a
-/// list of strings then ends in an entry `…`. (*n*, *m*) goes from (8192, 1024) down, halved each
-/// time, to (64, 8). So a long command line loses its tail before an ordinary environment
-/// loses anything. What fits is written whole. A part of a reading is never cut: half of it would be a
-/// lie, and [`crate::records::held_parts`] makes parts that fit.
+/// Longer JSON is cut until it fits: strings longer than *n* bytes are cut there (at a character's boundary) and end in
+/// `…`; lists longer than *m* entries keep the first *m*, and in a list of strings the last of these is replaced by
+/// `…`. (*n*, *m*) goes from (8192, 1024) down, halved each time, to (64, 8). So a long command line loses its tail
+/// before an ordinary environment loses anything. JSON that fits is not changed. A part of a reading is never cut,
+/// because half of it would be wrong; [`crate::records::held_parts`] makes parts that fit.
 pub const MAX_JSON: usize = 60 * 1024;
 
 const STEPS: u32 = 8;
@@ -22,13 +21,13 @@ const MOST: usize = 1024;
 const CUT: &str = "…";
 
 impl DaemonRecord {
-    /// The record's bytes. JSON that is longer than [`crate::records::MAX_JSON`] is cut first, by the rules
-    /// given there.
+    /// Encodes the record. JSON that is longer than [`crate::records::MAX_JSON`] is cut first, by the rules given
+    /// there.
     pub fn encode(&self, stamp: Stamp) -> Result<Vec<u8>, EncodeError> {
         self.encode_of(stamp, STACK_NONE)
     }
 
-    /// The same, of something that has a stack.
+    /// Like [`Self::encode`], for a record that has a stack.
     pub(crate) fn encode_of(&self, stamp: Stamp, stack: u64) -> Result<Vec<u8>, EncodeError> {
         let json = fit(self)?;
         let len = (Header::SIZE + json.len()).next_multiple_of(8);
@@ -57,7 +56,7 @@ impl DaemonRecord {
     }
 }
 
-/// The JSON of `record`, cut where it must be.
+/// The JSON of `record`, cut if necessary.
 fn fit(record: &DaemonRecord) -> Result<Vec<u8>, EncodeError> {
     let whole = record.json()?;
     let mut len = whole.len();
@@ -152,7 +151,7 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
             seen.natives.truncate(most);
         }
         DaemonRecord::Native(name) => {
-            // Functions that were inlined, so many that nobody reads them.
+            // There may be more inlined functions than anybody would read.
             name.functions.truncate(most.min(64));
         }
     }

@@ -1,4 +1,4 @@
-//! The bound is held, across epochs, and nothing that is not ours is removed.
+//! The bound of the journal is kept, across epochs, and no foreign file is removed.
 
 use crate::common::{Writer, attached, config, read, record, replacing};
 use memscope_log::records::Header;
@@ -27,12 +27,12 @@ fn segment_bytes(dir: &Path) -> u64 {
     total
 }
 
-/// How many records can be read there.
+/// Number of records that can be read in the directory.
 fn kept(dir: &Path) -> usize {
     read(dir).map_or(0, |(numbers, _, _)| numbers.len())
 }
 
-/// Makes an epoch one that was written last when earlier runs lose their share.
+/// Sets the last write of an epoch to so long ago that it has lost its share.
 fn end_long_ago(epoch_dir: &Path) {
     let then = SystemTime::now() - EARLIER_KEPT - Duration::from_secs(60);
     for entry in fs::read_dir(epoch_dir).unwrap() {
@@ -59,7 +59,7 @@ fn the_oldest_goes_first() {
     let first_dir = first.journal.epoch_dir().to_path_buf();
     let (numbers, _, warnings) = read(&first_dir).unwrap();
     assert_eq!(numbers.last(), Some(&100));
-    // What is left begins with a checkpoint.
+    // The first segment that is left begins with a checkpoint.
     assert!(numbers[0] > 1);
     assert_eq!(warnings, []);
     drop(first);
@@ -71,7 +71,7 @@ fn the_oldest_goes_first() {
     fs::create_dir(dir.path().join("not-an-epoch")).unwrap();
     fs::write(dir.path().join("not-an-epoch/000000.msj"), "mine").unwrap();
 
-    // A smaller number, as after a reboot: the epoch written last is the newer one all the same.
+    // A smaller epoch, as after a reboot: the epoch that was written last still counts as the newer one.
     let mut second = Writer::create(dir.path(), bounded(100)).unwrap();
     assert!(!unfinished.iter().any(|path| path.exists()));
     assert_eq!(
@@ -91,13 +91,13 @@ fn the_oldest_goes_first() {
         );
         before = now;
     }
-    // The end of the earlier run stays, as far as its share goes.
+    // The end of the earlier run stays, up to its share.
     assert!(before > 0);
     assert!(segment_bytes(&first_dir) <= share);
     assert_eq!(read(&first_dir).unwrap().0.last(), Some(&100));
     assert!(kept(second.journal.epoch_dir()) > 0);
 
-    // After a day it goes as anything does that is older.
+    // After a day it is removed like anything older.
     end_long_ago(&first_dir);
     for n in 101..=200 {
         second.append(&record(n, 20_000), 0).unwrap();
@@ -116,9 +116,9 @@ fn emptied_epochs_are_removed() {
     };
     let first = Journal::create(dir.path(), bounded(1)).unwrap();
     let first_dir = first.epoch_dir().to_path_buf();
-    // Killed: its file keeps its full size.
+    // As after a kill: the file keeps its full size.
     std::mem::forget(first);
-    // The lock belongs to the open file, which lives on here; a kill would have closed it.
+    // The lock belongs to the open file, which stays open here. A kill would have closed it.
     fs::remove_file(dir.path().join("lock")).unwrap();
     end_long_ago(&first_dir);
     let mut second = Writer::create(dir.path(), bounded(2)).unwrap();
@@ -157,7 +157,7 @@ fn a_journal_that_is_too_small_for_its_checkpoints_says_so() {
         },
     )
     .unwrap();
-    // The attach and its notes are the state; each note has a text of its own.
+    // The state consists of the attach and its notes, and each note has a text of its own.
     journal.append(&attached(), 0).unwrap();
     for n in 2..=100 {
         journal.append(&record(n, 20_000), 0).unwrap();
@@ -171,7 +171,7 @@ fn a_journal_that_is_too_small_for_its_checkpoints_says_so() {
     ));
 }
 
-/// Appends of a loud process and a quiet one until `end` says so; gives how many records there are.
+/// Appends records of a loud process and a quiet one until `end` holds. Returns the number of records.
 fn two_processes(journal: &mut Writer, from: u64, mut end: impl FnMut(&Writer) -> bool) -> u64 {
     for number in from..from + 2000 {
         let (process, bytes) = match number % 40 {
@@ -210,13 +210,13 @@ fn a_loud_process_gives_way_within_the_bound() {
         assert!(segment_bytes(dir.path()) <= 2 << 20);
         assert_eq!(journal.journal.unshared(), None);
         let segments = left_out(&epoch_dir);
-        // Three times as much was written as there is room: segments were joined.
+        // Three times as much was written as there is room for: segments were joined.
         let written = journal.journal.next_sequence() * 12_000;
         segments[0] == [1] && segments.len() < 10 && written > 3 * (2 << 20)
     });
     let recording = Recording::open(&epoch_dir).unwrap();
     let first = recording.complete_from(2).unwrap().header.first_sequence;
-    // Before its first record.
+    // The segment begins before the quiet process's first record.
     assert!(first < 40, "{first}");
     assert!(recording.complete_from(1).unwrap().header.first_sequence > 100);
     let mut records = recording.records();
@@ -228,7 +228,7 @@ fn a_loud_process_gives_way_within_the_bound() {
         }
     }
     assert_eq!(records.warnings(), []);
-    // Each number is that of its record, whatever was left out before it.
+    // Each record has its own number, whatever was left out before it.
     let newest = journal.journal.next_sequence() - 1;
     assert!(quiet.iter().copied().eq((1..=newest / 40).map(|n| n * 40)));
     assert!(loud[0] > 100 && loud.is_sorted());
@@ -239,7 +239,7 @@ fn what_is_damaged_is_not_written_anew() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Writer::create(dir.path(), config(1)).unwrap();
     let epoch_dir = journal.journal.epoch_dir().to_path_buf();
-    // The one before it has no record of the quiet process, and just goes.
+    // The segment before it has no record of the quiet process, and is removed as a whole.
     let first = epoch_dir.join("000001.msj");
     let second = epoch_dir.join("000002.msj");
     let number = two_processes(&mut journal, 1, |_| second.exists());
@@ -255,7 +255,7 @@ fn what_is_damaged_is_not_written_anew() {
         why.contains("000001.msj") && why.contains("damaged"),
         "{why}"
     );
-    // It goes when its turn comes, and the others give way as before.
+    // It is removed when it is the oldest one, and after that the loud process gives way as before.
     two_processes(&mut journal, number + 1, |journal| {
         assert!(segment_bytes(dir.path()) <= 2 << 20);
         !first.exists() && journal.journal.unshared().is_none()

@@ -1,4 +1,4 @@
-//! Broken files: nothing panics, what is whole is read, and what is not is said.
+//! Broken files: nothing panics, whole records are read, and missing ones are reported.
 
 use crate::common::{Writer, config, read, record, small};
 use memscope_log::{Journal, Piece, Recording, RecordingError, Warning};
@@ -20,7 +20,7 @@ fn killed_at_every_byte() {
                 assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
                 assert!(numbers.len() >= seen, "more bytes, fewer records");
                 seen = numbers.len();
-                // Clean only where a batch ends.
+                // There is no warning only where a batch ends.
                 let ends = [128, whole.len()];
                 assert_eq!(
                     warnings.is_empty(),
@@ -36,12 +36,12 @@ fn killed_at_every_byte() {
             Err(RecordingError::ShortHeader { .. }) => assert!((1..128).contains(&len)),
             Err(other) => panic!("{len}: {other}"),
         }
-        // The same in a file whose space was allocated ahead.
+        // The same holds for a file whose space was allocated ahead.
         let mut bytes = whole[..len].to_vec();
         bytes.resize(16 << 10, 0);
         fs::write(&padded, &bytes).unwrap();
         match read(&padded) {
-            // A batch whose last bytes are zeros is whole without them.
+            // A batch whose last bytes are zeros is complete without them.
             Ok((numbers, _, _)) => assert!(numbers.len() >= seen && numbers.len() <= 10),
             Err(error) => assert!(len < 128, "{len}: {error}"),
         }
@@ -49,7 +49,7 @@ fn killed_at_every_byte() {
     assert_eq!(seen, 10);
 }
 
-/// Whether a batch ends here.
+/// Whether a batch ends at `len`.
 fn is_end(whole: &[u8], len: usize) -> bool {
     whole[len..].starts_with(b"MSJ2")
 }
@@ -102,7 +102,7 @@ fn reading_goes_on_behind_damage() {
         ]
     );
     assert_eq!(warnings[1].to_string(), "records 2 to 3 are missing");
-    // An export leaves the damage out, and the gap is still seen.
+    // An export leaves out the damaged part, and a reader of it still sees the gap.
     let export = dir.path().join("export.msj");
     let exported = Recording::open(&file).unwrap().export(&export).unwrap();
     assert_eq!(exported.warnings.len(), 2);
@@ -132,7 +132,7 @@ fn a_segment_that_is_gone_is_a_gap() {
         from_sequence: second,
         records: third - second,
     };
-    // The next segment's checkpoint has what the missing records came to.
+    // The checkpoint of the next segment contains the effect of the missing records.
     let mut records = Recording::open(&epoch_dir).unwrap().records();
     let mut checkpoints = Vec::new();
     while let Some(piece) = records.next_piece().unwrap() {
@@ -145,14 +145,14 @@ fn a_segment_that_is_gone_is_a_gap() {
     let restored = recording.restore(&place, None).unwrap();
     assert_eq!(restored.decoder.next_sequence(), third);
     assert_eq!(read(&epoch_dir).unwrap().2, std::slice::from_ref(&missing));
-    // Gone after the opening, as happens with a living journal: whoever has opened it reads all of it.
+    // Files that are removed after the opening, as in a journal that is being written, are still read to the end.
     let mut records = recording.records();
     let mut count = 0;
     while records.next_record().unwrap().is_some() {
         count += 1;
     }
     assert_eq!((count, records.warnings()), (40, &[][..]));
-    // Damaged headers: the segment is left out; if it is the only one, that is the error.
+    // A segment with a damaged header is left out. If it is the only segment, opening fails with that error.
     fs::write(epoch_dir.join("000002.msj"), vec![0; 4096]).unwrap();
     let (_, _, warnings) = read(&epoch_dir).unwrap();
     assert!(matches!(warnings[0], Warning::SegmentUnreadable { .. }));
@@ -186,7 +186,7 @@ fn two_recordings_in_one_file_are_refused() {
             ..
         })
     ));
-    // The same one twice is read once.
+    // If the same recording is in the file twice, it is read once.
     fs::write(&both, &twice).unwrap();
     let (numbers, _, warnings) = read(&both).unwrap();
     assert_eq!(numbers, [1, 2, 3]);

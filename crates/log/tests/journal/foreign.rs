@@ -1,4 +1,4 @@
-//! Files that are no recordings, or not ours to read: each has its own error.
+//! Files that are not recordings, or that we cannot read: each has its own error.
 
 use crate::common::{read, small};
 use memscope_log::{FORMAT_VERSION, Recording, RecordingError};
@@ -10,7 +10,7 @@ fn refused(path: &Path, bytes: &[u8]) -> RecordingError {
     Recording::open(path).unwrap_err()
 }
 
-/// Writes the check sum that a header's bytes have, as its writer would have.
+/// Writes the right check sum into the bytes of a header.
 fn seal(header: &mut [u8]) {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&header[..20]);
@@ -41,7 +41,7 @@ fn headers_of_others() {
     );
     assert!(error.to_string().contains("was written on riscv64"));
 
-    // Records are laid out alike on these two: each reads what the other wrote.
+    // Records have the same layout on these two architectures, so each can read what the other wrote.
     for name in ["x86_64", "aarch64"] {
         let mut other = ours.clone();
         other[24..40].fill(0);

@@ -1,5 +1,5 @@
-//! A full disk: a tiny tmpfs in a mount namespace of its own, which ends with the child. Needs root;
-//! the same rules are tested with an allocator that fails in `src/full_disk.rs`, for everyone.
+//! A full disk: a tiny tmpfs in a mount namespace of its own, which ends with the child. Needs root. The same rules are
+//! tested without root in `src/full_disk.rs`, with an allocator that fails.
 
 use crate::common::{Writer, config, read, record};
 use memscope_log::{JournalError, State};
@@ -49,7 +49,7 @@ fn inside_the_namespace() {
         return;
     };
     let disk = Path::new(&disk);
-    // 700 KiB: two segments of 256 KiB, not three.
+    // 700 KiB have room for two segments of 256 KiB, not for three.
     let mut journal = Writer::create(disk, config(5)).unwrap();
     let mut failed = None;
     for n in 1..=100 {

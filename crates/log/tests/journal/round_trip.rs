@@ -1,4 +1,4 @@
-//! What is appended is read, from the directory and from an export, in order and with its number.
+//! Appended records are read back in order and with their numbers, from the directory and from an export.
 
 use crate::common::{Writer, attached, config, read, record, site, small};
 use memscope_ledger::{Ledger, LedgerConfig};
@@ -18,7 +18,7 @@ fn a_small_journal_comes_back() {
     let (numbers, repeated, warnings) = read(&file).unwrap();
     assert_eq!(numbers, (1..=10).collect::<Vec<_>>());
     assert_eq!((repeated, warnings.len()), (0, 0));
-    // Closed, it has no more than its records.
+    // A closed file ends with its records.
     assert!(fs::metadata(&file).unwrap().len() < 4096);
 
     let recording = Recording::open(file.parent().unwrap()).unwrap();
@@ -71,14 +71,14 @@ fn a_living_journal_can_be_read() {
         assert_eq!(numbers, (1..=n).collect::<Vec<_>>());
         assert_eq!(warnings, []);
     }
-    // Killed: nothing is closed, the space stays allocated.
+    // As after a kill: nothing is closed, and the space stays allocated.
     let file = journal.journal.epoch_dir().join("000000.msj");
     assert_eq!(fs::metadata(&file).unwrap().len(), 256 << 10);
     std::mem::forget(journal);
     assert_eq!(read(&file).unwrap(), ((1..=5).collect(), 0, vec![]));
 }
 
-/// Nothing has to go.
+/// There is room for all segments, so none is removed.
 fn roomy() -> Config {
     Config {
         total_bytes: 16 << 20,
@@ -96,7 +96,7 @@ fn every_segment_can_be_read_alone() {
         boot_ns: 5,
         unix_ns: 6,
     });
-    // What is read at the end of a segment must be the same as what was read on.
+    // A reader that begins at a segment must see the same as one that has read on to it.
     for n in 3..=50 {
         assert_eq!(journal.append(&record(n, 15_000), n).unwrap(), n);
     }
@@ -152,7 +152,7 @@ fn every_segment_can_be_read_alone() {
     let kept = notes.iter().filter(|note| whole.1.contains(note)).count();
     assert_eq!(kept, notes.len());
 
-    // An export is the same.
+    // An export has the same content.
     let export = dir.path().join("export.msj");
     let recording = Recording::open(&epoch_dir).unwrap();
     let exported = recording.export(&export).unwrap();
@@ -164,7 +164,7 @@ fn every_segment_can_be_read_alone() {
     let mut bytes = Vec::new();
     recording.write_to(&mut bytes).unwrap();
     assert_eq!(bytes, fs::read(&export).unwrap());
-    // And an export of the export.
+    // So has an export of the export.
     let again = dir.path().join("again.msj");
     Recording::open(&export).unwrap().export(&again).unwrap();
     assert_eq!(bytes, fs::read(&again).unwrap());
@@ -182,7 +182,7 @@ fn a_journal_can_be_read_while_a_checkpoint_is_written() {
     for n in 2..=70 {
         journal.append_only(&record(n, 15_000), n).unwrap();
         let recording = Recording::open(journal.journal.epoch_dir()).unwrap();
-        // The state before the newest record can be had, from whichever segment.
+        // Whichever segment a reader begins with, it reaches the state after the newest record.
         let place = recording.segment_before(|_| true);
         let mut records = recording.records_from(place);
         let mut next = 1;
@@ -204,13 +204,13 @@ fn a_journal_can_be_read_while_a_checkpoint_is_written() {
         }
         assert_eq!(next, n + 1);
     }
-    // Closed, every segment but the first has its checkpoint.
+    // In a closed journal every segment but the first has its checkpoint.
     let epoch_dir = journal.journal.epoch_dir().to_path_buf();
     drop(journal);
     let recording = Recording::open(&epoch_dir).unwrap();
     assert!(recording.segments().len() > 2);
     assert!(recording.segments().iter().all(SegmentPlace::stands_alone));
-    // Killed while one was written: the segment before it is where a reader begins.
+    // If the daemon was killed while a checkpoint was written, a reader begins with the segment before it.
     let last = recording.segments().len() - 1;
     let newest = &recording.segments()[last];
     let name = format!("{:06}.msc", newest.header.index);
@@ -278,7 +278,7 @@ proptest! {
         }
         prop_assert_eq!(journal.journal.next_sequence(), next);
         let (numbers, _, warnings) = read(journal.journal.epoch_dir()).unwrap();
-        // The bound may have taken the oldest.
+        // The oldest records may have been removed to keep the bound.
         let first = next - numbers.len() as u64;
         prop_assert_eq!(numbers, (first..next).collect::<Vec<_>>());
         prop_assert_eq!(warnings, vec![]);

@@ -1,4 +1,4 @@
-//! The daemon's own records, and what is repeated at the start of a journal segment.
+//! The daemon's own records, and the repeated ones at the start of a segment.
 
 use crate::common::{site, stamp};
 use memscope_common::RecordHeader;

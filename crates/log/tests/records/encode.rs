@@ -1,4 +1,4 @@
-//! Events written as records are read as the same events.
+//! Events that are encoded as records are decoded to the same events.
 
 use memscope_ledger::event::{
     Body, Call, CallOp, CoverageNote, Domain, Event, EventId, HalFacts, HalModule, HalPage,
@@ -97,7 +97,7 @@ fn body() -> impl Strategy<Value = Body> {
                     vendor: Vendor::Ascend,
                     op,
                     status,
-                    // What the driver was told names the device.
+                    // The device comes from the word of flags, if it names one.
                     device: hal.map_or(device, |hal| {
                         let host = hal.space == HalSpace::Host;
                         (!host).then_some(i32::from(hal.device)).or(device)

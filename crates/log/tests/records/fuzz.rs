@@ -1,4 +1,4 @@
-//! Any bytes at all: never a panic, and right fields at any alignment.
+//! Any bytes at all: decoding never panics, and fields are right at any alignment.
 
 use crate::common::{as_bytes, header, site};
 use memscope_common::*;
@@ -39,7 +39,7 @@ fn call_record() -> CallRecord {
     }
 }
 
-/// Number and first length of every record of one length that probes send.
+/// Number and first length of every kind of record from probes whose length is fixed.
 const OF_ONE_LENGTH: [(u16, usize); 13] = {
     const fn of<R: Record>() -> (u16, usize) {
         (R::KIND, R::FIRST_LEN)
@@ -77,7 +77,7 @@ proptest! {
             process,
             ..header::<CallRecord>(kind)
         }).to_vec();
-        // Small numbers, so that most are known: actions, operations, marks.
+        // The numbers are small so that most actions, operations and marks are known ones.
         whole.extend_from_slice(&small[..len - Header::SIZE]);
         let mut longer = whole.clone();
         longer.extend_from_slice(&added[..added.len() / 8 * 8]);
@@ -131,7 +131,7 @@ proptest! {
         };
         let mut shifted = vec![0; misaligned];
         shifted.extend_from_slice(as_bytes(&record));
-        // What could not be read is no allocation at the last address.
+        // A result that could not be read must not become an allocation at the last address.
         for unread in [
             CallRecord { ptr: UNKNOWN_U64, ..record },
             CallRecord { handle: UNKNOWN_U64, ..record },

@@ -1,4 +1,4 @@
-//! Readings cut into parts, and those parts as records.
+//! Readings are split into parts, and the parts become records.
 
 use crate::common::stamp;
 use memscope_ledger::event::*;
@@ -43,7 +43,7 @@ fn segment(most: usize) -> impl Strategy<Value = HeldSegment> {
         )
 }
 
-/// As the ledger does it.
+/// Joins the parts as the ledger does.
 fn joined(parts: &[HeldPart]) -> Vec<HeldSegment> {
     let mut all: Vec<HeldSegment> = Vec::new();
     for (number, part) in parts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Kernel records: what the BPF programs write comes out as the event that it means.
+//! Kernel records are decoded to the events that they stand for.
 
 use crate::common::{as_bytes, header, site};
 use memscope_common::*;
@@ -211,7 +211,7 @@ fn short_long_and_newer_records_are_told_apart() {
             found: 120
         })
     ));
-    // A newer build's record has more fields at its end.
+    // A record of a newer build has more fields at its end.
     long[0..2].copy_from_slice(&120u16.to_ne_bytes());
     assert_eq!(
         format!("{:?}", decoder().decode(&long)),
@@ -255,7 +255,7 @@ fn every_whole_record_takes_a_number() {
     odd.header.version = 0;
     decoder.decode(as_bytes(&unknown));
     decoder.decode(as_bytes(&odd));
-    // Not whole: the journal cannot hold it, so it has no number there either.
+    // A record that is not whole cannot be in the journal, so it gets no number here either.
     decoder.decode(&as_bytes(&odd)[..48]);
     assert_eq!(event(&mut decoder, as_bytes(&call_record())).id.sequence, 4);
     assert_eq!(decoder.next_sequence(), 5);

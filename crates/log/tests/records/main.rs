@@ -1,4 +1,4 @@
-//! Records read and written.
+//! Decoding and encoding of records.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;

@@ -116,7 +116,7 @@ fn an_oom_has_a_size() {
     ));
 }
 
-/// While it is not proven where the totals lie, they are evidence for whoever proves it, and nothing else.
+/// While the place of the totals is not proven, they are evidence for the calibration and for nothing else.
 #[test]
 fn totals_on_trial_are_told_by_no_event() {
     let all = TRACE_HAS_BLOCK | TRACE_HAS_TOTALS;
@@ -152,7 +152,7 @@ fn totals_of_an_alloc_are_those_after_it() {
             pool: Some((1, 2)),
         }
     );
-    // Without the block's size the total after it is not known.
+    // Without the size of the block, the total after the allocation is not known.
     let bare = trace(trace_record(0, TRACE_HAS_TOTALS));
     assert_eq!(bare.total_allocated, None);
     assert_eq!(bare.total_reserved, Some(6000));
@@ -162,7 +162,7 @@ fn totals_of_an_alloc_are_those_after_it() {
         (nothing.total_allocated, nothing.total_reserved),
         (None, None)
     );
-    // A sum that does not fit is not a total.
+    // A sum that overflows is not a total.
     let mut huge = trace_record(0, all);
     huge.total_allocated = u64::MAX;
     assert_eq!(trace(huge).total_allocated, None);
@@ -173,7 +173,7 @@ fn totals_of_other_actions_are_as_memory_held_them() {
     for action in 1..=8 {
         let got = trace(trace_record(action, TRACE_HAS_BLOCK | TRACE_HAS_TOTALS));
         assert_eq!(got.total_allocated, Some(5000), "{:?}", got.action);
-        // A segment is taken off the total only after it was recorded and given back.
+        // A segment is subtracted from the total only after its free was recorded and the memory was given back.
         let gone = if got.action == TraceAction::SegmentFree {
             got.size
         } else {

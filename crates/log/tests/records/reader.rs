@@ -1,4 +1,4 @@
-//! Consecutive records.
+//! Reading consecutive records.
 
 use crate::common::{as_bytes, header, site};
 use memscope_common::*;

@@ -1,4 +1,4 @@
-//! Records of pools that tell of themselves through mstx.
+//! Records of pools that report their memory through mstx.
 
 use crate::common::{as_bytes, header};
 use memscope_common::*;
@@ -119,7 +119,7 @@ fn names_that_are_long_or_no_text() {
     };
     assert_eq!(name(&domain(b"")), "");
     assert_eq!(name(&domain(b"a\xffb")), "a\u{fffd}b");
-    // A character that the cut went through is left out.
+    // An incomplete character at the cut is left out.
     let mut long = vec![b'x'; DOMAIN_NAME - 2];
     long.push(0xc3);
     assert_eq!(name(&domain(&long)), "x".repeat(DOMAIN_NAME - 2));

@@ -1,4 +1,4 @@
-//! Records of stacks: frames of both kinds, and pieces that are unwound elsewhere.
+//! Records of stacks: frames of both kinds, and pieces of stacks that are unwound in user space.
 
 use crate::common::*;
 use memscope_common::*;
@@ -49,7 +49,7 @@ fn frames_of_both_kinds() {
         ..StackSeen::default()
     };
     assert_eq!(seen(&stack(0, &python, &[70, 80, 90])), wanted);
-    // The address of a function that is entered is exact, all others lie behind their call.
+    // The address of an entered function is exact, all others are return addresses behind their call.
     let entered = seen(&stack(STACK_AT_ENTRY, &python, &[70, 80, 90]));
     assert_eq!(entered.natives, [71, 80, 90]);
     assert!(seen(&stack(STACK_AT_ENTRY, &[], &[])).natives.is_empty());
@@ -130,7 +130,7 @@ fn what_the_daemon_finds_out_is_written_and_read() {
         let bytes = record.encode(stamp(8)).unwrap();
         assert_eq!(DaemonRecord::decode(&bytes).unwrap(), Some(record));
     }
-    // The longest stack fits, whole.
+    // The longest stack fits without being cut.
     let longest = DaemonRecord::Stack(Box::new(StackSeen {
         natives: vec![u64::MAX >> 17; MOST_NATIVE],
         ..StackSeen::default()

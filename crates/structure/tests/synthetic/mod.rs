@@ -1,5 +1,5 @@
-//! A process's memory made up: an allocator object, device allocators, trees, tables and blocks, in shapes like those
-//! of PyTorch's versions.
+//! Synthetic memory of a process: an allocator object, device allocators, trees, tables and blocks, in shapes like
+//! those of PyTorch's versions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -12,14 +12,14 @@ pub const BASE: u64 = 0x5555_0000_0000;
 pub const SLOT: u64 = BASE + 0x100;
 const OBJECT: u64 = BASE + 0x1000;
 
-/// What differs between versions.
+/// The differences between versions.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub vector: u64,
     pub sets: u64,
-    /// Words between the table of streams and the size.
+    /// Number of words between the table of streams and the size.
     pub extra: u64,
-    /// Words between the reserved and the active bytes.
+    /// Number of words between the reserved and the active bytes.
     pub gap: u64,
     pub private: u64,
 }
@@ -52,20 +52,20 @@ pub struct Segment {
     pub addr: u64,
     pub stream: u64,
     pub small: bool,
-    /// Which private pool.
+    /// Id of the private pool, if it is one.
     pub pool: Option<u64>,
     pub blocks: Vec<(u64, u64, Kind)>,
 }
 
-/// The bytes, and what happens as they are read.
+/// The bytes, and changes that happen while they are read.
 pub struct Synthetic {
     pub bytes: RefCell<Vec<u8>>,
     next: Cell<u64>,
     pub reads: Cell<u64>,
-    /// After each read up to this many, this word is counted up.
+    /// A word, and the number of reads up to which each read adds 1 to it.
     pub changing: Cell<(u64, u64)>,
     pub allocator: u64,
-    /// Words that a test may want to spoil.
+    /// Addresses of words that a test may damage.
     pub nodes: Vec<u64>,
     pub blocks: Vec<u64>,
 }
@@ -85,8 +85,8 @@ impl Memory for Synthetic {
     }
 }
 
-/// Where entries lie in a table of so many slots, by Fibonacci hashing of their first words: the slot, and its distance from the
-/// first that it could have. None where one lies further away than `reach`.
+/// Places entries in a table with `slots` slots, by Fibonacci hashing of their first words. Returns the slot of each
+/// entry, and its distance from the first slot that it could have; `None` if an entry is further away than `reach`.
 fn hashed(entries: &[Vec<u64>], slots: u64, reach: u64) -> Option<Vec<(u64, u64)>> {
     let shift = 64 - slots.trailing_zeros();
     let mut taken = HashSet::new();
@@ -109,7 +109,7 @@ impl Synthetic {
         self.bytes.borrow_mut()[at..at + 8].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// As glibc does: a word with the size before the memory.
+    /// Allocates as glibc does: a word with the size comes before the memory.
     fn take(&self, len: u64) -> u64 {
         let size = (len + 8).next_multiple_of(16);
         let at = self.next.get();
@@ -146,7 +146,7 @@ impl Synthetic {
         self.put(at + 24, entries.len() as u64);
     }
 
-    /// Where the entries of the table of active blocks lie.
+    /// Address range of the entries of the table of active blocks.
     #[allow(dead_code, reason = "one of the tests only")]
     pub fn active_table(&self, shape: &Shape) -> std::ops::Range<u64> {
         let at = self.allocator + active_offset(shape);
@@ -220,7 +220,7 @@ fn pool_len(shape: &Shape) -> u64 {
     shape.sets * 48 + 24
 }
 
-/// Where a device's allocator has its table of active blocks.
+/// Offset of the table of active blocks in a device's allocator.
 fn active_offset(shape: &Shape) -> u64 {
     1032 + 2 * pool_len(shape)
 }
@@ -324,13 +324,13 @@ fn device(memory: &mut Synthetic, shape: &Shape, segments: &[Segment]) -> u64 {
     if !listed.is_empty() {
         memory.table(object + active + shape.private, &listed);
     }
-    // In PyTorch's order, with statistics between that are not read (0: inactive splits).
+    // In PyTorch's order, with statistics between them that are not read (0: inactive splits).
     let gap = 8 * shape.gap;
     let places = [40, 136, 232, 424, 520, 616 + gap, 808 + gap];
     for (at, values) in places.into_iter().zip(stats) {
         for (i, value) in values.into_iter().enumerate() {
             let stat = object + at + 32 * i as u64;
-            // More was held once.
+            // The peak is higher than the current value.
             for (j, word) in [value, value + 4096, value, 0].into_iter().enumerate() {
                 memory.put(stat + 8 * j as u64, word);
             }
@@ -418,7 +418,7 @@ pub type Row = (
     Vec<(u64, u64, u64, BlockState)>,
 );
 
-/// What a reading must say.
+/// The rows that a reading must have.
 pub fn expected(segments: &[Segment]) -> Vec<Row> {
     let mut rows = Vec::new();
     for segment in segments {
@@ -459,7 +459,7 @@ pub fn expected(segments: &[Segment]) -> Vec<Row> {
     rows
 }
 
-/// What a reading says.
+/// The rows of a reading.
 pub fn rows(reading: &DeviceReading) -> Vec<Row> {
     let segments = reading.segments.iter().map(|segment| {
         let blocks = segment.blocks.iter();

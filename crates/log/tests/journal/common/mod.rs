@@ -1,4 +1,4 @@
-//! Journals and records to test with.
+//! Journals and records for tests.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)] // each test program uses a part of it
 
 use memscope_ledger::event::{Backend, CoverageNote, ProcessHandle};
@@ -9,7 +9,7 @@ use memscope_log::{
 };
 use std::path::Path;
 
-/// The smallest segments, eight of them.
+/// The smallest segments, and a bound of eight of them.
 pub fn config(epoch: u64) -> Config {
     Config {
         segment_bytes: 256 << 10,
@@ -34,7 +34,7 @@ pub fn stamp(time_ns: u64) -> Stamp {
     }
 }
 
-/// A journal, and the fold of what was appended, as in the daemon.
+/// A journal, and the state after the appended records, as in the daemon.
 pub struct Writer {
     pub journal: Journal,
     pub decoder: Decoder,
@@ -51,14 +51,14 @@ impl Writer {
         })
     }
 
-    /// Appends; a checkpoint that begins with it is there when this returns.
+    /// Appends. If this begins a segment, its checkpoint is complete when this returns.
     pub fn append(&mut self, records: &[u8], position: u64) -> Result<u64, JournalError> {
         let first = self.append_only(records, position)?;
         self.journal.settle()?;
         Ok(first)
     }
 
-    /// Appends as the daemon does: a checkpoint is there a little later.
+    /// Appends as the daemon does: a checkpoint is complete only a little later.
     pub fn append_only(&mut self, records: &[u8], position: u64) -> Result<u64, JournalError> {
         let state = Folded {
             decoder: &self.decoder,
@@ -77,7 +77,7 @@ impl Writer {
     }
 }
 
-/// So many characters that no packing makes much smaller.
+/// `bytes` characters that no compression makes much smaller.
 fn noise(number: u64, bytes: usize) -> String {
     let mut state = number;
     let letter = |_| {
@@ -89,7 +89,7 @@ fn noise(number: u64, bytes: usize) -> String {
     (0..bytes).map(letter).filter(|c| *c != '\\').collect()
 }
 
-/// A record that says its number, with so many bytes besides.
+/// A record that contains its number, and `bytes` further bytes.
 pub fn record(number: u64, bytes: usize) -> Vec<u8> {
     DaemonRecord::Coverage(CoverageNote {
         code: number.to_string(),
@@ -99,7 +99,7 @@ pub fn record(number: u64, bytes: usize) -> Vec<u8> {
     .unwrap()
 }
 
-/// A record of a process that replaces what the last one said, with so many bytes besides.
+/// A record of a process with `bytes` bytes. It changes the part of the state that the previous such record has set.
 pub fn replacing(process: u32, number: u64, bytes: usize) -> Vec<u8> {
     DaemonRecord::Backend(Backend::Other(noise(number, bytes)))
         .encode(Stamp {
@@ -109,14 +109,14 @@ pub fn replacing(process: u32, number: u64, bytes: usize) -> Vec<u8> {
         .unwrap()
 }
 
-/// Process 1 is attached.
+/// The record of an attach of process 1.
 pub fn attached() -> Vec<u8> {
     DaemonRecord::Attached(Box::default())
         .encode(stamp(7))
         .unwrap()
 }
 
-/// The number in it.
+/// The number that a record contains.
 pub fn number(bytes: &[u8]) -> u64 {
     match DaemonRecord::decode(bytes).unwrap() {
         Some(DaemonRecord::Coverage(note)) => note.code.parse().unwrap(),
@@ -138,7 +138,7 @@ pub fn site(site: u32) -> Vec<u8> {
     .unwrap()
 }
 
-/// A small recording: one segment with batches of 1, 2, 3, … records. Gives its file.
+/// A small recording: one segment with batches of 1, 2, 3, … records. Returns its file.
 pub fn small(dir: &Path, batches: u64) -> std::path::PathBuf {
     let mut journal = Writer::create(dir, config(5)).unwrap();
     let mut next = 1;
@@ -150,8 +150,8 @@ pub fn small(dir: &Path, batches: u64) -> std::path::PathBuf {
     journal.journal.epoch_dir().join("000000.msj")
 }
 
-/// Sequence numbers of the numbered records, each checked against what the record says; how
-/// many were repeated; and the warnings.
+/// Sequence numbers of the numbered records, each checked against the record's content; how many records were repeated;
+/// and the warnings.
 pub fn read(path: &Path) -> Result<(Vec<u64>, usize, Vec<Warning>), RecordingError> {
     let mut records = Recording::open(path)?.records();
     let (mut numbers, mut repeated) = (Vec::new(), 0);

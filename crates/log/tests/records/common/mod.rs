@@ -5,7 +5,6 @@ use memscope_common::*;
 use memscope_ledger::event::{Layer, ProcessHandle};
 use memscope_log::records::{DaemonRecord, SiteDefined, Stamp};
 
-/// The bytes of a record.
 pub fn as_bytes<T>(record: &T) -> &[u8] {
     // SAFETY: the record structs of memscope-common are repr(C), made of integers only and without
     // padding (their sizes are asserted there), so every byte is initialised; the slice lives
@@ -13,7 +12,6 @@ pub fn as_bytes<T>(record: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), size_of::<T>()) }
 }
 
-/// A header of a record of this type.
 pub fn header<T>(kind: u16) -> RecordHeader {
     RecordHeader {
         len: size_of::<T>() as u16,
@@ -30,7 +28,6 @@ pub fn header<T>(kind: u16) -> RecordHeader {
     }
 }
 
-/// A site's definition.
 pub fn site(site: u32, function: &str, layer: Option<Layer>) -> Vec<u8> {
     DaemonRecord::SiteDefined(SiteDefined {
         site,
@@ -45,7 +42,6 @@ pub fn site(site: u32, function: &str, layer: Option<Layer>) -> Vec<u8> {
     .unwrap()
 }
 
-/// A stamp for a process.
 pub fn stamp(process: u32) -> Stamp {
     Stamp {
         process: ProcessHandle(process),

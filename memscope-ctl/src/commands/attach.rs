@@ -239,7 +239,7 @@ fn attached(answer: &v1::AttachResponse) -> String {
         text.push_str(&match process.level() {
             v1::Level::Read => "no probes\n".to_owned(),
             _ => format!(
-                "{} sites, ways in: {}\n",
+                "{} probes; blocks of the pool are seen at {}\n",
                 process.sites,
                 list(&process.ways)
             ),

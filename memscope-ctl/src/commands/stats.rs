@@ -78,7 +78,7 @@ fn ways(answer: &v1::StatsResponse) -> String {
         None => ("none".to_owned(), 0),
     };
     format!(
-        "level {}, allocator {allocator}, {sites} sites, ways in: {ways}\n{}",
+        "level {}, allocator {allocator}, {sites} probes; blocks of the pool are seen at {ways}\n{}",
         answer.level(),
         since(answer)
     )

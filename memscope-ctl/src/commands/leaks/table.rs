@@ -39,6 +39,9 @@ pub(super) fn text(answer: &v1::LeaksResponse, all: bool) -> String {
         text.push('\n');
         text.push_str(&lines(&answer.lines));
     }
+    if answer.lines.iter().any(|line| line.confidence.is_some()) {
+        text.push_str(SURE_MEANS);
+    }
     if answer.omitted_lines > 0 {
         let omitted = grouped(answer.omitted_lines);
         text.push_str(&format!(" and {omitted} smaller ones left out\n"));
@@ -150,7 +153,7 @@ fn sizes(line: &v1::LeakLine) -> String {
 fn short(line: &v1::LeakLine) -> String {
     match &line.line {
         Some(at) => place(at),
-        None => format!("blocks of {}, no line", sizes(line)),
+        None => format!("blocks of {}, line not known", sizes(line)),
     }
 }
 
@@ -171,7 +174,7 @@ fn pace(line: &v1::LeakLine) -> String {
 fn foremost(line: &v1::LeakLine) -> String {
     let mut text = format!("{}: {}", short(line), pace(line));
     if line.growing_groups > 1 && line.stacks > 1 {
-        text.push_str(&format!("; {} stacks grow together", grouped(line.stacks)));
+        text.push_str(&format!("; {} call stacks grow together", grouped(line.stacks)));
     }
     if line.looks_like_kept_graph {
         text.push_str("; looks like a kept autograd graph");
@@ -286,6 +289,10 @@ fn growing(answer: &v1::LeaksResponse, watched: &str) -> String {
     };
     format!("{count}: {sum} in {watched}.\n{most}{together}{early}")
 }
+
+/// Line beneath the table that explains its column SURE.
+const SURE_MEANS: &str =
+    " SURE: the share of such growths that go on; the others are caches that still fill.\n";
 
 /// Confidence from which on users are no longer warned that a cache may still be filling.
 const SURE: f64 = 0.95;

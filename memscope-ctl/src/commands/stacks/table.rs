@@ -105,6 +105,13 @@ fn summary(answer: &v1::StacksResponse, one: &v1::StackDevice) -> String {
         let of = shown.what();
         text.push_str(&format!("  of {of}: {}\n", remarks.join(", ")));
     }
+    let without = shown.value(&one.missing.unwrap_or_default());
+    if shown.is_growth() && without < 0 {
+        text.push_str(
+            "  What has no stack became less. If other blocks took its place (a buffer that was full at the attach),\n  \
+             they are shown as growth of their stacks: read both together.\n",
+        );
+    }
     text
 }
 

@@ -174,7 +174,10 @@ fn pace(line: &v1::LeakLine) -> String {
 fn foremost(line: &v1::LeakLine) -> String {
     let mut text = format!("{}: {}", short(line), pace(line));
     if line.growing_groups > 1 && line.stacks > 1 {
-        text.push_str(&format!("; {} call stacks grow together", grouped(line.stacks)));
+        text.push_str(&format!(
+            "; {} call stacks grow together",
+            grouped(line.stacks)
+        ));
     }
     if line.looks_like_kept_graph {
         text.push_str("; looks like a kept autograd graph");

@@ -3,12 +3,12 @@
 //! The wheels of torch_npu export a pointer to the allocator and hardly any of its functions. This module uses what is
 //! left in such a file:
 //!
-//! 1. the name of the allocator's class, which the compiler stores for `typeid`; from it the relocations lead    to the
-//! class's table of virtual functions ([`rtti`]); 2. the code that these functions call ([`walk`]). We need two
-//! functions in it, and recognise each by its calls:    `reportMemoryDataToNpuProfiler` gets a structure that the
-//! caller writes on its stack, field by field, beginning    with the number 20 (`c10::DeviceType::PrivateUse1`);
-//! `record_trace` gets an action, which is a small constant, and    different actions are passed at different places.
-//! One function calls both: the allocator's `malloc`.
+//! 1. the name of the allocator's class, which the compiler stores for `typeid`; from it the relocations lead to the
+//!    class's table of virtual functions ([`rtti`]);
+//! 2. the code that these functions call ([`walk`]). We need two functions in it, and recognise each by its calls:
+//!    `reportMemoryDataToNpuProfiler` gets a structure that the caller writes on its stack, field by field, beginning
+//!    with the number 20 (`c10::DeviceType::PrivateUse1`); `record_trace` gets an action, which is a small constant,
+//!    and different actions are passed at different places. One function calls both: the allocator's `malloc`.
 //!
 //! Nothing is guessed: if several functions fit, or none, the function counts as not found, and the result says so.
 //! What a probe on these functions reads is proven again while it runs (`memscope-daemon`'s calibration), with the

@@ -26,7 +26,7 @@ fn stats_is_exact_and_says_what_it_does_not_show() {
         &answer.out,
         &[
             "python (pid 4242), exited  as of 2025-06-15 15:06:40 UTC, event 4711, no records lost",
-            "level trace, allocator native, 61 sites, ways in: record_trace",
+            "level trace, allocator native, 61 probes; blocks of the pool are seen at record_trace",
             " allocated                1.23 GiB (1,320,702,444)      unknown",
             "   of it baseline                 4.00 KiB (4,096)      unknown",
             " live blocks                           at least 12  at least 12",
@@ -242,7 +242,7 @@ fn attach_and_detach_say_what_they_did() {
             .ctl(&["attach", "--pid", "4242", "--level", "blocks"])
             .out,
         &[
-            "Attached python (pid 4242): level blocks, 61 sites, ways in: record_trace",
+            "Attached python (pid 4242): level blocks, 61 probes; blocks of the pool are seen at record_trace",
             "There before: not known yet, it is still being read; stats shows it when it is known",
             "Cost: Two traps for each block.",
             "What these numbers do not show",

@@ -15,9 +15,9 @@ pub use cookie::{
     AscendExtra, Cookie, MarkAbi, MarkForm, MarkSource, NO_ARG, Op, PtrMode, SizeMode, TorchAbi,
 };
 pub use map::{
-    CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAX_NESTING,
-    NOWHERE, ON_TRIAL, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT, SLOTS,
-    STACK_TIMED, WATCH_ALL, name, process_of_thread, thread_key,
+    CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAPS_VERSION,
+    MAX_NESTING, NOWHERE, ON_TRIAL, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT,
+    SLOTS, STACK_TIMED, WATCH_ALL, name, process_of_thread, thread_key,
 };
 pub use native::*;
 pub use python::*;

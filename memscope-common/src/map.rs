@@ -29,6 +29,10 @@ pub mod name {
     pub const CONFIG: &str = "CONFIG";
 }
 
+/// Version of what lies in the maps. It changes whenever the meaning of an entry changes, or its layout at the same size: a daemon takes
+/// over maps that another one has pinned only if both have the same version and the same shapes.
+pub const MAPS_VERSION: u32 = 1;
+
 /// Default size of the ring buffer in bytes. With 120 bytes per record it holds about 140,000 records.
 pub const RING_BYTES_DEFAULT: u32 = 16 << 20;
 

@@ -41,6 +41,18 @@ pub struct Config {
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = ring_size)]
     pub ring_mib: u32,
 
+    /// Directory in a BPF file system for probes and maps that outlive memscoped, so that it goes on where it was after a crash or an
+    /// upgrade; `none`: they end with it.
+    ///
+    /// The usual one is beneath /sys/fs/bpf/memscope and named after the state directory. A clean stop (SIGTERM) removes everything;
+    /// SIGUSR1 ends memscoped and leaves its probes collecting for the one that is started next.
+    #[arg(long, value_name = "DIR", default_value = "auto", value_parser = pin_dir)]
+    pub pin_dir: PinDir,
+
+    /// Remove probes and maps that a killed memscoped with this state directory has left, and end.
+    #[arg(long, conflicts_with_all = ["replay", "import", "earlier"])]
+    pub cleanup: bool,
+
     /// Seconds for which ended processes can still be asked about; those that ended first are forgotten earlier where all of
     /// them take more than some 160 MiB.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
@@ -194,6 +206,26 @@ fn stack_budget(text: &str) -> Result<StackBudget, String> {
     match number.parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(StackBudget(Some(percent / 100.0))),
         _ => Err("give a percentage above 0, such as 10, or `off`".to_owned()),
+    }
+}
+
+/// Where maps and links are pinned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PinDir {
+    /// Beneath `/sys/fs/bpf/memscope`, named after the state directory.
+    Usual,
+    /// In this directory.
+    At(PathBuf),
+    /// Nowhere.
+    None,
+}
+
+fn pin_dir(text: &str) -> Result<PinDir, String> {
+    match text {
+        "auto" => Ok(PinDir::Usual),
+        "none" => Ok(PinDir::None),
+        path if path.starts_with('/') => Ok(PinDir::At(path.into())),
+        _ => Err("give an absolute path in a BPF file system, or `auto`, or `none`".to_owned()),
     }
 }
 

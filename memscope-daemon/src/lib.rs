@@ -18,6 +18,8 @@ pub mod replay;
 pub mod serve;
 mod serve_triggers;
 pub mod snapshots;
+pub mod survive;
+pub mod sync;
 pub mod tracer;
 pub mod triggers;
 

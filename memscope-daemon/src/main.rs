@@ -7,16 +7,18 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use memscope_daemon::config::{Config, DumpFormat};
-use memscope_daemon::keeper::{Command, Keeper, KeeperHandle, Taking};
+use memscope_daemon::keeper::{
+    self, Command, Keeper, KeeperHandle, LeftWatching, Taking, Watching,
+};
 use memscope_daemon::messages::{Messages, Severity};
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;
 use memscope_daemon::snapshots::{self, Limits};
-use memscope_daemon::tracer::{Order, Tracer, told_channel};
+use memscope_daemon::survive::{self, Beginning};
+use memscope_daemon::tracer::{self, Order, TakenOver, Tracer, told_channel};
 use memscope_daemon::triggers::Triggers;
-use memscope_daemon::{clock, dump, earlier, import, panics, replay};
+use memscope_daemon::{dump, earlier, import, panics, replay, sync};
 use memscope_ledger::LedgerConfig;
-use memscope_log::{ClockPair, Journal};
 use memscope_rpc::{Condition, EventHub, ListenOptions, Listener, Metric, ServeOptions, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -29,7 +31,8 @@ fn main() -> std::process::ExitCode {
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
     match run(&config) {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+        Ok(Ending::Stop) => std::process::ExitCode::SUCCESS,
+        Ok(Ending::HandOver) => std::process::ExitCode::from(HANDED_OVER),
         Err(error) => {
             eprintln!("memscoped: {error:#}");
             std::process::ExitCode::FAILURE
@@ -46,7 +49,7 @@ fn log_filter(words: &str) -> tracing_subscriber::EnvFilter {
         "memscope_daemon",
         "memscope_rpc",
         "memscope_site",
-        "memscope_journal",
+        "memscope_log",
     ];
     let words = if words.contains(['=', ',']) {
         words.to_owned()
@@ -70,12 +73,12 @@ fn keep_few_heaps() {
     }
 }
 
-fn run(config: &Config) -> Result<()> {
+fn run(config: &Config) -> Result<Ending> {
     keep_few_heaps();
     if let (Some(file), Some(output)) = (&config.import, &config.output) {
         let made = import::import(file, output)?;
         println!("{}", serde_json::to_string(&made)?);
-        return Ok(());
+        return Ok(Ending::Stop);
     }
     if let (Some(format), Some(recording), Some(output)) =
         (config.dump, &config.replay, &config.output)
@@ -86,12 +89,16 @@ fn run(config: &Config) -> Result<()> {
         };
         let made = dump::dump(&earlier::resolve(recording), format, output, config.pid)?;
         println!("{}", serde_json::to_string(&made)?);
-        return Ok(());
+        return Ok(Ending::Stop);
     }
     if config.earlier {
         let found = earlier::earlier(&config.state_dir, &ledger_config(config))?;
         println!("{}", serde_json::to_string(&found)?);
-        return Ok(());
+        return Ok(Ending::Stop);
+    }
+    if config.cleanup {
+        println!("{}", survive::clean_up(config)?);
+        return Ok(Ending::Stop);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -100,9 +107,10 @@ fn run(config: &Config) -> Result<()> {
         .build()
         .context("the runtime could not be started")?;
     match &config.replay {
-        Some(path) => runtime.block_on(serve_recording(config, path)),
-        None => runtime.block_on(serve_live(config)),
+        Some(path) => runtime.block_on(serve_recording(config, path))?,
+        None => return runtime.block_on(serve_live(config)),
     }
+    Ok(Ending::Stop)
 }
 
 fn ledger_config(config: &Config) -> LedgerConfig {
@@ -113,15 +121,32 @@ fn ledger_config(config: &Config) -> LedgerConfig {
     }
 }
 
-/// Waits for SIGINT or SIGTERM.
-async fn told_to_stop() -> Result<()> {
+/// How the daemon ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// Everything is detached.
+    Stop,
+    /// Probes go on collecting for the daemon that is started next.
+    HandOver,
+}
+
+/// Exit code after a hand-over, at which the service manager starts the next daemon (EX_TEMPFAIL of sysexits.h).
+const HANDED_OVER: u8 = 75;
+
+/// Waits for SIGINT or SIGTERM, or for SIGUSR1, which hands over.
+async fn told_to_stop() -> Result<Ending> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut hand_over = signal(SignalKind::user_defined1())?;
     tokio::select! {
         _ = interrupt.recv() => tracing::info!("told to stop (SIGINT)"),
         _ = terminate.recv() => tracing::info!("told to stop (SIGTERM)"),
+        _ = hand_over.recv() => {
+            tracing::info!("told to hand over (SIGUSR1): probes go on collecting");
+            return Ok(Ending::HandOver);
+        }
     }
-    Ok(())
+    Ok(Ending::Stop)
 }
 
 async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> {
@@ -165,26 +190,12 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
     Ok(result?)
 }
 
-fn start_journal(config: &Config, epoch: u64) -> Result<Option<Journal>> {
-    if config.journal_mib == 0 {
-        return Ok(None);
-    }
-    let (boot_ns, unix_ns) = clock::pair();
-    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .ok()
-        .and_then(|text| memscope_log::boot_id(text.trim()))
-        .unwrap_or_default();
-    let mut journal = memscope_log::Config::new(epoch, boot_id, ClockPair { boot_ns, unix_ns });
-    journal.total_bytes = config.journal_mib << 20;
-    journal.segment_bytes = (journal.total_bytes / 16).clamp(256 << 10, 16 << 20);
-    let dir = config.state_dir.join("journal");
-    Journal::create(&dir, journal)
-        .map(Some)
-        .context("the journal could not be started (--state-dir DIR puts it elsewhere, --journal-mib 0 does without)")
-}
-
 /// What takes snapshots when triggers fire; `None` if no snapshots are to be kept.
-fn start_snapshots(config: &Config, messages: Messages) -> Result<Option<Taking>> {
+fn start_snapshots(
+    config: &Config,
+    messages: Messages,
+    left: Option<Triggers>,
+) -> Result<Option<Taking>> {
     if config.snapshots_keep == 0 {
         return Ok(None);
     }
@@ -210,17 +221,33 @@ fn start_snapshots(config: &Config, messages: Messages) -> Result<Option<Taking>
     )
     .context("the thread that writes snapshots could not be started")?;
     Ok(Some(Taking {
-        triggers: Triggers::new(&conditions, pause_ns),
+        triggers: match left {
+            Some(left) => Triggers::joined(left, &conditions, pause_ns),
+            None => Triggers::new(&conditions, pause_ns),
+        },
         writer,
         pause_ns,
     }))
 }
 
-async fn serve_live(config: &Config) -> Result<()> {
+async fn serve_live(config: &Config) -> Result<Ending> {
     let listener = Listener::bind(&ListenOptions::new(&config.socket))?;
-    let epoch = clock::boot_ns();
+    let messages = Messages::default();
+    let Beginning {
+        epoch,
+        journal,
+        decoder,
+        ledger,
+        pins,
+        left,
+        keeping,
+        words,
+    } = survive::begin(config, ledger_config(config))?;
+    for (severity, text) in words {
+        messages.log(severity, text);
+    }
     let ring_bytes = config.ring_mib << 20;
-    let (kernel, ring) = match Kernel::load(config.links.method(), ring_bytes) {
+    let (kernel, ring) = match Kernel::load(config.links.method(), ring_bytes, pins) {
         Ok(loaded) => loaded,
         Err(error) => bail!(
             "{}\n  try: memscope-ctl doctor   (says what this machine lacks)",
@@ -228,31 +255,54 @@ async fn serve_live(config: &Config) -> Result<()> {
         ),
     };
     let method = kernel.method().name();
-    let journal = start_journal(config, epoch)?;
     let hub = Arc::new(EventHub::new());
-    let messages = Messages::default();
     let (orders, order_queue) = std::sync::mpsc::channel();
     let told = told_channel(orders.clone())?;
-    let taking = start_snapshots(config, messages.clone())?;
+    let mut folders = vec![config.state_dir.clone()];
+    folders.extend(
+        journal
+            .as_ref()
+            .map(|journal| journal.epoch_dir().to_owned()),
+    );
+    sync::start(folders)
+        .context("the thread that flushes the state directory could not be started")?;
+    let watching = Watching::new(&config.state_dir, epoch);
+    let resumed = left.as_ref().is_some_and(|left| left.resumed);
+    let mut left_watching = watching.read(resumed).unwrap_or_else(|why| {
+        messages.log(
+            Severity::Warning,
+            format!("triggers that were added before are not in force: {why}"),
+        );
+        LeftWatching::default()
+    });
+    let taking = start_snapshots(config, messages.clone(), left_watching.take_triggers())?;
     let shelf = taking.as_ref().map(|taking| taking.writer.shelf().clone());
-    let (keeper, keeper_thread) = Keeper::start(
-        Some(ring),
+    let (keeper, keeper_thread) = Keeper::start(keeper::Start {
         journal,
+        decoder,
+        ledger,
         epoch,
-        ledger_config(config),
         hub,
-        Some(told),
+        tracer: Some(told),
         taking,
-    )
+        watching: Some((watching, left_watching)),
+    })
     .context("the keeper could not be started")?;
-    let tracer_thread = Tracer::start(
+    let was_left = left.is_some();
+    let start = tracer::Start {
+        wake_bytes: u32::try_from(ring.capacity() / 4).unwrap_or(u32::MAX),
         kernel,
-        keeper.clone(),
-        (orders.clone(), order_queue),
-        ring_bytes / 4,
-        config.stack_budget.0,
-    )
-    .context("the tracer could not be started")?;
+        ring,
+        keeper: keeper.clone(),
+        stack_budget: config.stack_budget.0,
+        keeping,
+        left,
+    };
+    let (tracer_thread, taken) = Tracer::start(start, (orders.clone(), order_queue))
+        .context("the tracer could not be started")?;
+    if was_left && taken != TakenOver::default() {
+        messages.log(Severity::Info, taken.to_string());
+    }
     let serving = Serving {
         keeper: keeper.clone(),
         tracer: Some(orders.clone()),
@@ -264,25 +314,33 @@ async fn serve_live(config: &Config) -> Result<()> {
         journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),
     };
     tracing::info!(socket = %config.socket.display(), links = method, "ready");
+    let (ending, told) = tokio::sync::oneshot::channel();
     let result = serve(
         listener,
         Arc::new(serving),
         ServeOptions::default(),
         async {
-            let _ = told_to_stop().await;
+            // A signal that cannot be waited for ends the daemon as well.
+            let _ = ending.send(told_to_stop().await.unwrap_or(Ending::Stop));
         },
     )
     .await;
-    stop(&orders, &keeper).await;
+    let ending = told.await.unwrap_or(Ending::Stop);
+    stop(&orders, &keeper, ending).await;
     let _ = tracer_thread.join();
     let _ = keeper_thread.join();
-    Ok(result?)
+    result?;
+    Ok(ending)
 }
 
-/// Detaches everything, then lets the keeper write what is left.
-async fn stop(orders: &Sender<Order>, keeper: &KeeperHandle) {
+/// Has the tracer end, and then lets the keeper write what is left.
+async fn stop(orders: &Sender<Order>, keeper: &KeeperHandle, ending: Ending) {
     let (reply, done) = tokio::sync::oneshot::channel();
-    if orders.send(Order::Stop(reply)).is_ok() {
+    let order = Order::Stop {
+        hand_over: ending == Ending::HandOver,
+        reply,
+    };
+    if orders.send(order).is_ok() {
         let _ = done.await;
     }
     let _ = keeper.send(Command::Stop);

@@ -52,6 +52,16 @@ impl Messages {
         });
     }
 
+    /// Adds a message, and writes it into the log.
+    pub fn log(&self, severity: Severity, text: String) {
+        match severity {
+            Severity::Info => tracing::info!("{text}"),
+            Severity::Warning => tracing::warn!("{text}"),
+            Severity::Error => tracing::error!("{text}"),
+        }
+        self.say(severity, text);
+    }
+
     /// All messages that are kept, oldest first.
     pub fn all(&self) -> Vec<v1::Message> {
         let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);

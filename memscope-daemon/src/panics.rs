@@ -2,8 +2,8 @@
 //!
 //! The keeper, the tracer and the threads that work for them do what the daemon is for. Without one of them the
 //! daemon would go on running but answer nothing, with its probes in the traced programs and a ring that fills up. So
-//! the whole process ends at once: the kernel removes probes and links together with the process's descriptors, and
-//! the service manager starts the daemon again. A panic in a thread that answers a client only fails that answer.
+//! the whole process ends at once, and the service manager starts the daemon again. Probes that are pinned go on
+//! collecting for that one; the kernel removes the others together with the process's descriptors. A panic in a thread that answers a client only fails that answer.
 
 use std::panic::PanicHookInfo;
 
@@ -36,8 +36,8 @@ fn last_words(thread: &str, info: &PanicHookInfo<'_>) -> String {
         None => String::new(),
     };
     format!(
-        "memscoped: the thread {thread} panicked{place}: {message}; this is a bug in memscoped, which ends here: all probes \
-         are removed, and what was recorded is kept"
+        "memscoped: the thread {thread} panicked{place}: {message}; this is a bug in memscoped, which ends here; what was \
+         recorded is kept, and the memscoped that is started next goes on from there"
     )
 }
 

@@ -25,6 +25,12 @@ const OWN_RECORDS_AHEAD_NS: u64 = 10_000_000_000;
 
 /// What was read of a recording.
 pub struct Replayed {
+    /// What decodes the records that follow.
+    pub decoder: Decoder,
+    /// Where the ring's reader stood after its last record.
+    pub ring_position: u64,
+    /// Its first records are gone, and there is no state in their place: blocks may be missing.
+    pub begins_late: bool,
     /// The ledger at the end of what was read.
     pub ledger: Ledger,
     /// Epoch of the recording.
@@ -307,6 +313,7 @@ fn fold(
     let mut records = recording.records_from(place);
     let mut count = 0;
     let mut began = false;
+    let mut ring_position = 0;
     // Number of warnings when the state was last known for certain. Only later ones count.
     let mut known_warnings = records.warnings().len();
     let mut absent = Absent::default();
@@ -345,6 +352,7 @@ fn fold(
             continue;
         };
         fold.decoder.seek(entry.sequence);
+        ring_position = entry.ring_position;
         count += 1;
         let is_over = |until: &Until| {
             !entry.repeated && until.is_over(&fold.ledger, header.time_ns, entry.sequence)
@@ -427,6 +435,9 @@ fn fold(
             .map_or(end.unix_ns, SegmentPlace::first_unix_ns),
     });
     Ok(Replayed {
+        decoder: fold.decoder,
+        ring_position,
+        begins_late,
         left_out: left_out.collect(),
         ledger,
         epoch,

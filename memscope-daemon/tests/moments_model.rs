@@ -7,7 +7,7 @@ use memscope_ledger::event::*;
 use memscope_ledger::report::AsOf;
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_log::records::{Decoder, Outcome, encode};
-use memscope_log::{ClockPair, Config, Folded, Journal};
+use memscope_log::{ClockPair, Config, Folded, Journal, LeftJournal};
 use memscope_proto::v1::{LeaksRequest, StatsRequest};
 use proptest::prelude::*;
 use std::path::Path;
@@ -58,17 +58,21 @@ fn config() -> LedgerConfig {
     }
 }
 
+fn sizes(total_bytes: u64) -> Config {
+    let clock = ClockPair {
+        boot_ns: 1,
+        unix_ns: UNIX_ZERO + 1,
+    };
+    Config {
+        segment_bytes: 256 << 10,
+        total_bytes,
+        ..Config::new(EPOCH, [7; 16], clock)
+    }
+}
+
 impl World {
     fn new(dir: &Path, seed: u64, total_bytes: u64) -> World {
-        let clock = ClockPair {
-            boot_ns: 1,
-            unix_ns: UNIX_ZERO + 1,
-        };
-        let sizes = Config {
-            segment_bytes: 256 << 10,
-            total_bytes,
-            ..Config::new(EPOCH, [7; 16], clock)
-        };
+        let sizes = sizes(total_bytes);
         let mut ledger = Ledger::new(config());
         ledger.apply(&event(
             0,
@@ -120,6 +124,45 @@ impl World {
         };
         self.ledger.apply(&event);
         self.events.push(event);
+    }
+
+    /// What a daemon that is killed leaves on the disk, in another directory, and a daemon that goes on with it. With `torn` it was
+    /// writing a batch just then.
+    fn killed(&mut self, into: &Path, total_bytes: u64, torn: bool) {
+        let left = self.journal.epoch_dir().to_path_buf();
+        let epoch_dir = into.join(left.file_name().unwrap());
+        std::fs::create_dir_all(&epoch_dir).unwrap();
+        for entry in std::fs::read_dir(&left).unwrap() {
+            let path = entry.unwrap().path();
+            // The threads that write checkpoints and segments anew go on; a file may get its name meanwhile.
+            let _ = std::fs::copy(&path, epoch_dir.join(path.file_name().unwrap()));
+        }
+        if torn {
+            let segments = std::fs::read_dir(&epoch_dir).unwrap();
+            let segments = segments.map(|entry| entry.unwrap().path());
+            let newest =
+                segments.filter(|path| path.extension().is_some_and(|ending| ending == "msj"));
+            let newest = newest.max().unwrap();
+            let mut bytes = std::fs::read(&newest).unwrap();
+            let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+            let end = used.next_multiple_of(8);
+            bytes.resize(bytes.len().max(end + 32), 0);
+            bytes.copy_within(128..160, end);
+            std::fs::write(&newest, bytes).unwrap();
+        }
+        let journal = LeftJournal::open(into, sizes(total_bytes)).unwrap();
+        let replayed = replay(journal.epoch_dir(), config()).unwrap();
+        assert!(!replayed.begins_late && replayed.warnings.is_empty());
+        assert_eq!(
+            replayed.decoder.next_sequence(),
+            self.events.len() as u64 + 1
+        );
+        let newest = Until::Event(self.events.len() as u64);
+        let (end, naive) = (replayed.end, self.naive(newest));
+        assert_eq!(told(&replayed.ledger, end, &[]), told(&naive, end, &[]));
+        self.journal = journal.reopen(replayed.decoder.next_sequence()).unwrap();
+        assert_eq!(self.journal.next_sequence(), self.events.len() as u64 + 1);
+        (self.decoder, self.ledger) = (replayed.decoder, replayed.ledger);
     }
 
     fn attach(&mut self, process: u32) {
@@ -353,6 +396,46 @@ proptest! {
         bytes[harm.1.index(used)] ^= harm.2;
         std::fs::write(file, &bytes).unwrap();
         look_back(&mut world, &epoch_dir, true);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn a_journal_that_was_left_is_gone_on_with(
+        seed: u64,
+        kills in prop::collection::vec((1usize..1_500, any::<bool>()), 1..5),
+        steps in 1usize..1_500,
+    ) {
+        const BYTES: u64 = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let mut world = World::new(&dir.path().join("first"), seed, BYTES);
+        for process in 1..=3 {
+            world.attach(process);
+        }
+        for (number, (steps, torn)) in kills.into_iter().enumerate() {
+            for _ in 0..steps {
+                world.step();
+            }
+            world.killed(&dir.path().join(number.to_string()), BYTES, torn);
+        }
+        for _ in 0..steps {
+            world.step();
+        }
+        let epoch_dir = world.journal.epoch_dir().to_path_buf();
+        look_back(&mut world, &epoch_dir, false);
+        let newest = world.events.len() as u64;
+        prop_assert!(replay_until(&epoch_dir, config(), Until::Event(newest), None).is_ok());
+        world.journal.settle().unwrap();
+        prop_assert_eq!(world.journal.unshared(), None);
+        look_back(&mut world, &epoch_dir, false);
+        let warnings = replay(&epoch_dir, config()).unwrap().warnings;
+        prop_assert!(warnings.is_empty(), "{:?}", warnings);
+        let taken: u64 = std::fs::read_dir(&epoch_dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum();
+        prop_assert!(taken <= BYTES + BYTES / 2, "{}", taken);
     }
 }
 

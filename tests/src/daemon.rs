@@ -19,6 +19,7 @@ use crate::wait::{SHORT, until};
 pub struct Daemon {
     child: Child,
     folder: TempDir,
+    arguments: Vec<String>,
     ended: Option<ExitStatus>,
 }
 
@@ -56,7 +57,12 @@ impl Daemon {
 
     fn launch_in(folder: TempDir, prefix: &[&str], arguments: &[&str]) -> Daemon {
         need_root();
-        let log = File::create(folder.path().join("log")).unwrap();
+        // The log of the next one follows that of the one before.
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(folder.path().join("log"))
+            .unwrap();
         let mut words: Vec<std::ffi::OsString> = prefix.iter().map(Into::into).collect();
         words.push(tool("memscoped").into());
         let mut command = Command::new(&words[0]);
@@ -82,17 +88,31 @@ impl Daemon {
         Daemon {
             child,
             folder,
+            arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
             ended: None,
         }
     }
 
-    /// Kills it with -9, and starts another one in its place: with its state directory and its socket.
+    /// Kills it with -9, and starts another one in its place.
     #[track_caller]
     pub fn again(&mut self) -> Daemon {
         self.kill();
+        self.successor()
+    }
+
+    /// Starts another one in the place of one that has ended: with its state directory, its socket and its arguments.
+    #[track_caller]
+    pub fn successor(&mut self) -> Daemon {
+        let with = self.arguments.clone();
+        self.successor_with(&with.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// The same with other arguments.
+    #[track_caller]
+    pub fn successor_with(&mut self, arguments: &[&str]) -> Daemon {
+        assert!(self.has_ended(), "the first one still runs");
         let folder = std::mem::replace(&mut self.folder, scratch());
-        let daemon = Daemon::launch_in(folder, &[], &[]);
-        daemon.answers()
+        Daemon::launch_in(folder, &[], arguments).answers()
     }
 
     /// Its process id.

@@ -11,6 +11,7 @@
 
 pub mod book;
 mod bpf;
+mod bpffs;
 mod build;
 mod calllog;
 mod calls;
@@ -30,6 +31,7 @@ mod wait;
 mod xtask;
 
 pub use bpf::{Kind as BpfKind, Objects, entries as bpf_entries, exists as bpf_exists};
+pub use bpffs::BpfFs;
 pub use build::{Library, copy_program, executable, library, strip};
 pub use calllog::CallLog;
 pub use calls::Calls;
@@ -44,7 +46,7 @@ pub use places::{root, scratch, tool, workload, workload_line};
 pub use program::Program;
 pub use sim::{Device, Sim, sim, sim_of};
 pub use simlog::{Held, SimLog};
-pub use torch::{Torch, assert_totals, claims_to_know, compared};
+pub use torch::{Torch, assert_histories, assert_totals, claims_to_know, compared};
 pub use wait::{LONG, SHORT, eventually, until};
 pub use xtask::xtask;
 

@@ -22,8 +22,9 @@ fn a_recording_of_the_run_before_is_offered_by_name() {
     // The run that goes on is none of the earlier ones.
     assert_eq!(earlier(&state), json!([]));
 
-    // The daemon is killed and started anew, and knows nothing of it.
-    let daemon = daemon.again();
+    // The daemon is stopped and started anew, and knows nothing of it.
+    daemon.stop();
+    let daemon = daemon.successor();
     assert_eq!(daemon.process(pid), None);
     let said = daemon.ctl(&["ps"]);
     assert!(said.text().contains("ps --earlier"), "{said}");

@@ -3,56 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    Daemon, LONG, Torch, Value, assert_totals, coverage, device, number, scratch, until,
+    Daemon, LONG, Torch, assert_histories, assert_totals, coverage, device, number, scratch, until,
 };
-
-/// memscope's trace of a device as PyTorch's history has it.
-fn trace(daemon: &Daemon, pid: &str, device: i64) -> Vec<Value> {
-    let snapshot = daemon.json(&["snapshot", "--pid", pid, "--format", "json"]);
-    assert_eq!(snapshot["header"]["trace_dropped"], 0);
-    let entries = snapshot["trace"].as_array().expect("a trace");
-    entries
-        .iter()
-        .filter(|entry| entry["device"] == device)
-        .map(|entry| {
-            memscope_tests::json!([
-                entry["action"],
-                entry["address"],
-                entry["size_bytes"],
-                entry["stream"]
-            ])
-        })
-        .collect()
-}
-
-/// The histories are the same, entry by entry. Asking PyTorch for its history makes an entry
-/// `snapshot` on every device, which is not yet in its answer; those are left out.
-#[track_caller]
-fn assert_histories(daemon: &Daemon, torch: &mut Torch) -> Vec<usize> {
-    let told = torch.ask("trace");
-    assert_totals(&daemon.stats(torch.pid()), &told);
-    let told = told["traces"].as_array().unwrap();
-    let mut lengths = Vec::new();
-    for (device, theirs) in told.iter().enumerate() {
-        let wanted = |entry: &&Value| entry[0] != "snapshot";
-        let theirs: Vec<&Value> = theirs.as_array().unwrap().iter().filter(wanted).collect();
-        let ours = trace(daemon, &torch.pid_text(), device as i64);
-        let ours: Vec<&Value> = ours.iter().filter(wanted).collect();
-        for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
-            assert_eq!(
-                ours, theirs,
-                "entry {at} of device {device}: memscope's, PyTorch's"
-            );
-        }
-        assert_eq!(
-            ours.len(),
-            theirs.len(),
-            "entries of device {device}: memscope's, PyTorch's"
-        );
-        lengths.push(theirs.len());
-    }
-    lengths
-}
 
 /// A training run with a side stream, running out of memory, and an emptied cache.
 fn moments() -> Vec<&'static str> {

@@ -1,11 +1,12 @@
 //! Who makes a request.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tonic::Status;
 use tonic::transport::server::UdsConnectInfo;
 
 /// The process at the other end of the socket, as the kernel identifies it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caller {
     /// Effective user id when it connected.
     pub uid: u32,

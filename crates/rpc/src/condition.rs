@@ -18,6 +18,7 @@ pub use error::ConditionError;
 
 use memscope_units::{byte_unit, scaled, time_unit_ns};
 use scan::{Scanner, Token};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Default of `with reserved >`: with fewer reserved bytes fragmentation does not matter.
@@ -30,7 +31,7 @@ const MOST_DEVICES: u64 = 127;
 const METRICS: &str = "oom, allocated, reserved, fragmentation or growth";
 
 /// Condition of a trigger: what is watched, and on which device. Parsed from text, and printed as text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Condition {
     /// The quantity that is watched, with its threshold.
     pub metric: Metric,
@@ -39,7 +40,7 @@ pub struct Condition {
 }
 
 /// The quantity that a condition watches, with its threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Metric {
     /// The allocator reports that it is out of memory.
     Oom,

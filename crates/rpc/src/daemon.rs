@@ -5,6 +5,7 @@ use memscope_ledger::event::{Event, EventId, Level, Mark, ProcessHandle};
 use memscope_ledger::report::{SnapshotReport, StackReport};
 use memscope_ledger::{Answered, Asked, Who};
 use memscope_proto::v1;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -91,7 +92,7 @@ pub struct AttachRequest {
 
 /// How much of a process is watched. A rule applies its options to the processes that it attaches; a process passes its
 /// own on to its children.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachOptions {
     /// Level that was asked for.
     pub level: Level,
@@ -106,7 +107,7 @@ pub struct AttachOptions {
 }
 
 /// Which frames are taken of an allocation's stack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackKinds {
     /// Frames of Python code.
     pub python: bool,
@@ -153,7 +154,7 @@ impl StackKinds {
 }
 
 /// Which processes to attach.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AttachScope {
     /// The process with this pid, if it is running.
     Pid {

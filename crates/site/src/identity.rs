@@ -1,11 +1,12 @@
 //! Identifies a file independently of its path.
 
+use serde::{Deserialize, Serialize};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
 /// Identifies one file in one state of its contents. It is taken from the opened file and not from
 /// `/proc/<pid>/maps`, since the two differ on overlayfs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileIdentity {
     /// Device number of the file system (`st_dev`).
     pub device: u64,

@@ -7,6 +7,7 @@
 //! between versions), a share below 1, and the text.
 
 use memscope_ledger::event::AllocatorSettings;
+use serde::{Deserialize, Serialize};
 
 use memscope_memory::Memory;
 
@@ -23,7 +24,7 @@ const MOST_TEXT: u64 = 4096;
 const MOST_ROOM: u64 = 1 << 20;
 
 /// Where the object with the settings may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SettingsPlace {
     /// Address of the object itself.
     Object(u64),

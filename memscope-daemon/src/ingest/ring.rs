@@ -88,13 +88,18 @@ impl Drop for Mapping {
 // SAFETY: the memory is shared, but only accessed through atomics and by the one reader that owns the mapping.
 unsafe impl Send for Mapping {}
 
-/// The only reader of a ring buffer.
+/// The one reader of a ring buffer.
+///
+/// What was read and what the programs may overwrite are two positions: records that were read keep their place in the ring until
+/// [`Ring::release`], which the reader calls when they are in the journal. So a reader that is killed in between loses none.
 pub struct Ring {
     fd: OwnedFd,
     consumer: Mapping,
     producer: Mapping,
     page: usize,
     mask: u64,
+    /// Position up to which records were read.
+    read: u64,
 }
 
 /// Why [`Ring::drain`] stopped.
@@ -119,13 +124,27 @@ impl Ring {
             false,
             "producer page and data",
         )?;
-        Ok(Ring {
+        let mut ring = Ring {
             fd,
             consumer,
             producer,
             page,
             mask: bytes as u64 - 1,
-        })
+            read: 0,
+        };
+        ring.read = ring.consumer().load(Ordering::Acquire);
+        Ok(ring)
+    }
+
+    /// Goes on behind records that an earlier reader has journaled but not released. Any other position is none of this ring's, and
+    /// changes nothing. Says whether it was a position between the oldest unreleased record and the newest one.
+    pub fn skip_to(&mut self, position: u64) -> bool {
+        let is_inside = (self.read..=self.producer_position()).contains(&position);
+        if is_inside {
+            self.read = position;
+            self.release();
+        }
+        is_inside
     }
 
     fn consumer(&self) -> &AtomicU64 {
@@ -141,7 +160,12 @@ impl Ring {
 
     /// Position up to which records have been read.
     pub fn consumer_position(&self) -> u64 {
-        self.consumer().load(Ordering::Relaxed)
+        self.read
+    }
+
+    /// Lets the programs overwrite what was read.
+    pub fn release(&mut self) {
+        self.consumer().store(self.read, Ordering::Release);
     }
 
     /// Descriptor to poll for wake-ups.
@@ -154,10 +178,10 @@ impl Ring {
         self.mask + 1
     }
 
-    /// Passes every record up to `position` to `take`. The bytes are valid only during that call. Stops after `limit`
-    /// bytes.
+    /// Hands every record up to `position` to `take`, which may keep the bytes only while it runs.
+    /// `limit` bounds the bytes read in one go. What was read stays in the ring until [`Ring::release`].
     pub fn drain(&mut self, position: u64, limit: u64, mut take: impl FnMut(&[u8])) -> Drained {
-        let start = self.consumer_position();
+        let start = self.read;
         let mut at = start;
         let mut outcome = Drained::Reached;
         while at < position && at - start < limit {
@@ -180,7 +204,7 @@ impl Ring {
                 take(bytes);
             }
             at += (len + HEAD).next_multiple_of(8);
-            self.consumer().store(at, Ordering::Release);
+            self.read = at;
         }
         outcome
     }

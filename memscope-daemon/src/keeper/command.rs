@@ -9,6 +9,7 @@ use memscope_log::records::{DaemonRecord, What};
 
 use super::status::KeeperStatus;
 use super::taking::Taking;
+use crate::ingest::ring::Ring;
 use crate::native::Jobs;
 use crate::probe::calibrate::Layout;
 use crate::probe::slot::Slot;
@@ -22,6 +23,15 @@ pub type TriggerWork = Box<dyn FnOnce(Option<&mut Taking>) + Send>;
 
 /// A command to the keeper.
 pub enum Command {
+    /// Read this ring from now on.
+    Ring {
+        /// The ring.
+        ring: Box<Ring>,
+        /// Where an earlier daemon's journal ends, if it has read this ring.
+        position: Option<u64>,
+        /// Receives a message when everything that lay in it is applied.
+        done: Sender<()>,
+    },
     /// Append one of the daemon's own records to the log and apply it.
     Append {
         /// Process that the record is about; 0 for the machine.

@@ -9,7 +9,8 @@ use memscope_ledger::report::AsOf;
 use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::{CodeLine, GivenBack, LeakLine, LeaksRequest, Source, Verdict};
 
-use super::state::{Findings, Keeper, Key, Said};
+use super::state::{Findings, Keeper};
+use super::watching::{Key, Said};
 
 /// Shortest time between two checks, in nanoseconds.
 const PAUSE_NS: u64 = 2_000_000_000;
@@ -110,7 +111,7 @@ impl Key {
     fn of(device: Option<i32>, source: Source, line: Option<&CodeLine>, size: u64) -> Key {
         Key {
             device,
-            source,
+            source: source.into(),
             line: line.map(|frame| (frame.file.clone(), frame.line)),
             size: if line.is_some() { 0 } else { size },
         }
@@ -201,6 +202,7 @@ impl Keeper {
                 self.append(process, &DaemonRecord::Finding(finding));
             }
         }
+        self.save_watching();
         let took = crate::clock::boot_ns().saturating_sub(now);
         self.findings.next_ns = now + PAUSE_NS.max(took.saturating_mul(SHARE));
     }

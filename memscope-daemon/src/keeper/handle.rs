@@ -200,4 +200,38 @@ mod tests {
         }
         handle.send(Command::Stop).unwrap();
     }
+
+    #[test]
+    fn nothing_of_a_recording_is_forgotten() {
+        use memscope_ledger::event::{Body, Event, EventId, ProcessFacts, ProcessHandle, StackRef};
+        let mut ledger = Ledger::new(LedgerConfig::default());
+        for (sequence, body) in [
+            Body::Attached(Box::new(ProcessFacts::default())),
+            Body::Exited,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            ledger.apply(&Event {
+                id: EventId {
+                    epoch: 1,
+                    sequence: sequence as u64 + 1,
+                },
+                // Long ago by the clock of now, which may even be that of another boot.
+                time_ns: 1,
+                process: ProcessHandle(1),
+                tid: 0,
+                lost_before: 0,
+                stack: StackRef::NotTaken,
+                sampling: 0,
+                body,
+            });
+        }
+        let (handle, _) = Keeper::for_replay(ledger, 1, Arc::new(EventHub::default())).unwrap();
+        for _ in 0..3 {
+            let known = handle.ask_blocking(|ledger, _| ledger.processes().len());
+            assert_eq!(known, Some(1));
+        }
+        handle.send(Command::Stop).unwrap();
+    }
 }

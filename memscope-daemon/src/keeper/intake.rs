@@ -14,6 +14,11 @@ use super::status::KeeperStatus;
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 
+/// A record's length has 16 bits.
+const LARGEST_RECORD: u64 = 1 << 16;
+/// A piece is at most this part of the ring: one in so many bytes.
+const PIECES: u64 = 8;
+
 impl Keeper {
     /// Reads the records that are in the ring now, at most `limit` bytes.
     pub(super) fn read_now(&mut self, limit: u64) {
@@ -23,16 +28,41 @@ impl Keeper {
         }
     }
 
-    /// Reads the records up to a position of the ring, at most `limit` bytes.
+    /// Reads up to a position of the ring, at most so many bytes.
     pub(super) fn read_to(&mut self, position: u64, limit: u64) -> Drained {
+        let mut left = limit;
+        loop {
+            let Some(before) = self.ring.as_ref().map(Ring::consumer_position) else {
+                return Drained::Reached;
+            };
+            let drained = self.read_piece(position, left);
+            let after = self.ring.as_ref().map_or(before, Ring::consumer_position);
+            left = left.saturating_sub(after - before);
+            if drained == Drained::Busy || after >= position || left == 0 {
+                return drained;
+            }
+        }
+    }
+
+    /// Reads one piece: its records go into the journal together, and after that their room in the ring is free. So a batch of the journal
+    /// tells exactly up to where the ring was read, and a daemon that is killed in between loses no record and reads none twice.
+    fn read_piece(&mut self, position: u64, limit: u64) -> Drained {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
+        let most = self
+            .journal
+            .as_ref()
+            .map_or(usize::MAX, Journal::most_bytes) as u64;
         let Some(ring) = &mut self.ring else {
             return Drained::Reached;
         };
+        // The last record of a piece may lie beyond the limit.
+        let piece = most
+            .saturating_sub(LARGEST_RECORD)
+            .min(ring.capacity() / PIECES);
         let mut copies = Vec::new();
-        let drained = ring.drain(position, limit, |record| {
-            // Nobody needs pieces of stacks later, so they are not journaled.
+        let drained = ring.drain(position, limit.min(piece.max(1)), |record| {
+            // Pieces of stacks are of no use to anybody later.
             if is_kind(record, KIND_STACK_COPY) {
                 copies.push(record.to_vec());
             } else {
@@ -41,6 +71,9 @@ impl Keeper {
         });
         if !batch.is_empty() {
             self.take(&batch);
+        }
+        if let Some(ring) = &mut self.ring {
+            ring.release();
         }
         self.batch = batch;
         for copy in copies {

@@ -15,9 +15,12 @@ mod state;
 mod status;
 mod taking;
 mod thread;
+mod watching;
 
 pub use command::{Command, KeeperMessage, Question, TriggerWork};
 pub use handle::{Gone, KeeperHandle};
 pub use state::Keeper;
 pub use status::KeeperStatus;
 pub use taking::Taking;
+pub use thread::Start;
+pub use watching::{LeftWatching, Watching};

@@ -75,6 +75,15 @@ impl Keeper {
                 firing,
             });
         }
+        self.save_watching();
+    }
+
+    /// Writes down triggers and findings, if they have changed.
+    pub(super) fn save_watching(&mut self) {
+        if let Some(watching) = &mut self.watching {
+            let triggers = self.taking.as_ref().map(|taking| &taking.triggers);
+            watching.save(triggers, &self.findings.said);
+        }
     }
 
     fn name(&self, process: ProcessHandle) -> String {

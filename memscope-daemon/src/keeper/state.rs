@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use memscope_ledger::Ledger;
-use memscope_ledger::event::{CodeName, Finding, ProcessHandle, StackSeen};
+use memscope_ledger::event::{CodeName, ProcessHandle, StackSeen};
 use memscope_log::Journal;
 use memscope_log::records::Decoder;
 use memscope_memory::ProcessMemory;
-use memscope_proto::v1::Source;
 use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
 use super::taking::Taking;
+use super::watching::{Said, Watching};
 use crate::ingest::ring::Ring;
 use crate::native::Jobs;
 use crate::probe::calibrate::Calibrator;
@@ -61,6 +61,8 @@ pub struct Keeper {
     pub(super) skipped: HashMap<&'static str, u64>,
     pub(super) batch: Vec<u8>,
     pub(super) last_housekeeping: u64,
+    /// Writes down triggers and findings for the daemon that comes next.
+    pub(super) watching: Option<Watching>,
     pub(super) epoch: u64,
 }
 
@@ -91,23 +93,6 @@ pub(super) struct Natives {
     /// The same stacks in the order in which they came. The oldest is dropped when there are too many, because its
     /// piece may never have been handed over.
     pub(super) waited: VecDeque<(ProcessHandle, u64)>,
-}
-
-/// Identifies a finding from one check to the next: the same line, whatever the sizes and the stacks of its blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key {
-    pub(super) device: Option<i32>,
-    pub(super) source: Source,
-    pub(super) line: Option<(String, u32)>,
-    /// Size of the blocks in bytes where no line is known, else 0.
-    pub(super) size: u64,
-}
-
-pub(super) struct Said {
-    pub(super) key: Key,
-    pub(super) finding: Finding,
-    /// Number of checks since the line was last found to grow.
-    pub(super) missing: u32,
 }
 
 /// What was reported of each process, and when the next check is due.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, TryRecvError};
 use std::time::Duration;
 
+use memscope_ledger::Ledger;
 use memscope_ledger::event::{EventId, ProcessHandle};
 use memscope_ledger::report::AsOf;
-use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_log::Journal;
 use memscope_log::records::{Clock, DaemonRecord, Decoder, Stamp};
 use memscope_rpc::EventHub;
@@ -17,6 +17,7 @@ use super::command::{Command, KeeperMessage};
 use super::handle::{KeeperHandle, QUEUE};
 use super::state::{Findings, Keeper, Naming, Natives, Watched};
 use super::taking::Taking;
+use super::watching::{LeftWatching, Watching};
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 
@@ -29,34 +30,57 @@ const BATCH_BYTES: u64 = 4 << 20;
 /// Time between two rounds of housekeeping, in which the clocks are paired and ended processes expire.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
 
+/// What the keeper begins with.
+pub struct Start {
+    /// Where records are kept; `None`: nowhere.
+    pub journal: Option<Journal>,
+    /// Decodes the records that come.
+    pub decoder: Decoder,
+    /// The state that all records before have led to.
+    pub ledger: Ledger,
+    /// Epoch of the events.
+    pub epoch: u64,
+    /// Readers of events.
+    pub hub: Arc<EventHub>,
+    /// Who is told of what has to be acted on.
+    pub tracer: Option<Sender<KeeperMessage>>,
+    /// What takes snapshots by itself.
+    pub taking: Option<Taking>,
+    /// Writes down triggers and findings, and what was written down before.
+    pub watching: Option<(Watching, LeftWatching)>,
+}
+
 impl Keeper {
-    /// Starts the thread. Without a ring it serves a recording, whose ledger is set through the handle.
-    pub fn start(
-        ring: Option<Ring>,
-        journal: Option<Journal>,
-        epoch: u64,
-        config: LedgerConfig,
-        hub: Arc<EventHub>,
-        tracer: Option<Sender<KeeperMessage>>,
-        taking: Option<Taking>,
-    ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
+    /// Starts the thread. It reads no ring before [`Command::Ring`] comes. Without a tracer it serves a recording.
+    pub fn start(start: Start) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
+        let Start {
+            journal,
+            decoder,
+            ledger,
+            epoch,
+            hub,
+            tracer,
+            taking,
+            watching,
+        } = start;
+        let (watching, left) = watching.unzip();
         let (sender, commands) = std::sync::mpsc::sync_channel(QUEUE);
         let wake = Arc::new(rustix::event::eventfd(
             0,
             rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
         )?);
-        let epoll = watch(&wake, ring.as_ref())?;
+        let epoll = watch(&wake)?;
         let handle = KeeperHandle::new(sender, Arc::clone(&wake), Arc::clone(&hub));
         let mut keeper = Keeper {
             commands,
             wake,
             epoll,
-            ring,
+            ring: None,
             journal,
             journal_problem: None,
             journal_full: false,
-            decoder: Decoder::new(epoch),
-            ledger: Ledger::new(config),
+            decoder,
+            ledger,
             hub,
             tracer,
             taking,
@@ -65,11 +89,15 @@ impl Keeper {
             calibrating: HashMap::new(),
             naming: Naming::default(),
             native: Natives::default(),
-            findings: Findings::default(),
+            findings: Findings {
+                said: left.unwrap_or_default().findings,
+                ..Findings::default()
+            },
             records: 0,
             skipped: HashMap::new(),
             batch: Vec::new(),
             last_housekeeping: 0,
+            watching,
             epoch,
         };
         let thread = std::thread::Builder::new()
@@ -84,14 +112,19 @@ impl Keeper {
         epoch: u64,
         hub: Arc<EventHub>,
     ) -> std::io::Result<(KeeperHandle, std::thread::JoinHandle<()>)> {
-        let (handle, thread) =
-            Keeper::start(None, None, epoch, LedgerConfig::default(), hub, None, None)?;
-        handle.ask_blocking(move |own, _| *own = ledger);
-        Ok((handle, thread))
+        Keeper::start(Start {
+            journal: None,
+            decoder: Decoder::new(epoch),
+            ledger,
+            epoch,
+            hub,
+            tracer: None,
+            taking: None,
+            watching: None,
+        })
     }
 
     fn run(&mut self) {
-        self.housekeeping(clock::boot_ns());
         loop {
             crate::panics::if_a_test_wants_it("keeper");
             if !self.is_behind() {
@@ -106,6 +139,7 @@ impl Keeper {
                 match self.commands.try_recv() {
                     Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
                         self.read_everything();
+                        self.save_watching();
                         self.hub.close();
                         return;
                     }
@@ -118,7 +152,10 @@ impl Keeper {
             if !self.is_behind() {
                 self.look_for_findings(now);
             }
-            if now.saturating_sub(self.last_housekeeping) > HOUSEKEEPING.as_nanos() as u64 {
+            // A recording needs none. Before a daemon has its ring, what lies in there belongs before anything that is said now.
+            if self.ring.is_some()
+                && now.saturating_sub(self.last_housekeeping) > HOUSEKEEPING.as_nanos() as u64
+            {
                 self.housekeeping(now);
             }
         }
@@ -158,6 +195,15 @@ impl Keeper {
 
     fn obey(&mut self, command: Command) {
         match command {
+            Command::Ring {
+                ring,
+                position,
+                done,
+            } => {
+                self.read_from_now_on(*ring, position);
+                // Nobody may be waiting any more.
+                let _ = done.send(());
+            }
             Command::Append { process, record } => self.append(process, &record),
             Command::Define { records, done } => {
                 for record in records {
@@ -172,13 +218,20 @@ impl Keeper {
                 uids,
                 slot,
             } => {
+                // Of a process that was traced before, losses are known that were told of then.
+                let known = self.ledger.summary(process);
+                let lost_told = known.as_ref().map_or(0, |known| known.lost_records);
+                if let (Some(known), Some(taking)) = (known, &mut self.taking) {
+                    let triggers = &mut taking.triggers;
+                    triggers.attached(process, &known.facts, known.attached_ns);
+                }
                 self.watched.insert(
                     process,
                     Watched {
                         pid,
                         uids,
                         slot,
-                        lost_told: 0,
+                        lost_told,
                         names: None,
                         native: None,
                     },
@@ -227,12 +280,41 @@ impl Keeper {
                 // Triggers that fired before the command must be counted as fired.
                 self.read_everything();
                 work(self.taking.as_mut());
+                self.save_watching();
             }
             Command::Status(reply) => {
                 let _ = reply.send(self.status());
             }
             Command::Stop => {}
         }
+    }
+
+    /// Takes the ring, and reads what lies in it already.
+    fn read_from_now_on(&mut self, mut ring: Ring, position: Option<u64>) {
+        let missed = match position {
+            None => false,
+            Some(position) => !ring.skip_to(position),
+        };
+        let watched = rustix::event::epoll::add(
+            &self.epoll,
+            ring.poll_fd(),
+            rustix::event::epoll::EventData::new_u64(1),
+            rustix::event::epoll::EventFlags::IN | rustix::event::epoll::EventFlags::ET,
+        );
+        if let Err(error) = watched {
+            tracing::error!(%error, "the ring cannot be watched; it is read every {} ms", TICK.as_millis());
+        }
+        self.ring = Some(ring);
+        self.read_everything();
+        if missed {
+            // An earlier daemon has read records that its journal did not take.
+            let processes: Vec<ProcessHandle> = self.watched.keys().copied().collect();
+            for process in processes {
+                self.append(process, &DaemonRecord::Lost);
+                self.tell(KeeperMessage::Lost { process });
+            }
+        }
+        self.tell_losses();
     }
 
     pub(super) fn as_of(&self) -> AsOf {
@@ -335,7 +417,7 @@ impl Keeper {
     }
 }
 
-fn watch(wake: &OwnedFd, ring: Option<&Ring>) -> std::io::Result<OwnedFd> {
+fn watch(wake: &OwnedFd) -> std::io::Result<OwnedFd> {
     use rustix::event::epoll;
     let instance = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(
@@ -344,13 +426,5 @@ fn watch(wake: &OwnedFd, ring: Option<&Ring>) -> std::io::Result<OwnedFd> {
         epoll::EventData::new_u64(0),
         epoll::EventFlags::IN,
     )?;
-    if let Some(ring) = ring {
-        epoll::add(
-            &instance,
-            ring.poll_fd(),
-            epoll::EventData::new_u64(1),
-            epoll::EventFlags::IN | epoll::EventFlags::ET,
-        )?;
-    }
     Ok(instance)
 }

@@ -9,11 +9,12 @@
 //! Pure: memory is read through a trait, and decisions are returned as [`CalibrationStep`]s.
 
 use memscope_memory::Memory;
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 
 /// Offsets and places in the allocator's objects: the result of a search, which holds for other processes with the
 /// same library file too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// Offset in the allocator object of the current number of allocated bytes.
     pub allocated_offset: u32,

@@ -3,26 +3,75 @@
 use std::any::Any;
 use std::ffi::CString;
 use std::num::NonZeroU32;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use aya::programs::links::FdLink;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
+use memscope_site::FileIdentity;
+use serde::{Deserialize, Serialize};
 
 use super::ProbeError;
 use super::load::{AttachMethod, Kernel, Program};
 use super::multi::{self, Point};
+use super::pins::{PinError, Pins};
 
-/// A live attachment. Dropping it detaches the probes, which may take a tenth of a second: the kernel waits until no
-/// processor is inside the probe.
+/// A live attachment. [`detach_all`] ends it, which may take a tenth of a second: the kernel waits until no processor is inside the
+/// probe. A link that is pinned outlives this value; one that is not ends with it.
 pub struct Link {
-    /// The attached program.
+    /// The place of the link in the traced process, and its pins.
+    pub site: LinkSite,
+    directory: Option<Pins>,
+    /// A descriptor, or one perf link for each place: their drop detaches what is not pinned.
+    held: Box<dyn Any + Send>,
+}
+
+/// Where a link's program stands, in the form in which the next daemon learns of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkSite {
+    /// The program that runs at its places.
     pub program: Program,
     /// File that the probes stand in, as users see it.
     pub path: String,
-    /// Number of places in the file.
-    pub points: usize,
-    /// One descriptor, or one perf link for each place. Dropping it detaches.
-    _held: Box<dyn Any + Send>,
+    /// The file that is really mapped; `None` where nobody asks a second time for probes in it.
+    pub file: Option<FileIdentity>,
+    /// Places in the file.
+    pub offsets: Vec<u64>,
+    /// Names of its pins; empty if it ends with the daemon.
+    pub pins: Vec<String>,
+}
+
+impl Link {
+    /// A link that an earlier daemon has made and pinned.
+    pub fn pinned(pins: &Pins, site: LinkSite) -> Result<Link, PinError> {
+        let held: Vec<OwnedFd> = site
+            .pins
+            .iter()
+            .map(|name| pins.get(name))
+            .collect::<Result<_, _>>()?;
+        Ok(Link {
+            site,
+            directory: Some(pins.clone()),
+            held: Box::new(held),
+        })
+    }
+
+    /// The program that runs at its places.
+    pub fn program(&self) -> Program {
+        self.site.program
+    }
+
+    /// Ends it.
+    fn detach(self) {
+        if let Some(pins) = &self.directory {
+            for name in &self.site.pins {
+                if let Err(error) = pins.unpin(name) {
+                    tracing::error!(error = %crate::error_chain(&error), "a probe could not be removed");
+                }
+            }
+        }
+        drop(self.held);
+    }
 }
 
 /// Attaches one program. `open_path` must lead to the file that is really mapped; `shown_path` is the path for
@@ -33,12 +82,19 @@ pub fn attach(
     pid: u32,
     open_path: &Path,
     shown_path: &str,
+    file: Option<&FileIdentity>,
     points: &[Point],
 ) -> Result<Link, ProbeError> {
     let failed = |source| ProbeError::Attach {
         path: shown_path.to_owned(),
         pid,
         source,
+    };
+    let mut pins = Vec::new();
+    let directory = kernel.pins().cloned();
+    // A link that cannot be pinned ends with the daemon, and the next one makes it again.
+    let unpinned = |error: &PinError| {
+        tracing::warn!(error = %crate::error_chain(error), "a probe would not outlive the daemon");
     };
     let held = match kernel.method() {
         AttachMethod::Multi => {
@@ -49,20 +105,32 @@ pub fn attach(
                 .ok_or_else(|| ProbeError::Missing(program.name().to_owned()))?;
             let on_return = program.is_return();
             let link: OwnedFd = multi::attach(fd, &path, pid, points, on_return).map_err(failed)?;
+            if let Some(directory) = &directory {
+                let name = kernel.next_pin();
+                match directory.pin(&name, link.as_fd()) {
+                    Ok(()) => pins.push(name),
+                    Err(error) => unpinned(&error),
+                }
+            }
             Box::new(link) as Box<dyn Any + Send>
         }
         AttachMethod::Perf => {
             let scope = NonZeroU32::new(pid).map_or(UProbeScope::CallingProcess, |pid| {
                 UProbeScope::OneProcess(pid)
             });
-            let probe = kernel.perf_program(program)?;
-            let mut links: Vec<UProbeLink> = Vec::with_capacity(points.len());
+            // Before 5.15 such a probe is a perf event without a link, and cannot be pinned.
+            let directory = directory
+                .as_ref()
+                .filter(|_| aya::features().bpf_perf_link());
+            let mut links: Vec<Box<dyn Any + Send>> = Vec::with_capacity(points.len());
             for point in points {
                 let wrap = |source| ProbeError::Aya {
                     program: program.name().to_owned(),
                     action: "attached",
                     source: Box::new(source),
                 };
+                let name = directory.map(|_| kernel.next_pin());
+                let probe = kernel.perf_program(program)?;
                 let id = probe
                     .attach(
                         UProbeAttachPoint {
@@ -73,16 +141,32 @@ pub fn attach(
                         scope,
                     )
                     .map_err(wrap)?;
-                links.push(probe.take_link(id).map_err(wrap)?);
+                let link: UProbeLink = probe.take_link(id).map_err(wrap)?;
+                let (Some(directory), Some(name)) = (directory, name) else {
+                    links.push(Box::new(link));
+                    continue;
+                };
+                let link = FdLink::try_from(link)
+                    .map_err(|source| failed(std::io::Error::other(source)))?;
+                let pinned = link
+                    .pin(directory.path(&name))
+                    .map_err(|source| failed(std::io::Error::other(source)))?;
+                pins.push(name);
+                links.push(Box::new(pinned));
             }
             Box::new(links)
         }
     };
     Ok(Link {
-        program,
-        path: shown_path.to_owned(),
-        points: points.len(),
-        _held: held,
+        site: LinkSite {
+            program,
+            path: shown_path.to_owned(),
+            file: file.cloned(),
+            offsets: points.iter().map(|point| point.offset).collect(),
+            pins,
+        },
+        directory,
+        held,
     })
 }
 
@@ -95,7 +179,7 @@ pub fn detach_all(links: Vec<Link>) {
         while !rest.is_empty() {
             let share = rest.len().div_ceil(SIDE_BY_SIDE).max(1);
             let part = rest.split_off(rest.len().saturating_sub(share));
-            scope.spawn(move || drop(part));
+            scope.spawn(move || part.into_iter().for_each(Link::detach));
         }
     });
 }

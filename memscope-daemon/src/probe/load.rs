@@ -1,15 +1,20 @@
 //! Loads the BPF object: maps, tracepoints, and the uprobe programs in the form that the kernel's links need.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData};
+use aya::programs::links::FdLink;
 use aya::programs::{RawTracePoint, UProbe};
+use serde::{Deserialize, Serialize};
+
 use memscope_common::{DropReason, GlobalConfig, ProcessEntry, PythonEntry, Rule, name, rule_key};
 
 use super::maps::{map_data, map_error};
+use super::pins::{PinError, Pins};
 use super::slot::{Slot, Slots, map_slots};
 use super::tables::Tables;
 use super::{ProbeError, kernel, multi};
@@ -18,8 +23,11 @@ use crate::ingest::ring::Ring;
 /// The compiled object, as the build script provides it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/memscope.bpf.o"));
 
+/// Rules of unwinding that are removed when a table of them is taken over: more than it has room for.
+const MOST_RULES: usize = 1 << 21;
+
 /// The uprobe programs of the object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Program {
     /// Entry of a runtime or driver call.
     CallEntry,
@@ -143,6 +151,10 @@ pub struct Kernel {
     pythons: Vec<(PythonEntry, BTreeSet<u32>)>,
     tables: Tables,
     rules: Option<Rules>,
+    pins: Option<Pins>,
+    next_pin: u64,
+    /// Links of the process tracepoints, which end with the daemon unless they are pinned.
+    _tracepoints: Vec<Box<dyn Any + Send>>,
 }
 
 /// The map of rules by which the programs unwind compiled code.
@@ -164,17 +176,27 @@ impl Rules {
 }
 
 impl Kernel {
-    /// Loads the object and starts the tracepoints for processes. `method` forces a kind of link; `None` takes the
-    /// multi-uprobe link where the kernel has it. `ring_bytes` is the size of the ring buffer.
+    /// Loads everything and starts the process tracepoints. `method` forces a kind of link. With `pins`, maps and links outlive the
+    /// daemon; maps that are pinned there already are taken over with what is in them, so they must have this build's
+    /// shapes (see [`shapes`]).
     pub fn load(
         method: Option<AttachMethod>,
         ring_bytes: u32,
+        pins: Option<Pins>,
     ) -> Result<(Kernel, Ring), ProbeError> {
         let offsets = kernel::task_offsets()?;
-        let mut bpf = aya::EbpfLoader::new()
+        let mut loader = aya::EbpfLoader::new();
+        loader
             .override_global("TASK_TGID_OFFSET", &offsets.tgid, true)
             .override_global("TASK_TLS_OFFSET", &offsets.thread_pointer, true)
-            .map_max_entries(name::RING, ring_bytes)
+            .map_max_entries(name::RING, ring_bytes);
+        let shared = shared_maps()?;
+        if let Some(pins) = &pins {
+            for map in &shared {
+                loader.map_pin_path(map, pins.path(&map_pin(map)));
+            }
+        }
+        let mut bpf = loader
             .load(OBJECT)
             .map_err(|e| ProbeError::Load(Box::new(e)))?;
         let (method, multi) = match method {
@@ -200,12 +222,18 @@ impl Kernel {
                     })?;
             }
         }
+        let mut tracepoints = Vec::new();
         for (program, tracepoint) in [
             ("process_fork", "sched_process_fork"),
             ("process_exec", "sched_process_exec"),
             ("process_exit", "sched_process_exit"),
         ] {
-            start_tracepoint(&mut bpf, program, tracepoint)?;
+            tracepoints.push(start_tracepoint(
+                &mut bpf,
+                program,
+                tracepoint,
+                pins.as_ref(),
+            )?);
         }
         let ring_map = bpf
             .map(name::RING)
@@ -221,6 +249,11 @@ impl Kernel {
                     source,
                 })
             })?;
+        // A ring that was taken over has the size that it was made with.
+        let ring_bytes = ring_map
+            .info()
+            .map_err(map_error(name::RING, "looked at"))?
+            .max_entries();
         let ring = Ring::open(ring_fd, ring_bytes)?;
         let slots = Arc::new(map_slots(&bpf)?);
         let tables = Tables::open(&mut bpf)?;
@@ -252,9 +285,91 @@ impl Kernel {
             pythons: Vec::new(),
             tables,
             rules: Some(Rules(rules)),
+            next_pin: next_pin(pins.as_ref())?,
+            pins,
+            _tracepoints: tracepoints,
         };
+        kernel.take_over()?;
         kernel.configure(0, ring_bytes / 4)?;
         Ok((kernel, ring))
+    }
+
+    /// Learns what the maps hold, where they were taken over.
+    fn take_over(&mut self) -> Result<(), ProbeError> {
+        for entry in self.processes.iter() {
+            let (tgid, index) = entry.map_err(map_error(name::PROCESSES, "read"))?;
+            self.taken.insert(tgid, index);
+        }
+        let taken: BTreeSet<u32> = self.taken.values().copied().collect();
+        self.free_slots.retain(|index| !taken.contains(index));
+        for index in 0..memscope_common::PYTHONS {
+            let PythonValue(entry) = self
+                .python
+                .get(&index, 0)
+                .map_err(map_error(name::PYTHON, "read"))?;
+            if entry == PythonEntry::default() {
+                break;
+            }
+            self.pythons.push((entry, BTreeSet::new()));
+        }
+        // Which rules belong to whom is not known any more. They are made again when their addresses are met.
+        if let Some(Rules(rules)) = &mut self.rules {
+            let known: Vec<u64> = rules.keys().take(MOST_RULES).flatten().collect();
+            for key in known {
+                let _ = rules.remove(&key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where maps and links are pinned.
+    pub fn pins(&self) -> Option<&Pins> {
+        self.pins.as_ref()
+    }
+
+    /// A name for the pin of a new link.
+    pub(super) fn next_pin(&mut self) -> String {
+        self.next_pin += 1;
+        format!("{}{}", super::pins::LINK, self.next_pin)
+    }
+
+    /// The slot of a process that an earlier daemon has entered, with everything that the programs count there.
+    pub fn taken_over(&self, tgid: u32) -> Option<Slot> {
+        let index = self.taken.get(&tgid)?;
+        Some(Slot::new(Arc::clone(&self.slots), *index))
+    }
+
+    /// Removes the processes that are none of these, and their pinned links are none of `links`.
+    pub fn keep_taken(&mut self, processes: &BTreeSet<u32>, links: &BTreeSet<String>) {
+        let others: Vec<u32> = self
+            .taken
+            .keys()
+            .copied()
+            .filter(|tgid| !processes.contains(tgid))
+            .collect();
+        for tgid in others {
+            self.remove_process(tgid);
+        }
+        let Some(pins) = &self.pins else {
+            return;
+        };
+        for name in pins.names().unwrap_or_default() {
+            if is_numbered_link(&name)
+                && !links.contains(&name)
+                && let Err(error) = pins.unpin(&name)
+            {
+                tracing::error!(error = %crate::error_chain(&error), "a probe of an earlier daemon could not be removed");
+            }
+        }
+    }
+
+    /// Removes everything that would outlive the daemon.
+    pub fn remove_pins(&self) {
+        if let Some(pins) = &self.pins
+            && let Err(error) = pins.remove_all()
+        {
+            tracing::error!(error = %crate::error_chain(&error), "pinned maps or probes could not be removed; memscoped --cleanup tries again");
+        }
     }
 
     /// Hands over the rules of unwinding, for the thread that makes them. Returns `None` after the first call.
@@ -380,11 +495,17 @@ fn uprobe(bpf: &mut Ebpf, program: Program) -> Result<&mut UProbe, ProbeError> {
         .ok_or_else(|| ProbeError::Missing(program.name().to_owned()))
 }
 
+/// Starts a tracepoint's program, or holds the link that an earlier daemon has pinned.
 fn start_tracepoint(
     bpf: &mut Ebpf,
     program: &'static str,
     tracepoint: &str,
-) -> Result<(), ProbeError> {
+    pins: Option<&Pins>,
+) -> Result<Box<dyn Any + Send>, ProbeError> {
+    let pin = format!("{}{program}", super::pins::LINK);
+    if let Some(link) = pins.and_then(|pins| pins.get(&pin).ok()) {
+        return Ok(Box::new(link));
+    }
     let raw: &mut RawTracePoint = bpf
         .program_mut(program)
         .and_then(|p| p.try_into().ok())
@@ -397,8 +518,83 @@ fn start_tracepoint(
         }
     };
     raw.load().map_err(failed("loaded"))?;
-    raw.attach(tracepoint).map_err(failed("attached"))?;
-    Ok(())
+    let id = raw.attach(tracepoint).map_err(failed("attached"))?;
+    let link = FdLink::from(raw.take_link(id).map_err(failed("attached"))?);
+    match pins {
+        None => Ok(Box::new(link)),
+        Some(pins) => {
+            let path = pins.path(&pin);
+            let pinned = link.pin(&path).map_err(|source| PinError::Io {
+                doing: "pin",
+                path,
+                source: std::io::Error::other(source),
+            })?;
+            Ok(Box::new(pinned))
+        }
+    }
+}
+
+/// The maps of the object, but for those of the compiler's making, which every load has for itself.
+fn shared_maps() -> Result<Vec<String>, ProbeError> {
+    Ok(maps_of_object()?.into_keys().collect())
+}
+
+fn maps_of_object() -> Result<BTreeMap<String, aya_obj::Map>, ProbeError> {
+    let object = aya_obj::Object::parse(OBJECT)
+        .map_err(|error| ProbeError::Missing(format!("usable code ({error})")))?;
+    let maps = object.maps.into_iter();
+    Ok(maps.filter(|(name, _)| !name.starts_with('.')).collect())
+}
+
+/// Names and shapes of the maps, and the version of what is in them: pinned maps of another description cannot be taken over.
+pub fn shapes() -> Result<String, ProbeError> {
+    let maps = maps_of_object()?;
+    let one = |(name, map): (&String, &aya_obj::Map)| {
+        // The ring's size is an option.
+        let entries = match name.as_str() {
+            name::RING => 0,
+            _ => map.max_entries(),
+        };
+        format!(
+            "{name}:{}:{}:{}:{entries}",
+            map.map_type(),
+            map.key_size(),
+            map.value_size()
+        )
+    };
+    let all: Vec<String> = maps.iter().map(one).collect();
+    Ok(format!(
+        "{} {}",
+        memscope_common::MAPS_VERSION,
+        all.join(" ")
+    ))
+}
+
+/// Whether all maps are pinned there.
+pub fn has_all_maps(pins: &Pins) -> bool {
+    let names = pins.names().unwrap_or_default();
+    let mut maps = shared_maps().unwrap_or_default().into_iter();
+    maps.all(|map| names.contains(&map_pin(&map)))
+}
+
+/// The pin of a map.
+fn map_pin(map: &str) -> String {
+    format!("map_{map}")
+}
+
+fn is_numbered_link(name: &str) -> bool {
+    link_number(name).is_some()
+}
+
+fn link_number(name: &str) -> Option<u64> {
+    name.strip_prefix(super::pins::LINK)?.parse().ok()
+}
+
+/// The largest number of a pinned link.
+fn next_pin(pins: Option<&Pins>) -> Result<u64, ProbeError> {
+    let names = pins.map(Pins::names).transpose()?.unwrap_or_default();
+    let numbers = names.iter().filter_map(|name| link_number(name));
+    Ok(numbers.max().unwrap_or(0))
 }
 
 /// Loads the uprobe programs a second time, for multi-uprobe links, with the maps that aya made.

@@ -6,6 +6,7 @@ pub mod links;
 pub mod load;
 mod maps;
 pub mod multi;
+pub mod pins;
 pub mod slot;
 mod tables;
 
@@ -82,6 +83,9 @@ pub enum ProbeError {
         #[source]
         source: std::io::Error,
     },
+    /// What is to outlive the daemon could not be pinned.
+    #[error(transparent)]
+    Pin(#[from] pins::PinError),
     /// The ring buffer or the table of processes could not be mapped.
     #[error(transparent)]
     Ring(#[from] crate::ingest::ring::RingError),

@@ -67,8 +67,8 @@ struct LinkAttr {
     reserved: u32,
 }
 
-fn bpf<T>(command: i32, attr: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: `attr` is a plain structure, and its size is passed with it.
+fn call<T>(command: i32, attr: &mut T) -> io::Result<i32> {
+    // SAFETY: `attr` is a plain structure of the size that is passed with it.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -80,8 +80,19 @@ fn bpf<T>(command: i32, attr: &mut T) -> io::Result<OwnedFd> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel returned a new descriptor, which nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+    Ok(result as i32)
+}
+
+/// A command of `bpf(2)` that gives a new descriptor.
+pub(super) fn bpf<T>(command: i32, attr: &mut T) -> io::Result<OwnedFd> {
+    let fd = call(command, attr)?;
+    // SAFETY: the kernel returned a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A command of `bpf(2)` that gives nothing.
+pub(super) fn bpf_done<T>(command: i32, attr: &mut T) -> io::Result<()> {
+    call(command, attr).map(drop)
 }
 
 /// Loads an object's type information (BTF). Programs with callbacks cannot be loaded without it.

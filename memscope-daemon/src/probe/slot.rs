@@ -52,6 +52,12 @@ impl Slot {
         unsafe { self.slots.address.as_ptr().add(self.index as usize) }
     }
 
+    /// The handle of the process that has the slot.
+    pub fn handle(&self) -> u32 {
+        // SAFETY: the field is an aligned u32 in the shared mapping.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).handle) }.load(Ordering::Acquire)
+    }
+
     /// Replaces all flags of the process.
     pub fn set_flags(&self, flags: u32) {
         // SAFETY: the field is an aligned u32 in the shared mapping.

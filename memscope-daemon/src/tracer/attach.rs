@@ -201,7 +201,6 @@ impl Tracer {
                 pidfd,
                 slot,
                 links: Vec::new(),
-                placed: Default::default(),
                 torch_npu: false,
                 trace_file: None,
                 trace: TraceState::Unused,
@@ -305,7 +304,7 @@ pub(super) fn internal<E: std::error::Error + Send + Sync + 'static>(
     }
 }
 
-fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd, Refusal> {
+pub(super) fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd, Refusal> {
     let raw = i32::try_from(pid)
         .ok()
         .and_then(rustix::process::Pid::from_raw)

@@ -11,7 +11,7 @@ use super::{TraceState, Tracer};
 use crate::keeper::KeeperMessage;
 
 /// The daemon itself, as the caller of attaches that follow from an attach that was allowed.
-const SELF: Caller = Caller {
+pub(super) const SELF: Caller = Caller {
     uid: 0,
     gid: 0,
     pid: None,
@@ -51,9 +51,8 @@ impl Tracer {
                     traced.trace = TraceState::Proven;
                     let (reports, rest) = std::mem::take(&mut traced.links)
                         .into_iter()
-                        .partition(|l| l.program.is_report());
+                        .partition(|l| l.program().is_report());
                     traced.links = rest;
-                    traced.placed.retain(|(_, _, p)| !p.is_report());
                     for library in traced.libraries.values_mut() {
                         library.ways.retain(|way| !memscope_vendors::is_report(way));
                     }

@@ -8,6 +8,7 @@ mod budget;
 mod follow;
 mod full;
 mod keep_budget;
+mod kept;
 pub mod nvml;
 mod outcome;
 mod place;
@@ -15,10 +16,13 @@ mod python;
 mod queue;
 mod reading;
 mod rules;
+mod save;
+mod take_over;
 mod traced;
 mod waiting;
 mod waits;
 
+pub use kept::{Keeping, Kept, KeptError, TakeOver, TakenOver, read as read_kept, write_stopped};
 pub use outcome::ReadingOutcome;
 pub use rules::{Rule, maps_device_library};
 pub use traced::{TraceState, Traced};
@@ -38,6 +42,7 @@ use memscope_site::{FileIdentity, FoundSite, ObjectSites, Resolver};
 use memscope_vendors::Purpose;
 use tokio::sync::oneshot;
 
+use crate::ingest::ring::Ring;
 use crate::keeper::{Command, KeeperHandle, KeeperMessage};
 use crate::native::Unwinder;
 use crate::probe::calibrate::Layout;
@@ -92,8 +97,13 @@ pub enum Order {
     Status(oneshot::Sender<TracerStatus>),
     /// A message of the keeper.
     Keeper(KeeperMessage),
-    /// Detach everything and end.
-    Stop(oneshot::Sender<()>),
+    /// End.
+    Stop {
+        /// Leave probes and maps as they are, for the daemon that comes next; else everything is detached.
+        hand_over: bool,
+        /// Receives a message when it is done.
+        reply: oneshot::Sender<()>,
+    },
 }
 
 /// Status of the tracer.
@@ -137,25 +147,50 @@ pub struct Tracer {
     attaching: Vec<waits::Attaching>,
     /// Questions whose answers wait for readings.
     refreshing: Vec<waits::Refreshing>,
+    keeping: Keeping,
+}
+
+/// What the tracer begins with.
+pub struct Start {
+    /// The loaded object.
+    pub kernel: Kernel,
+    /// Its ring, which goes to the keeper when everything is in place.
+    pub ring: Ring,
+    /// The keeper.
+    pub keeper: KeeperHandle,
+    /// Number of unread bytes in the ring at which the keeper is woken.
+    pub wake_bytes: u32,
+    /// Share of one processor that walking stacks may take in a process; `None`: no limit.
+    pub stack_budget: Option<f64>,
+    /// Writes down what is traced.
+    pub keeping: Keeping,
+    /// What an earlier daemon has left.
+    pub left: Option<TakeOver>,
 }
 
 impl Tracer {
-    /// Starts the thread. `own` sends into the same channel as `orders` receives from. `wake_bytes` is the number of
-    /// unread bytes in the ring at which the keeper is woken.
+    /// Starts the thread, and waits until it has taken over what an earlier daemon has left. `own` sends into the same channel as
+    /// `orders` receives from.
     pub fn start(
-        kernel: Kernel,
-        keeper: KeeperHandle,
+        start: Start,
         (own, orders): (Sender<Order>, Receiver<Order>),
-        wake_bytes: u32,
-        stack_budget: Option<f64>,
-    ) -> std::io::Result<std::thread::JoinHandle<()>> {
-        let mut kernel = kernel;
+    ) -> std::io::Result<(std::thread::JoinHandle<()>, TakenOver)> {
+        let Start {
+            mut kernel,
+            ring,
+            keeper,
+            wake_bytes,
+            stack_budget,
+            keeping,
+            left,
+        } = start;
+        let (ready, wait) = std::sync::mpsc::channel();
         let unwinder = Unwinder::start(kernel.take_rules(), keeper.clone())?;
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("tracer".to_owned())
             .spawn(move || {
                 let now = Instant::now();
-                Tracer {
+                let mut tracer = Tracer {
                     kernel,
                     keeper,
                     unwinder,
@@ -175,9 +210,14 @@ impl Tracer {
                     nvml: nvml::Machine::default(),
                     attaching: Vec::new(),
                     refreshing: Vec::new(),
-                }
-                .run(&orders);
-            })
+                    keeping,
+                };
+                let _ = ready.send(tracer.begin(ring, left));
+                tracer.run(&orders);
+            })?;
+        // A thread that panics ends the process.
+        let taken = wait.recv().map_err(std::io::Error::other)?;
+        Ok((thread, taken))
     }
 
     fn run(&mut self, orders: &Receiver<Order>) {
@@ -189,7 +229,9 @@ impl Tracer {
                     request,
                     reply,
                 }) => {
-                    match self.attach(caller, &request) {
+                    let outcome = self.attach(caller, &request);
+                    self.save();
+                    match outcome {
                         Ok(outcome) => self.answer_attach(outcome, reply),
                         // The client may be gone.
                         Err(refusal) => drop(reply.send(Err(refusal))),
@@ -200,7 +242,9 @@ impl Tracer {
                     scope,
                     reply,
                 }) => {
-                    let _ = reply.send(self.detach(caller, scope));
+                    let outcome = self.detach(caller, scope);
+                    self.save();
+                    let _ = reply.send(outcome);
                 }
                 Ok(Order::Refresh { pid, read, reply }) => {
                     self.say_full();
@@ -216,14 +260,18 @@ impl Tracer {
                     process,
                     outcome,
                 }) => self.reading_ended(pid, process, outcome),
-                Ok(Order::Stop(reply)) => {
-                    self.detach_everything();
+                Ok(Order::Stop { hand_over, reply }) => {
+                    if hand_over {
+                        self.save();
+                    } else {
+                        self.end_everything();
+                    }
                     let _ = reply.send(());
                     return;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    self.detach_everything();
+                    self.end_everything();
                     return;
                 }
             }
@@ -246,6 +294,7 @@ impl Tracer {
         self.read_what_is_due();
         self.answer_waiting();
         self.keep_to_budget();
+        self.save_sometimes();
         if !self.rules.is_empty() && self.last_rule_search.elapsed() > RULE_SEARCH {
             self.last_rule_search = Instant::now();
             self.search_rules();
@@ -446,6 +495,15 @@ impl Tracer {
         for pid in pids {
             self.end(pid, DaemonRecord::Detached);
         }
+    }
+
+    /// Detaches everything, and removes what would outlive the daemon. Rules stay written down: they are in force again at the next
+    /// start, also after a reboot.
+    fn end_everything(&mut self) {
+        self.detach_everything();
+        self.kernel.remove_pins();
+        self.keeping.stopped = true;
+        self.save();
     }
 
     fn status(&self) -> TracerStatus {

@@ -53,7 +53,7 @@ impl Tracer {
                 traced.forget_pool();
             }
         }
-        let before = traced.placed.len();
+        let before = traced.places();
         // No library is late at the first placement, which has what was there at the attach.
         let late = (before > 0).then(|| speaker(traced, resolved)).flatten();
         let has_trace = traced.options.level == Level::Trace
@@ -106,7 +106,7 @@ impl Tracer {
         }
         let start_search = has_trace && traced.trace == TraceState::Unused;
         if start_search {
-            let reports = traced.placed.iter().any(|(_, _, p)| p.is_report());
+            let reports = traced.has_report();
             traced.trace = if reports {
                 TraceState::Searching
             } else {
@@ -119,7 +119,7 @@ impl Tracer {
         }
         if traced.trace != TraceState::Unused {
             traced.level = Level::Trace;
-        } else if traced.placed.iter().any(|(_, _, p)| p.is_report()) {
+        } else if traced.has_report() {
             traced.level = Level::Blocks;
         }
         let handle = traced.handle;
@@ -136,10 +136,7 @@ impl Tracer {
                 known,
             });
         }
-        let changed = self
-            .traced
-            .get(&pid)
-            .is_some_and(|t| t.placed.len() != before);
+        let changed = self.traced.get(&pid).is_some_and(|t| t.places() != before);
         if changed || before == 0 || other {
             self.say_placed(pid);
         }
@@ -301,23 +298,22 @@ impl Tracer {
         let Some(traced) = self.traced.get_mut(&pid) else {
             return Ok(());
         };
-        points.retain(|p| {
-            !traced
-                .placed
-                .contains(&(identity.clone(), p.offset, program))
-        });
+        points.retain(|point| !traced.has_probe(identity, point.offset, program));
         points.sort_by_key(|p| p.offset);
         points.dedup_by_key(|p| p.offset);
         if points.is_empty() {
             return Ok(());
         }
-        match links::attach(&mut self.kernel, program, pid, open_path, shown, &points) {
+        match links::attach(
+            &mut self.kernel,
+            program,
+            pid,
+            open_path,
+            shown,
+            Some(identity),
+            &points,
+        ) {
             Ok(link) => {
-                for point in &points {
-                    traced
-                        .placed
-                        .insert((identity.clone(), point.offset, program));
-                }
                 traced.links.push(link);
                 Ok(())
             }

@@ -106,6 +106,7 @@ impl Tracer {
                     pid,
                     &function.open_path,
                     &function.path.to_string_lossy(),
+                    None,
                     &[point],
                 )
                 .map_err(|error| crate::error_chain(&error))?;

@@ -1,11 +1,12 @@
 //! Rules: attach every process that matches, now and later.
 
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 use memscope_rpc::{AttachOptions, AttachScope, Caller};
 
 /// A rule by which processes are attached.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// Number of the rule, from 1 on.
     pub id: u64,

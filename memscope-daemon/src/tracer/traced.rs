@@ -1,5 +1,6 @@
 //! One traced process, as the tracer sees it.
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::probe::load::Program;
 use crate::probe::slot::Slot;
 
 /// Which of PyTorch's two ways in are probed: `record_trace` alone is enough once its layout is proven.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TraceState {
     /// There is no probe on `record_trace`.
     Unused,
@@ -46,8 +47,6 @@ pub struct Traced {
     pub slot: Slot,
     /// Links that carry its probes.
     pub links: Vec<Link>,
-    /// Places that have a probe already: file, offset and program.
-    pub placed: BTreeSet<(FileIdentity, u64, Program)>,
     /// Whether torch_npu's allocator is the one that is traced.
     pub torch_npu: bool,
     /// File that holds the `record_trace` in use.
@@ -106,7 +105,7 @@ pub struct Traced {
 }
 
 /// A library that has sites.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Library {
     /// Build id in hexadecimal digits, empty for none.
     pub build_id: String,
@@ -117,15 +116,34 @@ pub struct Library {
 }
 
 impl Traced {
+    /// Whether a program stands at this place of a file already.
+    pub fn has_probe(&self, file: &FileIdentity, offset: u64, program: Program) -> bool {
+        self.links.iter().any(|link| {
+            link.program() == program
+                && link.site.file.as_ref() == Some(file)
+                && link.site.offsets.contains(&offset)
+        })
+    }
+
+    /// Number of places with a probe.
+    pub fn places(&self) -> usize {
+        self.links.iter().map(|link| link.site.offsets.len()).sum()
+    }
+
+    /// Whether the framework's pool reports its blocks by a function of its own.
+    pub fn has_report(&self) -> bool {
+        self.links.iter().any(|link| link.program().is_report())
+    }
+
     /// Number of probe sites in use. Probes on returns, the linker's hook and `code_dealloc` are not counted.
     pub fn sites(&self) -> u32 {
         self.links
             .iter()
             .filter(|l| {
-                !l.program.is_return()
-                    && !matches!(l.program, Program::LinkerHook | Program::CodeDealloc)
+                !l.program().is_return()
+                    && !matches!(l.program(), Program::LinkerHook | Program::CodeDealloc)
             })
-            .map(|l| l.points as u32)
+            .map(|l| l.site.offsets.len() as u32)
             .sum()
     }
 
@@ -137,9 +155,8 @@ impl Traced {
 
     /// Whether a way into the framework's pool is probed.
     pub fn sees_pool(&self) -> bool {
-        self.placed
-            .iter()
-            .any(|(_, _, p)| p.is_report() || *p == Program::Trace)
+        let mut programs = self.links.iter().map(Link::program);
+        programs.any(|program| program.is_report() || program == Program::Trace)
     }
 
     /// Removes the probes of the pool, because the library of another allocator has come and the first one's are of
@@ -150,9 +167,8 @@ impl Traced {
         };
         let (pool, rest) = std::mem::take(&mut self.links)
             .into_iter()
-            .partition(|link| of_pool(link.program));
+            .partition(|link| of_pool(link.program()));
         self.links = rest;
-        self.placed.retain(|(_, _, program)| !of_pool(*program));
         for library in self.libraries.values_mut() {
             library.ways.clear();
         }

@@ -1,10 +1,12 @@
 //! A rising edge: fires when a level rises above its threshold, and again only after it has clearly fallen below it.
 
+use serde::{Deserialize, Serialize};
+
 /// A level has clearly fallen if it is at most this part of its threshold, in hundredths.
 pub const CLEARLY_BELOW: u64 = 95;
 
 /// State of a rising edge.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Edge {
     /// No level was seen yet.
     #[default]

@@ -5,6 +5,7 @@
 //! nothing grows. Growth is how much higher the floor is than the lowest floor within that time. It counts only when
 //! the floor is higher than all of these floors: a return to an earlier level after a pause is no growth.
 
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Number of pieces into which the watched time is cut.
@@ -13,7 +14,7 @@ const PIECES: usize = 16;
 const FLOOR: usize = PIECES / 4;
 
 /// One level over time. After each firing the watch begins again, from the floor at that time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Growth {
     above: u64,
     piece_ns: u64,

@@ -15,6 +15,7 @@ mod words;
 
 pub use firing::Firing;
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use memscope_ledger::Ledger;
@@ -29,7 +30,7 @@ const MOST_OF_A_USER: usize = 16;
 const TICK_NS: u64 = 40_000_000;
 
 /// Which processes a trigger watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Scope {
     /// All processes that the trigger's user may see.
     All,
@@ -37,7 +38,7 @@ enum Scope {
     One(u32, u64, [u32; 3]),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Trigger {
     number: u64,
     condition: Condition,
@@ -59,7 +60,7 @@ impl Trigger {
 }
 
 /// All triggers, and what they watch.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Triggers {
     triggers: Vec<Trigger>,
     last_number: u64,
@@ -93,6 +94,32 @@ impl Triggers {
             }
         }
         all
+    }
+
+    /// Those of an earlier daemon, with those of this one's command line in the place of those of that one's.
+    pub fn joined(left: Triggers, conditions: &[Condition], pause_ns: u64) -> Triggers {
+        let mut all = Triggers { pause_ns, ..left };
+        all.triggers
+            .retain(|one| !one.from_start || conditions.contains(&one.condition));
+        let root = Caller {
+            uid: 0,
+            gid: 0,
+            pid: None,
+        };
+        for condition in conditions {
+            if all.same(condition, Scope::All, root).is_none() {
+                all.push(*condition, Scope::All, root, true);
+            }
+        }
+        all.next_tick_ns = 0;
+        all.distribute();
+        all
+    }
+
+    /// Forgets the processes, and the triggers that were for one of them alone: another daemon traced them.
+    pub fn forget_processes(&mut self) {
+        self.processes.clear();
+        self.forget(|trigger| matches!(trigger.scope, Scope::One(..)));
     }
 
     fn same(&self, condition: &Condition, scope: Scope, user: Caller) -> Option<&Trigger> {
@@ -267,7 +294,7 @@ impl Triggers {
 
     fn look_after(&mut self, event: &Event, ledger: &Ledger, due: &mut Vec<Firing>) {
         match &event.body {
-            Body::Attached(facts) => self.attached(event, facts),
+            Body::Attached(facts) => self.attached(event.process, facts, event.time_ns),
             Body::Exited => {
                 if let Some(process) = self.processes.remove(&event.process) {
                     self.end(process.pid, process.start_ticks);
@@ -303,11 +330,12 @@ impl Triggers {
         }
     }
 
-    fn attached(&mut self, event: &Event, facts: &ProcessFacts) {
+    /// Watches a process, unless it is watched already.
+    pub fn attached(&mut self, handle: ProcessHandle, facts: &ProcessFacts, attached_ns: u64) {
         let process = self
             .processes
-            .entry(event.process)
-            .or_insert_with(|| ProcessTriggers::new(event.process, event.time_ns));
+            .entry(handle)
+            .or_insert_with(|| ProcessTriggers::new(handle, attached_ns));
         process.pid = facts.pid;
         process.start_ticks = facts.start_ticks;
         process.uids = facts.uids;

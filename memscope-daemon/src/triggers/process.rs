@@ -4,6 +4,7 @@ use memscope_ledger::Ledger;
 use memscope_ledger::event::ProcessHandle;
 use memscope_ledger::report::{Baseline, Gauge};
 use memscope_rpc::{Condition, Metric};
+use serde::{Deserialize, Serialize};
 
 use super::edge::{Crossing, Edge};
 use super::firing::Firing;
@@ -17,7 +18,7 @@ const READING_NS: u64 = 60_000_000_000;
 const EXACT_NS: u64 = 100_000_000;
 
 /// State of the triggers for one process.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct ProcessTriggers {
     handle: ProcessHandle,
     pub(super) pid: u32,
@@ -37,7 +38,7 @@ pub(super) struct ProcessTriggers {
 }
 
 /// The levels of one device when they were last checked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Levels {
     device: i32,
     allocated: Option<u64>,
@@ -47,7 +48,7 @@ struct Levels {
 }
 
 /// One trigger in this process.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Watch {
     trigger: u64,
     condition: Condition,
@@ -58,7 +59,7 @@ struct Watch {
 }
 
 /// State of a trigger for one device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 enum State {
     Level(Edge),
     /// The edge, and the worst moment since levels were last exact.
@@ -67,7 +68,7 @@ enum State {
 }
 
 /// A moment at which a pool took more memory although it had free room.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Fragments {
     share: u64,
     free: u64,

@@ -90,6 +90,11 @@ impl Batches {
         }
     }
 
+    /// Where in the file at hand what comes next would stand.
+    pub(crate) fn place_of_next(&self) -> u64 {
+        self.at
+    }
+
     pub(crate) fn warnings(&self) -> &[Warning] {
         &self.warnings
     }

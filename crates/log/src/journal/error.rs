@@ -29,6 +29,12 @@ pub enum JournalError {
         /// The epoch's directory.
         path: PathBuf,
     },
+    /// Nothing of the epoch is left that was to be gone on with.
+    #[error("there is nothing left of the journal in {}", path.display())]
+    NoEpoch {
+        /// The epoch's directory.
+        path: PathBuf,
+    },
     /// The disk or the quota is full.
     #[error("no space for {}: {needed} bytes are needed; free them there, lower the journal's bounds, or use another state directory", path.display())]
     NoSpace {

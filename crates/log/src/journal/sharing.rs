@@ -42,6 +42,14 @@ impl Sharing {
         self.contents.entry(index).or_default().add(tally, packed);
     }
 
+    /// What segments hold that were written before this journal was opened, and are still there.
+    pub(crate) fn learnt(&mut self, segments: Vec<(u64, Content)>) {
+        for (index, content) in segments {
+            self.contents.entry(index).or_insert(content);
+        }
+        self.is_due = true;
+    }
+
     /// Notes the checkpoint of a segment.
     pub(crate) fn got_checkpoint(&mut self, index: u64, shares: Shares) {
         self.contents.entry(index).or_default().checkpoint = shares;

@@ -6,6 +6,7 @@ use crate::journal::error::JournalError;
 use crate::journal::format::{
     BATCH_HEADER, BATCH_MOST, ClockPair, FORMAT_VERSION, SEGMENT_HEADER, SegmentHeader,
 };
+use crate::journal::learning::Learning;
 use crate::journal::pack::frame;
 use crate::journal::retain;
 use crate::journal::segment::{CHECKPOINT, Disk, Segment, Space, UNFINISHED};
@@ -48,20 +49,24 @@ pub struct TooSmall {
 /// [`crate::records::Decoder`] does.
 pub struct Journal {
     dir: PathBuf,
-    epoch_dir: PathBuf,
+    pub(crate) epoch_dir: PathBuf,
     config: Config,
     space: Box<dyn Space>,
     state: State,
     segment: Option<Segment>,
-    next_index: u64,
+    pub(crate) next_index: u64,
     /// The checkpoint that another thread is writing.
     writing: Option<Writing>,
     /// Size of the last checkpoint in bytes; the next field is the number of its segment.
     checkpoint_bytes: u64,
-    checkpoint_index: u64,
+    pub(crate) checkpoint_index: u64,
+    /// After a resumption, until the first checkpoint is written: the oldest segment that a reader needs.
+    pub(crate) keep_from: Option<u64>,
     sharing: Sharing,
+    /// After a resumption: what the segments from before hold is being found out.
+    pub(crate) learning: Option<Learning>,
     /// Number of the next record.
-    next: u64,
+    pub(crate) next: u64,
     clock: ClockPair,
     /// Set if there was no room for the last checkpoint: how much it needs.
     too_small: Option<TooSmall>,
@@ -93,6 +98,28 @@ impl Journal {
         config: Config,
         space: Box<dyn Space>,
     ) -> Result<Self, JournalError> {
+        let mut journal = Self::prepare(dir, config, space)?;
+        let epoch_dir = journal.epoch_dir.clone();
+        match DirBuilder::new().mode(0o700).create(&epoch_dir) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(JournalError::EpochTaken { path: epoch_dir });
+            }
+            Err(error) => return Err(JournalError::of("make", &epoch_dir, 0, error)),
+        }
+        if let Err(error) = journal.rotate(config.clock.boot_ns, 0, None) {
+            let _ = std::fs::remove_dir(&epoch_dir);
+            return Err(error);
+        }
+        Ok(journal)
+    }
+
+    /// Takes the directory's lock and removes unfinished files. The journal has no segment yet.
+    pub(crate) fn prepare(
+        dir: &Path,
+        config: Config,
+        space: Box<dyn Space>,
+    ) -> Result<Self, JournalError> {
         config.check()?;
         DirBuilder::new()
             .recursive(true)
@@ -101,17 +128,9 @@ impl Journal {
             .map_err(|error| JournalError::of("make", dir, 0, error))?;
         let lock = lock(dir)?;
         retain::clear_unfinished(dir)?;
-        let epoch_dir = dir.join(format!("{:020}", config.epoch));
-        match DirBuilder::new().mode(0o700).create(&epoch_dir) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                return Err(JournalError::EpochTaken { path: epoch_dir });
-            }
-            Err(error) => return Err(JournalError::of("make", &epoch_dir, 0, error)),
-        }
-        let mut journal = Self {
+        Ok(Self {
             dir: dir.to_path_buf(),
-            epoch_dir,
+            epoch_dir: dir.join(format!("{:020}", config.epoch)),
             space,
             state: State::Running,
             segment: None,
@@ -119,7 +138,9 @@ impl Journal {
             writing: None,
             checkpoint_bytes: 0,
             checkpoint_index: 0,
+            keep_from: None,
             sharing: Sharing::default(),
+            learning: None,
             next: 1,
             clock: config.clock,
             too_small: None,
@@ -127,12 +148,7 @@ impl Journal {
             buffer: Vec::new(),
             config,
             _lock: lock,
-        };
-        if let Err(error) = journal.rotate(config.clock.boot_ns, 0, None) {
-            let _ = std::fs::remove_dir(&journal.epoch_dir);
-            return Err(error);
-        }
-        Ok(journal)
+        })
     }
 
     /// Appends whole records that follow one another, at most [`Self::most_bytes`], and returns the number of the
@@ -181,6 +197,13 @@ impl Journal {
 
     /// Makes room before it is needed, at the cost of the processes with the most records.
     fn share(&mut self, wait: bool) {
+        if let Some(learning) = self.learning.take_if(|one| wait || one.is_finished()) {
+            self.sharing.learnt(learning.finish());
+        }
+        // Who takes how much is not known yet: until then whole segments go, the oldest first.
+        if self.learning.is_some() {
+            return;
+        }
         let header_bytes = SEGMENT_HEADER as u64;
         let (besides, records) = self.next_size(0);
         let wanted = Wanted {
@@ -362,6 +385,7 @@ impl Journal {
         std::fs::rename(&new, new.with_extension(""))
             .map_err(|error| JournalError::of("rename", &new, bytes, error))?;
         self.checkpoint_index = index;
+        self.keep_from = None;
         self.sharing.got_checkpoint(index, shares);
         let gone = retain::make_room(&self.dir, (&self.epoch_dir, index), 0, most)?;
         self.sharing.removed(&gone);
@@ -393,7 +417,11 @@ impl Journal {
         let (besides, records) = self.next_size(needed);
         let size = SEGMENT_HEADER as u64 + records;
         // Until this segment has a checkpoint, a reader begins with the segment before it, so that one must stay.
-        let open = (self.epoch_dir.as_path(), self.next_index.saturating_sub(1));
+        let needed_by_readers = self.next_index.saturating_sub(1);
+        let open = (
+            self.epoch_dir.as_path(),
+            self.keep_from.unwrap_or(needed_by_readers),
+        );
         let most = self.config.total_bytes;
         let gone = retain::make_room(&self.dir, open, besides + records, most)?;
         self.sharing.removed(&gone);
@@ -420,6 +448,9 @@ impl Drop for Journal {
     fn drop(&mut self) {
         // An error can no longer be reported here.
         let _ = self.take_checkpoint(true);
+        if let Some(learning) = self.learning.take() {
+            learning.give_up();
+        }
         self.sharing.finish(&self.epoch_dir);
         if let Some(segment) = &self.segment {
             segment.finish();

@@ -1,0 +1,237 @@
+//! Triggers and findings, written down for the daemon that comes next.
+//!
+//! Owns: the file `watching.json` of the state directory. It is written when a trigger is added, removed or fires, when a finding is
+//! reported or withdrawn, and at the end. Triggers outlive a reboot. What they remember of a process, and what was
+//! reported of it, counts only for a daemon that goes on with the same journal.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use memscope_ledger::event::{Finding, ProcessHandle};
+use serde::{Deserialize, Serialize};
+
+use crate::triggers::Triggers;
+
+/// Name of the file in the state directory.
+const FILE: &str = "watching.json";
+/// Version of the file. A reader refuses any other one.
+const FORMAT: u32 = 1;
+
+/// The content of the file.
+#[derive(Serialize, Deserialize)]
+struct Kept<T, F> {
+    format: u32,
+    epoch: u64,
+    triggers: T,
+    findings: F,
+}
+
+/// Identifies a finding from one check to the next: the same line, whatever the sizes and the stacks of its blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Key {
+    pub(super) device: Option<i32>,
+    /// A `Source`, by its number in messages.
+    pub(super) source: i32,
+    pub(super) line: Option<(String, u32)>,
+    /// Size of the blocks in bytes where no line is known, else 0.
+    pub(super) size: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Said {
+    pub(super) key: Key,
+    pub(super) finding: Finding,
+    /// Number of checks since the line was last found to grow.
+    pub(super) missing: u32,
+}
+
+/// What was reported of each process: the last number, and what stands.
+type Findings = HashMap<ProcessHandle, (u64, Vec<Said>)>;
+
+/// What an earlier daemon has left.
+#[derive(Default)]
+pub struct LeftWatching {
+    pub(super) triggers: Option<Triggers>,
+    pub(super) findings: Findings,
+}
+
+impl LeftWatching {
+    /// Takes the triggers, for whoever joins them with those of the command line.
+    pub fn take_triggers(&mut self) -> Option<Triggers> {
+        self.triggers.take()
+    }
+}
+
+/// The keeper's side of the file.
+pub struct Watching {
+    path: PathBuf,
+    epoch: u64,
+    written: Vec<u8>,
+    /// The last write failed, which is logged once.
+    failed: bool,
+}
+
+impl Watching {
+    /// For a state directory, and the epoch of the journal that is written now.
+    pub fn new(state_dir: &Path, epoch: u64) -> Watching {
+        Watching {
+            path: state_dir.join(FILE),
+            epoch,
+            written: Vec::new(),
+            failed: false,
+        }
+    }
+
+    /// Reads what an earlier daemon has left; nothing if there is no such file. `resumed`: this daemon goes on with the journal of
+    /// that one.
+    pub fn read(&self, resumed: bool) -> Result<LeftWatching, String> {
+        let bytes = match std::fs::read(&self.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(LeftWatching::default());
+            }
+            Err(error) => return Err(format!("cannot read {}: {error}", self.path.display())),
+        };
+        let bad = |error| {
+            format!(
+                "{} is damaged, or of another version of memscoped: {error}",
+                self.path.display()
+            )
+        };
+        let kept: Kept<Option<Triggers>, Findings> = serde_json::from_slice(&bytes).map_err(bad)?;
+        if kept.format != FORMAT {
+            return Err(format!(
+                "{} is of another version of memscoped (form {}, this one reads {FORMAT})",
+                self.path.display(),
+                kept.format
+            ));
+        }
+        let goes_on = resumed && kept.epoch == self.epoch;
+        let mut triggers = kept.triggers;
+        if let Some(triggers) = triggers.as_mut().filter(|_| !goes_on) {
+            triggers.forget_processes();
+        }
+        Ok(LeftWatching {
+            triggers,
+            findings: if goes_on {
+                kept.findings
+            } else {
+                Findings::default()
+            },
+        })
+    }
+}
+
+impl Watching {
+    /// Writes what has changed.
+    pub(super) fn save(
+        &mut self,
+        triggers: Option<&Triggers>,
+        findings: &HashMap<ProcessHandle, (u64, Vec<Said>)>,
+    ) {
+        let kept = Kept {
+            format: FORMAT,
+            epoch: self.epoch,
+            triggers,
+            findings,
+        };
+        let bytes = match serde_json::to_vec(&kept) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::error!(%error, "triggers and findings could not be put into words");
+                return;
+            }
+        };
+        if bytes == self.written {
+            return;
+        }
+        // The thread that flushes the state directory does so within a second; nobody waits for it here.
+        let new = self.path.with_added_extension("new");
+        let written = std::fs::write(&new, &bytes).and_then(|()| std::fs::rename(&new, &self.path));
+        match written {
+            Ok(()) => {
+                self.written = bytes;
+                self.failed = false;
+            }
+            Err(error) => {
+                if !self.failed {
+                    tracing::error!(
+                        %error,
+                        path = %self.path.display(),
+                        "triggers could not be written down: after a restart memscoped would not know of them"
+                    );
+                }
+                self.failed = true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    use memscope_rpc::{Condition, Metric};
+
+    #[test]
+    fn what_one_daemon_wrote_the_next_one_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let condition = Condition {
+            metric: Metric::Allocated { above: 7 },
+            device: Some(1),
+        };
+        let mut triggers = Triggers::new(&[], 5);
+        let root = memscope_rpc::Caller {
+            uid: 0,
+            gid: 0,
+            pid: None,
+        };
+        triggers.add(root, condition, None).unwrap();
+        let said = Said {
+            key: Key {
+                device: Some(0),
+                source: 1,
+                line: Some(("a.py".to_owned(), 3)),
+                size: 0,
+            },
+            finding: Finding {
+                number: 4,
+                growth_bytes_per_step: Some(0.1),
+                ..Finding::default()
+            },
+            missing: 1,
+        };
+        let findings: Findings = HashMap::from([(ProcessHandle(9), (4, vec![said.clone()]))]);
+        let kept = Kept {
+            format: FORMAT,
+            epoch: 77,
+            triggers: Some(&triggers),
+            findings: &findings,
+        };
+        let watching = Watching::new(folder.path(), 77);
+        std::fs::write(&watching.path, serde_json::to_vec(&kept).unwrap()).unwrap();
+        let left = watching.read(true).unwrap();
+        let (number, stands) = left.findings.get(&ProcessHandle(9)).unwrap();
+        assert_eq!((*number, stands[0].key == said.key), (4, true));
+        assert_eq!(stands[0].finding, said.finding);
+        let conditions = |left: &LeftWatching| {
+            let all = left.triggers.as_ref().unwrap().list().into_iter();
+            all.map(|one| (one.trigger, one.condition))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(conditions(&left), [(1, condition)]);
+        // Another journal: what was reported is of other processes.
+        for (epoch, resumed) in [(78, true), (77, false)] {
+            let left = Watching::new(folder.path(), epoch).read(resumed).unwrap();
+            assert!(left.findings.is_empty());
+            assert_eq!(conditions(&left), [(1, condition)]);
+        }
+        std::fs::write(&watching.path, b"{\"format\": 9}").unwrap();
+        assert!(
+            watching
+                .read(true)
+                .is_err_and(|why| why.contains("watching.json"))
+        );
+    }
+}

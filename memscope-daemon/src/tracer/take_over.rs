@@ -1,0 +1,288 @@
+//! Going on with what an earlier daemon has traced: it was killed, or it handed over to this one.
+//!
+//! Its probes are pinned and went on writing into the ring, with the handles, sites and slots that it had given. So a process that still runs
+//! is put back as it was, without touching its probes, and only then is the ring read. Where the probes are gone, the
+//! process is attached anew.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use memscope_ledger::event::{Level, ProcessHandle};
+use memscope_log::records::DaemonRecord;
+use memscope_proto::v1::BaselineRead;
+
+use super::attach::{Cause, open_pidfd};
+use super::follow::SELF;
+use super::kept::{Kept, KeptProcess, TakeOver, TakenOver};
+use super::{RESCAN, TICK, TraceState, Traced, Tracer};
+use crate::ingest::ring::Ring;
+use crate::keeper::Command;
+use crate::probe::links::Link;
+use crate::python::Names;
+
+/// How a process was found.
+enum Found {
+    /// It runs, and its probes are there.
+    Traced,
+    Ended,
+    /// It runs, and its probes are gone.
+    Unprobed,
+}
+
+impl Tracer {
+    /// Puts back what an earlier daemon has left, and gives the ring to the keeper. From now on records are read.
+    pub(super) fn begin(&mut self, ring: Ring, left: Option<TakeOver>) -> TakenOver {
+        let mut taken = TakenOver::default();
+        let Some(left) = left else {
+            self.give_ring(ring, None);
+            self.save();
+            return taken;
+        };
+        let Kept {
+            next_handle,
+            next_rule,
+            rules,
+            sites,
+            layouts,
+            processes,
+            ..
+        } = left.kept;
+        taken.rules = rules.len();
+        self.rules = rules;
+        self.next_rule = next_rule.max(1);
+        self.layouts = layouts.into_iter().collect();
+        if left.resumed {
+            let known = self.keeper.ask_blocking(|ledger, _| {
+                let handles = ledger.processes().into_iter().map(|one| one.handle.0);
+                handles.max().unwrap_or(0)
+            });
+            self.next_handle = next_handle.max(known.unwrap_or(0) + 1);
+            let sites = sites.into_iter();
+            self.sites = sites
+                .map(|(file, offset, name, number)| ((file, offset, name), number))
+                .collect();
+        }
+        let mut ended = Vec::new();
+        let mut unprobed = Vec::new();
+        for process in processes {
+            match self.put_back(&process, &left.ring_position) {
+                Found::Traced => taken.kept += 1,
+                Found::Ended => ended.push(process),
+                Found::Unprobed => unprobed.push(process),
+            }
+        }
+        self.give_ring(ring, left.ring_position);
+        // From here on the log has everything that the programs sent meanwhile, and what the daemon says comes behind it.
+        if left.resumed {
+            taken.ended = ended.len();
+            for process in ended {
+                self.append(ProcessHandle(process.handle), DaemonRecord::Exited);
+            }
+            self.say_untraced();
+        }
+        self.remove_leftovers();
+        let pids: Vec<u32> = self.traced.keys().copied().collect();
+        for pid in pids {
+            self.go_on(pid);
+        }
+        for process in unprobed {
+            let pid = process.facts.pid;
+            let cause = Cause {
+                options: process.options,
+                rule: process.rule,
+                children: process.children,
+                wait: true,
+                generation: process.facts.generation,
+                late: None,
+            };
+            match self.attach_one(SELF, pid, cause) {
+                Ok(_) => taken.attached += 1,
+                Err(error) => {
+                    tracing::warn!(pid, error = %error.what(), "was traced before, and could not be attached again");
+                    taken.refused += 1;
+                }
+            }
+        }
+        self.configure();
+        // Libraries may have been loaded meanwhile, and rules may match.
+        let soon = Instant::now() + TICK;
+        self.last_rescan = soon.checked_sub(RESCAN).unwrap_or(soon);
+        self.save();
+        taken
+    }
+
+    fn give_ring(&mut self, ring: Ring, position: Option<u64>) {
+        let (done, wait) = std::sync::mpsc::channel();
+        let command = Command::Ring {
+            ring: Box::new(ring),
+            position,
+            done,
+        };
+        if self.keeper.send(command).is_ok() {
+            // An error means that the keeper has ended, and with it every question.
+            let _ = wait.recv();
+        }
+    }
+
+    /// Puts a process back as it was.
+    fn put_back(&mut self, process: &KeptProcess, ring_position: &Option<u64>) -> Found {
+        let pid = process.facts.pid;
+        let Ok(pidfd) = open_pidfd(pid) else {
+            return Found::Ended;
+        };
+        // The descriptor is of whoever has the number now.
+        let now = memscope_site::process::facts(pid);
+        if !now.is_ok_and(|now| now.start_ticks == process.facts.start_ticks) {
+            return Found::Ended;
+        }
+        let handle = ProcessHandle(process.handle);
+        let slot = self.kernel.taken_over(pid);
+        let slot = slot.filter(|slot| ring_position.is_some() && slot.handle() == handle.0);
+        let (Some(slot), Some(pins)) = (slot, self.kernel.pins().cloned()) else {
+            return Found::Unprobed;
+        };
+        let mut links = Vec::new();
+        for site in process.links.iter().filter(|site| !site.pins.is_empty()) {
+            match Link::pinned(&pins, site.clone()) {
+                Ok(link) => links.push(link),
+                // It is placed again like any site that has no probe.
+                Err(error) => {
+                    tracing::warn!(pid, error = %crate::error_chain(&error), "a probe is gone");
+                }
+            }
+        }
+        let watch = Command::Watch {
+            process: handle,
+            pid,
+            uids: process.facts.uids,
+            slot: slot.clone(),
+        };
+        let _ = self.keeper.send(watch);
+        let traced = Traced {
+            pid,
+            handle,
+            options: process.options.clone(),
+            level: process.level,
+            facts: process.facts.clone(),
+            pidfd,
+            slot,
+            links,
+            torch_npu: process.torch_npu,
+            trace_file: process.trace_file.clone(),
+            trace: process.trace.clone(),
+            allocator_address: process.allocator_address,
+            allocator_file: process.allocator_file.clone(),
+            device_count_address: process.device_count_address,
+            settings: process.settings.clone(),
+            allocator: process.allocator.clone(),
+            default_known: process.default_known,
+            backend: process.backend.clone(),
+            reading: false,
+            read_again: false,
+            reader: None,
+            baseline: process.baseline_read.then(BaselineRead::default),
+            retry: None,
+            next_read: Instant::now() + process.options.read_every.unwrap_or_default(),
+            mappings: None,
+            python: false,
+            python_number: 0,
+            native: false,
+            budget: super::budget::Budget::new(process.options.stacks),
+            rule: process.rule,
+            children: process.children,
+            full: 0,
+            memory: Vec::new(),
+            notes: process.notes.clone(),
+            libraries: process.libraries.clone(),
+        };
+        self.traced.insert(pid, traced);
+        if process.python {
+            self.name_python_again(pid);
+        }
+        if process.native {
+            self.start_native(pid);
+        }
+        Found::Traced
+    }
+
+    /// Has code objects named while the ring is read. Its probe is there already, and so is the layout in the programs' table.
+    fn name_python_again(&mut self, pid: u32) {
+        let Ok(interpreter) = memscope_python::find(pid) else {
+            return;
+        };
+        let number = crate::python::entry(&interpreter)
+            .ok()
+            .and_then(|layout| self.kernel.python(pid, &layout).ok());
+        let names = Names::open(pid, interpreter);
+        let (Some(traced), Some(number), Ok(names)) = (self.traced.get_mut(&pid), number, names)
+        else {
+            return;
+        };
+        traced.python = true;
+        traced.python_number = number;
+        let _ = self.keeper.send(Command::Python {
+            process: traced.handle,
+            names: Box::new(names),
+        });
+    }
+
+    /// Has a process that was put back be looked at as if nothing had been.
+    fn go_on(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get(&pid) else {
+            return;
+        };
+        let stacks = traced.options.stacks;
+        let (slot, handle) = (traced.slot.clone(), traced.handle);
+        // What walking stacks costs is measured anew.
+        if traced.python {
+            slot.set_python(traced.python_number);
+        }
+        slot.set_native(traced.native);
+        slot.set_stack_sampling(u32::from(stacks.sampling));
+        // Names that the earlier daemon was about to look up, and stacks that it was about to finish, come again with their stacks.
+        slot.resend_stacks();
+        let searching = traced.trace == TraceState::Searching;
+        let known = traced.trace_file.as_ref();
+        let known = known.and_then(|file| self.layouts.get(file)).copied();
+        let unread = traced.baseline.is_none() || traced.level == Level::Read;
+        let is_python = traced.python;
+        self.note(pid, "stacks_reduced", "");
+        if searching {
+            let _ = self.keeper.send(Command::Calibrate {
+                process: handle,
+                known,
+            });
+        }
+        if !is_python {
+            self.start_python(pid);
+        }
+        if unread {
+            self.start_reading(pid);
+        }
+    }
+
+    /// Processes that the log knows as traced, and that are not: their attach was not finished, or their probes are gone.
+    fn say_untraced(&mut self) {
+        let traced: BTreeSet<ProcessHandle> = self.traced.values().map(|t| t.handle).collect();
+        let untraced = self.keeper.ask_blocking(move |ledger, _| {
+            let living = ledger.processes().into_iter();
+            let living = living.filter(|one| one.ended_ns.is_none());
+            let handles = living.map(|one| one.handle);
+            handles
+                .filter(|handle| !traced.contains(handle))
+                .collect::<Vec<_>>()
+        });
+        for handle in untraced.unwrap_or_default() {
+            self.append(handle, DaemonRecord::Detached);
+        }
+    }
+
+    /// Removes slots and probes that nobody will read.
+    fn remove_leftovers(&mut self) {
+        let processes: BTreeSet<u32> = self.traced.keys().copied().collect();
+        let links = self.traced.values().flat_map(|t| &t.links);
+        let links: BTreeSet<String> = links.flat_map(|l| l.site.pins.clone()).collect();
+        self.kernel.keep_taken(&processes, &links);
+        self.forget_ended();
+    }
+}

@@ -1,0 +1,240 @@
+//! A daemon that is killed, or hands over, and the one that comes after it: probes go on collecting in between, and nothing is
+//! lost or told twice.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::process::Command;
+
+use memscope_tests::{
+    BpfFs, Daemon, Torch, Value, assert_histories, assert_totals, coverage, device, eventually,
+    find, number, tool,
+};
+
+fn with_pins(bpffs: &BpfFs) -> Daemon {
+    let pins = bpffs.pins();
+    Daemon::with(&["--pin-dir", pins.to_str().unwrap()])
+}
+
+/// PyTorch and the daemon agree in totals, in each segment and each block.
+#[track_caller]
+fn assert_equal(daemon: &Daemon, torch: &mut Torch) {
+    let told = torch.ask("totals");
+    let stats = daemon.stats(torch.pid());
+    assert_eq!(number(&stats["lost_records"]), 0, "{stats:#}");
+    assert_totals(&stats, &told);
+    let compared = memscope_tests::compared(daemon, torch);
+    assert_eq!(compared["exported"], compared["own"], "{compared:#}");
+}
+
+#[track_caller]
+fn messages(daemon: &Daemon) -> Vec<String> {
+    let status = daemon.json(&["status"]);
+    let all = status["messages"].as_array().unwrap().iter();
+    all.map(|one| one["text"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[track_caller]
+fn assert_said(daemon: &Daemon, words: &str) {
+    let said = messages(daemon);
+    assert!(said.iter().any(|one| one.contains(words)), "{said:#?}");
+}
+
+fn allocations(stats: &Value) -> u64 {
+    number(&device(stats, 0)["alloc_count"])
+}
+
+#[test]
+fn killed_in_the_middle() {
+    let bpffs = BpfFs::mount();
+    let mut daemon = with_pins(&bpffs);
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid();
+    torch.ask("init");
+    daemon.attach(pid, "trace");
+    torch.ask("history");
+    torch.ask("train 3");
+    for _ in 0..3 {
+        let before = allocations(&daemon.stats(pid));
+        daemon.kill();
+        // Nobody reads, and the programs go on writing.
+        torch.ask("train 2");
+        torch.ask("alloc kept 3000000");
+        let mut next = daemon.successor();
+        torch.ask("free kept");
+        assert_said(&next, "1 traced on without a gap");
+        assert_equal(&next, &mut torch);
+        assert_histories(&next, &mut torch);
+        assert!(allocations(&next.stats(pid)) > before);
+        torch.ask("train 1");
+        assert_histories(&next, &mut torch);
+        std::mem::swap(&mut daemon, &mut next);
+    }
+    daemon.stop();
+    assert_eq!(bpffs.pinned(), Vec::<String>::new());
+}
+
+#[test]
+fn handed_over() {
+    let bpffs = BpfFs::mount();
+    let mut daemon = with_pins(&bpffs);
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid();
+    daemon.attach(pid, "blocks");
+    torch.ask("train");
+    torch.ask("train 2");
+    daemon.signal(libc::SIGUSR1);
+    assert_eq!(daemon.wait().code(), Some(75), "{}", daemon.log());
+    assert!(!bpffs.pinned().is_empty());
+    torch.ask("train 2");
+    let mut next = daemon.successor();
+    assert_said(&next, "1 traced on without a gap");
+    assert_equal(&next, &mut torch);
+    next.detach(pid);
+    let links = |bpffs: &BpfFs| {
+        let pinned = bpffs.pinned().into_iter();
+        pinned
+            .filter(|name| name.starts_with("link_") && !name.contains("process"))
+            .count()
+    };
+    assert_eq!(links(&bpffs), 0, "{:?}", bpffs.pinned());
+    next.stop();
+    assert_eq!(bpffs.pinned(), Vec::<String>::new());
+}
+
+#[test]
+fn its_probes_are_gone() {
+    let bpffs = BpfFs::mount();
+    let mut daemon = with_pins(&bpffs);
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid();
+    torch.ask("train");
+    daemon.attach(pid, "trace");
+    torch.ask("train 2");
+    daemon.kill();
+    for name in bpffs.pinned() {
+        std::fs::remove_file(bpffs.pins().join(name)).unwrap();
+    }
+    torch.ask("train 2");
+    torch.ask("alloc kept 3000000");
+    let next = daemon.successor();
+    assert_said(&next, "1 attached anew");
+    eventually("what was there before is read", || {
+        !coverage(&next.stats(pid)).contains(&"baseline_not_read")
+    });
+    let told = torch.ask("totals");
+    assert_totals(&next.stats(pid), &told);
+    torch.ask("train 1");
+    torch.ask("free kept");
+    let told = torch.ask("totals");
+    assert_totals(&next.stats(pid), &told);
+}
+
+#[test]
+fn a_process_ends_while_nobody_looks() {
+    let bpffs = BpfFs::mount();
+    let mut daemon = with_pins(&bpffs);
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid();
+    daemon.attach(pid, "trace");
+    torch.ask("alloc kept 3000000");
+    daemon.kill();
+    torch.ask("alloc more 5000000");
+    drop(torch);
+    let mut next = daemon.successor();
+    let process = next.process(pid).expect("it was traced");
+    assert_eq!(process["state"], "exited", "{process:#}");
+    // What it did before its end is known.
+    let stats = next.stats(pid);
+    assert_eq!(allocations(&stats), 2, "{stats:#}");
+    next.stop();
+    assert_eq!(bpffs.pinned(), Vec::<String>::new());
+}
+
+#[test]
+fn cleaned_up() {
+    let bpffs = BpfFs::mount();
+    let mut daemon = with_pins(&bpffs);
+    let mut torch = Torch::start(&[]);
+    let pid = torch.pid();
+    let (state, pins) = (daemon.state(), bpffs.pins());
+    let clean_up = || {
+        Command::new(tool("memscoped"))
+            .arg("--cleanup")
+            .arg("--state-dir")
+            .arg(&state)
+            .arg("--pin-dir")
+            .arg(&pins)
+            .output()
+            .unwrap()
+    };
+    daemon.attach(pid, "trace");
+    let refused = clean_up();
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("is running"), "{said}");
+    daemon.kill();
+    let done = clean_up();
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success(), "{said}");
+    assert!(said.contains("pinned maps and probes removed"), "{said}");
+    assert_eq!(bpffs.pinned(), Vec::<String>::new());
+    let said = String::from_utf8_lossy(&clean_up().stdout).into_owned();
+    assert_eq!(said, "nothing was left behind\n");
+    torch.ask("alloc kept 3000000");
+    let next = daemon.successor();
+    assert_eq!(next.process(pid), None);
+}
+
+#[test]
+fn rules_are_in_force_again_after_a_clean_stop() {
+    let mut daemon = Daemon::start();
+    daemon.json(&["attach", "--comm", "no-such-program"]);
+    let rule = |daemon: &Daemon| daemon.json(&["status"])["rules"].clone();
+    let before = rule(&daemon);
+    assert_eq!(before.as_array().map(Vec::len), Some(1), "{before:#}");
+    daemon.stop();
+    let mut next = daemon.successor();
+    assert_eq!(rule(&next), before);
+    next.json(&["detach", "--all"]);
+    next.stop();
+    assert_eq!(rule(&next.successor()), memscope_tests::json!([]));
+}
+
+#[test]
+fn triggers_are_there_again_and_fire_once() {
+    let bpffs = BpfFs::mount();
+    let mut daemon = with_pins(&bpffs);
+    let mut torch = Torch::start(&[]);
+    torch.ask("init");
+    daemon.attach(torch.pid(), "trace");
+    let added = daemon.json(&["trigger", "add", "allocated > 8MiB"]);
+    let level = number(&added["trigger"]["trigger"]);
+    let of_one = daemon.add_trigger("reserved > 100GiB", torch.pid());
+    torch.ask("alloc big 20000000");
+    let fired = |daemon: &Daemon| number(&daemon.trigger(level)["fired"]);
+    eventually("it fires", || fired(&daemon) == 1);
+    let mut next = daemon.again();
+    // The level is above as before, which is no news.
+    torch.ask("alloc more 1000000");
+    next.stats(torch.pid());
+    assert_eq!(fired(&next), 1);
+    for trigger in [level, of_one] {
+        let trigger = next.trigger(trigger);
+        assert_eq!(number(&trigger["watching"]), 1, "{trigger:#}");
+    }
+    // It falls and comes again, later than a trigger rests.
+    torch.ask("free big");
+    next.stats(torch.pid());
+    torch.ask("alloc big 20000000");
+    eventually("it fires again", || fired(&next) == 2);
+    // After a clean stop the one that is for all is there; the one for a process that is traced no more is not.
+    next.stop();
+    let after = next.successor();
+    assert_eq!(fired(&after), 2);
+    let all = after.json(&["trigger", "list"]);
+    assert!(
+        find(&all["triggers"], "trigger", of_one).is_none(),
+        "{all:#}"
+    );
+}

@@ -44,6 +44,11 @@ pub struct Beginning {
 pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> {
     std::fs::create_dir_all(&config.state_dir)
         .with_context(|| format!("cannot make {}", config.state_dir.display()))?;
+    let journal = config.state_dir.join("journal");
+    // What another memscoped has pinned must not be removed while it runs.
+    if memscope_log::is_in_use(&journal).unwrap_or(false) {
+        return Err(memscope_log::JournalError::InUse { path: journal }.into());
+    }
     let mut words = Vec::new();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())

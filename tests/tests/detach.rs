@@ -113,7 +113,10 @@ fn nothing_is_left() {
         .map(|entry| entry.unwrap().file_name())
         .collect();
     state.sort();
-    assert_eq!(state, ["journal", "snapshots"]);
+    assert_eq!(
+        state,
+        ["attachments.json", "journal", "snapshots", "watching.json"]
+    );
     let snapshots = std::fs::read_dir(daemon.state().join("snapshots")).unwrap();
     assert_eq!(snapshots.count(), 0, "nothing fired");
 

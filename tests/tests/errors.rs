@@ -278,12 +278,21 @@ fn processes_of_others() {
     for file in [sim().runtime(), sim().driver()] {
         public(folder.path(), &file);
     }
-    let mut command = Command::new(NOBODY[0]);
-    command
-        .args(&NOBODY[1..])
-        .arg(program)
-        .env("LD_LIBRARY_PATH", folder.path());
-    let mut own = Calls::from_command(command);
+    let run = |program: &Path| {
+        let mut command = Command::new(NOBODY[0]);
+        command
+            .args(&NOBODY[1..])
+            .arg(program)
+            .env("LD_LIBRARY_PATH", folder.path());
+        Calls::from_command(command)
+    };
+    // Not where the kernel keeps its memory from nobody as well.
+    let closed = public(folder.path(), &executable("undumpable.c", Library::None));
+    let closed = run(&closed);
+    nobody(&["attach", "--pid", &closed.pid_text()])
+        .refused(5, &["keeps its memory from its own user"]);
+    drop(closed);
+    let mut own = run(&program);
     nobody(&["attach", "--pid", &own.pid_text(), "--level", "segments"]).text();
     own.call("cudaSetDevice 0");
     own.call("cudaMalloc a 2222");

@@ -106,7 +106,14 @@ impl Daemon {
             .arg(&socket)
             .arg("--state-dir")
             .arg(folder.join("state"))
-            .args(["--log", "warn", "--stack-budget", "off"])
+            .args([
+                "--log",
+                "warn",
+                "--stack-budget",
+                "off",
+                "--pin-dir",
+                "none",
+            ])
             // memscoped refuses an option that is given twice.
             .args((!arguments.contains(&"--journal-mib")).then_some("--journal-mib=64"))
             .args(arguments)

@@ -9,6 +9,7 @@
 
 mod aarch64;
 mod bench;
+mod chaos;
 mod clients;
 mod conformance;
 mod demo;
@@ -76,6 +77,8 @@ enum Task {
     Verdicts(verdicts::Options),
     /// Run for a long time: memory must be flat, and moments that have passed must be right
     Soak(soak::Options),
+    /// End the daemon at random moments: the next one must know what PyTorch knows
+    Chaos(chaos::Options),
     /// Measure what tracing costs, as ratios in one run
     Bench(bench::Options),
 }
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Task::Viewers(options) => viewers::run(&options),
         Task::Verdicts(options) => verdicts::run(&options),
         Task::Soak(options) => soak::run(&options),
+        Task::Chaos(options) => chaos::run(&options),
         Task::Bench(options) => bench::run(&options),
     };
     let Err(error) = result else {

@@ -5,6 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use memscope_site::demangle;
+
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
 
@@ -49,7 +51,7 @@ impl Default for Symbols {
             symbolizer: Symbolizer::builder()
                 .enable_code_info(true)
                 .enable_inlined_fns(true)
-                .enable_demangling(true)
+                .enable_demangling(false)
                 .build(),
         }
     }
@@ -84,21 +86,9 @@ fn path(image: &Image) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", image.file().as_raw_fd()))
 }
 
-fn cut(mut name: String) -> String {
-    if name.len() > LONGEST {
-        let mut end = LONGEST;
-        while !name.is_char_boundary(end) {
-            end -= 1;
-        }
-        name.truncate(end);
-        name.push('…');
-    }
-    name
-}
-
 fn function(name: &str, info: Option<&CodeInfo<'_>>) -> Function {
     Function {
-        name: cut(name.to_owned()),
+        name: demangle(name, LONGEST),
         file: info.map_or_else(String::new, |info| {
             info.to_path().to_string_lossy().into_owned()
         }),

@@ -10,8 +10,9 @@ use crate::text::{self, Shape, Text, part};
 
 /// Largest number of characters that are read of a name.
 pub const MAX_TEXT: usize = 4096;
-/// Largest number of bytes that are read of a table of lines.
-pub const MAX_LINES: usize = 1 << 22;
+/// Largest number of bytes that are read of a table of lines: enough for some 20,000 lines of one function. A program can give each of
+/// its code objects as long a table as it likes.
+pub const MAX_LINES: usize = 1 << 16;
 
 /// A code object, read from a process or decoded from captured bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

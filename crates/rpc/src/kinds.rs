@@ -1,6 +1,7 @@
 //! Kinds of events, by their names on the wire: the fields of `Event.body`.
 
 use memscope_ledger::event::Body;
+use std::collections::BTreeSet;
 
 /// Makes the list of names and the function from one list, so that a kind that is missing in it does not compile.
 macro_rules! kinds {
@@ -61,19 +62,21 @@ pub(crate) fn is_of(kinds: &[&str], body: &Body) -> bool {
     kinds.is_empty() || kinds.contains(&word)
 }
 
-/// Looks up the kinds that a reader asked for by name.
+/// Looks up the kinds that a reader asked for by name; each comes back once, however often it was named, because the keeper looks
+/// through the list for each event.
 ///
 /// # Errors
 /// Returns the first word that is not the name of a kind.
 pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static str>, &str> {
-    words
+    let known: Result<BTreeSet<&'static str>, &str> = words
         .iter()
         .map(|word| {
             let mut all = NAMES.iter().copied().chain([FRAMEWORK_MARK]);
             let known = all.find(|name| name == word);
             known.ok_or(word.as_str())
         })
-        .collect()
+        .collect();
+    Ok(known?.into_iter().collect())
 }
 
 #[cfg(test)]
@@ -83,7 +86,6 @@ mod tests {
     use crate::{event, fake};
     use memscope_ledger::event::{Finding, Mark, MarkSource};
     use prost::Message;
-    use std::collections::BTreeSet;
 
     /// The fields of `Event.body`, as the descriptor of the `.proto` files lists them.
     fn fields() -> BTreeSet<String> {
@@ -98,6 +100,15 @@ mod tests {
             .filter(|field| field.oneof_index == Some(body))
             .map(|field| field.name().to_owned())
             .collect()
+    }
+
+    #[test]
+    fn a_kind_that_is_named_often_counts_once() {
+        let words = vec!["oom".to_owned(); 10_000];
+        assert_eq!(chosen(&words), Ok(vec!["oom"]));
+        let words = ["mark", "oom", "mark"].map(str::to_owned);
+        assert_eq!(chosen(&words), Ok(vec!["mark", "oom"]));
+        assert_eq!(chosen(&["no".to_owned()]), Err("no"));
     }
 
     #[test]
@@ -146,7 +157,7 @@ mod tests {
     fn words_that_are_none() {
         let words = |list: &[&str]| list.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         assert_eq!(chosen(&[]), Ok(Vec::new()));
-        let list = ["oom", "mark", "framework_mark"];
+        let list = ["framework_mark", "mark", "oom"];
         assert_eq!(chosen(&words(&list)), Ok(list.to_vec()));
         assert_eq!(chosen(&words(&["oom", "OOM"])), Err("OOM"));
     }

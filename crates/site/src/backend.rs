@@ -2,6 +2,7 @@
 //! `c10::cuda::CUDACachingAllocator::allocator` (torch_npu: `c10_npu::NPUCachingAllocator::allocator`), the object that
 //! it points to, and the name of the object's class.
 
+use crate::demangle::demangle;
 use std::io;
 
 use memscope_ledger::event::Backend;
@@ -123,19 +124,21 @@ fn classify(name: &[u8]) -> Result<Backend, BackendError> {
         _ if name.starts_with("N3c104cuda20CUDACachingAllocator15CudaMallocAsync") => {
             Backend::MallocAsync
         }
-        _ => Backend::Other(demangle(name)),
+        _ => Backend::Other(class(name)),
     })
 }
 
-fn demangle(name: &str) -> String {
-    cpp_demangle::Symbol::new(format!("_ZTI{name}"))
-        .ok()
-        .and_then(|symbol| symbol.demangle().ok())
-        .and_then(|text| {
-            let text = text.strip_prefix("typeinfo for ")?;
-            Some(text.to_owned())
-        })
-        .unwrap_or_else(|| name.to_owned())
+/// Longest name of a class that is shown, in bytes.
+const LONGEST: usize = 256;
+
+/// The name of a class as people write it, from the name that the compiler keeps for `typeid`.
+fn class(name: &str) -> String {
+    const BEFORE: &str = "typeinfo for ";
+    let text = demangle(&format!("_ZTI{name}"), BEFORE.len() + LONGEST);
+    match text.strip_prefix(BEFORE) {
+        Some(class) => class.to_owned(),
+        None => demangle(name, LONGEST),
+    }
 }
 
 #[cfg(test)]

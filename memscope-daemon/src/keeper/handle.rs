@@ -203,14 +203,11 @@ mod tests {
 
     #[test]
     fn nothing_of_a_recording_is_forgotten() {
-        use memscope_ledger::event::{Body, Event, EventId, ProcessFacts, ProcessHandle, StackRef};
+        use memscope_ledger::event::{Body, Event, EventId, ProcessHandle, StackRef};
         let mut ledger = Ledger::new(LedgerConfig::default());
-        for (sequence, body) in [
-            Body::Attached(Box::new(ProcessFacts::default())),
-            Body::Exited,
-        ]
-        .into_iter()
-        .enumerate()
+        for (sequence, body) in [Body::Attached(Box::default()), Body::Exited]
+            .into_iter()
+            .enumerate()
         {
             ledger.apply(&Event {
                 id: EventId {

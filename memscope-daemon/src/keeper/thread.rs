@@ -333,10 +333,11 @@ impl Keeper {
         }
     }
 
-    /// Reads everything that was submitted up to now.
-    pub(super) fn read_everything(&mut self) {
+    /// Reads everything that was submitted up to now. Returns whether it could: a record that another processor is still writing holds
+    /// up those behind it.
+    pub(super) fn read_everything(&mut self) -> bool {
         let Some(target) = self.ring.as_ref().map(Ring::producer_position) else {
-            return;
+            return true;
         };
         let started = std::time::Instant::now();
         loop {
@@ -346,7 +347,7 @@ impl Keeper {
                 .as_ref()
                 .is_none_or(|r| r.consumer_position() >= target);
             if there || started.elapsed() > BUSY_PATIENCE && drained == Drained::Busy {
-                return;
+                return there;
             }
             std::thread::yield_now();
         }
@@ -355,16 +356,25 @@ impl Keeper {
     /// Reports processes that lost records. The record in the log comes first, so that a reading that begins
     /// afterwards is newer than the loss for everyone who reads the log. Then the tracer gets a message and makes
     /// that reading.
+    ///
+    /// What was sent before the loss has to come before it in the log as well, or its totals would be taken for those of now, and no
+    /// reading would ever fit to them. So if a record that is still being written holds those up, this is done the next time.
     fn tell_losses(&mut self) {
-        let mut lost = Vec::new();
-        for (process, watched) in &mut self.watched {
-            let now = watched.slot.lost();
-            if now > watched.lost_told {
-                watched.lost_told = now;
-                lost.push(*process);
-            }
+        let lost: Vec<(ProcessHandle, u64)> = self
+            .watched
+            .iter()
+            .filter_map(|(process, watched)| {
+                let now = watched.slot.lost();
+                (now > watched.lost_told).then_some((*process, now))
+            })
+            .collect();
+        if lost.is_empty() || !self.read_everything() {
+            return;
         }
-        for process in lost {
+        for (process, now) in lost {
+            if let Some(watched) = self.watched.get_mut(&process) {
+                watched.lost_told = now;
+            }
             self.append(process, &DaemonRecord::Lost);
             self.tell(KeeperMessage::Lost { process });
         }
@@ -402,7 +412,8 @@ impl Keeper {
             lost_before: match record {
                 // A reading shows an earlier moment, so it reports no loss.
                 DaemonRecord::Held(_) | DaemonRecord::ReadingCost(_) => 0,
-                _ => self.watched.get(&process).map_or(0, |w| w.slot.lost()),
+                // A loss that was not reported yet is reported by its own record.
+                _ => self.watched.get(&process).map_or(0, |w| w.lost_told),
             },
         };
         let bytes = match record.encode(stamp) {

@@ -53,7 +53,7 @@ impl Tracer {
                 })
             }
             _ => {
-                let rule = self.add_rule(caller, request);
+                let rule = self.add_rule(caller, request)?;
                 let (processes, refused) = self.apply_rule(rule);
                 Ok(AttachResponse {
                     processes,
@@ -123,6 +123,14 @@ impl Tracer {
             memscope_site::process::facts(pid).map_err(|error| refusal(pid, false, error))?;
         if !caller.may_see(&facts.uids) {
             return Err(Refusal::NoSuchProcess { pid });
+        }
+        if !caller.is_root() && !lets_its_user_look(pid) {
+            return Err(Refusal::NotPermitted {
+                what: format!(
+                    "attach process {pid}, which keeps its memory from its own user (it is not dumpable, as after a change of user or with \
+                     file capabilities)"
+                ),
+            });
         }
         if let Some(traced) = self.traced.get(&pid) {
             return Err(Refusal::AlreadyAttached {
@@ -196,6 +204,7 @@ impl Tracer {
             Traced {
                 pid,
                 handle,
+                caller,
                 level,
                 facts,
                 pidfd,
@@ -302,6 +311,15 @@ pub(super) fn internal<E: std::error::Error + Send + Sync + 'static>(
         what: what.to_owned(),
         source: Box::new(source),
     }
+}
+
+/// Whether a process lets its own user read its memory. The kernel gives the files in `/proc` of one that does not to root. The
+/// daemon reads memory with root's rights, so it has to refuse what the user could not do.
+fn lets_its_user_look(pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let uids = memscope_site::process::facts(pid).map(|facts| facts.uids);
+    let owner = std::fs::metadata(format!("/proc/{pid}/environ")).map(|facts| facts.uid());
+    matches!((uids, owner), (Ok([real, ..]), Ok(owner)) if real == owner)
 }
 
 pub(super) fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd, Refusal> {

@@ -3,19 +3,11 @@
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_log::records::{DaemonRecord, What};
 use memscope_memory::Memory;
-use memscope_rpc::Caller;
 use memscope_vendors::VENDORS;
 
 use super::attach::Cause;
 use super::{TraceState, Tracer};
 use crate::keeper::KeeperMessage;
-
-/// The daemon itself, as the caller of attaches that follow from an attach that was allowed.
-pub(super) const SELF: Caller = Caller {
-    uid: 0,
-    gid: 0,
-    pid: None,
-};
 
 impl Tracer {
     pub(super) fn told(&mut self, told: KeeperMessage) {
@@ -111,7 +103,7 @@ impl Tracer {
             generation: old.facts.generation + 1,
             late: None,
         };
-        if let Err(error) = self.attach_one(SELF, tgid, cause) {
+        if let Err(error) = self.attach_one(old.caller, tgid, cause) {
             tracing::warn!(pid = tgid, error = %error.what(), "not followed through its exec");
         }
     }
@@ -128,6 +120,7 @@ impl Tracer {
             self.appeared(child);
             return;
         }
+        let caller = traced.caller;
         let cause = Cause {
             options: traced.options.clone(),
             rule: traced.rule,
@@ -142,7 +135,7 @@ impl Tracer {
                 ),
             }),
         };
-        if let Err(error) = self.attach_one(SELF, child, cause) {
+        if let Err(error) = self.attach_one(caller, child, cause) {
             tracing::info!(pid = child, parent = pid, error = %error.what(), "child not attached");
         }
     }

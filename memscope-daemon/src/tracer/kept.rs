@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use memscope_ledger::event::{AllocatorFacts, Backend, Level, ProcessFacts};
-use memscope_rpc::AttachOptions;
+use memscope_rpc::{AttachOptions, Caller};
 use memscope_site::{FileIdentity, SettingsPlace};
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +55,8 @@ pub struct Kept {
 pub struct KeptProcess {
     /// The daemon's handle.
     pub handle: u32,
+    /// Who attached it.
+    pub caller: Caller,
     /// What was read about it when it was attached, among that its pid and start time.
     pub facts: ProcessFacts,
     /// What was asked for.
@@ -106,6 +108,7 @@ impl KeptProcess {
         let Traced {
             pid: _,
             handle,
+            caller,
             options,
             level,
             facts,
@@ -142,6 +145,7 @@ impl KeptProcess {
         } = traced;
         KeptProcess {
             handle: handle.0,
+            caller: *caller,
             facts: facts.clone(),
             options: options.clone(),
             level: *level,

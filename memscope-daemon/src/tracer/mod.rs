@@ -55,6 +55,10 @@ const RULE_SEARCH: Duration = Duration::from_secs(1);
 /// Time between two checks of mappings that are made although the linker reported nothing.
 const RESCAN: Duration = Duration::from_secs(5);
 
+/// Rules there can be, and those of one user who is not root: each costs a look at all processes every second.
+const MOST_RULES: usize = 64;
+const MOST_RULES_OF_A_USER: usize = 8;
+
 /// An order to the tracer.
 pub enum Order {
     /// Attach a process, or add a rule.
@@ -546,7 +550,18 @@ impl Tracer {
         }
     }
 
-    fn add_rule(&mut self, caller: Caller, request: &AttachRequest) -> u64 {
+    fn add_rule(&mut self, caller: Caller, request: &AttachRequest) -> Result<u64, Refusal> {
+        let own = self.rules.iter().filter(|r| r.caller.uid == caller.uid);
+        if self.rules.len() >= MOST_RULES
+            || !caller.is_root() && own.count() >= MOST_RULES_OF_A_USER
+        {
+            return Err(Refusal::Invalid {
+                what: format!(
+                    "there are too many rules: at most {MOST_RULES}, and {MOST_RULES_OF_A_USER} of one user who is not root"
+                ),
+                hint: "remove one: memscope-ctl status lists them, memscope-ctl detach --rule NUMBER ends one".to_owned(),
+            });
+        }
         let id = self.next_rule;
         self.next_rule += 1;
         self.rules.push(Rule {
@@ -557,7 +572,7 @@ impl Tracer {
             attached: 0,
         });
         self.configure();
-        id
+        Ok(id)
     }
 }
 

@@ -12,7 +12,6 @@ use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::BaselineRead;
 
 use super::attach::{Cause, open_pidfd};
-use super::follow::SELF;
 use super::kept::{Kept, KeptProcess, TakeOver, TakenOver};
 use super::{RESCAN, TICK, TraceState, Traced, Tracer};
 use crate::ingest::ring::Ring;
@@ -95,7 +94,7 @@ impl Tracer {
                 generation: process.facts.generation,
                 late: None,
             };
-            match self.attach_one(SELF, pid, cause) {
+            match self.attach_one(process.caller, pid, cause) {
                 Ok(_) => taken.attached += 1,
                 Err(error) => {
                     tracing::warn!(pid, error = %error.what(), "was traced before, and could not be attached again");
@@ -161,6 +160,7 @@ impl Tracer {
         let traced = Traced {
             pid,
             handle,
+            caller: process.caller,
             options: process.options.clone(),
             level: process.level,
             facts: process.facts.clone(),

@@ -9,7 +9,7 @@ use memscope_ledger::event::{
     AllocatorFacts, Backend, CoverageNote, Level, ProcessFacts, ProcessHandle,
 };
 use memscope_proto::v1::BaselineRead;
-use memscope_rpc::AttachOptions;
+use memscope_rpc::{AttachOptions, Caller};
 use memscope_site::FileIdentity;
 
 use crate::probe::links::Link;
@@ -35,6 +35,8 @@ pub struct Traced {
     pub pid: u32,
     /// The daemon's handle of the process.
     pub handle: ProcessHandle,
+    /// Who attached it. What follows from the attach (an exec, a child) is followed with this user's rights.
+    pub caller: Caller,
     /// Options with which it was attached.
     pub options: AttachOptions,
     /// Level that was reached.

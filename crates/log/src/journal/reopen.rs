@@ -65,15 +65,17 @@ impl LeftJournal {
         } = self;
         journal.next = next;
         journal.next_index = segments.last().map_or(0, |last| last.index + 1);
-        let stands_alone = |path: &Path| {
-            read_header(path).is_ok_and(|(file, header)| {
-                let beginning = Beginning::read(&file, 0, &header);
-                header.first_sequence <= 1
-                    || beginning.is_ok_and(|beginning| beginning.checkpoint.is_some())
-            })
-        };
-        let alone = segments.iter().rev().find(|one| stands_alone(&one.path));
-        journal.checkpoint_index = alone.map_or(0, |one| one.index);
+        // The newest segment that can be read without those before it, and the size of the state that it begins with.
+        let alone = segments.iter().rev().find_map(|segment| {
+            let (file, header) = read_header(&segment.path).ok()?;
+            let beginning = Beginning::read(&file, 0, &header).ok()?;
+            let state = beginning.checkpoint.map(|place| place.bytes());
+            let is_first = header.first_sequence <= 1;
+            Some((segment.index, state.or(is_first.then_some(0))?))
+        });
+        let (index, bytes) = alone.unwrap_or_default();
+        journal.checkpoint_index = index;
+        journal.checkpoint_bytes = bytes;
         journal.keep_from = Some(journal.checkpoint_index);
         let files = segments.into_iter().map(|one| (one.index, one.path));
         let learning = Learning::begin(files.collect());

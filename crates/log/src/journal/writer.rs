@@ -58,7 +58,7 @@ pub struct Journal {
     /// The checkpoint that another thread is writing.
     writing: Option<Writing>,
     /// Size of the last checkpoint in bytes; the next field is the number of its segment.
-    checkpoint_bytes: u64,
+    pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_index: u64,
     /// After a resumption, until the first checkpoint is written: the oldest segment that a reader needs.
     pub(crate) keep_from: Option<u64>,

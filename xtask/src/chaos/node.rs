@@ -1,0 +1,217 @@
+//! A daemon that is killed and started anew in the same place, with a BPF file system of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::live::{Ended, tied};
+use crate::process;
+
+/// Time in which a daemon must answer after its start, or end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How a daemon ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// SIGKILL.
+    Kill,
+    /// SIGUSR1: it hands over.
+    HandOver,
+    /// A panic of one of its threads.
+    Panic(&'static str),
+}
+
+/// The place, and the daemon that runs there.
+pub struct Node {
+    folder: TempDir,
+    programs: PathBuf,
+    arguments: Vec<String>,
+    running: Option<Ended>,
+}
+
+impl Node {
+    /// Makes the place. Nothing runs there yet.
+    pub fn new(programs: &Path, arguments: &[&str]) -> Result<Node> {
+        let folder = tempfile::Builder::new()
+            .prefix("memscope-chaos-")
+            .tempdir()
+            .context("cannot make a temporary folder")?;
+        for name in ["bpf", "panic"] {
+            std::fs::create_dir(folder.path().join(name))?;
+        }
+        process::run(
+            Command::new("mount")
+                .args(["-t", "bpf", "bpf"])
+                .arg(folder.path().join("bpf")),
+        )?;
+        Ok(Node {
+            folder,
+            programs: programs.to_owned(),
+            arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
+            running: None,
+        })
+    }
+
+    /// A file of this run's.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts the daemon, and does not wait.
+    pub fn start(&mut self) -> Result<()> {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.file("log"))?;
+        let child = tied(&mut Command::new(self.programs.join("memscoped")))
+            .arg("--socket")
+            .arg(self.file("sock"))
+            .arg("--state-dir")
+            .arg(self.file("state"))
+            .arg("--pin-dir")
+            .arg(self.file("bpf/pins"))
+            .args(["--stack-budget", "off"])
+            .args(&self.arguments)
+            .env("MEMSCOPE_TEST_PANIC", self.file("panic"))
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("memscoped could not be started")?;
+        self.running = Some(Ended(child));
+        Ok(())
+    }
+
+    /// Waits until the daemon answers; the time that it took.
+    pub fn wait(&mut self) -> Result<Duration> {
+        let began = Instant::now();
+        while !self.ask(&["status"])?.status.success() {
+            let ended = match &mut self.running {
+                Some(running) => running.0.try_wait()?,
+                None => bail!("no memscoped runs"),
+            };
+            if let Some(status) = ended {
+                bail!("memscoped ended with {status}: {}", self.log());
+            }
+            if began.elapsed() > PATIENCE {
+                bail!("memscoped does not answer: {}", self.log());
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(began.elapsed())
+    }
+
+    /// Ends the daemon, and waits for that.
+    pub fn end(&mut self, end: End) -> Result<()> {
+        let Some(running) = &mut self.running else {
+            return Ok(());
+        };
+        let signal = |signal| {
+            // SAFETY: the child has not been waited for, so its pid cannot belong to another process.
+            unsafe { libc::kill(running.0.id() as i32, signal) };
+        };
+        let asked = match end {
+            End::Kill => {
+                signal(libc::SIGKILL);
+                None
+            }
+            End::HandOver => {
+                signal(libc::SIGUSR1);
+                None
+            }
+            End::Panic(thread) => {
+                let file = self.folder.path().join("panic").join(thread);
+                std::fs::write(&file, "")?;
+                Some(file)
+            }
+        };
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = running.0.try_wait()? {
+                break status;
+            }
+            if began.elapsed() > PATIENCE {
+                bail!("memscoped does not end after {end:?}");
+            }
+            std::thread::sleep(LOOK);
+        };
+        if let Some(file) = asked {
+            std::fs::remove_file(file)?;
+        }
+        let expected = match end {
+            End::Kill => None,
+            End::HandOver => Some(75),
+            End::Panic(_) => Some(101),
+        };
+        if status.code() != expected {
+            bail!(
+                "after {end:?} memscoped ended with {status}: {}",
+                self.log()
+            );
+        }
+        self.running = None;
+        Ok(())
+    }
+
+    /// Stops the daemon as `systemctl stop` does; nothing may be left pinned.
+    pub fn stop(&mut self) -> Result<()> {
+        self.running = None;
+        let left: Vec<_> = match std::fs::read_dir(self.file("bpf/pins")) {
+            Ok(entries) => entries.flatten().map(|entry| entry.file_name()).collect(),
+            Err(_) => Vec::new(),
+        };
+        if !left.is_empty() {
+            bail!("a clean stop has left {left:?}");
+        }
+        Ok(())
+    }
+
+    /// A command that runs the client.
+    pub fn ctl(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(self.programs.join("memscope-ctl"));
+        command
+            .arg("--socket")
+            .arg(self.file("sock"))
+            .args(words)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn ask(&self, words: &[&str]) -> Result<Output> {
+        let asked = self.ctl(words).output();
+        asked.context("memscope-ctl could not be started")
+    }
+
+    /// Runs the client with `--json`.
+    pub fn json(&self, words: &[&str]) -> Result<Value> {
+        let said = self.ask(&[&["--json"], words].concat())?;
+        if !said.status.success() {
+            bail!(
+                "memscope-ctl {}: {}",
+                words.join(" "),
+                String::from_utf8_lossy(&said.stderr)
+            );
+        }
+        serde_json::from_slice(&said.stdout).context("memscope-ctl's answer is not understood")
+    }
+
+    /// The end of what the daemons logged.
+    pub fn log(&self) -> String {
+        let log = std::fs::read_to_string(self.file("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.running = None;
+        let _ = Command::new("umount").arg(self.file("bpf")).status();
+    }
+}

@@ -230,7 +230,7 @@ pub enum KeptError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -239,7 +239,7 @@ pub enum KeptError {
     /// It is not of this form.
     #[error("{} is damaged, or of another version of memscoped", path.display())]
     Form {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What does not fit.
         #[source]
@@ -248,7 +248,7 @@ pub enum KeptError {
     /// It has another version.
     #[error("{} is of another version of memscoped (form {found}, this one reads {FORMAT})", path.display())]
     Version {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Its version.
         found: u32,

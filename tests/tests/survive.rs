@@ -75,6 +75,26 @@ fn killed_in_the_middle() {
 }
 
 #[test]
+fn killed_with_perf_events() {
+    let bpffs = BpfFs::mount();
+    let pins = bpffs.pins();
+    let mut daemon = Daemon::with(&["--links", "perf", "--pin-dir", pins.to_str().unwrap()]);
+    let mut torch = Torch::start(&[]);
+    torch.ask("init");
+    daemon.attach(torch.pid(), "trace");
+    torch.ask("history");
+    torch.ask("train 2");
+    daemon.kill();
+    torch.ask("train 2");
+    let mut next = daemon.successor();
+    assert_said(&next, "1 traced on without a gap");
+    assert_equal(&next, &mut torch);
+    assert_histories(&next, &mut torch);
+    next.stop();
+    assert_eq!(bpffs.pinned(), Vec::<String>::new());
+}
+
+#[test]
 fn handed_over() {
     let bpffs = BpfFs::mount();
     let mut daemon = with_pins(&bpffs);

@@ -339,7 +339,8 @@ impl Kernel {
         Some(Slot::new(Arc::clone(&self.slots), *index))
     }
 
-    /// Removes the processes that are none of these, and their pinned links are none of `links`.
+    /// Removes what an earlier daemon has left and this one does not take over: slots of processes that are not in `processes`, and
+    /// pinned links whose names are not in `links`.
     pub fn keep_taken(&mut self, processes: &BTreeSet<u32>, links: &BTreeSet<String>) {
         let others: Vec<u32> = self
             .taken

@@ -549,3 +549,31 @@ fn a_reading_confirms_what_a_loss_made_doubtful() {
     sim.feed(&mut ledger);
     assert!(!note(&ledger, "inexact_after_loss").unwrap().contains(doubt));
 }
+
+/// The trace entry of an allocation is lost, and only its report arrives. That does not mean that the pool has no trace:
+/// a reading that follows still counts requested sizes and pending frees.
+#[test]
+fn a_lost_entry_does_not_make_a_pool_untraced() {
+    let mut sim = Sim::new(Mode::Uncalibrated);
+    sim.attached = false;
+    sim.alloc(0, 0, 1000);
+    let used = sim.alloc(0, 0, 3000);
+    sim.free(used, true);
+    sim.attached = true;
+    let mut ledger = attached(Level::Trace, false, sim.time);
+    sim.lose = 1;
+    sim.alloc(0, 0, 2000);
+    sim.feed(&mut ledger);
+    let parts = sim.reading(0, 8);
+    tell(&mut ledger, sim.time, parts);
+    let row = device(&ledger, 0);
+    assert_eq!(row.requested_bytes, Some(3000));
+    assert_eq!(row.pending_free_bytes, Some(3072));
+    // Entries that arrive from now on change nothing about what the reading said.
+    sim.time += MS;
+    sim.alloc(0, 0, 500);
+    sim.feed(&mut ledger);
+    assert_eq!(device(&ledger, 0).pending_free_bytes, Some(3072));
+    let snapshot = ledger.snapshot(P, as_of(0)).unwrap();
+    assert_eq!(seen(&snapshot, 0), truth(&sim, 0));
+}

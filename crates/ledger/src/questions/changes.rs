@@ -58,7 +58,7 @@ pub(crate) fn of(
         pool: held.trace.pool,
     }));
     // Where the pool does not report its segments, the driver's calls show them, as they do for other memory.
-    if !row.is_some_and(|row| row.pool.is_traced(process.facts.level)) {
+    if !row.is_some_and(|row| row.pool.is_traced(process.watch())) {
         let moved = process.driver.moved_since(since_ns)?;
         let moved = moved.filter(|moved| moved.device.is_none_or(|of| of == device));
         changes.extend(moved.map(|moved| PoolChange {

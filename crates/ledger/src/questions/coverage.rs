@@ -52,7 +52,7 @@ pub(crate) fn of_picture(process: &Process) -> Vec<v1::CoverageNote> {
     let unread: Vec<String> = process
         .devices
         .iter()
-        .filter(|row| row.pool.seen && !row.pool.is_read(process.facts.level))
+        .filter(|row| row.pool.seen && !row.pool.is_read(process.watch()))
         .map(|row| words::device(row.ordinal))
         .collect();
     if process.source() == Source::Pool && !process.is_pool_hidden() && !unread.is_empty() {

@@ -106,7 +106,7 @@ fn device(process: &Process, row: &Device) -> DeviceStats {
         Source::Pool => {
             let zero = process.zero_if_unseen(row);
             // A reading shows what a trace shows, until events without a trace follow it.
-            let told = pool.traced || pool.read.count > 0 && pool.is_traced(process.facts.level);
+            let told = pool.traced || pool.read.count > 0 && pool.is_traced(process.watch());
             let peak_reserved = if process.is_pool_hidden() {
                 process.facts.from_start.then_some(driver.peak_bytes)
             } else {

@@ -56,6 +56,15 @@ pub(crate) struct PoolDevice {
     pub(crate) read: Read,
 }
 
+/// How a process is watched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    pub(crate) attached_ns: u64,
+    pub(crate) level: Option<Level>,
+    /// Number of records that were lost so far.
+    pub(crate) lost: u64,
+}
+
 /// What is kept of the readings of a device's pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Read {
@@ -102,23 +111,23 @@ impl PoolDevice {
         }
     }
 
-    /// Whether any block was seen to come or go.
-    fn moved(&self) -> bool {
-        self.alloc_count + self.free_count > 0
-    }
-
     /// Whether events say everything about a block that a trace says: its requested size, its stream, and when a
     /// pending block becomes free.
-    pub(crate) fn is_traced(&self, level: Option<Level>) -> bool {
-        // At level `read` there are only readings, and they say all of this.
-        level == Some(Level::Read) || self.traced || !self.moved() && level != Some(Level::Blocks)
+    pub(crate) fn is_traced(&self, watch: Watch) -> bool {
+        match watch.level {
+            // There are only readings, and they say all of this.
+            Some(Level::Read) => true,
+            Some(Level::Blocks) => self.traced,
+            // Each report that came without its trace entry needs one lost record, or there are no entries.
+            _ => self.traced || self.alloc_count + self.free_count <= watch.lost,
+        }
     }
 
     /// Whether everything that happened is in a reading, or came as events that say as much as a reading.
-    pub(crate) fn is_read(&self, level: Option<Level>) -> bool {
+    pub(crate) fn is_read(&self, watch: Watch) -> bool {
         let newest_ns = self.ring.newest_ns().max(self.gave_back_ns);
         self.read.count > 0 && newest_ns < self.read.until_ns
-            || self.is_traced(level) && self.unsized_count == self.read.sized
+            || self.is_traced(watch) && self.unsized_count == self.read.sized
     }
 
     /// Bytes from before the attach: of blocks that are known from a reading, and the rest, whose blocks are not known.

@@ -4,13 +4,13 @@
 //! come with blocks, and giving memory back (`empty_cache`) hands out no block. Refuses: pools whose trace reports
 //! segments.
 
-use crate::event::{Call, CallOp, Level};
-use crate::state::device::{Device, Devices};
+use crate::event::{Call, CallOp};
+use crate::state::device::{Device, Devices, Watch};
 use crate::state::driver::Driver;
 
 /// State before the call.
 pub(crate) struct Before {
-    level: Option<Level>,
+    watch: Watch,
     /// For each device, in the order of their rows: bytes of driver allocations that are the pool's, and bytes of the
     /// segments that are known from a reading.
     rows: Vec<(u64, u64)>,
@@ -30,16 +30,16 @@ fn gives_back(op: CallOp) -> bool {
 }
 
 /// Whether this pool is known by reports and readings only.
-fn is_reported(row: &Device, level: Option<Level>) -> bool {
-    row.pool.reserved.is_some() && !row.pool.is_traced(level)
+fn is_reported(row: &Device, watch: Watch) -> bool {
+    row.pool.reserved.is_some() && !row.pool.is_traced(watch)
 }
 
 fn orphans(devices: &Devices) -> u64 {
     devices.iter().map(|row| row.driver.orphan_free_count).sum()
 }
 
-fn stand(row: &Device, level: Option<Level>) -> (u64, u64) {
-    if is_reported(row, level) {
+fn stand(row: &Device, watch: Watch) -> (u64, u64) {
+    if is_reported(row, watch) {
         (row.driver.pooled.bytes, row.pool.segments.bytes())
     } else {
         (0, 0)
@@ -51,15 +51,15 @@ pub(crate) fn before(
     devices: &Devices,
     driver: &Driver,
     call: &Call,
-    level: Option<Level>,
+    watch: Watch,
 ) -> Option<Before> {
-    let reported = || devices.iter().any(|row| is_reported(row, level));
+    let reported = || devices.iter().any(|row| is_reported(row, watch));
     if call.status != 0 || !gives_back(call.op) || !reported() {
         return None;
     }
     Some(Before {
-        level,
-        rows: devices.iter().map(|row| stand(row, level)).collect(),
+        watch,
+        rows: devices.iter().map(|row| stand(row, watch)).collect(),
         unmapped: match call.op {
             CallOp::Unmap => driver.pooled_within(call),
             _ => 0,
@@ -88,7 +88,7 @@ pub(crate) fn after(
         let Some((pooled, in_segments)) = stood.next() else {
             return;
         };
-        if !is_reported(row, before.level) {
+        if !is_reported(row, before.watch) {
             continue;
         }
         let by_driver = pooled.saturating_sub(row.driver.pooled.bytes);

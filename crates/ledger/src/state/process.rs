@@ -11,14 +11,13 @@ use crate::event::{
 use crate::growth::group::Groups;
 use crate::notes::Notes;
 use crate::report::{AsOf, ProcessState, ProcessSummary, RegionPool, Source};
-use crate::state::device::{Device, Devices};
+use crate::state::device::{Device, Devices, Watch};
 use crate::state::driver::Driver;
 use crate::state::given_back;
 use crate::state::loss::Loss;
 use crate::state::marks::Marks;
 use crate::state::pool::Pool;
 use crate::state::pool::reading::Readings;
-use crate::state::pool::take_over::Watch;
 use crate::state::regions::RegionBook;
 use crate::state::scene::Scene;
 use crate::state::stacks::Stacks;
@@ -107,6 +106,7 @@ impl Process {
             self.records_lost(event.time_ns);
         }
         self.last_ns = self.last_ns.max(event.time_ns);
+        let watch = self.watch();
         let mut scene = Scene {
             devices: &mut self.devices,
             groups: &mut self.groups,
@@ -131,12 +131,12 @@ impl Process {
             Body::Call(call) => {
                 self.vendor = Some(call.vendor);
                 let before =
-                    given_back::before(scene.devices, &self.driver, call, self.facts.level);
+                    given_back::before(scene.devices, &self.driver, call, watch);
                 let taken = self.driver.call(&mut scene, call);
                 if let Some((addr, end)) = taken {
                     self.pool.clear_range(&mut scene, addr, end);
                 }
-                untold_segments(scene.devices, call, taken, self.facts.level);
+                untold_segments(scene.devices, call, taken, watch);
                 let from_start = self.facts.from_start;
                 given_back::after(scene.devices, before, call, from_start, event.time_ns);
             }
@@ -184,10 +184,6 @@ impl Process {
             Body::Held(part) => {
                 // The reading may be of a moment long past, but it changes the state now.
                 scene.time_ns = self.last_ns;
-                let watch = Watch {
-                    attached_ns: self.attached_ns,
-                    level: self.facts.level,
-                };
                 let taken = self.readings.take(part);
                 self.pool
                     .take_reading(&mut scene, &mut self.driver, part.device, taken, watch);
@@ -261,6 +257,15 @@ impl Process {
         }
     }
 
+    /// How the process is watched.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch {
+            attached_ns: self.attached_ns,
+            level: self.facts.level,
+            lost: self.loss.records(),
+        }
+    }
+
     /// See [`crate::Ledger::wants_reading`].
     pub(crate) fn wants_reading(&self) -> bool {
         if self.facts.level == Some(Level::Read) {
@@ -269,7 +274,7 @@ impl Process {
         let incomplete = |row: &Device| {
             let pool = &row.pool;
             pool.seen
-                && (!pool.is_traced(self.facts.level)
+                && (!pool.is_traced(self.watch())
                     || pool.unsized_count > pool.read.sized
                     || pool.untold_segments() > 0
                     || pool.unknown_bytes() > 0)
@@ -383,14 +388,14 @@ fn untold_segments(
     devices: &mut Devices,
     call: &Call,
     taken: Option<(u64, u64)>,
-    level: Option<Level>,
+    watch: Watch,
 ) {
     let is_free = matches!(call.op, CallOp::Free | CallOp::AsyncFree) && call.status == 0;
     if !is_free && taken.is_none() {
         return;
     }
     for row in devices.iter_mut() {
-        if row.pool.is_traced(level) || row.pool.read.count == 0 {
+        if row.pool.is_traced(watch) || row.pool.read.count == 0 {
             continue;
         }
         match taken {

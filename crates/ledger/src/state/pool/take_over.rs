@@ -10,7 +10,7 @@
 
 use crate::event::{Level, PoolReport, PoolTrace, TraceAction};
 use crate::report::Space;
-use crate::state::device::Refusal;
+use crate::state::device::{Refusal, Watch};
 use crate::state::driver::Driver;
 use crate::state::membership::{GroupKey, Membership};
 use crate::state::pool::block::{Block, Half, HeldState, Origin};
@@ -22,13 +22,6 @@ use crate::state::pool::totals::Sized;
 use crate::state::pool::{Pool, push_entry};
 use crate::state::scene::Scene;
 use crate::state::stacks::{BEFORE_ATTACH, NOT_TAKEN, StackIndex};
-
-/// How the process is watched.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch {
-    pub(crate) attached_ns: u64,
-    pub(crate) level: Option<Level>,
-}
 
 /// Properties with which a block is entered that is known from a reading.
 #[derive(Clone, Copy)]
@@ -111,7 +104,7 @@ impl Pool {
             } else {
                 at_ns
             },
-            traced: row.is_traced(watch.level),
+            traced: row.is_traced(watch),
         };
         let row = scene.devices.pool(device);
         // The newest of these frees may have no size yet. Only the bytes of the others are counted as those of orphans.

@@ -31,7 +31,7 @@ pub mod name {
 
 /// Version of what lies in the maps. It changes whenever the meaning of an entry changes, or its layout at the same size: a daemon takes
 /// over maps that another one has pinned only if both have the same version and the same shapes.
-pub const MAPS_VERSION: u32 = 1;
+pub const MAPS_VERSION: u32 = 2;
 
 /// Default size of the ring buffer in bytes. With 120 bytes per record it holds about 140,000 records.
 pub const RING_BYTES_DEFAULT: u32 = 16 << 20;
@@ -109,6 +109,11 @@ pub struct ProcessEntry {
     pub launches_told: u64,
     /// Tables that had no room for something of this process: bit n stands for the [`DropReason`] with number n.
     pub full: u64,
+    /// Not 0: the daemon was told that code was mapped or unmapped, and has not looked at the mappings since. The programs set it, and
+    /// the daemon clears it before it looks.
+    pub mappings_told: u32,
+    /// Always 0.
+    pub reserved: u32,
 }
 
 /// Key of a thread of a traced process in the tables. It contains the process's handle, which is new at each attach, so
@@ -235,7 +240,7 @@ impl DropReason {
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<ProcessEntry>() == 112);
+    assert!(core::mem::size_of::<ProcessEntry>() == 120);
     assert!(core::mem::size_of::<GlobalConfig>() == 8);
     assert!(core::mem::size_of::<InflightCall>() == 80);
     assert!(core::mem::size_of::<InflightThread>() == 32 + 80 * MAX_NESTING);

@@ -304,7 +304,8 @@ fn look_back(world: &mut World, dir: &Path, damaged: bool) -> (Vec<u64>, Vec<u64
         match replay_until(dir, config(), until, None) {
             Ok(replayed) => {
                 answered.push(number);
-                for process in 1..=3 {
+                // From where on a process is known cannot be told once a file is damaged.
+                for process in (1..=3).filter(|_| !damaged) {
                     world.note(process, number, &replayed);
                 }
                 let Replayed {

@@ -107,15 +107,16 @@ pub fn emit<T: 'static>(
     send(process, tid, kind, flags, stack, false, fill);
 }
 
-/// The same as [`emit`], but wakes the daemon at once. For records to which the daemon must react.
+/// The same as [`emit`], but wakes the daemon at once. For records to which the daemon must react. Returns whether the
+/// ring had room.
 #[inline(always)]
 pub fn emit_urgent<T: 'static>(
     process: *mut ProcessEntry,
     tid: u32,
     kind: u16,
     fill: impl FnOnce(*mut T),
-) {
-    send(process, tid, kind, 0, STACK_NONE, true, fill);
+) -> bool {
+    send(process, tid, kind, 0, STACK_NONE, true, fill)
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -128,14 +129,14 @@ fn send<T: 'static>(
     stack: u64,
     urgent: bool,
     fill: impl FnOnce(*mut T),
-) {
+) -> bool {
     // SAFETY: this points into a map value, which stays valid while the program runs.
     let sequence = add(unsafe { &raw mut (*process).sequence }, 1) + 1;
     let Some(mut slot) = RING.reserve::<T>(0) else {
         count_drop(DropReason::RingFull);
         // SAFETY: this points into a map value, which stays valid while the program runs.
         add(unsafe { &raw mut (*process).lost }, 1);
-        return;
+        return false;
     };
     let record = slot.as_mut_ptr();
     // SAFETY: the reservation is as large as T, and T begins with the header.
@@ -160,6 +161,7 @@ fn send<T: 'static>(
     } else {
         wake_flags(sequence)
     });
+    true
 }
 
 /// Sends how many kernels were launched on devices, if that number has changed. If two threads do this at once, both

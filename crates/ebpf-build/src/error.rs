@@ -8,7 +8,7 @@ pub enum BuildError {
     /// No Rust compiler was found that is new enough and has its library sources installed.
     #[error(
         "no Rust compiler of version {oldest} or newer with library sources was found, which BPF programs need\n  \
-         either: cargo xtask setup\n  \
+         either: cargo xtask setup --bpf\n  \
          or:     rustup toolchain install nightly --component rust-src\n  \
          or:     apt-get update && apt-get install rustc-web rust-web-src   (Debian; on Debian 12 with bookworm-security among the package sources)\n  \
          looked at: {looked}"
@@ -22,7 +22,7 @@ pub enum BuildError {
     /// No `bpf-linker` was found.
     #[error(
         "bpf-linker was not found in {tools} or on PATH\n  \
-         either: cargo xtask setup\n  \
+         either: cargo xtask setup --bpf\n  \
          or:     cargo install bpf-linker"
     )]
     NoLinker {

@@ -92,6 +92,14 @@ impl Slot {
             .fetch_or(PROCESS_LIVE | FOLLOW_FORKS, Ordering::AcqRel);
     }
 
+    /// From now on the programs report again when code is mapped or unmapped. To be called before the mappings are looked at: what
+    /// is mapped from here on is reported, and what was mapped before is seen.
+    pub fn tell_mappings(&self) {
+        // SAFETY: the field is an aligned u32 in the shared mapping.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.entry()).mappings_told) }
+            .store(0, Ordering::SeqCst);
+    }
+
     /// Sets the device of threads that never chose one.
     pub fn set_default_device(&self, device: i32) {
         // SAFETY: the field is an aligned i32 in the shared mapping.

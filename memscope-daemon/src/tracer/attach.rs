@@ -183,6 +183,8 @@ impl Tracer {
                     launches: 0,
                     launches_told: 0,
                     full: 0,
+                    mappings_told: 0,
+                    reserved: 0,
                 },
             )
             .map_err(internal(
@@ -221,6 +223,7 @@ impl Tracer {
                 default_known,
                 backend: Backend::Unknown,
                 mappings: None,
+                mapped: false,
                 reading: false,
                 read_again: false,
                 reader: None,

@@ -1,5 +1,7 @@
 //! Follows processes: libraries that are loaded later, execs, forks, matches of rules, and the allocator in use.
 
+use std::time::Instant;
+
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_log::records::{DaemonRecord, What};
 use memscope_memory::Memory;
@@ -15,9 +17,7 @@ impl Tracer {
             KeeperMessage::Notice { process, what } => match what {
                 What::MappingsChanged => {
                     if let Some(pid) = self.pid_of(process) {
-                        self.place_again(pid);
-                        self.read_backend(pid);
-                        self.unwinder.mapped(process);
+                        self.mapped(pid);
                     }
                 }
                 What::Exec { tgid } if process.0 != 0 => self.executed(process, tgid),
@@ -76,6 +76,34 @@ impl Tracer {
                     ),
                 );
             }
+        }
+    }
+
+    /// A process reports that it has mapped or unmapped code. This is looked at now, or when its user has time again.
+    fn mapped(&mut self, pid: u32) {
+        let Some(traced) = self.traced.get_mut(&pid) else {
+            return;
+        };
+        let (process, uid) = (traced.handle, traced.facts.uids[0]);
+        let began = Instant::now();
+        traced.mapped = !self.shares.has_time(uid, began);
+        if traced.mapped {
+            return;
+        }
+        self.place_again(pid);
+        self.read_backend(pid);
+        self.unwinder.mapped(process);
+        let now = Instant::now();
+        self.shares
+            .took(uid, now.saturating_duration_since(began), now);
+    }
+
+    /// Looks at the mappings of processes whose users had no time left before.
+    pub(super) fn look_at_what_waits(&mut self) {
+        let waiting = self.traced.values().filter(|traced| traced.mapped);
+        let waiting: Vec<u32> = waiting.map(|traced| traced.pid).collect();
+        for pid in waiting {
+            self.mapped(pid);
         }
     }
 

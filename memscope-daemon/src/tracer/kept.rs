@@ -132,6 +132,7 @@ impl KeptProcess {
             retry: _,
             next_read: _,
             mappings: _,
+            mapped: _,
             python,
             python_number: _,
             native,

@@ -17,6 +17,7 @@ mod queue;
 mod reading;
 mod rules;
 mod save;
+mod share;
 mod take_over;
 mod traced;
 mod waiting;
@@ -151,6 +152,7 @@ pub struct Tracer {
     attaching: Vec<waits::Attaching>,
     /// Questions whose answers wait for readings.
     refreshing: Vec<waits::Refreshing>,
+    shares: share::Shares,
     keeping: Keeping,
 }
 
@@ -214,6 +216,7 @@ impl Tracer {
                     nvml: nvml::Machine::default(),
                     attaching: Vec::new(),
                     refreshing: Vec::new(),
+                    shares: share::Shares::default(),
                     keeping,
                 };
                 let _ = ready.send(tracer.begin(ring, left));
@@ -295,6 +298,7 @@ impl Tracer {
     fn look_around(&mut self) {
         self.notice_exits();
         self.say_full();
+        self.look_at_what_waits();
         self.read_what_is_due();
         self.answer_waiting();
         self.keep_to_budget();

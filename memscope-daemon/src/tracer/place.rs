@@ -23,6 +23,7 @@ impl Tracer {
         let Some(traced) = self.traced.get(&pid) else {
             return;
         };
+        traced.slot.tell_mappings();
         match self.resolver.resolve(pid, traced.options.level) {
             Ok(resolved) => {
                 if let Err(error) = self.place(pid, &resolved) {

@@ -184,6 +184,7 @@ impl Tracer {
             retry: None,
             next_read: Instant::now() + process.options.read_every.unwrap_or_default(),
             mappings: None,
+            mapped: false,
             python: false,
             python_number: 0,
             native: false,

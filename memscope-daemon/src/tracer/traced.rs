@@ -84,6 +84,8 @@ pub struct Traced {
     pub next_read: Instant,
     /// Hash of its code mappings when they were last checked.
     pub mappings: Option<u64>,
+    /// It has reported that code was mapped or unmapped, and this was not looked at yet.
+    pub mapped: bool,
     /// Whether its Python stacks can be taken.
     pub python: bool,
     /// Number by which the programs know its interpreter's layout.

@@ -5,7 +5,7 @@ use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
 use aya_ebpf::macros::{raw_tracepoint, uprobe};
 use aya_ebpf::programs::{ProbeContext, RawTracePointContext};
 use core::ffi::c_void;
-use core::ptr::{addr_of, read_volatile};
+use core::ptr::{addr_of, read_volatile, write_volatile};
 use memscope_common::{
     FOLLOW_FORKS, KIND_MAPPINGS, KIND_PROCESS, MappingsRecord, PROCESS_EXEC, PROCESS_EXIT,
     PROCESS_FORK, PROCESS_LIVE, ProcessRecord, WATCH_ALL,
@@ -67,9 +67,11 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
         return 0;
     }
     match process {
-        Some(process) if follow => emit_urgent::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
-            write(r, PROCESS_FORK, tgid, child)
-        }),
+        Some(process) if follow => {
+            emit_urgent::<ProcessRecord>(process, tid, KIND_PROCESS, |r| {
+                write(r, PROCESS_FORK, tgid, child)
+            });
+        }
         _ => emit_unowned::<ProcessRecord>(tid, KIND_PROCESS, |r| {
             write(r, PROCESS_FORK, tgid, child)
         }),
@@ -129,7 +131,21 @@ pub fn process_exit(_ctx: RawTracePointContext) -> i32 {
 pub fn linker_hook(_ctx: ProbeContext) -> u32 {
     let (tgid, tid) = ids();
     if let Some(process) = live_process(tgid) {
-        emit_urgent::<MappingsRecord>(process, tid, KIND_MAPPINGS, |_| {});
+        // One notice is enough until the daemon has looked. Otherwise a process that calls this function in a loop would
+        // keep the daemon busy and fill the ring for everyone.
+        // SAFETY: this points into a map value, which stays valid while the program runs.
+        let told = unsafe { &raw mut (*process).mappings_told };
+        // SAFETY: the same.
+        if unsafe { read_volatile(told) } != 0 {
+            return 0;
+        }
+        // This is set before the notice is sent: after it, the daemon may have cleared it already.
+        // SAFETY: the same.
+        unsafe { write_volatile(told, 1) };
+        if !emit_urgent::<MappingsRecord>(process, tid, KIND_MAPPINGS, |_| {}) {
+            // SAFETY: the same.
+            unsafe { write_volatile(told, 0) };
+        }
     }
     0
 }

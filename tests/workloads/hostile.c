@@ -1,0 +1,27 @@
+/* A process that does on purpose what costs whoever traces it the most. */
+#define _GNU_SOURCE
+#include "commands.h"
+
+#include <link.h>
+
+int cudaMalloc(void **, size_t);
+int cudaFree(void *);
+
+static void obey(void) {
+    /* Calls the dynamic linker's hook for debuggers, as if code had been mapped each time. */
+    if (is("hook")) {
+        void (*hook)(void) = (void (*)(void))_r_debug.r_brk;
+        for (size_t left = number(1); left > 0; left--) hook();
+        printf("{\"result\":0}\n");
+        return;
+    }
+    if (is("malloc")) {
+        void *memory = NULL;
+        int result = cudaMalloc(&memory, number(1));
+        printf("{\"result\":%d}\n", result);
+        return;
+    }
+    fail("no such command");
+}
+
+int main(void) { return obey_commands(obey); }

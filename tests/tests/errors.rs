@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memscope_tests::{
-    Asking, Calls, Daemon, Library, Program, SHORT, SimLog, Torch, Value, copy_program, coverage,
+    Asking, Calls, Daemon, LONG, Library, Program, Torch, Value, copy_program, coverage,
     eventually, executable, find, json, library, number, scratch, sim, tool, until,
 };
 
@@ -345,44 +346,73 @@ fn a_full_disk_under_the_journal() {
         "{log}"
     );
 
-    // Full while it runs: the journal stops, tracing goes on, and both are said.
-    let script = tmpfs("3m");
+    // Full while it runs: the oldest part goes first. When nothing is left that could go, the journal stops, tracing goes
+    // on, and both are said. When there is room again, the journal goes on by itself.
+    let script = tmpfs("4m");
     let daemon = Daemon::wrapped(
         &["unshare", "--mount", "sh", "-c", &script],
         &["--journal-mib", "16"],
     );
-    let folder = scratch();
-    let log = SimLog::inside(folder.path());
-    let mut calls = Calls::start(&[("SIMCUDA_LOG", log.path())]);
+    let mut calls = Calls::start(&[]);
+    let mut allocated = 0;
     let pid = calls.pid();
     daemon.attach(pid, "segments");
     calls.call("cudaSetDevice 0");
-    let status = until(SHORT, "the disk is full", || {
+    let journal = |daemon: &Daemon| daemon.json(&["status"])["journal"].clone();
+    let begins = number(&journal(&daemon)["known_from_unix_ns"]);
+    until(LONG, "the oldest part of the journal has gone", || {
         calls.call("pairs 5000 4096");
-        let status = daemon.json(&["status"]);
-        (status["journal"]["state"] != "writing").then_some(status)
+        allocated += 5000;
+        let now = journal(&daemon);
+        assert_eq!(now["state"], "writing", "{now:#}");
+        (number(&now["known_from_unix_ns"]) > begins).then_some(())
     });
-    assert_eq!(status["journal"]["state"], "full", "{status:#}");
-    assert!(
-        status["journal"]["problem"]
-            .as_str()
-            .is_some_and(|text| text.contains("space")),
-        "{status:#}"
-    );
+    // Somebody else fills the disk.
+    let state = daemon.state();
+    let inside = format!("/proc/{}/root{}", daemon.pid(), state.display());
+    let filler = Path::new(&inside).join("filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    let full = until(LONG, "the disk is full", || {
+        while file.write_all(&[1; 4096]).is_ok() {}
+        calls.call("pairs 5000 4096");
+        allocated += 5000;
+        let now = journal(&daemon);
+        (now["state"] != "writing").then_some(now)
+    });
+    assert_eq!(full["state"], "full", "{full:#}");
+    let problem = full["problem"].as_str().unwrap();
+    assert!(problem.contains("space"), "{full:#}");
     assert!(daemon.ctl(&["status"]).text().contains("full"));
     calls.call("cudaMalloc a 123");
-    let stats = daemon.stats(pid);
-    assert_eq!(stats["devices"][0]["driver"]["bytes"], 123);
-    assert_eq!(stats["lost_records"], 0);
-    let allocated = log
-        .calls(pid)
-        .iter()
-        .filter(|call| call["function"] == "cudaMalloc")
-        .count();
-    assert_eq!(
-        number(&stats["devices"][0]["alloc_count"]) as usize,
-        allocated
-    );
+    allocated += 1;
+    let check = || {
+        let stats = daemon.stats(pid);
+        assert_eq!(stats["devices"][0]["driver"]["bytes"], 123);
+        assert_eq!(stats["lost_records"], 0);
+        assert_eq!(number(&stats["devices"][0]["alloc_count"]), allocated);
+    };
+    check();
+    drop(file);
+    std::fs::remove_file(&filler).unwrap();
+    let now = until(LONG, "the journal goes on", || {
+        let now = journal(&daemon);
+        (now["state"] == "writing").then_some(now)
+    });
+    assert!(now["problem"].is_null(), "{now:#}");
+    assert!(number(&now["refused_records"]) > 0, "{now:#}");
+    check();
+    // What comes from here on is as it was when it is asked for later.
+    let snapshot = ["snapshot", "--pid", &pid.to_string(), "--format", "json"];
+    let then = daemon.json(&snapshot);
+    calls.call("cudaMalloc b 1000");
+    let event = &then["header"]["as_of_event"]["sequence"];
+    let at = format!("event:{event}");
+    let later = until(LONG, "the new part has its checkpoint", || {
+        let said = daemon.ctl(&[&snapshot[..], &["--at", &at]].concat());
+        (said.code == 0).then(|| said.document())
+    });
+    assert_eq!(later["segments"], then["segments"]);
+    assert!(!coverage(&later["header"]).contains(&"recording_damaged"));
     calls.finish();
 }
 

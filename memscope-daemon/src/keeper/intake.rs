@@ -11,6 +11,7 @@ use memscope_rpc::EventItem;
 use super::command::KeeperMessage;
 use super::state::Keeper;
 use super::status::KeeperStatus;
+use super::thread::HOUSEKEEPING;
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 
@@ -110,11 +111,12 @@ impl Keeper {
                 decoder: &self.decoder,
                 ledger: &self.ledger,
             };
-            if let Err(error) = journal.append(records, position, Some(state)) {
-                let text = crate::error_chain(&error);
-                tracing::error!(error = %text, "the journal has stopped; tracing goes on without it");
-                self.journal_full = matches!(error, memscope_log::JournalError::NoSpace { .. });
-                self.journal_problem = Some(text);
+            let appended = journal.append(records, position, Some(state));
+            let goes_on = *journal.state() == memscope_log::State::Running;
+            match appended {
+                Err(error) => self.journal_stops(&error),
+                Ok(_) if goes_on => self.journal_goes_on(),
+                Ok(_) => {}
             }
         }
         for record in RecordReader::new(records) {
@@ -126,6 +128,31 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    fn journal_stops(&mut self, error: &memscope_log::JournalError) {
+        let text = crate::error_chain(error);
+        self.journal_full = matches!(error, memscope_log::JournalError::NoSpace { .. });
+        if self.journal_problem.is_none() {
+            tracing::error!(
+                error = %text,
+                "the journal has stopped; tracing goes on without it, and it is tried again every {} s",
+                HOUSEKEEPING.as_secs()
+            );
+        }
+        self.journal_problem = Some(text);
+    }
+
+    fn journal_goes_on(&mut self) {
+        if self.journal_problem.take().is_none() {
+            return;
+        }
+        self.journal_full = false;
+        let dropped = self.journal.as_ref().map_or(0, Journal::dropped);
+        tracing::info!(
+            dropped,
+            "the journal goes on; it lacks the records that came meanwhile"
+        );
     }
 
     fn apply(&mut self, record: &[u8]) {

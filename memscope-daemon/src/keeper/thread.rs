@@ -28,7 +28,7 @@ const BUSY_PATIENCE: Duration = Duration::from_millis(20);
 /// Number of bytes that are read from the ring at once, so that commands are handled in between.
 const BATCH_BYTES: u64 = 4 << 20;
 /// Time between two rounds of housekeeping, in which the clocks are paired and ended processes expire.
-const HOUSEKEEPING: Duration = Duration::from_secs(10);
+pub(super) const HOUSEKEEPING: Duration = Duration::from_secs(10);
 
 /// What the keeper begins with.
 pub struct Start {
@@ -386,6 +386,10 @@ impl Keeper {
         // it.
         let (boot_ns, unix_ns) = clock::pair();
         self.read_everything();
+        if let Some(journal) = &mut self.journal {
+            // There may be room on the disk again.
+            journal.resume();
+        }
         let record = DaemonRecord::Clock(Clock { unix_ns });
         self.write(ProcessHandle(0), boot_ns, &record);
         self.ledger.expire(now);

@@ -130,8 +130,7 @@ impl Process {
             }
             Body::Call(call) => {
                 self.vendor = Some(call.vendor);
-                let before =
-                    given_back::before(scene.devices, &self.driver, call, watch);
+                let before = given_back::before(scene.devices, &self.driver, call, watch);
                 let taken = self.driver.call(&mut scene, call);
                 if let Some((addr, end)) = taken {
                     self.pool.clear_range(&mut scene, addr, end);
@@ -384,12 +383,7 @@ impl Process {
 
 /// Removes segments of a reading that a driver call takes back. Without a trace only the driver's calls show that they
 /// are gone.
-fn untold_segments(
-    devices: &mut Devices,
-    call: &Call,
-    taken: Option<(u64, u64)>,
-    watch: Watch,
-) {
+fn untold_segments(devices: &mut Devices, call: &Call, taken: Option<(u64, u64)>, watch: Watch) {
     let is_free = matches!(call.op, CallOp::Free | CallOp::AsyncFree) && call.status == 0;
     if !is_free && taken.is_none() {
         return;

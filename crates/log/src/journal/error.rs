@@ -95,6 +95,15 @@ pub enum JournalError {
 }
 
 impl JournalError {
+    /// Whether there would be room if something else were removed from the disk.
+    pub(crate) fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            Self::NoSpace { source, .. } => matches!(source.kind(), StorageFull | QuotaExceeded),
+            _ => false,
+        }
+    }
+
     pub(crate) fn checkpoint(source: io::Error) -> Self {
         Self::Checkpoint { source }
     }

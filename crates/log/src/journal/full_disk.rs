@@ -1,12 +1,14 @@
 //! Tests with an allocator that fails.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use crate::journal::checkpoint::Folded;
 use crate::journal::config::Config;
 use crate::journal::segment::{Disk, Space};
 use crate::journal::writer::{Journal, State};
 use crate::journal::{ClockPair, JournalError, Recording, Warning};
-use crate::records::{DaemonRecord, Stamp};
+use crate::records::{DaemonRecord, Decoder, Stamp};
 use memscope_ledger::event::ProcessHandle;
+use memscope_ledger::{Ledger, LedgerConfig};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -142,4 +144,69 @@ fn it_stops_counts_and_goes_on_when_asked() {
         numbers(&journal),
         ((1..=10).chain([15]).collect(), vec![gap])
     );
+}
+
+/// A disk that has room for a number of segments at a time.
+struct Room(usize);
+
+impl Space for Room {
+    fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let beside = std::fs::read_dir(path.parent().unwrap())?;
+        let is_segment = |path: &Path| path.extension().is_some_and(|ending| ending == "msj");
+        let there = beside.filter(|entry| is_segment(&entry.as_ref().unwrap().path()));
+        if there.count() >= self.0 {
+            return Err(rustix::io::Errno::NOSPC.into());
+        }
+        Disk.allocate(file, bytes)
+    }
+}
+
+#[test]
+fn the_oldest_segments_make_room_on_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        segment_bytes: 256 << 10,
+        ..Config::new(5, [0; 16], ClockPair::default())
+    };
+    let mut journal = Journal::create_in(dir.path(), config, Box::new(Room(3))).unwrap();
+    let (decoder, ledger) = (Decoder::new(5), Ledger::new(LedgerConfig::default()));
+    // Five records fill a segment.
+    for n in 1..=40 {
+        let state = Folded {
+            decoder: &decoder,
+            ledger: &ledger,
+        };
+        assert_eq!(journal.append(&record(n), n, Some(state)).unwrap(), n);
+    }
+    assert_eq!(*journal.state(), State::Running);
+    assert_eq!(journal.dropped(), 0);
+    assert_eq!(numbers(&journal).0, (26..=40).collect::<Vec<u64>>());
+    drop(journal);
+
+    // What an earlier run has left goes as well, before anything of this one.
+    let config = Config {
+        segment_bytes: 256 << 10,
+        ..Config::new(6, [0; 16], ClockPair::default())
+    };
+    struct Elsewhere;
+    impl Space for Elsewhere {
+        fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
+            use std::os::fd::AsRawFd;
+            let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+            let journal = path.parent().unwrap().parent().unwrap();
+            if journal.join(format!("{:020}", 5)).exists()
+                && std::fs::read_dir(journal.join(format!("{:020}", 5)))?
+                    .next()
+                    .is_some()
+            {
+                return Err(rustix::io::Errno::NOSPC.into());
+            }
+            Disk.allocate(file, bytes)
+        }
+    }
+    let mut journal = Journal::create_in(dir.path(), config, Box::new(Elsewhere)).unwrap();
+    assert_eq!(journal.append(&record(1), 1, None).unwrap(), 1);
+    assert_eq!(numbers(&journal), (vec![1], vec![]));
 }

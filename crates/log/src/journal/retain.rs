@@ -168,10 +168,36 @@ pub fn epochs(journal: &Path) -> io::Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Removes segments until `needed` more bytes fit under `most`. First go the segments of earlier epochs beyond their
-/// share, the epoch that was written longest ago first; then those of the current epoch with a number below `kept`;
-/// then the share of the earlier epochs. Returns the numbers of the removed segments of the current epoch. Only the
-/// holder of the lock may call this.
+/// What is removed first, if something has to go: the segments of earlier epochs beyond their share, the epoch that was
+/// written longest ago first; then those of the current epoch with a number below `kept`; then the share of the earlier
+/// epochs. Each with whether it is of the current epoch.
+fn removable<'a>(
+    epochs: &'a [Epoch],
+    (current, kept): (&'a Path, u64),
+    most: u64,
+) -> impl Iterator<Item = (bool, &'a SegmentFile)> {
+    let kept_of_earlier = kept_of_earlier(epochs, current, most);
+    let (share, beyond): (Vec<_>, Vec<_>) = all(epochs, current)
+        .filter(|(is_current, _)| !is_current)
+        .partition(|(_, segment)| kept_of_earlier.contains(&segment.path));
+    let own = all(epochs, current)
+        .filter(move |(is_current, segment)| *is_current && segment.index < kept);
+    beyond.into_iter().chain(own).chain(share)
+}
+
+/// All segments, each with whether it is of the current epoch.
+fn all<'a>(
+    epochs: &'a [Epoch],
+    current: &'a Path,
+) -> impl Iterator<Item = (bool, &'a SegmentFile)> {
+    epochs.iter().flat_map(move |epoch| {
+        let is_current = epoch.path == current;
+        epoch.segments.iter().map(move |one| (is_current, one))
+    })
+}
+
+/// Removes segments until `needed` more bytes fit under `most`, in the order of [`removable`]. Returns the numbers of
+/// the removed segments of the current epoch. Only the holder of the lock may call this.
 pub(crate) fn make_room(
     journal: &Path,
     (current, kept): (&Path, u64),
@@ -180,22 +206,11 @@ pub(crate) fn make_room(
 ) -> Result<Vec<u64>, JournalError> {
     let fail = |error| JournalError::of("read", journal, needed, error);
     let epochs = scan(journal).map_err(fail)?;
-    let kept_of_earlier = kept_of_earlier(&epochs, current, most);
-    let all = || {
-        epochs.iter().flat_map(|epoch| {
-            let is_current = epoch.path == current;
-            epoch.segments.iter().map(move |one| (is_current, one))
-        })
-    };
-    let earlier = || all().filter(|(is_current, _)| !is_current);
-    let is_share = |segment: &SegmentFile| kept_of_earlier.contains(&segment.path);
-    let goes = earlier()
-        .filter(|(_, segment)| !is_share(segment))
-        .chain(all().filter(|(is_current, segment)| *is_current && segment.index < kept))
-        .chain(earlier().filter(|(_, segment)| is_share(segment)));
-    let mut total: u64 = all().map(|(_, segment)| segment.bytes).sum();
+    let mut total: u64 = all(&epochs, current)
+        .map(|(_, segment)| segment.bytes)
+        .sum();
     let mut gone = Vec::new();
-    for (is_current, segment) in goes {
+    for (is_current, segment) in removable(&epochs, (current, kept), most) {
         if total.saturating_add(needed) <= most {
             break;
         }
@@ -211,6 +226,23 @@ pub(crate) fn make_room(
         let _ = fs::remove_dir(&epoch.path);
     }
     Ok(gone)
+}
+
+/// Removes the segment that goes first. Returns its number if it is of the current epoch, and `None` if all segments
+/// are needed. Only the holder of the lock may call this.
+pub(crate) fn remove_first(
+    journal: &Path,
+    (current, kept): (&Path, u64),
+) -> Result<Option<Vec<u64>>, JournalError> {
+    let epochs = scan(journal).map_err(|error| JournalError::of("read", journal, 0, error))?;
+    // Earlier epochs have no share of a disk that is full.
+    let Some((is_current, segment)) = removable(&epochs, (current, kept), 0).next() else {
+        return Ok(None);
+    };
+    remove(&segment.path).map_err(|error| JournalError::of("remove", &segment.path, 0, error))?;
+    Ok(Some(
+        is_current.then_some(segment.index).into_iter().collect(),
+    ))
 }
 
 /// Removes unfinished segments and checkpoints that a killed daemon has left.

@@ -275,7 +275,8 @@ impl Journal {
         &self.epoch_dir
     }
 
-    /// Goes on after a stop. The next append begins a new segment, and a reader sees the gap.
+    /// Tries to go on after a stop. The next append begins a new segment with the state of then, and a reader sees the
+    /// gap. If the disk still takes nothing, that append stops the journal again.
     pub fn resume(&mut self) {
         self.state = State::Running;
     }
@@ -335,14 +336,14 @@ impl Journal {
         if let Some(segment) = self.segment.take() {
             segment.finish();
         }
-        let mut segment =
-            Segment::begin(&self.epoch_dir, self.next_index, self.config.segment_bytes)?;
-        let opened = self.open(&mut segment, first_boot_ns, needed);
-        if let Err(error) = opened {
-            // Return the first error, whether or not this removal succeeds.
-            segment.discard();
-            return Err(error);
-        }
+        let segment = loop {
+            match self.begin(first_boot_ns, needed) {
+                Ok(segment) => break segment,
+                // What is written now is worth more than what is oldest.
+                Err(error) if error.is_full() && self.remove_oldest()? => {}
+                Err(error) => return Err(error),
+            }
+        };
         self.segment = Some(segment);
         // The first segment needs no checkpoint, because no records come before it.
         if let Some(state) = state.filter(|_| self.next_index > 0) {
@@ -351,6 +352,39 @@ impl Journal {
         }
         self.next_index += 1;
         Ok(())
+    }
+
+    /// Makes the file of the next segment.
+    fn begin(&mut self, first_boot_ns: u64, needed: u64) -> Result<Segment, JournalError> {
+        let mut segment =
+            Segment::begin(&self.epoch_dir, self.next_index, self.config.segment_bytes)?;
+        match self.open(&mut segment, first_boot_ns, needed) {
+            Ok(()) => Ok(segment),
+            // The first error counts, whether or not this removal succeeds.
+            Err(error) => {
+                segment.discard();
+                Err(error)
+            }
+        }
+    }
+
+    /// Number of the oldest segment that a reader of the newest records needs.
+    fn needed_from(&self) -> u64 {
+        // Until the next segment has a checkpoint, a reader begins with the segment before it, so that one must stay.
+        let before = self.next_index.saturating_sub(1);
+        self.keep_from.unwrap_or(before)
+    }
+
+    /// Removes the segment that goes first, whatever the bound of the journal is, because the disk is full. Returns
+    /// whether there was one.
+    fn remove_oldest(&mut self) -> Result<bool, JournalError> {
+        let needed_from = self.needed_from().min(self.checkpoint_index);
+        let open = (self.epoch_dir.as_path(), needed_from);
+        let Some(gone) = retain::remove_first(&self.dir, open)? else {
+            return Ok(false);
+        };
+        self.sharing.removed(&gone);
+        Ok(true)
     }
 
     /// Path of the checkpoint of the segment that begins next.
@@ -416,12 +450,7 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let (besides, records) = self.next_size(needed);
         let size = SEGMENT_HEADER as u64 + records;
-        // Until this segment has a checkpoint, a reader begins with the segment before it, so that one must stay.
-        let needed_by_readers = self.next_index.saturating_sub(1);
-        let open = (
-            self.epoch_dir.as_path(),
-            self.keep_from.unwrap_or(needed_by_readers),
-        );
+        let open = (self.epoch_dir.as_path(), self.needed_from());
         let most = self.config.total_bytes;
         let gone = retain::make_room(&self.dir, open, besides + records, most)?;
         self.sharing.removed(&gone);

@@ -17,7 +17,8 @@ pub use cookie::{
 pub use map::{
     CALIBRATE, DropReason, FOLLOW_FORKS, GlobalConfig, InflightCall, InflightThread, MAPS_VERSION,
     MAX_NESTING, NOWHERE, ON_TRIAL, PLACE_STACK, PROCESS_LIVE, ProcessEntry, RING_BYTES_DEFAULT,
-    SLOTS, STACK_TIMED, WATCH_ALL, name, process_of_thread, thread_key,
+    RING_SHARE, RING_UNLIMITED, SLOTS, STACK_TIMED, WATCH_ALL, name, process_of_thread, ring_bytes,
+    thread_key,
 };
 pub use native::*;
 pub use python::*;

@@ -114,7 +114,22 @@ pub struct ProcessEntry {
     pub mappings_told: u32,
     /// Always 0.
     pub reserved: u32,
+    /// Bytes of the ring that the process's records have taken so far, as [`ring_bytes`] counts them.
+    pub ring_taken: u64,
+    /// How many of these bytes the daemon has read and given back. Only the daemon writes it.
+    pub ring_read: u64,
 }
+
+/// Bytes that a record of this length takes in the ring: the kernel puts a head of 8 bytes before it, and rounds up.
+pub const fn ring_bytes(len: u64) -> u64 {
+    (len + 8).next_multiple_of(8)
+}
+
+/// With fewer unread bytes than this, a process's records are not limited.
+pub const RING_UNLIMITED: u64 = 4096;
+/// A process may have at most this many times as many unread bytes in the ring as are free. So there is always room
+/// for a process that sends little, whatever another one does, and a process that is alone may still fill four fifths.
+pub const RING_SHARE: u64 = 4;
 
 /// Key of a thread of a traced process in the tables. It contains the process's handle, which is new at each attach, so
 /// that what one attach left in a table is never used by a later one. A thread number alone would not do: the kernel
@@ -206,11 +221,13 @@ pub enum DropReason {
     StackCopyUnsent = 8,
     /// A call of mstx named more regions than get a record each ([`crate::REGIONS_TOLD`]).
     RegionsUntold = 9,
+    /// The process had taken its share of the ring already ([`RING_SHARE`]).
+    RingShare = 10,
 }
 
 impl DropReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [DropReason; 10] = [
+    pub const ALL: [DropReason; 11] = [
         DropReason::RingFull,
         DropReason::InflightFull,
         DropReason::TooDeep,
@@ -221,6 +238,7 @@ impl DropReason {
         DropReason::CodeTableFull,
         DropReason::StackCopyUnsent,
         DropReason::RegionsUntold,
+        DropReason::RingShare,
     ];
     /// Name of the reason in what users see.
     pub const fn name(self) -> &'static str {
@@ -235,12 +253,13 @@ impl DropReason {
             DropReason::CodeTableFull => "code_table_full",
             DropReason::StackCopyUnsent => "stack_copy_unsent",
             DropReason::RegionsUntold => "regions_untold",
+            DropReason::RingShare => "ring_share_taken",
         }
     }
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<ProcessEntry>() == 120);
+    assert!(core::mem::size_of::<ProcessEntry>() == 136);
     assert!(core::mem::size_of::<GlobalConfig>() == 8);
     assert!(core::mem::size_of::<InflightCall>() == 80);
     assert!(core::mem::size_of::<InflightThread>() == 32 + 80 * MAX_NESTING);

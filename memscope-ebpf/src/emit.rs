@@ -2,15 +2,17 @@
 //! and code objects are sent by the modules that read them.
 
 use aya_ebpf::bindings::{
-    BPF_F_MMAPABLE, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP,
+    BPF_F_MMAPABLE, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE,
 };
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, RingBuf};
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
+use core::ptr::read_volatile;
 use memscope_common::{
     DropReason, GlobalConfig, KIND_LAUNCHES_SO_FAR, LaunchesRecord, PROCESS_LIVE, ProcessEntry,
-    RECORD_VERSION, RING_BYTES_DEFAULT, RecordHeader, STACK_NONE,
+    RECORD_VERSION, RING_BYTES_DEFAULT, RING_SHARE, RING_UNLIMITED, RecordHeader, STACK_NONE,
+    ring_bytes,
 };
 
 #[map]
@@ -132,12 +134,13 @@ fn send<T: 'static>(
 ) -> bool {
     // SAFETY: this points into a map value, which stays valid while the program runs.
     let sequence = add(unsafe { &raw mut (*process).sequence }, 1) + 1;
+    if !has_share(process) {
+        return lose(process, DropReason::RingShare);
+    }
     let Some(mut slot) = RING.reserve::<T>(0) else {
-        count_drop(DropReason::RingFull);
-        // SAFETY: this points into a map value, which stays valid while the program runs.
-        add(unsafe { &raw mut (*process).lost }, 1);
-        return false;
+        return lose(process, DropReason::RingFull);
     };
+    took_ring(process, size_of::<T>() as u64);
     let record = slot.as_mut_ptr();
     // SAFETY: the reservation is as large as T, and T begins with the header.
     unsafe {
@@ -162,6 +165,43 @@ fn send<T: 'static>(
         wake_flags(sequence)
     });
     true
+}
+
+/// Counts a record that is not sent, for the process and by its cause. The result is always `false`.
+#[inline(always)]
+fn lose(process: *mut ProcessEntry, reason: DropReason) -> bool {
+    count_drop(reason);
+    // SAFETY: this points into a map value, which stays valid while the program runs.
+    add(unsafe { &raw mut (*process).lost }, 1);
+    false
+}
+
+/// Whether the process may put another record into the ring. The ring is shared, so a process that sends faster than
+/// the daemon reads must not take the room of the others ([`RING_SHARE`]).
+#[inline(always)]
+pub fn has_share(process: *mut ProcessEntry) -> bool {
+    // SAFETY: this points into a map value, which stays valid while the program runs.
+    let (taken, read) = unsafe {
+        (
+            read_volatile(&raw const (*process).ring_taken),
+            read_volatile(&raw const (*process).ring_read),
+        )
+    };
+    let unread = taken.saturating_sub(read);
+    if unread <= RING_UNLIMITED {
+        return true;
+    }
+    let free = RING
+        .query(BPF_RB_RING_SIZE as u64)
+        .saturating_sub(RING.query(BPF_RB_AVAIL_DATA as u64));
+    unread <= free * RING_SHARE
+}
+
+/// Counts the bytes of the ring that a record of this length has taken.
+#[inline(always)]
+pub fn took_ring(process: *mut ProcessEntry, len: u64) {
+    // SAFETY: this points into a map value, which stays valid while the program runs.
+    add(unsafe { &raw mut (*process).ring_taken }, ring_bytes(len));
 }
 
 /// Sends how many kernels were launched on devices, if that number has changed. If two threads do this at once, both

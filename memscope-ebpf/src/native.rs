@@ -15,7 +15,7 @@ use memscope_common::{
     StackCopyRecord, rule_key,
 };
 
-use crate::emit::{CONFIG, RING, count_drop};
+use crate::emit::{CONFIG, RING, count_drop, has_share, took_ring};
 use crate::identity::{finish, mix};
 use crate::read;
 use crate::scratch::WALKS;
@@ -362,7 +362,7 @@ pub fn send_copy(process: *mut ProcessEntry, tid: u32, natives: *mut Natives) ->
         Some(config) => RING.query(BPF_RB_AVAIL_DATA as u64) >= config.wake_bytes as u64 * 2,
         None => true,
     };
-    if full {
+    if full || !has_share(process) {
         count_drop(DropReason::StackCopyUnsent);
         return 0;
     }
@@ -370,6 +370,7 @@ pub fn send_copy(process: *mut ProcessEntry, tid: u32, natives: *mut Natives) ->
         count_drop(DropReason::StackCopyUnsent);
         return 0;
     };
+    took_ring(process, size_of::<StackCopyRecord>() as u64);
     let record = slot.as_mut_ptr();
     let base = walk.sp & !(STACK_PAGE as u64 - 1);
     // SAFETY: the helper takes no arguments.

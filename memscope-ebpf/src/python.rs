@@ -21,7 +21,7 @@ use memscope_common::{
     STACK_NONE, STACK_UNREADABLE, THREAD_STATE_BYTES, WINDOW,
 };
 
-use crate::emit::{RING, count_drop, live_process, note_full};
+use crate::emit::{RING, count_drop, has_share, live_process, note_full, took_ring};
 use crate::identity::mix;
 use crate::probes::ids;
 use crate::read;
@@ -493,13 +493,17 @@ fn send_code(
         };
         (*record).code = code;
         (*record).readable = readable;
-        let failed = bpf_ringbuf_output(
-            &raw const RING as *mut c_void,
-            record as *mut c_void,
-            size_of::<CodeRecord>() as u64,
-            BPF_RB_NO_WAKEUP as u64,
-        ) != 0;
-        if failed {
+        let len = size_of::<CodeRecord>() as u64;
+        let sent = has_share(process)
+            && bpf_ringbuf_output(
+                &raw const RING as *mut c_void,
+                record as *mut c_void,
+                len,
+                BPF_RB_NO_WAKEUP as u64,
+            ) == 0;
+        if sent {
+            took_ring(process, len);
+        } else {
             count_drop(DropReason::StackUnsent);
         }
     }

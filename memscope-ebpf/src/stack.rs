@@ -14,7 +14,7 @@ use memscope_common::{
     STACK_NOT_SAMPLED, STACK_TIMED, STACK_TRUNCATED, STACK_UNFINISHED, StackRecord,
 };
 
-use crate::emit::{RING, add, count_drop};
+use crate::emit::{RING, add, count_drop, has_share, took_ring};
 use crate::identity::{finish, mix};
 use crate::native::{self, Natives, Place};
 use crate::python;
@@ -260,12 +260,17 @@ fn send_stack(
         };
         (*record).count = count as u32;
         (*record).natives = native_count as u32;
-        bpf_ringbuf_output(
-            &raw const RING as *mut c_void,
-            record as *mut c_void,
-            len,
-            BPF_RB_NO_WAKEUP as u64,
-        ) == 0
+        let sent = has_share(process)
+            && bpf_ringbuf_output(
+                &raw const RING as *mut c_void,
+                record as *mut c_void,
+                len,
+                BPF_RB_NO_WAKEUP as u64,
+            ) == 0;
+        if sent {
+            took_ring(process, len);
+        }
+        sent
     }
 }
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_tests::{Calls, Daemon, Library, Program, executable, number, sim};
+use memscope_tests::{Calls, Daemon, Library, Program, coverage, executable, number, sim};
 
 fn hostile() -> Program {
     let command = sim().native(executable("hostile.c", Library::Runtime));
@@ -46,9 +46,46 @@ fn the_linkers_hook_in_a_loop() {
         records < CALLS / 4 + asked,
         "{records} records of {CALLS} calls of the hook"
     );
-    eprintln!("{records} records, asked {asked} times");
     // What is mapped after all that is looked at.
     assert_eq!(hostile.ask("malloc 4096")["result"], 0);
     assert_eq!(held(&daemon, hostile.pid()), 4096);
     hostile.finish();
+}
+
+/// The ring is everybody's. A process that sends more than the daemon reads loses its own records, and not those of
+/// others.
+#[test]
+fn one_process_does_not_take_the_whole_ring() {
+    let daemon = Daemon::with(&["--ring-mib", "1"]);
+    let mut loud = Calls::start(&[]);
+    let mut quiet = Calls::start(&[]);
+    daemon.attach(loud.pid(), "segments");
+    daemon.attach(quiet.pid(), "segments");
+    daemon.signal(libc::SIGSTOP);
+    loud.call("pairs 20000 4096");
+    for number in 1..=100 {
+        quiet.call(&format!("cudaMalloc q{number} {number}"));
+    }
+    daemon.signal(libc::SIGCONT);
+    // Nothing of the quiet one is lost (which this asserts), and what it holds is right.
+    assert_eq!(held(&daemon, quiet.pid()), 5050);
+    let stats = daemon.stats(loud.pid());
+    let lost = number(&stats["lost_records"]);
+    assert!(lost > 20_000, "{stats:#}");
+    assert!(coverage(&stats).contains(&"records_lost"), "{stats:#}");
+    let status = daemon.json(&["status"]);
+    let drops = status["drops"].as_array().unwrap();
+    let taken = drops
+        .iter()
+        .find(|drop| drop["cause"] == "ring_share_taken");
+    assert_eq!(taken.expect("a cause")["count"], lost, "{drops:?}");
+    // When the daemon has read what there is, the loud one has its share again.
+    loud.call("pairs 500 4096");
+    assert_eq!(number(&daemon.stats(loud.pid())["lost_records"]), lost);
+    // Over a long time nothing is counted twice or forgotten: many rings full, and no record is lost.
+    for _ in 0..20 {
+        loud.call("pairs 500 4096");
+        daemon.stats(loud.pid());
+    }
+    assert_eq!(number(&daemon.stats(loud.pid())["lost_records"]), lost);
 }

@@ -46,7 +46,7 @@ fn every_lost_record_is_counted() {
     let drops = status["drops"].as_array().unwrap();
     let full = drops
         .iter()
-        .find(|drop| drop["cause"] == "ring_full")
+        .find(|drop| drop["cause"] == "ring_share_taken")
         .expect("a cause");
     assert_eq!(full["count"], lost);
     // The process's own list says it as well.

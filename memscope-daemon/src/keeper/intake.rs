@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use memscope_common::KIND_STACK_COPY;
-use memscope_ledger::event::{Body, Event};
+use memscope_common::{KIND_STACK_COPY, ring_bytes};
+use memscope_ledger::event::{Body, Event, ProcessHandle};
 use memscope_log::records::{Outcome, RecordReader};
 use memscope_log::{Folded, Journal, leading};
 use memscope_rpc::EventItem;
@@ -62,7 +62,10 @@ impl Keeper {
             .saturating_sub(LARGEST_RECORD)
             .min(ring.capacity() / PIECES);
         let mut copies = Vec::new();
+        let shares = &mut self.shares_read;
         let drained = ring.drain(position, limit.min(piece.max(1)), |record| {
+            let process = ProcessHandle(process_of(record));
+            *shares.entry(process).or_default() += ring_bytes(record.len() as u64);
             // Pieces of stacks are of no use to anybody later.
             if is_kind(record, KIND_STACK_COPY) {
                 copies.push(record.to_vec());
@@ -75,6 +78,11 @@ impl Keeper {
         }
         if let Some(ring) = &mut self.ring {
             ring.release();
+        }
+        for (process, bytes) in self.shares_read.drain() {
+            if let Some(watched) = self.watched.get(&process) {
+                watched.slot.ring_was_read(bytes);
+            }
         }
         self.batch = batch;
         for copy in copies {
@@ -277,6 +285,15 @@ impl Keeper {
                 .collect(),
             boot_ns: clock::boot_ns(),
         }
+    }
+}
+
+/// The process of a record; 0 if it is of none.
+fn process_of(record: &[u8]) -> u32 {
+    const AT: usize = std::mem::offset_of!(memscope_common::RecordHeader, process);
+    match record.get(AT..).and_then(<[u8]>::first_chunk) {
+        Some(bytes) => u32::from_ne_bytes(*bytes),
+        None => 0,
     }
 }
 

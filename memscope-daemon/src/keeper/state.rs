@@ -51,6 +51,8 @@ pub struct Keeper {
     /// Firings that were not acted on yet.
     pub(super) due: Vec<Firing>,
     pub(super) watched: HashMap<ProcessHandle, Watched>,
+    /// Bytes of the ring that each process's records took in the piece that is being read. It is empty between pieces.
+    pub(super) shares_read: HashMap<ProcessHandle, u64>,
     pub(super) calibrating: HashMap<ProcessHandle, Calibrating>,
     pub(super) naming: Naming,
     pub(super) native: Natives,

@@ -86,6 +86,7 @@ impl Keeper {
             taking,
             due: Vec::new(),
             watched: HashMap::new(),
+            shares_read: HashMap::new(),
             calibrating: HashMap::new(),
             naming: Naming::default(),
             native: Natives::default(),
@@ -305,7 +306,17 @@ impl Keeper {
             tracing::error!(%error, "the ring cannot be watched; it is read every {} ms", TICK.as_millis());
         }
         self.ring = Some(ring);
+        let taken: Vec<(ProcessHandle, u64)> = self
+            .watched
+            .iter()
+            .map(|(process, watched)| (*process, watched.slot.ring_taken()))
+            .collect();
         self.read_everything();
+        for (process, taken) in taken {
+            if let Some(watched) = self.watched.get(&process) {
+                watched.slot.ring_was_read_to(taken);
+            }
+        }
         if missed {
             // An earlier daemon has read records that its journal did not take.
             let processes: Vec<ProcessHandle> = self.watched.keys().copied().collect();

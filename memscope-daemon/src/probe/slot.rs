@@ -174,6 +174,27 @@ impl Slot {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).full) }.load(Ordering::Acquire)
     }
 
+    /// Gives bytes of the ring back to the process: that many bytes of its records were read.
+    pub fn ring_was_read(&self, bytes: u64) {
+        // SAFETY: the field is an aligned u64 in the shared mapping.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).ring_read) }
+            .fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Everything that the process has put into the ring so far was read. A daemon that takes over says so, because the
+    /// one before it may have been killed before it could count what it had read.
+    pub fn ring_was_read_to(&self, taken: u64) {
+        // SAFETY: the field is an aligned u64 in the shared mapping.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).ring_read) }
+            .store(taken, Ordering::Release);
+    }
+
+    /// Bytes of the ring that the process's records have taken so far.
+    pub fn ring_taken(&self) -> u64 {
+        // SAFETY: the field is an aligned u64 in the shared mapping.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).ring_taken) }.load(Ordering::Acquire)
+    }
+
     /// Number of records of this process that could not be sent.
     pub fn lost(&self) -> u64 {
         // SAFETY: the field is an aligned u64 in the shared mapping.

@@ -185,6 +185,8 @@ impl Tracer {
                     full: 0,
                     mappings_told: 0,
                     reserved: 0,
+                    ring_taken: 0,
+                    ring_read: 0,
                 },
             )
             .map_err(internal(

@@ -16,8 +16,8 @@ use crate::probe::load::AttachMethod;
 /// PyTorch, keeps what they hold, and answers `memscope-ctl`. It traces nothing until it is told to:
 /// `memscope-ctl attach --pid N`.
 ///
-/// It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE;
-/// `memscope-ctl doctor` says what this machine lacks.
+/// It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and CAP_DAC_READ_SEARCH, and before
+/// kernel 6.6 CAP_SYS_ADMIN; `memscope-ctl doctor` says what this machine lacks.
 #[derive(Debug, Parser)]
 #[command(name = "memscoped", version)]
 pub struct Config {

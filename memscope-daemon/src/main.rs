@@ -255,6 +255,9 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         ),
     };
     let method = kernel.method().name();
+    if let Some(lack) = kernel.method().lacks() {
+        messages.log(Severity::Warning, lack.to_owned());
+    }
     let hub = Arc::new(EventHub::new());
     let (orders, order_queue) = std::sync::mpsc::channel();
     let told = told_channel(orders.clone())?;

@@ -18,8 +18,9 @@ const LIMIT: u64 = 20 << 20;
 const PROGRAMS: [&str; 2] = ["memscoped", "memscope-ctl"];
 
 /// Files that are put beside the programs.
-const MORE: [&str; 4] = [
+const MORE: [&str; 5] = [
     "deploy/memscoped.service",
+    "deploy/memscoped-before-6.6.conf",
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "CHANGELOG.md",

@@ -42,6 +42,7 @@ pub fn run(options: &Options) -> Result<()> {
         torch_npu: (root && !options.unprivileged).then(Vec::new),
         browser: true,
         clients: root && !options.unprivileged,
+        systemd: root && !options.unprivileged,
         bpf: options.only.is_none(),
         ..setup::Options::default()
     })?;

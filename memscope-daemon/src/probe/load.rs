@@ -9,6 +9,7 @@ use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData};
 use aya::programs::links::FdLink;
 use aya::programs::{RawTracePoint, UProbe};
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 use memscope_common::{DropReason, GlobalConfig, ProcessEntry, PythonEntry, Rule, name, rule_key};
@@ -119,6 +120,20 @@ impl AttachMethod {
         match self {
             AttachMethod::Multi => "uprobe_multi",
             AttachMethod::Perf => "perf_event",
+        }
+    }
+
+    /// What this process lacks to use it, in words for users.
+    pub fn lacks(self) -> Option<&'static str> {
+        let admin = CapabilitySet::SYS_ADMIN;
+        let sets = rustix::thread::capabilities(None);
+        match self {
+            // The kernel gives perf events of user programs to nobody else, also not to CAP_PERFMON.
+            AttachMethod::Perf if sets.is_ok_and(|sets| !sets.effective.contains(admin)) => Some(
+                "probes cannot be attached: they are perf events here, which need CAP_SYS_ADMIN, and memscoped does not have it; as \
+                 a service before kernel 6.6 it gets it by memscoped-before-6.6.conf in /etc/systemd/system/memscoped.service.d",
+            ),
+            AttachMethod::Perf | AttachMethod::Multi => None,
         }
     }
 }

@@ -47,6 +47,10 @@ pub struct Options {
     #[arg(long)]
     pub clients: bool,
 
+    /// Also systemd's programs, with which tests check the unit; nothing of it is started
+    #[arg(long)]
+    pub systemd: bool,
+
     /// Also what builds for aarch64 (`cross`) and boots it in a virtual machine (`vm`)
     #[arg(long)]
     pub aarch64: bool,
@@ -72,6 +76,9 @@ pub fn run(options: &Options) -> Result<()> {
     }
     if options.clients {
         complete &= grpc::ensure(mode)?;
+    }
+    if options.systemd {
+        complete &= toolchain::ensure_systemd(mode)?;
     }
     if options.aarch64 {
         complete &= aarch64::ensure(mode)?;

@@ -175,6 +175,7 @@ mod tests {
             ("Chromium 140.0.7339.80 built on Debian", Version(140, 0)),
             ("debootstrap 1.0.128+nmu2+deb12u2", Version(1, 0)),
             ("bpf-linker 0.13.0", Version(0, 13)),
+            ("systemd 252 (252.38-1~deb12u1)", Version(252, 38)),
             ("go version go1.19.8 linux/amd64", Version(1, 19)),
             ("libprotoc 3.21.12", Version(3, 21)),
             ("protoc-gen-go v1.28.1", Version(1, 28)),

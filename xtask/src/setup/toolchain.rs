@@ -48,6 +48,16 @@ const DEBOOTSTRAP: Tool = Tool {
     least: Version(1, 0),
     packages: &["debootstrap"],
 };
+/// It is only asked about files, so it need not be what the machine was started with.
+const SYSTEMD: Tool = Tool {
+    name: "systemd-analyze",
+    why: "it checks the unit with which memscoped is a service",
+    programs: &["systemd-analyze"],
+    ask: &["--version"],
+    // The first version that judges a unit that is not installed.
+    least: Version(250, 0),
+    packages: &["systemd"],
+};
 /// The names are those that tests/viewers/browser.mjs looks for.
 const CHROMIUM: Tool = Tool {
     name: "Chromium",
@@ -101,6 +111,11 @@ pub fn ensure_python(mode: Mode) -> Result<bool> {
 /// Makes sure that there is debootstrap, which makes roots of other releases of Debian.
 pub fn ensure_debootstrap(mode: Mode) -> Result<bool> {
     DEBOOTSTRAP.ensure(mode)
+}
+
+/// Makes sure that there are systemd's programs, with which tests check the files in `deploy/`.
+pub fn ensure_systemd(mode: Mode) -> Result<bool> {
+    SYSTEMD.ensure(mode)
 }
 
 /// Makes sure that there is npm, the package manager of Node.js.

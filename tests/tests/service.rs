@@ -80,3 +80,24 @@ fn the_unit_has_no_mistakes() {
     assert!(ours.is_empty(), "{ours:#?}");
     assert!(output.status.success(), "{said}");
 }
+
+#[test]
+fn the_group_is_made() {
+    let folder = scratch();
+    let place = folder.path().join("usr/lib/sysusers.d");
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::create_dir_all(folder.path().join("etc")).unwrap();
+    std::fs::copy(
+        deploy("memscope.sysusers.conf"),
+        place.join("memscope.conf"),
+    )
+    .unwrap();
+    let at = format!("--root={}", folder.path().display());
+    let output = systemd("systemd-sysusers", &[&at]);
+    assert!(output.status.success(), "{}", said(&output));
+    let groups = std::fs::read_to_string(folder.path().join("etc/group")).unwrap();
+    assert!(
+        groups.lines().any(|line| line.starts_with("memscope:")),
+        "{groups}"
+    );
+}

@@ -22,6 +22,7 @@ pub mod survive;
 pub mod sync;
 pub mod tracer;
 pub mod triggers;
+pub mod watchdog;
 
 /// An error and all its causes, in one line.
 pub fn error_chain(error: &dyn std::error::Error) -> String {

@@ -17,6 +17,7 @@ use memscope_daemon::snapshots::{self, Limits};
 use memscope_daemon::survive::{self, Beginning};
 use memscope_daemon::tracer::{self, Order, TakenOver, Tracer, told_channel};
 use memscope_daemon::triggers::Triggers;
+use memscope_daemon::watchdog::{self, Pulse, Watched};
 use memscope_daemon::{dump, earlier, import, panics, replay, sync};
 use memscope_ledger::LedgerConfig;
 use memscope_rpc::{Condition, EventHub, ListenOptions, Listener, Metric, ServeOptions, serve};
@@ -280,6 +281,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     });
     let taking = start_snapshots(config, messages.clone(), left_watching.take_triggers())?;
     let shelf = taking.as_ref().map(|taking| taking.writer.shelf().clone());
+    let (of_keeper, of_tracer) = (Pulse::default(), Pulse::default());
     let (keeper, keeper_thread) = Keeper::start(keeper::Start {
         journal,
         decoder,
@@ -289,6 +291,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         tracer: Some(told),
         taking,
         watching: Some((watching, left_watching)),
+        pulse: of_keeper.clone(),
     })
     .context("the keeper could not be started")?;
     let was_left = left.is_some();
@@ -300,6 +303,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         stack_budget: config.stack_budget.0,
         keeping,
         left,
+        pulse: of_tracer.clone(),
     };
     let (tracer_thread, taken) = Tracer::start(start, (orders.clone(), order_queue))
         .context("the tracer could not be started")?;
@@ -316,7 +320,17 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         shelf,
         journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),
     };
+    let (wakes, goes_round) = (keeper.clone(), orders.clone());
+    watchdog::start(vec![
+        Watched::new("keeper", of_keeper, move || wakes.wake()),
+        // If the tracer has ended, the daemon ends.
+        Watched::new("tracer", of_tracer, move || {
+            drop(goes_round.send(Order::GoRound))
+        }),
+    ])
+    .context("the thread that feeds the watchdog could not be started")?;
     tracing::info!(socket = %config.socket.display(), links = method, "ready");
+    watchdog::ready();
     let (ending, told) = tokio::sync::oneshot::channel();
     let result = serve(
         listener,
@@ -329,6 +343,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     )
     .await;
     let ending = told.await.unwrap_or(Ending::Stop);
+    watchdog::stopping();
     stop(&orders, &keeper, ending).await;
     let _ = tracer_thread.join();
     let _ = keeper_thread.join();

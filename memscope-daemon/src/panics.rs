@@ -42,7 +42,8 @@ fn last_words(thread: &str, info: &PanicHookInfo<'_>) -> String {
 }
 
 /// For tests: in a build with debug assertions, panics if the folder that the variable `MEMSCOPE_TEST_PANIC` names
-/// has a file with this thread's name. Does nothing in a release build.
+/// has a file with this thread's name, and hangs as long as it has one whose name is the thread's with `-hangs` behind it. Does nothing
+/// in a release build.
 #[inline]
 pub fn if_a_test_wants_it(thread: &str) {
     #[cfg(debug_assertions)]
@@ -50,6 +51,10 @@ pub fn if_a_test_wants_it(thread: &str) {
         static FOLDER: std::sync::OnceLock<Option<std::path::PathBuf>> = std::sync::OnceLock::new();
         let folder = FOLDER.get_or_init(|| Some(std::env::var_os("MEMSCOPE_TEST_PANIC")?.into()));
         if let Some(folder) = folder {
+            let hangs = folder.join(format!("{thread}-hangs"));
+            while hangs.exists() {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
             let asked = folder.join(thread);
             assert!(!asked.exists(), "a test asked {thread} for it");
         }

@@ -1,11 +1,12 @@
-//! What is for the service manager: the files in `deploy/`.
+//! What is for the service manager: the files in `deploy/`, and what the daemon tells systemd.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::PathBuf;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use memscope_tests::{root, scratch, tool};
+use memscope_tests::{Daemon, TempDir, eventually, root, scratch, tool};
 
 /// Ten times the exposure that the unit may have at most, as `systemd-analyze security` counts it.
 const THRESHOLD: &str = "--threshold=20";
@@ -100,4 +101,93 @@ fn the_group_is_made() {
         groups.lines().any(|line| line.starts_with("memscope:")),
         "{groups}"
     );
+}
+
+/// A socket that stands for systemd's, and a daemon that is told of it. The daemon must give a sign of life each second.
+struct Told {
+    socket: UnixDatagram,
+    folder: TempDir,
+    daemon: Daemon,
+}
+
+impl Told {
+    fn start() -> Told {
+        let folder = scratch();
+        let path = folder.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let variable = |name: &str, value: &Path| format!("{name}={}", value.display());
+        let prefix = [
+            "env",
+            &variable("NOTIFY_SOCKET", &path),
+            "WATCHDOG_USEC=1000000",
+            &variable("MEMSCOPE_TEST_PANIC", folder.path()),
+        ];
+        let daemon = Daemon::wrapped(&prefix, &[]);
+        Told {
+            socket,
+            folder,
+            daemon,
+        }
+    }
+
+    /// The next message, if one has come.
+    fn next(&self) -> Option<String> {
+        let mut bytes = [0; 256];
+        let length = self.socket.recv(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes[..length]).trim().to_owned())
+    }
+
+    #[track_caller]
+    fn waits_for(&self, wanted: &str) {
+        eventually(&format!("the daemon says {wanted}"), || {
+            self.next().is_some_and(|said| said == wanted)
+        });
+    }
+
+    /// How often the daemon has logged that this thread does not go on.
+    fn missed(&self, thread: &str) -> usize {
+        let log = self.daemon.log();
+        let missed =
+            |line: &&str| line.contains("a thread has not gone on for") && line.contains(thread);
+        log.lines().filter(missed).count()
+    }
+
+    /// A thread hangs, so that there are no signs of life for some looks at it; then it goes on, and there are.
+    #[track_caller]
+    fn hangs(&self, thread: &str) {
+        let file = self.folder.path().join(format!("{thread}-hangs"));
+        std::fs::write(&file, "").unwrap();
+        eventually("it is noticed", || self.missed(thread) > 0);
+        // What was said before that.
+        while self.next().is_some() {}
+        eventually("it is noticed again and again", || self.missed(thread) > 4);
+        assert_eq!(self.next(), None, "{}", self.daemon.log());
+        std::fs::remove_file(&file).unwrap();
+        for _ in 0..3 {
+            self.waits_for("WATCHDOG=1");
+        }
+    }
+}
+
+#[test]
+fn the_watchdog_is_fed_as_long_as_both_threads_go_on() {
+    let mut told = Told::start();
+    assert_eq!(told.next().as_deref(), Some("READY=1"));
+    for _ in 0..3 {
+        told.waits_for("WATCHDOG=1");
+    }
+    told.hangs("keeper");
+    told.hangs("tracer");
+    told.daemon.stop();
+    told.waits_for("STOPPING=1");
+}
+
+#[test]
+fn where_nobody_wants_to_know_nothing_is_said() {
+    let daemon = Daemon::wrapped(
+        &["env", "-u", "NOTIFY_SOCKET", "WATCHDOG_USEC=1000000"],
+        &[],
+    );
+    assert!(!daemon.log().contains("cannot be told"), "{}", daemon.log());
 }

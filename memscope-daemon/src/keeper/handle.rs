@@ -58,7 +58,8 @@ impl KeeperHandle {
         &self.hub
     }
 
-    fn wake(&self) {
+    /// Wakes the keeper, so that it goes round once. Does not block.
+    pub fn wake(&self) {
         // If the counter is full, the keeper is woken all the same.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }

@@ -21,6 +21,7 @@ use crate::probe::calibrate::Calibrator;
 use crate::probe::slot::Slot;
 use crate::python::Names;
 use crate::triggers::Firing;
+use crate::watchdog::Pulse;
 
 pub(super) struct Watched {
     pub(super) pid: u32,
@@ -37,6 +38,8 @@ pub(super) struct Watched {
 /// The state of the keeper's thread.
 pub struct Keeper {
     pub(super) commands: Receiver<Command>,
+    /// Beats as the thread goes on.
+    pub(super) pulse: Pulse,
     pub(super) wake: Arc<OwnedFd>,
     pub(super) epoll: OwnedFd,
     pub(super) ring: Option<Ring>,

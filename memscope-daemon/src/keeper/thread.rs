@@ -20,6 +20,7 @@ use super::taking::Taking;
 use super::watching::{LeftWatching, Watching};
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
+use crate::watchdog::Pulse;
 
 /// How long records may stay in the ring while nobody asks.
 const TICK: Duration = Duration::from_millis(40);
@@ -48,6 +49,8 @@ pub struct Start {
     pub taking: Option<Taking>,
     /// Writes down triggers and findings, and what was written down before.
     pub watching: Option<(Watching, LeftWatching)>,
+    /// Beats as the thread goes on.
+    pub pulse: Pulse,
 }
 
 impl Keeper {
@@ -62,6 +65,7 @@ impl Keeper {
             tracer,
             taking,
             watching,
+            pulse,
         } = start;
         let (watching, left) = watching.unzip();
         let (sender, commands) = std::sync::mpsc::sync_channel(QUEUE);
@@ -73,6 +77,7 @@ impl Keeper {
         let handle = KeeperHandle::new(sender, Arc::clone(&wake), Arc::clone(&hub));
         let mut keeper = Keeper {
             commands,
+            pulse,
             wake,
             epoll,
             ring: None,
@@ -122,12 +127,14 @@ impl Keeper {
             tracer: None,
             taking: None,
             watching: None,
+            pulse: Pulse::default(),
         })
     }
 
     fn run(&mut self) {
         loop {
             crate::panics::if_a_test_wants_it("keeper");
+            self.pulse.beat();
             if !self.is_behind() {
                 self.wait();
             }
@@ -195,6 +202,7 @@ impl Keeper {
     }
 
     fn obey(&mut self, command: Command) {
+        self.pulse.beat();
         match command {
             Command::Ring {
                 ring,

@@ -117,6 +117,7 @@ impl Tracer {
         pid: u32,
         cause: Cause,
     ) -> Result<AttachedProcess, Refusal> {
+        self.pulse.beat();
         self.notice_exits();
         let pidfd = open_pidfd(pid)?;
         let mut facts =

@@ -48,6 +48,7 @@ use crate::keeper::{Command, KeeperHandle, KeeperMessage};
 use crate::native::Unwinder;
 use crate::probe::calibrate::Layout;
 use crate::probe::load::{AttachMethod, Kernel};
+use crate::watchdog::Pulse;
 
 /// Time between two rounds of checks (ended processes, rules, allocators) when no order comes.
 const TICK: Duration = Duration::from_millis(200);
@@ -98,6 +99,8 @@ pub enum Order {
         /// How the reading ended.
         outcome: ReadingOutcome,
     },
+    /// Go round once: somebody wants to know whether the tracer goes on.
+    GoRound,
     /// Report the tracer's status.
     Status(oneshot::Sender<TracerStatus>),
     /// A message of the keeper.
@@ -154,6 +157,8 @@ pub struct Tracer {
     refreshing: Vec<waits::Refreshing>,
     shares: share::Shares,
     keeping: Keeping,
+    /// Beats as the thread goes on.
+    pulse: Pulse,
 }
 
 /// What the tracer begins with.
@@ -172,6 +177,8 @@ pub struct Start {
     pub keeping: Keeping,
     /// What an earlier daemon has left.
     pub left: Option<TakeOver>,
+    /// Beats as the thread goes on.
+    pub pulse: Pulse,
 }
 
 impl Tracer {
@@ -189,6 +196,7 @@ impl Tracer {
             stack_budget,
             keeping,
             left,
+            pulse,
         } = start;
         let (ready, wait) = std::sync::mpsc::channel();
         let unwinder = Unwinder::start(kernel.take_rules(), keeper.clone())?;
@@ -218,6 +226,7 @@ impl Tracer {
                     refreshing: Vec::new(),
                     shares: share::Shares::default(),
                     keeping,
+                    pulse,
                 };
                 let _ = ready.send(tracer.begin(ring, left));
                 tracer.run(&orders);
@@ -230,6 +239,7 @@ impl Tracer {
     fn run(&mut self, orders: &Receiver<Order>) {
         loop {
             crate::panics::if_a_test_wants_it("tracer");
+            self.pulse.beat();
             match orders.recv_timeout(self.pause()) {
                 Ok(Order::Attach {
                     caller,
@@ -262,6 +272,7 @@ impl Tracer {
                     let _ = reply.send(self.status());
                 }
                 Ok(Order::Keeper(told)) => self.told(told),
+                Ok(Order::GoRound) => {}
                 Ok(Order::Read {
                     pid,
                     process,
@@ -414,6 +425,7 @@ impl Tracer {
 
     /// Stops tracing a process, and records `why`.
     fn end(&mut self, pid: u32, why: DaemonRecord) -> Option<Traced> {
+        self.pulse.beat();
         self.say_full();
         let mut traced = self.traced.remove(&pid)?;
         traced.slot.set_flags(0);

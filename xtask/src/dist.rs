@@ -18,13 +18,14 @@ const LIMIT: u64 = 20 << 20;
 const PROGRAMS: [&str; 2] = ["memscoped", "memscope-ctl"];
 
 /// Files that are put beside the programs.
-const MORE: [&str; 6] = [
+const MORE: [&str; 7] = [
     "deploy/memscoped.service",
     "deploy/memscoped-before-6.6.conf",
     "deploy/memscope.sysusers.conf",
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "CHANGELOG.md",
+    "SECURITY.md",
 ];
 
 /// Runs the task.

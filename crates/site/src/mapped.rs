@@ -9,6 +9,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -283,8 +284,27 @@ impl ReadAt for MemoryView<'_> {
     }
 }
 
-/// Opens a regular file. The type is checked before, since opening a device may have an effect.
-fn open_regular(path: &Path) -> Result<FileBytes, OpenError> {
+/// Opens a regular file for reading. Every path that a traced process can influence is opened by this function only.
+///
+/// The path is first resolved without opening what it names (`O_PATH`): opening a device or a FIFO may have an effect or
+/// never return, and between a check of the path and its opening the process could put one there. What was resolved is
+/// checked, and then exactly that file is opened.
+///
+/// # Errors
+/// Nothing has this path, it is no regular file, or it cannot be opened.
+pub fn open_regular(path: &Path) -> Result<FileBytes, OpenError> {
+    open_with(path, 0)
+}
+
+/// The same as [`open_regular`], but a symbolic link as the path's last part is refused as well.
+///
+/// # Errors
+/// See [`open_regular`].
+pub fn open_regular_itself(path: &Path) -> Result<FileBytes, OpenError> {
+    open_with(path, libc::O_NOFOLLOW)
+}
+
+fn open_with(path: &Path, flags: i32) -> Result<FileBytes, OpenError> {
     let failed = |source: io::Error| match source.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH) => OpenError::Unmapped,
         _ => OpenError::Open {
@@ -292,13 +312,19 @@ fn open_regular(path: &Path) -> Result<FileBytes, OpenError> {
             source,
         },
     };
-    if !fs::metadata(path).map_err(failed)?.is_file() {
+    // The standard library adds O_CLOEXEC to all of these.
+    let place = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | flags)
+        .open(path)
+        .map_err(failed)?;
+    if !place.metadata().map_err(failed)?.is_file() {
         return Err(OpenError::NotRegular);
     }
     let file: File = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
+        .open(format!("/proc/self/fd/{}", place.as_raw_fd()))
         .map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(OpenError::NotRegular);
@@ -356,6 +382,74 @@ mod tests {
         assert!(matches!(
             open_regular(Path::new("/nowhere/at/all")),
             Err(OpenError::Unmapped)
+        ));
+    }
+
+    /// A path of the process may name a FIFO one moment and a file the next. Opening a FIFO wakes a writer, so a writer
+    /// shows whether it was ever opened.
+    #[test]
+    fn a_fifo_is_never_opened_even_while_paths_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let [fifo, file, path] = ["fifo", "file", "path"].map(|name| folder.path().join(name));
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        fs::write(&file, "contents").unwrap();
+        assert!(matches!(open_regular(&fifo), Err(OpenError::NotRegular)));
+        // A link that is changed all the time by another thread.
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let opened = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let next = folder.path().join("next");
+                let mut names = [&file, &fifo].into_iter().cycle();
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::os::unix::fs::symlink(names.next().unwrap(), &next).unwrap();
+                    fs::rename(&next, &path).unwrap();
+                }
+            });
+            // Opening for writing succeeds only while somebody has the FIFO open for reading.
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let writer = OpenOptions::new()
+                        .write(true)
+                        .custom_flags(libc::O_NONBLOCK)
+                        .open(&fifo);
+                    if writer.is_ok() {
+                        opened.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    }
+                }
+            });
+            let (mut files, mut others) = (0, 0);
+            while files < 20_000 || others < 20_000 {
+                match open_regular(&path) {
+                    Ok(_) => files += 1,
+                    Err(OpenError::NotRegular) => others += 1,
+                    Err(OpenError::Unmapped) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(opened.into_inner(), 0);
+    }
+
+    #[test]
+    fn a_link_is_refused_where_the_file_itself_is_wanted() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        fs::write(&file, "contents").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(open_regular_itself(&file).is_ok());
+        assert!(open_regular(&link).is_ok());
+        assert!(matches!(
+            open_regular_itself(&link),
+            Err(OpenError::NotRegular)
         ));
     }
 

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Operation, Register,
@@ -15,8 +16,49 @@ use memscope_site::place::Machine;
 /// `PT_LOAD` and `PT_GNU_EH_FRAME` of elf.h.
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-/// Most bytes of a table that are read. The largest known table (libtorch_cpu) has 18 MB.
-const MOST: u64 = 512 << 20;
+/// Most bytes of one file's tables that are read. The largest known tables (libtorch_cpu) have 20 MB.
+pub(crate) const MOST: u64 = 128 << 20;
+/// Most bytes of the tables of all files together.
+pub(crate) const MOST_OF_ALL: u64 = 512 << 20;
+
+/// How much room there still is for tables. All files of all processes share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Room(Arc<AtomicU64>);
+
+impl Default for Room {
+    fn default() -> Room {
+        Room(Arc::new(AtomicU64::new(MOST_OF_ALL)))
+    }
+}
+
+impl Room {
+    /// Takes room; it is given back when the result is dropped. `None` if there is not enough.
+    fn take(&self, bytes: u64) -> Option<Taken> {
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(bytes)
+            })
+            .ok()?;
+        Some(Taken {
+            room: self.clone(),
+            bytes,
+        })
+    }
+}
+
+/// Room that was taken.
+#[derive(Debug)]
+struct Taken {
+    room: Room,
+    bytes: u64,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.room.0.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// DWARF's numbers of a machine's registers.
 #[derive(Clone, Copy, Debug)]
 struct Registers {
@@ -58,6 +100,24 @@ pub enum ImageError {
     /// The file has no unwind tables that can be found.
     #[error("it has no .eh_frame_hdr")]
     NoTable,
+    /// The unwind tables are larger than any real ones.
+    #[error(
+        "its unwind tables have {bytes} bytes, and at most {MOST} are read of one file: its frames end the stacks that \
+         they are in; a file that was linked without so much code has smaller ones"
+    )]
+    TooLarge {
+        /// Size of the tables by the file's headers.
+        bytes: u64,
+    },
+    /// There is no room for the unwind tables beside those of other files.
+    #[error(
+        "its unwind tables have {bytes} bytes, for which the {MOST_OF_ALL} bytes for the tables of all files have no room \
+         left; there is room again when processes with large files are no longer traced"
+    )]
+    NoRoom {
+        /// Size of the tables by the file's headers.
+        bytes: u64,
+    },
     /// The unwind tables cannot be read.
     #[error("its .eh_frame_hdr cannot be read: {0}")]
     Table(gimli::Error),
@@ -74,6 +134,7 @@ pub struct Image {
     /// Read when the first rule is asked for, since most of the files that a process has mapped never appear in a
     /// stack.
     tables: OnceLock<Option<Tables>>,
+    room: Room,
 }
 
 /// Contents of `.eh_frame` (`frames`) and of its index (`header`), each with its address in the file's own numbering.
@@ -84,11 +145,17 @@ struct Tables {
     frames: Vec<u8>,
     frames_at: u64,
     registers: Registers,
+    _taken: Option<Taken>,
 }
 
 impl Image {
     /// Makes an image of an open file. Fails if its ELF header cannot be read.
     pub fn new(path: &Path, bytes: FileBytes) -> Result<Image, ImageError> {
+        Image::beside(path, bytes, Room::default())
+    }
+
+    /// The same, with the room that other images use, too.
+    pub(crate) fn beside(path: &Path, bytes: FileBytes, room: Room) -> Result<Image, ImageError> {
         let build_id = Elf::read(&bytes)?.build_id().unwrap_or_default();
         let build_id = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Image {
@@ -96,6 +163,7 @@ impl Image {
             bytes,
             build_id,
             tables: OnceLock::new(),
+            room,
         })
     }
 
@@ -112,15 +180,22 @@ impl Image {
     /// The rule for an instruction, given by its address in the file's own numbering. Its kind is [`RULE_STOP`] where
     /// the tables say nothing, or something that a rule cannot express.
     pub fn rule(&self, address: u64) -> Rule {
-        let tables = self.tables.get_or_init(|| match Tables::read(&self.bytes) {
-            Ok(tables) => Some(tables),
-            Err(error) => {
-                tracing::debug!(path = %self.path.display(), %error, "code without rules");
-                None
-            }
-        });
-        let rule = tables.as_ref().and_then(|tables| tables.find(address));
+        let rule = self.tables().and_then(|tables| tables.find(address));
         rule.unwrap_or(STOP)
+    }
+
+    fn tables(&self) -> Option<&Tables> {
+        if let Some(tables) = self.tables.get() {
+            return tables.as_ref();
+        }
+        let tables = Tables::read(&self.bytes, &self.room).inspect_err(|error| {
+            tracing::debug!(path = %self.path.display(), %error, "code without rules");
+        });
+        match tables {
+            // There may be room later.
+            Err(ImageError::NoRoom { .. }) => None,
+            tables => self.tables.get_or_init(|| tables.ok()).as_ref(),
+        }
     }
 
     /// Size in bytes of its unwind tables that are held in memory.
@@ -133,7 +208,7 @@ impl Image {
 }
 
 impl Tables {
-    fn read(bytes: &FileBytes) -> Result<Tables, ImageError> {
+    fn read(bytes: &FileBytes, room: &Room) -> Result<Tables, ImageError> {
         let elf = Elf::read(bytes)?;
         let registers = match Machine::from_elf(elf.machine) {
             Machine::X86_64 => X86_64,
@@ -146,7 +221,8 @@ impl Tables {
             .find(|segment| segment.kind == PT_GNU_EH_FRAME)
             .ok_or(ImageError::NoTable)?;
         let header_at = segment.address;
-        let header = elf.bytes_at(segment.offset, segment.file_size.min(MOST))?;
+        let index_size = segment.file_size;
+        let header = elf.table_at(segment.offset, index_size, MOST, "the index .eh_frame_hdr")?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header_at);
         let parsed = EhFrameHdr::new(&header, LittleEndian)
             .parse(&bases, 8)
@@ -170,17 +246,29 @@ impl Tables {
             })
             .ok_or(ImageError::NoTable)?;
         let inside = frames_at - load.address;
-        let len = section
-            .unwrap_or(load.file_size - inside)
-            .min(load.file_size - inside)
-            .min(MOST);
-        let frames = elf.bytes_at(load.offset + inside, len)?;
+        let most = MOST.saturating_sub(index_size);
+        let to_end = load.file_size - inside;
+        let len = match section {
+            Some(size) => size.min(to_end),
+            // What follows the table is cut off here, and it is no loss where it is cut.
+            None => to_end.min(most),
+        };
+        let whole = index_size.saturating_add(len);
+        if len > most {
+            return Err(ImageError::TooLarge { bytes: whole });
+        }
+        let taken = room
+            .take(whole)
+            .ok_or(ImageError::NoRoom { bytes: whole })?;
+        let offset = load.offset.saturating_add(inside);
+        let frames = elf.table_at(offset, len, MOST, "the table .eh_frame")?;
         Ok(Tables {
             header,
             header_at,
             frames,
             frames_at,
             registers,
+            _taken: Some(taken),
         })
     }
 
@@ -334,6 +422,7 @@ mod tests {
             frames,
             frames_at: FRAMES,
             registers,
+            _taken: None,
         }
     }
 
@@ -379,6 +468,91 @@ mod tests {
             Some(RULE_END),
             "outermost"
         );
+    }
+
+    /// A file of code that is a hole of 1 GiB but for its headers: the index is at [`HEADER`] with this size, and the
+    /// table behind it, at [`FRAMES`], has the size that its section says.
+    fn hole(index_size: u64, section: Option<u64>) -> FileBytes {
+        use std::os::unix::fs::FileExt;
+
+        const LEN: u64 = 1 << 30;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(LEN).unwrap();
+        let mut head = vec![0; 64];
+        head[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
+        head[18] = 62;
+        head[32] = 64;
+        head[54] = 56;
+        head[56] = 2;
+        head[58] = 64;
+        for (kind, at, size) in [(PT_LOAD, 0, LEN), (PT_GNU_EH_FRAME, HEADER, index_size)] {
+            let mut raw = [0; 56];
+            raw[..4].copy_from_slice(&kind.to_le_bytes());
+            raw[8..16].copy_from_slice(&at.to_le_bytes());
+            raw[16..24].copy_from_slice(&at.to_le_bytes());
+            raw[32..40].copy_from_slice(&size.to_le_bytes());
+            head.extend(raw);
+        }
+        if let Some(size) = section {
+            let at = head.len() as u64;
+            head[40..48].copy_from_slice(&at.to_le_bytes());
+            head[60] = 2;
+            head[62] = 1;
+            let names = at + 128;
+            for (place, size) in [(FRAMES, size), (names, 10)] {
+                let mut raw = [0; 64];
+                raw[4] = 1;
+                raw[16..24].copy_from_slice(&place.to_le_bytes());
+                raw[24..32].copy_from_slice(&place.to_le_bytes());
+                raw[32..40].copy_from_slice(&size.to_le_bytes());
+                head.extend(raw);
+            }
+            head.extend(b".eh_frame\0");
+        }
+        file.write_all_at(&head, 0).unwrap();
+        let relative = (FRAMES - HEADER - 4) as u32;
+        file.write_all_at(&[1, 0x1b, 0x03, 0x3b], HEADER).unwrap();
+        file.write_all_at(&relative.to_le_bytes(), HEADER + 4)
+            .unwrap();
+        FileBytes::new(file).unwrap()
+    }
+
+    #[test]
+    fn tables_of_any_size_are_not_read() {
+        let room = Room::default();
+        let read = |index, section| Tables::read(&hole(index, section), &room);
+        let index = read(MOST + 1, None).unwrap_err();
+        assert!(index.to_string().contains(".eh_frame_hdr"), "{index}");
+        for (index, frames) in [(64, MOST), (MOST - 64, 100), (64, 900 << 20)] {
+            let error = read(index, Some(frames)).unwrap_err();
+            let bytes = index + frames;
+            assert!(
+                matches!(error, ImageError::TooLarge { bytes: told } if told == bytes),
+                "{error}"
+            );
+        }
+        let largest = read(64, Some(MOST - 64)).unwrap();
+        assert_eq!((largest.header.len() + largest.frames.len()) as u64, MOST);
+        // Without sections the table is cut off.
+        let cut = read(64, None).unwrap();
+        assert_eq!((cut.header.len() + cut.frames.len()) as u64, MOST);
+        drop((largest, cut));
+        assert_eq!(room.0.load(Ordering::Relaxed), MOST_OF_ALL);
+    }
+
+    #[test]
+    fn all_files_share_the_room_and_wait_for_it() {
+        let room = Room(Arc::new(AtomicU64::new(10 << 20)));
+        let image = || {
+            let bytes = hole(64, Some(6 << 20));
+            Image::beside("hole".as_ref(), bytes, room.clone()).unwrap()
+        };
+        let (first, second) = (image(), image());
+        assert!(first.tables().is_some());
+        assert_eq!(second.rule(0x8000), STOP);
+        assert_eq!((second.size(), first.size()), (0, (6 << 20) + 64));
+        drop(first);
+        assert!(second.tables().is_some());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use memscope_common::{MOST_NATIVE, RULE_BP, RULE_BP_DEREF, RULE_END, RULE_SP, Ru
 use memscope_site::SiteError;
 use memscope_site::mapped;
 
-use crate::image::{Image, STOP};
+use crate::image::{Image, Room, STOP};
 
 /// Files by device (major and minor number), inode and size. They are shared by all processes that map them. `None`:
 /// the file could not be read as code.
@@ -252,6 +252,8 @@ fn step_below(rule: Rule, sp: u64, bp: u64, piece: &Piece<'_>) -> Option<(u64, u
 #[derive(Debug, Default)]
 pub struct Shared {
     images: Images,
+    /// Room for the tables of all of them.
+    room: Room,
 }
 
 impl Shared {
@@ -278,7 +280,7 @@ impl Shared {
             .map_or(0, |metadata| metadata.len());
         let key = (object.device.0, object.device.1, object.inode, size);
         let image = self.images.entry(key).or_insert_with(|| {
-            match Image::new(object.path.as_ref(), opened.bytes) {
+            match Image::beside(object.path.as_ref(), opened.bytes, self.room.clone()) {
                 Ok(image) => Some(Arc::new(image)),
                 Err(error) => {
                     tracing::debug!(path = object.display_path(), %error, "code without rules");

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use memscope_site::elf::{Elf, ElfError, FileBytes, ReadAt, SymbolTable};
+use memscope_site::elf::{Budget, Elf, ElfError, FileBytes, ReadAt, SymbolTable};
 use memscope_site::mapped::{Mapped, MappedObject, OpenError};
 use memscope_site::place::Machine;
 
@@ -80,14 +80,19 @@ impl Evidence {
         if let Some(place) = found.this_thread
             && let Some((offset, rest)) = elf.code_offset_of(place.address)
         {
-            found.this_thread_code = elf.bytes_at(offset, rest.min(FUNCTION))?;
+            found.this_thread_code =
+                elf.bytes_at(offset, rest.min(FUNCTION), "the code of a function")?;
         }
         if found.runtime.is_some()
             && found.version.is_none()
             && let Some(section) = elf.section(".rodata")
             && section.size <= MAX_CONSTANTS
         {
-            found.version_texts = version_texts(&elf.bytes_at(section.offset, section.size)?);
+            found.version_texts = version_texts(&elf.bytes_at(
+                section.offset,
+                section.size,
+                "the section of constants",
+            )?);
         }
         Ok(found)
     }
@@ -160,6 +165,7 @@ pub(crate) fn images(pid: u32, mapped: &Mapped) -> Result<Vec<Image>, PythonErro
             || program.as_deref().is_some_and(|path| path == object.path)
     };
     let mut stripped = None;
+    let budget = Budget::of_process();
     for first in [true, false] {
         let mut images = Vec::new();
         for object in &mapped.objects {
@@ -167,7 +173,7 @@ pub(crate) fn images(pid: u32, mapped: &Mapped) -> Result<Vec<Image>, PythonErro
                 continue;
             }
             let named = first && object.file_name().starts_with("libpython3.");
-            match image(pid, object, first) {
+            match image(pid, &budget, object, first) {
                 Ok(Some(Interpreter::Image(image))) => images.push(*image),
                 Ok(Some(Interpreter::Stripped)) => stripped = Some(object.display_path()),
                 Ok(None) => {}
@@ -197,6 +203,7 @@ enum Interpreter {
 
 fn image(
     pid: u32,
+    budget: &Budget,
     object: &MappedObject,
     likely: bool,
 ) -> Result<Option<Interpreter>, PythonError> {
@@ -210,7 +217,7 @@ fn image(
         path: path.clone(),
         source,
     };
-    let elf: Elf<'_, FileBytes> = Elf::read(&opened.bytes).map_err(file)?;
+    let elf: Elf<'_, FileBytes> = Elf::read_within(&opened.bytes, budget).map_err(file)?;
     if Machine::from_elf(elf.machine) != Machine::this() {
         return Ok(None);
     }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 
 use memscope_memory::Memory;
-use memscope_site::elf::{Elf, SymbolTable};
+use memscope_site::elf::{Budget, Elf, SymbolTable};
 use memscope_site::mapped::Mapped;
 
 use crate::thread::{THREAD_POINTER_AT_END, Thread, at, is_thread};
@@ -149,6 +149,7 @@ impl Default for Pthread {
 impl Pthread {
     /// Reads the description that glibc keeps for debuggers. If there is none, the known numbers are used.
     pub(crate) fn find<M: Memory + ?Sized>(pid: u32, mapped: &Mapped, memory: &M) -> Pthread {
+        let budget = Budget::of_process();
         mapped
             .objects
             .iter()
@@ -161,7 +162,7 @@ impl Pthread {
             })
             .find_map(|object| {
                 let opened = object.open(pid).ok()?;
-                let elf = Elf::read(&opened.bytes).ok()?;
+                let elf = Elf::read_within(&opened.bytes, &budget).ok()?;
                 let bias = object.bias(&elf)?;
                 let tables = [elf.exported_symbols(), elf.all_symbols()];
                 tables

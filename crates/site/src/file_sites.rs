@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use object::elf::{STT_FUNC, STT_GNU_IFUNC};
 
-use crate::elf::{Elf, ElfError, ReadAt, SymbolTable};
+use crate::elf::{Elf, ElfError, ReadAt, SymbolTable, Whole};
 use crate::place::{self, Code, Emulation, Machine, PlaceError, Placement, Wants};
 use crate::stripped::{self, NotFound};
 use memscope_vendors::pytorch::{self, Reading};
@@ -16,6 +16,10 @@ use memscope_vendors::{Match, Purpose, Row, Variant, torch_npu};
 const MAX_FUNCTION: u64 = 1 << 20;
 /// Number of bytes that are read of a function whose end is not known.
 const SOME: u64 = 256;
+
+/// Most names of functions in one file that are looked at. The vendors' tables have a few hundred functions, and the
+/// libraries of one vendor define each of them once or twice.
+pub(crate) const MOST_NAMES: usize = 4096;
 
 /// Why a function has no probe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -207,6 +211,10 @@ struct Candidate {
 struct Candidates {
     by_address: BTreeMap<u64, Vec<Candidate>>,
     refused: Vec<Refusal>,
+    /// The row, the symbol and the reason of each refusal.
+    refusals: HashSet<(&'static str, String, String)>,
+    /// Number of names that were taken in.
+    names: usize,
     allocator: Option<u64>,
     torch_npu: bool,
     device_count: Option<u64>,
@@ -214,6 +222,19 @@ struct Candidates {
 }
 
 impl Candidates {
+    /// Counts one more name. Fails if there are too many in the file.
+    fn count(&mut self) -> Result<(), ElfError> {
+        self.names += 1;
+        match self.names <= MOST_NAMES {
+            true => Ok(()),
+            false => Err(ElfError::TooMany {
+                what: "names of allocators' functions",
+                whole: Whole::File,
+                most: MOST_NAMES as u64,
+            }),
+        }
+    }
+
     fn has(&self, name: &str) -> bool {
         let found = self.by_address.values().flatten();
         let mut rows = found
@@ -223,7 +244,8 @@ impl Candidates {
     }
 
     /// Adds a function or an instruction that has no symbol of its own.
-    fn add(&mut self, address: u64, row: &'static Row, variant: Variant) {
+    fn add(&mut self, address: u64, row: &'static Row, variant: Variant) -> Result<(), ElfError> {
+        self.count()?;
         self.by_address.entry(address).or_default().push(Candidate {
             row,
             variant,
@@ -231,6 +253,7 @@ impl Candidates {
             size: 0,
             global: false,
         });
+        Ok(())
     }
 
     /// In torch_npu's library: finds the functions if there are no symbols for them, and the calls by which other
@@ -253,7 +276,7 @@ impl Candidates {
             if let Some(address) = named {
                 // All calls of the report get a probe here, since the structure says which allocator calls.
                 for at in stripped::report_calls(elf, address)? {
-                    self.add(at, workspace, Variant::Usage { component });
+                    self.add(at, workspace, Variant::Usage { component })?;
                 }
             }
             return Ok(());
@@ -265,22 +288,22 @@ impl Candidates {
                     (found.report, report, Variant::Usage { component }),
                     (found.trace, trace, Variant::Trace(torch_npu::TRACE_ABI)),
                 ] {
-                    self.add(address, row, variant);
+                    self.add(address, row, variant)?;
                 }
                 for at in found.others {
-                    self.add(at, workspace, Variant::Usage { component });
+                    self.add(at, workspace, Variant::Usage { component })?;
                 }
             }
             Err(why) => {
                 for row in [report, trace] {
-                    self.refuse(row, row.name.to_owned(), Why::NotFound(why.clone()));
+                    self.refuse(row, row.name.to_owned(), Why::NotFound(why.clone()))?;
                 }
             }
         }
         Ok(())
     }
 
-    fn collect(&mut self, table: &SymbolTable) {
+    fn collect(&mut self, table: &SymbolTable) -> Result<(), ElfError> {
         for symbol in table.defined_like(Index::may_be) {
             if symbol.name == pytorch::ALLOCATOR.as_bytes() {
                 self.allocator = Some(symbol.address);
@@ -314,8 +337,8 @@ impl Candidates {
             let name = String::from_utf8_lossy(symbol.name).into_owned();
             match reading {
                 Reading::Piece => {}
-                Reading::Refused(why) => self.refuse(row, name, Why::Variant(why)),
-                Reading::Is(_) if ifunc => self.refuse(row, name, Why::Ifunc),
+                Reading::Refused(why) => self.refuse(row, name, Why::Variant(why))?,
+                Reading::Is(_) if ifunc => self.refuse(row, name, Why::Ifunc)?,
                 Reading::Is(variant) => {
                     let here = self.by_address.entry(symbol.address).or_default();
                     if !here.iter().any(|known| known.symbol == name) {
@@ -326,17 +349,21 @@ impl Candidates {
                             size: symbol.size,
                             global: symbol.global,
                         });
+                        self.count()?;
                     }
                 }
             }
         }
+        Ok(())
     }
 
-    fn refuse(&mut self, row: &'static Row, symbol: String, why: Why) {
-        let refusal = Refusal { row, symbol, why };
-        if !self.refused.contains(&refusal) {
-            self.refused.push(refusal);
+    fn refuse(&mut self, row: &'static Row, symbol: String, why: Why) -> Result<(), ElfError> {
+        let key = (row.name, symbol.clone(), why.to_string());
+        if self.refusals.insert(key) {
+            self.count()?;
+            self.refused.push(Refusal { row, symbol, why });
         }
+        Ok(())
     }
 }
 
@@ -350,7 +377,7 @@ pub(crate) fn scan<R: ReadAt + ?Sized>(
     let tables: Vec<&SymbolTable> = exported.iter().chain(all.iter()).collect();
     let mut candidates = Candidates::default();
     for table in &tables {
-        candidates.collect(table);
+        candidates.collect(table)?;
     }
     candidates.search(elf)?;
     let mut entries: Vec<u64> = Vec::new();
@@ -442,7 +469,7 @@ fn site<R: ReadAt + ?Sized>(
     } else {
         SOME.min(available)
     };
-    let bytes = elf.bytes_at(offset, size)?;
+    let bytes = elf.bytes_at(offset, size, "the code of a function")?;
     let first = entries.partition_point(|entry| *entry <= address);
     let end = entries.partition_point(|entry| *entry < address.saturating_add(size));
     let code = Code {
@@ -480,6 +507,12 @@ fn site<R: ReadAt + ?Sized>(
 }
 
 impl FileSites {
+    /// Number of names that are kept.
+    pub fn names(&self) -> usize {
+        let aliases: usize = self.sites.iter().map(|site| site.aliases.len()).sum();
+        self.sites.len() + self.refused.len() + aliases
+    }
+
     /// The functions that a file with this name should have but does not have, with the reasons.
     pub fn lacking(&self, file_name: &str) -> Vec<(&'static Row, Why)> {
         memscope_vendors::rows()

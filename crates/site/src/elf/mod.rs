@@ -2,42 +2,29 @@
 //! notes. Files are read with `pread` and never mapped, since access to a mapping whose file has
 //! become shorter raises SIGBUS. A malformed file leads to an error, never to a panic or a huge allocation.
 
+mod budget;
 mod bytes;
+mod error;
 mod notes;
 mod symbols;
-
-use std::io;
 
 use object::elf;
 
 use bytes::{u16_at, u32_at, u64_at};
 
+pub use budget::{Budget, MOST_OF_FILE, MOST_OF_PROCESS, MOST_TABLES};
 pub use bytes::{FileBytes, ReadAt};
+pub use error::{ElfError, Whole};
 pub use notes::{Note, notes};
 pub use symbols::{Symbol, SymbolTable};
 
-/// Most bytes of a table that are read.
-const MAX_TABLE: u64 = 1 << 30;
+/// Most program headers. Real files have about a dozen; each address that is looked up is compared with all of them.
+const MAX_SEGMENTS: u64 = 256;
+/// Most bytes of section headers: as many as there are without the extension for more than 65280 sections, which only
+/// files before linking have.
+const MAX_SECTIONS: u64 = 4 << 20;
 /// Most bytes that are read of notes, of the sections' names and of the dynamic segment, which are all short.
 const MAX_NOTES: u64 = 1 << 20;
-
-/// Why a file cannot be read as ELF.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ElfError {
-    /// It is not an ELF file.
-    #[error("it is no ELF file")]
-    NotElf,
-    /// It is an ELF file of a class or byte order that we do not read. The text names that.
-    #[error("it is an ELF file of another kind ({0})")]
-    Kind(&'static str),
-    /// A table lies outside the file, or is larger than any real one. The text says which.
-    #[error("it is damaged: {0}")]
-    Damaged(&'static str),
-    /// Reading the file failed.
-    #[error("it cannot be read")]
-    Read(#[from] io::Error),
-}
 
 /// A program header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +62,10 @@ pub struct Section {
 #[derive(Debug)]
 pub struct Elf<'a, R: ReadAt + ?Sized> {
     bytes: &'a R,
+    /// What may still be read of the file, what of it may be held in memory, and what may be read of its process.
+    file: Budget,
+    tables: Budget,
+    process: Option<&'a Budget>,
     /// Machine that the file is for (`EM_*`).
     pub machine: u16,
     /// The program headers.
@@ -91,7 +82,16 @@ const SECTION_HEADER: usize = 64;
 impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
     /// Reads the program headers and section headers.
     pub fn read(bytes: &'a R) -> Result<Self, ElfError> {
-        let mut elf = Elf::read_loaded(bytes)?;
+        Elf::read_with(bytes, None)
+    }
+
+    /// The same, for one of the files of a process: all that is read is also taken from the process's budget.
+    pub fn read_within(bytes: &'a R, process: &'a Budget) -> Result<Self, ElfError> {
+        Elf::read_with(bytes, Some(process))
+    }
+
+    fn read_with(bytes: &'a R, process: Option<&'a Budget>) -> Result<Self, ElfError> {
+        let mut elf = Elf::read_headers(bytes, process)?;
         let mut header = [0; HEADER];
         bytes.read_at(0, &mut header)?;
         elf.read_sections(&header)?;
@@ -100,6 +100,10 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
 
     /// Reads only the program headers, which are also there when the file is read from a process's memory.
     pub fn read_loaded(bytes: &'a R) -> Result<Self, ElfError> {
+        Elf::read_headers(bytes, None)
+    }
+
+    fn read_headers(bytes: &'a R, process: Option<&'a Budget>) -> Result<Self, ElfError> {
         let mut header = [0; HEADER];
         if bytes.length() < HEADER as u64 {
             return Err(ElfError::NotElf);
@@ -116,6 +120,9 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         }
         let mut read = Elf {
             bytes,
+            file: Budget::of_file(),
+            tables: Budget::of_tables(),
+            process,
             machine: u16_at(&header, 18),
             segments: Vec::new(),
             sections: Vec::new(),
@@ -128,8 +135,8 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         let table = read.range(
             u64_at(&header, 32),
             count * PROGRAM_HEADER as u64,
-            MAX_TABLE,
-            "the program headers lie outside the file",
+            MAX_SEGMENTS * PROGRAM_HEADER as u64,
+            "the table of program headers",
         )?;
         read.segments = table
             .chunks_exact(PROGRAM_HEADER)
@@ -152,12 +159,12 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         if usize::from(u16_at(header, 58)) != SECTION_HEADER {
             return Err(ElfError::Damaged("section headers of another size"));
         }
-        const OUTSIDE: &str = "the section headers lie outside the file";
+        const TABLE: &str = "the table of section headers";
         let mut count = u64::from(u16_at(header, 60));
         let mut names = u32::from(u16_at(header, 62));
         if count == 0 || names == u32::from(u16::MAX) {
             // The file has too many sections for these fields: the first section header has the numbers.
-            let first = self.range(offset, SECTION_HEADER as u64, MAX_TABLE, OUTSIDE)?;
+            let first = self.range(offset, SECTION_HEADER as u64, MAX_SECTIONS, TABLE)?;
             if count == 0 {
                 count = u64_at(&first, 32);
             }
@@ -167,8 +174,8 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         }
         let size = count
             .checked_mul(SECTION_HEADER as u64)
-            .ok_or(ElfError::Damaged(OUTSIDE))?;
-        let table = self.range(offset, size, MAX_TABLE, OUTSIDE)?;
+            .ok_or(ElfError::Outside(TABLE))?;
+        let table = self.range(offset, size, MAX_SECTIONS, TABLE)?;
         self.sections = table
             .chunks_exact(SECTION_HEADER)
             .map(|raw| Section {
@@ -182,37 +189,63 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
             })
             .collect();
         if let Some(names) = self.sections.get(names as usize).copied() {
-            self.names = self.section_bytes(&names, MAX_NOTES)?;
+            self.names =
+                self.section_bytes(&names, MAX_NOTES, "the table of the sections' names")?;
         }
         Ok(())
     }
 
+    /// Reads a table that has at most `most` bytes.
     fn range(
         &self,
         offset: u64,
         size: u64,
         most: u64,
-        what: &'static str,
+        table: &'static str,
     ) -> Result<Vec<u8>, ElfError> {
-        let end = offset.checked_add(size).ok_or(ElfError::Damaged(what))?;
-        if end > self.bytes.length() || size > most {
-            return Err(ElfError::Damaged(what));
+        let end = offset.checked_add(size).ok_or(ElfError::Outside(table))?;
+        if end > self.bytes.length() {
+            return Err(ElfError::Outside(table));
+        }
+        if size > most {
+            return Err(ElfError::TooLarge {
+                table,
+                bytes: size,
+                whole: Whole::Table,
+                most,
+            });
+        }
+        self.file.take(table, size)?;
+        if let Some(process) = self.process {
+            process.take(table, size)?;
         }
         let mut buffer = vec![0; size as usize];
         self.bytes.read_at(offset, &mut buffer)?;
         Ok(buffer)
     }
 
-    fn section_bytes(&self, section: &Section, most: u64) -> Result<Vec<u8>, ElfError> {
+    /// Reads a table that stays in memory, and takes its bytes from the budget for these first.
+    fn held(
+        &self,
+        offset: u64,
+        size: u64,
+        most: u64,
+        table: &'static str,
+    ) -> Result<Vec<u8>, ElfError> {
+        self.tables.take(table, size)?;
+        self.range(offset, size, most, table)
+    }
+
+    fn section_bytes(
+        &self,
+        section: &Section,
+        most: u64,
+        table: &'static str,
+    ) -> Result<Vec<u8>, ElfError> {
         if section.kind == elf::SHT_NOBITS.0 {
             return Ok(Vec::new());
         }
-        self.range(
-            section.offset,
-            section.size,
-            most,
-            "a section lies outside the file",
-        )
+        self.held(section.offset, section.size, most, table)
     }
 
     /// The section with this name, if there is one.
@@ -220,8 +253,8 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         self.sections.iter().find(|section| {
             self.names
                 .get(section.name as usize..)
-                .and_then(|rest| rest.split(|byte| *byte == 0).next())
-                == Some(name.as_bytes())
+                .and_then(|rest| rest.strip_prefix(name.as_bytes()))
+                .is_some_and(|rest| matches!(rest.first(), None | Some(0)))
         })
     }
 
@@ -237,9 +270,16 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
             .sections
             .get(section.link as usize)
             .ok_or(ElfError::Damaged("a symbol table without names"))?;
+        let (table, names) = match kind == elf::SHT_SYMTAB.0 {
+            true => ("the symbol table", "the table of the symbols' names"),
+            false => (
+                "the table of exported symbols",
+                "the table of the exported symbols' names",
+            ),
+        };
         Ok(Some(SymbolTable {
-            symbols: self.section_bytes(section, MAX_TABLE)?,
-            strings: self.section_bytes(strings, MAX_TABLE)?,
+            symbols: self.section_bytes(section, MOST_TABLES, table)?,
+            strings: self.section_bytes(strings, MOST_TABLES, names)?,
         }))
     }
 
@@ -262,8 +302,12 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
         let Some(dynamic) = self.segments.iter().find(|s| s.kind == elf::PT_DYNAMIC.0) else {
             return Ok(None);
         };
-        const OUTSIDE: &str = "the dynamic segment lies outside the file";
-        let entries = self.range(dynamic.offset, dynamic.file_size, MAX_NOTES, OUTSIDE)?;
+        let entries = self.range(
+            dynamic.offset,
+            dynamic.file_size,
+            MAX_NOTES,
+            "the dynamic segment",
+        )?;
         let value = |tag: i64| {
             entries
                 .chunks_exact(16)
@@ -286,8 +330,13 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
             .checked_sub(symbols)
             .ok_or(ElfError::Damaged("symbols of an unknown number"))?;
         Ok(Some(SymbolTable {
-            symbols: self.range(symbols, size, MAX_TABLE, OUTSIDE)?,
-            strings: self.range(strings, strings_size, MAX_TABLE, OUTSIDE)?,
+            symbols: self.held(symbols, size, MOST_TABLES, "the table of exported symbols")?,
+            strings: self.held(
+                strings,
+                strings_size,
+                MOST_TABLES,
+                "the table of the exported symbols' names",
+            )?,
         }))
     }
 
@@ -323,9 +372,26 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
             })
     }
 
-    /// Reads `size` bytes of the file at `offset`. Fails if they lie outside the file or are too many.
-    pub fn bytes_at(&self, offset: u64, size: u64) -> Result<Vec<u8>, ElfError> {
-        self.range(offset, size, MAX_TABLE, "code lies outside the file")
+    /// Reads `size` bytes of the file at `offset`, which the caller does not keep for long. `what` names them. Fails if
+    /// they lie outside the file or are too many.
+    pub fn bytes_at(
+        &self,
+        offset: u64,
+        size: u64,
+        what: &'static str,
+    ) -> Result<Vec<u8>, ElfError> {
+        self.range(offset, size, MOST_TABLES, what)
+    }
+
+    /// The same for a table that stays in memory and has at most `most` bytes.
+    pub fn table_at(
+        &self,
+        offset: u64,
+        size: u64,
+        most: u64,
+        table: &'static str,
+    ) -> Result<Vec<u8>, ElfError> {
+        self.held(offset, size, most, table)
     }
 
     /// The GNU build id, if the file has one.
@@ -341,7 +407,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
             .section(".note.gnu.build-id")
             .map(|section| (section.offset, section.size));
         for (offset, size) in section.into_iter().chain(segments) {
-            let Ok(bytes) = self.range(offset, size, MAX_NOTES, "notes") else {
+            let Ok(bytes) = self.range(offset, size, MAX_NOTES, "a segment of notes") else {
                 continue;
             };
             for note in notes(&bytes) {
@@ -356,7 +422,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
     /// The bytes of the section of notes with this name; empty if there is no such section.
     pub fn note_section(&self, name: &str) -> Result<Vec<u8>, ElfError> {
         match self.section(name).copied() {
-            Some(section) => self.section_bytes(&section, MAX_NOTES),
+            Some(section) => self.section_bytes(&section, MAX_NOTES, "a section of notes"),
             None => Ok(Vec::new()),
         }
     }

@@ -7,6 +7,10 @@ use super::bytes::{u16_at, u64_at};
 /// Size in bytes of one symbol in the table.
 pub(super) const SYMBOL: usize = 24;
 
+/// Longest name in bytes. Names that are looked for are much shorter; longer ones are passed over, since all symbols of
+/// a table may share one name that is as long as the table of names.
+const LONGEST: usize = 4096;
+
 /// One symbol of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
@@ -30,7 +34,7 @@ pub struct SymbolTable {
 }
 
 impl SymbolTable {
-    /// The symbols that the file defines.
+    /// The symbols that the file defines. Those with names of more than 4096 bytes are left out.
     pub fn defined(&self) -> impl Iterator<Item = Symbol<'_>> {
         self.defined_like(|_| true)
     }
@@ -58,7 +62,7 @@ impl SymbolTable {
                 if !like(rest) {
                     return None;
                 }
-                let end = memchr::memchr(0, rest)?;
+                let end = memchr::memchr(0, rest.get(..=LONGEST).unwrap_or(rest))?;
                 Some(Symbol {
                     name: &rest[..end],
                     kind: raw[4] & 15,

@@ -31,6 +31,8 @@ pub(super) struct Answer {
     pub foreign: Option<&'static str>,
     /// Whether any object is an ELF file for this machine.
     pub readable: bool,
+    /// Number of names of allocators' functions in all files so far.
+    pub names: usize,
 }
 
 impl Answer {

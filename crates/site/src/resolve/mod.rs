@@ -12,7 +12,7 @@ use std::sync::Arc;
 use memscope_ledger::event::Level;
 
 use crate::SiteError;
-use crate::elf::{Elf, ElfError};
+use crate::elf::{Budget, Elf, ElfError, Whole};
 use crate::file_sites::{self, FileSites, Why};
 use crate::identity::FileIdentity;
 use crate::mapped::{self, Mapped, MappedObject, OpenError, OpenObject};
@@ -23,6 +23,10 @@ use answer::{Answer, chain};
 
 /// Most files whose results are kept.
 const MAX_CACHED: usize = 4096;
+/// Most names of functions in all of these results.
+const MAX_CACHED_NAMES: usize = 1 << 17;
+/// Most names of allocators' functions in all files of one process. Real processes have about a thousand.
+const MOST_NAMES: usize = 1 << 16;
 
 /// Finds the sites of processes, and keeps what it has found in each file.
 #[derive(Debug)]
@@ -79,11 +83,13 @@ impl Resolver {
             resolved: Resolved::default(),
             foreign: None,
             readable: false,
+            names: 0,
         };
         let mut mapped = mapped::read(pid)?;
+        let budget = Budget::of_process();
         for object in executable(&mapped) {
             match object.open(pid) {
-                Ok(open) => self.object(&mut answer, &object, open),
+                Ok(open) => self.object(&mut answer, &budget, &object, open),
                 // The ranges of its mappings have changed since they were read (mprotect splits mappings).
                 Err(OpenError::Unmapped) => {
                     mapped = mapped::read(pid)?;
@@ -93,7 +99,9 @@ impl Resolver {
                             && other.is_executable()
                     });
                     match again.map(|other| (other, other.open(pid))) {
-                        Some((other, Ok(open))) => self.object(&mut answer, &other.clone(), open),
+                        Some((other, Ok(open))) => {
+                            self.object(&mut answer, &budget, &other.clone(), open)
+                        }
                         Some((_, Err(error))) => answer.unopened(&object, &error),
                         None => {}
                     }
@@ -109,11 +117,27 @@ impl Resolver {
         answer.finish()
     }
 
-    fn object(&mut self, answer: &mut Answer, object: &MappedObject, open: OpenObject) {
+    fn object(
+        &mut self,
+        answer: &mut Answer,
+        budget: &Budget,
+        object: &MappedObject,
+        open: OpenObject,
+    ) {
         answer.resolved.examined += 1;
-        match self.look(&mut answer.resolved.scanned, object, &open) {
+        match self.look(&mut answer.resolved.scanned, budget, object, &open) {
             Ok(Looked::Sites(identity, base, sites)) => {
                 answer.readable = true;
+                answer.names += sites.names();
+                if answer.names > MOST_NAMES && sites.names() > 0 {
+                    let error = ElfError::TooMany {
+                        what: "names of allocators' functions",
+                        whole: Whole::Process,
+                        most: MOST_NAMES as u64,
+                    };
+                    answer.missing(object, "*", None, Why::File(chain(&error)));
+                    return;
+                }
                 answer.add(object, &open, identity, base, &sites);
             }
             Ok(Looked::Foreign(what)) => answer.foreign = Some(what),
@@ -126,10 +150,11 @@ impl Resolver {
     fn look(
         &mut self,
         scanned: &mut usize,
+        budget: &Budget,
         object: &MappedObject,
         open: &OpenObject,
     ) -> Result<Looked, ElfError> {
-        let elf = match Elf::read(&open.bytes) {
+        let elf = match Elf::read_within(&open.bytes, budget) {
             Ok(elf) => elf,
             Err(ElfError::Kind(what)) => return Ok(Looked::Foreign(what)),
             Err(ElfError::NotElf) => return Ok(Looked::Other),
@@ -157,7 +182,10 @@ impl Resolver {
     /// If there are too many results: drops those of files that no process had in the last calls of `resolve`.
     fn forget(&mut self) {
         let mut age = 16;
-        while self.cache.len() > MAX_CACHED {
+        let names = |cache: &HashMap<_, CachedSites>| -> usize {
+            cache.values().map(|known| known.sites.names()).sum()
+        };
+        while self.cache.len() > MAX_CACHED || names(&self.cache) > MAX_CACHED_NAMES {
             let oldest = self.round.saturating_sub(age);
             self.cache.retain(|_, known| known.used > oldest);
             if age == 0 {

@@ -80,6 +80,15 @@ pub enum NotFound {
         /// Number of functions that fit.
         found: usize,
     },
+    /// The allocator's functions make more calls than are followed.
+    #[error(
+        "the file is stripped, and the {functions} functions of its allocator that were read make too many calls: this \
+         torch_npu is not known"
+    )]
+    Calls {
+        /// Number of functions whose code was read.
+        functions: usize,
+    },
     /// The file is for a machine whose code cannot be searched.
     #[error("the file is stripped, and code of this machine cannot be searched yet")]
     Machine,
@@ -132,6 +141,10 @@ fn class() -> String {
 
 /// Chooses the two functions by how they are called.
 fn choose(seen: &walk::Seen) -> Result<Functions, NotFound> {
+    if seen.too_many {
+        let functions = seen.functions;
+        return Err(NotFound::Calls { functions });
+    }
     let mut reports: BTreeMap<u64, Vec<bool>> = BTreeMap::new();
     let mut actions: BTreeMap<u64, (BTreeSet<u32>, bool)> = BTreeMap::new();
     for call in &seen.calls {
@@ -165,18 +178,19 @@ fn choose(seen: &walk::Seen) -> Result<Functions, NotFound> {
         .map(|call| call.caller)
         .collect();
     // `record_trace` is called for an allocation (action 0) in a function that also reports the allocation.
-    let beside = |target: u64| {
-        seen.calls.iter().any(|call| {
-            call.target == target && call.second == Some(0) && reporting.contains(&call.caller)
-        })
-    };
+    let beside: BTreeSet<u64> = seen
+        .calls
+        .iter()
+        .filter(|call| call.second == Some(0) && reporting.contains(&call.caller))
+        .map(|call| call.target)
+        .collect();
     let traces: Vec<u64> = actions
         .iter()
         .filter(|(target, (numbers, all_small))| {
             **target != report
                 && *all_small
                 && ACTIONS.iter().all(|action| numbers.contains(action))
-                && beside(**target)
+                && beside.contains(*target)
         })
         .map(|(target, _)| *target)
         .collect();
@@ -227,6 +241,7 @@ mod tests {
         Seen {
             calls,
             functions: 3,
+            too_many: false,
         }
     }
 
@@ -278,6 +293,13 @@ mod tests {
         calls[4].usage = Some(Usage { component: false });
         assert!(choose(&seen(calls)).is_err());
         assert!(choose(&seen(Vec::new())).is_err());
+    }
+
+    #[test]
+    fn too_many_calls_are_none() {
+        let mut many = seen(allocator());
+        many.too_many = true;
+        assert_eq!(choose(&many), Err(NotFound::Calls { functions: 3 }));
     }
 
     #[test]

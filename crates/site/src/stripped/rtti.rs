@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use memchr::memmem;
 use object::elf;
 
-use crate::elf::{Elf, ElfError, ReadAt};
+use crate::elf::{Elf, ElfError, MOST_TABLES, ReadAt, Whole};
 
 const SHT_RELR: u32 = 19;
 const R_X86_64_RELATIVE: u32 = 8;
@@ -19,6 +19,11 @@ const RELA: usize = 24;
 const PIECE: u64 = 4 << 20;
 /// Most entries of a table that are read.
 const MOST_SLOTS: u64 = 256;
+/// Most words that relocations may fill in. Real libraries have up to a million; a packed table (RELR) names 63 in each
+/// of its own words.
+const MOST_WORDS: usize = 4 << 20;
+/// Most classes that may have the name. There is one, and some compilers leave a copy of it in each part of a library.
+const MOST_CLASSES: usize = 64;
 /// Smallest number of functions with which a table is accepted. The allocator's class has more.
 const FEWEST_SLOTS: usize = 8;
 
@@ -30,19 +35,33 @@ impl Words {
     /// Reads the relocations of the file.
     pub(super) fn read<R: ReadAt + ?Sized>(file: &Elf<'_, R>) -> Result<Words, ElfError> {
         let mut words = BTreeMap::new();
+        let mut put = |address: u64, value: Option<u64>| {
+            words.insert(address, value);
+            match words.len() <= MOST_WORDS {
+                true => Ok(()),
+                false => Err(ElfError::TooMany {
+                    what: "relocations",
+                    whole: Whole::File,
+                    most: MOST_WORDS as u64,
+                }),
+            }
+        };
         for section in &file.sections {
+            if section.kind != elf::SHT_RELA.0 && section.kind != SHT_RELR {
+                continue;
+            }
+            let (offset, size) = (section.offset, section.size);
+            let bytes = file.table_at(offset, size, MOST_TABLES, "a table of relocations")?;
             if section.kind == elf::SHT_RELA.0 {
-                let bytes = file.bytes_at(section.offset, section.size)?;
                 for entry in bytes.chunks_exact(RELA) {
                     let field = |at: usize| word(entry, at);
                     let relative =
                         matches!(field(8) as u32, R_X86_64_RELATIVE | R_AARCH64_RELATIVE);
-                    words.insert(field(0), relative.then(|| field(16)));
+                    put(field(0), relative.then(|| field(16)))?;
                 }
-            } else if section.kind == SHT_RELR {
-                let bytes = file.bytes_at(section.offset, section.size)?;
+            } else {
                 for address in relr(&bytes) {
-                    words.insert(address, stored(file, address));
+                    put(address, stored(file, address)?)?;
                 }
             }
         }
@@ -58,6 +77,9 @@ impl Words {
     ) -> Vec<u64> {
         // The compiler writes a star before names that are compared by their addresses.
         let types = self.holding(|value| value == name || value.wrapping_add(1) == name);
+        if types.len() > MOST_CLASSES {
+            return Vec::new();
+        }
         let tables: Vec<Vec<u64>> = types
             .iter()
             .filter_map(|at| at.checked_sub(8))
@@ -72,6 +94,8 @@ impl Words {
                     .collect::<Vec<u64>>()
             })
             .filter(|slots| slots.len() >= FEWEST_SLOTS)
+            // A second one is enough to know that there is not exactly one.
+            .take(2)
             .collect();
         match <[Vec<u64>; 1]>::try_from(tables) {
             Ok([slots]) => slots,
@@ -108,12 +132,13 @@ pub(super) fn name_of<R: ReadAt + ?Sized>(
         let mut at = 0;
         while at < segment.file_size {
             let size = (PIECE + wanted.len() as u64).min(segment.file_size - at);
-            let bytes = file.bytes_at(segment.offset + at, size)?;
+            let offset = segment.offset.saturating_add(at);
+            let bytes = file.bytes_at(offset, size, "a loaded segment")?;
             for place in finder.find_iter(&bytes) {
                 // With another byte before it, this is the end of the longer name of another class.
                 let before = place.checked_sub(1).and_then(|at| bytes.get(at).copied());
                 if matches!(before, None | Some(0 | b'*')) {
-                    return Ok(Some(segment.address + at + place as u64));
+                    return Ok(Some(segment.address.wrapping_add(at + place as u64)));
                 }
             }
             at += PIECE;
@@ -124,29 +149,35 @@ pub(super) fn name_of<R: ReadAt + ?Sized>(
 
 /// The addresses in a table of packed relative relocations (RELR). An even word is an address; an odd word is a bitmap
 /// for the next 63 words (<https://maskray.me/blog/2021-10-31-relative-relocations-and-relr>).
-fn relr(bytes: &[u8]) -> Vec<u64> {
-    let mut addresses = Vec::new();
+fn relr(bytes: &[u8]) -> impl Iterator<Item = u64> {
     let mut next = 0u64;
-    for entry in bytes.chunks_exact(8) {
+    // One after the other, since all of them together are up to 63 times as large as the table.
+    bytes.chunks_exact(8).flat_map(move |entry| {
         let entry = word(entry, 0);
-        if entry & 1 == 0 {
-            addresses.push(entry);
+        let (first, map) = if entry & 1 == 0 {
             next = entry.wrapping_add(8);
+            (entry, 1)
         } else {
-            for bit in 0..63 {
-                if entry >> (bit + 1) & 1 == 1 {
-                    addresses.push(next.wrapping_add(bit * 8));
-                }
-            }
+            let first = next;
             next = next.wrapping_add(63 * 8);
-        }
-    }
-    addresses
+            (first, entry >> 1)
+        };
+        (0..63)
+            .filter(move |bit| map >> bit & 1 == 1)
+            .map(move |bit| first.wrapping_add(bit * 8))
+    })
 }
 
-fn stored<R: ReadAt + ?Sized>(file: &Elf<'_, R>, address: u64) -> Option<u64> {
-    let bytes = file.bytes_at(file.offset_of(address)?, 8).ok()?;
-    Some(word(&bytes, 0))
+/// The word that the file has at this address; `None` if it has none there.
+fn stored<R: ReadAt + ?Sized>(file: &Elf<'_, R>, address: u64) -> Result<Option<u64>, ElfError> {
+    let Some(offset) = file.offset_of(address) else {
+        return Ok(None);
+    };
+    match file.bytes_at(offset, 8, "a relocated word") {
+        Ok(bytes) => Ok(Some(word(&bytes, 0))),
+        Err(ElfError::Outside(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -165,7 +196,7 @@ mod tests {
         let words: [u64; 4] = [0x1000, 0b1011, 0x2000, 1 << 63 | 1];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(
-            relr(&bytes),
+            relr(&bytes).collect::<Vec<u64>>(),
             [0x1000, 0x1008, 0x1018, 0x2000, 0x2008 + 62 * 8]
         );
     }

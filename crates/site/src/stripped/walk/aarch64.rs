@@ -156,7 +156,8 @@ fn effect(word: u32) -> Effect {
 
 /// Finds the calls of a function in a piece of code, whose address must be a multiple of an instruction's length.
 pub(super) fn callers(bytes: &[u8], address: u64, function: u64, found: &mut Vec<u64>) {
-    for (word, at) in bytes.chunks_exact(LENGTH).zip((address..).step_by(LENGTH)) {
+    for (place, word) in bytes.chunks_exact(LENGTH).enumerate() {
+        let at = address.wrapping_add((place * LENGTH) as u64);
         let word = u32::from_le_bytes(word.try_into().unwrap_or_default());
         if word >> 26 == 0b10_0101 && flow(word, at) == Flow::Call(function) {
             found.push(at);

@@ -6,7 +6,7 @@ mod x86_64;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::elf::{Elf, ElfError, ReadAt};
+use crate::elf::{Elf, ElfError, ReadAt, Whole};
 use crate::place::Machine;
 use step::{Decoded, Effect, Flow, Value};
 
@@ -16,6 +16,14 @@ const DEPTH: u32 = 3;
 const MOST_FUNCTIONS: usize = 6000;
 /// Most instructions that are read of one function.
 const MOST_INSTRUCTIONS: usize = 20_000;
+/// Most calls that are noted. The allocator's functions make a few ten thousand.
+const MOST_CALLS: usize = 1 << 20;
+/// Most calls of one function that are looked for in the whole file. There are a few hundred.
+const MOST_CALLERS: usize = 1 << 14;
+/// Most stores before a call that are compared with the structure, which takes less than 20.
+const MOST_STORES: usize = 256;
+/// Most pieces of code that are kept at the same time.
+const MOST_PIECES: usize = 1024;
 /// Code is read in pieces of this many bytes.
 const PIECE: u64 = 64 << 10;
 /// When all code of the file is searched, it is read in pieces of this many bytes.
@@ -56,6 +64,8 @@ pub(super) struct Seen {
     pub calls: Vec<Call>,
     /// Number of functions whose code was read.
     pub functions: usize,
+    /// Whether there were more calls than are noted. Then nothing can be said about them.
+    pub too_many: bool,
 }
 
 /// Finds all direct calls in the functions at `from`, and in the functions that these call.
@@ -81,6 +91,11 @@ pub(super) fn calls<R: ReadAt + ?Sized>(elf: &Elf<'_, R>, from: &[u64]) -> Resul
         seen.functions += 1;
         let first = seen.calls.len();
         read_function(&mut code, decode, entry, &mut seen.calls)?;
+        if seen.calls.len() > MOST_CALLS {
+            seen.calls.clear();
+            seen.too_many = true;
+            break;
+        }
         if depth == DEPTH {
             continue;
         }
@@ -112,8 +127,17 @@ pub(super) fn callers<R: ReadAt + ?Sized>(
         while inside < segment.file_size {
             // A little more than a piece is read, since a call may lie across its end.
             let size = (SCAN + LONGEST as u64).min(segment.file_size - inside);
-            let bytes = elf.bytes_at(segment.offset + inside, size)?;
-            scan(&bytes, segment.address + inside, function, &mut found);
+            let offset = segment.offset.saturating_add(inside);
+            let bytes = elf.bytes_at(offset, size, "code")?;
+            let address = segment.address.wrapping_add(inside);
+            scan(&bytes, address, function, &mut found);
+            if found.len() > MOST_CALLERS {
+                return Err(ElfError::TooMany {
+                    what: "calls of the reporting function",
+                    whole: Whole::File,
+                    most: MOST_CALLERS as u64,
+                });
+            }
             inside += SCAN;
         }
     }
@@ -139,9 +163,14 @@ impl<R: ReadAt + ?Sized> Pieces<'_, '_, R> {
             // A piece may begin before the code does.
             let before = (address - start).min(self.elf.bytes_before(address));
             let at = address - before;
-            let size = (start + PIECE + LONGEST as u64 - at).min(available + before);
+            let size =
+                (PIECE + LONGEST as u64 - (at - start)).min(available.saturating_add(before));
             let mut bytes = vec![0; (at - start) as usize];
-            bytes.extend(self.elf.bytes_at(offset - before, size)?);
+            bytes.extend(self.elf.bytes_at(offset - before, size, "code")?);
+            if self.pieces.len() >= MOST_PIECES {
+                // What is needed again is read again.
+                self.pieces.clear();
+            }
             self.pieces.insert(start, bytes);
         }
         let piece = self.pieces.get(&start).map_or(&[][..], Vec::as_slice);
@@ -202,7 +231,7 @@ fn read_function<R: ReadAt + ?Sized>(
                     Flow::Next => before.take(step.effect),
                 }
                 place += step.bytes;
-                at += step.bytes as u64;
+                at = at.wrapping_add(step.bytes as u64);
             }
             if bytes.len() < LONGEST {
                 // This is the end of the code.
@@ -227,7 +256,12 @@ impl Before {
                 at,
                 bytes,
                 value,
-            } => self.stores.push((base, at, bytes, self.value(value))),
+            } => {
+                if self.stores.len() >= MOST_STORES {
+                    self.stores.remove(0);
+                }
+                self.stores.push((base, at, bytes, self.value(value)));
+            }
         }
     }
 
@@ -286,6 +320,54 @@ impl Before {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    /// Code that consists of calls only: there is a limit of what is noted of them, and no part of them counts as all.
+    #[test]
+    fn what_is_noted_of_calls_is_bounded() {
+        let mut file = vec![0; 64 + 56];
+        file[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
+        file[18] = 62;
+        file[32] = 64;
+        file[54] = 56;
+        file[56] = 1;
+        file[64] = object::elf::PT_LOAD.0 as u8;
+        file[68] = object::elf::PF_X.0 as u8;
+        let functions = MOST_CALLS / MOST_INSTRUCTIONS + 2;
+        let bytes = functions * MOST_INSTRUCTIONS * 5;
+        file[64 + 32..64 + 40].copy_from_slice(&((120 + bytes) as u64).to_le_bytes());
+        // Each calls a place outside the file.
+        file.extend([0xe8, 0, 0, 0, 0x40].repeat(functions * MOST_INSTRUCTIONS));
+        let elf = Elf::read(&file[..]).unwrap();
+        let entries: Vec<u64> = (0..functions)
+            .map(|i| (120 + i * MOST_INSTRUCTIONS * 5) as u64)
+            .collect();
+        let few = calls(&elf, &entries[..1]).unwrap();
+        assert!(!few.too_many && few.calls.len() == MOST_INSTRUCTIONS);
+        let many = calls(&elf, &entries).unwrap();
+        assert!(many.too_many && many.calls.is_empty());
+        assert!(many.functions <= functions);
+    }
+
+    #[test]
+    fn what_is_noted_of_stores_is_bounded() {
+        let mut before = Before::default();
+        let store = |at, value| Effect::Store {
+            base: 4,
+            at,
+            bytes: 1,
+            value: Value::Constant(value),
+        };
+        for _ in 0..2 * MOST_STORES {
+            before.take(store(0, 7));
+        }
+        assert_eq!(before.stores.len(), MOST_STORES);
+        // The last ones count: they are the structure that the next call gets.
+        before.take(store(0, PRIVATE_USE));
+        for at in 1..USAGE {
+            before.take(store(at, 1));
+        }
+        assert_eq!(before.usage(), Some(Usage { component: true }));
+    }
 
     /// The first piece of a file's code begins in the middle of the piece's addresses. Its bytes must be the same
     /// whichever of its addresses is asked for first.

@@ -110,7 +110,7 @@ pub(super) fn callers(bytes: &[u8], address: u64, function: u64, found: &mut Vec
         let Some(distance) = distance else {
             continue;
         };
-        let call = address + at as u64;
+        let call = address.wrapping_add(at as u64);
         let next = call.wrapping_add(LENGTH as u64);
         if next.wrapping_add_signed(i64::from(distance)) == function {
             found.push(call);

@@ -19,6 +19,8 @@ const NAMED_WITHIN_NS: u64 = 5_000_000_000;
 const CLOCK_STEP_NS: u64 = 60_000_000_000;
 /// Number of records between two checks whether names are still missing.
 const RECORDS_PER_LOOK: u32 = 1000;
+/// Number of pieces of a journal between two checks whether its fold is still wanted.
+const PIECES_PER_LOOK: u64 = 1000;
 /// How far the time of one of the daemon's own records may lie after the times of records that follow it, in
 /// nanoseconds. While the daemon wrote its record, others came from the kernel.
 const OWN_RECORDS_AHEAD_NS: u64 = 10_000_000_000;
@@ -81,11 +83,14 @@ pub enum ReplayError {
         /// The first moment that can be asked about, in nanoseconds since 1970.
         known_from_unix_ns: u64,
     },
+    /// Whoever asked is gone.
+    #[error("nobody waits for the answer any more")]
+    NotWanted,
 }
 
 /// Reads a recording to its end.
 pub fn replay(path: &Path, config: LedgerConfig) -> Result<Replayed, ReplayError> {
-    fold(path, config, None, None)
+    fold(path, config, None, None, &|| true)
 }
 
 /// Reads a recording up to a moment: to the first event after it. With a pid only the records about that process are
@@ -96,7 +101,19 @@ pub fn replay_until(
     until: Until,
     pid: Option<u32>,
 ) -> Result<Replayed, ReplayError> {
-    fold(path, config, Some(until), pid)
+    fold(path, config, Some(until), pid, &|| true)
+}
+
+/// The same, as long as it is wanted: `wanted` is asked now and then, and its first `false` ends the reading with
+/// [`ReplayError::NotWanted`].
+pub fn replay_while(
+    path: &Path,
+    config: LedgerConfig,
+    until: Until,
+    pid: Option<u32>,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Replayed, ReplayError> {
+    fold(path, config, Some(until), pid, wanted)
 }
 
 /// Reads a recording up to an event, and sets the moment of the answer to `boot_ns`, which lies after that event. The
@@ -231,10 +248,14 @@ fn read_names(
     fold: &mut Fold,
     about: &About,
     until_ns: u64,
-) -> Result<(), RecordingError> {
+    wanted: &dyn Fn() -> bool,
+) -> Result<(), ReplayError> {
     let mut left = 0;
     loop {
         if left == 0 {
+            if !wanted() {
+                return Err(ReplayError::NotWanted);
+            }
             if !fold.ledger.has_unnamed() {
                 return Ok(());
             }
@@ -303,6 +324,7 @@ fn fold(
     config: LedgerConfig,
     until: Option<Until>,
     pid: Option<u32>,
+    wanted: &dyn Fn() -> bool,
 ) -> Result<Replayed, ReplayError> {
     let mut about = About::new(pid);
     let recording = Recording::open(path)?;
@@ -317,7 +339,15 @@ fn fold(
     // Number of warnings when the state was last known for certain. Only later ones count.
     let mut known_warnings = records.warnings().len();
     let mut absent = Absent::default();
+    let mut pieces = 0u64;
     while let Some(piece) = records.next_piece()? {
+        // A segment's state may be large, so it is asked before each of them as well.
+        let is_time =
+            pieces.is_multiple_of(PIECES_PER_LOOK) || matches!(piece, Piece::Segment { .. });
+        if is_time && !wanted() {
+            return Err(ReplayError::NotWanted);
+        }
+        pieces += 1;
         let entry = match piece {
             Piece::Segment {
                 header,
@@ -373,7 +403,7 @@ fn fold(
                 continue;
             }
             let until = header.time_ns.saturating_add(NAMED_WITHIN_NS);
-            read_names(&mut records, &mut fold, &about, until)?;
+            read_names(&mut records, &mut fold, &about, until, wanted)?;
             break;
         }
         if !entry.repeated {

@@ -12,7 +12,7 @@ use memscope_log::{Recording, RecordingError, SegmentPlace};
 use memscope_proto::v1;
 use memscope_rpc::{
     AttachRequest, Caller, Daemon, DetachScope, EventFilter, EventItem, Moment, RecordingWriter,
-    Refusal,
+    Refusal, Wanted,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -20,7 +20,7 @@ use crate::clock;
 use crate::ended::still_there;
 use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus};
 use crate::messages::{Messages, Severity};
-use crate::replay::{ReplayError, Until, replay_until};
+use crate::replay::{ReplayError, Replayed, Until, replay_while};
 use crate::snapshots::Shelf;
 use crate::tracer::{Order, QUESTION, TracerStatus};
 
@@ -292,10 +292,15 @@ impl Daemon for Serving {
         self.about(pid, made).await
     }
 
-    async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal> {
+    async fn snapshot(
+        &self,
+        pid: u32,
+        at: Option<Moment>,
+        wanted: &Wanted,
+    ) -> Result<Arc<SnapshotReport>, Refusal> {
         if let Some(at) = at {
             return self
-                .earlier(pid, at, |ledger, process, as_of| {
+                .earlier(pid, at, wanted, |ledger, process, as_of| {
                     ledger.snapshot(process, as_of)
                 })
                 .await
@@ -309,10 +314,15 @@ impl Daemon for Serving {
         .map(Arc::new)
     }
 
-    async fn stacks(&self, pid: u32, at: Option<Moment>) -> Result<StackReport, Refusal> {
+    async fn stacks(
+        &self,
+        pid: u32,
+        at: Option<Moment>,
+        wanted: &Wanted,
+    ) -> Result<StackReport, Refusal> {
         match at {
             Some(at) => {
-                self.earlier(pid, at, |ledger, process, as_of| {
+                self.earlier(pid, at, wanted, |ledger, process, as_of| {
                     ledger.stacks(process, as_of)
                 })
                 .await
@@ -416,12 +426,14 @@ impl Serving {
             .map(|(_, from)| from))
     }
 
-    /// Asks about an earlier moment: the journal is folded again up to that moment.
-    async fn earlier<T>(
+    /// Asks about an earlier moment: the journal is folded again up to that moment. The fold ends early when the
+    /// client is gone.
+    async fn earlier<T: Send + 'static>(
         &self,
         pid: u32,
         at: Moment,
-        question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T>,
+        wanted: &Wanted,
+        question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T> + Send + 'static,
     ) -> Result<T, Refusal> {
         let now = self
             .keeper
@@ -441,39 +453,40 @@ impl Serving {
         };
         let path = self.journal().await?;
         let config = self.ledger.clone();
-        let folded =
-            tokio::task::spawn_blocking(move || replay_until(&path, config, until, Some(pid)))
-                .await
-                .map_err(|source| unreadable(Box::new(source)))?;
+        let wanted = wanted.clone();
+        // The ledger is asked and dropped on the same thread, because both take long where it is large.
+        let fold = move || {
+            let wanted = || wanted.is_wanted();
+            let folded = replay_while(&path, config, until, Some(pid), &wanted)?;
+            Ok(ask_folded(&folded, pid, question))
+        };
+        let answer = tokio::task::spawn_blocking(fold)
+            .await
+            .map_err(|source| unreadable(Box::new(source)))?;
         let too_early = |from| {
             not_in_the_journal(&format!(
                 "is no longer in the journal, whose older part is gone: process {pid} is known from {} on",
                 memscope_units::moment_ms(from)
             ))
         };
-        let folded = match folded {
-            Ok(folded) => folded,
+        match answer {
+            Ok(Ok(answer)) => answer.ok_or_else(|| {
+                not_in_the_journal(&format!("lies before process {pid} was attached"))
+            }),
+            Ok(Err(from)) => Err(too_early(from)),
             Err(ReplayError::TooEarly { known_from_unix_ns }) => {
                 let own = self.known_from_of(pid).await?;
-                return Err(too_early(own.unwrap_or(known_from_unix_ns)));
+                Err(too_early(own.unwrap_or(known_from_unix_ns)))
             }
             Err(ReplayError::Recording(RecordingError::NoBeginning { .. })) => {
-                return Err(not_in_the_journal(
+                Err(not_in_the_journal(
                     "is no longer in the journal, which is too small for what is known of the processes: \
                      `memscope-ctl status` says how large it should be",
-                ));
+                ))
             }
-            Err(other) => return Err(unreadable(Box::new(other))),
-        };
-        if let Some(from) = folded.not_there(pid) {
-            return Err(too_early(from));
+            Err(ReplayError::NotWanted) => Err(Refusal::NotWanted),
+            Err(other) => Err(unreadable(Box::new(other))),
         }
-        let as_of = folded.end;
-        folded
-            .ledger
-            .find(pid)
-            .and_then(|process| question(&folded.ledger, process, as_of))
-            .ok_or_else(|| not_in_the_journal(&format!("lies before process {pid} was attached")))
     }
 
     fn put_together(
@@ -544,6 +557,20 @@ impl Serving {
             .collect();
         status
     }
+}
+
+/// Asks about a process in what was folded; `Ok(None)` if it was not there yet, and `Err` with the moment from which on
+/// it is known if it had to give way.
+fn ask_folded<T>(
+    folded: &Replayed,
+    pid: u32,
+    question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T>,
+) -> Result<Option<T>, u64> {
+    if let Some(from) = folded.not_there(pid) {
+        return Err(from);
+    }
+    let process = folded.ledger.find(pid);
+    Ok(process.and_then(|process| question(&folded.ledger, process, folded.end)))
 }
 
 fn unreadable(source: Box<dyn std::error::Error + Send + Sync>) -> Refusal {

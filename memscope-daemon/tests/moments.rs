@@ -1,11 +1,12 @@
 //! Questions about earlier moments, asked of a journal whose records are made here.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_daemon::replay::{Until, replay_until};
+use memscope_daemon::replay::{ReplayError, Until, replay_until, replay_while};
 use memscope_ledger::LedgerConfig;
 use memscope_ledger::event::*;
 use memscope_log::records::encode;
 use memscope_log::{ClockPair, Config, Journal};
+use std::cell::Cell;
 
 const EPOCH: u64 = 5;
 
@@ -108,4 +109,33 @@ fn what_the_kernel_sent_while_the_daemon_wrote_is_before_the_moment() {
     // An event is a place in the log, whatever its time.
     assert_eq!(at(Until::Event(4)), (Some(512), true));
     assert_eq!(at(Until::Event(5)), (Some(1024), true));
+}
+
+#[test]
+fn a_fold_that_nobody_waits_for_ends_early() {
+    let dir = tempfile::tempdir().unwrap();
+    let began = [(1, attached()), (1, pool_seen())];
+    let blocks = (1..20_000).map(|number| (number, came(512 * number, 512)));
+    let told: Vec<_> = began.into_iter().chain(blocks).collect();
+    let journal = journal(dir.path(), &told);
+    let until = Until::Event(told.len() as u64);
+    let fold = |most: u32| {
+        let looks = Cell::new(0);
+        let wanted = || {
+            looks.set(looks.get() + 1);
+            looks.get() <= most
+        };
+        let config = LedgerConfig::default();
+        let folded = replay_while(journal.epoch_dir(), config, until, Some(42), &wanted);
+        (folded, looks.get())
+    };
+    let (whole, looks) = fold(u32::MAX);
+    assert_eq!(whole.unwrap().records, told.len() as u64);
+    assert!(looks > 10, "{looks}");
+    // The first answer that it is not wanted is the last one that is asked for.
+    for most in [0, 1, looks / 2, looks - 1] {
+        let (ended, looks) = fold(most);
+        assert!(matches!(ended, Err(ReplayError::NotWanted)));
+        assert_eq!(looks, most + 1);
+    }
 }

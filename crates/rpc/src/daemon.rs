@@ -1,6 +1,6 @@
 //! The trait that a daemon implements so that the server can serve it, and the plain types of its methods.
 
-use crate::{Caller, Refusal, Triggers, kinds};
+use crate::{Caller, Refusal, Triggers, Wanted, kinds};
 use memscope_ledger::event::{Event, EventId, Level, Mark, ProcessHandle};
 use memscope_ledger::report::{SnapshotReport, StackReport};
 use memscope_ledger::{Answered, Asked, Who};
@@ -14,8 +14,9 @@ use tokio::sync::mpsc;
 ///
 /// The server checks who may see what: it calls [`Daemon::who`] first, and then asks only about the processes that the
 /// caller may see. So the methods for questions do not get the caller. `attach` and `detach` change something and do
-/// get it: they must check [`Caller::may_see`]. Both run to their end even if the client goes away. The future of a
-/// question may be dropped at any await.
+/// get it: they must check [`Caller::may_see`]. Every call runs to its end even if the client goes away, so that what
+/// limits the calls is held as long as their work goes on. Calls whose work may take long get a [`Wanted`], and should
+/// end early when the client is gone.
 #[tonic::async_trait]
 pub trait Daemon: Triggers + Send + Sync + 'static {
     /// Attaches, and returns once the probes in the processes that are already running are live.
@@ -48,11 +49,21 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
     /// Segments, blocks and trace of a process. Drains the ring first. The report is a copy: the server holds it for
     /// as long as the client takes to read it.
     /// With `at`, the report describes that earlier moment, as the journal has it.
-    async fn snapshot(&self, pid: u32, at: Option<Moment>) -> Result<Arc<SnapshotReport>, Refusal>;
+    async fn snapshot(
+        &self,
+        pid: u32,
+        at: Option<Moment>,
+        wanted: &Wanted,
+    ) -> Result<Arc<SnapshotReport>, Refusal>;
 
     /// What each stack of a process allocated. Drains the ring first. The server compares two reports itself, so `from`
     /// and `before` stay empty here. With `at`, the report describes that earlier moment, as the journal has it.
-    async fn stacks(&self, pid: u32, at: Option<Moment>) -> Result<StackReport, Refusal>;
+    async fn stacks(
+        &self,
+        pid: u32,
+        at: Option<Moment>,
+        wanted: &Wanted,
+    ) -> Result<StackReport, Refusal>;
 
     /// Events from now on that `filter` accepts. The channel is bounded, and the daemon must never wait for room in it:
     /// [`crate::EventHub`] implements this.

@@ -1,5 +1,6 @@
 //! Streams a file to the client while another function writes it.
 
+use crate::under_way::UnderWay;
 use memscope_export::Progress;
 use memscope_ledger::report::SnapshotReport;
 use memscope_proto::v1::ExportChunk;
@@ -23,9 +24,10 @@ pub(crate) type ChunkStream = ReceiverStream<Result<ExportChunk, Status>>;
 
 /// Runs `work` on its own thread. Its writes wait while the client is slow, and fail when the client is gone.
 pub(crate) fn stream(
+    under_way: UnderWay,
     work: impl FnOnce(&mut dyn Write, Progress<'_>) -> io::Result<()> + Send + 'static,
 ) -> ChunkStream {
-    chunks(move |writer| {
+    chunks(under_way, move |writer| {
         let reached = Arc::clone(&writer.reached);
         let tell = |done, of| reached.set(done, of);
         work(writer, &tell).map_err(|error| {
@@ -38,20 +40,25 @@ pub(crate) fn stream(
 }
 
 /// Streams an existing file unchanged.
-pub(crate) fn pass_on(mut content: Box<dyn Read + Send>) -> ChunkStream {
-    chunks(move |writer| match io::copy(&mut content, writer) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Status::internal(format!(
-            "the snapshot cannot be read: {error} — is the daemon's disk in order?"
-        ))),
+pub(crate) fn pass_on(under_way: UnderWay, mut content: Box<dyn Read + Send>) -> ChunkStream {
+    chunks(under_way, move |writer| {
+        match io::copy(&mut content, writer) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Status::internal(format!(
+                "the snapshot cannot be read: {error} — is the daemon's disk in order?"
+            ))),
+        }
     })
 }
 
+/// The request counts as under way until the thread has ended, which may be after the client has gone.
 fn chunks(
+    under_way: UnderWay,
     write: impl FnOnce(&mut ChunkWriter) -> Result<(), Status> + Send + 'static,
 ) -> ChunkStream {
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::task::spawn_blocking(move || {
+        let _under_way = under_way;
         let mut writer = ChunkWriter {
             sender,
             buffer: Vec::with_capacity(CHUNK),

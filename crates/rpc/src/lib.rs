@@ -23,6 +23,7 @@ mod service;
 mod service_triggers;
 mod stacks;
 mod triggers;
+mod under_way;
 
 #[cfg(feature = "fake")]
 pub mod fake;
@@ -42,3 +43,4 @@ pub use refusal::Refusal;
 pub use serve::{ServeError, serve};
 pub use tonic::async_trait;
 pub use triggers::{KeptSnapshot, KeptSnapshots, OpenKept, TriggerStatus, Triggers};
+pub use under_way::Wanted;

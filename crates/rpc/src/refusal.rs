@@ -130,6 +130,9 @@ pub enum Refusal {
     /// The daemon is shutting down.
     #[error("the daemon is shutting down")]
     ShuttingDown,
+    /// The client is gone, so the work for its answer ended early. Nobody reads this.
+    #[error("nobody waits for the answer any more")]
+    NotWanted,
     /// The request makes no sense.
     #[error("{what}")]
     Invalid {
@@ -192,6 +195,7 @@ impl Refusal {
             Refusal::Replaying => "replaying",
             Refusal::Busy { .. } => "busy",
             Refusal::ShuttingDown => "shutting_down",
+            Refusal::NotWanted => "not_wanted",
             Refusal::Invalid { .. } => "invalid",
             Refusal::Internal { .. } => "internal",
             Refusal::Copied { word, .. } => word,
@@ -220,6 +224,7 @@ impl Refusal {
             Refusal::AlreadyAttached { .. } => Code::AlreadyExists,
             Refusal::Busy { .. } => Code::ResourceExhausted,
             Refusal::ShuttingDown => Code::Unavailable,
+            Refusal::NotWanted => Code::Cancelled,
             Refusal::Invalid { .. } => Code::InvalidArgument,
             Refusal::Internal { .. } => Code::Internal,
             Refusal::Copied { code, .. } => *code,
@@ -290,6 +295,7 @@ impl Refusal {
             Refusal::Replaying => "ask a live daemon: leave out --recording".into(),
             Refusal::Busy { .. } => "ask again in a moment".into(),
             Refusal::ShuttingDown => "ask again when it runs again".into(),
+            Refusal::NotWanted => "ask again, and wait for the answer".into(),
             Refusal::Invalid { hint, .. } => hint.clone(),
             Refusal::Internal { .. } => {
                 "this is a fault of memscope: please report it with the daemon's log".into()

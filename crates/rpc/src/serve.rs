@@ -3,6 +3,7 @@
 use crate::authority::Connection;
 use crate::options::ServeOptions;
 use crate::service::Service;
+use crate::under_way::ToTheEnd;
 use crate::{Daemon, Listener};
 use memscope_proto::FILE_DESCRIPTOR_SET;
 use memscope_service::memscope_server::MemscopeServer;
@@ -14,6 +15,7 @@ use tokio::sync::watch;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
+use tower::layer::layer_fn;
 
 /// Time that unfinished answers get when the daemon shuts down.
 const GRACE: Duration = Duration::from_secs(2);
@@ -65,6 +67,7 @@ pub async fn serve(
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
+        .layer(layer_fn(ToTheEnd))
         .add_service(health_service)
         .add_service(reflection_v1)
         .add_service(reflection_v1alpha)

@@ -9,6 +9,7 @@ use crate::export::ChunkStream;
 use crate::options::ServeOptions;
 use crate::refusal::invalid;
 use crate::stacks::{self, Question as StackQuestion};
+use crate::under_way::UnderWay;
 use crate::{Refusal, event, export, kinds, named};
 use memscope_export::{SnapshotParts, Writer, writer};
 use memscope_ledger::report::SnapshotReport;
@@ -18,7 +19,7 @@ use memscope_proto::v1;
 use memscope_service::memscope_server::Memscope;
 use std::pin::Pin;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
@@ -119,19 +120,27 @@ impl Service {
         named::moment(pid, at, async || self.answer(caller, all).await).await
     }
 
+    /// Waits for a turn to make snapshots, which must be held until they are made. A client that goes away while it
+    /// waits gives up its place.
+    async fn turn(&self, under_way: &UnderWay) -> Result<OwnedSemaphorePermit, Refusal> {
+        let wanted = under_way.wanted();
+        let turn = tokio::select! {
+            turn = Arc::clone(&self.snapshots).acquire_owned() => turn,
+            () = wanted.gone() => return Err(Refusal::NotWanted),
+        };
+        turn.map_err(|_| Refusal::ShuttingDown)
+    }
+
     async fn take_snapshot(
         &self,
         caller: Caller,
         pid: u32,
         at: Option<v1::Moment>,
+        under_way: &UnderWay,
     ) -> Result<Arc<SnapshotReport>, Status> {
         let at = self.moment(caller, pid, at).await?;
-        let _turn = self
-            .snapshots
-            .acquire()
-            .await
-            .map_err(|_| Refusal::ShuttingDown)?;
-        let report = self.daemon.snapshot(pid, at).await?;
+        let wanted = under_way.wanted();
+        let report = self.daemon.snapshot(pid, at, wanted).await?;
         self.access().check(caller, &report.process.who())?;
         Ok(report)
     }
@@ -144,15 +153,14 @@ impl Service {
         pid: u32,
         question: StackQuestion,
         strict: Strict,
+        under_way: &UnderWay,
     ) -> Result<stacks::Answer, Status> {
-        let _turn = self
-            .snapshots
-            .acquire()
-            .await
-            .map_err(|_| Refusal::ShuttingDown)?;
         let access = self.access();
         let may_see = |who: Who| access.check(caller, &who);
-        let answer = question.ask(self.daemon.as_ref(), pid, may_see).await?;
+        let wanted = under_way.wanted();
+        let answer = question
+            .ask(self.daemon.as_ref(), pid, wanted, may_see)
+            .await?;
         strict.check(question.kind(), &answer.notes())?;
         Ok(answer)
     }
@@ -283,10 +291,12 @@ impl Memscope for Service {
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
-        let strict = Strict::of(&request);
+        let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let at = request.into_inner().at;
         let kind = picture(at.is_some());
-        let report = self.take_snapshot(caller, pid, at).await?;
+        let turn = self.turn(&under_way).await?;
+        let report = self.take_snapshot(caller, pid, at, &under_way).await?;
+        drop(turn);
         strict.check(kind, &report.coverage)?;
         // Each part is made when the client has room for it.
         let parts = tokio_stream::iter(SnapshotParts::new(report)).map(Ok);
@@ -299,7 +309,7 @@ impl Memscope for Service {
     ) -> Result<Response<v1::DiffResponse>, Status> {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
-        let strict = Strict::of(&request);
+        let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let question = request.into_inner();
         let Some(from) = question.from else {
             return Err(invalid(
@@ -310,8 +320,11 @@ impl Memscope for Service {
         };
         // The later moment first. An age is counted back from the time at which the daemon answers, so the earlier
         // moment shifts by the time that the first snapshot takes.
-        let to = self.take_snapshot(caller, pid, question.to).await?;
-        let from = self.take_snapshot(caller, pid, Some(from)).await?;
+        let _turn = self.turn(&under_way).await?;
+        let to = question.to;
+        let to = self.take_snapshot(caller, pid, to, &under_way).await?;
+        let from = Some(from);
+        let from = self.take_snapshot(caller, pid, from, &under_way).await?;
         let mut notes = from.coverage.clone();
         let new = to.coverage.iter();
         notes.extend(new.filter(|note| !from.coverage.contains(note)).cloned());
@@ -329,14 +342,17 @@ impl Memscope for Service {
     ) -> Result<Response<v1::PoolResponse>, Status> {
         let pid = request.get_ref().pid;
         let caller = self.asker(&request, pid).await?;
-        let strict = Strict::of(&request);
+        let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let question = request.into_inner();
         let kind = picture(question.at.is_some());
-        let now = self.take_snapshot(caller, pid, question.at).await?;
+        let _turn = self.turn(&under_way).await?;
+        let at = question.at;
+        let now = self.take_snapshot(caller, pid, at, &under_way).await?;
         strict.check(kind, &now.coverage)?;
         let before = match question.from {
             Some(from) => {
-                let before = self.take_snapshot(caller, pid, Some(from)).await?;
+                let from = Some(from);
+                let before = self.take_snapshot(caller, pid, from, &under_way).await?;
                 strict.check(Answer::EarlierPicture, &before.coverage)?;
                 Some(before)
             }
@@ -353,15 +369,16 @@ impl Memscope for Service {
         &self,
         request: Request<v1::StacksRequest>,
     ) -> Result<Response<v1::StacksResponse>, Status> {
-        let strict = Strict::of(&request);
+        let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let question = request.get_ref().clone();
         let by = stacks::grouping(question.by)?;
         let caller = self.asker(&request, question.pid).await?;
         let at = self.moment(caller, question.pid, question.at).await?;
         let from = self.moment(caller, question.pid, question.from).await?;
         let asked = StackQuestion::new(question.view, at, from)?;
+        let _turn = self.turn(&under_way).await?;
         let answer = self
-            .take_stacks(caller, question.pid, asked, strict)
+            .take_stacks(caller, question.pid, asked, strict, &under_way)
             .await?;
         let work = move || {
             let limit = question.limit as usize;
@@ -380,7 +397,7 @@ impl Memscope for Service {
         &self,
         request: Request<v1::ExportRequest>,
     ) -> Result<Response<Self::ExportStream>, Status> {
-        let strict = Strict::of(&request);
+        let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let question = request.get_ref().clone();
         let caller = self.asker(&request, question.pid).await?;
         let format = formats::of_wire(question.format);
@@ -400,10 +417,12 @@ impl Memscope for Service {
                 let from = self.moment(caller, question.pid, from).await?;
                 let differences = format.tells == Tells::Stacks { differences: true };
                 let asked = stacks::exported(differences, &question, (at, from))?;
+                let turn = self.turn(&under_way).await?;
                 let answer = self
-                    .take_stacks(caller, question.pid, asked, strict)
+                    .take_stacks(caller, question.pid, asked, strict, &under_way)
                     .await?;
-                let stream = export::stream(move |out, _| {
+                drop(turn);
+                let stream = export::stream(under_way, move |out, _| {
                     let report = answer.report();
                     Ok(write(&report, asked.view, question.differential, out)?)
                 });
@@ -414,13 +433,15 @@ impl Memscope for Service {
             Tells::Moment => picture(question.at.is_some()),
             _ => Answer::Course,
         };
+        let turn = self.turn(&under_way).await?;
         let report = self
-            .take_snapshot(caller, question.pid, question.at)
+            .take_snapshot(caller, question.pid, question.at, &under_way)
             .await?;
+        drop(turn);
         strict.check(kind, &report.coverage)?;
         let instead = self.options.exporter.clone();
         let instead = instead.filter(|_| format.wire == v1::ExportFormat::MemoryViz);
-        let stream = export::stream(move |out, tell| match instead {
+        let stream = export::stream(under_way, move |out, tell| match instead {
             Some(exporter) => exporter(&report, out, tell),
             None => Ok(write(&report, out, tell)?),
         });
@@ -440,8 +461,10 @@ impl Memscope for Service {
             }
             .into());
         }
+        let under_way = UnderWay::of(&request);
         let write = self.daemon.recording().await?;
-        Ok(Response::new(export::stream(move |out, _| write(out))))
+        let stream = export::stream(under_way, move |out, _| write(out));
+        Ok(Response::new(stream))
     }
 
     type EventsStream = Streaming<v1::Event>;

@@ -3,6 +3,7 @@
 use crate::export::{self, ChunkStream};
 use crate::service::{Service, to_the_end};
 use crate::triggers::{KeptSnapshot, KeptSnapshots, TriggerStatus};
+use crate::under_way::UnderWay;
 use crate::{Caller, Condition, Refusal};
 use memscope_proto::v1;
 use memscope_service::triggers_server::Triggers;
@@ -101,7 +102,8 @@ impl Triggers for Service {
         if !self.shows(caller, &open.snapshot) {
             return Err(Refusal::NoSuchSnapshot { snapshot: number }.into());
         }
-        Ok(Response::new(export::pass_on(open.content)))
+        let stream = export::pass_on(UnderWay::of(&request), open.content);
+        Ok(Response::new(stream))
     }
 }
 

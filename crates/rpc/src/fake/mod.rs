@@ -12,7 +12,7 @@ pub use triggers::{FakeTriggers, kept, trigger};
 
 use crate::{
     AttachRequest, AttachScope, Caller, Condition, Daemon, DetachScope, EventFilter, EventHub,
-    EventItem, KeptSnapshots, OpenKept, Refusal, TriggerStatus, Triggers,
+    EventItem, KeptSnapshots, OpenKept, Refusal, TriggerStatus, Triggers, Wanted,
 };
 use answers::AS_OF;
 use memscope_ledger::event::{EventId, Mark, ProcessHandle};
@@ -21,6 +21,7 @@ use memscope_ledger::{Answered, Asked, Who};
 use memscope_proto::v1;
 use std::collections::BTreeMap;
 use std::io::Cursor;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
@@ -39,7 +40,15 @@ pub struct FakeDaemon {
     pub asked: Mutex<Vec<Option<crate::Moment>>>,
     /// The triggers and the kept snapshots.
     pub triggers: Mutex<FakeTriggers>,
+    /// How often somebody asked which processes there are.
+    pub who: AtomicUsize,
+    /// If set, this runs on a blocking thread before a snapshot of an earlier moment is answered, as the fold of a
+    /// journal would.
+    pub fold: Option<Fold>,
 }
+
+/// Work that takes the place of the fold of a journal.
+pub type Fold = Arc<dyn Fn(&Wanted) + Send + Sync>;
 
 impl FakeDaemon {
     /// A daemon that traces these processes.
@@ -149,6 +158,7 @@ impl Daemon for FakeDaemon {
         if self.hangs {
             std::future::pending::<()>().await;
         }
+        self.who.fetch_add(1, Ordering::Relaxed);
         let processes = lock(&self.processes);
         let asked = |one: &&FakeProcess| pid.is_none_or(|pid| one.process.facts.pid == pid);
         Ok(processes
@@ -179,9 +189,18 @@ impl Daemon for FakeDaemon {
         &self,
         pid: u32,
         at: Option<crate::Moment>,
+        wanted: &Wanted,
     ) -> Result<Arc<SnapshotReport>, Refusal> {
         let process = self.find(pid).await?;
         lock(&self.asked).push(at);
+        if let (Some(fold), Some(_)) = (self.fold.clone(), at) {
+            let wanted = wanted.clone();
+            let folded = tokio::task::spawn_blocking(move || fold(&wanted)).await;
+            folded.map_err(|error| Refusal::Internal {
+                what: "the fold failed".into(),
+                source: Box::new(error),
+            })?;
+        }
         let (segments, blocks, entries) = process.snapshot;
         Ok(Arc::new(SnapshotReport {
             process: process.process,
@@ -190,7 +209,12 @@ impl Daemon for FakeDaemon {
         }))
     }
 
-    async fn stacks(&self, pid: u32, at: Option<crate::Moment>) -> Result<StackReport, Refusal> {
+    async fn stacks(
+        &self,
+        pid: u32,
+        at: Option<crate::Moment>,
+        _wanted: &Wanted,
+    ) -> Result<StackReport, Refusal> {
         let process = self.find(pid).await?;
         lock(&self.asked).push(at);
         Ok(StackReport {

@@ -6,7 +6,7 @@ pub(crate) use answer::{grouping, stacks};
 
 use crate::daemon::Moment;
 use crate::refusal::invalid;
-use crate::{Daemon, Refusal};
+use crate::{Daemon, Refusal, Wanted};
 use memscope_export::stacks::{self, Metric, Unit, View};
 use memscope_ledger::Who;
 use memscope_ledger::report::StackReport;
@@ -66,14 +66,15 @@ impl Question {
         self,
         daemon: &dyn Daemon,
         pid: u32,
+        wanted: &Wanted,
         may_see: impl Fn(Who) -> Result<(), Refusal>,
     ) -> Result<Answer, Refusal> {
-        let later = daemon.stacks(pid, self.at).await?;
+        let later = daemon.stacks(pid, self.at, wanted).await?;
         may_see(later.process.who())?;
         let earlier = match self.from {
             None => None,
             Some(from) => {
-                let earlier = daemon.stacks(pid, Some(from)).await?;
+                let earlier = daemon.stacks(pid, Some(from), wanted).await?;
                 may_see(earlier.process.who())?;
                 in_order(&later, &earlier)?;
                 Some(earlier)

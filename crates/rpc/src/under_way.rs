@@ -1,0 +1,127 @@
+//! Requests that are under way.
+//!
+//! Owns: the rule that the work of a request runs to its end in a task of its own, although its client goes away. What
+//! limits the work (turns, shares) is held by the work, so that a client who asks and cancels again and again cannot
+//! have more of it at the same time than one who waits. Refuses: to end the work; the work itself looks from time to
+//! time whether it is still wanted.
+
+use http_body::{Frame, SizeHint};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::{Request, Status};
+
+/// Whether somebody still waits for an answer.
+#[derive(Clone, Debug)]
+pub struct Wanted(Option<watch::Receiver<()>>);
+
+impl Wanted {
+    /// For answers that are always wanted.
+    #[must_use]
+    pub fn always() -> Wanted {
+        Wanted(None)
+    }
+
+    /// Whether the client is still there. Cheap enough to be asked often during long work.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|here| here.has_changed().is_ok())
+    }
+
+    /// Completes when the client is gone.
+    pub(crate) async fn gone(&self) {
+        match self.0.clone() {
+            // Nothing is ever sent: the channel only closes.
+            Some(mut here) => while here.changed().await.is_ok() {},
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A request that is under way. The work of the request holds it until it has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct UnderWay {
+    wanted: Wanted,
+}
+
+impl UnderWay {
+    pub(crate) fn of<T>(request: &Request<T>) -> UnderWay {
+        let found = request.extensions().get::<UnderWay>();
+        found.cloned().unwrap_or_else(|| UnderWay {
+            wanted: Wanted::always(),
+        })
+    }
+
+    pub(crate) fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+}
+
+/// Runs every request of the service below it to its end.
+#[derive(Clone)]
+pub(crate) struct ToTheEnd<S>(pub(crate) S);
+
+impl<S> Service<http::Request<Body>> for ToTheEnd<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let (here, wanted) = watch::channel(());
+        let under_way = UnderWay {
+            wanted: Wanted(Some(wanted)),
+        };
+        request.extensions_mut().insert(under_way);
+        let work = self.0.call(request);
+        Box::pin(async move {
+            let response = match tokio::spawn(work).await {
+                Ok(response) => response?,
+                Err(error) => Status::internal(format!(
+                    "the request could not be answered: {error} — this is a fault of memscope: please report it \
+                     with the daemon's log"
+                ))
+                .into_http(),
+            };
+            Ok(response.map(|body| Body::new(Streamed { body, _here: here })))
+        })
+    }
+}
+
+/// The answer on its way to the client. Dropped when the client has it, or is gone.
+struct Streamed {
+    body: Body,
+    _here: watch::Sender<()>,
+}
+
+impl http_body::Body for Streamed {
+    type Data = <Body as http_body::Body>::Data;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

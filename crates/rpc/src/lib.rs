@@ -13,6 +13,7 @@ mod event;
 mod exact;
 mod export;
 mod fanout;
+mod flow;
 mod kinds;
 mod listen;
 mod named;

@@ -3,6 +3,7 @@
 use crate::access::Access;
 use crate::caller::{Identify, peer_credentials};
 use crate::export::Exporter;
+use std::time::Duration;
 
 /// Options of the server.
 #[derive(Clone)]
@@ -13,7 +14,13 @@ pub struct ServeOptions {
     pub identify: Identify,
     /// Replaces the writer of the format `memory-viz` (PyTorch's pickle). For tests.
     pub exporter: Option<Exporter>,
+    /// How long a client may leave a piece of an answer untaken before the answer ends. Streams of events do not end:
+    /// their readers are told how many events they missed.
+    pub patience: Duration,
 }
+
+/// The usual patience with clients that take nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Default for ServeOptions {
     fn default() -> Self {
@@ -21,6 +28,7 @@ impl Default for ServeOptions {
             access: Access::Owner,
             identify: peer_credentials(),
             exporter: None,
+            patience: PATIENCE,
         }
     }
 }

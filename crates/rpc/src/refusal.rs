@@ -130,6 +130,12 @@ pub enum Refusal {
     /// The daemon is shutting down.
     #[error("the daemon is shutting down")]
     ShuttingDown,
+    /// The client took nothing of the answer for so long that the answer was given up.
+    #[error("nothing of the answer was taken for {}", memscope_units::duration(*patience))]
+    NotTaken {
+        /// How long the daemon waited.
+        patience: std::time::Duration,
+    },
     /// The client is gone, so the work for its answer ended early. Nobody reads this.
     #[error("nobody waits for the answer any more")]
     NotWanted,
@@ -196,6 +202,7 @@ impl Refusal {
             Refusal::Busy { .. } => "busy",
             Refusal::ShuttingDown => "shutting_down",
             Refusal::NotWanted => "not_wanted",
+            Refusal::NotTaken { .. } => "not_taken",
             Refusal::Invalid { .. } => "invalid",
             Refusal::Internal { .. } => "internal",
             Refusal::Copied { word, .. } => word,
@@ -225,6 +232,7 @@ impl Refusal {
             Refusal::Busy { .. } => Code::ResourceExhausted,
             Refusal::ShuttingDown => Code::Unavailable,
             Refusal::NotWanted => Code::Cancelled,
+            Refusal::NotTaken { .. } => Code::DeadlineExceeded,
             Refusal::Invalid { .. } => Code::InvalidArgument,
             Refusal::Internal { .. } => Code::Internal,
             Refusal::Copied { code, .. } => *code,
@@ -295,6 +303,9 @@ impl Refusal {
             Refusal::Replaying => "ask a live daemon: leave out --recording".into(),
             Refusal::Busy { .. } => "ask again in a moment".into(),
             Refusal::ShuttingDown => "ask again when it runs again".into(),
+            Refusal::NotTaken { .. } => {
+                "ask again, and read the answer as it comes; to read it later, write it to a file first".into()
+            }
             Refusal::NotWanted => "ask again, and wait for the answer".into(),
             Refusal::Invalid { hint, .. } => hint.clone(),
             Refusal::Internal { .. } => {

@@ -42,6 +42,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
     let (ending, ended) = watch::channel(false);
+    let patience = options.patience;
     let service = Service::new(daemon, options, ended.clone());
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<MemscopeServer<Service>>().await;
@@ -67,7 +68,7 @@ pub async fn serve(
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
-        .layer(layer_fn(ToTheEnd))
+        .layer(layer_fn(move |service| ToTheEnd { service, patience }))
         .add_service(health_service)
         .add_service(reflection_v1)
         .add_service(reflection_v1alpha)

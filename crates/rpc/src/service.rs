@@ -9,7 +9,7 @@ use crate::export::ChunkStream;
 use crate::options::ServeOptions;
 use crate::refusal::invalid;
 use crate::stacks::{self, Question as StackQuestion};
-use crate::under_way::UnderWay;
+use crate::under_way::{UnderWay, Unhurried};
 use crate::{Refusal, event, export, kinds, named};
 use memscope_export::{SnapshotParts, Writer, writer};
 use memscope_ledger::report::SnapshotReport;
@@ -511,7 +511,10 @@ impl Memscope for Service {
             .map_while(|item| item)
             .filter(move |item| filter.accepts(item))
             .map(|item| Ok(event::event(&item)));
-        Ok(Response::new(Box::pin(events)))
+        let events: Self::EventsStream = Box::pin(events);
+        let mut response = Response::new(events);
+        response.extensions_mut().insert(Unhurried);
+        Ok(response)
     }
 
     async fn status(

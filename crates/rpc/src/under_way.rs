@@ -5,9 +5,10 @@
 //! have more of it at the same time than one who waits. Refuses: to end the work; the work itself looks from time to
 //! time whether it is still wanted.
 
-use http_body::{Frame, SizeHint};
+use crate::flow::Streamed;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
@@ -63,7 +64,16 @@ impl UnderWay {
 
 /// Runs every request of the service below it to its end.
 #[derive(Clone)]
-pub(crate) struct ToTheEnd<S>(pub(crate) S);
+pub(crate) struct ToTheEnd<S> {
+    pub(crate) service: S,
+    /// How long a client may leave a piece of an answer untaken before the answer ends.
+    pub(crate) patience: Duration,
+}
+
+/// In the extensions of a response: its client may take what it wants when it wants, because what waits for it is
+/// bounded.
+#[derive(Clone, Copy)]
+pub(crate) struct Unhurried;
 
 impl<S> Service<http::Request<Body>> for ToTheEnd<S>
 where
@@ -76,7 +86,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.0.poll_ready(context)
+        self.service.poll_ready(context)
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
@@ -85,7 +95,8 @@ where
             wanted: Wanted(Some(wanted)),
         };
         request.extensions_mut().insert(under_way);
-        let work = self.0.call(request);
+        let patience = self.patience;
+        let work = self.service.call(request);
         Box::pin(async move {
             let response = match tokio::spawn(work).await {
                 Ok(response) => response?,
@@ -95,33 +106,9 @@ where
                 ))
                 .into_http(),
             };
-            Ok(response.map(|body| Body::new(Streamed { body, _here: here })))
+            let is_hurried = response.extensions().get::<Unhurried>().is_none();
+            let patience = is_hurried.then_some(patience);
+            Ok(response.map(|body| Body::new(Streamed::new(body, here, patience))))
         })
-    }
-}
-
-/// The answer on its way to the client. Dropped when the client has it, or is gone.
-struct Streamed {
-    body: Body,
-    _here: watch::Sender<()>,
-}
-
-impl http_body::Body for Streamed {
-    type Data = <Body as http_body::Body>::Data;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -146,6 +146,68 @@ async fn an_export_that_nobody_reads_on_ends() {
     assert_eq!(kind, Ok(std::io::ErrorKind::BrokenPipe));
 }
 
+/// A client that stays connected but takes nothing: what its answer holds is given back, and it is told when it reads
+/// on. A reader of events may take its time: what waits for it is bounded.
+#[tokio::test]
+async fn an_answer_that_nobody_takes_is_given_up() {
+    let (report_end, ended) = std::sync::mpsc::channel();
+    let report_end = std::sync::Mutex::new(report_end);
+    let exporter: Exporter = Arc::new(move |_, out, _| {
+        let error = loop {
+            if let Err(error) = out.write_all(&[0; 4096]) {
+                break error;
+            }
+        };
+        report_end.lock().unwrap().send(error.kind()).unwrap();
+        Err(error)
+    });
+    let options = ServeOptions {
+        exporter: Some(exporter),
+        patience: Duration::from_millis(500),
+        ..as_user(ADA)
+    };
+    let server = Server::start(of_ada_and_bob(), options);
+    let mut client = server.client().await;
+    let request = v1::EventsRequest::default();
+    let mut events = client.events(request).await.unwrap().into_inner();
+    let publish = |number| {
+        let forked = Body::Forked { child: 13 };
+        server
+            .daemon
+            .hub
+            .publish(&fake::event(11, ADA, number, forked));
+    };
+    // More than the transport takes for a client that does not read.
+    for number in 0..20_000 {
+        publish(number);
+        if number % 1000 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let request = v1::ExportRequest {
+        pid: 11,
+        format: v1::ExportFormat::MemoryViz.into(),
+        ..Default::default()
+    };
+    let mut chunks = client.export(request).await.unwrap().into_inner();
+    let kind = tokio::task::spawn_blocking(move || ended.recv_timeout(Duration::from_secs(60)))
+        .await
+        .unwrap();
+    assert_eq!(kind, Ok(std::io::ErrorKind::BrokenPipe));
+    let error = loop {
+        match chunks.message().await {
+            Ok(chunk) => assert!(chunk.is_some(), "it must not look whole"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
+    assert!(error.message().contains("nothing of the answer"), "{error}");
+    // What waited for the reader of events is all there.
+    for _ in 0..4000 {
+        assert!(events.message().await.unwrap().is_some());
+    }
+}
+
 #[tokio::test]
 async fn an_unknown_format_is_refused() {
     let server = Server::start(of_ada_and_bob(), as_user(ADA));

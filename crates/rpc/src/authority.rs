@@ -10,13 +10,17 @@
 //! read without decoding their contents (RFC 7541, section 6). The new value has the same number of letters as the old
 //! one, so the compression tables of the client and of the HTTP/2 library keep the same size and the same indices.
 
+use crate::caller::Peer;
+use crate::share::Place;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
-use tonic::transport::server::{Connected, UdsConnectInfo};
+use tokio::time::{Sleep, sleep};
+use tonic::transport::server::Connected;
 
 /// Length of the text that a client sends before its first frame: 24 bytes (RFC 9113, section 3.4).
 const PREFACE: usize = 24;
@@ -42,12 +46,26 @@ pub(crate) struct Connection {
     /// Bytes that were translated; the first `read` of them have been read.
     ready: Vec<u8>,
     read: usize,
+    peer: Peer,
+    /// Given back when the connection is closed.
+    _place: Place,
+    /// When the connection is closed, whatever the client does.
+    end: Option<Pin<Box<Sleep>>>,
 }
 
 impl Connection {
-    pub(crate) fn new(stream: UnixStream) -> Self {
+    /// `within`: the time after which the connection is closed.
+    pub(crate) fn new(
+        stream: UnixStream,
+        peer: Peer,
+        place: Place,
+        within: Option<Duration>,
+    ) -> Self {
         Connection {
             stream,
+            peer,
+            _place: place,
+            end: within.map(|within| Box::pin(sleep(within))),
             translator: Translator::default(),
             ready: Vec::new(),
             read: 0,
@@ -56,10 +74,10 @@ impl Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = UdsConnectInfo;
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) -> UdsConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
     }
 }
 
@@ -70,6 +88,12 @@ impl AsyncRead for Connection {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if let Some(end) = &mut this.end
+            && end.as_mut().poll(context).is_ready()
+        {
+            // As if the client had closed it.
+            return Poll::Ready(Ok(()));
+        }
         while this.read == this.ready.len() {
             this.ready.clear();
             this.read = 0;

@@ -1,5 +1,6 @@
 //! Who makes a request.
 
+use crate::Refusal;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tonic::Status;
@@ -48,11 +49,18 @@ pub fn peer_credentials() -> Identify {
     })
 }
 
-pub(crate) fn identify(
-    identify: &Identify,
-    extensions: &tonic::Extensions,
-) -> Result<Caller, Status> {
-    identify(extensions.get::<UdsConnectInfo>()).ok_or_else(|| {
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// `None`: the kernel does not say.
+    pub(crate) caller: Option<Caller>,
+    /// Why every request of this connection is refused, if so.
+    pub(crate) refused: Option<Arc<Refusal>>,
+}
+
+pub(crate) fn identified(extensions: &tonic::Extensions) -> Result<Caller, Status> {
+    let peer = extensions.get::<Peer>();
+    peer.and_then(|peer| peer.caller).ok_or_else(|| {
         Status::unauthenticated(
             "the kernel does not say who is connected — connect to the Unix socket directly",
         )

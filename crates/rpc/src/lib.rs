@@ -3,6 +3,7 @@
 //! Owns: the socket, who may ask what, the one way by which questions are asked, the streaming of large answers, and
 //! the fan-out of events to readers. Refuses: to know how answers are computed; that is behind the trait [`Daemon`].
 
+mod accept;
 mod access;
 mod asked;
 mod authority;
@@ -22,8 +23,10 @@ mod refusal;
 mod serve;
 mod service;
 mod service_triggers;
+mod share;
 mod stacks;
 mod triggers;
+mod turns;
 mod under_way;
 
 #[cfg(feature = "fake")]
@@ -42,6 +45,7 @@ pub use listen::{ListenError, ListenOptions, Listener, Reach};
 pub use options::ServeOptions;
 pub use refusal::Refusal;
 pub use serve::{ServeError, serve};
+pub use share::Limits;
 pub use tonic::async_trait;
 pub use triggers::{KeptSnapshot, KeptSnapshots, OpenKept, TriggerStatus, Triggers};
 pub use under_way::Wanted;

@@ -3,6 +3,7 @@
 use crate::access::Access;
 use crate::caller::{Identify, peer_credentials};
 use crate::export::Exporter;
+use crate::share::Limits;
 use std::time::Duration;
 
 /// Options of the server.
@@ -17,6 +18,10 @@ pub struct ServeOptions {
     /// How long a client may leave a piece of an answer untaken before the answer ends. Streams of events do not end:
     /// their readers are told how many events they missed.
     pub patience: Duration,
+    /// How many connections there may be.
+    pub connections: Limits,
+    /// How many requests may be under way, over all connections.
+    pub requests: Limits,
 }
 
 /// The usual patience with clients that take nothing.
@@ -29,6 +34,8 @@ impl Default for ServeOptions {
             identify: peer_credentials(),
             exporter: None,
             patience: PATIENCE,
+            connections: Limits::CONNECTIONS,
+            requests: Limits::REQUESTS,
         }
     }
 }

@@ -130,6 +130,18 @@ pub enum Refusal {
     /// The daemon is shutting down.
     #[error("the daemon is shutting down")]
     ShuttingDown,
+    /// The user has, or all but root together have, as much as they may have at the same time.
+    #[error("too many: {what}")]
+    TooMany {
+        /// What there is too much of, and how much there may be.
+        what: String,
+    },
+    /// The request is larger than any that makes sense.
+    #[error("the request is too large: a request may have {}", memscope_units::bytes(*most as u64))]
+    TooLarge {
+        /// Largest size of a request in bytes.
+        most: usize,
+    },
     /// The client took nothing of the answer for so long that the answer was given up.
     #[error("nothing of the answer was taken for {}", memscope_units::duration(*patience))]
     NotTaken {
@@ -202,6 +214,8 @@ impl Refusal {
             Refusal::Busy { .. } => "busy",
             Refusal::ShuttingDown => "shutting_down",
             Refusal::NotWanted => "not_wanted",
+            Refusal::TooMany { .. } => "too_many",
+            Refusal::TooLarge { .. } => "too_large",
             Refusal::NotTaken { .. } => "not_taken",
             Refusal::Invalid { .. } => "invalid",
             Refusal::Internal { .. } => "internal",
@@ -229,7 +243,9 @@ impl Refusal {
             | Refusal::Replaying => Code::FailedPrecondition,
             Refusal::DiedDuringAttach { .. } => Code::Aborted,
             Refusal::AlreadyAttached { .. } => Code::AlreadyExists,
-            Refusal::Busy { .. } => Code::ResourceExhausted,
+            Refusal::Busy { .. } | Refusal::TooMany { .. } | Refusal::TooLarge { .. } => {
+                Code::ResourceExhausted
+            }
             Refusal::ShuttingDown => Code::Unavailable,
             Refusal::NotWanted => Code::Cancelled,
             Refusal::NotTaken { .. } => Code::DeadlineExceeded,
@@ -303,6 +319,12 @@ impl Refusal {
             Refusal::Replaying => "ask a live daemon: leave out --recording".into(),
             Refusal::Busy { .. } => "ask again in a moment".into(),
             Refusal::ShuttingDown => "ask again when it runs again".into(),
+            Refusal::TooMany { .. } => {
+                "wait until some have ended, or end the programs that have them; cancelled requests count until their \
+                 work has ended"
+                    .into()
+            }
+            Refusal::TooLarge { .. } => "shorten the names in it".into(),
             Refusal::NotTaken { .. } => {
                 "ask again, and read the answer as it comes; to read it later, write it to a file first".into()
             }

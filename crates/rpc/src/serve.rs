@@ -1,9 +1,10 @@
 //! Runs the gRPC services on the socket.
 
-use crate::authority::Connection;
+use crate::accept::Incoming;
 use crate::options::ServeOptions;
 use crate::service::Service;
-use crate::under_way::ToTheEnd;
+use crate::share::Shares;
+use crate::under_way::{LARGEST_REQUEST, ToTheEnd};
 use crate::{Daemon, Listener};
 use memscope_proto::FILE_DESCRIPTOR_SET;
 use memscope_service::memscope_server::MemscopeServer;
@@ -12,8 +13,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tower::layer::layer_fn;
 
@@ -43,6 +42,9 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let (ending, ended) = watch::channel(false);
     let patience = options.patience;
+    let requests = Shares::new("requests under way", options.requests);
+    let (socket, claim) = listener.into_parts();
+    let connections = Incoming::new(socket, &options);
     let service = Service::new(daemon, options, ended.clone());
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<MemscopeServer<Service>>().await;
@@ -53,9 +55,12 @@ pub async fn serve(
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let reflection_v1 = reflection().build_v1()?;
-    let reflection_v1alpha = reflection().build_v1alpha()?;
-    let (socket, claim) = listener.into_parts();
+    let reflection_v1 = reflection()
+        .build_v1()?
+        .max_decoding_message_size(LARGEST_REQUEST);
+    let reflection_v1alpha = reflection()
+        .build_v1alpha()?
+        .max_decoding_message_size(LARGEST_REQUEST);
 
     let stop = async move {
         shutdown.await;
@@ -64,16 +69,21 @@ pub async fn serve(
         // Fails only if every stream is gone already.
         let _ = ending.send(true);
     };
-    let connections = UnixListenerStream::new(socket).map(|stream| stream.map(Connection::new));
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
-        .layer(layer_fn(move |service| ToTheEnd { service, patience }))
-        .add_service(health_service)
+        .layer(layer_fn(move |service| ToTheEnd {
+            service,
+            patience,
+            requests: Arc::clone(&requests),
+        }))
+        .add_service(health_service.max_decoding_message_size(LARGEST_REQUEST))
         .add_service(reflection_v1)
         .add_service(reflection_v1alpha)
-        .add_service(TriggersServer::new(service.clone()))
-        .add_service(MemscopeServer::new(service))
+        .add_service(
+            TriggersServer::new(service.clone()).max_decoding_message_size(LARGEST_REQUEST),
+        )
+        .add_service(MemscopeServer::new(service).max_decoding_message_size(LARGEST_REQUEST))
         .serve_with_incoming_shutdown(connections, stop);
     let out_of_time = async move {
         let mut ended = ended;

@@ -2,13 +2,14 @@
 
 use crate::access::Access;
 use crate::asked::{attach_options, attach_scope, detach_scope, mark};
-use crate::caller::{Caller, identify};
+use crate::caller::{Caller, identified};
 use crate::daemon::{AttachRequest, Daemon, DetachScope, EventFilter, Moment};
 use crate::exact::Strict;
 use crate::export::ChunkStream;
 use crate::options::ServeOptions;
 use crate::refusal::invalid;
 use crate::stacks::{self, Question as StackQuestion};
+use crate::turns::{Turn, Turns};
 use crate::under_way::{UnderWay, Unhurried};
 use crate::{Refusal, event, export, kinds, named};
 use memscope_export::{SnapshotParts, Writer, writer};
@@ -19,19 +20,16 @@ use memscope_proto::v1;
 use memscope_service::memscope_server::Memscope;
 use std::pin::Pin;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
-
-/// Largest number of snapshots that are made at the same time: each is a copy of a process's whole state.
-const SNAPSHOTS: usize = 4;
 
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) daemon: Arc<dyn Daemon>,
     options: ServeOptions,
     ended: watch::Receiver<bool>,
-    snapshots: Arc<Semaphore>,
+    turns: Arc<Turns>,
 }
 
 impl Service {
@@ -44,7 +42,7 @@ impl Service {
             daemon,
             options,
             ended,
-            snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
+            turns: Arc::new(Turns::new()),
         }
     }
 
@@ -53,7 +51,7 @@ impl Service {
     }
 
     pub(crate) fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        identify(&self.options.identify, request.extensions())
+        identified(request.extensions())
     }
 
     /// The processes that a question is about and that the caller may see.
@@ -122,13 +120,12 @@ impl Service {
 
     /// Waits for a turn to make snapshots, which must be held until they are made. A client that goes away while it
     /// waits gives up its place.
-    async fn turn(&self, under_way: &UnderWay) -> Result<OwnedSemaphorePermit, Refusal> {
+    async fn turn(&self, caller: Caller, under_way: &UnderWay) -> Result<Turn, Refusal> {
         let wanted = under_way.wanted();
-        let turn = tokio::select! {
-            turn = Arc::clone(&self.snapshots).acquire_owned() => turn,
-            () = wanted.gone() => return Err(Refusal::NotWanted),
-        };
-        turn.map_err(|_| Refusal::ShuttingDown)
+        tokio::select! {
+            turn = self.turns.wait(caller) => turn,
+            () = wanted.gone() => Err(Refusal::NotWanted),
+        }
     }
 
     async fn take_snapshot(
@@ -294,7 +291,7 @@ impl Memscope for Service {
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let at = request.into_inner().at;
         let kind = picture(at.is_some());
-        let turn = self.turn(&under_way).await?;
+        let turn = self.turn(caller, &under_way).await?;
         let report = self.take_snapshot(caller, pid, at, &under_way).await?;
         drop(turn);
         strict.check(kind, &report.coverage)?;
@@ -320,7 +317,7 @@ impl Memscope for Service {
         };
         // The later moment first. An age is counted back from the time at which the daemon answers, so the earlier
         // moment shifts by the time that the first snapshot takes.
-        let _turn = self.turn(&under_way).await?;
+        let _turn = self.turn(caller, &under_way).await?;
         let to = question.to;
         let to = self.take_snapshot(caller, pid, to, &under_way).await?;
         let from = Some(from);
@@ -345,7 +342,7 @@ impl Memscope for Service {
         let (strict, under_way) = (Strict::of(&request), UnderWay::of(&request));
         let question = request.into_inner();
         let kind = picture(question.at.is_some());
-        let _turn = self.turn(&under_way).await?;
+        let _turn = self.turn(caller, &under_way).await?;
         let at = question.at;
         let now = self.take_snapshot(caller, pid, at, &under_way).await?;
         strict.check(kind, &now.coverage)?;
@@ -376,7 +373,7 @@ impl Memscope for Service {
         let at = self.moment(caller, question.pid, question.at).await?;
         let from = self.moment(caller, question.pid, question.from).await?;
         let asked = StackQuestion::new(question.view, at, from)?;
-        let _turn = self.turn(&under_way).await?;
+        let _turn = self.turn(caller, &under_way).await?;
         let answer = self
             .take_stacks(caller, question.pid, asked, strict, &under_way)
             .await?;
@@ -417,7 +414,7 @@ impl Memscope for Service {
                 let from = self.moment(caller, question.pid, from).await?;
                 let differences = format.tells == Tells::Stacks { differences: true };
                 let asked = stacks::exported(differences, &question, (at, from))?;
-                let turn = self.turn(&under_way).await?;
+                let turn = self.turn(caller, &under_way).await?;
                 let answer = self
                     .take_stacks(caller, question.pid, asked, strict, &under_way)
                     .await?;
@@ -433,7 +430,7 @@ impl Memscope for Service {
             Tells::Moment => picture(question.at.is_some()),
             _ => Answer::Course,
         };
-        let turn = self.turn(&under_way).await?;
+        let turn = self.turn(caller, &under_way).await?;
         let report = self
             .take_snapshot(caller, question.pid, question.at, &under_way)
             .await?;

@@ -5,14 +5,22 @@
 //! have more of it at the same time than one who waits. Refuses: to end the work; the work itself looks from time to
 //! time whether it is still wanted.
 
+use crate::Refusal;
+use crate::caller::Peer;
 use crate::flow::Streamed;
+use crate::share::{Place, Shares};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
+
+/// Largest size of a request in bytes. All that requests contain is numbers, and names and conditions that people
+/// write.
+pub(crate) const LARGEST_REQUEST: usize = 64 << 10;
 
 /// Whether somebody still waits for an answer.
 #[derive(Clone, Debug)]
@@ -47,6 +55,8 @@ impl Wanted {
 #[derive(Clone, Debug)]
 pub(crate) struct UnderWay {
     wanted: Wanted,
+    /// The request counts as its user's until this is dropped.
+    _place: Option<Arc<Place>>,
 }
 
 impl UnderWay {
@@ -54,6 +64,7 @@ impl UnderWay {
         let found = request.extensions().get::<UnderWay>();
         found.cloned().unwrap_or_else(|| UnderWay {
             wanted: Wanted::always(),
+            _place: None,
         })
     }
 
@@ -68,6 +79,17 @@ pub(crate) struct ToTheEnd<S> {
     pub(crate) service: S,
     /// How long a client may leave a piece of an answer untaken before the answer ends.
     pub(crate) patience: Duration,
+    /// How many requests each user may have under way.
+    pub(crate) requests: Arc<Shares>,
+}
+
+impl<S> ToTheEnd<S> {
+    fn admit(&self, peer: Option<&Peer>) -> Result<Place, Refusal> {
+        if let Some(refused) = peer.and_then(|peer| peer.refused.as_ref()) {
+            return Err(refused.duplicate());
+        }
+        self.requests.take(peer.and_then(|peer| peer.caller))
+    }
 }
 
 /// In the extensions of a response: its client may take what it wants when it wants, because what waits for it is
@@ -90,16 +112,29 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let place = match self.admit(request.extensions().get::<Peer>()) {
+            Ok(place) => place,
+            Err(refusal) => {
+                return Box::pin(async { Ok(Status::from(refusal).into_http()) });
+            }
+        };
         let (here, wanted) = watch::channel(());
         let under_way = UnderWay {
             wanted: Wanted(Some(wanted)),
+            _place: Some(Arc::new(place)),
         };
-        request.extensions_mut().insert(under_way);
+        request.extensions_mut().insert(under_way.clone());
         let patience = self.patience;
         let work = self.service.call(request);
         Box::pin(async move {
-            let response = match tokio::spawn(work).await {
-                Ok(response) => response?,
+            let held = under_way.clone();
+            let to_the_end = async move {
+                let response = work.await;
+                drop(held);
+                response
+            };
+            let response = match tokio::spawn(to_the_end).await {
+                Ok(response) => in_our_words(response?),
                 Err(error) => Status::internal(format!(
                     "the request could not be answered: {error} — this is a fault of memscope: please report it \
                      with the daemon's log"
@@ -108,7 +143,17 @@ where
             };
             let is_hurried = response.extensions().get::<Unhurried>().is_none();
             let patience = is_hurried.then_some(patience);
-            Ok(response.map(|body| Body::new(Streamed::new(body, here, patience))))
+            Ok(response.map(|body| Body::new(Streamed::new(body, (here, under_way), patience))))
         })
     }
+}
+
+/// The transport refuses large requests by itself, with a code and words of its own.
+fn in_our_words(response: http::Response<Body>) -> http::Response<Body> {
+    let status = Status::from_header_map(response.headers());
+    if status.is_some_and(|status| status.code() == Code::OutOfRange) {
+        let most = LARGEST_REQUEST;
+        return Status::from(Refusal::TooLarge { most }).into_http();
+    }
+    response
 }

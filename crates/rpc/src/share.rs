@@ -1,0 +1,161 @@
+//! How much of something each user may have at the same time.
+//!
+//! Owns: the counting. Root has a share of its own, so that others can never keep root from being served, and of the
+//! others nobody can take the share of all. Refuses: to know what is counted.
+
+use crate::{Caller, Refusal};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The user id under which callers are counted whom the kernel does not name.
+const NOBODY: u32 = u32::MAX;
+
+/// How many of something there may be at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Of root.
+    pub of_root: usize,
+    /// Of all other users together.
+    pub of_others: usize,
+    /// Of one user who is not root.
+    pub of_a_user: usize,
+}
+
+impl Limits {
+    /// Connections.
+    pub const CONNECTIONS: Limits = Limits {
+        of_root: 64,
+        of_others: 256,
+        of_a_user: 32,
+    };
+    /// Requests under way, over all connections.
+    pub const REQUESTS: Limits = Limits {
+        of_root: 64,
+        of_others: 256,
+        of_a_user: 32,
+    };
+
+    /// The most that all users together may have.
+    #[must_use]
+    pub const fn in_all(self) -> usize {
+        self.of_root + self.of_others
+    }
+}
+
+/// Counts what each user has.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    limits: Limits,
+    /// What is counted, in the plural: the word for messages.
+    what: &'static str,
+    taken: Mutex<HashMap<u32, usize>>,
+}
+
+impl Shares {
+    pub(crate) fn new(what: &'static str, limits: Limits) -> Arc<Shares> {
+        Arc::new(Shares {
+            limits,
+            what,
+            taken: Mutex::default(),
+        })
+    }
+
+    /// Takes one for this caller, who has it until the place is dropped.
+    pub(crate) fn take(self: &Arc<Self>, caller: Option<Caller>) -> Result<Place, Refusal> {
+        let uid = caller.map_or(NOBODY, |caller| caller.uid);
+        let mut taken = self.lock();
+        let own = taken.get(&uid).copied().unwrap_or(0);
+        let of_others = taken.iter().filter(|(uid, _)| **uid != 0);
+        let others = of_others.map(|(_, count)| count).sum::<usize>();
+        let what = self.what;
+        let Limits {
+            of_root,
+            of_others,
+            of_a_user,
+        } = self.limits;
+        let refused = match uid {
+            0 if own >= of_root => Some(format!("root has {own} {what}, and may have {of_root}")),
+            0 => None,
+            _ if own >= of_a_user => Some(format!(
+                "user {uid} has {own} {what}, and one user may have {of_a_user}"
+            )),
+            _ if others >= of_others => Some(format!(
+                "all users but root have {others} {what}, and may have {of_others} together"
+            )),
+            _ => None,
+        };
+        if let Some(what) = refused {
+            return Err(Refusal::TooMany { what });
+        }
+        taken.insert(uid, own + 1);
+        Ok(Place {
+            shares: Arc::clone(self),
+            uid,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+        // Nothing panics between a change and its end, so the counts are right.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of what is counted.
+#[derive(Debug)]
+pub(crate) struct Place {
+    shares: Arc<Shares>,
+    uid: u32,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.shares.lock();
+        match taken.get_mut(&self.uid) {
+            Some(own) if *own > 1 => *own -= 1,
+            // Users who have nothing take no room.
+            _ => drop(taken.remove(&self.uid)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_takes_the_share_of_others() {
+        let limits = Limits {
+            of_root: 2,
+            of_others: 5,
+            of_a_user: 3,
+        };
+        let shares = Shares::new("things", limits);
+        let take = |uid| {
+            shares.take(Some(Caller {
+                uid,
+                gid: uid,
+                pid: None,
+            }))
+        };
+        let mut held: Vec<_> = (0..3).map(|_| take(1).unwrap()).collect();
+        let refused = take(1).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "too many: user 1 has 3 things, and one user may have 3"
+        );
+        held.extend((0..2).map(|_| take(2).unwrap()));
+        let refused = take(3).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "too many: all users but root have 5 things, and may have 5 together"
+        );
+        assert!(shares.take(None).is_err());
+        let root: Vec<_> = (0..2).map(|_| take(0).unwrap()).collect();
+        assert!(take(0).is_err());
+        drop(held.pop());
+        assert!(take(3).is_ok(), "what is given back is there for others");
+        drop((held, root));
+        assert!(shares.lock().is_empty());
+    }
+}

@@ -1,0 +1,66 @@
+//! Turns in which snapshots are made.
+//!
+//! Each snapshot is a copy of a process's whole state, so few are made at the same time. A turn is held until the
+//! snapshot is made. One turn is always left for root, and nobody else can have more than some of the turns: whoever
+//! asks for many waits for their own.
+
+use crate::{Caller, Refusal};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Snapshots that may be made at the same time: in all, of all users but root, and of one of them.
+const IN_ALL: usize = 4;
+const OF_OTHERS: usize = 3;
+const OF_A_USER: usize = 2;
+
+pub(crate) struct Turns {
+    all: Arc<Semaphore>,
+    others: Arc<Semaphore>,
+    users: Mutex<HashMap<u32, Arc<Semaphore>>>,
+}
+
+/// A turn. Dropping it gives it to the next one who waits.
+pub(crate) struct Turn {
+    _permits: Vec<OwnedSemaphorePermit>,
+}
+
+impl Turns {
+    pub(crate) fn new() -> Turns {
+        Turns {
+            all: Arc::new(Semaphore::new(IN_ALL)),
+            others: Arc::new(Semaphore::new(OF_OTHERS)),
+            users: Mutex::default(),
+        }
+    }
+
+    /// Waits for a turn.
+    pub(crate) async fn wait(&self, caller: Caller) -> Result<Turn, Refusal> {
+        let wanted = match caller.is_root() {
+            true => vec![Arc::clone(&self.all)],
+            // The user's own first: whoever waits for that one holds nothing that others need.
+            false => vec![
+                self.of(caller.uid),
+                Arc::clone(&self.others),
+                Arc::clone(&self.all),
+            ],
+        };
+        let mut permits = Vec::with_capacity(wanted.len());
+        for semaphore in wanted {
+            let permit = semaphore.acquire_owned().await;
+            permits.push(permit.map_err(|_| Refusal::ShuttingDown)?);
+        }
+        Ok(Turn { _permits: permits })
+    }
+
+    fn of(&self, uid: u32) -> Arc<Semaphore> {
+        // The map is still usable if another thread panicked while it held the lock.
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        // Users who neither have a turn nor wait for one take no room.
+        users.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
+        let own = users
+            .entry(uid)
+            .or_insert_with(|| Arc::new(Semaphore::new(OF_A_USER)));
+        Arc::clone(own)
+    }
+}

@@ -172,6 +172,11 @@ impl Image {
         self.bytes.file()
     }
 
+    /// The open file's bytes.
+    pub(crate) fn bytes(&self) -> &FileBytes {
+        &self.bytes
+    }
+
     /// Build id of the file in hexadecimal digits; empty if it has none.
     pub fn build_id(&self) -> &str {
         &self.build_id

@@ -8,6 +8,7 @@
 //! Owns: what is mapped as code in a process, the tables of those files, their symbols. Refuses: to guess where the
 //! tables say nothing. There the stack ends, and is marked as incomplete.
 
+mod copy;
 mod image;
 mod process;
 mod symbols;

@@ -116,7 +116,7 @@ fn names_are_found() {
     let (frames, _) = unwound(&stood);
     let mut shared = Shared::default();
     let mut process = ProcessCode::new(std::process::id());
-    let symbols = Symbols::default();
+    let mut symbols = Symbols::default();
     let mut names = Vec::new();
     for frame in frames {
         let (_, image, offset) = process.place(frame - 1, &mut shared).unwrap();

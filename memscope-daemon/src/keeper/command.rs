@@ -89,6 +89,13 @@ pub enum Command {
         /// The addresses with their names.
         names: Vec<NativeName>,
     },
+    /// Addresses of compiled code could not be handed over to be named, since too many wait already.
+    Unnamed {
+        /// Process that the addresses belong to.
+        process: ProcessHandle,
+        /// The addresses.
+        addresses: Vec<u64>,
+    },
     /// Code was unmapped or replaced by other code: addresses in these ranges must be named again.
     Moved {
         /// Process in which it happened.

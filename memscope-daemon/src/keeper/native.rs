@@ -21,6 +21,13 @@ impl Natives {
         }
     }
 
+    /// Forgets that these addresses were handed over, so that they are handed over when they are seen again.
+    fn untell(&mut self, process: ProcessHandle, addresses: &[u64]) {
+        for address in addresses {
+            self.told.remove(&(process, *address));
+        }
+    }
+
     pub(super) fn forget(&mut self, process: ProcessHandle) {
         self.told.retain(|(owner, _)| *owner != process);
         self.waiting.retain(|(owner, _), _| *owner != process);
@@ -61,20 +68,23 @@ impl Keeper {
         if unknown.is_empty() {
             return;
         }
-        let handed = self
+        let jobs = self
             .watched
             .get(&process)
-            .and_then(|watched| watched.native.as_ref())
-            .is_some_and(|jobs| {
-                let addresses = unknown.clone();
-                hand(jobs, Job::Name { process, addresses })
-            });
-        if !handed {
-            // They are named when they are seen again.
-            for address in unknown {
-                self.native.told.remove(&(process, address));
-            }
+            .and_then(|watched| watched.native.as_ref());
+        let addresses = unknown.clone();
+        match jobs.map(|jobs| hand(jobs, Job::Name { process, addresses })) {
+            Some(true) => {}
+            Some(false) => self.put_off_names(process, &unknown),
+            // Nobody is there who could find names yet.
+            None => self.native.untell(process, &unknown),
         }
+    }
+
+    /// These addresses could not be handed over. They are named when they are seen again.
+    pub(super) fn put_off_names(&mut self, process: ProcessHandle, addresses: &[u64]) {
+        self.native.untell(process, addresses);
+        *self.skipped.entry("native_names_put_off").or_default() += addresses.len() as u64;
     }
 
     /// Takes in the outer frames of a stack.
@@ -112,5 +122,23 @@ impl Keeper {
         if let Some(watched) = self.watched.get(&process) {
             watched.slot.resend_stacks();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_were_put_off_are_asked_for_again() {
+        let mut natives = Natives::default();
+        let (process, other) = (ProcessHandle(1), ProcessHandle(2));
+        for (owner, address) in [(process, 10), (process, 20), (other, 10)] {
+            assert!(natives.told.insert((owner, address)));
+        }
+        natives.untell(process, &[10]);
+        assert!(natives.told.insert((process, 10)));
+        assert!(!natives.told.insert((process, 20)));
+        assert!(!natives.told.insert((other, 10)));
     }
 }

@@ -267,6 +267,7 @@ impl Keeper {
                     self.append(process, &DaemonRecord::Native(name));
                 }
             }
+            Command::Unnamed { process, addresses } => self.put_off_names(process, &addresses),
             Command::Moved { process, ranges } => self.moved(process, &ranges),
             Command::Calibrate { process, known } => self.calibrate(process, known),
             Command::Unwatch { process, done } => {

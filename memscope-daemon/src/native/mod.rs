@@ -10,7 +10,7 @@ pub use job::{Job, Jobs, hand};
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 
 use memscope_ledger::event::{NativeFunction, NativeName, ProcessHandle};
 use memscope_log::records::stack_copy;
@@ -21,6 +21,8 @@ use crate::probe::load::Rules;
 
 /// Most jobs that may wait. Each is a piece of a stack, or the addresses of one stack.
 const QUEUE: usize = 4096;
+/// Most searches for names that may wait. Each has the addresses of one stack.
+const NAMING: usize = 1024;
 
 /// Handle of the thread `unwinder`.
 #[derive(Debug)]
@@ -32,14 +34,17 @@ impl Unwinder {
     /// Starts the threads. Without `rules` (the kernel side hands them over once) the programs get no rules.
     pub fn start(rules: Option<Rules>, keeper: KeeperHandle) -> std::io::Result<Unwinder> {
         let (jobs, queue) = std::sync::mpsc::sync_channel(QUEUE);
-        let (naming, to_name) = std::sync::mpsc::channel::<ToName>();
+        let (naming, to_name) = std::sync::mpsc::sync_channel::<Naming>(NAMING);
         let names = keeper.clone();
         std::thread::Builder::new()
             .name("symbols".to_owned())
             .spawn(move || {
-                let symbols = Symbols::default();
+                let mut symbols = Symbols::default();
                 for job in to_name {
-                    job.done(&symbols, &names);
+                    match job {
+                        Naming::Names(job) => job.done(&mut symbols, &names),
+                        Naming::Sweep => symbols.sweep(),
+                    }
                 }
             })?;
         std::thread::Builder::new()
@@ -90,6 +95,14 @@ struct InFile {
     places: Vec<usize>,
 }
 
+/// A job for the thread `symbols`.
+enum Naming {
+    /// Find these names.
+    Names(ToName),
+    /// A process is no longer watched: forget files that only it had.
+    Sweep,
+}
+
 /// Addresses whose files are known, and whose names have to be found.
 struct ToName {
     process: ProcessHandle,
@@ -98,7 +111,7 @@ struct ToName {
 }
 
 impl ToName {
-    fn done(mut self, symbols: &Symbols, keeper: &KeeperHandle) {
+    fn done(mut self, symbols: &mut Symbols, keeper: &KeeperHandle) {
         for (image, file) in self.files {
             let found = symbols.name(&image, &file.offsets);
             for (place, named) in file.places.into_iter().zip(found) {
@@ -132,7 +145,7 @@ struct Worker {
     rules: Option<Rules>,
     keeper: KeeperHandle,
     shared: Shared,
-    naming: Sender<ToName>,
+    naming: SyncSender<Naming>,
     processes: HashMap<ProcessHandle, Watched>,
 }
 
@@ -168,6 +181,8 @@ impl Worker {
                         self.unset(process, watched.rules);
                     }
                     self.shared.sweep();
+                    // If the queue is full, the next search for names of a file does the same.
+                    let _ = self.naming.try_send(Naming::Sweep);
                 }
             }
         }
@@ -245,12 +260,17 @@ impl Worker {
             }
             names.push(name);
         }
-        // The thread `symbols` ends only together with this one.
-        let _ = self.naming.send(ToName {
+        let job = Naming::Names(ToName {
             process,
             names,
             files: files.into_values().collect(),
         });
+        // Rules of unwinding are made by this thread and must not wait for names, which can take long: a process decides
+        // how much there is to read for them. The thread `symbols` ends only together with this one.
+        if let Err(TrySendError::Full(_)) = self.naming.try_send(job) {
+            let addresses = addresses.to_vec();
+            let _ = self.keeper.send(Command::Unnamed { process, addresses });
+        }
     }
 
     fn mapped(&mut self, process: ProcessHandle) {
@@ -276,5 +296,49 @@ impl Worker {
             process,
             ranges: gone,
         });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::keeper::Keeper;
+    use memscope_ledger::{Ledger, LedgerConfig};
+    use memscope_rpc::EventHub;
+
+    #[tokio::test]
+    async fn what_finds_no_place_in_the_queue_of_names_is_told_and_counted() {
+        let ledger = Ledger::new(LedgerConfig::default());
+        let hub = Arc::new(EventHub::default());
+        let (keeper, _) = Keeper::for_replay(ledger, 1, hub).unwrap();
+        let (naming, waiting) = std::sync::mpsc::sync_channel(1);
+        let mut worker = Worker {
+            rules: None,
+            keeper: keeper.clone(),
+            shared: Shared::default(),
+            naming,
+            processes: HashMap::new(),
+        };
+        let process = ProcessHandle(7);
+        let watched = Watched {
+            process: ProcessCode::new(std::process::id()),
+            rules: HashSet::new(),
+        };
+        worker.processes.insert(process, watched);
+        let address = Worker::run as *const () as u64 + 1;
+        worker.name(process, &[address]);
+        assert_eq!(keeper.status().await.unwrap().skipped, []);
+        // The thread that finds names has not taken the first job yet.
+        worker.name(process, &[address + 1, address + 2]);
+        let skipped = keeper.status().await.unwrap().skipped;
+        assert_eq!(skipped, [("native_names_put_off".to_owned(), 2)]);
+        let Ok(Naming::Names(first)) = waiting.try_recv() else {
+            panic!("the first job is in the queue");
+        };
+        assert_eq!(first.names.len(), 1);
+        assert_eq!(first.files.len(), 1);
+        assert!(waiting.try_recv().is_err());
+        keeper.send(Command::Stop).unwrap();
     }
 }

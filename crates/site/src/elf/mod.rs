@@ -47,6 +47,8 @@ pub struct Section {
     name: u32,
     /// Type of the section (`SHT_*`).
     pub kind: u32,
+    /// Attributes of the section (`SHF_*`).
+    pub flags: u64,
     /// Address of the section in the file's own numbering; 0 if it is not loaded.
     pub address: u64,
     /// Offset of the section in the file.
@@ -55,7 +57,8 @@ pub struct Section {
     pub size: u64,
     /// Index of another section that belongs to it (`sh_link`).
     pub link: u32,
-    entry_size: u64,
+    /// Size in bytes of the entries that it consists of; 0 if it has no entries of one size.
+    pub entry_size: u64,
 }
 
 /// The headers of one file.
@@ -181,6 +184,7 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
             .map(|raw| Section {
                 name: u32_at(raw, 0),
                 kind: u32_at(raw, 4),
+                flags: u64_at(raw, 8),
                 address: u64_at(raw, 16),
                 offset: u64_at(raw, 24),
                 size: u64_at(raw, 32),
@@ -250,12 +254,17 @@ impl<'a, R: ReadAt + ?Sized> Elf<'a, R> {
 
     /// The section with this name, if there is one.
     pub fn section(&self, name: &str) -> Option<&Section> {
-        self.sections.iter().find(|section| {
-            self.names
-                .get(section.name as usize..)
-                .and_then(|rest| rest.strip_prefix(name.as_bytes()))
-                .is_some_and(|rest| matches!(rest.first(), None | Some(0)))
-        })
+        self.sections
+            .iter()
+            .find(|section| self.is_named(section, name))
+    }
+
+    /// Whether a section of this file has this name.
+    pub fn is_named(&self, section: &Section, name: &str) -> bool {
+        self.names
+            .get(section.name as usize..)
+            .and_then(|rest| rest.strip_prefix(name.as_bytes()))
+            .is_some_and(|rest| matches!(rest.first(), None | Some(0)))
     }
 
     /// Reads the first section of this kind as a symbol table.

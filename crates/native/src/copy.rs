@@ -84,6 +84,14 @@ fn named(
     names.find(|name| elf.is_named(section, name)).copied()
 }
 
+/// Whether debugging information in this file is compressed, so that only a copy without it can be read.
+pub(crate) fn is_compressed(bytes: &FileBytes) -> bool {
+    Elf::read(bytes).is_ok_and(|elf| {
+        let mut sections = elf.sections.iter();
+        sections.any(|section| section.flags & COMPRESSED != 0)
+    })
+}
+
 /// Copies symbols and debugging information of a file.
 pub(crate) fn copy(bytes: &FileBytes) -> Result<Copy, CopyError> {
     let elf = Elf::read(bytes)?;

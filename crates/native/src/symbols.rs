@@ -7,12 +7,12 @@ use std::sync::{Arc, Weak};
 
 use memscope_site::demangle;
 use memscope_site::elf::{Elf, FileBytes};
-use memscope_site::mapped::open_regular_itself;
+use memscope_site::mapped::{open_regular, open_regular_itself};
 
 use blazesym::symbolize::source::{self, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
 
-use crate::copy::{Copy, CopyError, copy};
+use crate::copy::{Copy, CopyError, copy, is_compressed};
 use crate::image::Image;
 
 /// Names are cut off after this many bytes, since those of C++ templates can be arbitrarily long.
@@ -78,7 +78,8 @@ const DEBUG: &str = "/usr/lib/debug";
 
 impl Names {
     /// First choice: the file with the debugging information that the machine's administrator installed, by build id.
-    /// Second: a file that the file's debug link names. Last: the file itself. Of the last two a copy is used.
+    /// Second: a file that the file's debug link names. Last: the file itself. Of the last two a copy is used, and of the
+    /// first where it is compressed: its symbols can be read then.
     fn of(image: &Image) -> Result<Names, CopyError> {
         let symbolizer = || {
             Symbolizer::builder()
@@ -86,6 +87,7 @@ impl Names {
                 .enable_inlined_fns(true)
                 .enable_demangling(false)
         };
+        let mut installed = None;
         if let Some((folder, name)) = image.build_id().split_at_checked(2)
             && !name.is_empty()
         {
@@ -93,15 +95,21 @@ impl Names {
                 .join(".build-id")
                 .join(folder)
                 .join(format!("{name}.debug"));
-            if path.is_file() {
-                return Ok(Names {
-                    symbolizer: symbolizer().build(),
-                    path,
-                    copy: None,
-                });
+            match open_regular(&path) {
+                Ok(apart) if is_compressed(&apart) => installed = Some(apart),
+                Ok(_) => {
+                    return Ok(Names {
+                        symbolizer: symbolizer().build(),
+                        path,
+                        copy: None,
+                    });
+                }
+                Err(_) => {}
             }
         }
-        let apart = linked(image).and_then(|apart| copy(&apart).ok());
+        let apart = installed
+            .or_else(|| linked(image))
+            .and_then(|apart| copy(&apart).ok());
         let copy = match apart {
             Some(copy) => copy,
             None => copy(image.bytes())?,

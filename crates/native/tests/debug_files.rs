@@ -235,6 +235,20 @@ fn a_library_that_is_cut_off_is_named_as_before() {
     assert_eq!(again, "");
 }
 
+/// What is compressed is not read; the symbols are.
+#[test]
+fn compressed_debugging_information_does_not_hide_the_symbols() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = built(folder.path());
+    run(
+        "objcopy",
+        &["--compress-debug-sections=zlib", text(&library)],
+    );
+    let functions = named(&library, || {});
+    let last = functions.last().unwrap();
+    assert_eq!((&*last.name, last.line), ("hidden", 0), "{functions:#?}");
+}
+
 #[test]
 fn what_is_kept_of_files_is_bounded() {
     let folder = tempfile::tempdir().unwrap();

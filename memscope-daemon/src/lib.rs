@@ -9,6 +9,7 @@ mod ended;
 pub mod import;
 pub mod ingest;
 pub mod keeper;
+pub mod looks;
 pub mod messages;
 pub mod native;
 pub mod panics;

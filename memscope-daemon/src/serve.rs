@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock;
 use crate::ended::still_there;
 use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus};
+use crate::looks::{Looks, ended};
 use crate::messages::{Messages, Severity};
 use crate::replay::{ReplayError, Replayed, Until, replay_while};
 use crate::snapshots::Shelf;
@@ -36,6 +37,8 @@ pub struct Serving {
     pub tracer: Option<Sender<Order>>,
     /// When the daemon was started.
     pub started: Instant,
+    /// What questions ask the tracer for.
+    pub looks: Looks,
     /// Messages of the daemon about itself.
     pub messages: Messages,
     /// The recording that is replayed, and the moment at which it ends.
@@ -131,19 +134,13 @@ impl Serving {
         };
         let looks: Vec<_> = processes
             .iter()
-            .filter_map(|(pid, read)| {
-                let (reply, done) = oneshot::channel();
-                let (pid, read) = (*pid, *read);
-                tracer.send(Order::Refresh { pid, read, reply }).ok()?;
-                Some(done)
-            })
+            .filter_map(|(pid, read)| self.looks.look(tracer, *pid, *read))
             .collect();
         let reads = processes.iter().any(|(_, read)| *read);
         let patience = if reads { QUESTION + REFRESH } else { REFRESH };
         let all = async {
             for look in looks {
-                // A tracer that has ended reports nothing. The answer then comes from what is known.
-                let _ = look.await;
+                ended(look).await;
             }
         };
         // If there is no answer in time, the last reading is used.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 
 use memscope_ledger::Ledger;
 use memscope_ledger::report::AsOf;
-use memscope_rpc::EventHub;
+use memscope_rpc::{EventHub, Limits};
 use tokio::sync::Semaphore;
 
 use super::command::Command;
@@ -16,8 +16,9 @@ use super::taking::Taking;
 /// Most commands that may wait.
 pub(super) const QUEUE: usize = 1024;
 /// Most questions that may wait for a place among the commands: readings and names of stacks can fill all places for
-/// some time.
-const WAITING: usize = 64;
+/// some time. Each request has one question at a time, and the server limits the requests of each user, so a user who
+/// asks too much is refused there, and nobody is refused here because of others.
+const WAITING: usize = Limits::REQUESTS.in_all();
 
 /// Why the keeper did not take a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -195,6 +196,26 @@ mod tests {
         });
         assert_eq!(polled.await, WAITING);
         assert_eq!(handle.ask(|_, _| ()).await, Err(Gone::Busy));
+        free.send(()).unwrap();
+        for one in waiting {
+            assert_eq!(one.await, Ok(()));
+        }
+        handle.send(Command::Stop).unwrap();
+    }
+
+    /// All users but root with all the requests that they may have do not keep root from asking.
+    #[tokio::test]
+    async fn whoever_has_requests_left_is_not_refused() {
+        let (handle, free) = full();
+        let theirs = Limits::REQUESTS.of_others + 1;
+        let mut waiting: Vec<_> = (0..theirs)
+            .map(|_| Box::pin(handle.ask(|_, _| ())))
+            .collect();
+        let polled = std::future::poll_fn(|context| {
+            let all = waiting.iter_mut().map(|one| one.as_mut().poll(context));
+            std::task::Poll::Ready(all.filter(|polled| polled.is_pending()).count())
+        });
+        assert_eq!(polled.await, theirs);
         free.send(()).unwrap();
         for one in waiting {
             assert_eq!(one.await, Ok(()));

@@ -427,8 +427,16 @@ fn users_reach_their_own_only() {
     assert!(add(&mut world, ada, 1).is_ok(), "the same is no other");
     let refused = add(&mut world, ada, 17).unwrap_err();
     assert!(refused.to_string().contains("too many"), "{refused}");
-    for n in 1..=48 {
+    // Nor can several of them together keep root from adding its own.
+    for uid in 2001..=2003 {
+        for n in 1..=16 {
+            add(&mut world, caller(uid), n).unwrap();
+        }
+    }
+    let refused = add(&mut world, caller(2004), 1).unwrap_err();
+    assert!(refused.to_string().contains("too many"), "{refused}");
+    for n in 1..=64 {
         add(&mut world, ROOT, n).unwrap();
     }
-    assert!(add(&mut world, ROOT, 49).is_err());
+    assert!(add(&mut world, ROOT, 65).is_err());
 }

@@ -1,9 +1,12 @@
 //! Chooses the kept snapshots that are deleted to make room for a new one.
 //!
-//! The oldest goes first, but fairly: the choice falls on the process that has the most snapshots, and there on the
-//! trigger that has the most. So a process that runs out of memory again and again replaces its own snapshots, and
-//! the only snapshot of another process stays as long as any process has two. Where several processes have equally
-//! many, the choice falls on the one whose user has the most, then on the one with the oldest snapshot.
+//! The oldest goes first, but fairly. The choice falls on the user who takes the most of the room: the larger of the
+//! user's part of the bytes and the user's part of the number of snapshots that may be kept. So nobody pushes out what
+//! others have, neither by a few large snapshots nor by many small ones, and not by spreading them over many processes.
+//! Of that user's processes it falls on the one that has the most snapshots, and there on the trigger that has the
+//! most. So a process that runs out of memory again and again replaces its own snapshots, and the only snapshot of
+//! another process of that user stays as long as any of them has two. Where several processes have equally many, the
+//! choice falls on the one with the oldest snapshot.
 
 use std::cmp::Reverse;
 
@@ -39,7 +42,7 @@ pub(super) fn to_remove(
         if left.len() < most && bytes <= most_bytes {
             return gone;
         }
-        let Some(number) = next(&left, new) else {
+        let Some(number) = next(&left, new, most, most_bytes) else {
             return gone;
         };
         left.retain(|one| one.number != number);
@@ -47,14 +50,24 @@ pub(super) fn to_remove(
     }
 }
 
-fn next(left: &[&Candidate], new: &Candidate) -> Option<u64> {
+fn next(left: &[&Candidate], new: &Candidate, most: usize, most_bytes: u64) -> Option<u64> {
     let count = |belongs: &dyn Fn(&Candidate) -> bool| {
         left.iter().filter(|one| belongs(one)).count() + usize::from(belongs(new))
     };
+    // Both parts of the room, as fractions with the same denominator.
+    let taken = |uid: u32| {
+        let own = left.iter().copied().chain([new]);
+        let (number, bytes) = own
+            .filter(|other| other.uid == uid)
+            .fold((0u128, 0u128), |(number, bytes), other| {
+                (number + 1, bytes + u128::from(other.bytes))
+            });
+        (number * u128::from(most_bytes)).max(bytes * most as u128)
+    };
     let rank = |one: &Candidate| {
         (
+            taken(one.uid),
             count(&|other| other.process == one.process),
-            count(&|other| other.uid == one.uid),
             Reverse(oldest(left, &|other| other.process == one.process)),
             count(&|other| other.process == one.process && other.when == one.when),
             Reverse(one.number),
@@ -125,6 +138,28 @@ mod tests {
         assert_eq!(removed(&two, (0, 9, "oom"), 5), [0; 0]);
     }
 
+    /// A user with large snapshots in several processes has the most of the room, though another one has more
+    /// snapshots; and one with many small snapshots has it, though another one has more bytes.
+    #[test]
+    fn whoever_takes_the_most_of_the_room_gives_way() {
+        let kept = [
+            one(1, 5, 1, "oom", 10),
+            one(2, 5, 1, "oom", 10),
+            one(3, 6, 2, "oom", 400),
+            one(4, 6, 3, "oom", 400),
+        ];
+        let new = one(5, 6, 4, "oom", 400);
+        assert_eq!(to_remove(&kept, &new, 20, 1000), [3]);
+        let kept = [
+            one(1, 5, 1, "oom", 300),
+            one(2, 6, 2, "oom", 1),
+            one(3, 6, 3, "oom", 1),
+            one(4, 6, 4, "oom", 1),
+        ];
+        let new = one(5, 6, 5, "oom", 1);
+        assert_eq!(to_remove(&kept, &new, 4, 1000), [2]);
+    }
+
     #[test]
     fn bytes_are_a_bound_of_their_own() {
         let kept = [
@@ -137,6 +172,14 @@ mod tests {
         assert_eq!(to_remove(&kept, &new, 10, 100), [2]);
         assert_eq!(to_remove(&kept, &new, 10, 99), [2, 1]);
         assert_eq!(to_remove(&kept, &new, 10, 49), [2, 1, 3]);
+    }
+
+    /// How much of the room a user takes.
+    fn taken(all: &[&Candidate], uid: u32, most: usize, most_bytes: u64) -> u128 {
+        let own: Vec<_> = all.iter().filter(|c| c.uid == uid).collect();
+        let bytes: u64 = own.iter().map(|c| c.bytes).sum();
+        let number = own.len() as u128 * u128::from(most_bytes);
+        number.max(u128::from(bytes) * most as u128)
     }
 
     /// A second implementation to compare with: it groups and sorts everything anew for each removal.
@@ -154,13 +197,13 @@ mod tests {
             for one in &with_new {
                 by_process.entry(one.process).or_default().push(one);
             }
-            let of_user = |uid| with_new.iter().filter(|c| c.uid == uid).count();
-            let mut processes: Vec<(usize, usize, u64, (u32, u64))> = by_process
+            let mut processes: Vec<(u128, usize, u64, (u32, u64))> = by_process
                 .iter()
                 .filter(|(process, _)| left.iter().any(|c| c.process == **process))
                 .map(|(process, all)| {
                     let first = all.iter().map(|c| c.number).min().unwrap();
-                    (all.len(), of_user(all[0].uid), u64::MAX - first, *process)
+                    let taken = taken(&with_new, all[0].uid, most, most_bytes);
+                    (taken, all.len(), u64::MAX - first, *process)
                 })
                 .collect();
             processes.sort_unstable();
@@ -212,7 +255,8 @@ mod tests {
             if let Some((_, before)) = gone.split_last() {
                 prop_assert!(!fits(before), "one less would have done");
             }
-            // No process loses its only one while another has two.
+            // Nobody gives way to a user who takes more, and of one user no process loses its only snapshot while
+            // another one has two.
             let mut left: BTreeSet<u64> = kept.iter().map(|c| c.number).collect();
             for number in &gone {
                 let count = |process| {
@@ -220,8 +264,13 @@ mod tests {
                     all.filter(|c| c.process == process).count()
                 };
                 let victim = &kept[*number as usize - 1];
-                let others = kept.iter().filter(|c| left.contains(&c.number));
-                let largest = others.map(|c| count(c.process)).max().unwrap();
+                let all: Vec<&Candidate> = kept.iter().filter(|c| left.contains(&c.number)).collect();
+                let with_new: Vec<&Candidate> = all.iter().copied().chain([&new]).collect();
+                let taken = |uid| taken(&with_new, uid, most, most_bytes);
+                let most_taken = all.iter().map(|c| taken(c.uid)).max().unwrap();
+                prop_assert_eq!(taken(victim.uid), most_taken);
+                let own = all.iter().filter(|c| c.uid == victim.uid);
+                let largest = own.map(|c| count(c.process)).max().unwrap();
                 prop_assert_eq!(count(victim.process), largest);
                 left.remove(number);
             }

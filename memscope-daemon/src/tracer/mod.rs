@@ -57,7 +57,8 @@ const RULE_SEARCH: Duration = Duration::from_secs(1);
 /// Time between two checks of mappings that are made although the linker reported nothing.
 const RESCAN: Duration = Duration::from_secs(5);
 
-/// Rules there can be, and those of one user who is not root: each costs a look at all processes every second.
+/// Rules that root may have, those of all others together, and those of one of them: each costs a look at all processes
+/// every second. Root has its own, so that others cannot keep root from adding one.
 const MOST_RULES: usize = 64;
 const MOST_RULES_OF_A_USER: usize = 8;
 
@@ -567,13 +568,14 @@ impl Tracer {
     }
 
     fn add_rule(&mut self, caller: Caller, request: &AttachRequest) -> Result<u64, Refusal> {
+        let all = self.rules.iter();
+        let beside = all.filter(|r| r.caller.is_root() == caller.is_root());
         let own = self.rules.iter().filter(|r| r.caller.uid == caller.uid);
-        if self.rules.len() >= MOST_RULES
-            || !caller.is_root() && own.count() >= MOST_RULES_OF_A_USER
+        if beside.count() >= MOST_RULES || !caller.is_root() && own.count() >= MOST_RULES_OF_A_USER
         {
             return Err(Refusal::Invalid {
                 what: format!(
-                    "there are too many rules: at most {MOST_RULES}, and {MOST_RULES_OF_A_USER} of one user who is not root"
+                    "there are too many rules: at most {MOST_RULES} of root, {MOST_RULES} of all others, and {MOST_RULES_OF_A_USER} of one of them"
                 ),
                 hint: "remove one: memscope-ctl status lists them, memscope-ctl detach --rule NUMBER ends one".to_owned(),
             });

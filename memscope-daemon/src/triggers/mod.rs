@@ -23,7 +23,8 @@ use memscope_ledger::event::{Body, Event, ProcessFacts, ProcessHandle, TraceActi
 use memscope_rpc::{Caller, Condition, Metric, Refusal, TriggerStatus};
 use process::ProcessTriggers;
 
-/// Most triggers in all, and most triggers of one user who is not root.
+/// Most triggers of root, most of all others together, and most of one of them. Root has its own, so that others cannot
+/// keep root from adding one.
 const MOST: usize = 64;
 const MOST_OF_A_USER: usize = 16;
 /// Time between two checks of levels without an event, in nanoseconds.
@@ -184,12 +185,14 @@ impl Triggers {
         if let Some(same) = self.same(&condition, scope, user) {
             return Ok(self.status(same));
         }
+        let all = self.triggers.iter();
+        let beside = all.filter(|t| t.user.is_root() == user.is_root());
         let own = self.triggers.iter().filter(|t| t.user.uid == user.uid);
-        if self.triggers.len() >= MOST || !user.is_root() && own.count() >= MOST_OF_A_USER {
+        if beside.count() >= MOST || !user.is_root() && own.count() >= MOST_OF_A_USER {
             return Err(Refusal::Invalid {
                 what: format!(
-                    "there are too many triggers: at most {MOST}, and {MOST_OF_A_USER} of one user \
-                     who is not root"
+                    "there are too many triggers: at most {MOST} of root, {MOST} of all others, and {MOST_OF_A_USER} of \
+                     one of them"
                 ),
                 hint: "remove one: memscope-ctl trigger remove NUMBER".to_owned(),
             });

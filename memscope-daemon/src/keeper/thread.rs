@@ -28,7 +28,10 @@ const TICK: Duration = Duration::from_millis(40);
 const BUSY_PATIENCE: Duration = Duration::from_millis(20);
 /// Number of bytes that are read from the ring at once, so that commands are handled in between.
 const BATCH_BYTES: u64 = 4 << 20;
-/// Time between two rounds of housekeeping, in which the clocks are paired and ended processes expire.
+/// How often the records that a process has sent are counted, until it sends none meanwhile.
+const MISSED_LOOKS: u32 = 20;
+/// Time between two rounds of housekeeping, in which the clocks are paired, ended processes expire, and a journal that
+/// has stopped tries to go on.
 pub(super) const HOUSEKEEPING: Duration = Duration::from_secs(10);
 
 /// What the keeper begins with.
@@ -328,13 +331,36 @@ impl Keeper {
         }
         if missed {
             // An earlier daemon has read records that its journal did not take.
-            let processes: Vec<ProcessHandle> = self.watched.keys().copied().collect();
-            for process in processes {
-                self.append(process, &DaemonRecord::Lost);
-                self.tell(KeeperMessage::Lost { process });
-            }
+            self.count_missed();
         }
         self.tell_losses();
+    }
+
+    /// Counts the records that were sent but came into no log as lost, so that they are told as a gap and the state is
+    /// read anew.
+    fn count_missed(&mut self) {
+        let processes: Vec<ProcessHandle> = self.watched.keys().copied().collect();
+        for process in processes {
+            // Records that are sent just now are in neither count, so it is looked again where there were some.
+            let mut missed = 0;
+            for _ in 0..MISSED_LOOKS {
+                let Some(watched) = self.watched.get(&process) else {
+                    break;
+                };
+                let slot = watched.slot.clone();
+                let (sent, lost) = (slot.sequence(), slot.lost());
+                self.read_everything();
+                missed = sent.saturating_sub(lost + self.decoder.came(process));
+                if slot.sequence() == sent {
+                    break;
+                }
+            }
+            if missed > 0
+                && let Some(watched) = self.watched.get(&process)
+            {
+                watched.slot.add_lost(missed);
+            }
+        }
     }
 
     pub(super) fn as_of(&self) -> AsOf {

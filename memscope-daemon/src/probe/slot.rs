@@ -195,6 +195,19 @@ impl Slot {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).ring_taken) }.load(Ordering::Acquire)
     }
 
+    /// Number of records that the programs have tried to send so far.
+    pub fn sequence(&self) -> u64 {
+        // SAFETY: the field is an aligned u64 in the shared mapping.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).sequence) }.load(Ordering::Acquire)
+    }
+
+    /// Counts records as lost that were sent, but are in no log.
+    pub fn add_lost(&self, records: u64) {
+        // SAFETY: the field is an aligned u64 in the shared mapping.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.entry()).lost) }
+            .fetch_add(records, Ordering::AcqRel);
+    }
+
     /// Number of records of this process that could not be sent.
     pub fn lost(&self) -> u64 {
         // SAFETY: the field is an aligned u64 in the shared mapping.

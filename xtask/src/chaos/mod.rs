@@ -1,5 +1,5 @@
-//! `cargo xtask chaos`: daemons that are killed, panic or hand over at random moments, while processes allocate and questions are
-//! under way. After each end the next daemon must know what PyTorch knows: each block, and how many there were.
+//! `cargo xtask chaos`: daemons that are killed, panic or hand over at random moments, some of them with a full disk, while processes
+//! allocate and questions are under way. After each end the next daemon must know what PyTorch knows: each block, and how many there were.
 
 mod node;
 
@@ -71,6 +71,7 @@ struct Traced {
 struct Tally {
     ends: BTreeMap<String, u32>,
     interrupted: BTreeMap<&'static str, u32>,
+    full: u32,
     compared: u64,
     blocks: u64,
     events: u64,
@@ -91,7 +92,7 @@ pub fn run(options: &Options) -> Result<()> {
     let journal = options.journal_mib.to_string();
     // A short trace: what is to be written at each rotation is small, so that rotations can be frequent.
     let arguments = ["--journal-mib", &journal, "--trace-entries", "5000"];
-    let mut node = Node::new(&programs, &arguments)?;
+    let mut node = Node::new(&programs, &arguments, options.journal_mib * 2 + 64)?;
     node.start()?;
     node.wait()?;
     let script = process::root().join("xtask/chaos/load.py");
@@ -121,6 +122,15 @@ pub fn run(options: &Options) -> Result<()> {
     for round in 0..options.kills {
         let end = choose(&mut rng, options.release);
         std::thread::sleep(Duration::from_millis(rng.u64(0..RUNS)));
+        // The disk is full for a while: for so long nothing comes into the journal.
+        let full = if rng.u8(0..5) == 0 {
+            tally.full += 1;
+            let filler = node.fill_disk()?;
+            std::thread::sleep(Duration::from_millis(rng.u64(0..2 * RUNS)));
+            Some(filler)
+        } else {
+            None
+        };
         let busy = if rng.bool() {
             let (name, child) = question(&node, &traced, &mut rng)?;
             *tally.interrupted.entry(name).or_default() += 1;
@@ -130,6 +140,8 @@ pub fn run(options: &Options) -> Result<()> {
             None
         };
         node.end(end)?;
+        // There is room again before the next daemon starts.
+        drop(full);
         *tally.ends.entry(format!("{end:?}")).or_default() += 1;
         if let Some(mut child) = busy {
             // It may have been answered, or not.
@@ -275,8 +287,9 @@ fn report(options: &Options, mut tally: Tally) {
     tally.starts.sort();
     let middle = tally.starts.get(tally.starts.len() / 2);
     println!(
-        "\n{} comparisons with PyTorch, {} blocks: all equal. The busiest process allocated {} times; at most {} records of a process were lost. \
+        "\nThe disk was full {} times. {} comparisons with PyTorch, {} blocks: all equal. The busiest process allocated {} times; at most {} records of a process were lost. \
          Until the next daemon answered: median {} ms, longest {} ms.",
+        tally.full,
         tally.compared,
         tally.blocks,
         tally.events,

@@ -1,7 +1,10 @@
 //! A daemon that is killed and started anew in the same place, with a BPF file system of its own.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -27,6 +30,23 @@ pub enum End {
     Panic(&'static str),
 }
 
+/// Keeps a disk full.
+pub struct Filler {
+    path: PathBuf,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 /// The place, and the daemon that runs there.
 pub struct Node {
     folder: TempDir,
@@ -37,18 +57,26 @@ pub struct Node {
 
 impl Node {
     /// Makes the place. Nothing runs there yet.
-    pub fn new(programs: &Path, arguments: &[&str]) -> Result<Node> {
+    ///
+    /// `disk_mib`: size of the file system with the daemon's state.
+    pub fn new(programs: &Path, arguments: &[&str], disk_mib: u64) -> Result<Node> {
         let folder = tempfile::Builder::new()
             .prefix("memscope-chaos-")
             .tempdir()
             .context("cannot make a temporary folder")?;
-        for name in ["bpf", "panic"] {
+        for name in ["bpf", "panic", "disk"] {
             std::fs::create_dir(folder.path().join(name))?;
         }
         process::run(
             Command::new("mount")
                 .args(["-t", "bpf", "bpf"])
                 .arg(folder.path().join("bpf")),
+        )?;
+        let size = format!("size={disk_mib}m");
+        process::run(
+            Command::new("mount")
+                .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+                .arg(folder.path().join("disk")),
         )?;
         Ok(Node {
             folder,
@@ -63,6 +91,25 @@ impl Node {
         self.folder.path().join(name)
     }
 
+    /// Fills the disk with the daemon's state, and takes all that becomes free there until the result is dropped.
+    pub fn fill_disk(&self) -> Result<Filler> {
+        let path = self.file("disk/filler");
+        let mut file = std::fs::File::create(&path)?;
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let (much, little) = (vec![1; 1 << 20], vec![1; 4096]);
+            while stopped.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
+                while file.write_all(&much).is_ok() {}
+                while file.write_all(&little).is_ok() {}
+            }
+        });
+        Ok(Filler {
+            path,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
     /// Starts the daemon, and does not wait.
     pub fn start(&mut self) -> Result<()> {
         let log = std::fs::File::options()
@@ -73,7 +120,7 @@ impl Node {
             .arg("--socket")
             .arg(self.file("sock"))
             .arg("--state-dir")
-            .arg(self.file("state"))
+            .arg(self.file("disk/state"))
             .arg("--pin-dir")
             .arg(self.file("bpf/pins"))
             .args(["--stack-budget", "off"])
@@ -212,6 +259,8 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.running = None;
-        let _ = Command::new("umount").arg(self.file("bpf")).status();
+        for name in ["bpf", "disk"] {
+            let _ = Command::new("umount").arg(self.file(name)).status();
+        }
     }
 }

@@ -36,6 +36,9 @@ pub struct Decoder {
     /// The visible devices of processes that see only some of Ascend's devices.
     visible: HashMap<u32, Visible>,
     all_visible: Visible,
+    /// Number of records that came from the programs, by process. Checkpoints of earlier versions have none.
+    #[serde(default)]
+    came: HashMap<u32, u64>,
 }
 
 impl Decoder {
@@ -48,7 +51,14 @@ impl Decoder {
             known: HashMap::new(),
             visible: HashMap::new(),
             all_visible: Visible::default(),
+            came: HashMap::new(),
         }
+    }
+
+    /// Number of records of a process that came from the programs, and have a number there ([`Header::sequence`]). What
+    /// is missing of these numbers was lost on the way.
+    pub fn came(&self, process: ProcessHandle) -> u64 {
+        self.came.get(&process.0).copied().unwrap_or(0)
     }
 
     /// Sets the number of the next record. For a reader that does not begin at the first record, or that had to leave
@@ -78,6 +88,9 @@ impl Decoder {
         };
         if !header.is_repeated() {
             self.sequence = self.sequence.saturating_add(1);
+        }
+        if header.kind < KIND_DAEMON_FIRST && header.process != 0 && header.sequence != 0 {
+            *self.came.entry(header.process).or_default() += 1;
         }
         match self.understand(&header, record) {
             Ok(Said::Event(body)) => Outcome::Decoded(Event {
@@ -154,9 +167,9 @@ impl Decoder {
                 Body::Attached(facts)
             }
             DaemonRecord::Placed(placement) => Body::Placed(Box::new(placement)),
-            DaemonRecord::Detached => Body::Detached,
-            DaemonRecord::Exited => Body::Exited,
-            DaemonRecord::Replaced => Body::Replaced,
+            DaemonRecord::Detached => self.ends(header, Body::Detached),
+            DaemonRecord::Exited => self.ends(header, Body::Exited),
+            DaemonRecord::Replaced => self.ends(header, Body::Replaced),
             DaemonRecord::Coverage(note) => Body::Coverage(note),
             DaemonRecord::Backend(backend) => Body::Backend(backend),
             DaemonRecord::Allocator(facts) => Body::Allocator(facts),
@@ -182,6 +195,11 @@ impl Decoder {
         };
         self.remember(header, &body);
         Said::Event(body)
+    }
+
+    fn ends(&mut self, header: &Header, body: Body) -> Body {
+        self.came.remove(&header.process);
+        body
     }
 
     /// A repeated record is news only about a process that was not known before the preamble. Otherwise its original

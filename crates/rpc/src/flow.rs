@@ -24,6 +24,9 @@ pub(crate) struct Streamed {
     patience: Option<Duration>,
     /// Watches the flow from the first piece on.
     watch: Option<AbortHandle>,
+    /// The transport keeps a piece of an answer that was given up until the client reads on or closes the stream, so
+    /// the request counts until then.
+    _counted: Box<dyn Any + Send>,
 }
 
 struct Flow {
@@ -42,10 +45,11 @@ struct Held {
 }
 
 impl Streamed {
-    /// `beside` is dropped together with the body.
+    /// `beside` is dropped together with the body, and `counted` when the transport is done with the answer.
     pub(crate) fn new(
         body: Body,
         beside: impl Send + 'static,
+        counted: impl Send + 'static,
         patience: Option<Duration>,
     ) -> Streamed {
         let held = Held {
@@ -61,6 +65,7 @@ impl Streamed {
             flow: Arc::new(Mutex::new(flow)),
             patience,
             watch: None,
+            _counted: Box::new(counted),
         }
     }
 }

@@ -143,7 +143,7 @@ where
             };
             let is_hurried = response.extensions().get::<Unhurried>().is_none();
             let patience = is_hurried.then_some(patience);
-            Ok(response.map(|body| Body::new(Streamed::new(body, (here, under_way), patience))))
+            Ok(response.map(|body| Body::new(Streamed::new(body, here, under_way, patience))))
         })
     }
 }

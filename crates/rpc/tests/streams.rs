@@ -8,7 +8,7 @@ use common::{ADA, BOB, Server, as_user, of_ada_and_bob};
 use memscope_ledger::event::Body;
 use memscope_proto::v1::{self, snapshot_part::Part};
 use memscope_rpc::fake::{self, FakeDaemon};
-use memscope_rpc::{Exporter, ServeOptions};
+use memscope_rpc::{Exporter, Limits, ServeOptions};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,6 +164,11 @@ async fn an_answer_that_nobody_takes_is_given_up() {
     let options = ServeOptions {
         exporter: Some(exporter),
         patience: Duration::from_millis(500),
+        requests: Limits {
+            of_root: 2,
+            of_others: 2,
+            of_a_user: 2,
+        },
         ..as_user(ADA)
     };
     let server = Server::start(of_ada_and_bob(), options);
@@ -194,6 +199,9 @@ async fn an_answer_that_nobody_takes_is_given_up() {
         .await
         .unwrap();
     assert_eq!(kind, Ok(std::io::ErrorKind::BrokenPipe));
+    // What the transport still has of the answer counts until it is read.
+    let refused = client.list(v1::ListRequest {}).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     let error = loop {
         match chunks.message().await {
             Ok(chunk) => assert!(chunk.is_some(), "it must not look whole"),
@@ -202,6 +210,9 @@ async fn an_answer_that_nobody_takes_is_given_up() {
     };
     assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
     assert!(error.message().contains("nothing of the answer"), "{error}");
+    let again = async { while client.list(v1::ListRequest {}).await.is_err() {} };
+    let in_time = tokio::time::timeout(Duration::from_secs(60), again).await;
+    assert!(in_time.is_ok());
     // What waited for the reader of events is all there.
     for _ in 0..4000 {
         assert!(events.message().await.unwrap().is_some());

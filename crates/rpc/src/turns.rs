@@ -64,3 +64,45 @@ impl Turns {
         Arc::clone(own)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    async fn is_pending<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) -> bool {
+        std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()))
+            .await
+    }
+
+    #[tokio::test]
+    async fn a_user_who_asks_for_many_waits_for_their_own() {
+        let caller = |uid| Caller {
+            uid,
+            gid: uid,
+            pid: None,
+        };
+        let turns = Turns::new();
+        let mut own = vec![
+            turns.wait(caller(1)).await.unwrap(),
+            turns.wait(caller(1)).await.unwrap(),
+        ];
+        let mut more = pin!(turns.wait(caller(1)));
+        assert!(is_pending(&mut more).await);
+        // Whoever waits for their own holds up nobody else, and root has a turn when all others have theirs.
+        let other = turns.wait(caller(2)).await.unwrap();
+        let mut third = pin!(turns.wait(caller(3)));
+        assert!(is_pending(&mut third).await);
+        let root = turns.wait(caller(0)).await.unwrap();
+        // What is given back goes to whoever waited first for what all share.
+        drop(own.pop());
+        third.await.unwrap();
+        more.await.unwrap();
+        drop((own, other, root));
+        drop(turns.wait(caller(0)).await.unwrap());
+        drop(turns.of(7));
+        assert_eq!(turns.users.lock().unwrap().len(), 1);
+    }
+}

@@ -2,14 +2,14 @@
 //! tested without root in `src/full_disk.rs`, with an allocator that fails.
 
 use crate::common::{Writer, config, read, record};
-use memscope_log::{JournalError, State};
+use memscope_log::{JournalError, State, Warning};
 use std::path::Path;
 use std::process::Command;
 
 const DISK: &str = "MEMSCOPE_TEST_DISK";
 
 #[test]
-fn a_full_disk_stops_the_journal_and_nothing_else() {
+fn on_a_full_disk_the_journal_stops_until_there_is_room_and_its_oldest_part_goes_first() {
     assert!(
         rustix::process::getuid().is_root(),
         "this test needs root (user 0) to mount a tiny disk"
@@ -49,7 +49,9 @@ fn inside_the_namespace() {
         return;
     };
     let disk = Path::new(&disk);
-    // 700 KiB have room for two segments of 256 KiB, not for three.
+    // 700 KiB have room for two segments of 256 KiB, but somebody else has taken 300 of them.
+    let filler = disk.join("filler");
+    std::fs::write(&filler, vec![1; 300 << 10]).unwrap();
     let mut journal = Writer::create(disk, config(5)).unwrap();
     let mut failed = None;
     for n in 1..=100 {
@@ -60,12 +62,12 @@ fn inside_the_namespace() {
                 assert!(
                     matches!(&error, JournalError::NoSpace { needed, .. } if (256 << 10..260 << 10).contains(needed))
                 );
-                assert!(error.to_string().contains("000002.msj"), "{error}");
+                assert!(error.to_string().contains("000001.msj"), "{error}");
                 failed = Some(n);
             }
         }
     }
-    let failed = failed.expect("700 KiB take no 2 MB");
+    let failed = failed.expect("400 KiB take no 2 MB");
     assert!(
         matches!(journal.journal.state(), State::Stopped { from_sequence, .. } if *from_sequence == failed)
     );
@@ -73,11 +75,33 @@ fn inside_the_namespace() {
     let (numbers, _, warnings) = read(journal.journal.epoch_dir()).unwrap();
     assert_eq!(numbers, (1..failed).collect::<Vec<_>>());
     assert_eq!(warnings, []);
-    let mut left: Vec<_> = std::fs::read_dir(journal.journal.epoch_dir())
+    let left: Vec<_> = std::fs::read_dir(journal.journal.epoch_dir())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
-    left.sort();
-    let whole = ["000000.msj", "000001.msc", "000001.msj"];
-    assert_eq!(left, whole, "nothing half-made is left");
+    assert_eq!(left, ["000000.msj"], "nothing half-made is left");
+
+    // It stops again as long as there is no room, and goes on when there is.
+    journal.journal.resume();
+    assert!(journal.append(&record(101, 20_000), 0).is_err());
+    std::fs::remove_file(&filler).unwrap();
+    journal.journal.resume();
+    assert_eq!(journal.append(&record(102, 20_000), 0).unwrap(), 102);
+    let (numbers, _, warnings) = read(journal.journal.epoch_dir()).unwrap();
+    let gap = Warning::Missing {
+        from_sequence: failed,
+        records: 102 - failed,
+    };
+    assert_eq!(numbers, (1..failed).chain([102]).collect::<Vec<_>>());
+    assert_eq!(warnings, [gap]);
+
+    // From here on the oldest segment goes whenever there is no room for the next one.
+    for n in 103..=200 {
+        assert_eq!(journal.append(&record(n, 20_000), 0).unwrap(), n);
+    }
+    assert_eq!(*journal.journal.state(), State::Running);
+    let (numbers, _, warnings) = read(journal.journal.epoch_dir()).unwrap();
+    let first = numbers[0];
+    assert!(first > 150, "{first}");
+    assert_eq!((numbers, warnings), ((first..=200).collect(), vec![]));
 }

@@ -28,8 +28,9 @@ const TICK: Duration = Duration::from_millis(40);
 const BUSY_PATIENCE: Duration = Duration::from_millis(20);
 /// Number of bytes that are read from the ring at once, so that commands are handled in between.
 const BATCH_BYTES: u64 = 4 << 20;
-/// How often the records that a process has sent are counted, until it sends none meanwhile.
-const MISSED_LOOKS: u32 = 20;
+/// How often, and with which pauses, the records that a process has sent are compared with those that came.
+const MISSED_LOOKS: u32 = 10;
+const MISSED_PAUSE: Duration = Duration::from_millis(5);
 /// Time between two rounds of housekeeping, in which the clocks are paired, ended processes expire, and a journal that
 /// has stopped tries to go on.
 pub(super) const HOUSEKEEPING: Duration = Duration::from_secs(10);
@@ -304,10 +305,9 @@ impl Keeper {
 
     /// Takes the ring, and reads what lies in it already.
     fn read_from_now_on(&mut self, mut ring: Ring, position: Option<u64>) {
-        let missed = match position {
-            None => false,
-            Some(position) => !ring.skip_to(position),
-        };
+        if let Some(position) = position {
+            ring.skip_to(position);
+        }
         let watched = rustix::event::epoll::add(
             &self.epoll,
             ring.poll_fd(),
@@ -329,8 +329,8 @@ impl Keeper {
                 watched.slot.ring_was_read_to(taken);
             }
         }
-        if missed {
-            // An earlier daemon has read records that its journal did not take.
+        if position.is_some() {
+            // An earlier daemon may have read records that its journal did not take, as on a full disk.
             self.count_missed();
         }
         self.tell_losses();
@@ -341,22 +341,26 @@ impl Keeper {
     fn count_missed(&mut self) {
         let processes: Vec<ProcessHandle> = self.watched.keys().copied().collect();
         for process in processes {
-            // Records that are sent just now are in neither count, so it is looked again where there were some.
-            let mut missed = 0;
-            for _ in 0..MISSED_LOOKS {
-                let Some(watched) = self.watched.get(&process) else {
+            let mut missed = u64::MAX;
+            // A record that is sent just now may have its number already, and was not read yet. So the least that is
+            // missing at any look is what is missing for good.
+            for look in 0..MISSED_LOOKS {
+                if look > 0 {
+                    std::thread::sleep(MISSED_PAUSE);
+                }
+                let Some(slot) = self.watched.get(&process).map(|one| one.slot.clone()) else {
                     break;
                 };
-                let slot = watched.slot.clone();
-                let (sent, lost) = (slot.sequence(), slot.lost());
                 self.read_everything();
-                missed = sent.saturating_sub(lost + self.decoder.came(process));
-                if slot.sequence() == sent {
+                let (lost, sent) = (slot.lost(), slot.sequence());
+                missed = missed.min(sent.saturating_sub(lost + self.decoder.came(process)));
+                if missed == 0 {
                     break;
                 }
             }
-            if missed > 0
-                && let Some(watched) = self.watched.get(&process)
+            if let Some(watched) = self.watched.get(&process)
+                && missed > 0
+                && missed < u64::MAX
             {
                 watched.slot.add_lost(missed);
             }

@@ -62,6 +62,8 @@ pub struct Journal {
     pub(crate) checkpoint_index: u64,
     /// After a resumption, until the first checkpoint is written: the oldest segment that a reader needs.
     pub(crate) keep_from: Option<u64>,
+    /// The last checkpoint could not be written, as on a full disk.
+    lacks_checkpoint: bool,
     sharing: Sharing,
     /// After a resumption: what the segments from before hold is being found out.
     pub(crate) learning: Option<Learning>,
@@ -139,6 +141,7 @@ impl Journal {
             checkpoint_bytes: 0,
             checkpoint_index: 0,
             keep_from: None,
+            lacks_checkpoint: false,
             sharing: Sharing::default(),
             learning: None,
             next: 1,
@@ -348,7 +351,9 @@ impl Journal {
         // The first segment needs no checkpoint, because no records come before it.
         if let Some(state) = state.filter(|_| self.next_index > 0) {
             let new = self.checkpoint_path().with_added_extension(UNFINISHED);
+            self.lacks_checkpoint = true;
             self.writing = Some(Writing::begin(state, self.next_index, new)?);
+            self.lacks_checkpoint = false;
         }
         self.next_index += 1;
         Ok(())
@@ -370,8 +375,14 @@ impl Journal {
 
     /// Number of the oldest segment that a reader of the newest records needs.
     fn needed_from(&self) -> u64 {
-        // Until the next segment has a checkpoint, a reader begins with the segment before it, so that one must stay.
+        // Until the next segment has a checkpoint, a reader begins with the segment before it, so that one must stay. If
+        // that one's own could not be written, a reader begins with the last one that has any.
         let before = self.next_index.saturating_sub(1);
+        let before = if self.lacks_checkpoint {
+            self.checkpoint_index
+        } else {
+            before
+        };
         self.keep_from.unwrap_or(before)
     }
 
@@ -400,6 +411,7 @@ impl Journal {
             return Ok(());
         };
         let (index, new) = (writing.index, writing.new.clone());
+        self.lacks_checkpoint = true;
         let shares = writing.finish()?;
         let bytes = shares.values().sum();
         self.checkpoint_bytes = bytes;
@@ -411,6 +423,7 @@ impl Journal {
             needed_bytes: (bytes + bytes.saturating_mul(2).max(self.config.segment_bytes)) * 4,
         });
         if self.too_small.is_some() {
+            self.lacks_checkpoint = false;
             return std::fs::remove_file(&new)
                 .map_err(|error| JournalError::of("remove", &new, 0, error));
         }
@@ -419,6 +432,7 @@ impl Journal {
         std::fs::rename(&new, new.with_extension(""))
             .map_err(|error| JournalError::of("rename", &new, bytes, error))?;
         self.checkpoint_index = index;
+        self.lacks_checkpoint = false;
         self.keep_from = None;
         self.sharing.got_checkpoint(index, shares);
         let gone = retain::make_room(&self.dir, (&self.epoch_dir, index), 0, most)?;

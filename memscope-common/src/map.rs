@@ -128,8 +128,8 @@ pub const fn ring_bytes(len: u64) -> u64 {
 /// With fewer unread bytes than this, a process's records are not limited.
 pub const RING_UNLIMITED: u64 = 4096;
 /// A process may have at most this many times as many unread bytes in the ring as are free. So there is always room
-/// for a process that sends little, whatever another one does, and a process that is alone may still fill four fifths.
-pub const RING_SHARE: u64 = 4;
+/// for a process that sends little, whatever another one does, and a process that is alone may still fill 16 of 17 parts.
+pub const RING_SHARE: u64 = 16;
 
 /// Key of a thread of a traced process in the tables. It contains the process's handle, which is new at each attach, so
 /// that what one attach left in a table is never used by a later one. A thread number alone would not do: the kernel

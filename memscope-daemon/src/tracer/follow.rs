@@ -48,8 +48,10 @@ impl Tracer {
                     for library in traced.libraries.values_mut() {
                         library.ways.retain(|way| !memscope_vendors::is_report(way));
                     }
-                    crate::probe::links::detach_all(reports);
                     tracing::info!(pid, ?layout, "the allocator's layout is proven");
+                    // Written down first: a daemon that takes over must not look for probes that are gone.
+                    self.save();
+                    crate::probe::links::detach_all(reports);
                 }
                 self.note(pid, "both_ways", "");
                 self.say_placed(pid);

@@ -106,6 +106,13 @@ pub struct Config {
     #[arg(long, value_enum, default_value_t = Links::Auto)]
     pub links: Links,
 
+    /// Also place probes in files on file systems that a user serves (FUSE) or mounted (overlays of rootless containers).
+    ///
+    /// The kernel waits for such a file system while it places a probe, and until it answers no program on the machine can start another
+    /// one. Without this option such a library gets no probe, and coverage says so (`not_probed`).
+    #[arg(long)]
+    pub probe_user_mounts: bool,
+
     /// Replay a recording (a journal directory, a segment or an exported file) instead of tracing. A state directory means the
     /// latest earlier run in it.
     /// Needs no privileges. The socket is for the own user only.

@@ -24,6 +24,13 @@ use memscope_rpc::{Condition, EventHub, ListenOptions, Listener, Metric, ServeOp
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> std::process::ExitCode {
+    // A reader is this program with one word, and nothing else of the daemon.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == memscope_memory::reader::ARGUMENT)
+    {
+        return memscope_memory::reader::serve();
+    }
     let config = Config::parse();
     panics::end_with_any_thread();
     tracing_subscriber::fmt()
@@ -233,6 +240,8 @@ fn start_snapshots(
 }
 
 async fn serve_live(config: &Config) -> Result<Ending> {
+    // Even if an upgrade has replaced the program on the disk, this one is started.
+    memscope_memory::reader::use_readers("/proc/self/exe".into());
     let listener = Listener::bind(&ListenOptions::new(&config.socket))?;
     let messages = Messages::default();
     let Beginning {
@@ -249,13 +258,14 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         messages.log(severity, text);
     }
     let ring_bytes = config.ring_mib << 20;
-    let (kernel, ring) = match Kernel::load(config.links.method(), ring_bytes, pins) {
+    let (mut kernel, ring) = match Kernel::load(config.links.method(), ring_bytes, pins) {
         Ok(loaded) => loaded,
         Err(error) => bail!(
             "{}\n  try: memscope-ctl doctor   (says what this machine lacks)",
             memscope_daemon::error_chain(&error)
         ),
     };
+    kernel.user_mounts = config.probe_user_mounts;
     let method = kernel.method().name();
     if let Some(lack) = kernel.method().lacks() {
         messages.log(Severity::Warning, lack.to_owned());

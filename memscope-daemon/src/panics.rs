@@ -5,7 +5,12 @@
 //! the whole process ends at once, and the service manager starts the daemon again. Probes that are pinned go on
 //! collecting for that one; the kernel removes the others together with the process's descriptors. A panic in a thread that answers a client only fails that answer.
 
-use std::panic::PanicHookInfo;
+//!
+//! What reads a stranger's files is [`guarded`]: code of libraries that panics over one of them must not end the daemon again and
+//! again, whenever it is started anew and meets that file.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, PanicHookInfo};
 
 /// Name of the threads that answer clients.
 pub const ANSWERS: &str = "answers";
@@ -17,6 +22,9 @@ pub fn end_with_any_thread() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         print(info);
+        if GUARDED.get() {
+            return;
+        }
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("without a name");
         if name == ANSWERS {
@@ -27,6 +35,23 @@ pub fn end_with_any_thread() {
         // SAFETY: `_exit` ends the process and touches no memory.
         unsafe { libc::_exit(EXIT_CODE) };
     }));
+}
+
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does what may panic over a stranger's bytes. `None` if it did; then the caller must drop or make anew whatever `work` has changed.
+pub fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> Option<T> {
+    GUARDED.set(true);
+    let done = std::panic::catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(false);
+    if done.is_err() {
+        tracing::error!(
+            "{what} panicked (the lines above say where); this is a bug in memscoped or in a library of it, which goes on without the result"
+        );
+    }
+    done.ok()
 }
 
 fn last_words(thread: &str, info: &PanicHookInfo<'_>) -> String {

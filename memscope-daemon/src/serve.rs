@@ -29,6 +29,9 @@ use crate::tracer::{Order, QUESTION, TracerStatus};
 /// attach of another process.
 const REFRESH: Duration = Duration::from_millis(300);
 
+/// How long the answer about the daemon itself waits for the tracer.
+const STATUS: Duration = Duration::from_millis(500);
+
 /// Answers for a live daemon, or (without a tracer) for a recording.
 pub struct Serving {
     /// Handle of the keeper, which owns the ledger.
@@ -344,7 +347,10 @@ impl Daemon for Serving {
             .await
             .map_err(|gone| RefusalOf::from(gone).0)?;
         let tracer = match self.tracer {
-            Some(_) => Some(self.order(Order::Status).await?),
+            Some(_) => tokio::time::timeout(STATUS, self.order(Order::Status))
+                .await
+                .ok()
+                .transpose()?,
             None => None,
         };
         let recording = self.kept_recording().await?;
@@ -541,6 +547,8 @@ impl Serving {
             messages,
             ..v1::StatusResponse::default()
         };
+        status.attaching = self.tracer.is_some() && tracer.is_none();
+        status.reads_given_up = memscope_memory::reader::given_up();
         if let Some(tracer) = tracer {
             drops.extend(tracer.drops);
             status.attach_method = Some(tracer.method.name().to_owned());

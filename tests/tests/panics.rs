@@ -90,3 +90,24 @@ fn an_answer() {
     assert!(daemon.wait().success(), "{}", daemon.log());
     calls.finish();
 }
+
+/// What reads a stranger's files may meet one over which a library panics. That costs the names, and not the daemon.
+#[test]
+fn a_panic_over_a_file_costs_its_names_only() {
+    let (folder, mut daemon) = daemon();
+    std::fs::write(folder.path().join("symbols"), "").unwrap();
+    let mut calls = Calls::start(&[]);
+    daemon.ctl(&["attach", "--pid", &calls.pid_text(), "--stacks", "native"]);
+    calls.call("cudaMalloc one 1000");
+    eventually("it has panicked", || {
+        daemon.log().contains("finding names of functions panicked")
+    });
+    calls.call("cudaMalloc two 1000");
+    let stats = daemon.stats(calls.pid());
+    let devices = stats["devices"].as_array().unwrap().iter();
+    let held: u64 = devices.map(|d| number(&d["driver"]["bytes"])).sum();
+    assert_eq!(held, 2000, "{stats:#}");
+    daemon.signal(libc::SIGTERM);
+    assert!(daemon.wait().success(), "{}", daemon.log());
+    calls.finish();
+}

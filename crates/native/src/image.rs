@@ -1,6 +1,6 @@
 //! One file of code: turns its unwind tables into rules.
 
-use std::fs::File;
+use memscope_memory::file::OpenFile;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -168,7 +168,7 @@ impl Image {
     }
 
     /// The open file.
-    pub fn file(&self) -> &File {
+    pub fn file(&self) -> &OpenFile {
         self.bytes.file()
     }
 

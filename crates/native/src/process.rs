@@ -273,11 +273,7 @@ impl Shared {
         let Some(bias) = bias else {
             return (None, 0);
         };
-        let size = opened
-            .bytes
-            .file()
-            .metadata()
-            .map_or(0, |metadata| metadata.len());
+        let size = opened.bytes.file().facts().size;
         let key = (object.device.0, object.device.1, object.inode, size);
         let image = self.images.entry(key).or_insert_with(|| {
             match Image::beside(object.path.as_ref(), opened.bytes, self.room.clone()) {

@@ -1,13 +1,13 @@
 //! Finds the names of functions for addresses in files of code.
 
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
+use memscope_memory::Owner;
+use memscope_memory::file::OpenFile;
 use memscope_site::demangle;
 use memscope_site::elf::{Elf, FileBytes};
-use memscope_site::mapped::{open_regular, open_regular_itself};
 
 use blazesym::symbolize::source::{self, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
@@ -95,7 +95,7 @@ impl Names {
                 .join(".build-id")
                 .join(folder)
                 .join(format!("{name}.debug"));
-            match open_regular(&path) {
+            match OpenFile::open(Owner::MACHINE, &path, true).map(FileBytes::from) {
                 Ok(apart) if is_compressed(&apart) => installed = Some(apart),
                 Ok(_) => {
                     return Ok(Names {
@@ -140,20 +140,23 @@ fn linked(image: &Image) -> Option<FileBytes> {
     if name.is_empty() || name.contains('/') || name == "." || name == ".." {
         return None;
     }
-    let facts = image.file().metadata().ok()?;
-    // The path is the process's. Whether it leads to the same file here is seen without opening anything.
-    let here = std::fs::metadata(&image.path).ok()?;
-    if (here.dev(), here.ino(), here.len()) != (facts.dev(), facts.ino(), facts.len()) {
+    let owner = image.file().owner();
+    let facts = image.file().facts();
+    // The path is the process's, and leads to the same file here only if the process sees the files that the daemon sees.
+    let here = OpenFile::open(owner, &image.path, true).ok()?;
+    let here = here.facts();
+    if (here.device, here.inode, here.size) != (facts.device, facts.inode, facts.size) {
         return None;
     }
     let folder = image.path.parent()?;
     let installed = Path::new(DEBUG).join(folder.strip_prefix("/").ok()?);
     let places = [folder.to_owned(), folder.join(".debug"), installed];
     places.iter().find_map(|place| {
-        let apart = open_regular_itself(&place.join(name)).ok()?;
-        let its = apart.file().metadata().ok()?;
-        let is_itself = (its.dev(), its.ino()) == (facts.dev(), facts.ino());
-        let may_read = its.uid() == facts.uid() || its.mode() & 0o004 != 0;
+        let apart = OpenFile::open(owner, &place.join(name), false).ok()?;
+        let apart = FileBytes::from(apart);
+        let its = *apart.file().facts();
+        let is_itself = (its.device, its.inode) == (facts.device, facts.inode);
+        let may_read = its.uid == facts.uid || its.mode & 0o004 != 0;
         let id = Elf::read(&apart).ok()?.build_id()?;
         let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         (may_read && !is_itself && id == image.build_id()).then_some(apart)

@@ -80,6 +80,12 @@ pub enum SiteError {
         /// What the file should contain, in words for the message.
         what: &'static str,
     },
+    /// A fault of our own: reading the process's files ended in a panic.
+    #[error("reading the files of process {pid} met a bug in memscoped, which its log describes")]
+    Fault {
+        /// Process id.
+        pid: u32,
+    },
     /// The process runs code for another machine.
     #[error(
         "process {pid} runs code of an unsupported machine ({machine}); on this one memscope traces {}",

@@ -55,6 +55,11 @@ pub enum Why {
     /// No probe may stand in the function.
     #[error("{0}")]
     Place(#[from] PlaceError),
+    /// A user could keep the kernel waiting for the file. The text says how.
+    #[error(
+        "{0}, and a probe is not placed where a user could keep the kernel waiting for the file; if you trust that user, start memscoped with --probe-user-mounts"
+    )]
+    UserMount(&'static str),
     /// The file cannot be opened or read. The text is the reason, for users.
     #[error("{0}")]
     File(String),

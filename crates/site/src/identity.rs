@@ -1,8 +1,7 @@
 //! Identifies a file independently of its path.
 
+use memscope_memory::file::FileFacts;
 use serde::{Deserialize, Serialize};
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 
 /// Identifies one file in one state of its contents. It is taken from the opened file and not from
 /// `/proc/<pid>/maps`, since the two differ on overlayfs.
@@ -21,14 +20,14 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// The identity from the result of `fstat` and the build id.
-    pub fn new(metadata: &Metadata, build_id: Option<Vec<u8>>) -> FileIdentity {
+    /// The identity from what the file system says of the file, and the build id.
+    pub fn new(facts: &FileFacts, build_id: Option<Vec<u8>>) -> FileIdentity {
         FileIdentity {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified_ns: i128::from(metadata.mtime()) * 1_000_000_000
-                + i128::from(metadata.mtime_nsec()),
+            device: facts.device,
+            inode: facts.inode,
+            size: facts.size,
+            modified_ns: i128::from(facts.modified_s) * 1_000_000_000
+                + i128::from(facts.modified_ns),
             build_id,
         }
     }

@@ -19,6 +19,7 @@ mod file_sites;
 pub mod identity;
 pub mod mapped;
 pub mod maps;
+pub mod mounts;
 pub mod place;
 pub mod process;
 pub mod resolve;

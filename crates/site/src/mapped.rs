@@ -7,15 +7,14 @@
 //! is the same file. Only regular files are ever opened.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::SiteError;
 use crate::elf::{Elf, ElfError, FileBytes, ReadAt};
 use crate::maps::{self, Mapping, Name};
+use memscope_memory::Owner;
+use memscope_memory::file::{FileError, OpenFile};
 use memscope_memory::{Memory, ProcessMemory};
 
 /// A file that a process has mapped, at least in part.
@@ -97,9 +96,7 @@ pub enum OpenError {
 
 /// Reads the mappings of a process and groups them by file. Fails if `/proc/<pid>/maps` cannot be read.
 pub fn read(pid: u32) -> Result<Mapped, SiteError> {
-    let path = PathBuf::from(format!("/proc/{pid}/maps"));
-    let text = fs::read(&path).map_err(|source| SiteError::proc_read(pid, path, source))?;
-    Ok(group(&text))
+    Ok(group(&crate::process::read(pid, "maps")?))
 }
 
 /// Groups the lines of `/proc/<pid>/maps` by file.
@@ -195,7 +192,8 @@ impl MappedObject {
             "/proc/{pid}/map_files/{:x}-{:x}",
             first.start, first.end
         ));
-        match open_regular(&path) {
+        let owner = Owner::process(pid).map_err(|_| OpenError::Unmapped)?;
+        match open_regular(owner, &path) {
             Ok(bytes) => Ok(OpenObject {
                 bytes,
                 open_path: path,
@@ -204,20 +202,20 @@ impl MappedObject {
             Err(OpenError::Open { source, .. })
                 if matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES)) =>
             {
-                self.open_by_path(pid)
+                self.open_by_path(owner, pid)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn open_by_path(&self, pid: u32) -> Result<OpenObject, OpenError> {
+    fn open_by_path(&self, owner: Owner, pid: u32) -> Result<OpenObject, OpenError> {
         if self.deleted {
             return Err(OpenError::Replaced);
         }
         let mut path = OsString::from(format!("/proc/{pid}/root"));
         path.push(&self.path);
         let path = PathBuf::from(path);
-        let bytes = open_regular(&path)?;
+        let bytes = open_regular(owner, &path)?;
         let by = match self.same_build_id(pid, &bytes) {
             Some(true) => OpenedBy::PathSameBuildId,
             Some(false) => return Err(OpenError::Replaced),
@@ -232,11 +230,12 @@ impl MappedObject {
     }
 
     fn same_inode(&self, bytes: &FileBytes) -> bool {
-        bytes.file().metadata().is_ok_and(|metadata| {
-            let device = metadata.dev();
-            metadata.ino() == self.inode
-                && (rustix::fs::major(device), rustix::fs::minor(device)) == self.device
-        })
+        let facts = bytes.file().facts();
+        let device = (
+            rustix::fs::major(facts.device),
+            rustix::fs::minor(facts.device),
+        );
+        (facts.inode, device) == (self.inode, self.device)
     }
 
     /// Whether the build id of the file equals the one in the process's memory. `None` where the file or the memory
@@ -284,52 +283,19 @@ impl ReadAt for MemoryView<'_> {
     }
 }
 
-/// Opens a regular file for reading. Every path that a traced process can influence is opened by this function only.
-///
-/// The path is first resolved without opening what it names (`O_PATH`): opening a device or a FIFO may have an effect or
-/// never return, and between a check of the path and its opening the process could put one there. What was resolved is
-/// checked, and then exactly that file is opened.
-///
-/// # Errors
-/// Nothing has this path, it is no regular file, or it cannot be opened.
-pub fn open_regular(path: &Path) -> Result<FileBytes, OpenError> {
-    open_with(path, 0)
-}
-
-/// The same as [`open_regular`], but a symbolic link as the path's last part is refused as well.
-///
-/// # Errors
-/// See [`open_regular`].
-pub fn open_regular_itself(path: &Path) -> Result<FileBytes, OpenError> {
-    open_with(path, libc::O_NOFOLLOW)
-}
-
-fn open_with(path: &Path, flags: i32) -> Result<FileBytes, OpenError> {
-    let failed = |source: io::Error| match source.raw_os_error() {
-        Some(libc::ENOENT | libc::ESRCH) => OpenError::Unmapped,
-        _ => OpenError::Open {
-            path: path.to_owned(),
-            source,
-        },
-    };
-    // The standard library adds O_CLOEXEC to all of these.
-    let place = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_PATH | flags)
-        .open(path)
-        .map_err(failed)?;
-    if !place.metadata().map_err(failed)?.is_file() {
-        return Err(OpenError::NotRegular);
-    }
-    let file: File = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(format!("/proc/self/fd/{}", place.as_raw_fd()))
-        .map_err(failed)?;
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(OpenError::NotRegular);
-    }
-    FileBytes::new(file).map_err(failed)
+fn open_regular(owner: Owner, path: &Path) -> Result<FileBytes, OpenError> {
+    OpenFile::open(owner, path, true)
+        .map(FileBytes::from)
+        .map_err(|error| match error {
+            FileError::Open(source) => match source.raw_os_error() {
+                Some(libc::ENOENT | libc::ESRCH) => OpenError::Unmapped,
+                _ => OpenError::Open {
+                    path: path.to_owned(),
+                    source,
+                },
+            },
+            _ => OpenError::NotRegular,
+        })
 }
 
 #[cfg(test)]
@@ -374,86 +340,6 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_not_opened() {
-        assert!(matches!(
-            open_regular(Path::new("/dev/null")),
-            Err(OpenError::NotRegular)
-        ));
-        assert!(matches!(
-            open_regular(Path::new("/nowhere/at/all")),
-            Err(OpenError::Unmapped)
-        ));
-    }
-
-    /// A path of the process may name a FIFO one moment and a file the next. Opening a FIFO wakes a writer, so a writer
-    /// shows whether it was ever opened.
-    #[test]
-    fn a_fifo_is_never_opened_even_while_paths_change() {
-        let folder = tempfile::tempdir().unwrap();
-        let [fifo, file, path] = ["fifo", "file", "path"].map(|name| folder.path().join(name));
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &fifo,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::from_raw_mode(0o600),
-            0,
-        )
-        .unwrap();
-        fs::write(&file, "contents").unwrap();
-        assert!(matches!(open_regular(&fifo), Err(OpenError::NotRegular)));
-        // A link that is changed all the time by another thread.
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        let opened = std::sync::atomic::AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let next = folder.path().join("next");
-                let mut names = [&file, &fifo].into_iter().cycle();
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    std::os::unix::fs::symlink(names.next().unwrap(), &next).unwrap();
-                    fs::rename(&next, &path).unwrap();
-                }
-            });
-            // Opening for writing succeeds only while somebody has the FIFO open for reading.
-            scope.spawn(|| {
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    let writer = OpenOptions::new()
-                        .write(true)
-                        .custom_flags(libc::O_NONBLOCK)
-                        .open(&fifo);
-                    if writer.is_ok() {
-                        opened.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    }
-                }
-            });
-            let (mut files, mut others) = (0, 0);
-            while files < 20_000 || others < 20_000 {
-                match open_regular(&path) {
-                    Ok(_) => files += 1,
-                    Err(OpenError::NotRegular) => others += 1,
-                    Err(OpenError::Unmapped) => {}
-                    Err(error) => panic!("{error}"),
-                }
-            }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        });
-        assert_eq!(opened.into_inner(), 0);
-    }
-
-    #[test]
-    fn a_link_is_refused_where_the_file_itself_is_wanted() {
-        let folder = tempfile::tempdir().unwrap();
-        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
-        fs::write(&file, "contents").unwrap();
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        assert!(open_regular_itself(&file).is_ok());
-        assert!(open_regular(&link).is_ok());
-        assert!(matches!(
-            open_regular_itself(&link),
-            Err(OpenError::NotRegular)
-        ));
-    }
-
-    #[test]
     fn opened_through_map_files_or_proven() {
         let pid = std::process::id();
         let mapped = read(pid).unwrap();
@@ -463,9 +349,11 @@ mod tests {
             .find(|object| object.is_executable() && object.file_name().starts_with("libc.so"))
             .expect("a C library");
         let through = libc.open(pid).unwrap();
-        let by_path = libc.open_by_path(pid).unwrap();
+        let by_path = libc
+            .open_by_path(Owner::process(pid).unwrap(), pid)
+            .unwrap();
         assert_eq!(by_path.by, OpenedBy::PathSameBuildId);
-        let inode = |o: &OpenObject| o.bytes.file().metadata().unwrap().ino();
+        let inode = |o: &OpenObject| o.bytes.file().facts().inode;
         assert_eq!(inode(&through), inode(&by_path));
         let elf = Elf::read(&by_path.bytes).unwrap();
         assert!(libc.bias(&elf).is_some());

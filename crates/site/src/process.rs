@@ -9,6 +9,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use memscope_ledger::event::ProcessFacts;
+use memscope_memory::Owner;
+use memscope_memory::file::read_whole;
 
 use crate::SiteError;
 
@@ -73,9 +75,15 @@ pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     })
 }
 
-fn read(pid: u32, name: &str) -> Result<Vec<u8>, SiteError> {
+/// Reads a file of `/proc/<pid>`. Fails if there is no such process, if it is not permitted, or if the file has more than 16 MiB.
+pub fn read(pid: u32, name: &str) -> Result<Vec<u8>, SiteError> {
     let path = PathBuf::from(format!("/proc/{pid}/{name}"));
-    fs::read(&path).map_err(|source| SiteError::proc_read(pid, path, source))
+    let text = match name {
+        // These wait for no lock of the process, and for none of its memory.
+        "stat" | "status" | "cgroup" | "comm" => fs::read(&path),
+        _ => Owner::process(pid).and_then(|owner| read_whole(owner, &path)),
+    };
+    text.map_err(|source| SiteError::proc_read(pid, path, source))
 }
 
 fn malformed(pid: u32, name: &str, what: &'static str) -> SiteError {

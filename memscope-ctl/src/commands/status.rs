@@ -35,16 +35,25 @@ fn text(answer: &v1::StatusResponse) -> String {
         rows.push(("attach method", text_or_unknown(&answer.attach_method)));
         rows.push(("ring", answer.ring_bytes.map_or_else(unknown, bytes)));
     }
-    rows.push((
-        "traced",
-        format!(
-            "{} processes, {} sites",
-            answer.traced_processes,
-            grouped(answer.sites)
-        ),
-    ));
+    let sites = match answer.attaching {
+        true => "sites not known: memscoped is busy with an attach".to_owned(),
+        false => format!("{} sites", grouped(answer.sites)),
+    };
+    let processes = answer.traced_processes;
+    rows.push(("traced", format!("{processes} processes, {sites}")));
     rows.push(("records", grouped(answer.records)));
-    rows.push(("lost", drops(&answer.drops)));
+    let so_far = match answer.attaching {
+        true => ", as far as known",
+        false => "",
+    };
+    rows.push(("lost", drops(&answer.drops) + so_far));
+    if answer.reads_given_up > 0 {
+        let times = grouped(answer.reads_given_up);
+        rows.push((
+            "not delivered",
+            format!("{times} times, memory or a file of a process to who read it"),
+        ));
+    }
     if let Some(journal) = &answer.journal {
         let limit = journal
             .limit_bytes

@@ -3,6 +3,7 @@
 use std::sync::mpsc::{Sender, SyncSender, TrySendError};
 
 use memscope_ledger::event::ProcessHandle;
+use memscope_log::records::stack_copy;
 
 /// A job for these threads.
 pub enum Job {
@@ -28,6 +29,19 @@ pub enum Job {
     Mapped(ProcessHandle),
     /// Stacks of this process are no longer taken.
     Forget(ProcessHandle),
+}
+
+impl Job {
+    /// The process that it is about.
+    pub fn process(&self) -> Option<ProcessHandle> {
+        match self {
+            Job::Watch { process, .. }
+            | Job::Name { process, .. }
+            | Job::Mapped(process)
+            | Job::Forget(process) => Some(*process),
+            Job::Copy(record) => stack_copy(record).map(|copy| copy.process),
+        }
+    }
 }
 
 /// Sends jobs to the thread `unwinder`.

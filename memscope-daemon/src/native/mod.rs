@@ -12,6 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 
+use crate::panics::guarded;
 use memscope_ledger::event::{NativeFunction, NativeName, ProcessHandle};
 use memscope_log::records::stack_copy;
 use memscope_native::{Image, Piece, ProcessCode, Shared, Symbols};
@@ -113,7 +114,14 @@ struct ToName {
 impl ToName {
     fn done(mut self, symbols: &mut Symbols, keeper: &KeeperHandle) {
         for (image, file) in self.files {
-            let found = symbols.name(&image, &file.offsets);
+            let found = guarded("finding names of functions", || {
+                crate::panics::if_a_test_wants_it("symbols");
+                symbols.name(&image, &file.offsets)
+            });
+            let Some(found) = found else {
+                *symbols = Symbols::default();
+                continue;
+            };
             for (place, named) in file.places.into_iter().zip(found) {
                 if let Some(name) = self.names.get_mut(place) {
                     name.functions = named
@@ -153,37 +161,50 @@ impl Worker {
     fn run(mut self, queue: &Receiver<Job>) {
         for job in queue {
             crate::panics::if_a_test_wants_it("unwinder");
-            match job {
-                Job::Watch {
+            let process = job.process();
+            let done = guarded("unwinding stacks of compiled code", || self.job(job));
+            if done.is_none() {
+                // From now on stacks of this process have no frames of compiled code.
+                let watched = process.and_then(|process| self.processes.remove_entry(&process));
+                if let Some((process, watched)) = watched {
+                    self.unset(process, watched.rules);
+                }
+                self.shared = Shared::default();
+            }
+        }
+    }
+
+    fn job(&mut self, job: Job) {
+        match job {
+            Job::Watch {
+                process,
+                pid,
+                ready,
+            } => {
+                let mut code = ProcessCode::new(pid);
+                if let Err(error) = code.read(&mut self.shared) {
+                    tracing::debug!(pid, %error, "its mapped code could not be read");
+                }
+                self.processes.insert(
                     process,
-                    pid,
-                    ready,
-                } => {
-                    let mut code = ProcessCode::new(pid);
-                    if let Err(error) = code.read(&mut self.shared) {
-                        tracing::debug!(pid, %error, "its mapped code could not be read");
-                    }
-                    self.processes.insert(
-                        process,
-                        Watched {
-                            process: code,
-                            rules: HashSet::new(),
-                        },
-                    );
-                    // It is no error if nobody waits any more.
-                    let _ = ready.send(());
+                    Watched {
+                        process: code,
+                        rules: HashSet::new(),
+                    },
+                );
+                // It is no error if nobody waits any more.
+                let _ = ready.send(());
+            }
+            Job::Copy(record) => self.copied(&record),
+            Job::Name { process, addresses } => self.name(process, &addresses),
+            Job::Mapped(process) => self.mapped(process),
+            Job::Forget(process) => {
+                if let Some(watched) = self.processes.remove(&process) {
+                    self.unset(process, watched.rules);
                 }
-                Job::Copy(record) => self.copied(&record),
-                Job::Name { process, addresses } => self.name(process, &addresses),
-                Job::Mapped(process) => self.mapped(process),
-                Job::Forget(process) => {
-                    if let Some(watched) = self.processes.remove(&process) {
-                        self.unset(process, watched.rules);
-                    }
-                    self.shared.sweep();
-                    // If the queue is full, the next search for names of a file does the same.
-                    let _ = self.naming.try_send(Naming::Sweep);
-                }
+                self.shared.sweep();
+                // If the queue is full, the next search for names of a file does the same.
+                let _ = self.naming.try_send(Naming::Sweep);
             }
         }
     }

@@ -8,7 +8,10 @@ use std::path::Path;
 
 use aya::programs::links::FdLink;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
+use memscope_memory::Owner;
+use memscope_memory::file::{FileError, OpenFile};
 use memscope_site::FileIdentity;
+use memscope_site::mounts::{Waits, waits};
 use serde::{Deserialize, Serialize};
 
 use super::ProbeError;
@@ -74,6 +77,42 @@ impl Link {
     }
 }
 
+/// Opens the file that a probe is to stand in, so that it stays the same from the checks here until the probe is placed.
+fn checked(
+    pid: u32,
+    open_path: &Path,
+    shown_path: &str,
+    file: Option<&FileIdentity>,
+    user_mounts: bool,
+) -> Result<OpenFile, ProbeError> {
+    let failed = |source| ProbeError::Attach {
+        path: shown_path.to_owned(),
+        pid,
+        source,
+    };
+    let owner = Owner::process(pid).map_err(failed)?;
+    let open = OpenFile::open(owner, open_path, true).map_err(|error| match error {
+        FileError::Open(source) => failed(source),
+        other => failed(std::io::Error::other(other)),
+    })?;
+    let now = FileIdentity::new(open.facts(), None);
+    let is_same = file.is_none_or(|file| {
+        (file.device, file.inode, file.size, file.modified_ns)
+            == (now.device, now.inode, now.size, now.modified_ns)
+    });
+    if !is_same {
+        return Err(failed(std::io::Error::other(
+            "it was changed, or is no longer mapped, since it was searched for functions",
+        )));
+    }
+    if !user_mounts && waits(pid, &open) != Waits::ForNobody {
+        return Err(failed(std::io::Error::other(
+            "a user could keep the kernel waiting for this file (FUSE, or an overlay of a user); --probe-user-mounts allows it",
+        )));
+    }
+    Ok(open)
+}
+
 /// Attaches one program. `open_path` must lead to the file that is really mapped; `shown_path` is the path for
 /// messages.
 pub fn attach(
@@ -90,6 +129,8 @@ pub fn attach(
         pid,
         source,
     };
+    let open = checked(pid, open_path, shown_path, file, kernel.user_mounts)?;
+    let open_path = open.own_path();
     let mut pins = Vec::new();
     let directory = kernel.pins().cloned();
     // A link that cannot be pinned ends with the daemon, and the next one makes it again.
@@ -137,7 +178,7 @@ pub fn attach(
                             location: UProbeAttachLocation::AbsoluteOffset(point.offset),
                             cookie: Some(point.cookie),
                         },
-                        open_path,
+                        &open_path,
                         scope,
                     )
                     .map_err(wrap)?;

@@ -152,6 +152,8 @@ unsafe impl aya::Pod for PythonValue {}
 
 /// The loaded BPF object with its programs, its maps and the slots of processes.
 pub struct Kernel {
+    /// Whether probes may be placed in files for which a user could keep the kernel waiting ([`memscope_site::mounts`]).
+    pub user_mounts: bool,
     bpf: Ebpf,
     multi: BTreeMap<Program, OwnedFd>,
     method: AttachMethod,
@@ -287,6 +289,7 @@ impl Kernel {
         let rules =
             BpfHashMap::try_from(take(name::RULES)?).map_err(map_error(name::RULES, "opened"))?;
         let mut kernel = Kernel {
+            user_mounts: false,
             bpf,
             multi,
             method,

@@ -8,7 +8,7 @@ use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, Process
 use memscope_log::records::DaemonRecord;
 use memscope_proto::v1::{AttachResponse, AttachedProcess, RefusedProcess};
 use memscope_rpc::{AttachOptions, AttachRequest, AttachScope, Caller, Refusal};
-use memscope_site::{Resolved, SiteError};
+use memscope_site::{Resolved, SiteError, Why};
 use memscope_vendors::Purpose;
 
 use super::{TraceState, Traced, Tracer, rules};
@@ -146,7 +146,6 @@ impl Tracer {
             });
         }
         let resolved = self
-            .resolver
             .resolve(pid, cause.options.level)
             .map_err(|error| refusal(pid, true, error))?;
         let level = reachable(pid, &facts, &resolved, &cause)?;
@@ -422,6 +421,10 @@ fn reachable(
     if !calls && !report && !trace && !cause.wait {
         let first = resolved.missing.iter().find(|m| !m.is_harmless());
         return Err(match first {
+            Some(missing) if matches!(missing.why, Why::UserMount(_)) => Refusal::NothingToProbe {
+                pid,
+                why: missing.to_string(),
+            },
             Some(missing) => Refusal::StrippedLibrary {
                 pid,
                 path: missing.library.clone().into(),

@@ -201,7 +201,7 @@ impl Tracer {
     /// this finds those that bypass it, without reading any of the mapped files.
     pub(super) fn mappings_changed(&mut self, pid: u32) -> bool {
         use std::hash::{Hash, Hasher};
-        let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else {
+        let Ok(maps) = memscope_site::process::read(pid, "maps") else {
             return false;
         };
         let mut hasher = std::hash::DefaultHasher::new();

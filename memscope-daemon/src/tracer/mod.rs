@@ -206,12 +206,12 @@ impl Tracer {
             .spawn(move || {
                 let now = Instant::now();
                 let mut tracer = Tracer {
+                    resolver: Resolver::new().with_user_mounts(kernel.user_mounts),
                     kernel,
                     keeper,
                     unwinder,
                     stack_budget,
                     orders: own,
-                    resolver: Resolver::new(),
                     traced: BTreeMap::new(),
                     rules: Vec::new(),
                     next_rule: 1,

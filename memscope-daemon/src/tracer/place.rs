@@ -6,13 +6,14 @@ use std::path::Path;
 use memscope_ledger::event::{CoverageNote, Level, Placement};
 use memscope_log::records::DaemonRecord;
 use memscope_rpc::Refusal;
-use memscope_site::{FileIdentity, ObjectSites, Resolved, SiteError};
+use memscope_site::{FileIdentity, ObjectSites, Resolved, Resolver, SiteError};
 use memscope_vendors::{Purpose, Variant};
 
 use super::attach::{ended, internal};
 use super::traced::{Library, Traced};
 use super::{TraceState, Tracer};
 use crate::keeper::Command;
+use crate::panics::guarded;
 use crate::probe::links;
 use crate::probe::load::Program;
 use crate::probe::multi::Point;
@@ -24,7 +25,8 @@ impl Tracer {
             return;
         };
         traced.slot.tell_mappings();
-        match self.resolver.resolve(pid, traced.options.level) {
+        let level = traced.options.level;
+        match self.resolve(pid, level) {
             Ok(resolved) => {
                 if let Err(error) = self.place(pid, &resolved) {
                     self.note(
@@ -40,6 +42,17 @@ impl Tracer {
                 tracing::warn!(pid, error = %crate::error_chain(&error), "mappings could not be read");
             }
         }
+    }
+
+    /// Finds the sites of a process.
+    pub(super) fn resolve(&mut self, pid: u32, level: Level) -> Result<Resolved, SiteError> {
+        let found = guarded("searching a process's files for functions", || {
+            self.resolver.resolve(pid, level)
+        });
+        found.unwrap_or_else(|| {
+            self.resolver = Resolver::new().with_user_mounts(self.kernel.user_mounts);
+            Err(SiteError::Fault { pid })
+        })
     }
 
     /// Places probes on the sites that were found and have none, then records what is in use.

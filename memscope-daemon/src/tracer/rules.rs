@@ -70,7 +70,7 @@ fn cgroup(pid: u32) -> Option<String> {
 
 /// Whether the process maps a library of a device vendor now.
 pub fn maps_device_library(pid: u32) -> bool {
-    let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else {
+    let Ok(maps) = memscope_site::process::read(pid, "maps") else {
         return false;
     };
     maps.split(|b| *b == b'\n').any(|line| {

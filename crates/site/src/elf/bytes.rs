@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+
+use memscope_memory::file::OpenFile;
 
 /// Bytes that can be read at offsets.
 pub trait ReadAt {
@@ -12,31 +13,33 @@ pub trait ReadAt {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
-/// An open file and its length.
+/// An open file, with the length that it had when it was opened.
 #[derive(Debug)]
-pub struct FileBytes {
-    file: File,
-    len: u64,
-}
+pub struct FileBytes(OpenFile);
 
 impl FileBytes {
-    /// Notes the length that the file has now. Fails if the file's metadata cannot be read.
+    /// The bytes of a file of our own. Fails if the file's metadata cannot be read.
     pub fn new(file: File) -> io::Result<FileBytes> {
-        let len = file.metadata()?.len();
-        Ok(FileBytes { file, len })
+        Ok(FileBytes(OpenFile::given(file)?))
     }
     /// The open file.
-    pub fn file(&self) -> &File {
-        &self.file
+    pub fn file(&self) -> &OpenFile {
+        &self.0
+    }
+}
+
+impl From<OpenFile> for FileBytes {
+    fn from(file: OpenFile) -> FileBytes {
+        FileBytes(file)
     }
 }
 
 impl ReadAt for FileBytes {
     fn length(&self) -> u64 {
-        self.len
+        self.0.facts().size
     }
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buffer, offset)
+        self.0.read_exact_at(offset, buffer)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::SiteError;
 use crate::file_sites::{FileSite, FileSites, Why};
 use crate::identity::FileIdentity;
 use crate::mapped::{MappedObject, OpenError, OpenObject};
+use crate::mounts::{Waits, waits};
 use crate::settings::SettingsPlace;
 use memscope_vendors::{Layer, Purpose, Row, Vendor};
 
@@ -26,6 +27,8 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 pub(super) struct Answer {
     pub pid: u32,
     pub level: Level,
+    /// Whether probes may stand in files for which a user could keep the kernel waiting.
+    pub user_mounts: bool,
     pub resolved: Resolved,
     /// Set if an object is an ELF file of a kind that we cannot read, to a text that names the kind.
     pub foreign: Option<&'static str>,
@@ -95,7 +98,20 @@ impl Answer {
         }
         self.name_missing(object, &name, file);
         let mut sites = Vec::new();
-        for site in &file.sites {
+        let risk = match self.user_mounts {
+            true => Waits::ForNobody,
+            false => waits(self.pid, open.bytes.file()),
+        };
+        let why = match risk {
+            Waits::ForNobody => None,
+            Waits::ForServer => Some("it lies on a FUSE file system that a user serves"),
+            Waits::ForOverlay => Some("it lies on an overlay that a user mounted"),
+        };
+        if let (Some(why), false) = (why, file.sites.is_empty()) {
+            self.missing(object, "*", None, Why::UserMount(why));
+        }
+        let usable = file.sites.iter().filter(|_| why.is_none());
+        for site in usable {
             let hook = site.row.purpose == Purpose::Loader;
             if !hook && !at_level(site.row, self.level) {
                 continue;

@@ -32,6 +32,7 @@ const MOST_NAMES: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Resolver {
     emulation: Emulation,
+    user_mounts: bool,
     cache: HashMap<FileIdentity, CachedSites>,
     round: u64,
 }
@@ -68,8 +69,17 @@ impl Resolver {
     pub fn for_kernel(emulation: Emulation) -> Resolver {
         Resolver {
             emulation,
+            user_mounts: false,
             cache: HashMap::new(),
             round: 0,
+        }
+    }
+
+    /// Whether sites may lie in files for which a user could keep the kernel waiting (see [`crate::mounts`]). At first they may not.
+    pub fn with_user_mounts(self, allowed: bool) -> Resolver {
+        Resolver {
+            user_mounts: allowed,
+            ..self
         }
     }
 
@@ -80,6 +90,7 @@ impl Resolver {
         let mut answer = Answer {
             pid,
             level,
+            user_mounts: self.user_mounts,
             resolved: Resolved::default(),
             foreign: None,
             readable: false,
@@ -163,7 +174,7 @@ impl Resolver {
         if Machine::from_elf(elf.machine) != Machine::this() {
             return Ok(Looked::Foreign("code of another machine"));
         }
-        let identity = FileIdentity::new(&open.bytes.file().metadata()?, elf.build_id());
+        let identity = FileIdentity::new(open.bytes.file().facts(), elf.build_id());
         let base = object.bias(&elf);
         if let Some(known) = self.cache.get_mut(&identity) {
             known.used = self.round;

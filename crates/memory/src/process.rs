@@ -1,0 +1,122 @@
+//! The memory of a live process.
+
+use std::fs::File;
+use std::io;
+
+use crate::gather::gather;
+use crate::owner::Owner;
+use crate::part::{Memory, Part};
+use crate::place::MOST_BYTES;
+use crate::reader;
+
+/// The memory of a live process. It stays tied to the memory image that the process had when it was opened, even if the pid is
+/// reused later.
+#[derive(Debug)]
+pub struct ProcessMemory {
+    pid: libc::pid_t,
+    file: File,
+    /// For whom readers read for us; `None`: we read ourselves.
+    reader: Option<Owner>,
+}
+
+impl ProcessMemory {
+    /// Opens the memory of a process for reading. The process is not stopped. Fails where
+    /// `ptrace(2)`'s access rules (`PTRACE_MODE_ATTACH`) forbid it.
+    pub fn open(pid: u32) -> io::Result<ProcessMemory> {
+        let number =
+            libc::pid_t::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // Opening it touches no page of the process.
+        let file = File::open(format!("/proc/{pid}/mem"))?;
+        let reader = match reader::readers() {
+            Some(_) => Some(Owner::process(pid)?),
+            None => None,
+        };
+        Ok(ProcessMemory {
+            pid: number,
+            file,
+            reader,
+        })
+    }
+}
+
+impl Memory for ProcessMemory {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut at = address;
+        for piece in buffer.chunks_mut(MOST_BYTES as usize) {
+            let mut part = [Part {
+                address: at,
+                bytes: vec![0; piece.len()],
+            }];
+            self.read_many(&mut part)?;
+            let [part] = part;
+            piece.copy_from_slice(&part.bytes);
+            at = at.wrapping_add(piece.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn read_many(&self, parts: &mut [Part]) -> io::Result<()> {
+        let Some(owner) = self.reader else {
+            return gather(self.pid, &self.file, parts);
+        };
+        let readers = reader::readers().ok_or(io::ErrorKind::NotConnected)?;
+        if parts
+            .iter()
+            .all(|part| part.bytes.len() as u64 <= MOST_BYTES)
+        {
+            return readers.read_memory(owner, self.pid, &self.file, parts);
+        }
+        for part in parts {
+            self.read(part.address, &mut part.bytes)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_reads_itself() {
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
+        let text = *b"a string\0 and more";
+        let words = [7u64, 9];
+        assert_eq!(
+            memory.read_string(text.as_ptr() as u64, 64).unwrap(),
+            b"a string"
+        );
+        assert!(memory.read_string(text.as_ptr() as u64, 0).is_err());
+        let part = |address, len| Part {
+            address,
+            bytes: vec![0; len],
+        };
+        let mut parts = [
+            part(text.as_ptr() as u64, text.len()),
+            part(words.as_ptr() as u64 + 8, 8),
+        ];
+        memory.read_many(&mut parts).unwrap();
+        assert_eq!(parts[0].bytes, text);
+        assert_eq!(parts[1].bytes, 9u64.to_ne_bytes());
+        assert_eq!(memory.read_u64(words.as_ptr() as u64).unwrap(), 7);
+    }
+
+    #[test]
+    fn where_nothing_is_mapped_all_fails() {
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
+        let word = 1u64;
+        let mut parts = [
+            Part {
+                address: &raw const word as u64,
+                bytes: vec![0; 8],
+            },
+            Part {
+                address: 8,
+                bytes: vec![0; 8],
+            },
+        ];
+        assert!(memory.read_many(&mut parts).is_err());
+        assert!(memory.read(8, &mut [0]).is_err());
+    }
+}

@@ -1,0 +1,291 @@
+//! How a reader is asked, and answers.
+//!
+//! A question is a head, its ranges and its path, with the descriptor that it is about beside it. An answer is a head and bytes, with the
+//! descriptor that was asked for beside it.
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::place::{FileFacts, MOST_BYTES};
+
+/// Most ranges of one question.
+pub(crate) const MOST_RANGES: usize = 1024;
+/// Most bytes of a path: the kernel's own limit (`PATH_MAX`).
+const MOST_PATH: usize = 4096;
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// Bytes of the memory of a process, whose memory file is beside it.
+    Memory {
+        /// The process.
+        pid: i32,
+        /// What of it.
+        ranges: Vec<Range>,
+    },
+    /// Bytes of the file at the place that is beside it.
+    File(Range),
+    /// The place that a path leads to, and what is there.
+    Open {
+        /// The path.
+        path: PathBuf,
+        /// Whether to follow a symbolic link at its end.
+        follow: bool,
+    },
+    /// The whole of a file.
+    Whole(PathBuf),
+}
+
+const MEMORY: u32 = 0;
+const FILE: u32 = 1;
+const OPEN: u32 = 2;
+const OPEN_ITSELF: u32 = 3;
+const WHOLE: u32 = 4;
+
+/// Bytes from `start` on: an address, or an offset in a file.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Range {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Head {
+    kind: u32,
+    pid: i32,
+    ranges: u32,
+    path: u32,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct AnswerHead {
+    /// Number of the error; 0 if there is none.
+    error: i32,
+    len: u32,
+}
+
+/// [`FileFacts`] as bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Facts {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified_s: i64,
+    modified_ns: i64,
+    uid: u32,
+    mode: u32,
+    file_system: u64,
+}
+
+/// What a reader has read.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) place: Option<OwnedFd>,
+}
+
+impl Question {
+    /// Most bytes that an answer may have.
+    pub(crate) fn most(&self) -> u64 {
+        match self {
+            Question::Memory { ranges, .. } => sum(ranges),
+            Question::File(range) => range.len,
+            Question::Open { .. } => size_of::<Facts>() as u64,
+            Question::Whole(_) => MOST_BYTES,
+        }
+    }
+}
+
+fn sum(ranges: &[Range]) -> u64 {
+    let lengths = ranges.iter().map(|range| range.len);
+    lengths.fold(0, u64::saturating_add)
+}
+
+/// Sends a question.
+pub(crate) fn ask(
+    socket: &mut UnixStream,
+    question: &Question,
+    about: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let none = Path::new("");
+    let (kind, pid, ranges, path) = match question {
+        Question::Memory { pid, ranges } => (MEMORY, *pid, ranges.as_slice(), none),
+        Question::File(range) => (FILE, 0, std::slice::from_ref(range), none),
+        Question::Open { path, follow: true } => (OPEN, 0, &[][..], path.as_path()),
+        Question::Open { path, .. } => (OPEN_ITSELF, 0, &[][..], path.as_path()),
+        Question::Whole(path) => (WHOLE, 0, &[][..], path.as_path()),
+    };
+    let path = path.as_os_str().as_bytes();
+    let head = Head {
+        kind,
+        pid,
+        ranges: ranges.len() as u32,
+        path: path.len() as u32,
+    };
+    let bytes = [head.as_bytes(), ranges.as_bytes(), path].concat();
+    send(socket, &bytes, about)
+}
+
+/// Receives a question, with the descriptor that it is about; `None` if the other side has closed the socket.
+pub(crate) fn asked(socket: &mut UnixStream) -> io::Result<Option<(Question, Option<OwnedFd>)>> {
+    let Some((head, about)) = receive::<Head>(socket)? else {
+        return Ok(None);
+    };
+    let (count, length) = (head.ranges as usize, head.path as usize);
+    if count > MOST_RANGES || length > MOST_PATH {
+        return Err(malformed());
+    }
+    let mut ranges = vec![Range { start: 0, len: 0 }; count];
+    socket.read_exact(ranges.as_mut_bytes())?;
+    let mut path = vec![0; length];
+    socket.read_exact(&mut path)?;
+    let path = PathBuf::from(OsString::from_vec(path));
+    let question = match (head.kind, ranges.as_slice()) {
+        (MEMORY, _) => Question::Memory {
+            pid: head.pid,
+            ranges,
+        },
+        (FILE, [range]) => Question::File(*range),
+        (OPEN, []) => Question::Open { path, follow: true },
+        (OPEN_ITSELF, []) => Question::Open {
+            path,
+            follow: false,
+        },
+        (WHOLE, []) => Question::Whole(path),
+        _ => return Err(malformed()),
+    };
+    if question.most() > MOST_BYTES {
+        return Err(malformed());
+    }
+    Ok(Some((question, about)))
+}
+
+/// Sends what was read, or the number of the error.
+pub(crate) fn answer(socket: &mut UnixStream, read: io::Result<Answer>) -> io::Result<()> {
+    let (error, answer) = match read {
+        Ok(answer) => (0, answer),
+        Err(error) => (number(&error), Answer::default()),
+    };
+    let head = AnswerHead {
+        error,
+        len: answer.bytes.len() as u32,
+    };
+    let place = answer.place.as_ref().map(AsFd::as_fd);
+    send(socket, head.as_bytes(), place)?;
+    socket.write_all(&answer.bytes)
+}
+
+/// Errors that have no number are those of our own code.
+fn number(error: &io::Error) -> i32 {
+    match (error.raw_os_error(), error.kind()) {
+        (Some(number), _) => number,
+        (None, io::ErrorKind::FileTooLarge) => libc::EFBIG,
+        (None, io::ErrorKind::UnexpectedEof) => libc::ENODATA,
+        (None, _) => libc::EIO,
+    }
+}
+
+/// Receives an answer of at most `most` bytes. The inner error is what the other side met when it read.
+pub(crate) fn answered(socket: &mut UnixStream, most: u64) -> io::Result<io::Result<Answer>> {
+    let (head, place) = receive::<AnswerHead>(socket)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    if head.error != 0 {
+        return Ok(Err(io::Error::from_raw_os_error(head.error)));
+    }
+    if u64::from(head.len) > most {
+        return Err(malformed());
+    }
+    let mut bytes = vec![0; head.len as usize];
+    socket.read_exact(&mut bytes)?;
+    Ok(Ok(Answer { bytes, place }))
+}
+
+/// The facts of a file as the bytes of an answer.
+pub(crate) fn facts_to_bytes(facts: &FileFacts) -> Vec<u8> {
+    let facts = Facts {
+        device: facts.device,
+        inode: facts.inode,
+        size: facts.size,
+        modified_s: facts.modified_s,
+        modified_ns: facts.modified_ns,
+        uid: facts.uid,
+        mode: facts.mode,
+        file_system: facts.file_system,
+    };
+    facts.as_bytes().to_vec()
+}
+
+/// The facts of a file from the bytes of an answer.
+pub(crate) fn facts_from_bytes(bytes: &[u8]) -> io::Result<FileFacts> {
+    let facts = Facts::read_from_bytes(bytes).map_err(|_| malformed())?;
+    Ok(FileFacts {
+        device: facts.device,
+        inode: facts.inode,
+        size: facts.size,
+        modified_s: facts.modified_s,
+        modified_ns: facts.modified_ns,
+        uid: facts.uid,
+        mode: facts.mode,
+        file_system: facts.file_system,
+    })
+}
+
+fn send(socket: &mut UnixStream, bytes: &[u8], beside: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<BorrowedFd<'_>> = beside.into_iter().collect();
+    if !files.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    let sent = rustix::net::sendmsg(
+        socket.as_fd(),
+        &[IoSlice::new(bytes)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
+    let rest = bytes.get(sent..).unwrap_or_default();
+    socket.write_all(rest)
+}
+
+/// Receives a head, and the descriptor beside it. `None` if the other side has closed the socket.
+fn receive<T: FromBytes + IntoBytes>(
+    socket: &mut UnixStream,
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut head = T::new_zeroed();
+    let bytes = head.as_mut_bytes();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        socket.as_fd(),
+        &mut [IoSliceMut::new(bytes)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let file = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    socket.read_exact(bytes.get_mut(received.bytes..).unwrap_or_default())?;
+    Ok(Some((head, file)))
+}
+
+pub(crate) fn malformed() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, PoisonError};
 
+use memscope_ledger::event::ProcessHandle;
 use tokio::sync::{oneshot, watch};
 
 use crate::tracer::Order;
@@ -22,13 +23,13 @@ pub type End = watch::Receiver<()>;
 /// The looks that are under way, by process and whether the allocator is read as well; the oldest first.
 #[derive(Default)]
 pub struct Looks {
-    under_way: Mutex<HashMap<(u32, bool), Vec<End>>>,
+    under_way: Mutex<HashMap<(ProcessHandle, bool), Vec<End>>>,
 }
 
 impl Looks {
     /// The end of a look at this process that the tracer has not begun yet, or of a new one. `None` if the tracer has
     /// ended. Must be called inside a tokio runtime.
-    pub fn look(&self, tracer: &Sender<Order>, pid: u32, read: bool) -> Option<End> {
+    pub fn look(&self, tracer: &Sender<Order>, process: ProcessHandle, read: bool) -> Option<End> {
         // What is in the map is right at any time, also if another thread panicked while it held the lock.
         let mut all = self
             .under_way
@@ -38,14 +39,19 @@ impl Looks {
             ends.retain(|end| end.has_changed().is_ok());
             !ends.is_empty()
         });
-        let own = all.entry((pid, read)).or_default();
+        let own = all.entry((process, read)).or_default();
         if let Some(last) = own.last()
             && own.len() >= OF_A_PROCESS
         {
             return Some(last.clone());
         }
         let (reply, done) = oneshot::channel();
-        tracer.send(Order::Refresh { pid, read, reply }).ok()?;
+        let order = Order::Refresh {
+            process,
+            read,
+            reply,
+        };
+        tracer.send(order).ok()?;
         let (under_way, end) = watch::channel(());
         tokio::spawn(async move {
             // A tracer that has ended reports nothing, which is an end as well.
@@ -73,10 +79,10 @@ mod tests {
         let (tracer, orders) = std::sync::mpsc::channel();
         let looks = Looks::default();
         let ends: Vec<_> = (0..1000)
-            .map(|_| looks.look(&tracer, 7, false).unwrap())
+            .map(|_| looks.look(&tracer, ProcessHandle(7), false).unwrap())
             .collect();
-        let other = looks.look(&tracer, 8, false).unwrap();
-        let read = looks.look(&tracer, 7, true).unwrap();
+        let other = looks.look(&tracer, ProcessHandle(8), false).unwrap();
+        let read = looks.look(&tracer, ProcessHandle(7), true).unwrap();
         let waiting: Vec<_> = orders.try_iter().collect();
         assert_eq!(waiting.len(), 4);
         for order in waiting {
@@ -89,7 +95,7 @@ mod tests {
             ended(end).await;
         }
         // Those have ended, so the next question gets a look of its own.
-        let _end = looks.look(&tracer, 7, false).unwrap();
+        let _end = looks.look(&tracer, ProcessHandle(7), false).unwrap();
         assert_eq!(orders.try_iter().count(), 1);
     }
 }

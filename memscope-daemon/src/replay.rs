@@ -54,20 +54,20 @@ pub struct NotThere {
     pub process: ProcessHandle,
     /// Process id.
     pub pid: u32,
-    /// The moment from which on it is known, in nanoseconds since 1970.
-    pub known_from_unix_ns: u64,
+    /// The moment from which on it is known, in nanoseconds since 1970. `None` if no later part of the recording that
+    /// can be read has it, as after damage.
+    pub known_from_unix_ns: Option<u64>,
 }
 
 impl Replayed {
-    /// If nothing is known of a process at this moment because it had to give way, the moment from which on it is
-    /// known, in nanoseconds since 1970.
-    pub fn not_there(&self, pid: u32) -> Option<u64> {
+    /// If nothing is known of a process at this moment because it had to give way, that process.
+    pub fn not_there(&self, pid: u32) -> Option<NotThere> {
         let found = self.ledger.find(pid);
         let mut left_out = self.left_out.iter();
         // Of several processes with this pid, the newest one is meant.
-        let one =
-            left_out.rfind(|one| one.pid == pid && found.is_none_or(|of| of <= one.process))?;
-        Some(one.known_from_unix_ns)
+        left_out
+            .rfind(|one| one.pid == pid && found.is_none_or(|of| of <= one.process))
+            .copied()
     }
 }
 
@@ -78,7 +78,7 @@ pub enum ReplayError {
     #[error(transparent)]
     Recording(#[from] RecordingError),
     /// The moment lies before the part of the recording that is left.
-    #[error("the older part of the recording is gone: it can be asked from {} on", memscope_units::moment_ms(*known_from_unix_ns))]
+    #[error("the older part of the recording is gone: it can be asked from {} on", first_moment(*known_from_unix_ns))]
     TooEarly {
         /// The first moment that can be asked about, in nanoseconds since 1970.
         known_from_unix_ns: u64,
@@ -86,6 +86,13 @@ pub enum ReplayError {
     /// Whoever asked is gone.
     #[error("nobody waits for the answer any more")]
     NotWanted,
+}
+
+/// The first whole millisecond from which on something is known, as people can ask for it. A millisecond that had begun
+/// before would be refused.
+pub fn first_moment(known_from_unix_ns: u64) -> String {
+    let up = known_from_unix_ns.checked_next_multiple_of(1_000_000);
+    memscope_units::moment_ms(up.unwrap_or(known_from_unix_ns))
 }
 
 /// Reads a recording to its end.
@@ -462,7 +469,7 @@ fn fold(
         pid: one.pid,
         known_from_unix_ns: recording
             .complete_from(one.process)
-            .map_or(end.unix_ns, SegmentPlace::first_unix_ns),
+            .map(SegmentPlace::first_unix_ns),
     });
     Ok(Replayed {
         decoder: fold.decoder,

@@ -21,7 +21,7 @@ use crate::ended::still_there;
 use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus};
 use crate::looks::{Looks, ended};
 use crate::messages::{Messages, Severity};
-use crate::replay::{ReplayError, Replayed, Until, replay_while};
+use crate::replay::{NotThere, ReplayError, Replayed, Until, first_moment, replay_while};
 use crate::snapshots::Shelf;
 use crate::tracer::{Order, QUESTION, TracerStatus};
 
@@ -86,6 +86,13 @@ impl Serving {
             .ok_or(Refusal::NotTraced { pid })
     }
 
+    /// The present moment: now, or the end of the recording.
+    async fn present(&self) -> Result<AsOf, Refusal> {
+        let now = self.keeper.ask(|_, as_of| as_of).await;
+        let now = now.map_err(|gone| RefusalOf::from(gone).0)?;
+        Ok(self.replay.as_ref().map_or(now, |(_, end)| *end))
+    }
+
     /// Path of the journal or the recording. When this returns, everything that came before the question is in it.
     async fn journal(&self) -> Result<std::path::PathBuf, Refusal> {
         if let Some((path, _)) = &self.replay {
@@ -131,13 +138,13 @@ impl Serving {
     /// Makes the tracer check which allocator each process uses, since it may have been exchanged, and how much is
     /// free on the devices. `true` beside a process also asks for a reading, because there may be no other way to
     /// know what the process holds now.
-    async fn refresh(&self, processes: &[(u32, bool)]) {
+    async fn refresh(&self, processes: &[(ProcessHandle, bool)]) {
         let Some(tracer) = &self.tracer else {
             return;
         };
         let looks: Vec<_> = processes
             .iter()
-            .filter_map(|(pid, read)| self.looks.look(tracer, *pid, *read))
+            .filter_map(|(process, read)| self.looks.look(tracer, *process, *read))
             .collect();
         let reads = processes.iter().any(|(_, read)| *read);
         let patience = if reads { QUESTION + REFRESH } else { REFRESH };
@@ -161,7 +168,7 @@ impl Serving {
             let traced = all.filter(|process| process.state == ProcessState::Attached);
             let level = |process: ProcessSummary| {
                 let is_only_read = process.facts.level == Some(Level::Read);
-                (process.facts.pid, is_only_read)
+                (process.handle, is_only_read)
             };
             traced.map(level).collect::<Vec<_>>()
         });
@@ -172,11 +179,13 @@ impl Serving {
 
     /// Prepares for a snapshot, which must contain every block and segment.
     async fn complete(&self, pid: u32) {
-        let incomplete = self
-            .keeper
-            .ask(move |ledger, _| ledger.find(pid).is_some_and(|p| ledger.wants_reading(p)))
-            .await;
-        self.refresh(&[(pid, incomplete.unwrap_or(false))]).await;
+        let incomplete = self.keeper.ask(move |ledger, _| {
+            let process = ledger.find(pid)?;
+            Some((process, ledger.wants_reading(process)))
+        });
+        if let Ok(Some(process)) = incomplete.await {
+            self.refresh(&[process]).await;
+        }
     }
 }
 
@@ -234,6 +243,10 @@ impl Daemon for Serving {
         Ok(answered)
     }
 
+    async fn end(&self) -> Result<u64, Refusal> {
+        Ok(self.present().await?.boot_ns)
+    }
+
     async fn recording(&self) -> Result<RecordingWriter, Refusal> {
         let path = self.journal().await?;
         let opened = tokio::task::spawn_blocking(move || Recording::open(&path)).await;
@@ -255,17 +268,20 @@ impl Daemon for Serving {
         }))
     }
 
-    async fn mark(&self, pid: u32, mark: Mark) -> Result<EventId, Refusal> {
+    async fn mark(&self, of: Who, mark: Mark) -> Result<EventId, Refusal> {
         if self.tracer.is_none() {
             return Err(Refusal::Replaying);
         }
+        let process = of.handle;
         // This question makes sure that records from before the request come before the mark.
-        let found = |ledger: &Ledger, process, _| {
+        let found = self.keeper.ask(move |ledger, _| {
             let summary = ledger.summary(process)?;
             let ended_ns = summary.ended_ns.map(|ended| ledger.unix_ns(ended));
-            Some((process, summary, ended_ns))
-        };
-        let (process, summary, ended_ns) = self.about(pid, found).await?;
+            Some((summary, ended_ns))
+        });
+        let found = found.await.map_err(|gone| RefusalOf::from(gone).0)?;
+        // An ended process may have been forgotten since it was looked up.
+        let (summary, ended_ns) = found.ok_or(Refusal::NotTraced { pid: of.pid })?;
         still_there(&summary, ended_ns)?;
         let name = mark.name.clone();
         let record = DaemonRecord::Mark(mark);
@@ -274,7 +290,7 @@ impl Daemon for Serving {
             .await
             .map_err(|gone| RefusalOf::from(gone).0)?;
         // Other events may have followed the mark since, so it is looked up.
-        let made = move |ledger: &Ledger, process, as_of: AsOf| {
+        let made = self.keeper.ask(move |ledger, as_of| {
             let marks = ledger
                 .ask(&[process], as_of, &v1::MarksRequest::default())?
                 .marks;
@@ -288,8 +304,9 @@ impl Daemon for Serving {
                 epoch: event.epoch,
                 sequence: event.sequence,
             }))
-        };
-        self.about(pid, made).await
+        });
+        let made = made.await.map_err(|gone| RefusalOf::from(gone).0)?;
+        made.ok_or(Refusal::NotTraced { pid: of.pid })
     }
 
     async fn snapshot(
@@ -438,12 +455,7 @@ impl Serving {
         wanted: &Wanted,
         question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let now = self
-            .keeper
-            .ask(|_, as_of| as_of)
-            .await
-            .map_err(|gone| RefusalOf::from(gone).0)?;
-        let end = self.replay.as_ref().map_or(now, |(_, end)| *end);
+        let end = self.present().await?;
         let until = match at {
             Moment::Unix(ns) if ns > end.unix_ns => return Err(not_in_the_journal("lies ahead")),
             Moment::Event(number) if number > end.event.sequence => {
@@ -451,6 +463,7 @@ impl Serving {
             }
             Moment::Unix(ns) => Until::Unix(ns),
             Moment::Ago(ns) => Until::Boot(end.boot_ns.saturating_sub(ns)),
+            Moment::Boot(ns) => Until::Boot(ns),
             Moment::Event(number) => Until::Event(number),
             Moment::Step(number) => Until::Boot(self.end_of_step(pid, number).await?),
         };
@@ -469,14 +482,20 @@ impl Serving {
         let too_early = |from| {
             not_in_the_journal(&format!(
                 "is no longer in the journal, whose older part is gone: process {pid} is known from {} on",
-                memscope_units::moment_ms(from)
+                first_moment(from)
             ))
         };
         match answer {
             Ok(Ok(answer)) => answer.ok_or_else(|| {
                 not_in_the_journal(&format!("lies before process {pid} was attached"))
             }),
-            Ok(Err(from)) => Err(too_early(from)),
+            Ok(Err(NotThere {
+                known_from_unix_ns: Some(from),
+                ..
+            })) => Err(too_early(from)),
+            Ok(Err(_)) => Err(not_in_the_journal(&format!(
+                "is no longer in the journal, whose older part is gone, and no later part that can be read has process {pid}"
+            ))),
             Err(ReplayError::TooEarly { known_from_unix_ns }) => {
                 let own = self.known_from_of(pid).await?;
                 Err(too_early(own.unwrap_or(known_from_unix_ns)))
@@ -564,15 +583,15 @@ impl Serving {
     }
 }
 
-/// Asks about a process in what was folded; `Ok(None)` if it was not there yet, and `Err` with the moment from which on
-/// it is known if it had to give way.
+/// Asks about a process in what was folded; `Ok(None)` if it was not there yet, and `Err` if it had to give
+/// way.
 fn ask_folded<T>(
     folded: &Replayed,
     pid: u32,
     question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T>,
-) -> Result<Option<T>, u64> {
-    if let Some(from) = folded.not_there(pid) {
-        return Err(from);
+) -> Result<Option<T>, NotThere> {
+    if let Some(gone) = folded.not_there(pid) {
+        return Err(gone);
     }
     let process = folded.ledger.find(pid);
     Ok(process.and_then(|process| question(&folded.ledger, process, folded.end)))

@@ -139,3 +139,13 @@ fn a_fold_that_nobody_waits_for_ends_early() {
         assert_eq!(looks, most + 1);
     }
 }
+
+/// People type the moment that a refusal names, in milliseconds. One that was cut off would be refused as well.
+#[test]
+fn the_moment_that_a_refusal_names_is_known() {
+    let refusal = |known_from_unix_ns| ReplayError::TooEarly { known_from_unix_ns }.to_string();
+    let whole = 1_750_000_000_000_000_000;
+    assert!(refusal(whole).contains("15:06:40.000Z"));
+    assert!(refusal(whole + 1).contains("15:06:40.001Z"));
+    assert!(refusal(whole + 1_000_000).contains("15:06:40.001Z"));
+}

@@ -99,9 +99,10 @@ impl World {
     fn note(&mut self, process: u32, number: u64, replayed: &Replayed) {
         let of = process as usize - 1;
         match replayed.not_there(40 + process) {
-            Some(known_from) => {
+            Some(gone) => {
                 let moment = UNIX_ZERO + number * 1_000_000;
-                assert!(known_from > moment, "it is refused although it is known");
+                let is_later = gone.known_from_unix_ns.is_none_or(|from| from > moment);
+                assert!(is_later, "it is refused although it is known");
                 self.refused[of] = self.refused[of].max(number);
             }
             None => self.answered[of] = self.answered[of].min(number),
@@ -326,7 +327,7 @@ fn look_back(world: &mut World, dir: &Path, damaged: bool) -> (Vec<u64>, Vec<u64
                         .map(|process| NotThere {
                             process,
                             pid: 0,
-                            known_from_unix_ns: 0,
+                            known_from_unix_ns: None,
                         })
                         .chain(alone.left_out.iter().copied())
                         .collect();

@@ -293,11 +293,14 @@ fn origin(report: &SnapshotReport, out: &mut impl Sink) -> Result<(), ExportErro
         out.text(&note.text)?;
         out.key("affects")?;
         out.begin_list()?;
-        for kind in memscope_ledger::effect(&note.code).affects {
+        let effect = memscope_ledger::effect(&note.code);
+        for kind in effect.affects {
             out.item()?;
             out.word(kind.word())?;
         }
         out.end_list()?;
+        out.key("lower_bound")?;
+        out.flag(effect.lower_bound)?;
         out.end_dict()?;
     }
     out.end_list()?;

@@ -188,7 +188,7 @@ fn what_limits_it_is_said() {
             "as_of_unix_ns": 1_700_000_001_000_000_000u64, "lost_records": 3,
             "trace_dropped": 7, "settings_from": "environment",
             "unseen_segments": [BASE + (1 << 30)],
-            "coverage": [{"code": "attached_late", "text": "Attached late.", "affects": ["blocks", "growth"]}],
+            "coverage": [{"code": "attached_late", "text": "Attached late.", "affects": ["blocks", "growth"], "lower_bound": true}],
         })
     );
 }

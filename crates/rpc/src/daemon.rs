@@ -40,8 +40,12 @@ pub trait Daemon: Triggers + Send + Sync + 'static {
     /// Answers a question about the processes `of`. Drains the ring first.
     async fn ask(&self, asked: Asked, of: Vec<ProcessHandle>) -> Result<Answered, Refusal>;
 
-    /// Adds a mark at the present moment of a process. Returns the id of the mark's event.
-    async fn mark(&self, pid: u32, mark: Mark) -> Result<EventId, Refusal>;
+    /// The moment from which ages are counted back, in nanoseconds of boot time: now, or the end of a recording.
+    async fn end(&self) -> Result<u64, Refusal>;
+
+    /// Adds a mark at the present moment of a process. Returns the id of the mark's event. What counts is the
+    /// process's handle: if another process has got its pid in the meantime, that one gets no mark.
+    async fn mark(&self, of: Who, mark: Mark) -> Result<EventId, Refusal>;
 
     /// The whole journal up to now, as one file.
     async fn recording(&self) -> Result<RecordingWriter, Refusal>;
@@ -83,6 +87,8 @@ pub enum Moment {
     Unix(u64),
     /// Nanoseconds before now, or before the end of a recording.
     Ago(u64),
+    /// Nanoseconds of boot time, the kernel's clock by which events are ordered.
+    Boot(u64),
     /// Right after the event with this running number.
     Event(u64),
     /// At the end of the step with this number.

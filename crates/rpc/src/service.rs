@@ -118,6 +118,33 @@ impl Service {
         named::moment(pid, at, async || self.answer(caller, all).await).await
     }
 
+    /// The two moments of a comparison. Ages are counted back from one moment, so that they keep their order however
+    /// long the answer about the first of them takes.
+    async fn moments(
+        &self,
+        caller: Caller,
+        pid: u32,
+        both: [Option<v1::Moment>; 2],
+    ) -> Result<[Option<Moment>; 2], Refusal> {
+        let [first, second] = both;
+        let mut moments = [
+            self.moment(caller, pid, first).await?,
+            self.moment(caller, pid, second).await?,
+        ];
+        if moments
+            .iter()
+            .any(|moment| matches!(moment, Some(Moment::Ago(_))))
+        {
+            let end_ns = self.daemon.end().await?;
+            for moment in &mut moments {
+                if let Some(Moment::Ago(ns)) = moment {
+                    *moment = Some(Moment::Boot(end_ns.saturating_sub(*ns)));
+                }
+            }
+        }
+        Ok(moments)
+    }
+
     /// Waits for a turn to make snapshots, which must be held until they are made. A client that goes away while it
     /// waits gives up its place.
     async fn turn(&self, caller: Caller, under_way: &UnderWay) -> Result<Turn, Refusal> {
@@ -132,10 +159,9 @@ impl Service {
         &self,
         caller: Caller,
         pid: u32,
-        at: Option<v1::Moment>,
+        at: Option<Moment>,
         under_way: &UnderWay,
     ) -> Result<Arc<SnapshotReport>, Status> {
-        let at = self.moment(caller, pid, at).await?;
         let wanted = under_way.wanted();
         let report = self.daemon.snapshot(pid, at, wanted).await?;
         self.access().check(caller, &report.process.who())?;
@@ -258,9 +284,11 @@ impl Memscope for Service {
         request: Request<v1::MarkRequest>,
     ) -> Result<Response<v1::MarkResponse>, Status> {
         let pid = request.get_ref().pid;
-        self.asker(&request, pid).await?;
+        let caller = self.caller(&request)?;
+        let whose = self.visible(caller, Some(pid)).await?;
+        let of = *whose.first().ok_or(Refusal::NotTraced { pid })?;
         let mark = mark(request.into_inner())?;
-        let event = self.daemon.mark(pid, mark).await?;
+        let event = self.daemon.mark(of, mark).await?;
         Ok(Response::new(v1::MarkResponse {
             event: Some(event.into()),
         }))
@@ -292,6 +320,7 @@ impl Memscope for Service {
         let at = request.into_inner().at;
         let kind = picture(at.is_some());
         let turn = self.turn(caller, &under_way).await?;
+        let at = self.moment(caller, pid, at).await?;
         let report = self.take_snapshot(caller, pid, at, &under_way).await?;
         drop(turn);
         strict.check(kind, &report.coverage)?;
@@ -315,12 +344,10 @@ impl Memscope for Service {
             )
             .into());
         };
-        // The later moment first. An age is counted back from the time at which the daemon answers, so the earlier
-        // moment shifts by the time that the first snapshot takes.
         let _turn = self.turn(caller, &under_way).await?;
-        let to = question.to;
+        let both = [Some(from), question.to];
+        let [from, to] = self.moments(caller, pid, both).await?;
         let to = self.take_snapshot(caller, pid, to, &under_way).await?;
-        let from = Some(from);
         let from = self.take_snapshot(caller, pid, from, &under_way).await?;
         let mut notes = from.coverage.clone();
         let new = to.coverage.iter();
@@ -343,12 +370,12 @@ impl Memscope for Service {
         let question = request.into_inner();
         let kind = picture(question.at.is_some());
         let _turn = self.turn(caller, &under_way).await?;
-        let at = question.at;
+        let both = [question.from, question.at];
+        let [from, at] = self.moments(caller, pid, both).await?;
         let now = self.take_snapshot(caller, pid, at, &under_way).await?;
         strict.check(kind, &now.coverage)?;
-        let before = match question.from {
-            Some(from) => {
-                let from = Some(from);
+        let before = match from {
+            Some(_) => {
                 let before = self.take_snapshot(caller, pid, from, &under_way).await?;
                 strict.check(Answer::EarlierPicture, &before.coverage)?;
                 Some(before)
@@ -370,8 +397,8 @@ impl Memscope for Service {
         let question = request.get_ref().clone();
         let by = stacks::grouping(question.by)?;
         let caller = self.asker(&request, question.pid).await?;
-        let at = self.moment(caller, question.pid, question.at).await?;
-        let from = self.moment(caller, question.pid, question.from).await?;
+        let both = [question.from, question.at];
+        let [from, at] = self.moments(caller, question.pid, both).await?;
         let asked = StackQuestion::new(question.view, at, from)?;
         let _turn = self.turn(caller, &under_way).await?;
         let answer = self
@@ -408,10 +435,8 @@ impl Memscope for Service {
         let write = match writer {
             Writer::Snapshot(write) => write,
             Writer::Stacks(write) => {
-                let at = question.at.clone();
-                let at = self.moment(caller, question.pid, at).await?;
-                let from = question.from.clone();
-                let from = self.moment(caller, question.pid, from).await?;
+                let both = [question.from.clone(), question.at.clone()];
+                let [from, at] = self.moments(caller, question.pid, both).await?;
                 let differences = format.tells == Tells::Stacks { differences: true };
                 let asked = stacks::exported(differences, &question, (at, from))?;
                 let turn = self.turn(caller, &under_way).await?;
@@ -431,8 +456,9 @@ impl Memscope for Service {
             _ => Answer::Course,
         };
         let turn = self.turn(caller, &under_way).await?;
+        let at = self.moment(caller, question.pid, question.at).await?;
         let report = self
-            .take_snapshot(caller, question.pid, question.at, &under_way)
+            .take_snapshot(caller, question.pid, at, &under_way)
             .await?;
         drop(turn);
         strict.check(kind, &report.coverage)?;

@@ -150,3 +150,20 @@ async fn others_marks_are_not_told() {
         Code::NotFound
     );
 }
+
+/// Ada's process ends right after the check whose it is, and a process of Bob's gets its pid.
+#[tokio::test]
+async fn a_mark_does_not_reach_the_next_process_with_the_pid() {
+    let server = Server::start(of_ada_and_bob(), as_user(ADA));
+    let mut next = memscope_rpc::fake::process(11, BOB);
+    next.process.handle = memscope_ledger::event::ProcessHandle(99);
+    *server.daemon.next.lock().unwrap() = Some(next);
+    let request = v1::MarkRequest {
+        pid: 11,
+        name: "mine".to_owned(),
+        ..v1::MarkRequest::default()
+    };
+    let refused = server.client().await.mark(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound, "{refused}");
+    assert_eq!(*server.daemon.marked.lock().unwrap(), []);
+}

@@ -7,6 +7,7 @@ mod common;
 use common::{ADA, Server, as_user};
 use memscope_ledger::report::{FrameKind, StackReport, StackRow, Tally};
 use memscope_proto::v1::{self, StackGrouping, StackMetric, StackUnit};
+use memscope_rpc::Moment;
 use memscope_rpc::fake::{self, FakeDaemon};
 use std::collections::HashSet;
 use tonic::Code;
@@ -27,8 +28,12 @@ fn view(metric: StackMetric) -> Option<v1::StackView> {
 }
 
 fn a_minute_ago() -> Option<v1::Moment> {
+    ago(60_000_000_000)
+}
+
+fn ago(ns: u64) -> Option<v1::Moment> {
     Some(v1::Moment {
-        moment: Some(v1::moment::Moment::AgoNs(60_000_000_000)),
+        moment: Some(v1::moment::Moment::AgoNs(ns)),
     })
 }
 
@@ -230,6 +235,30 @@ async fn growth_is_since_the_earlier_moment_and_may_be_negative() {
         let error = server.client().await.stacks(request).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
     }
+}
+
+/// Each answer takes a second here, which is more than there is between the two ages.
+#[tokio::test]
+async fn ages_that_are_nearly_equal_are_in_order() {
+    let server = serve(PLAIN);
+    let second = 1_000_000_000;
+    let request = |from_ns, at_ns| v1::StacksRequest {
+        pid: 11,
+        from: ago(from_ns),
+        at: ago(at_ns),
+        view: view(StackMetric::Growth),
+        ..Default::default()
+    };
+    ask(&server, request(60 * second + 1, 60 * second)).await;
+    ask(&server, request(60 * second, 60 * second)).await;
+    let asked = std::mem::take(&mut *server.daemon.asked.lock().unwrap());
+    let [Some(Moment::Boot(at)), Some(Moment::Boot(from)), ..] = asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(at - from, 1, "the ages are counted back from one moment");
+    let wrong = request(60 * second, 60 * second + 1);
+    let error = server.client().await.stacks(wrong).await.unwrap_err();
+    assert!(error.message().contains("lies after"), "{error}");
 }
 
 #[tokio::test]

@@ -214,6 +214,37 @@ fn a_small_file_does_not_become_a_large_state() {
     assert!(copied.sum::<usize>() < 1 << 20);
 }
 
+/// A note says whether the numbers that it affects can only be too small. Files of older versions do not say it.
+#[test]
+fn a_note_of_a_pickle_is_the_one_of_the_json() {
+    let document = |said: &str| {
+        let note = format!(r#"{{"code": "c", "text": "t", "affects": ["totals"]{said}}}"#);
+        format!(r#"{{"segments": [], "memscope": {{"coverage": [{note}]}}}}"#)
+    };
+    let pickle = |said: &[u8]| {
+        let words = [key("code"), key("c"), key("text"), key("t")].concat();
+        let affects = [&key("affects")[..], b"](", &key("totals"), b"e"].concat();
+        let note = [&b"}("[..], &words, &affects, said, b"u"].concat();
+        let notes = [&b"}"[..], &key("coverage"), b"](", &note, b"es"].concat();
+        let segments = [&key("segments")[..], b"]", &key("memscope")].concat();
+        [&b"\x80\x04}("[..], &segments, &notes, b"u."].concat()
+    };
+    let flag = |value: u8| [key("lower_bound"), vec![value]].concat();
+    for (json, flag, lower_bound) in [
+        (r#", "lower_bound": true"#, flag(0x88), true),
+        (r#", "lower_bound": false"#, flag(0x89), false),
+        ("", Vec::new(), false),
+    ] {
+        let notes = [
+            read(document(json).as_bytes()).unwrap().coverage,
+            read(&pickle(&flag)).unwrap().coverage,
+        ];
+        assert_eq!(notes[0], notes[1], "{json}");
+        assert_eq!(notes[1][0].lower_bound, lower_bound, "{json}");
+        assert_eq!(notes[1][0].affects, ["totals"], "{json}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 

@@ -65,7 +65,7 @@ pub(super) fn of_pickle(path: &Path, pickle: &Pickle) -> Result<SnapshotFile, Fi
                     code: code.to_owned(),
                     text: said.to_owned(),
                     affects: affects(pickle, *note).unwrap_or_else(not_judged),
-                    lower_bound: false,
+                    lower_bound: pickle.get(*note, "lower_bound") == Some(Value::Bool(true)),
                 });
             }
         }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use memscope_ledger::event::{Backend, CoverageNote, Level, ProcessFacts, ProcessHandle};
 use memscope_log::records::{DaemonRecord, What};
 use memscope_memory::Memory;
+use memscope_rpc::Refusal;
 use memscope_vendors::VENDORS;
 
 use super::attach::Cause;
@@ -109,7 +110,7 @@ impl Tracer {
         }
     }
 
-    fn pid_of(&self, process: ProcessHandle) -> Option<u32> {
+    pub(super) fn pid_of(&self, process: ProcessHandle) -> Option<u32> {
         self.traced
             .values()
             .find(|t| t.handle == process)
@@ -133,8 +134,15 @@ impl Tracer {
             generation: old.facts.generation + 1,
             late: None,
         };
-        if let Err(error) = self.attach_one(old.caller, tgid, cause) {
-            tracing::warn!(pid = tgid, error = %error.what(), "not followed through its exec");
+        match self.attach_one(old.caller, tgid, cause) {
+            Ok(_) => {}
+            // It has ended already, or it is somebody else's now.
+            Err(error @ Refusal::NoSuchProcess { .. }) => {
+                tracing::info!(pid = tgid, error = %error.what(), "not followed through its exec");
+            }
+            Err(error) => {
+                tracing::warn!(pid = tgid, error = %error.what(), "not followed through its exec");
+            }
         }
     }
 

@@ -84,8 +84,8 @@ pub enum Order {
     },
     /// Check which allocator a process uses, before a question about it is answered.
     Refresh {
-        /// Process id.
-        pid: u32,
+        /// The process. Its pid may belong to another one when the order is carried out.
+        process: ProcessHandle,
         /// Whether to read the allocator's structures as well.
         read: bool,
         /// Gets a message when this is done.
@@ -264,10 +264,17 @@ impl Tracer {
                     self.save();
                     let _ = reply.send(outcome);
                 }
-                Ok(Order::Refresh { pid, read, reply }) => {
-                    self.say_full();
-                    self.say_memory(pid, true);
-                    self.refresh(pid, read, reply);
+                Ok(Order::Refresh {
+                    process,
+                    read,
+                    reply,
+                }) => {
+                    // Dropping the reply of a process that is no longer traced says that there is nothing to wait for.
+                    if let Some(pid) = self.pid_of(process) {
+                        self.say_full();
+                        self.say_memory(pid, true);
+                        self.refresh(pid, read, reply);
+                    }
                 }
                 Ok(Order::Status(reply)) => {
                     let _ = reply.send(self.status());

@@ -134,7 +134,12 @@ impl ProcessRows {
     }
 
     fn leave_out(&mut self, row: &Row) {
-        let kind = format!("{} {}", row.event, row.event_type);
+        let after = if self.ended {
+            " after the process's exit"
+        } else {
+            ""
+        };
+        let kind = format!("{} {}{after}", row.event, row.event_type);
         *self.lacks.rows.entry(kind).or_default() += 1;
     }
 
@@ -175,6 +180,11 @@ impl ProcessRows {
     }
 
     pub(super) fn apply(&mut self, log: &mut Log, row: &Row) {
+        if self.ended {
+            // The ledger takes nothing of an ended process but notes.
+            self.leave_out(row);
+            return;
+        }
         let Some(meaning) = meaning(row, self.beside.main()) else {
             // The row is of the framework's own pool and names no device; such a pool is always on a device.
             self.leave_out(row);
@@ -201,7 +211,6 @@ impl ProcessRows {
             Meaning::Oom { device } => Some(self.oom(row, device)),
             Meaning::Exit => {
                 self.ended = true;
-                self.notes(log, false);
                 Some(Body::Exited)
             }
         };
@@ -302,13 +311,12 @@ impl ProcessRows {
         })
     }
 
-    /// Ends the process in the log: notes on what is missing, then the detach. Does nothing if the dump has its exit.
+    /// Notes on what is missing, of an ended process as well; then the detach, unless the dump has the process's exit.
     pub(super) fn end(&mut self, log: &mut Log, older: bool) {
-        if self.ended {
-            return;
-        }
         self.notes(log, older);
-        log.push(self.handle, 0, StackRef::NotTaken, Body::Detached);
+        if !self.ended {
+            log.push(self.handle, 0, StackRef::NotTaken, Body::Detached);
+        }
     }
 
     fn notes(&self, log: &mut Log, older: bool) {

@@ -42,6 +42,11 @@ pub struct FakeDaemon {
     pub triggers: Mutex<FakeTriggers>,
     /// How often somebody asked which processes there are.
     pub who: AtomicUsize,
+    /// If set, this process takes the place of the one with its pid, right after the next time that somebody asked which
+    /// processes there are.
+    pub next: Mutex<Option<FakeProcess>>,
+    /// The processes that got a mark.
+    pub marked: Mutex<Vec<ProcessHandle>>,
     /// If set, this runs on a blocking thread before a snapshot of an earlier moment is answered, as the fold of a
     /// journal would.
     pub fold: Option<Fold>,
@@ -159,13 +164,14 @@ impl Daemon for FakeDaemon {
             std::future::pending::<()>().await;
         }
         self.who.fetch_add(1, Ordering::Relaxed);
-        let processes = lock(&self.processes);
+        let mut processes = lock(&self.processes);
         let asked = |one: &&FakeProcess| pid.is_none_or(|pid| one.process.facts.pid == pid);
-        Ok(processes
-            .values()
-            .filter(asked)
-            .map(|one| one.process.who())
-            .collect())
+        let found = processes.values().filter(asked);
+        let found = found.map(|one| one.process.who()).collect();
+        if let Some(next) = lock(&self.next).take() {
+            processes.insert(next.process.facts.pid, next);
+        }
+        Ok(found)
     }
 
     async fn ask(&self, asked: Asked, of: Vec<ProcessHandle>) -> Result<Answered, Refusal> {
@@ -176,12 +182,23 @@ impl Daemon for FakeDaemon {
         answers::answer(&asked, &about).ok_or(Refusal::NotTraced { pid })
     }
 
+    /// The present moment: a second later with each snapshot and each report of stacks that was asked for.
+    async fn end(&self) -> Result<u64, Refusal> {
+        let asked = lock(&self.asked).len() as u64;
+        Ok(AS_OF.boot_ns + asked * 1_000_000_000)
+    }
+
     async fn recording(&self) -> Result<crate::RecordingWriter, Refusal> {
         Ok(Box::new(|out| out.write_all(b"a recording")))
     }
 
-    async fn mark(&self, pid: u32, _mark: Mark) -> Result<EventId, Refusal> {
-        self.find(pid).await?;
+    async fn mark(&self, of: Who, _mark: Mark) -> Result<EventId, Refusal> {
+        let processes = lock(&self.processes);
+        let mut all = processes.values();
+        if !all.any(|one| one.process.handle == of.handle) {
+            return Err(Refusal::NotTraced { pid: of.pid });
+        }
+        lock(&self.marked).push(of.handle);
         Ok(AS_OF.event)
     }
 
@@ -216,10 +233,17 @@ impl Daemon for FakeDaemon {
         _wanted: &Wanted,
     ) -> Result<StackReport, Refusal> {
         let process = self.find(pid).await?;
+        let now_ns = self.end().await?;
         lock(&self.asked).push(at);
+        let mut report = stacks(pid, 0, process.stacks, at.is_some());
+        report.as_of.boot_ns = match at {
+            Some(crate::Moment::Ago(ns)) => now_ns - ns,
+            Some(crate::Moment::Boot(ns)) => ns,
+            _ => report.as_of.boot_ns,
+        };
         Ok(StackReport {
             process: process.process,
-            ..stacks(pid, 0, process.stacks, at.is_some())
+            ..report
         })
     }
 

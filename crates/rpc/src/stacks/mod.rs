@@ -59,9 +59,7 @@ impl Question {
         }
     }
 
-    /// Asks the daemon for one or two reports, the later moment first. An age (`-5m`) is counted back from the time at
-    /// which the daemon answers, so the earlier moment shifts by the time that the first report takes. `may_see` is
-    /// applied to both reports.
+    /// Asks the daemon for one or two reports, the later moment first. `may_see` is applied to both reports.
     pub(crate) async fn ask(
         self,
         daemon: &dyn Daemon,

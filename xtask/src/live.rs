@@ -106,15 +106,9 @@ impl Daemon {
             .arg(&socket)
             .arg("--state-dir")
             .arg(folder.join("state"))
-            .args([
-                "--log",
-                "warn",
-                "--stack-budget",
-                "off",
-                "--pin-dir",
-                "none",
-            ])
+            .args(["--log", "warn", "--stack-budget", "off"])
             // memscoped refuses an option that is given twice.
+            .args((!arguments.contains(&"--pin-dir")).then_some("--pin-dir=none"))
             .args((!arguments.contains(&"--journal-mib")).then_some("--journal-mib=64"))
             .args(arguments)
             .stdin(Stdio::null())

@@ -25,11 +25,7 @@ pub fn run(options: &Options) -> Result<()> {
         return selftest::run(options);
     }
     if options.c_flags {
-        let words = match options.device {
-            Device::Cuda => cuda::build(&torch::locate(options.torch.as_deref())?)?.c_flags(),
-            Device::Npu => cann::build(&options.compiler(), None)?.c_flags(),
-        };
-        println!("{}", words.join(" "));
+        println!("{}", c_flags(options)?.join(" "));
         return Ok(());
     }
     let variables = environment(options)?;
@@ -52,4 +48,12 @@ pub fn run(options: &Options) -> Result<()> {
         .envs(variables)
         .exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// Arguments of the compiler for a C program that uses the simulated device.
+pub fn c_flags(options: &Options) -> Result<Vec<String>> {
+    Ok(match options.device {
+        Device::Cuda => cuda::build(&torch::locate(options.torch.as_deref())?)?.c_flags(),
+        Device::Npu => cann::build(&options.compiler(), None)?.c_flags(),
+    })
 }

@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 
 /// Growth in KiB between the middle and the end that counts as none: what the process holds may grow a little, too.
 const FLAT_KIB: u64 = 16 << 10;
+/// Growth of the anonymous memory in per cent that counts as none while processes come and go.
+const LEVEL_PERCENT: u64 = 2;
 
 /// Measurements of the memory of one daemon.
 pub struct Memory {
@@ -30,10 +32,21 @@ impl Memory {
         until: Duration,
         every: Duration,
     ) -> Result<()> {
+        self.watch_while(started, until, every, || true)
+    }
+
+    /// The same, as long as it is wanted.
+    pub fn watch_while(
+        &mut self,
+        started: Instant,
+        until: Duration,
+        every: Duration,
+        wanted: impl Fn() -> bool,
+    ) -> Result<()> {
         loop {
             self.look(started)?;
             let left = until.saturating_sub(started.elapsed());
-            if left.is_zero() {
+            if left.is_zero() || !wanted() {
                 return Ok(());
             }
             std::thread::sleep(left.min(every));
@@ -76,9 +89,9 @@ impl Memory {
         self.looks.iter().filter(within).collect()
     }
 
-    /// The median of the resident memory in a part of the time, in KiB.
-    fn middle_of(&self, from: u64, to: u64) -> u64 {
-        let mut part: Vec<u64> = self.part(from, to).iter().map(|look| look.1).collect();
+    /// The median of a number in a part of the time, in KiB.
+    fn middle_of(&self, from: u64, to: u64, of: fn(&(u64, u64, u64)) -> u64) -> u64 {
+        let mut part: Vec<u64> = self.part(from, to).into_iter().map(of).collect();
         part.sort_unstable();
         part.get(part.len() / 2).copied().unwrap_or(0)
     }
@@ -86,7 +99,17 @@ impl Memory {
     /// Whether the median of the last fifth of the time is no higher than that of the middle fifth, but for
     /// [`FLAT_KIB`].
     pub fn is_flat(&self) -> bool {
-        self.middle_of(8, 10) <= self.middle_of(4, 6) + FLAT_KIB
+        let [middle, last] =
+            [(4, 6), (8, 10)].map(|(from, to)| self.middle_of(from, to, |look| look.1));
+        last <= middle + FLAT_KIB
+    }
+
+    /// The median of the anonymous memory in the middle fifth of the time and in the last one, in KiB, and whether the
+    /// last one is no more than [`LEVEL_PERCENT`] higher.
+    pub fn level(&self) -> (u64, u64, bool) {
+        let [middle, last] =
+            [(4, 6), (8, 10)].map(|(from, to)| self.middle_of(from, to, |look| look.2));
+        (middle, last, last * 100 <= middle * (100 + LEVEL_PERCENT))
     }
 
     /// Ten parts of the time, as a table in Markdown.
@@ -100,7 +123,7 @@ impl Memory {
             text.push_str(&format!(
                 "| {} | {} | {} | {} |\n",
                 part.last().map_or(0, |look| look.0),
-                self.middle_of(tenth, tenth + 1) >> 10,
+                self.middle_of(tenth, tenth + 1, |look| look.1) >> 10,
                 most(|look| look.1),
                 most(|look| look.2),
             ));

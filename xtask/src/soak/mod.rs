@@ -1,10 +1,13 @@
 //! `cargo xtask soak`: a long run. The daemon's memory must become flat, and each of its answers about earlier moments
 //! must equal what the process itself wrote down then, or be a refusal.
 
+mod guests;
+mod leftovers;
 mod memory;
 mod moments;
 mod visits;
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -14,6 +17,8 @@ use clap::{Args, ValueEnum};
 use crate::live::{self, Daemon, Python};
 use crate::setup::{self, torch};
 use crate::{process, sim};
+use guests::Guests;
+use leftovers::{Held, Pins};
 use memory::Memory;
 use moments::Moments;
 use visits::Visits;
@@ -52,6 +57,19 @@ pub struct Options {
     #[arg(long)]
     pub visits: bool,
 
+    /// Instead of that: small programs come and go all the time, are attached, detached, killed in the middle of a call and
+    /// replaced by exec; at the end nothing of them may be left behind
+    #[arg(long, conflicts_with = "visits")]
+    pub guests: bool,
+
+    /// With --guests: what the guests do and how they end follows from this number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// With --guests: ends after so many attaches of guests, if that is before the time is over
+    #[arg(long, value_name = "N")]
+    pub most: Option<u64>,
+
     /// With programs that are built for speed
     #[arg(long)]
     pub release: bool,
@@ -85,6 +103,9 @@ pub fn run(options: &Options) -> Result<()> {
     let python = torch::locate(None)?.join("bin/python");
     let variables = sim::environment(&sim::Options::default())?;
     let programs = live::build(options.release)?;
+    if options.guests {
+        return hard_load(options, &python, &variables, &programs);
+    }
     let journal = options.journal_mib.to_string();
     let daemon = Daemon::launch(&programs, &["--journal-mib", &journal])?;
     let script = process::root().join("xtask/soak/trainer.py");
@@ -139,6 +160,120 @@ pub fn run(options: &Options) -> Result<()> {
         bail!("the daemon's memory grows");
     }
     Ok(())
+}
+
+/// Time between two measurements while processes come and go.
+const CLOSE_LOOK: Duration = Duration::from_secs(2);
+/// Minutes from which on the daemon's memory is judged: before that it is still being filled.
+const JUDGED_FROM: u64 = 10;
+
+/// One process allocates for as long as it runs, from many stacks, and others come and go beside it.
+fn hard_load(
+    options: &Options,
+    python: &Path,
+    variables: &[(String, String)],
+    programs: &Path,
+) -> Result<()> {
+    let pins = Pins::mount()?;
+    let (journal, pin_dir) = (options.journal_mib.to_string(), pins.path());
+    let pin_dir = pin_dir
+        .to_str()
+        .context("a temporary folder without a name")?;
+    // A short trace: what is written at each rotation is small, so that rotations can be frequent.
+    let more = ["--trace-entries", "5000"];
+    let arguments = [
+        &["--journal-mib", &journal, "--pin-dir", pin_dir],
+        &more[..],
+    ]
+    .concat();
+    let daemon = Daemon::launch(programs, &arguments)?;
+    let script = process::root().join("xtask/soak/trainer.py");
+    let words = Workload::Stacks.words(options);
+    let mut trainer = Python::start_with(python, &script, &words, variables, Stdio::piped())?;
+    let ready = trainer.line()?;
+    let pid = trainer.pid().to_string();
+    let patient = |words: &[&str]| daemon.json(&[&["--timeout", "600"], words].concat());
+    let guests = Guests::new(&daemon, options.seed)?;
+    // So that what the daemon makes for itself with the first processes is there.
+    guests.receive_each()?;
+    leftovers::traces_nothing(&daemon)?;
+    let before = Held::now(daemon.pid(), &pins)?;
+    patient(&["attach", "--pid", &pid])?;
+    let probed = leftovers::probed(&daemon)?;
+
+    let mut memory = Memory::of(daemon.pid());
+    let mut moments = Moments::new(python, &pid)?;
+    let length = Duration::from_secs(60 * options.minutes);
+    let (started, records_before) = (Instant::now(), records(&daemon)?);
+    let segments_before = newest_segment(&daemon)?;
+    std::thread::scope(|scope| {
+        let received: Vec<_> = (0..guests::AT_ONCE)
+            .map(|number| {
+                let guests = &guests;
+                scope.spawn(move || guests.receive_all(number, options.most))
+            })
+            .collect();
+        let watched = memory.watch_while(started, length, CLOSE_LOOK, || !guests.is_over());
+        guests.end();
+        let mut received = received.into_iter().map(|thread| {
+            let ended = thread.join();
+            ended.unwrap_or_else(|_| Err(anyhow::anyhow!("a thread for guests panicked")))
+        });
+        watched.and(received.try_for_each(|result| result))
+    })?;
+    let seconds = started.elapsed().as_secs_f64();
+    let made = records(&daemon)? - records_before;
+    let segments = newest_segment(&daemon)? - segments_before;
+    moments.take(&mut trainer)?;
+    moments.compare_some(&daemon)?;
+    if moments.equal() == 0 {
+        bail!("the last moment of the long-lived process was not answered");
+    }
+    patient(&["detach", "--all"])?;
+    leftovers::traces_nothing(&daemon)?;
+    let after = Held::again(daemon.pid(), &pins, &before)?;
+    let bytes = leftovers::code_is_the_files(trainer.pid(), &probed)?;
+    let (middle, last, is_level) = memory.level();
+    println!(
+        "{ready}; {} stacks, {seconds:.0} s, journal {journal} MiB, {segments} segments begun (one in {:.1} s); {made} records, {:.0} a second\n",
+        options.stacks,
+        seconds / (segments.max(1) as f64),
+        made as f64 / seconds,
+    );
+    print!("{}{}{}", memory.table(), moments.table(), guests.table());
+    println!(
+        "\nAnonymous memory, median: {middle} KiB in the middle fifth, {last} KiB in the last. The daemon's own: before {}; after {}. \
+         {bytes} bytes of code in the long-lived process equal the files.",
+        before.words(),
+        after.words(),
+    );
+    drop(guests);
+    drop(daemon);
+    if !pins.names().is_empty() {
+        bail!("left in the BPF file system: {}", pins.names().join(", "));
+    }
+    if moments.wrong() > 0 {
+        bail!("the last moment of the long-lived process is wrong");
+    }
+    if options.minutes >= JUDGED_FROM && options.most.is_none() && !is_level {
+        bail!("the daemon's memory grows");
+    }
+    Ok(())
+}
+
+/// The number of the journal's newest segment.
+fn newest_segment(daemon: &Daemon) -> Result<u64> {
+    let path = daemon.json(&["--timeout", "600", "status"])?["journal"]["path"]
+        .as_str()
+        .context("status says no journal")?
+        .to_owned();
+    let entries = std::fs::read_dir(&path).with_context(|| format!("cannot read {path}"))?;
+    let number = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let digits = name.split(|c: char| !c.is_ascii_digit());
+        digits.filter_map(|digits| digits.parse::<u64>().ok()).max()
+    };
+    Ok(entries.flatten().filter_map(number).max().unwrap_or(0))
 }
 
 fn records(daemon: &Daemon) -> Result<u64> {

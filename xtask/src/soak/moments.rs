@@ -207,6 +207,11 @@ impl Moments {
         words.collect::<Vec<_>>().join("; ")
     }
 
+    /// Number of answers that were equal.
+    pub fn equal(&self) -> u64 {
+        self.counts.values().map(|[equal, ..]| equal).sum()
+    }
+
     /// Number of wrong answers.
     pub fn wrong(&self) -> usize {
         self.wrong.len()

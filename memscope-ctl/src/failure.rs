@@ -104,7 +104,7 @@ impl Failure {
             };
         }
         let exit = match (word.as_deref(), status.code()) {
-            (Some("not_exact"), _) => Exit::CannotTell,
+            (Some("not_exact" | "given_up"), _) => Exit::CannotTell,
             (Some("died_during_attach"), _) | (_, Code::NotFound) => Exit::NoProcess,
             (_, Code::PermissionDenied | Code::Unauthenticated) => Exit::NotPermitted,
             (_, Code::DeadlineExceeded) => Exit::Timeout,

@@ -37,6 +37,13 @@ pub struct Config {
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     pub journal_mib: u64,
 
+    /// Memory that memscoped may take (`512MiB`, `2GiB`); what is kept of the processes that take the most of it is given up
+    /// before that, and `status` says what was.
+    ///
+    /// It is the memory of the program itself. The ring buffer and the tables in the kernel come on top of it.
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = memory_size)]
+    pub memory: u64,
+
     /// Size of the ring buffer between the kernel and the daemon in MiB, a power of two.
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = ring_size)]
     pub ring_mib: u32,
@@ -233,6 +240,17 @@ fn pin_dir(text: &str) -> Result<PinDir, String> {
         "none" => Ok(PinDir::None),
         path if path.starts_with('/') => Ok(PinDir::At(path.into())),
         _ => Err("give an absolute path in a BPF file system, or `auto`, or `none`".to_owned()),
+    }
+}
+
+/// Less than this is taken by a daemon that traces nothing.
+const LEAST_MEMORY: u64 = 64 << 20;
+
+fn memory_size(text: &str) -> Result<u64, String> {
+    match memscope_units::parse_bytes(text) {
+        Ok(bytes) if bytes >= LEAST_MEMORY => Ok(bytes),
+        Ok(_) => Err("give at least 64MiB".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

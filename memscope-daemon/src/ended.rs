@@ -17,6 +17,7 @@ pub(crate) fn still_there(process: &ProcessSummary, ended_ns: Option<u64>) -> Re
         ProcessState::Attached if lives(&process.facts) => return Ok(()),
         ProcessState::Attached | ProcessState::Exited => "has ended",
         ProcessState::Detached => "was detached",
+        ProcessState::GivenUp => "was given up, because it took too much of memscoped's memory,",
         ProcessState::Replaced => "has executed another program",
     };
     Err(Refusal::Ended {

@@ -10,6 +10,7 @@ pub mod import;
 pub mod ingest;
 pub mod keeper;
 pub mod looks;
+pub mod memory;
 pub mod messages;
 pub mod native;
 pub mod panics;

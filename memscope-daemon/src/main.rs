@@ -10,6 +10,7 @@ use memscope_daemon::config::{Config, DumpFormat};
 use memscope_daemon::keeper::{
     self, Command, Keeper, KeeperHandle, LeftWatching, Taking, Watching,
 };
+use memscope_daemon::memory::Memory;
 use memscope_daemon::messages::{Messages, Severity};
 use memscope_daemon::probe::load::Kernel;
 use memscope_daemon::serve::Serving;
@@ -181,6 +182,7 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
         looks: memscope_daemon::looks::Looks::default(),
         messages,
         ledger: ledger_config(config),
+        memory: None,
         replay: Some((path.to_owned(), replayed.end)),
         shelf: None,
         journal_limit: None,
@@ -244,6 +246,8 @@ async fn serve_live(config: &Config) -> Result<Ending> {
     memscope_memory::reader::use_readers("/proc/self/exe".into());
     let listener = Listener::bind(&ListenOptions::new(&config.socket))?;
     let messages = Messages::default();
+    // What is read of an earlier daemon's journal counts as the processes'.
+    let memory = Memory::new(config.memory);
     let Beginning {
         epoch,
         journal,
@@ -302,6 +306,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         tracer: Some(told),
         taking,
         watching: Some((watching, left_watching)),
+        memory: Some(memory.clone()),
         pulse: of_keeper.clone(),
     })
     .context("the keeper could not be started")?;
@@ -328,6 +333,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         looks: memscope_daemon::looks::Looks::default(),
         messages,
         ledger: ledger_config(config),
+        memory: Some(memory),
         replay: None,
         shelf,
         journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),

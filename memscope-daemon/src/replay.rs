@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use crate::memory::{FoldRoom, NoRoom};
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_ledger::event::{Body, CoverageNote, Event, EventId, ProcessHandle};
 use memscope_ledger::report::AsOf;
@@ -83,6 +84,9 @@ pub enum ReplayError {
         /// The first moment that can be asked about, in nanoseconds since 1970.
         known_from_unix_ns: u64,
     },
+    /// The ledger has no room in the daemon's memory.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// Whoever asked is gone.
     #[error("nobody waits for the answer any more")]
     NotWanted,
@@ -97,7 +101,7 @@ pub fn first_moment(known_from_unix_ns: u64) -> String {
 
 /// Reads a recording to its end.
 pub fn replay(path: &Path, config: LedgerConfig) -> Result<Replayed, ReplayError> {
-    fold(path, config, None, None, &|| true)
+    fold(path, config, None, None, &Bounds::NONE)
 }
 
 /// Reads a recording up to a moment: to the first event after it. With a pid only the records about that process are
@@ -108,19 +112,47 @@ pub fn replay_until(
     until: Until,
     pid: Option<u32>,
 ) -> Result<Replayed, ReplayError> {
-    fold(path, config, Some(until), pid, &|| true)
+    fold(path, config, Some(until), pid, &Bounds::NONE)
 }
 
-/// The same, as long as it is wanted: `wanted` is asked now and then, and its first `false` ends the reading with
-/// [`ReplayError::NotWanted`].
-pub fn replay_while(
+/// The same within bounds, which are looked at now and then.
+pub fn replay_within(
     path: &Path,
     config: LedgerConfig,
     until: Until,
     pid: Option<u32>,
-    wanted: &dyn Fn() -> bool,
+    bounds: &Bounds<'_>,
 ) -> Result<Replayed, ReplayError> {
-    fold(path, config, Some(until), pid, wanted)
+    fold(path, config, Some(until), pid, bounds)
+}
+
+/// What ends the reading of a recording early.
+pub struct Bounds<'a> {
+    /// Whether it is still wanted; else it ends with [`ReplayError::NotWanted`].
+    pub wanted: &'a dyn Fn() -> bool,
+    /// Room for the ledger; if it does not suffice, the reading ends with [`ReplayError::NoRoom`]. `None`: no limit.
+    pub room: Option<&'a FoldRoom>,
+}
+
+impl Bounds<'_> {
+    /// Nothing ends it.
+    pub const NONE: Bounds<'static> = Bounds {
+        wanted: &|| true,
+        room: None,
+    };
+
+    fn check(&self, ledger: &Ledger) -> Result<(), ReplayError> {
+        if !(self.wanted)() {
+            return Err(ReplayError::NotWanted);
+        }
+        if let Some(room) = self.room {
+            let bytes = ledger.bytes();
+            if !room.holds(bytes) {
+                return Err(room.refused(bytes).into());
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Reads a recording up to an event, and sets the moment of the answer to `boot_ns`, which lies after that event. The
@@ -255,14 +287,12 @@ fn read_names(
     fold: &mut Fold,
     about: &About,
     until_ns: u64,
-    wanted: &dyn Fn() -> bool,
+    bounds: &Bounds<'_>,
 ) -> Result<(), ReplayError> {
     let mut left = 0;
     loop {
         if left == 0 {
-            if !wanted() {
-                return Err(ReplayError::NotWanted);
-            }
+            bounds.check(&fold.ledger)?;
             if !fold.ledger.has_unnamed() {
                 return Ok(());
             }
@@ -331,7 +361,7 @@ fn fold(
     config: LedgerConfig,
     until: Option<Until>,
     pid: Option<u32>,
-    wanted: &dyn Fn() -> bool,
+    bounds: &Bounds<'_>,
 ) -> Result<Replayed, ReplayError> {
     let mut about = About::new(pid);
     let recording = Recording::open(path)?;
@@ -351,8 +381,8 @@ fn fold(
         // A segment's state may be large, so it is asked before each of them as well.
         let is_time =
             pieces.is_multiple_of(PIECES_PER_LOOK) || matches!(piece, Piece::Segment { .. });
-        if is_time && !wanted() {
-            return Err(ReplayError::NotWanted);
+        if is_time {
+            bounds.check(&fold.ledger)?;
         }
         pieces += 1;
         let entry = match piece {
@@ -410,7 +440,7 @@ fn fold(
                 continue;
             }
             let until = header.time_ns.saturating_add(NAMED_WITHIN_NS);
-            read_names(&mut records, &mut fold, &about, until, wanted)?;
+            read_names(&mut records, &mut fold, &about, until, bounds)?;
             break;
         }
         if !entry.repeated {

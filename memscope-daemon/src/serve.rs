@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle};
+use memscope_ledger::event::{EventId, Level, Mark, ProcessHandle, ShedPart};
 use memscope_ledger::report::{AsOf, ProcessState, ProcessSummary, SnapshotReport, StackReport};
 use memscope_ledger::{Answered, Asked, Ledger, LedgerConfig, Needs, Who};
 use memscope_log::records::DaemonRecord;
@@ -18,10 +18,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 use crate::ended::still_there;
-use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus};
+use crate::keeper::{Command, Gone, KeeperHandle, KeeperStatus, MemoryStatus};
 use crate::looks::{Looks, ended};
+use crate::memory::{FoldRoom, Memory, NoRoom};
 use crate::messages::{Messages, Severity};
-use crate::replay::{NotThere, ReplayError, Replayed, Until, first_moment, replay_while};
+use crate::replay::{Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_within};
 use crate::snapshots::Shelf;
 use crate::tracer::{Order, QUESTION, TracerStatus};
 
@@ -50,6 +51,8 @@ pub struct Serving {
     pub shelf: Option<Shelf>,
     /// Settings of a ledger into which the journal is folded again, for a question about an earlier moment.
     pub ledger: LedgerConfig,
+    /// The daemon's memory; `None` where a recording is replayed.
+    pub memory: Option<Memory>,
     /// Largest size of the journal in bytes; `None` without a journal.
     pub journal_limit: Option<u64>,
 }
@@ -78,11 +81,14 @@ impl Serving {
         let end = self.replay.as_ref().map(|(_, end)| *end);
         self.keeper
             .ask(move |ledger, as_of| {
-                let process = ledger.find(pid)?;
-                question(ledger, process, end.unwrap_or(as_of))
+                let Some(process) = ledger.find(pid) else {
+                    return Ok(None);
+                };
+                still_kept(ledger, process)?;
+                Ok(question(ledger, process, end.unwrap_or(as_of)))
             })
             .await
-            .map_err(|gone| RefusalOf::from(gone).0)?
+            .map_err(|gone| RefusalOf::from(gone).0)??
             .ok_or(Refusal::NotTraced { pid })
     }
 
@@ -231,9 +237,14 @@ impl Daemon for Serving {
         let end = self.replay.as_ref().map(|(_, end)| *end);
         let mut answered = self
             .keeper
-            .ask(move |ledger, as_of| asked.answer(ledger, &of, end.unwrap_or(as_of)))
+            .ask(move |ledger, as_of| {
+                if let (Some(_), [process]) = (pid, of.as_slice()) {
+                    still_kept(ledger, *process)?;
+                }
+                Ok(asked.answer(ledger, &of, end.unwrap_or(as_of)))
+            })
             .await
-            .map_err(|gone| RefusalOf::from(gone).0)?
+            .map_err(|gone| RefusalOf::from(gone).0)??
             .ok_or(Refusal::NotTraced {
                 pid: pid.unwrap_or_default(),
             })?;
@@ -470,11 +481,21 @@ impl Serving {
         let path = self.journal().await?;
         let config = self.ledger.clone();
         let wanted = wanted.clone();
+        let room = self.room_for(pid).await?;
         // The ledger is asked and dropped on the same thread, because both take long where it is large.
         let fold = move || {
-            let wanted = || wanted.is_wanted();
-            let folded = replay_while(&path, config, until, Some(pid), &wanted)?;
-            Ok(ask_folded(&folded, pid, question))
+            let bounds = Bounds {
+                wanted: &|| wanted.is_wanted(),
+                room: room.as_ref(),
+            };
+            let folded = replay_within(&path, config, until, Some(pid), &bounds)?;
+            let answer = ask_folded(&folded, pid, question);
+            // Its room is free again when its memory is.
+            drop(folded);
+            if room.is_some() {
+                crate::memory::trim();
+            }
+            Ok(answer)
         };
         let answer = tokio::task::spawn_blocking(fold)
             .await
@@ -486,7 +507,7 @@ impl Serving {
             ))
         };
         match answer {
-            Ok(Ok(answer)) => answer.ok_or_else(|| {
+            Ok(Ok(answer)) => answer?.ok_or_else(|| {
                 not_in_the_journal(&format!("lies before process {pid} was attached"))
             }),
             Ok(Err(NotThere {
@@ -506,9 +527,24 @@ impl Serving {
                      `memscope-ctl status` says how large it should be",
                 ))
             }
+            Err(ReplayError::NoRoom(why)) => Err(no_memory(why)),
             Err(ReplayError::NotWanted) => Err(Refusal::NotWanted),
             Err(other) => Err(unreadable(Box::new(other))),
         }
+    }
+
+    /// Takes room in the memory for the ledger of a question about an earlier moment of a process: as much as the process
+    /// takes now. If it took more at that moment, the fold notices it.
+    async fn room_for(&self, pid: u32) -> Result<Option<FoldRoom>, Refusal> {
+        let Some(memory) = &self.memory else {
+            return Ok(None);
+        };
+        let bytes = self.keeper.ask(move |ledger, _| {
+            let kept = ledger.find(pid).and_then(|p| ledger.kept_bytes(p));
+            kept.map_or(0, |kept| kept.all())
+        });
+        let bytes = bytes.await.map_err(|gone| RefusalOf::from(gone).0)?;
+        memory.fold(bytes).map(Some).map_err(no_memory)
     }
 
     fn put_together(
@@ -564,6 +600,7 @@ impl Serving {
             journal: Some(journal),
             records: keeper.records,
             messages,
+            memory: keeper.memory.map(memory),
             ..v1::StatusResponse::default()
         };
         status.attaching = self.tracer.is_some() && tracer.is_none();
@@ -583,18 +620,56 @@ impl Serving {
     }
 }
 
-/// Asks about a process in what was folded; `Ok(None)` if it was not there yet, and `Err` if it had to give
+fn memory(status: MemoryStatus) -> v1::Memory {
+    let shed = status.shed.into_iter().map(|(part, count)| v1::Cause {
+        cause: part.word().to_owned(),
+        count,
+    });
+    v1::Memory {
+        limit_bytes: status.limit,
+        used_bytes: status.used,
+        processes_limit_bytes: status.of_processes,
+        processes_bytes: status.processes,
+        shed: shed.collect(),
+    }
+}
+
+/// Asks about a process in what was folded; `Ok(Ok(None))` if it was not there yet, and `Err` if it had to give
 /// way.
 fn ask_folded<T>(
     folded: &Replayed,
     pid: u32,
     question: impl FnOnce(&Ledger, ProcessHandle, AsOf) -> Option<T>,
-) -> Result<Option<T>, NotThere> {
+) -> Result<Result<Option<T>, Refusal>, NotThere> {
     if let Some(gone) = folded.not_there(pid) {
         return Err(gone);
     }
-    let process = folded.ledger.find(pid);
-    Ok(process.and_then(|process| question(&folded.ledger, process, folded.end)))
+    let Some(process) = folded.ledger.find(pid) else {
+        return Ok(Ok(None));
+    };
+    let kept = still_kept(&folded.ledger, process);
+    Ok(kept.map(|()| question(&folded.ledger, process, folded.end)))
+}
+
+/// Refuses a question about a process of which nothing is kept any more, because it took too much memory.
+fn still_kept(ledger: &Ledger, process: ProcessHandle) -> Result<(), Refusal> {
+    let Some(shed) = ledger.shed(process, ShedPart::Process) else {
+        return Ok(());
+    };
+    let summary = ledger.summary(process);
+    let ended_ns = summary.as_ref().and_then(|one| one.ended_ns).unwrap_or(0);
+    Err(Refusal::GivenUp {
+        pid: summary.map_or(0, |one| one.facts.pid),
+        at: memscope_units::moment_ms(ledger.unix_ns(ended_ns)),
+        held_bytes: shed.held_bytes,
+        limit_bytes: shed.limit_bytes,
+    })
+}
+
+fn no_memory(why: NoRoom) -> Refusal {
+    Refusal::NoMemory {
+        what: why.to_string(),
+    }
 }
 
 fn unreadable(source: Box<dyn std::error::Error + Send + Sync>) -> Refusal {

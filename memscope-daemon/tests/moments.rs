@@ -1,7 +1,7 @@
 //! Questions about earlier moments, asked of a journal whose records are made here.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_daemon::replay::{ReplayError, Until, replay_until, replay_while};
+use memscope_daemon::replay::{Bounds, ReplayError, Until, replay_until, replay_within};
 use memscope_ledger::LedgerConfig;
 use memscope_ledger::event::*;
 use memscope_log::records::encode;
@@ -125,8 +125,12 @@ fn a_fold_that_nobody_waits_for_ends_early() {
             looks.set(looks.get() + 1);
             looks.get() <= most
         };
+        let bounds = Bounds {
+            wanted: &wanted,
+            room: None,
+        };
         let config = LedgerConfig::default();
-        let folded = replay_while(journal.epoch_dir(), config, until, Some(42), &wanted);
+        let folded = replay_within(journal.epoch_dir(), config, until, Some(42), &bounds);
         (folded, looks.get())
     };
     let (whole, looks) = fold(u32::MAX);

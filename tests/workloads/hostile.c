@@ -15,6 +15,16 @@ static void obey(void) {
         printf("{\"result\":0}\n");
         return;
     }
+    /* Allocates small blocks that it never frees. */
+    if (is("leak")) {
+        int result = 0;
+        for (size_t left = number(1); left > 0 && result == 0; left--) {
+            void *memory = NULL;
+            result = cudaMalloc(&memory, 512);
+        }
+        printf("{\"result\":%d}\n", result);
+        return;
+    }
     if (is("malloc")) {
         void *memory = NULL;
         int result = cudaMalloc(&memory, number(1));

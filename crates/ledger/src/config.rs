@@ -1,5 +1,6 @@
 //! Limits on what the ledger keeps, and an estimate of the memory that it takes.
 
+use crate::event::ShedPart;
 use serde::{Deserialize, Serialize};
 
 /// Limits on what the ledger keeps.
@@ -58,21 +59,45 @@ pub struct KeptCounts {
     pub trace_entries: usize,
 }
 
-impl KeptCounts {
-    /// Estimate of the bytes that all these entries take, from the size of an entry of each kind in its table.
-    pub(crate) fn bytes(&self) -> u64 {
-        let counts = [
-            (self.blocks, 250),
-            (self.loose, 100),
-            (self.rooms, 120),
-            (self.allocations, 200),
-            (self.groups, 600),
-            (self.identities, 150),
-            (self.trace_entries, 64),
-        ];
-        counts
-            .iter()
-            .map(|(count, each)| *count as u64 * each)
-            .sum()
+/// Estimate of the memory that the ledger takes for one process, in bytes: each part that may be given up when memory
+/// is short, and the rest, which goes only with the whole process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptBytes {
+    /// Entries of the allocator's trace that snapshots show.
+    pub trace: u64,
+    /// The course of levels over time, and what is watched for growth.
+    pub history: u64,
+    /// Stacks, their names, and sums by stack.
+    pub stacks: u64,
+    /// Blocks, segments, allocations, and everything else.
+    pub rest: u64,
+}
+
+impl KeptBytes {
+    /// All parts together.
+    pub fn all(&self) -> u64 {
+        self.trace + self.history + self.stacks + self.rest
     }
+
+    /// What is free again when a part is given up.
+    pub fn of(&self, part: ShedPart) -> u64 {
+        match part {
+            ShedPart::Trace => self.trace,
+            ShedPart::History => self.history,
+            ShedPart::Stacks => self.stacks,
+            ShedPart::Process => self.all(),
+        }
+    }
+}
+
+/// Bytes of the entries of a hash table, with room for growth as the table takes it: a power of two of places, of which
+/// at most seven of eight are in use, and one byte beside each.
+pub(crate) fn table_bytes<T>(capacity: usize) -> u64 {
+    let places = (capacity * 8 / 7) as u64;
+    places * (size_of::<T>() as u64 + 1)
+}
+
+/// Bytes of the entries of a B-tree whose keys come in ascending order, which leaves its nodes half empty.
+pub(crate) fn tree_bytes<T>(entries: usize) -> u64 {
+    entries as u64 * (size_of::<T>() as u64 * 11 / 6 + 4)
 }

@@ -4,12 +4,14 @@ mod call;
 mod hal;
 mod marks;
 mod region;
+mod shed;
 
 pub use call::{Call, CallOp, Layer};
 pub use hal::{HalFacts, HalModule, HalPage, HalSpace};
 pub use marks::{Finding, Mark, MarkKind, MarkSource};
 pub use memscope_vendors::Vendor;
 pub use region::{Domain, Region, RegionChange, Workspace};
+pub use shed::{Shed, ShedPart};
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -131,6 +133,8 @@ pub enum Body {
     Mark(Box<Mark>),
     /// A finding was made in the process's memory, or is withdrawn.
     Finding(Box<Finding>),
+    /// A part of what was kept of the process was given up, because the daemon's memory was short.
+    Shed(Shed),
     /// How many kernels the process has launched so far, where they are counted.
     Launches {
         /// Kernels launched since the counting began.

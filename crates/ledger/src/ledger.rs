@@ -4,8 +4,10 @@
 //! to answer for a process of which no event reported an attach.
 
 use crate::clock::Clock;
-use crate::config::{KeptCounts, LedgerConfig};
-use crate::event::{Body, CodeName, Event, Level, ProcessFacts, ProcessHandle, StackRef};
+use crate::config::{KeptBytes, KeptCounts, LedgerConfig};
+use crate::event::{
+    Body, CodeName, Event, Level, ProcessFacts, ProcessHandle, Shed, ShedPart, StackRef,
+};
 use crate::fast_hash::FastMap;
 use crate::report::{Frame, ProcessState, ProcessSummary, Who};
 use crate::state::process::Process;
@@ -142,6 +144,8 @@ impl Ledger {
             (Some(process), _) if process.ended_ns.is_none() => process.apply(event),
             // A note may also come after the process has ended, as when the recording turns out to be damaged.
             (Some(process), Body::Coverage(note)) => process.note(note),
+            // What is kept of an ended process goes first when memory is short.
+            (Some(process), Body::Shed(shed)) => process.shed(shed, event.time_ns),
             (None, Body::Attached(facts)) if event.process != ProcessHandle(0) => {
                 self.attach(event, facts);
             }
@@ -269,8 +273,11 @@ impl Ledger {
     pub fn expire(&mut self, now_ns: u64) -> Vec<ProcessHandle> {
         let mut gone = self.expire_by_time(now_ns);
         let ended = self.processes.values().filter_map(|process| {
-            let kept = self.kept(process.handle)?;
-            Some((process.ended_ns?, process.handle, kept.bytes()))
+            Some((
+                process.ended_ns?,
+                process.handle,
+                process.kept_bytes().all(),
+            ))
         });
         let mut ended: Vec<(u64, ProcessHandle, u64)> = ended.collect();
         ended.sort_unstable();
@@ -327,6 +334,22 @@ impl Ledger {
             identities: process.stacks.identities(),
             trace_entries: process.devices.iter().map(|row| row.pool.ring.len()).sum(),
         })
+    }
+
+    /// Estimate of the memory that the ledger takes for a process.
+    pub fn kept_bytes(&self, p: ProcessHandle) -> Option<KeptBytes> {
+        self.processes.get(&p).map(Process::kept_bytes)
+    }
+
+    /// Estimate of the memory that the ledger takes for all processes together.
+    pub fn bytes(&self) -> u64 {
+        let processes = self.processes.values();
+        processes.map(|process| process.kept_bytes().all()).sum()
+    }
+
+    /// What was given up of a part of a process because memory was short; `None` if the part is there.
+    pub fn shed(&self, p: ProcessHandle, part: ShedPart) -> Option<Shed> {
+        self.processes.get(&p)?.shed.of(part)
     }
 
     /// Number of events that were ignored because they belonged to no live process.

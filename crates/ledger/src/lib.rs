@@ -34,7 +34,7 @@ mod state;
 mod steps;
 mod wire;
 
-pub use config::{KeptCounts, LedgerConfig};
+pub use config::{KeptBytes, KeptCounts, LedgerConfig};
 pub use ledger::{Ledger, Part, RestoredPart};
 pub use questions::{
     Affects, Answer, Answered, Asked, EFFECTS, Effect, Needs, PoolChange, Question, Senseless,

@@ -42,6 +42,8 @@ pub enum ProcessState {
     Exited,
     /// The process executed another program.
     Replaced,
+    /// It took too much of the daemon's memory, so it is not traced any more and nothing is kept of what it held.
+    GivenUp,
 }
 
 /// Where the pool-level numbers of a device come from.

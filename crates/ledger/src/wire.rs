@@ -61,7 +61,7 @@ same_names! {
     MarkKind { Instant, Begin, End, Step }
     MarkOrigin { People, Program, Framework }
     MarkSource { Memscope, Mstx, Nvtx, RecordFunction, Backward, Outside }
-    ProcessState { Attached, Detached, Exited, Replaced }
+    ProcessState { Attached, Detached, Exited, Replaced, GivenUp }
     StepSource { Unknown, Pattern, Backward, Optimizer, Profiler, Mark, Named }
     TraceAction { Alloc, FreeRequested, FreeCompleted, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Snapshot, Oom }
     Verdict { Growing, Undecided, Steady }

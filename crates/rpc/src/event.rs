@@ -111,6 +111,11 @@ fn body(body: &Body) -> Wire {
             name: finding.name.clone(),
             reason: finding.reason.clone(),
         }),
+        Body::Shed(shed) => Wire::Shed(v1::Shed {
+            part: shed.part.word().to_owned(),
+            held_bytes: shed.held_bytes,
+            limit_bytes: shed.limit_bytes,
+        }),
         Body::Launches { count } => Wire::Launches(v1::Launches { count: *count }),
         Body::Call(one) => Wire::Call(call(one)),
         Body::Report(report) => Wire::Report(v1::PoolReport {

@@ -44,6 +44,7 @@ kinds! {
     "region": Body::Region(_),
     "replaced": Body::Replaced,
     "report": Body::Report(_),
+    "shed": Body::Shed(_),
     "stack": Body::Stack(_),
     "trace": Body::Trace(_),
     "workspace": Body::Workspace(_),

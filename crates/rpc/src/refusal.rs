@@ -112,6 +112,27 @@ pub enum Refusal {
         /// When that happened, in words.
         at: String,
     },
+    /// The process took too much of the daemon's memory, so nothing is kept of what it held.
+    #[error(
+        "process {pid} was given up at {at}: {} were kept of it, and all processes together may take {} of memscoped's memory",
+        memscope_units::bytes(*held_bytes), memscope_units::bytes(*limit_bytes)
+    )]
+    GivenUp {
+        /// Process id of the request.
+        pid: u32,
+        /// When that happened, in words.
+        at: String,
+        /// Bytes that were kept of it.
+        held_bytes: u64,
+        /// Bytes that all processes together may take.
+        limit_bytes: u64,
+    },
+    /// The answer has no room in the daemon's memory.
+    #[error("there is no room in memory: {what}")]
+    NoMemory {
+        /// How much is needed and how much there is, as the end of the message.
+        what: String,
+    },
     /// The caller wanted only an exact answer, and this one is not exact.
     #[error("the answer is not exact: {why}")]
     NotExact {
@@ -209,6 +230,8 @@ impl Refusal {
             Refusal::AlreadyAttached { .. } => "already_attached",
             Refusal::Unreadable { .. } => "unreadable",
             Refusal::Ended { .. } => "ended",
+            Refusal::GivenUp { .. } => "given_up",
+            Refusal::NoMemory { .. } => "no_memory",
             Refusal::NotExact { .. } => "not_exact",
             Refusal::Replaying => "replaying",
             Refusal::Busy { .. } => "busy",
@@ -239,13 +262,15 @@ impl Refusal {
             | Refusal::StrippedLibrary { .. }
             | Refusal::Unreadable { .. }
             | Refusal::NotExact { .. }
+            | Refusal::GivenUp { .. }
             | Refusal::NoTriggers { .. }
             | Refusal::Replaying => Code::FailedPrecondition,
             Refusal::DiedDuringAttach { .. } => Code::Aborted,
             Refusal::AlreadyAttached { .. } => Code::AlreadyExists,
-            Refusal::Busy { .. } | Refusal::TooMany { .. } | Refusal::TooLarge { .. } => {
-                Code::ResourceExhausted
-            }
+            Refusal::Busy { .. }
+            | Refusal::NoMemory { .. }
+            | Refusal::TooMany { .. }
+            | Refusal::TooLarge { .. } => Code::ResourceExhausted,
             Refusal::ShuttingDown => Code::Unavailable,
             Refusal::NotWanted => Code::Cancelled,
             Refusal::NotTaken { .. } => Code::DeadlineExceeded,
@@ -312,6 +337,15 @@ impl Refusal {
             Refusal::Ended { pid, .. } => format!(
                 "`memscope-ctl marks --pid {pid}` lists the marks that it has; a moment of its past is named by its time"
             ),
+            Refusal::GivenUp { pid, .. } => format!(
+                "moments before that can be asked for with --at; to trace it again, give memscoped more (--memory) and \
+                 attach it: memscope-ctl attach --pid {pid}"
+            ),
+            Refusal::NoMemory { .. } => {
+                "ask again when other questions about earlier moments have been answered; or give memscoped more (--memory), or ask \
+                 the recording: memscope-ctl record, then --recording"
+                    .into()
+            }
             Refusal::NotExact { .. } => {
                 "without --strict it is shown, with what limits it; `memscope-ctl stats` has all notes"
                     .into()

@@ -54,6 +54,12 @@ fn text(answer: &v1::StatusResponse) -> String {
             format!("{times} times, memory or a file of a process to who read it"),
         ));
     }
+    if let Some(memory) = &answer.memory {
+        rows.push(("memory", memory_text(memory)));
+        if memory.shed.iter().any(|part| part.count > 0) {
+            rows.push(("given up", drops(&memory.shed)));
+        }
+    }
     if let Some(journal) = &answer.journal {
         let limit = journal
             .limit_bytes
@@ -96,6 +102,16 @@ fn text(answer: &v1::StatusResponse) -> String {
         ));
     }
     text
+}
+
+fn memory_text(memory: &v1::Memory) -> String {
+    format!(
+        "{} of at most {}; processes {} of at most {}",
+        bytes(memory.used_bytes),
+        bytes(memory.limit_bytes),
+        bytes(memory.processes_bytes),
+        bytes(memory.processes_limit_bytes)
+    )
 }
 
 fn drops(drops: &[v1::Cause]) -> String {

@@ -149,6 +149,11 @@ pub enum KeeperMessage {
         /// Handle of the process.
         process: ProcessHandle,
     },
+    /// A process took too much of the daemon's memory. It must not be traced any more.
+    GivenUp {
+        /// Handle of the process.
+        process: ProcessHandle,
+    },
     /// The allocator's layout is proven, so that one probe is enough.
     Proven {
         /// Handle of the process.

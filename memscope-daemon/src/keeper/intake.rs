@@ -283,6 +283,7 @@ impl Keeper {
                 .values()
                 .map(|c| (c.pid, c.search.progress()))
                 .collect(),
+            memory: self.memory_status(),
             boot_ns: clock::boot_ns(),
         }
     }

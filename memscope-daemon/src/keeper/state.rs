@@ -13,6 +13,7 @@ use memscope_memory::ProcessMemory;
 use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
+use super::memory::Shedding;
 use super::taking::Taking;
 use super::watching::{Said, Watching};
 use crate::ingest::ring::Ring;
@@ -60,6 +61,8 @@ pub struct Keeper {
     pub(super) naming: Naming,
     pub(super) native: Natives,
     pub(super) findings: Findings,
+    /// Keeps the daemon within its memory; `None` for a recording.
+    pub(super) shedding: Option<Shedding>,
     /// Number of records that were read.
     pub(super) records: u64,
     /// Number of records that were of no use, by cause.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use memscope_ledger::event::ShedPart;
+
 /// Status of the keeper.
 #[derive(Debug, Clone)]
 pub struct KeeperStatus {
@@ -29,6 +31,23 @@ pub struct KeeperStatus {
     pub ring_unread: u64,
     /// Searches for an allocator's layout that are under way: pid and progress.
     pub calibrating: Vec<(u32, String)>,
+    /// The daemon's memory; `None` where a recording is replayed.
+    pub memory: Option<MemoryStatus>,
     /// Boot time of this status, in nanoseconds.
     pub boot_ns: u64,
+}
+
+/// The daemon's memory, in bytes.
+#[derive(Debug, Clone)]
+pub struct MemoryStatus {
+    /// What it may take in all.
+    pub limit: u64,
+    /// What it takes now.
+    pub used: u64,
+    /// What all processes together may take of it.
+    pub of_processes: u64,
+    /// What all processes together take of it, by estimate.
+    pub processes: u64,
+    /// How often each part of a process was given up.
+    pub shed: Vec<(ShedPart, u64)>,
 }

@@ -15,11 +15,13 @@ use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
 use super::handle::{KeeperHandle, QUEUE};
+use super::memory::Shedding;
 use super::state::{Findings, Keeper, Naming, Natives, Watched};
 use super::taking::Taking;
 use super::watching::{LeftWatching, Watching};
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
+use crate::memory::Memory;
 use crate::watchdog::Pulse;
 
 /// How long records may stay in the ring while nobody asks.
@@ -53,6 +55,8 @@ pub struct Start {
     pub taking: Option<Taking>,
     /// Writes down triggers and findings, and what was written down before.
     pub watching: Option<(Watching, LeftWatching)>,
+    /// How much memory the daemon may take; `None`: as much as it needs, for a recording.
+    pub memory: Option<Memory>,
     /// Beats as the thread goes on.
     pub pulse: Pulse,
 }
@@ -69,6 +73,7 @@ impl Keeper {
             tracer,
             taking,
             watching,
+            memory,
             pulse,
         } = start;
         let (watching, left) = watching.unzip();
@@ -103,6 +108,7 @@ impl Keeper {
                 said: left.unwrap_or_default().findings,
                 ..Findings::default()
             },
+            shedding: memory.map(Shedding::new),
             records: 0,
             skipped: HashMap::new(),
             batch: Vec::new(),
@@ -131,6 +137,7 @@ impl Keeper {
             tracer: None,
             taking: None,
             watching: None,
+            memory: None,
             pulse: Pulse::default(),
         })
     }
@@ -144,6 +151,7 @@ impl Keeper {
             }
             let now = clock::boot_ns();
             self.read_now(BATCH_BYTES);
+            self.keep_within_memory(now);
             if !self.is_behind() {
                 self.tick_triggers(now);
             }

@@ -73,7 +73,8 @@ impl Tracer {
             let Some(rule) = self.rules.iter().find(|r| r.id == id).cloned() else {
                 break;
             };
-            if pid == own || self.traced.contains_key(&pid) || !rule.matches(pid) {
+            let is_known = self.traced.contains_key(&pid) || self.was_given_up(pid);
+            if pid == own || is_known || !rule.matches(pid) {
                 continue;
             }
             match self.attach_matching(&rule, pid) {

@@ -33,6 +33,16 @@ impl Tracer {
                     self.read_after_loss(pid);
                 }
             }
+            KeeperMessage::GivenUp { process } => {
+                let Some(pid) = self.pid_of(process) else {
+                    return;
+                };
+                if let Some(traced) = self.end(pid, DaemonRecord::Detached) {
+                    self.given_up.insert(pid, traced.facts.start_ticks);
+                }
+                self.forget_ended();
+                self.save();
+            }
             KeeperMessage::Proven { process, layout } => {
                 let Some(pid) = self.pid_of(process) else {
                     return;
@@ -180,7 +190,8 @@ impl Tracer {
 
     /// A process that is not traced has executed an image or was forked: a rule may want it.
     fn appeared(&mut self, pid: u32) {
-        if self.traced.contains_key(&pid) || pid == std::process::id() {
+        let own = pid == std::process::id();
+        if self.traced.contains_key(&pid) || own || self.was_given_up(pid) {
             return;
         }
         let rule = self
@@ -195,7 +206,16 @@ impl Tracer {
         }
     }
 
+    /// Whether a process was given up because it took too much of the daemon's memory. Rules do not attach it again.
+    pub(super) fn was_given_up(&self, pid: u32) -> bool {
+        self.given_up.get(&pid).is_some_and(|start| {
+            memscope_site::process::alive(pid).is_ok_and(|stat| stat.start_ticks == *start)
+        })
+    }
+
     pub(super) fn search_rules(&mut self) {
+        self.given_up
+            .retain(|pid, _| memscope_site::process::alive(*pid).is_ok());
         let rules: Vec<u64> = self.rules.iter().map(|r| r.id).collect();
         for rule in rules {
             let (_, refused) = self.apply_rule(rule);

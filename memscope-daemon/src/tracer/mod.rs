@@ -140,6 +140,8 @@ pub struct Tracer {
     orders: Sender<Order>,
     resolver: Resolver,
     traced: BTreeMap<u32, Traced>,
+    /// Processes that were given up because they took too much of the daemon's memory, with the times of their starts.
+    given_up: HashMap<u32, u64>,
     rules: Vec<Rule>,
     next_rule: u64,
     next_handle: u32,
@@ -213,6 +215,7 @@ impl Tracer {
                     stack_budget,
                     orders: own,
                     traced: BTreeMap::new(),
+                    given_up: HashMap::new(),
                     rules: Vec::new(),
                     next_rule: 1,
                     next_handle: 1,

@@ -52,6 +52,11 @@ impl WindowClock {
         }
     }
 
+    /// Number of windows that are over, at most a full row.
+    pub(crate) fn passed(&self) -> u64 {
+        u64::from(self.index).min(self.windows)
+    }
+
     /// Moves the clock to `time_ns`. It never moves back.
     pub(crate) fn advance(&mut self, time_ns: u64) {
         if time_ns < self.end_ns {

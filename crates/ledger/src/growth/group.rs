@@ -5,6 +5,7 @@
 //! The configuration bounds the number of groups. When it is reached, those empty groups are dropped that were not
 //! changed for longest. A class has all sizes between two powers of two, so there are few classes.
 
+use crate::config::table_bytes;
 use crate::fast_hash::FastMap;
 use crate::growth::floor::{Floor, Row, WindowClock};
 use crate::report::Space;
@@ -95,6 +96,9 @@ pub(crate) struct Groups {
     refused: u64,
     /// Number of blocks to refuse before empty groups are searched for again.
     patience: usize,
+    /// They were given up because memory was short: no block is in any group from then on.
+    #[serde(default)]
+    given_up: bool,
 }
 
 impl Groups {
@@ -126,6 +130,7 @@ impl Groups {
             by_stack: FastMap::default(),
             refused: 0,
             patience: 0,
+            given_up: false,
         }
     }
 
@@ -181,6 +186,9 @@ impl Groups {
         mut key: GroupKey,
         count: impl Fn(&mut Floor, &WindowClock, u32),
     ) -> Membership {
+        if self.given_up {
+            return Membership::NOWHERE;
+        }
         self.clock.advance(time_ns);
         key.stack = stacks::place(key.stack);
         let exact = match self.by_key.get(&key) {
@@ -344,6 +352,29 @@ impl Groups {
             }
         }
         empty.len()
+    }
+
+    /// Gives all groups up, because memory is short. No block is in any group from then on.
+    pub(crate) fn give_up(&mut self) {
+        self.given_up = true;
+        self.groups = Vec::new();
+        self.vacant = Vec::new();
+        self.by_key = FastMap::default();
+        self.classes = Vec::new();
+        self.by_class = FastMap::default();
+        self.of_stacks = Vec::new();
+        self.by_stack = FastMap::default();
+    }
+
+    /// Estimate of the bytes that they take. A floor keeps up to a row of windows of time and one of steps.
+    pub(crate) fn bytes(&self) -> u64 {
+        let rows = 4 * (self.clock.passed() + self.ticks.passed());
+        let each = |size: usize, count: usize| count as u64 * (size as u64 + rows);
+        each(size_of::<Group>(), self.groups.capacity())
+            + each(size_of::<Class>(), self.classes.capacity())
+            + each(size_of::<OfStack>(), self.of_stacks.capacity())
+            + table_bytes::<(GroupKey, u32)>(self.by_key.capacity())
+            + table_bytes::<(StackKey, u32)>(self.by_stack.capacity())
     }
 
     /// The windows, as they stand at `time_ns`.

@@ -162,6 +162,14 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &["device_table_full"],
             Effect::at_least(&[Totals, Blocks, Driver, Growth]),
         ),
+        // Memory was short, and a part of what was known was given up.
+        (&["trace_shed"], Effect::at_least(&[History])),
+        (&["history_shed"], Effect::either_way(&[History, Growth])),
+        (&["given_up"], Effect::either_way(&Affects::ALL)),
+        (
+            &["devices_full"],
+            Effect::either_way(&[Totals, Blocks, History, Driver, Growth]),
+        ),
         // Parts of a recording are missing.
         (&["recording_damaged"], Effect::either_way(&Affects::ALL)),
         (
@@ -224,6 +232,8 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
                 "stacks_reduced",
                 "code_deaths_unseen",
                 "code_table_full",
+                "names_full",
+                "stacks_shed",
                 "npu_task_queue",
                 "import_c_stacks",
             ],

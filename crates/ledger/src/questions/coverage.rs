@@ -3,7 +3,7 @@
 //! Owns: the notes that follow from the state, beside those that came as events. Refuses: numbers that
 //! reports already have, except in the notes' sentences; and which numbers a note makes inexact, which `affects` says.
 
-use crate::event::{CoverageNote, Level};
+use crate::event::{CoverageNote, Level, ShedPart};
 use crate::questions::words;
 use crate::report::{RegionPool, Source};
 use crate::state::device::Refusal;
@@ -27,6 +27,7 @@ pub(crate) fn notes(process: &Process) -> Vec<v1::CoverageNote> {
     from_pool(process, &mut say);
     from_driver(process, &mut say);
     from_regions(process, &mut say);
+    from_memory(process, &mut say);
     let (first, count) = &process.children;
     if *count > 0 {
         let pids: Vec<String> = first.iter().map(u32::to_string).collect();
@@ -67,6 +68,50 @@ pub(crate) fn of_picture(process: &Process) -> Vec<v1::CoverageNote> {
         all.push(note.into());
     }
     all
+}
+
+/// What was given up because the daemon's memory was short, and what found no room in the ledger.
+fn from_memory(process: &Process, say: &mut impl FnMut(&str, String)) {
+    for shed in process.shed.all() {
+        let what = match shed.part {
+            ShedPart::Trace => "the allocator's trace is not kept any more",
+            ShedPart::History => {
+                "the course of levels begins anew after it was given up, and nothing is watched for growth any more"
+            }
+            ShedPart::Stacks => {
+                "stacks that were known before are gone, and what they allocated is listed as a stack that was lost"
+            }
+            ShedPart::Process => {
+                "nothing is kept of what the process held, and it is not traced any more"
+            }
+        };
+        say(
+            shed.part.code(),
+            format!(
+                "memscoped's memory was short ({} were kept of this process, and all together may take {}): {what}",
+                memscope_units::bytes(shed.held_bytes),
+                memscope_units::bytes(shed.limit_bytes),
+            ),
+        );
+    }
+    if process.devices.refused() > 0 {
+        say(
+            "devices_full",
+            format!(
+                "the process names too many devices: {} times something on another one was counted to an unknown device",
+                process.devices.refused()
+            ),
+        );
+    }
+    if process.stacks.nameless > 0 {
+        say(
+            "names_full",
+            format!(
+                "{} times code came into stacks for whose name there was no room",
+                process.stacks.nameless
+            ),
+        );
+    }
 }
 
 fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {

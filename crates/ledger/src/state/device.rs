@@ -245,10 +245,21 @@ pub(crate) struct Device {
     pub(crate) free_bytes: Option<(u64, u64)>,
 }
 
+/// Bytes that the distributions of sizes and lifetimes of a device may take.
+const RECORDERS: u64 = 32 << 10;
+/// Bytes of a segment in its table.
+const SEGMENT: u64 = 160;
+
 /// A number of free bytes that is older than this is not used.
 const FREE_HOLDS_NS: u64 = 15_000_000_000;
 
 impl Device {
+    /// Estimate of the bytes that it takes beside its trace and its courses over time.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        let segments = self.pool.segments.iter().count() as u64;
+        size_of::<Device>() as u64 + RECORDERS + segments * SEGMENT
+    }
+
     /// Free bytes of the device, whichever processes use the rest, if the number is recent.
     pub(crate) fn free_at(&self, now_ns: u64) -> Option<u64> {
         let (bytes, seen_ns) = self.free_bytes?;
@@ -256,11 +267,21 @@ impl Device {
     }
 }
 
+/// Most devices of a process whose ordinals are known. A program can name any number of devices to a library of its own;
+/// what is on further ones counts to the unknown device.
+const MOST: usize = 256;
+
 /// All devices of a process. Few, so a walk finds them faster than a map.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Devices {
     rows: Vec<Device>,
     trace_entries: usize,
+    /// The traces were given up because memory was short, and are not kept any more.
+    #[serde(default)]
+    no_trace: bool,
+    /// Number of times that something was counted to the unknown device, because there were too many devices.
+    #[serde(default)]
+    refused: u64,
 }
 
 impl Devices {
@@ -269,12 +290,21 @@ impl Devices {
         Devices {
             rows: Vec::new(),
             trace_entries,
+            no_trace: false,
+            refused: 0,
         }
     }
 
     /// The row of a device, made if the device is new.
     pub(crate) fn at(&mut self, ordinal: Option<i32>) -> &mut Device {
-        let place = match self.rows.iter().position(|row| row.ordinal == ordinal) {
+        let mut ordinal = ordinal;
+        let mut place = self.rows.iter().position(|row| row.ordinal == ordinal);
+        if place.is_none() && ordinal.is_some() && self.rows.len() >= MOST {
+            self.refused += 1;
+            ordinal = None;
+            place = self.rows.iter().position(|row| row.ordinal.is_none());
+        }
+        let place = match place {
             Some(place) => place,
             None => {
                 let mut row = Device {
@@ -282,11 +312,27 @@ impl Devices {
                     ..Device::default()
                 };
                 row.pool.ring = TraceRing::new(self.trace_entries);
+                if self.no_trace {
+                    row.pool.ring.give_up();
+                }
                 self.rows.push(row);
                 self.rows.len() - 1
             }
         };
         &mut self.rows[place]
+    }
+
+    /// Number of times that something was counted to the unknown device, because there were too many devices.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Gives up the traces of all devices, because memory is short. They are not kept any more.
+    pub(crate) fn give_up_trace(&mut self) {
+        self.no_trace = true;
+        for row in &mut self.rows {
+            row.pool.ring.give_up();
+        }
     }
 
     /// The pool of a device.

@@ -17,5 +17,6 @@ pub(crate) mod process;
 pub(crate) mod regions;
 pub(crate) mod scene;
 pub(crate) mod series;
+pub(crate) mod shed;
 pub(crate) mod stacks;
 pub(crate) mod step_levels;

@@ -20,6 +20,7 @@ use crate::state::pool::Pool;
 use crate::state::pool::reading::Readings;
 use crate::state::regions::RegionBook;
 use crate::state::scene::Scene;
+use crate::state::shed::Gone;
 use crate::state::stacks::Stacks;
 use crate::steps::{Steps, Turn};
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,9 @@ pub(crate) struct Process {
     pub(crate) readings: Readings,
     /// What the last reading cost: its duration, bytes and attempts.
     pub(crate) reading_cost: Option<ReadingCost>,
+    /// What was given up because the daemon's memory was short.
+    #[serde(default)]
+    pub(crate) shed: Gone,
 }
 
 impl Process {
@@ -93,6 +97,7 @@ impl Process {
             marks: Marks::default(),
             readings: Readings::default(),
             reading_cost: None,
+            shed: Gone::default(),
         }
     }
 
@@ -211,6 +216,7 @@ impl Process {
             }
             // A finding follows from earlier events and changes nothing.
             Body::Finding(_) => {}
+            Body::Shed(shed) => self.shed(shed, event.time_ns),
             Body::Launches { count } => scene.steps.launches = Some(*count),
             // The count of lost records is in the header and has been taken above.
             Body::Lost => {}
@@ -233,7 +239,11 @@ impl Process {
 
     /// Ends the process: its state stays as it is from now on.
     pub(crate) fn end(&mut self, state: ProcessState, time_ns: u64) {
-        if self.state == ProcessState::Attached {
+        // What is given up after its end stays ended at that time.
+        if state == ProcessState::GivenUp {
+            self.state = state;
+            self.ended_ns.get_or_insert(time_ns);
+        } else if self.state == ProcessState::Attached {
             self.state = state;
             self.ended_ns = Some(time_ns);
         }
@@ -352,7 +362,7 @@ impl Process {
             rows.iter()
                 .try_fold(0u64, |sum, row| Some(sum.saturating_add(bytes(row)?)))
                 .filter(|_| !rows.is_empty() || self.is_sum_of_nothing_zero())
-                .filter(|_| self.proves_totals())
+                .filter(|_| self.proves_totals() && self.state != ProcessState::GivenUp)
         };
         ProcessSummary {
             handle: self.handle,

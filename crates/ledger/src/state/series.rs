@@ -203,6 +203,12 @@ impl From<Series> for SeriesCheckpoint {
 }
 
 impl Series {
+    /// Bytes of its buckets.
+    pub(crate) fn bytes(&self) -> u64 {
+        let places = self.whole.buckets.capacity() + self.last.buckets.capacity();
+        (places * size_of::<Bucket>()) as u64
+    }
+
     /// Takes the level at `time_ns`, and how many blocks came and went with it.
     pub(crate) fn note(
         &mut self,

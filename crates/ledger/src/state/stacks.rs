@@ -5,6 +5,7 @@
 //! object), and sums by device and stack. Refuses: to rename a sighting: its first name stays, and only the name that
 //! is sent when the object dies replaces it.
 
+use crate::config::table_bytes;
 use crate::event::{Body, CodeName, NativeName, StackRef, StackSeen};
 use crate::fast_hash::FastMap;
 use crate::report::{Frame, FrameKind, MISSING, Stack, Tally};
@@ -54,6 +55,10 @@ fn weight(index: StackIndex, bytes: u64) -> Option<Tally> {
 const MOST: usize = 1 << 18;
 /// Maximum number of code objects of a process, and of names of compiled code.
 const MOST_CODES: usize = 1 << 20;
+/// The sighting of code objects for which there was no room.
+const NAMELESS: u32 = u32::MAX;
+/// Maximum number of identities of stacks; events with further ones count as lost.
+const MOST_IDENTITIES: usize = 1 << 20;
 /// Number of deaths of code objects for which an identity is kept: an event whose stack was walked before a death may
 /// come after it.
 const DEATHS_REMEMBERED: u64 = 64;
@@ -96,6 +101,32 @@ struct Content {
     natives: Vec<u64>,
 }
 
+/// What the C library's allocator takes beside each allocation, in bytes.
+const BESIDE: u64 = 16;
+
+impl Content {
+    /// Bytes that it takes, with its counts of references.
+    fn bytes(&self) -> u64 {
+        let lists = self.frames.len() * 16 + self.entries.len() * 4 + self.natives.len() * 8;
+        (size_of::<Content>() + lists) as u64 + 4 * BESIDE
+    }
+}
+
+/// Bytes of the texts and lines of a name, without the name itself.
+fn code_bytes(name: &CodeName) -> u64 {
+    (name.name.len() + name.file.len() + name.lines.len() * 8) as u64 + 5 * BESIDE
+}
+
+/// Bytes of a name of compiled code.
+fn native_bytes(name: &NativeName) -> u64 {
+    let functions = name.functions.iter();
+    let texts = functions.map(|one| one.name.len() + one.file.len() + 4 * BESIDE as usize);
+    let texts: usize = texts.sum();
+    let own = size_of::<NativeName>() + name.module.len() + name.build_id.len();
+    let list = name.functions.len() * size_of::<crate::event::NativeFunction>();
+    (own + list + texts) as u64 + 5 * BESIDE
+}
+
 /// What one stack allocated on one device.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Sums {
@@ -136,6 +167,16 @@ pub(crate) struct Stacks {
     pub(crate) lost: u64,
     /// Number of code objects that have died.
     pub(crate) deaths: u64,
+    /// Number of stacks that were given up because memory was short; the first stack in `held` has the number behind
+    /// them.
+    #[serde(default)]
+    gone: u32,
+    /// Number of code objects for which there was no room, so that their frames have no name.
+    #[serde(default)]
+    pub(crate) nameless: u64,
+    /// Bytes of what stacks and names consist of. Follows from the rest, so a checkpoint does not contain it.
+    #[serde(skip)]
+    content_bytes: u64,
 }
 
 impl Stacks {
@@ -156,9 +197,10 @@ impl Stacks {
         let index = match self.by_content.get(&content) {
             // A stack that is still to be completed may turn out different from one that looks like it now.
             Some(index) if !seen.unfinished => *index,
-            _ if self.held.len() >= MOST => return,
+            _ if self.held.len() >= MOST || self.end() >= 1 << INDEX_BITS => return,
             _ => {
-                let index = KINDS + self.held.len() as u32;
+                let index = self.end();
+                self.content_bytes += content.bytes();
                 self.held.push(Held {
                     content: Arc::clone(&content),
                     truncated: seen.truncated,
@@ -170,17 +212,24 @@ impl Stacks {
                 index
             }
         };
+        if self.by_identity.len() >= MOST_IDENTITIES && !self.by_identity.contains_key(&seen.id) {
+            return;
+        }
         let deaths = self.deaths;
         self.by_identity.insert(seen.id, Identity { index, deaths });
     }
 
     /// Fills `by_content` again after a checkpoint was read.
     pub(crate) fn index_contents(&mut self) {
-        self.by_content = (KINDS..)
+        self.by_content = (KINDS + self.gone..)
             .zip(&self.held)
             .filter(|(_, held)| held.shared)
             .map(|(index, held)| (Arc::clone(&held.content), index))
             .collect();
+        let contents = self.held.iter().map(|held| held.content.bytes());
+        let codes = self.codes.iter().filter_map(|code| code.name.as_ref());
+        let natives = self.natives.values().map(|name| native_bytes(name));
+        self.content_bytes = contents.chain(codes.map(code_bytes)).chain(natives).sum();
     }
 
     /// Forgets identities that the BPF programs have not used for many deaths, once there are twice as many as were
@@ -193,6 +242,57 @@ impl Stacks {
         self.by_identity
             .retain(|_, identity| deaths - identity.deaths <= DEATHS_REMEMBERED);
         self.identities_left = self.by_identity.len();
+    }
+
+    /// The number of the next stack.
+    fn end(&self) -> StackIndex {
+        KINDS + self.gone + self.held.len() as u32
+    }
+
+    /// The index under which sums are kept: the stacks that were given up are one that is missing.
+    fn shown(&self, index: StackIndex) -> StackIndex {
+        let is_gone = (KINDS..KINDS + self.gone).contains(&place(index));
+        let exponent = index & !((1 << INDEX_BITS) - 1);
+        if is_gone { LOST | exponent } else { index }
+    }
+
+    /// Gives up all stacks and names, because memory is short. What they allocated counts to a stack that is missing.
+    pub(crate) fn give_up(&mut self) {
+        self.gone = self.end() - KINDS;
+        self.codes = Vec::new();
+        self.current = FastMap::default();
+        self.dead = FastMap::default();
+        self.held = Vec::new();
+        self.by_content = HashMap::new();
+        self.natives = FastMap::default();
+        self.by_identity = FastMap::default();
+        self.identities_left = 0;
+        self.content_bytes = 0;
+        let sums = std::mem::take(&mut self.sums);
+        for ((device, stack), sums) in sums {
+            let number = self.peaks.get(&device).map_or(0, |peak| peak.number);
+            let at_peak = if sums.peak == number {
+                sums.at_peak
+            } else {
+                sums.live
+            };
+            let all = self.at(device, stack);
+            add(&mut all.live, sums.live);
+            add(&mut all.allocated, sums.allocated);
+            add(&mut all.at_peak, at_peak);
+        }
+    }
+
+    /// Estimate of the bytes that stacks, names and sums take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.content_bytes
+            + (self.held.capacity() * size_of::<Held>()) as u64
+            + (self.codes.capacity() * size_of::<Code>()) as u64
+            + table_bytes::<(Arc<Content>, StackIndex)>(self.by_content.capacity())
+            + table_bytes::<(u64, u32)>(self.current.capacity() + self.dead.capacity())
+            + table_bytes::<(u64, Arc<NativeName>)>(self.natives.capacity())
+            + table_bytes::<(u64, Identity)>(self.by_identity.capacity())
+            + table_bytes::<((Option<i32>, StackIndex), Sums)>(self.sums.capacity())
     }
 
     /// Number of identities that are known.
@@ -208,9 +308,10 @@ impl Stacks {
         }
         let identity = self.by_identity.get(&seen.id);
         if let Some(held) = identity
-            .and_then(|identity| identity.index.checked_sub(KINDS))
+            .and_then(|identity| identity.index.checked_sub(KINDS + self.gone))
             .and_then(|place| self.held.get_mut(place as usize))
         {
+            self.content_bytes += (seen.natives.len() * 8) as u64;
             held.content = Arc::new(Content {
                 natives: seen.natives.clone(),
                 ..Content::clone(&held.content)
@@ -224,6 +325,9 @@ impl Stacks {
     /// been mapped to the address.
     pub(crate) fn native(&mut self, name: &NativeName) {
         if self.natives.len() < MOST_CODES || self.natives.contains_key(&name.address) {
+            self.content_bytes += native_bytes(name);
+            let before = self.natives.get(&name.address);
+            self.content_bytes -= before.map_or(0, |before| native_bytes(before));
             self.natives.insert(name.address, Arc::new(name.clone()));
         }
     }
@@ -232,9 +336,11 @@ impl Stacks {
         if let Some(sighting) = self.current.get(&address) {
             return *sighting;
         }
-        if self.codes.len() < MOST_CODES {
-            self.codes.push(Code::default());
+        if self.codes.len() >= MOST_CODES {
+            self.nameless += 1;
+            return NAMELESS;
         }
+        self.codes.push(Code::default());
         let sighting = (self.codes.len() - 1) as u32;
         self.current.insert(address, sighting);
         sighting
@@ -255,6 +361,8 @@ impl Stacks {
         if let Some(code) = sighting.and_then(|at| self.codes.get_mut(at as usize))
             && (name.died.is_some() || code.name.is_none())
         {
+            self.content_bytes += code_bytes(name);
+            self.content_bytes -= code.name.as_ref().map_or(0, code_bytes);
             code.name = Some(name.clone());
         }
     }
@@ -268,9 +376,9 @@ impl Stacks {
             Body::Code(name) => self.named(name),
             Body::Native(name) => {
                 // A later name may be of another file at the same address, so the first one stays.
-                self.natives
-                    .entry(name.address)
-                    .or_insert_with(|| Arc::new(NativeName::clone(name)));
+                if !self.natives.contains_key(&name.address) {
+                    self.native(name);
+                }
             }
             Body::CodeDied { code } => self.died(*code, number),
             _ => {}
@@ -325,6 +433,7 @@ impl Stacks {
     }
 
     fn at(&mut self, device: Option<i32>, stack: StackIndex) -> &mut Sums {
+        let stack = self.shown(stack);
         let number = self.peaks.get(&device).map_or(0, |peak| peak.number);
         let sums = self.sums.entry((device, stack)).or_insert_with(|| Sums {
             peak: number,
@@ -410,7 +519,8 @@ impl Stacks {
                 ..Stack::default()
             };
         };
-        let Some(held) = self.held.get(place as usize) else {
+        let place = place.checked_sub(self.gone);
+        let Some(held) = place.and_then(|place| self.held.get(place as usize)) else {
             return Stack {
                 missing: Some("lost"),
                 ..Stack::default()

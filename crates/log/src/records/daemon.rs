@@ -6,7 +6,7 @@ use crate::records::site::SiteDefined;
 use memscope_common::KIND_DAEMON_FIRST;
 use memscope_ledger::event::{
     AllocatorFacts, Backend, CodeName, CoverageNote, Finding, HeldPart, Mark, NativeName,
-    Placement, ProcessFacts, ProcessHandle, ReadingCost, StackSeen,
+    Placement, ProcessFacts, ProcessHandle, ReadingCost, Shed, StackSeen,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -137,6 +137,8 @@ daemon_records! {
     19 => KIND_LAUNCHES: Launches(Launches),
     /// A finding, for alerts.
     20 => KIND_FINDING: Finding(Finding),
+    /// A part of what was kept of a process was given up, because memory was short.
+    21 => KIND_SHED: Shed(Shed),
 }
 
 /// Values for the header of a daemon's record.

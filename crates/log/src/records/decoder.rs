@@ -191,6 +191,7 @@ impl Decoder {
             DaemonRecord::Launches(launches) => Body::Launches {
                 count: launches.count,
             },
+            DaemonRecord::Shed(shed) => Body::Shed(shed),
             DaemonRecord::Finding(finding) => Body::Finding(Box::new(finding)),
         };
         self.remember(header, &body);

@@ -56,6 +56,7 @@ pub fn encode(event: &Event, site: u32) -> Result<Option<Vec<u8>>, EncodeError> 
         Body::Native(name) => DaemonRecord::Native((**name).clone()),
         Body::Mark(mark) => DaemonRecord::Mark((**mark).clone()),
         Body::Launches { count } => DaemonRecord::Launches(Launches { count: *count }),
+        Body::Shed(shed) => DaemonRecord::Shed(*shed),
         Body::Finding(finding) => DaemonRecord::Finding((**finding).clone()),
         Body::Forked { .. } | Body::Held(_) | Body::CodeDied { .. } | Body::Trace(_) => {
             return Ok(None);

@@ -125,6 +125,7 @@ fn trim(record: &mut DaemonRecord, longest: usize, most: usize) {
         | DaemonRecord::Held(_)
         | DaemonRecord::ReadingCost(_)
         | DaemonRecord::Launches(_)
+        | DaemonRecord::Shed(_)
         | DaemonRecord::Lost => {}
         DaemonRecord::Finding(finding) => {
             for text in [&mut finding.file, &mut finding.name, &mut finding.reason] {

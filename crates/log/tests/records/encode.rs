@@ -125,6 +125,11 @@ fn body() -> impl Strategy<Value = Body> {
     let said = prop_oneof![
         Just(Body::Detached),
         Just(Body::Launches { count: 7 }),
+        Just(Body::Shed(Shed {
+            part: ShedPart::Stacks,
+            held_bytes: 3 << 20,
+            limit_bytes: 2 << 20,
+        })),
         Just(Body::Attached(Box::default())),
         Just(Body::Coverage(CoverageNote {
             code: "c".into(),

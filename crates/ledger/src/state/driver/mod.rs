@@ -8,6 +8,7 @@ pub(crate) mod component;
 pub(crate) mod host;
 pub(crate) mod vmm;
 
+use crate::config::tree_bytes;
 use crate::event::{Call, CallOp, HalSpace, Vendor, Workspace};
 use crate::fast_hash::FastMap;
 use crate::state::driver::allocation::{Allocation, Kind, add, take};
@@ -26,6 +27,9 @@ const OVERTAKEN: usize = 4096;
 
 /// Number of calls that are remembered for readings of pools whose events do not report segments.
 const RECENT: usize = 1 << 16;
+
+/// Bytes of an entry that is kept by address or handle and is no allocation of the device.
+const OTHER: u64 = 200;
 
 /// Memory that came from the driver, or went back to it.
 #[derive(Clone, Copy, Debug)]
@@ -410,6 +414,14 @@ impl Driver {
             + self.failures.len()
             + self.host.kept()
             + self.vmm.kept()
+    }
+
+    /// Estimate of the bytes that all of it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let others = self.kept() - self.live.len();
+        tree_bytes::<(u64, Allocation)>(self.live.len())
+            + others as u64 * OTHER
+            + (self.recent.capacity() * size_of::<Moved>()) as u64
     }
 
     /// Failed calls, by function.

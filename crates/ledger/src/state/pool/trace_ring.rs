@@ -64,6 +64,9 @@ pub(crate) struct TraceRing {
     /// A reading of what was there before is still to come, so more entries are kept.
     #[serde(default)]
     held: bool,
+    /// The trace was given up because memory was short: no entry is shown, and only those are kept that readings need.
+    #[serde(default)]
+    given_up: bool,
 }
 
 impl TraceRing {
@@ -99,6 +102,7 @@ impl TraceRing {
 
     /// Sets whether a reading of what was there before is still to come. Once it has come, surplus entries are dropped.
     pub(crate) fn hold(&mut self, held: bool) {
+        let held = held && !self.given_up;
         if self.held && !held {
             let kept = self.limit.max(RECENT);
             let surplus = self.entries.len().saturating_sub(kept);
@@ -107,6 +111,22 @@ impl TraceRing {
             self.entries.shrink_to(kept);
         }
         self.held = held;
+    }
+
+    /// Gives the trace up, because memory is short.
+    pub(crate) fn give_up(&mut self) {
+        self.given_up = true;
+        self.limit = 0;
+        let surplus = self.entries.len().saturating_sub(RECENT);
+        self.entries.drain(..surplus);
+        self.dropped += surplus as u64;
+        self.entries.shrink_to(RECENT);
+        self.held = false;
+    }
+
+    /// Bytes that can be given up: those of all entries but the ones that readings need.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.entries.capacity() * size_of::<StoredEntry>()) as u64
     }
 
     /// Maximum number of entries at this time.

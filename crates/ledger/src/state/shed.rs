@@ -1,0 +1,101 @@
+//! What was given up of a process because the daemon's memory was short, and how much memory its parts take.
+//!
+//! Owns: which parts are gone, and the estimate of bytes. Refuses: to choose what goes; the log says so.
+
+use crate::config::{KeptBytes, table_bytes};
+use crate::event::{Shed, ShedPart};
+use crate::report::ProcessState;
+use crate::state::device::Devices;
+use crate::state::driver::Driver;
+use crate::state::marks::Marks;
+use crate::state::pool::Pool;
+use crate::state::pool::block::Block;
+use crate::state::pool::reading::Readings;
+use crate::state::process::Process;
+use crate::state::regions::RegionBook;
+use crate::state::stacks::Stacks;
+use crate::steps::Steps;
+use serde::{Deserialize, Serialize};
+
+/// Bytes of an entry of the tables for threads, losses, readings and marks.
+const LOOSE: u64 = 100;
+/// Bytes of a piece of free room in a segment.
+const ROOM: u64 = 120;
+/// Bytes that a process takes in any case: its facts, its environment, its steps.
+const ALONE: u64 = 64 << 10;
+
+/// Which parts of a process were given up, with the numbers of that moment.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Gone {
+    parts: Vec<Shed>,
+}
+
+impl Gone {
+    /// What was given up of a part; `None` if it is there.
+    pub(crate) fn of(&self, part: ShedPart) -> Option<Shed> {
+        self.parts.iter().find(|shed| shed.part == part).copied()
+    }
+
+    /// All parts that are gone, each once.
+    pub(crate) fn all(&self) -> &[Shed] {
+        &self.parts
+    }
+
+    fn note(&mut self, shed: &Shed) {
+        self.parts.retain(|known| known.part != shed.part);
+        self.parts.push(*shed);
+    }
+}
+
+impl Process {
+    /// Gives up a part of what is kept. The process may have ended before.
+    pub(crate) fn shed(&mut self, shed: &Shed, time_ns: u64) {
+        match shed.part {
+            ShedPart::Trace => self.devices.give_up_trace(),
+            ShedPart::History => {
+                self.groups.give_up();
+                for row in self.devices.iter_mut() {
+                    row.pool.series = Default::default();
+                    row.driver.series = Default::default();
+                }
+            }
+            ShedPart::Stacks => self.stacks.give_up(),
+            ShedPart::Process => {
+                self.end(ProcessState::GivenUp, time_ns);
+                self.devices = Devices::new(0);
+                self.groups.give_up();
+                self.pool = Pool::default();
+                self.driver = Driver::default();
+                self.regions = RegionBook::default();
+                self.stacks = Stacks::default();
+                self.steps = Steps::new(self.attached_ns);
+                self.marks = Marks::default();
+                self.readings = Readings::default();
+            }
+        }
+        self.shed.note(shed);
+    }
+
+    /// See [`crate::Ledger::kept_bytes`].
+    pub(crate) fn kept_bytes(&self) -> KeptBytes {
+        let (_, loose) = self.pool.kept();
+        let loose = loose + self.readings.kept() + self.marks.kept();
+        let rooms: usize = self.devices.iter().map(|row| row.pool.rooms.len()).sum();
+        let of_devices = |bytes: fn(&crate::state::device::Device) -> u64| -> u64 {
+            self.devices.iter().map(bytes).sum()
+        };
+        KeptBytes {
+            trace: of_devices(|row| row.pool.ring.bytes()),
+            history: self.groups.bytes()
+                + of_devices(|row| row.pool.series.bytes() + row.driver.series.bytes()),
+            stacks: self.stacks.bytes(),
+            rest: ALONE
+                + table_bytes::<(u64, Block)>(self.pool.blocks.capacity())
+                + loose as u64 * LOOSE
+                + rooms as u64 * ROOM
+                + self.driver.bytes()
+                + self.regions.kept() as u64 * LOOSE
+                + of_devices(|row| row.own_bytes()),
+        }
+    }
+}

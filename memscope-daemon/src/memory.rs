@@ -1,0 +1,256 @@
+//! The daemon's memory: how much it may take, how much it takes, and which process has to give way.
+//!
+//! Owns: the budget (`--memory`), the measurement, the choice of what goes first, and the room for questions about
+//! earlier moments. Refuses: to change anything that is kept; the keeper writes into the log what goes.
+//!
+//! Of what the daemon may take beyond what it took at its start, the ledger of the traced processes gets two fifths. A
+//! checkpoint copies the ledger while it is written, so that as much again is needed now and then. The last fifth is for
+//! answers, for tables of symbols, and for what the C library's allocator cannot use again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memscope_ledger::KeptBytes;
+use memscope_ledger::event::{ProcessHandle, ShedPart};
+
+/// Part of the budget from which on processes give way although their own limit is not reached.
+const FULL: (u64, u64) = (19, 20);
+/// Part of the budget that questions about earlier moments leave to the rest.
+const FOLDS: (u64, u64) = (9, 10);
+/// What all processes together may take in any case, in bytes.
+const LEAST: u64 = 8 << 20;
+/// A part of a process is worth giving up if it takes one in so many bytes of what all processes may take.
+const WORTH: u64 = 64;
+
+/// Anonymous memory of this process in bytes, as the kernel counts it; 0 if it cannot be read.
+pub fn anonymous() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut pages = statm
+        .split_whitespace()
+        .skip(1)
+        .map(|word| word.parse::<u64>().unwrap_or(0));
+    let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    resident.saturating_sub(shared) * rustix::param::page_size() as u64
+}
+
+/// Gives memory that is free in the C library's allocator back to the kernel, which it does not do by itself.
+pub fn trim() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the function takes the allocator's own locks, and touches free memory only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// The budget. Clones share one.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    limit: u64,
+    base: u64,
+    /// Bytes that questions about earlier moments are expected to take.
+    folds: Arc<AtomicU64>,
+}
+
+impl Memory {
+    /// A budget for all of the daemon. What it takes already is not the processes'.
+    pub fn new(limit: u64) -> Memory {
+        Memory {
+            limit,
+            base: anonymous(),
+            folds: Arc::default(),
+        }
+    }
+
+    /// What the daemon may take in all, in bytes.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// What all processes together may take, in bytes.
+    pub fn of_processes(&self) -> u64 {
+        (self.limit.saturating_sub(self.base) / 5 * 2).max(LEAST)
+    }
+
+    /// Whether so much is taken that processes have to give way whatever they take themselves.
+    pub fn is_full(&self, used: u64) -> bool {
+        used > self.limit / FULL.1 * FULL.0
+    }
+
+    /// Takes room for a question about an earlier moment, which is expected to need so many bytes.
+    ///
+    /// # Errors
+    /// Says how much is taken already if there is no room.
+    pub fn fold(&self, bytes: u64) -> Result<FoldRoom, NoRoom> {
+        let before = self.folds.fetch_add(bytes, Ordering::Relaxed);
+        let room = FoldRoom {
+            memory: self.clone(),
+            bytes,
+        };
+        let used = anonymous() + before;
+        if used.saturating_add(bytes) > self.limit / FOLDS.1 * FOLDS.0 {
+            return Err(NoRoom {
+                wanted: bytes,
+                used,
+                limit: self.limit,
+            });
+        }
+        Ok(room)
+    }
+}
+
+/// Room for the ledger of a question about an earlier moment. It is free again when this is dropped.
+#[derive(Debug)]
+pub struct FoldRoom {
+    memory: Memory,
+    bytes: u64,
+}
+
+impl FoldRoom {
+    /// Whether a ledger that has grown to so many bytes still has room.
+    pub fn holds(&self, bytes: u64) -> bool {
+        bytes <= self.bytes || anonymous() <= self.memory.limit / FOLDS.1 * FOLDS.0
+    }
+
+    /// The refusal of a ledger that has grown to so many bytes.
+    pub fn refused(&self, bytes: u64) -> NoRoom {
+        NoRoom {
+            wanted: bytes,
+            used: anonymous(),
+            limit: self.memory.limit,
+        }
+    }
+}
+
+impl Drop for FoldRoom {
+    fn drop(&mut self) {
+        self.memory.folds.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// There is no room for the ledger of a question about an earlier moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the answer needs {} of memory, and memscoped takes {} of the {} that it may take",
+    memscope_units::bytes(*wanted), memscope_units::bytes(*used), memscope_units::bytes(*limit)
+)]
+pub struct NoRoom {
+    /// Bytes that the answer needs.
+    wanted: u64,
+    /// Bytes that are taken.
+    used: u64,
+    /// Bytes that may be taken.
+    limit: u64,
+}
+
+/// What one process takes.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// The process.
+    pub process: ProcessHandle,
+    /// Whether it is no longer traced.
+    pub ended: bool,
+    /// Its parts in bytes.
+    pub kept: KeptBytes,
+    /// Parts that were given up before.
+    pub gone: Vec<ShedPart>,
+}
+
+impl Holder {
+    fn is_worth(&self, part: ShedPart, limit: u64) -> bool {
+        let again = part == ShedPart::Stacks;
+        (again || !self.gone.contains(&part)) && self.kept.of(part) >= limit / WORTH
+    }
+}
+
+/// Chooses what goes first, when all processes together may take `limit` bytes: traces of ended processes; then of the
+/// process that takes the most beyond an equal share its trace, its history, its stacks, and at last the process itself.
+/// `None` if nobody takes more than an equal share.
+pub fn choose(holders: &[Holder], limit: u64) -> Option<(ProcessHandle, ShedPart)> {
+    let left = || {
+        let all = holders.iter();
+        all.filter(|one| !one.gone.contains(&ShedPart::Process))
+    };
+    let traces = left().filter(|one| one.ended && one.is_worth(ShedPart::Trace, limit));
+    if let Some(ended) = traces.max_by_key(|one| (one.kept.trace, one.process)) {
+        return Some((ended.process, ShedPart::Trace));
+    }
+    let share = limit / left().count().max(1) as u64;
+    let most = left()
+        .filter(|one| one.kept.all() > share)
+        .max_by_key(|one| (one.kept.all(), one.process))?;
+    let mut parts = ShedPart::ALL.into_iter();
+    let part = parts.find(|part| *part == ShedPart::Process || most.is_worth(*part, limit))?;
+    Some((most.process, part))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 64 << 20;
+
+    fn holder(process: u32, ended: bool, trace: u64, stacks: u64, rest: u64) -> Holder {
+        Holder {
+            process: ProcessHandle(process),
+            ended,
+            kept: KeptBytes {
+                trace: trace << 20,
+                stacks: stacks << 20,
+                rest: rest << 20,
+                ..KeptBytes::default()
+            },
+            gone: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_loudest_gives_part_by_part_and_the_quiet_one_keeps_all() {
+        let mut loud = holder(1, false, 10, 5, 60);
+        let quiet = holder(2, false, 20, 0, 5);
+        let mut ended = holder(3, true, 4, 0, 0);
+        let ask = |all: &[&Holder]| {
+            let all: Vec<Holder> = all.iter().map(|one| (*one).clone()).collect();
+            choose(&all, LIMIT).map(|(process, part)| (process.0, part))
+        };
+        assert_eq!(ask(&[&loud, &quiet, &ended]), Some((3, ShedPart::Trace)));
+        ended.gone.push(ShedPart::Trace);
+        assert_eq!(ask(&[&loud, &quiet, &ended]), Some((1, ShedPart::Trace)));
+        loud.gone.push(ShedPart::Trace);
+        // It has no history that would be worth it.
+        assert_eq!(ask(&[&loud, &quiet, &ended]), Some((1, ShedPart::Stacks)));
+        loud.kept.stacks = 0;
+        assert_eq!(ask(&[&loud, &quiet, &ended]), Some((1, ShedPart::Process)));
+        loud.gone.push(ShedPart::Process);
+        // Nobody else takes more than a share.
+        assert_eq!(ask(&[&loud, &quiet, &ended]), None);
+    }
+
+    #[test]
+    fn what_is_over_the_limit_always_has_somebody_to_give_way() {
+        let all: Vec<Holder> = (1..=9).map(|one| holder(one, false, 0, 0, 8)).collect();
+        assert_eq!(
+            choose(&all, LIMIT),
+            Some((ProcessHandle(9), ShedPart::Process))
+        );
+    }
+
+    #[test]
+    fn questions_about_earlier_moments_share_what_is_left() {
+        let memory = Memory::new(anonymous() + (200 << 20));
+        let first = memory.fold(100 << 20).unwrap();
+        let refused = memory.fold(100 << 20).unwrap_err().to_string();
+        assert!(refused.contains("100 MiB"), "{refused}");
+        drop(first);
+        drop(memory.fold(100 << 20).unwrap());
+    }
+
+    #[test]
+    fn what_this_process_takes_is_measured() {
+        let before = anonymous();
+        let taken = vec![1u8; 64 << 20];
+        let more = anonymous() - before;
+        assert!(more > 60 << 20, "{more}");
+        drop(taken);
+    }
+}

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use memscope_tests::{
-    Asking, Calls, Daemon, Library, MIB, Program, SHORT, Said, Value, executable, find, number,
-    sim, until,
+    Asking, Calls, Daemon, Library, MIB, Program, SHORT, Said, Value, coverage, executable, find,
+    number, sim, until,
 };
 
 const BUDGET: u64 = 128 * MIB;
@@ -54,9 +54,13 @@ fn a_process_that_takes_the_memory_is_given_up_and_its_neighbour_stays_exact() {
     });
     most = most.max(anonymous(daemon.pid()));
     assert!(most < BUDGET, "{} MiB", most / MIB);
+    println!("at most {} MiB of {} MiB", most / MIB, BUDGET / MIB);
     // What the neighbour holds is right, and nothing limits it.
-    let stats = daemon.json(&["--strict", "stats", "--pid", &quiet.pid().to_string()]);
+    let stats = daemon.stats(quiet.pid());
     assert_eq!(held(&stats), bytes);
+    let spoilt = ["trace_shed", "history_shed", "stacks_shed", "given_up"];
+    let notes = coverage(&stats);
+    assert!(!notes.iter().any(|code| spoilt.contains(code)), "{notes:?}");
     // The numbers of the loud one are not smaller than they should be: there are none.
     let loud_pid = loud.pid().to_string();
     let ask_live = |words: &[&str]| daemon.ctl(words);

@@ -3,7 +3,7 @@
 use memscope_ledger::event::{
     Body, Call, CallOp, CoverageNote, Domain, Event, EventId, HalFacts, HalModule, HalPage,
     HalSpace, Layer, Mark, MarkKind, MarkSource, PoolOom, PoolReport, PoolTrace, ProcessHandle,
-    Region, RegionChange, StackRef, StackSeen, TraceAction, Vendor,
+    Region, RegionChange, Shed, ShedPart, StackRef, StackSeen, TraceAction, Vendor,
 };
 use memscope_log::records::{DaemonRecord, Decoder, Outcome, SiteDefined, Stamp, encode};
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
 //! Keeps the daemon within its budget of memory: looks now and then at what the ledger takes, and writes into the log
 //! what is given up.
 //!
-//! Owns: when it is looked, and the counts of what was given up. Refuses: to choose what goes, which `crate::memory`
+//! Owns: when it is looked, and what follows from giving up a part. Refuses: to choose what goes, which `crate::memory`
 //! does, and to take anything out of the ledger without a record of it.
 
 use memscope_ledger::event::{ProcessHandle, Shed, ShedPart};
@@ -11,7 +11,7 @@ use memscope_log::records::DaemonRecord;
 use super::command::KeeperMessage;
 use super::state::Keeper;
 use super::status::MemoryStatus;
-use crate::memory::{Holder, Memory, anonymous, choose, trim};
+use crate::memory::{Holder, anonymous, choose, trim};
 
 /// Longest time between two looks, in nanoseconds.
 const LOOK_NS: u64 = 250_000_000;
@@ -19,25 +19,6 @@ const LOOK_NS: u64 = 250_000_000;
 const LOOK_RECORDS: u64 = 32_768;
 /// Most parts that are given up at one look. Each is measured before the next one is chosen.
 const AT_ONCE: usize = 8;
-
-/// The keeper's side of the budget.
-pub(super) struct Shedding {
-    memory: Memory,
-    looked_ns: u64,
-    looked_records: u64,
-    counts: [u64; ShedPart::ALL.len()],
-}
-
-impl Shedding {
-    pub(super) fn new(memory: Memory) -> Shedding {
-        Shedding {
-            memory,
-            looked_ns: 0,
-            looked_records: 0,
-            counts: [0; ShedPart::ALL.len()],
-        }
-    }
-}
 
 impl Keeper {
     /// Looks at the memory if it is time, and gives up what is too much.

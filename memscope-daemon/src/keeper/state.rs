@@ -13,7 +13,7 @@ use memscope_memory::ProcessMemory;
 use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
-use super::memory::Shedding;
+use super::shedding::Shedding;
 use super::taking::Taking;
 use super::watching::{Said, Watching};
 use crate::ingest::ring::Ring;

@@ -15,7 +15,7 @@ use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
 use super::handle::{KeeperHandle, QUEUE};
-use super::memory::Shedding;
+use super::shedding::Shedding;
 use super::state::{Findings, Keeper, Naming, Natives, Watched};
 use super::taking::Taking;
 use super::watching::{LeftWatching, Watching};

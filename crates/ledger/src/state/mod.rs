@@ -9,6 +9,7 @@ pub(crate) mod device;
 pub(crate) mod distribution;
 pub(crate) mod driver;
 pub(crate) mod given_back;
+pub(crate) mod gone;
 pub(crate) mod loss;
 pub(crate) mod marks;
 pub(crate) mod membership;

@@ -1,6 +1,6 @@
-//! What was given up of a process because the daemon's memory was short, and how much memory its parts take.
+//! Gives up parts of a process because the daemon's memory is short, and estimates how much memory they take.
 //!
-//! Owns: which parts are gone, and the estimate of bytes. Refuses: to choose what goes; the log says so.
+//! Owns: what each part consists of. Refuses: to choose what goes; the log says so.
 
 use crate::config::{KeptBytes, table_bytes};
 use crate::event::{Shed, ShedPart};
@@ -15,7 +15,6 @@ use crate::state::process::Process;
 use crate::state::regions::RegionBook;
 use crate::state::stacks::Stacks;
 use crate::steps::Steps;
-use serde::{Deserialize, Serialize};
 
 /// Bytes of an entry of the tables for threads, losses, readings and marks.
 const LOOSE: u64 = 100;
@@ -23,29 +22,6 @@ const LOOSE: u64 = 100;
 const ROOM: u64 = 120;
 /// Bytes that a process takes in any case: its facts, its environment, its steps.
 const ALONE: u64 = 64 << 10;
-
-/// Which parts of a process were given up, with the numbers of that moment.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Gone {
-    parts: Vec<Shed>,
-}
-
-impl Gone {
-    /// What was given up of a part; `None` if it is there.
-    pub(crate) fn of(&self, part: ShedPart) -> Option<Shed> {
-        self.parts.iter().find(|shed| shed.part == part).copied()
-    }
-
-    /// All parts that are gone, each once.
-    pub(crate) fn all(&self) -> &[Shed] {
-        &self.parts
-    }
-
-    fn note(&mut self, shed: &Shed) {
-        self.parts.retain(|known| known.part != shed.part);
-        self.parts.push(*shed);
-    }
-}
 
 impl Process {
     /// Gives up a part of what is kept. The process may have ended before.

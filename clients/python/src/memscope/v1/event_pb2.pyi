@@ -652,6 +652,36 @@ class Finding(_message.Message):
 Global___Finding: _TypeAlias = Finding  # noqa: Y015
 
 @_typing.final
+class Shed(_message.Message):
+    """A part of what was kept of a process was given up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PART_FIELD_NUMBER: _builtins.int
+    HELD_BYTES_FIELD_NUMBER: _builtins.int
+    LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    part: _builtins.str
+    """`trace`, `history`, `stacks` or `process`."""
+    held_bytes: _builtins.int
+    """Bytes of the daemon's memory that the process took before, by estimate."""
+    limit_bytes: _builtins.int
+    """Bytes that all processes together may take."""
+    def __init__(
+        self,
+        *,
+        part: _builtins.str = ...,
+        held_bytes: _builtins.int = ...,
+        limit_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_bytes", b"held_bytes", "limit_bytes", b"limit_bytes", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Shed: _TypeAlias = Shed  # noqa: Y015
+
+@_typing.final
 class Launches(_message.Message):
     """Kernels that were launched."""
 
@@ -1059,6 +1089,7 @@ class Event(_message.Message):
     MARK_FIELD_NUMBER: _builtins.int
     LAUNCHES_FIELD_NUMBER: _builtins.int
     FINDING_FIELD_NUMBER: _builtins.int
+    SHED_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     OOM_FIELD_NUMBER: _builtins.int
@@ -1173,6 +1204,10 @@ class Event(_message.Message):
         """Something was found that is worth an alert, or is no longer so."""
 
     @_builtins.property
+    def shed(self) -> Global___Shed:
+        """A part of what was kept of the process was given up, because the daemon's memory was short."""
+
+    @_builtins.property
     def call(self) -> Global___Call:
         """A runtime or driver call returned."""
 
@@ -1234,6 +1269,7 @@ class Event(_message.Message):
         mark: Global___Mark | None = ...,
         launches: Global___Launches | None = ...,
         finding: Global___Finding | None = ...,
+        shed: Global___Shed | None = ...,
         call: Global___Call | None = ...,
         report: Global___PoolReport | None = ...,
         oom: Global___PoolOom | None = ...,
@@ -1242,9 +1278,9 @@ class Event(_message.Message):
         domain: Global___Domain | None = ...,
         region: Global___Region | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launches", b"launches", "lost", b"lost", "mark", b"mark", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "pid", b"pid", "placed", b"placed", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "stack", b"stack", "stack_id", b"stack_id", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launches", b"launches", "lost", b"lost", "mark", b"mark", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "pid", b"pid", "placed", b"placed", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launches", b"launches", "lost", b"lost", "lost_before", b"lost_before", "mark", b"mark", "missed", b"missed", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "pid", b"pid", "placed", b"placed", "process", b"process", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "stack", b"stack", "stack_id", b"stack_id", "tid", b"tid", "time_boot_ns", b"time_boot_ns", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack", "_pid", b"_pid", "_stack_id", b"_stack_id", "_time_unix_ns", b"_time_unix_ns", "allocator", b"allocator", "attached", b"attached", "backend", b"backend", "body", b"body", "call", b"call", "clock", b"clock", "code", b"code", "code_died", b"code_died", "coverage", b"coverage", "detached", b"detached", "device_total", b"device_total", "domain", b"domain", "exited", b"exited", "finding", b"finding", "forked", b"forked", "held", b"held", "id", b"id", "launches", b"launches", "lost", b"lost", "lost_before", b"lost_before", "mark", b"mark", "missed", b"missed", "native", b"native", "no_stack", b"no_stack", "oom", b"oom", "pid", b"pid", "placed", b"placed", "process", b"process", "reading_cost", b"reading_cost", "region", b"region", "replaced", b"replaced", "report", b"report", "shed", b"shed", "stack", b"stack", "stack_id", b"stack_id", "tid", b"tid", "time_boot_ns", b"time_boot_ns", "time_unix_ns", b"time_unix_ns", "trace", b"trace", "workspace", b"workspace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__no_stack: _TypeAlias = _typing.Literal["no_stack"]  # noqa: Y015
     _WhichOneofArgType__no_stack: _TypeAlias = _typing.Literal["_no_stack", b"_no_stack"]  # noqa: Y015
@@ -1254,7 +1290,7 @@ class Event(_message.Message):
     _WhichOneofArgType__stack_id: _TypeAlias = _typing.Literal["_stack_id", b"_stack_id"]  # noqa: Y015
     _WhichOneofReturnType__time_unix_ns: _TypeAlias = _typing.Literal["time_unix_ns"]  # noqa: Y015
     _WhichOneofArgType__time_unix_ns: _TypeAlias = _typing.Literal["_time_unix_ns", b"_time_unix_ns"]  # noqa: Y015
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attached", "placed", "detached", "exited", "replaced", "forked", "coverage", "backend", "clock", "device_total", "held", "reading_cost", "lost", "stack", "code", "code_died", "native", "allocator", "mark", "launches", "finding", "call", "report", "oom", "trace", "workspace", "domain", "region"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["attached", "placed", "detached", "exited", "replaced", "forked", "coverage", "backend", "clock", "device_total", "held", "reading_cost", "lost", "stack", "code", "code_died", "native", "allocator", "mark", "launches", "finding", "shed", "call", "report", "oom", "trace", "workspace", "domain", "region"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__no_stack) -> _WhichOneofReturnType__no_stack | None: ...

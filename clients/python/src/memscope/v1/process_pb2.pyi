@@ -67,6 +67,8 @@ class _ProcessStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProcessS
     """It ended."""
     PROCESS_STATE_REPLACED: _ProcessState.ValueType  # 4
     """It executed another image."""
+    PROCESS_STATE_GIVEN_UP: _ProcessState.ValueType  # 5
+    """It took too much of the daemon's memory: it is not traced any more, and nothing is kept of what it held."""
 
 class ProcessState(_ProcessState, metaclass=_ProcessStateEnumTypeWrapper):
     """Where a process stands."""
@@ -81,6 +83,8 @@ PROCESS_STATE_EXITED: ProcessState.ValueType  # 3
 """It ended."""
 PROCESS_STATE_REPLACED: ProcessState.ValueType  # 4
 """It executed another image."""
+PROCESS_STATE_GIVEN_UP: ProcessState.ValueType  # 5
+"""It took too much of the daemon's memory: it is not traced any more, and nothing is kept of what it held."""
 Global___ProcessState: _TypeAlias = ProcessState  # noqa: Y015
 
 class _Source:

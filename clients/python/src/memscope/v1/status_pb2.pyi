@@ -246,6 +246,46 @@ class Message(_message.Message):
 Global___Message: _TypeAlias = Message  # noqa: Y015
 
 @_typing.final
+class Memory(_message.Message):
+    """The daemon's memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    USED_BYTES_FIELD_NUMBER: _builtins.int
+    PROCESSES_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    PROCESSES_BYTES_FIELD_NUMBER: _builtins.int
+    SHED_FIELD_NUMBER: _builtins.int
+    limit_bytes: _builtins.int
+    """What it may take in all (`--memory`)."""
+    used_bytes: _builtins.int
+    """What it takes now: anonymous memory, as the kernel counts it."""
+    processes_limit_bytes: _builtins.int
+    """What all processes together may take of it."""
+    processes_bytes: _builtins.int
+    """What all processes together take of it, by estimate."""
+    @_builtins.property
+    def shed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cause]:
+        """How often each part was given up because memory was short: `trace`, `history`, `stacks`, `process`."""
+
+    def __init__(
+        self,
+        *,
+        limit_bytes: _builtins.int = ...,
+        used_bytes: _builtins.int = ...,
+        processes_limit_bytes: _builtins.int = ...,
+        processes_bytes: _builtins.int = ...,
+        shed: _abc.Iterable[Global___Cause] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit_bytes", b"limit_bytes", "processes_bytes", b"processes_bytes", "processes_limit_bytes", b"processes_limit_bytes", "shed", b"shed", "used_bytes", b"used_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Memory: _TypeAlias = Memory  # noqa: Y015
+
+@_typing.final
 class StatusResponse(_message.Message):
     """State of the daemon."""
 
@@ -267,6 +307,7 @@ class StatusResponse(_message.Message):
     LIBRARIES_FIELD_NUMBER: _builtins.int
     RULES_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the daemon."""
     pid: _builtins.int
@@ -309,6 +350,10 @@ class StatusResponse(_message.Message):
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Message]:
         """Newest messages."""
 
+    @_builtins.property
+    def memory(self) -> Global___Memory:
+        """The daemon's memory; absent where a recording is replayed."""
+
     def __init__(
         self,
         *,
@@ -328,19 +373,24 @@ class StatusResponse(_message.Message):
         libraries: _abc.Iterable[Global___Library] | None = ...,
         rules: _abc.Iterable[Global___Rule] | None = ...,
         messages: _abc.Iterable[Global___Message] | None = ...,
+        memory: Global___Memory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method", "_replay", b"_replay", "_ring_bytes", b"_ring_bytes", "attach_method", b"attach_method", "journal", b"journal", "replay", b"replay", "ring_bytes", b"ring_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method", "_memory", b"_memory", "_replay", b"_replay", "_ring_bytes", b"_ring_bytes", "attach_method", b"attach_method", "journal", b"journal", "memory", b"memory", "replay", b"replay", "ring_bytes", b"ring_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method", "_replay", b"_replay", "_ring_bytes", b"_ring_bytes", "attach_method", b"attach_method", "drops", b"drops", "journal", b"journal", "kernel", b"kernel", "libraries", b"libraries", "messages", b"messages", "now_unix_ns", b"now_unix_ns", "pid", b"pid", "records", b"records", "replay", b"replay", "ring_bytes", b"ring_bytes", "rules", b"rules", "sites", b"sites", "traced_processes", b"traced_processes", "uptime_ns", b"uptime_ns", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method", "_memory", b"_memory", "_replay", b"_replay", "_ring_bytes", b"_ring_bytes", "attach_method", b"attach_method", "drops", b"drops", "journal", b"journal", "kernel", b"kernel", "libraries", b"libraries", "memory", b"memory", "messages", b"messages", "now_unix_ns", b"now_unix_ns", "pid", b"pid", "records", b"records", "replay", b"replay", "ring_bytes", b"ring_bytes", "rules", b"rules", "sites", b"sites", "traced_processes", b"traced_processes", "uptime_ns", b"uptime_ns", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attach_method: _TypeAlias = _typing.Literal["attach_method"]  # noqa: Y015
     _WhichOneofArgType__attach_method: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method"]  # noqa: Y015
+    _WhichOneofReturnType__memory: _TypeAlias = _typing.Literal["memory"]  # noqa: Y015
+    _WhichOneofArgType__memory: _TypeAlias = _typing.Literal["_memory", b"_memory"]  # noqa: Y015
     _WhichOneofReturnType__replay: _TypeAlias = _typing.Literal["replay"]  # noqa: Y015
     _WhichOneofArgType__replay: _TypeAlias = _typing.Literal["_replay", b"_replay"]  # noqa: Y015
     _WhichOneofReturnType__ring_bytes: _TypeAlias = _typing.Literal["ring_bytes"]  # noqa: Y015
     _WhichOneofArgType__ring_bytes: _TypeAlias = _typing.Literal["_ring_bytes", b"_ring_bytes"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__attach_method) -> _WhichOneofReturnType__attach_method | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory) -> _WhichOneofReturnType__memory | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replay) -> _WhichOneofReturnType__replay | None: ...
     @_typing.overload

@@ -62,9 +62,9 @@ fn a_process_that_takes_the_memory_is_given_up_and_its_neighbour_stays_exact() {
     let notes = coverage(&stats);
     assert!(!notes.iter().any(|code| spoilt.contains(code)), "{notes:?}");
     // The numbers of the loud one are not smaller than they should be: there are none.
-    let loud_pid = loud.pid().to_string();
+    let loud_pid = loud.pid();
     let ask_live = |words: &[&str]| daemon.ctl(words);
-    check(&ask_live, &loud_pid);
+    check(&ask_live, loud_pid);
     // It goes on, untraced.
     assert_eq!(loud.ask("malloc 4096")["result"], 0);
     quiet.call("cudaMalloc last 1");
@@ -78,22 +78,26 @@ fn a_process_that_takes_the_memory_is_given_up_and_its_neighbour_stays_exact() {
     let recording = recording.to_str().unwrap();
     let ask_recording =
         |words: &[&str]| Asking::new(["--recording", recording].iter().chain(words)).ask();
-    check(&ask_recording, &loud_pid);
+    check(&ask_recording, loud_pid);
     let stats = ask_recording(&["--json", "stats", "--pid", &quiet_pid]).json();
     assert_eq!(held(&stats), bytes + 1);
 }
 
 /// The process is listed as given up, and questions about it are refused.
-fn check(ask: &dyn Fn(&[&str]) -> Said, pid: &str) {
+fn check(ask: &dyn Fn(&[&str]) -> Said, pid: u32) {
     let list = ask(&["--json", "ps"]).json();
     let processes = list["processes"].as_array().unwrap();
     let one = processes
         .iter()
-        .find(|one| one["facts"]["pid"].to_string() == pid || one["pid"].to_string() == pid)
+        .find(|one| {
+            [&one["facts"]["pid"], &one["pid"]]
+                .iter()
+                .any(|of| of.as_u64() == Some(pid.into()))
+        })
         .unwrap_or_else(|| panic!("no process {pid} in {list:#}"));
     assert_eq!(one["state"], "given_up", "{one:#}");
     assert!(one["allocated_bytes"].is_null(), "{one:#}");
     for question in ["stats", "leaks", "top"] {
-        ask(&[question, "--pid", pid]).refused(11, &["given up", "--memory"]);
+        ask(&[question, "--pid", &pid.to_string()]).refused(11, &["given up", "--memory"]);
     }
 }

@@ -374,12 +374,8 @@ impl Stacks {
                 self.completes(seen);
             }
             Body::Code(name) => self.named(name),
-            Body::Native(name) => {
-                // A later name may be of another file at the same address, so the first one stays.
-                if !self.natives.contains_key(&name.address) {
-                    self.native(name);
-                }
-            }
+            // A later name may be of another file at the same address, so the first one stays.
+            Body::Native(name) if !self.natives.contains_key(&name.address) => self.native(name),
             Body::CodeDied { code } => self.died(*code, number),
             _ => {}
         }

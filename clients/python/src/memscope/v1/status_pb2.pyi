@@ -307,6 +307,8 @@ class StatusResponse(_message.Message):
     LIBRARIES_FIELD_NUMBER: _builtins.int
     RULES_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    ATTACHING_FIELD_NUMBER: _builtins.int
+    READS_GIVEN_UP_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the daemon."""
@@ -330,6 +332,12 @@ class StatusResponse(_message.Message):
     """Processes that are traced now and that the caller may see."""
     records: _builtins.int
     """Records read so far."""
+    attaching: _builtins.bool
+    """The part of the daemon that attaches is busy and did not answer in time: `attach_method`, `sites`, `libraries`, `rules` and the
+    kernel's share of `drops` are missing here.
+    """
+    reads_given_up: _builtins.int
+    """How often memory or a file of a process was not delivered to the reader process that read it, which was given up then."""
     @_builtins.property
     def journal(self) -> Global___Journal:
         """State of the journal."""
@@ -373,11 +381,13 @@ class StatusResponse(_message.Message):
         libraries: _abc.Iterable[Global___Library] | None = ...,
         rules: _abc.Iterable[Global___Rule] | None = ...,
         messages: _abc.Iterable[Global___Message] | None = ...,
+        attaching: _builtins.bool = ...,
+        reads_given_up: _builtins.int = ...,
         memory: Global___Memory | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method", "_memory", b"_memory", "_replay", b"_replay", "_ring_bytes", b"_ring_bytes", "attach_method", b"attach_method", "journal", b"journal", "memory", b"memory", "replay", b"replay", "ring_bytes", b"ring_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method", "_memory", b"_memory", "_replay", b"_replay", "_ring_bytes", b"_ring_bytes", "attach_method", b"attach_method", "drops", b"drops", "journal", b"journal", "kernel", b"kernel", "libraries", b"libraries", "memory", b"memory", "messages", b"messages", "now_unix_ns", b"now_unix_ns", "pid", b"pid", "records", b"records", "replay", b"replay", "ring_bytes", b"ring_bytes", "rules", b"rules", "sites", b"sites", "traced_processes", b"traced_processes", "uptime_ns", b"uptime_ns", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method", "_memory", b"_memory", "_replay", b"_replay", "_ring_bytes", b"_ring_bytes", "attach_method", b"attach_method", "attaching", b"attaching", "drops", b"drops", "journal", b"journal", "kernel", b"kernel", "libraries", b"libraries", "memory", b"memory", "messages", b"messages", "now_unix_ns", b"now_unix_ns", "pid", b"pid", "reads_given_up", b"reads_given_up", "records", b"records", "replay", b"replay", "ring_bytes", b"ring_bytes", "rules", b"rules", "sites", b"sites", "traced_processes", b"traced_processes", "uptime_ns", b"uptime_ns", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attach_method: _TypeAlias = _typing.Literal["attach_method"]  # noqa: Y015
     _WhichOneofArgType__attach_method: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method"]  # noqa: Y015

@@ -27,8 +27,9 @@ const MOST_READERS: usize = 4;
 /// Most readers of one user's processes that were given up and have not ended. While there are so many, nothing of that
 /// user's is read.
 const MOST_GIVEN_UP: usize = 8;
-/// A reader that nobody needed for so long ends.
+/// A user's reader that nobody needed for so long ends, and one that is idle beside another one.
 const IDLE: Duration = Duration::from_secs(60);
+const IDLE_BESIDE: Duration = Duration::from_secs(2);
 /// Time between two looks at whether a reader goes on.
 const LOOK: Duration = Duration::from_millis(25);
 /// Longest time for which a reader may work on one question.
@@ -295,11 +296,18 @@ impl State {
         self.processes
             .retain(|_, process| !process.left(now).is_zero());
         for user in self.users.values_mut() {
-            for number in (0..user.idle.len()).rev() {
-                let idle = user.idle.get(number).map(|reader| now - reader.used);
-                if idle.is_some_and(|idle| idle > IDLE) {
-                    user.idle.swap_remove(number).end(user);
-                }
+            // The one that was used last comes last, and is taken first.
+            let over = |user: &User| {
+                let most = if user.idle.len() > 1 {
+                    IDLE_BESIDE
+                } else {
+                    IDLE
+                };
+                let oldest = user.idle.first();
+                oldest.is_some_and(|oldest| now - oldest.used > most)
+            };
+            while over(user) {
+                user.idle.remove(0).end(user);
             }
             user.given_up
                 .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));

@@ -127,7 +127,7 @@ impl Names {
     /// Opens the memory of a process with this interpreter.
     pub fn open(pid: u32, interpreter: Interpreter) -> Result<Names, memscope_site::SiteError> {
         Ok(Names {
-            memory: ProcessMemory::open(pid)
+            memory: ProcessMemory::open_directly(pid)
                 .map_err(|source| memscope_site::SiteError::memory(pid, source))?,
             interpreter,
         })

@@ -23,18 +23,24 @@ impl ProcessMemory {
     /// Opens the memory of a process for reading. The process is not stopped. Fails where
     /// `ptrace(2)`'s access rules (`PTRACE_MODE_ATTACH`) forbid it.
     pub fn open(pid: u32) -> io::Result<ProcessMemory> {
+        let mut memory = ProcessMemory::open_directly(pid)?;
+        if reader::readers().is_some() {
+            memory.reader = Some(Owner::process(pid)?);
+        }
+        Ok(memory)
+    }
+
+    /// The same, but this process reads for itself even if there are readers: for what reads thousands of places one after the
+    /// other, since each question to a reader takes some ten microseconds. Whoever reads so may be held up by the process.
+    pub fn open_directly(pid: u32) -> io::Result<ProcessMemory> {
         let number =
             libc::pid_t::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // Opening it touches no page of the process.
         let file = File::open(format!("/proc/{pid}/mem"))?;
-        let reader = match reader::readers() {
-            Some(_) => Some(Owner::process(pid)?),
-            None => None,
-        };
         Ok(ProcessMemory {
             pid: number,
             file,
-            reader,
+            reader: None,
         })
     }
 }

@@ -292,7 +292,7 @@ struct Job {
 impl Job {
     fn run(&self, mut known: Earlier) -> ReadingOutcome {
         let failed = |why: String, layout| ReadingOutcome::Failed { why, layout };
-        let memory = match ProcessMemory::open(self.pid) {
+        let memory = match ProcessMemory::open_directly(self.pid) {
             Ok(memory) => memory,
             Err(source) => return failed(format!("its memory cannot be opened: {source}"), None),
         };

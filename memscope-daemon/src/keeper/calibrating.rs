@@ -16,7 +16,7 @@ impl Keeper {
         watched.slot.set_on_trial(true);
         watched.slot.set_layout(known.as_ref());
         // Without access to the memory, a layout that is known already can still be proven.
-        let memory = ProcessMemory::open(watched.pid).ok();
+        let memory = ProcessMemory::open_directly(watched.pid).ok();
         let search = Calibrating {
             pid: watched.pid,
             search: Calibrator::new(known),

@@ -634,8 +634,8 @@ fn memory(status: MemoryStatus) -> v1::Memory {
     }
 }
 
-/// Asks about a process in what was folded; `Ok(Ok(None))` if it was not there yet, and `Err` if it had to give
-/// way.
+/// Asks about a process in what was folded; `Ok(Ok(None))` if it was not there yet, and
+/// `Err` if it had to give way to others.
 fn ask_folded<T>(
     folded: &Replayed,
     pid: u32,

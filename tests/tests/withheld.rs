@@ -37,8 +37,8 @@ fn held(daemon: &Daemon, pid: u32) -> u64 {
     devices.map(|d| number(&d["driver"]["bytes"])).sum()
 }
 
-/// Asks for something in another thread, and meanwhile for the daemon's status and a neighbour's numbers again and again. Gives
-/// the answer.
+/// Asks for something in another thread, and meanwhile for the daemon's status and a neighbour's numbers again and
+/// again. Gives the answer to it.
 fn meanwhile(daemon: &Daemon, neighbour: &mut Calls, question: &[&str]) -> (Value, i32) {
     let mut longest = Duration::ZERO;
     let mut bytes = held(daemon, neighbour.pid());

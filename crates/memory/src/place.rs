@@ -6,11 +6,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 /// Most bytes that are read at once, of memory or of a file.
 pub(crate) const MOST_BYTES: u64 = 16 << 20;
 
-/// What the file system says of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the file system says of a file. A reader process sends it as it lies in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct FileFacts {
     /// Device number of the file system (`st_dev`).
     pub device: u64,

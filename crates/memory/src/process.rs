@@ -9,8 +9,8 @@ use crate::part::{Memory, Part};
 use crate::place::MOST_BYTES;
 use crate::reader;
 
-/// The memory of a live process. It stays tied to the memory image that the process had when it was opened, even if the pid is
-/// reused later.
+/// The memory of a live process. It stays tied to the memory image that the process had when it
+/// was opened, even if the pid is reused later.
 #[derive(Debug)]
 pub struct ProcessMemory {
     pid: libc::pid_t,

@@ -12,6 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use zerocopy::FromBytes;
 
 use super::wire::{self, Answer, MOST_RANGES, Question, Range};
 use crate::owner::Owner;
@@ -45,7 +46,7 @@ const IN_AN_ANSWER: Duration = Duration::from_secs(1);
 const MEMORY: Duration = Duration::from_millis(300);
 const FILES: Duration = Duration::from_secs(1);
 
-/// All readers.
+/// The readers of all users, each of which reads for one user's processes only.
 #[derive(Debug)]
 pub(crate) struct Readers {
     program: PathBuf,
@@ -180,7 +181,8 @@ impl Readers {
     ) -> io::Result<(Option<OwnedFd>, FileFacts)> {
         let path = path.to_owned();
         let answer = self.ask(owner, &Question::Open { path, follow }, None, FILES)?;
-        Ok((answer.place, wire::facts_from_bytes(&answer.bytes)?))
+        let facts = FileFacts::read_from_bytes(&answer.bytes).map_err(|_| wire::malformed())?;
+        Ok((answer.place, facts))
     }
 
     /// The whole of a file.

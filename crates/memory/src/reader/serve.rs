@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+use zerocopy::IntoBytes;
+
 use super::confine;
 use super::wire::{self, Answer, Question};
 use crate::gather::gather;
@@ -56,7 +58,7 @@ fn read(question: &Question, about: Option<OwnedFd>) -> io::Result<Answer> {
         Question::Open { path, follow } => {
             let (place, facts) = place::place(path, *follow)?;
             return Ok(Answer {
-                bytes: wire::facts_to_bytes(&facts),
+                bytes: facts.as_bytes().to_vec(),
                 place,
             });
         }

@@ -78,20 +78,6 @@ struct AnswerHead {
     len: u32,
 }
 
-/// [`FileFacts`] as bytes.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-struct Facts {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified_s: i64,
-    modified_ns: i64,
-    uid: u32,
-    mode: u32,
-    file_system: u64,
-}
-
 /// What a reader has read.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
@@ -105,7 +91,7 @@ impl Question {
         match self {
             Question::Memory { ranges, .. } => sum(ranges),
             Question::File(range) => range.len,
-            Question::Open { .. } => size_of::<Facts>() as u64,
+            Question::Open { .. } => size_of::<FileFacts>() as u64,
             Question::Whole(_) => MOST_BYTES,
         }
     }
@@ -212,36 +198,6 @@ pub(crate) fn answered(socket: &mut UnixStream, most: u64) -> io::Result<io::Res
     let mut bytes = vec![0; head.len as usize];
     socket.read_exact(&mut bytes)?;
     Ok(Ok(Answer { bytes, place }))
-}
-
-/// The facts of a file as the bytes of an answer.
-pub(crate) fn facts_to_bytes(facts: &FileFacts) -> Vec<u8> {
-    let facts = Facts {
-        device: facts.device,
-        inode: facts.inode,
-        size: facts.size,
-        modified_s: facts.modified_s,
-        modified_ns: facts.modified_ns,
-        uid: facts.uid,
-        mode: facts.mode,
-        file_system: facts.file_system,
-    };
-    facts.as_bytes().to_vec()
-}
-
-/// The facts of a file from the bytes of an answer.
-pub(crate) fn facts_from_bytes(bytes: &[u8]) -> io::Result<FileFacts> {
-    let facts = Facts::read_from_bytes(bytes).map_err(|_| malformed())?;
-    Ok(FileFacts {
-        device: facts.device,
-        inode: facts.inode,
-        size: facts.size,
-        modified_s: facts.modified_s,
-        modified_ns: facts.modified_ns,
-        uid: facts.uid,
-        mode: facts.mode,
-        file_system: facts.file_system,
-    })
 }
 
 fn send(socket: &mut UnixStream, bytes: &[u8], beside: Option<BorrowedFd<'_>>) -> io::Result<()> {

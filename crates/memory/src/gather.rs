@@ -25,6 +25,27 @@ pub(crate) fn gather(pid: libc::pid_t, file: &File, parts: &mut [Part]) -> io::R
     still_the_same(file)
 }
 
+/// Fills the buffer with what the process has at the address.
+pub(crate) fn gather_one(
+    pid: libc::pid_t,
+    file: &File,
+    address: u64,
+    buffer: &mut [u8],
+) -> io::Result<()> {
+    let local = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: buffer.len(),
+    };
+    // SAFETY: the local range is a live, exclusively borrowed buffer, which outlives the call.
+    let got = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    all_of(got, buffer.len())?;
+    still_the_same(file)
+}
+
 fn gather_some(pid: libc::pid_t, parts: &mut [Part]) -> io::Result<()> {
     let whole: usize = parts.iter().map(|part| part.bytes.len()).sum();
     let mut local = Vec::with_capacity(parts.len());
@@ -51,6 +72,11 @@ fn gather_some(pid: libc::pid_t, parts: &mut [Part]) -> io::Result<()> {
             0,
         )
     };
+    all_of(got, whole)
+}
+
+/// Fails if the call, which returned `got`, did not read all of the bytes.
+fn all_of(got: isize, whole: usize) -> io::Result<()> {
     match usize::try_from(got) {
         Ok(got) if got == whole => Ok(()),
         // The call ends where something is not mapped.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 
-use crate::gather::gather;
+use crate::gather::{gather, gather_one};
 use crate::owner::Owner;
 use crate::part::{Memory, Part};
 use crate::place::MOST_BYTES;
@@ -47,6 +47,9 @@ impl ProcessMemory {
 
 impl Memory for ProcessMemory {
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if self.reader.is_none() {
+            return gather_one(self.pid, &self.file, address, buffer);
+        }
         let mut at = address;
         for piece in buffer.chunks_mut(MOST_BYTES as usize) {
             let mut part = [Part {

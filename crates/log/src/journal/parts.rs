@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::sync::Arc;
 
 /// Bytes of a part in one batch.
@@ -169,8 +169,11 @@ impl PartPlace {
             framed: Vec::new(),
             written: 0,
         };
-        let mut compressed = zstd::Encoder::new(pieces, LEVEL)?;
-        rmp_serde::encode::write_named(&mut compressed, what).map_err(io::Error::other)?;
+        // The encoder writes a few bytes at a time, and each call of the compression costs more than these.
+        let compressed = zstd::Encoder::new(pieces, LEVEL)?;
+        let mut plain = BufWriter::with_capacity(PIECE, compressed);
+        rmp_serde::encode::write_named(&mut plain, what).map_err(io::Error::other)?;
+        let compressed = plain.into_inner().map_err(io::IntoInnerError::into_error)?;
         compressed.finish()?.finish()
     }
 }

@@ -584,6 +584,10 @@ impl Serving {
             known_from_unix_ns,
         };
         let mut drops = keeper.skipped.clone();
+        let forgotten = self.keeper.hub().forgotten_findings();
+        if forgotten > 0 {
+            drops.push(("findings_forgotten".to_owned(), forgotten));
+        }
         let mut status = v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

@@ -15,8 +15,11 @@ use memscope_common::{
 
 use crate::emit::{count_drop, count_full};
 
+/// Most threads that are in calls at the same time, of all processes together.
+const INFLIGHT_MOST: u32 = 1 << 15;
+
 #[map]
-static INFLIGHT: HashMap<u64, InflightThread> = HashMap::with_max_entries(32768, 0);
+static INFLIGHT: HashMap<u64, InflightThread> = HashMap::with_max_entries(INFLIGHT_MOST, 0);
 /// A zeroed value that is inserted for new threads. It lies in a map, since it is too large for the program's stack.
 #[map]
 static EMPTY: PerCpuArray<InflightThread> = PerCpuArray::with_max_entries(1, 0);

@@ -19,6 +19,7 @@ mod ctl;
 mod daemon;
 mod group;
 mod kept;
+pub mod limits;
 mod memory;
 mod npu;
 mod npulog;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use memscope_tests::limits::{Met, constant};
 use memscope_tests::{
     Daemon, LONG, Library, Program, Value, bpf_entries, coverage, eventually, find, number, sim,
     until, workload,
@@ -154,4 +155,12 @@ fn a_full_table_of_code_objects_gives_no_wrong_names() {
     assert_eq!(bpf_entries(daemon.pid(), "CODES"), 0);
     second.end();
     third.end();
+    Met {
+        what: "code objects that the programs follow",
+        most: constant("memscope-ebpf/src/python.rs", "CODES_MOST"),
+        beyond: "frames of further ones have no name, until an end or a detach makes room",
+        told: "`code_table_full` in `status` and in coverage",
+        test: "a_full_table_of_code_objects_gives_no_wrong_names",
+    }
+    .is_told();
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use memscope_tests::limits::Met;
 use memscope_tests::{
     Asking, Calls, Daemon, LONG, Library, Program, Torch, Value, copy_program, coverage,
     eventually, executable, find, json, library, number, scratch, sim, tool, until,
@@ -306,6 +307,14 @@ fn processes_of_others() {
         2,
         "root sees all"
     );
+    // What all processes together make is root's to know.
+    let status = nobody(&["--json", "status"]).json();
+    assert_eq!(status["traced_processes"], 1, "{status:#}");
+    assert_eq!(status["totals_left_out"], true, "{status:#}");
+    assert!(status["memory"].is_null(), "{status:#}");
+    assert!(number(&daemon.json(&["status"])["records"]) > 0);
+    let said = nobody(&["status"]);
+    assert!(said.text().contains("root sees those of all processes"));
     // A rule of nobody's is for nobody's processes.
     let answer = nobody(&["--json", "attach", "--comm", "calls"]).json();
     assert_eq!(answer["processes"], json!([]), "{answer:#}");
@@ -414,6 +423,14 @@ fn a_full_disk_under_the_journal() {
     assert_eq!(later["segments"], then["segments"]);
     assert!(!coverage(&later["header"]).contains(&"recording_damaged"));
     calls.finish();
+    Met {
+        what: "the disk under the journal",
+        most: "what is free on it".to_owned(),
+        beyond: "the oldest parts of the journal go; when none is left, the journal stops until there is room, and tracing goes on",
+        told: "`full` and `refused_records` of the journal in `status`",
+        test: "a_full_disk_under_the_journal",
+    }
+    .is_told();
 }
 
 /// Without what depends on the moment of the question.

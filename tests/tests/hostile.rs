@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use memscope_tests::limits::{Met, constant};
 use memscope_tests::{Calls, Daemon, Library, Program, coverage, executable, number, sim};
 
 fn hostile() -> Program {
@@ -88,4 +89,15 @@ fn one_process_does_not_take_the_whole_ring() {
         daemon.stats(loud.pid());
     }
     assert_eq!(number(&daemon.stats(loud.pid())["lost_records"]), lost);
+    Met {
+        what: "unread bytes of one process in the ring",
+        most: format!(
+            "{} times what is free in it",
+            constant("memscope-common/src/map.rs", "RING_SHARE")
+        ),
+        beyond: "its own records are lost, nobody else's; they are counted, and the state is read again",
+        told: "`ring_share_taken` in `status`, `records_lost` in coverage",
+        test: "one_process_does_not_take_the_whole_ring",
+    }
+    .is_told();
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use memscope_tests::limits::Met;
 use memscope_tests::{
     Asking, Calls, Daemon, Library, MIB, NO_PAUSE, Torch, about, assert_pytorchs, executable, json,
     number, scratch, sim, tool,
@@ -53,6 +54,14 @@ fn a_loop_of_one_process_leaves_anothers_only_snapshot() {
     once.finish();
     again.finish();
     assert_eq!(daemon.kept().len(), 3, "they outlive their processes");
+    Met {
+        what: "kept snapshots",
+        most: "`--snapshots-keep`".to_owned(),
+        beyond: "the process that has the most loses its oldest",
+        told: "the list `snapshots`",
+        test: "a_loop_of_one_process_leaves_anothers_only_snapshot",
+    }
+    .is_told();
 }
 
 #[test]
@@ -79,6 +88,14 @@ fn bytes_are_bounded_too() {
         json!([{"cause": "too_large", "count": 1}])
     );
     torch.finish();
+    Met {
+        what: "bytes of kept snapshots",
+        most: "`--snapshots-mib`".to_owned(),
+        beyond: "the oldest of whoever has the most go; one that is larger than all may be takes nobody's place",
+        told: "`too_large` in `trigger list`",
+        test: "bytes_are_bounded_too",
+    }
+    .is_told();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! a recording says the same.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use memscope_tests::limits::Met;
 use memscope_tests::{
     Asking, Calls, Daemon, Library, MIB, Program, SHORT, Said, Value, coverage, executable, find,
     number, sim, until,
@@ -81,6 +82,14 @@ fn a_process_that_takes_the_memory_is_given_up_and_its_neighbour_stays_exact() {
     check(&ask_recording, loud_pid);
     let stats = ask_recording(&["--json", "stats", "--pid", &quiet_pid]).json();
     assert_eq!(held(&stats), bytes + 1);
+    Met {
+        what: "memory of the daemon",
+        most: "`--memory`".to_owned(),
+        beyond: "the process that takes the most loses its trace, its history, its stacks, and at last everything",
+        told: "`shed` in `status`; `trace_shed`, `history_shed`, `stacks_shed` in coverage; error `given_up`",
+        test: "a_process_that_takes_the_memory_is_given_up_and_its_neighbour_stays_exact",
+    }
+    .is_told();
 }
 
 /// The process is listed as given up, and questions about it are refused.

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use memscope_tests::limits::{Met, constant};
 use memscope_tests::{
     Asking, Daemon, Device, LONG, Library, MIB, Program, Torch, Value, coverage, device,
     executable, find, number, scratch, sim_of, until,
@@ -130,6 +131,14 @@ fn pools_of_several_domains() {
 fn a_call_of_many_regions_says_how_many_are_missing() {
     many_regions(&Daemon::start());
     many_regions(&Daemon::with(&["--links", "perf"]));
+    Met {
+        what: "regions that one call of mstx tells of",
+        most: constant("memscope-common/src/region.rs", "REGIONS_TOLD"),
+        beyond: "further ones are counted, and are in no number",
+        told: "`regions_untold` in `status` and in coverage",
+        test: "a_call_of_many_regions_says_how_many_are_missing",
+    }
+    .is_told();
 }
 
 fn many_regions(daemon: &Daemon) {

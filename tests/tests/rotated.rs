@@ -1,6 +1,7 @@
 //! A journal whose older part is gone: a moment is as it was, or it is refused; a recording answers as the daemon did.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use memscope_tests::limits::Met;
 use memscope_tests::{
     Asking, Daemon, LONG, Said, Torch, Value, assert_totals, coverage, find, number, scratch, until,
 };
@@ -313,4 +314,12 @@ fn a_journal_that_is_too_small_for_the_state_refuses() {
     );
     assert!(!file.exists());
     torch.finish();
+    Met {
+        what: "what is known of the processes, beside the journal",
+        most: "half of `--journal-mib`".to_owned(),
+        beyond: "earlier moments and recordings are refused",
+        told: "error `invalid` with the setting, a problem of the journal in `status`",
+        test: "a_journal_that_is_too_small_for_the_state_refuses",
+    }
+    .is_told();
 }

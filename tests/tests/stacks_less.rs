@@ -1,6 +1,7 @@
 //! Less than every stack whole: cut to a depth, sampled by bytes, and fewer where they cost too much.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use memscope_tests::limits::Met;
 use memscope_tests::{Daemon, LONG, Torch, Value, coverage, number, until};
 
 fn attached(daemon: &Daemon, torch: &Torch, more: &[&str]) {
@@ -39,6 +40,14 @@ fn cut_to_a_depth() {
     let cut = rows.iter().filter(|row| row["truncated"] == true);
     assert!(cut.count() > 3);
     torch.finish();
+    Met {
+        what: "frames of a stack",
+        most: "`--stack-depth`".to_owned(),
+        beyond: "the outer frames are left out",
+        told: "`truncated` at the stack",
+        test: "cut_to_a_depth",
+    }
+    .is_told();
 }
 
 /// Of many small blocks a few are taken, and stand for all; a large one stands for itself.
@@ -164,4 +173,12 @@ fn within_a_budget() {
     });
     memscope_tests::assert_totals(&stats, &told);
     torch.finish();
+    Met {
+        what: "part of a process's time that its stacks may cost",
+        most: "`--stack-budget`".to_owned(),
+        beyond: "fewer stacks are taken until it is within it again",
+        told: "`stacks_reduced` in coverage",
+        test: "within_a_budget",
+    }
+    .is_told();
 }

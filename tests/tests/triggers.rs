@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use memscope_tests::limits::Met;
 use memscope_tests::{
     Daemon, MIB, NO_PAUSE, Torch, Value, about, assert_pytorchs, coverage, device, eventually,
     json, number,
@@ -210,6 +211,14 @@ fn running_out_of_memory_after_releasing_what_was_cached() {
     assert!(said.contains("ran out of memory on device 0"), "{said}");
     assert!(said.contains("nor will be of that within 10 s"), "{said}");
     torch.finish();
+    Met {
+        what: "snapshots of one trigger and process in a time",
+        most: "one in `--snapshot-pause`".to_owned(),
+        beyond: "further ones are counted and not taken",
+        told: "`paused` in `trigger list`, a message in `status`",
+        test: "running_out_of_memory_after_releasing_what_was_cached",
+    }
+    .is_told();
 }
 
 #[test]

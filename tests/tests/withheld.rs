@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use memscope_tests::limits::{Met, constant};
 use memscope_tests::{
     Calls, Daemon, Library, Program, coverage, executable, library, number, scratch, sim, until,
 };
@@ -106,6 +107,14 @@ fn a_library_whose_contents_are_withheld() {
         });
     }
     killed(daemon);
+    Met {
+        what: "time in which a piece of a file is delivered",
+        most: constant("crates/memory/src/reader/pool.rs", "FILES"),
+        beyond: "its reader is given up and replaced, and the file is left out and tried again later",
+        told: "`not_probed` in coverage, with its name",
+        test: "a_library_whose_contents_are_withheld",
+    }
+    .is_told();
 }
 
 #[test]
@@ -132,6 +141,14 @@ fn memory_that_is_withheld() {
     let status = daemon.json(&["status"]);
     assert!(number(&status["reads_given_up"]) > 0, "{status:#}");
     killed(daemon);
+    Met {
+        what: "time in which memory of a process is delivered",
+        most: constant("crates/memory/src/reader/pool.rs", "MEMORY"),
+        beyond: "its reader is given up and replaced, and the process is read again later",
+        told: "`reads_given_up` in `status`",
+        test: "memory_that_is_withheld",
+    }
+    .is_told();
 }
 
 /// While the kernel places a probe it reads the file, and no program on the machine can start another one until it has. So no

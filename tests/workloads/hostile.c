@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "commands.h"
 
+#include <dlfcn.h>
 #include <link.h>
 
 int cudaMalloc(void **, size_t);
@@ -28,6 +29,19 @@ static void obey(void) {
     if (is("malloc")) {
         void *memory = NULL;
         int result = cudaMalloc(&memory, number(1));
+        printf("{\"result\":%d}\n", result);
+        return;
+    }
+    /* Makes contexts that it never destroys. */
+    if (is("contexts")) {
+        void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+        int (*create)(void **, unsigned, int) = driver ? (int (*)(void **, unsigned, int))dlsym(driver, "cuCtxCreate_v2") : NULL;
+        if (!create) fail("no driver");
+        int result = 0;
+        for (size_t left = number(1); left > 0 && result == 0; left--) {
+            void *context = NULL;
+            result = create(&context, 0, 0);
+        }
         printf("{\"result\":%d}\n", result);
         return;
     }

@@ -6,6 +6,7 @@ mod common;
 use common::stacks::*;
 use memscope_export::stacks::{Metric, Unit, View, flamegraph, flamegraph_diff, folded};
 use memscope_ledger::report::*;
+use memscope_tests::limits::{Met, constant};
 use proptest::prelude::*;
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::BTreeMap;
@@ -315,4 +316,12 @@ fn beyond_the_largest_stacks_there_is_one_frame() {
         found.iter().map(|frame| frame.width).max(),
         Some((20_000 << 20) + (100 << 19))
     );
+    Met {
+        what: "stacks that a flame graph draws one by one",
+        most: constant("crates/export/src/stacks/flamegraph.rs", "MOST_PATHS"),
+        beyond: "the smallest are one frame",
+        told: "its title, with their number",
+        test: "beyond_the_largest_stacks_there_is_one_frame",
+    }
+    .is_told();
 }

@@ -8,6 +8,7 @@ use common::{large, report};
 use memscope_export::html;
 use memscope_ledger::event::CoverageNote;
 use memscope_ledger::report::{BlockState, SnapshotBlock, SnapshotReport};
+use memscope_tests::limits::{Met, constant};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -161,6 +162,14 @@ fn what_is_too_much_is_left_out_and_said() {
     assert_eq!(shown.sum::<usize>(), 50_000);
     let (data, _) = read(&course(200_000, 0, 6));
     assert!(data["devices"][0]["levels_seen"].as_u64().unwrap() > 20_000);
+    Met {
+        what: "blocks that a page draws",
+        most: constant("crates/export/src/html.rs", "MOST_BLOCKS"),
+        beyond: "further ones are in the sums and are not drawn",
+        told: "the page, with the number of all",
+        test: "what_is_too_much_is_left_out_and_said",
+    }
+    .is_told();
 }
 
 /// The texts of a device's tiles, by their names, and the sentence about what is drawn.

@@ -8,6 +8,7 @@ use common::{BASE, block, entry, report};
 use memscope_export::perfetto;
 use memscope_ledger::event::TraceAction;
 use memscope_ledger::report::{BlockState, SnapshotReport, SnapshotSegment, SnapshotTrace};
+use memscope_tests::limits::{Met, constant};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -339,4 +340,12 @@ fn slices_are_bounded_and_the_rest_is_counted() {
     assert!(text.contains("long_lived_blocks_not_drawn"));
     assert_eq!(text.matches("rounded: what was asked for").count(), 0);
     assert_eq!(text.matches("here at the latest").count(), 20_000);
+    Met {
+        what: "blocks that are slices of a Perfetto trace",
+        most: constant("crates/export/src/perfetto.rs", "MOST_SLICES"),
+        beyond: "further ones are in the counters and are no slices",
+        told: "`long_lived_blocks_not_drawn` in the trace",
+        test: "slices_are_bounded_and_the_rest_is_counted",
+    }
+    .is_told();
 }

@@ -9,6 +9,7 @@ use memscope_ledger::report::*;
 use memscope_ledger::{Ledger, LedgerConfig};
 use memscope_proto::v1;
 use memscope_proto::v1::{FluctuationRequest, LeaksRequest};
+use memscope_tests::limits::Met;
 
 fn attach(ledger: &mut Ledger, handle: u32, pid: u32, ticks: u64, time: u64) {
     let mut facts = facts(pid, Level::Trace, false);
@@ -165,6 +166,14 @@ fn ended_processes_are_forgotten_early_where_there_are_many() {
     ));
     one.apply(&event(P, SECOND, Body::Exited));
     assert_eq!(one.expire(2 * SECOND), vec![]);
+    Met {
+        what: "bytes that ended processes take",
+        most: format!("`{}`", LedgerConfig::default().ended_bytes),
+        beyond: "those that ended first are forgotten",
+        told: "they are not listed any more; the journal still has them",
+        test: "ended_processes_are_forgotten_early_where_there_are_many",
+    }
+    .is_told();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use memscope_ledger::event::{Body, EventId, Level, Mark, MarkKind, MarkSource};
 use memscope_ledger::{Ledger, find_mark};
 use memscope_proto::v1;
 use memscope_proto::v1::MarksResponse;
+use memscope_tests::limits::{Met, constant};
 
 struct Told {
     ledger: Ledger,
@@ -152,6 +153,14 @@ fn the_list_is_bounded_and_what_is_not_known_is_not_claimed() {
     assert!(told.names("batch 0#1").is_err());
     let report = told.report();
     assert_eq!(find_mark(&report.marks, "batch 0").unwrap().nth, None);
+    Met {
+        what: "marks of one origin",
+        most: constant("crates/ledger/src/state/marks.rs", "KEPT"),
+        beyond: "the oldest of the name that has the most go",
+        told: "the answer has their count beside the list",
+        test: "the_list_is_bounded_and_what_is_not_known_is_not_claimed",
+    }
+    .is_told();
 }
 
 #[test]

@@ -9,6 +9,7 @@ use memscope_ledger::event::*;
 use memscope_ledger::report::{ProcessState, SnapshotReport};
 use memscope_ledger::{Answer, Ledger, LedgerConfig, RestoredPart, inexact};
 use memscope_proto::v1;
+use memscope_tests::limits::{Met, constant};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -442,4 +443,12 @@ fn devices_are_bounded() {
         .filter_map(|device| Some(device.driver?.bytes))
         .sum();
     assert_eq!(all, 5_000 * 512);
+    Met {
+        what: "devices of a process that are known by number",
+        most: constant("crates/ledger/src/state/device.rs", "MOST"),
+        beyond: "what is on further ones counts to an unknown device",
+        told: "`devices_full` in coverage",
+        test: "devices_are_bounded",
+    }
+    .is_told();
 }

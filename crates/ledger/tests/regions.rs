@@ -7,6 +7,7 @@ use common::*;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::*;
 use memscope_proto::v1::{RegionPool, RegionsOnDevice};
+use memscope_tests::limits::{Met, constant};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -263,6 +264,14 @@ fn what_is_kept_has_a_bound() {
     assert_eq!(rows.iter().map(|row| row.count).sum::<u64>(), 0);
     let kept = p.ledger.kept(P).unwrap();
     assert!(kept.allocations < 10, "{kept:?}");
+    Met {
+        what: "regions at one address",
+        most: constant("crates/ledger/src/state/regions.rs", "AT_ONE"),
+        beyond: "a further one replaces one of them",
+        told: "the count of the pool is that of what is kept",
+        test: "what_is_kept_has_a_bound",
+    }
+    .is_told();
 }
 
 /// A region that was registered and not given back.

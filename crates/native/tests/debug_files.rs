@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memscope_native::{Function, Image, ProcessCode, Shared, Symbols};
 use memscope_site::elf::{Elf, FileBytes};
+use memscope_tests::limits::{Met, constant};
 
 const SOURCE: &str = "static __attribute__((noinline)) int hidden(int n) {\n    return n * 3 + 1;\n}\n\
                       int shown(int n) {\n    return hidden(n) + 2;\n}\n\
@@ -271,6 +272,14 @@ fn what_is_kept_of_files_is_bounded() {
     drop(images);
     symbols.sweep();
     assert_eq!(symbols.size(), (0, 0));
+    Met {
+        what: "files whose symbols are kept",
+        most: constant("crates/native/src/symbols.rs", "MOST_FILES"),
+        beyond: "the one that was not used for the longest time gives way, and is read again",
+        told: "nothing is missing",
+        test: "what_is_kept_of_files_is_bounded",
+    }
+    .is_told();
 }
 
 /// A file whose symbols are larger than any real ones have no names, and no copy is made of it.

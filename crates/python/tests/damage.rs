@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use memscope_tests::limits::{Met, constant};
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
@@ -133,6 +134,14 @@ fn walks_end_and_say_how() {
         let nowhere = walk_thread(&Words::default(), &interpreter, 64);
         assert!(matches!(nowhere.end, End::Unreadable { .. }));
     }
+    Met {
+        what: "Python frames of a stack that is read from outside",
+        most: constant("crates/python/src/walk.rs", "MAX_FRAMES"),
+        beyond: "the walk ends there",
+        told: "its end, `Limit`",
+        test: "walks_end_and_say_how",
+    }
+    .is_told();
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use crate::{Caller, Daemon, Refusal};
 use memscope_ledger::Who;
+use memscope_proto::v1;
 
 /// The rule that decides which processes a caller may see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +71,21 @@ fn uids_now(pid: u32) -> Option<[u32; 3]> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let mut uids = line.split_ascii_whitespace().map(str::parse::<u32>);
     Some([uids.next()?.ok()?, uids.next()?.ok()?, uids.next()?.ok()?])
+}
+
+/// Leaves out of a status what counts the processes of all users together, and says so.
+pub(crate) fn leave_out_totals(status: &mut v1::StatusResponse) {
+    status.totals_left_out = true;
+    status.sites = 0;
+    status.records = 0;
+    status.drops.clear();
+    status.reads_given_up = 0;
+    status.memory = None;
+    if let Some(journal) = &mut status.journal {
+        journal.bytes = 0;
+        journal.last_sequence = 0;
+        journal.refused_records = 0;
+    }
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ struct Inner {
     readers: Vec<Reader>,
     /// Findings that were reported and not withdrawn, of processes that are traced.
     findings: VecDeque<EventItem>,
+    /// Number of those that had to go because there were too many.
+    forgotten: u64,
 }
 
 struct Reader {
@@ -107,6 +109,12 @@ impl EventHub {
         inner.findings.iter().filter_map(known).collect()
     }
 
+    /// Number of findings that stand and are not among [`EventHub::findings`], because there were too many.
+    #[must_use]
+    pub fn forgotten_findings(&self) -> u64 {
+        self.lock().forgotten
+    }
+
     /// Ends the streams of all readers.
     pub fn close(&self) {
         self.lock().readers.clear();
@@ -134,6 +142,7 @@ impl Inner {
                 }
                 if self.findings.len() > MOST_FINDINGS {
                     self.findings.pop_front();
+                    self.forgotten += 1;
                 }
             }
             body if ends(body) => self.findings.retain(|known| known.event.process != process),
@@ -152,6 +161,7 @@ fn ends(body: &Body) -> bool {
 mod tests {
     use super::*;
     use crate::{Caller, fake};
+    use memscope_tests::limits::{Met, constant};
 
     fn item(pid: u32, uid: u32, sequence: u64) -> EventItem {
         fake::event(pid, uid, sequence, Body::Exited)
@@ -180,6 +190,14 @@ mod tests {
         }
         let last = last.unwrap();
         assert_eq!((last.event.id.sequence, last.missed), (99_999, 10));
+        Met {
+            what: "events that wait for one reader",
+            most: constant("crates/rpc/src/fanout.rs", "QUEUE"),
+            beyond: "it misses further ones",
+            told: "`missed` of the next event",
+            test: "a_slow_reader_is_told_what_it_missed",
+        }
+        .is_told();
     }
 
     /// Events of kinds that a reader did not ask for take no room in its queue.
@@ -221,6 +239,30 @@ mod tests {
         hub.publish(&item(7, 1000, 4));
         let forked = fake::event(1, 0, 1, Body::Forked { child: 2 });
         assert!(!hub.wants(&forked.event), "nobody reads");
+    }
+
+    #[test]
+    fn findings_that_give_way_are_counted() {
+        let hub = EventHub::new();
+        for number in 1..=MOST_FINDINGS as u64 + 3 {
+            let finding = Finding {
+                number,
+                ..Finding::default()
+            };
+            hub.publish(&fake::event(1, 1, number, Body::Finding(Box::new(finding))));
+        }
+        assert_eq!(hub.forgotten_findings(), 3);
+        let standing = hub.findings();
+        assert_eq!(standing.len(), MOST_FINDINGS);
+        assert_eq!(standing[0].1.number, 4);
+        Met {
+            what: "findings that stand",
+            most: constant("crates/rpc/src/fanout.rs", "MOST_FINDINGS"),
+            beyond: "the oldest is not listed any more",
+            told: "`findings_forgotten` in `status`",
+            test: "findings_that_give_way_are_counted",
+        }
+        .is_told();
     }
 
     #[test]

@@ -69,6 +69,7 @@ impl Turns {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use memscope_tests::limits::{Met, constant};
     use std::pin::pin;
     use std::task::Poll;
 
@@ -104,5 +105,18 @@ mod tests {
         drop(turns.wait(caller(0)).await.unwrap());
         drop(turns.of(7));
         assert_eq!(turns.users.lock().unwrap().len(), 1);
+        Met {
+            what: "snapshots and questions about earlier moments at the same time",
+            most: format!(
+                "{} in all, {} of all users but root, {} of one user",
+                constant("crates/rpc/src/turns.rs", "IN_ALL"),
+                constant("crates/rpc/src/turns.rs", "OF_OTHERS"),
+                constant("crates/rpc/src/turns.rs", "OF_A_USER")
+            ),
+            beyond: "further ones wait for their turn",
+            told: "nothing is refused",
+            test: "a_user_who_asks_for_many_waits_for_their_own",
+        }
+        .is_told();
     }
 }

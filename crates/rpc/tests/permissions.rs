@@ -130,6 +130,7 @@ async fn root_and_a_private_recording_show_everything() {
             .unwrap()
             .into_inner();
         assert_eq!(status.libraries.len(), 1);
+        assert!(!status.totals_left_out && status.records > 0);
     }
 }
 
@@ -178,5 +179,10 @@ async fn others_see_no_libraries_of_processes_that_they_do_not_see() {
         .into_inner();
     assert_eq!(status.libraries, []);
     assert_eq!(status.version, "0.1.0");
-    assert_eq!(status.journal.unwrap().state, "writing");
+    let journal = status.journal.unwrap();
+    assert_eq!(journal.state, "writing");
+    // Nor totals of all processes, from which those of others would follow.
+    assert!(status.totals_left_out);
+    assert_eq!((status.records, status.sites, status.drops), (0, 0, vec![]));
+    assert_eq!((journal.last_sequence, journal.bytes), (0, 0));
 }

@@ -9,6 +9,7 @@ use memscope_ledger::report::{FrameKind, StackReport, StackRow, Tally};
 use memscope_proto::v1::{self, StackGrouping, StackMetric, StackUnit};
 use memscope_rpc::Moment;
 use memscope_rpc::fake::{self, FakeDaemon};
+use memscope_tests::limits::{Met, constant};
 use std::collections::HashSet;
 use tonic::Code;
 
@@ -294,6 +295,14 @@ async fn an_answer_stays_small_however_many_stacks_there_are() {
     assert!(least >= 1 << 20);
     let first = live(&answer.rows[0].amounts);
     assert_eq!(first, 2000 << 20);
+    Met {
+        what: "bytes of an answer about stacks",
+        most: constant("crates/rpc/src/stacks/answer.rs", "MOST_BYTES"),
+        beyond: "the smallest rows are one",
+        told: "`omitted` and `others` of the answer",
+        test: "an_answer_stays_small_however_many_stacks_there_are",
+    }
+    .is_told();
 }
 
 async fn file(server: &Server, request: v1::ExportRequest) -> Vec<u8> {

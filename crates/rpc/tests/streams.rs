@@ -9,6 +9,7 @@ use memscope_ledger::event::Body;
 use memscope_proto::v1::{self, snapshot_part::Part};
 use memscope_rpc::fake::{self, FakeDaemon};
 use memscope_rpc::{Exporter, Limits, ServeOptions};
+use memscope_tests::limits::{Met, constant};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -217,6 +218,14 @@ async fn an_answer_that_nobody_takes_is_given_up() {
     for _ in 0..4000 {
         assert!(events.message().await.unwrap().is_some());
     }
+    Met {
+        what: "time in which a piece of an answer is taken",
+        most: constant("crates/rpc/src/options.rs", "PATIENCE"),
+        beyond: "the answer ends",
+        told: "error `not_taken`",
+        test: "an_answer_that_nobody_takes_is_given_up",
+    }
+    .is_told();
 }
 
 #[tokio::test]

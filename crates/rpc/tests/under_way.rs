@@ -10,6 +10,7 @@ use memscope_proto::v1;
 use memscope_rpc::fake::{self, FakeDaemon};
 use memscope_rpc::{Caller, Identify, Limits, ServeOptions, Wanted};
 use memscope_service::memscope_client::MemscopeClient;
+use memscope_tests::limits::{Met, constant};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -151,6 +152,13 @@ fn lazily(server: &Server) -> MemscopeClient<Channel> {
     MemscopeClient::new(channel)
 }
 
+fn of_each(limits: Limits) -> String {
+    format!(
+        "`{}` of root, `{}` of one other user, `{}` of all others",
+        limits.of_root, limits.of_a_user, limits.of_others
+    )
+}
+
 const FEW: Limits = Limits {
     of_root: 2,
     of_others: 5,
@@ -194,6 +202,14 @@ async fn a_user_with_too_many_connections_keeps_nobody_else_out() {
     let again = async { while lazily(&server).list(v1::ListRequest {}).await.is_err() {} };
     let in_time = tokio::time::timeout(Duration::from_secs(60), again).await;
     assert!(in_time.is_ok());
+    Met {
+        what: "connections",
+        most: of_each(Limits::CONNECTIONS),
+        beyond: "further ones are refused, and what another user has is not touched",
+        told: "error `too_many` with the numbers",
+        test: "a_user_with_too_many_connections_keeps_nobody_else_out",
+    }
+    .is_told();
 }
 
 #[tokio::test]
@@ -241,6 +257,14 @@ async fn a_user_with_too_many_requests_keeps_nobody_else_waiting() {
     assert!(in_time.is_ok());
     folds.let_go();
     until("all are over", || folds.now.load(Ordering::SeqCst) == 0).await;
+    Met {
+        what: "requests under way",
+        most: of_each(Limits::REQUESTS),
+        beyond: "further ones are refused, and what another user has is not touched",
+        told: "error `too_many` with the numbers",
+        test: "a_user_with_too_many_requests_keeps_nobody_else_waiting",
+    }
+    .is_told();
 }
 
 #[tokio::test]
@@ -253,4 +277,12 @@ async fn a_request_that_is_too_large_is_refused() {
     let error = server.client().await.events(request).await.unwrap_err();
     assert_eq!(error.code(), Code::ResourceExhausted);
     assert!(error.message().contains("64.00 KiB"), "{error}");
+    Met {
+        what: "bytes of a request",
+        most: constant("crates/rpc/src/under_way.rs", "LARGEST_REQUEST"),
+        beyond: "it is refused",
+        told: "error `too_large` with the numbers",
+        test: "a_request_that_is_too_large_is_refused",
+    }
+    .is_told();
 }

@@ -17,6 +17,7 @@ use common::{Fixtures, Waiting, missing, object, resolve, site};
 use memscope_site::Level;
 use memscope_site::elf::{Budget, Elf, ElfError, MOST_OF_FILE, MOST_OF_PROCESS, ReadAt, Whole};
 use memscope_site::stripped;
+use memscope_tests::limits::{Met, constant};
 
 const MIB: u64 = 1 << 20;
 
@@ -215,6 +216,14 @@ fn tables_of_one_file() {
     // As large as they may be: nothing is refused.
     let file = with_symbols(SYMTAB, 200 * MIB, 300 * MIB);
     assert!(Elf::read(&file).unwrap().all_symbols().unwrap().is_some());
+    Met {
+        what: "bytes of the tables of one file that are held",
+        most: constant("crates/site/src/elf/budget.rs", "MOST_TABLES"),
+        beyond: "the file is left out, the others are examined",
+        told: "the error, which names the table",
+        test: "tables_of_one_file",
+    }
+    .is_told();
 }
 
 #[test]
@@ -237,6 +246,14 @@ fn headers_of_sections_and_segments() {
     let (result, most) = most_held(|| Elf::read(&file));
     assert_too_large(result, "the table of program headers", Whole::Table);
     assert!(most < MIB, "{most}");
+    Met {
+        what: "bytes of section headers of a file",
+        most: constant("crates/site/src/elf/mod.rs", "MAX_SECTIONS"),
+        beyond: "the file is left out, the others are examined",
+        told: "the error, which names the table",
+        test: "headers_of_sections_and_segments",
+    }
+    .is_told();
 }
 
 #[test]
@@ -255,6 +272,14 @@ fn files_of_one_process() {
     });
     assert_too_large::<()>(Err(refused.unwrap()), "the symbol table", Whole::Process);
     assert!(read <= MOST_OF_PROCESS + MIB, "{read}");
+    Met {
+        what: "bytes that are read of the files of one process",
+        most: constant("crates/site/src/elf/budget.rs", "MOST_OF_PROCESS"),
+        beyond: "the file is left out, the others are examined",
+        told: "the error, which says so",
+        test: "files_of_one_process",
+    }
+    .is_told();
 }
 
 #[test]
@@ -264,6 +289,14 @@ fn a_search_through_a_hole_ends() {
     assert_too_large(result, "a loaded segment", Whole::File);
     assert!(file.read.get() <= MOST_OF_FILE + MIB, "{}", file.read.get());
     assert!(most < 16 * MIB, "{most}");
+    Met {
+        what: "bytes that are read of one file",
+        most: constant("crates/site/src/elf/budget.rs", "MOST_OF_FILE"),
+        beyond: "the file is left out, the others are examined",
+        told: "the error, which says so",
+        test: "a_search_through_a_hole_ends",
+    }
+    .is_told();
 }
 
 #[test]
@@ -304,6 +337,14 @@ fn relocations() {
     let (result, most) = most_held(|| stripped::find(&Elf::read(&file)?));
     assert_too_large(result, "a table of relocations", Whole::Tables);
     assert!(most < MIB, "{most}");
+    Met {
+        what: "words that relocations of one file set",
+        most: constant("crates/site/src/stripped/rtti.rs", "MOST_WORDS"),
+        beyond: "nothing is searched for in it",
+        told: "the error, which says so",
+        test: "relocations",
+    }
+    .is_told();
 }
 
 /// Maps the files that its arguments name as code, loads the first as a library, and waits.
@@ -398,4 +439,12 @@ fn the_other_files_of_the_process_are_examined() {
     );
     // What is missing for this reason is told once for each file, and nothing else is missing.
     assert_eq!(missing(&resolved, "*").function, "*");
+    Met {
+        what: "names of allocators' functions in one file",
+        most: constant("crates/site/src/file_sites.rs", "MOST_NAMES"),
+        beyond: "the file is left out, the others are examined",
+        told: "`not_probed` in coverage, with its name",
+        test: "the_other_files_of_the_process_are_examined",
+    }
+    .is_told();
 }

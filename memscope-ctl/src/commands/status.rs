@@ -40,13 +40,18 @@ fn text(answer: &v1::StatusResponse) -> String {
         false => format!("{} sites", grouped(answer.sites)),
     };
     let processes = answer.traced_processes;
-    rows.push(("traced", format!("{processes} processes, {sites}")));
-    rows.push(("records", grouped(answer.records)));
-    let so_far = match answer.attaching {
-        true => ", as far as known",
-        false => "",
-    };
-    rows.push(("lost", drops(&answer.drops) + so_far));
+    if answer.totals_left_out {
+        rows.push(("traced", format!("{processes} processes of yours")));
+        rows.push(("totals", "root sees those of all processes".to_owned()));
+    } else {
+        rows.push(("traced", format!("{processes} processes, {sites}")));
+        rows.push(("records", grouped(answer.records)));
+        let so_far = match answer.attaching {
+            true => ", as far as known",
+            false => "",
+        };
+        rows.push(("lost", drops(&answer.drops) + so_far));
+    }
     if answer.reads_given_up > 0 {
         let times = grouped(answer.reads_given_up);
         rows.push((
@@ -64,15 +69,17 @@ fn text(answer: &v1::StatusResponse) -> String {
         let limit = journal
             .limit_bytes
             .map(|limit| format!(" of at most {}", bytes(limit)));
+        let size = match answer.totals_left_out {
+            true => String::new(),
+            false => format!(
+                ", {}{}",
+                exact_bytes(Some(journal.bytes)),
+                limit.unwrap_or_default()
+            ),
+        };
         rows.push((
             "journal",
-            format!(
-                "{}, {}{}, {}",
-                plain(&journal.state),
-                exact_bytes(Some(journal.bytes)),
-                limit.unwrap_or_default(),
-                plain(&journal.path)
-            ),
+            format!("{}{size}, {}", plain(&journal.state), plain(&journal.path)),
         ));
         if let Some(from) = journal.known_from_unix_ns {
             rows.push(("moments", format!("from {} on", moment(from))));

@@ -96,6 +96,8 @@ pub enum Command {
         /// The addresses.
         addresses: Vec<u64>,
     },
+    /// A rule of unwinding found no room in the programs' table.
+    NoRule,
     /// Code was unmapped or replaced by other code: addresses in these ranges must be named again.
     Moved {
         /// Process in which it happened.

@@ -148,6 +148,7 @@ mod tests {
     use super::*;
     use crate::keeper::Keeper;
     use memscope_ledger::LedgerConfig;
+    use memscope_tests::limits::{Met, constant};
     use std::sync::mpsc::channel;
 
     /// A busy keeper with a full queue of commands. It goes on when a message is sent to the second value.
@@ -201,6 +202,14 @@ mod tests {
             assert_eq!(one.await, Ok(()));
         }
         handle.send(Command::Stop).unwrap();
+        Met {
+            what: "questions that wait for the keeper",
+            most: constant("memscope-daemon/src/keeper/handle.rs", "WAITING"),
+            beyond: "further ones are refused",
+            told: "error `busy`",
+            test: "more_than_so_many_are_refused",
+        }
+        .is_told();
     }
 
     /// All users but root with all the requests that they may have do not keep root from asking.

@@ -1,5 +1,7 @@
 //! Stacks of compiled code: hands over what must be unwound and named, and takes in the results.
 
+use std::collections::HashSet;
+
 use memscope_ledger::event::{ProcessHandle, StackSeen};
 use memscope_log::records::{DaemonRecord, stack_copy};
 
@@ -8,6 +10,8 @@ use crate::native::{Job, hand};
 
 /// Most stacks that wait for their outer frames.
 const MOST_WAITING: usize = 1 << 16;
+/// Most addresses of all processes together of which it is remembered that they were handed over to be named.
+const MOST_TOLD: usize = 1 << 19;
 
 impl Natives {
     fn wait(&mut self, process: ProcessHandle, seen: &StackSeen) {
@@ -21,15 +25,49 @@ impl Natives {
         }
     }
 
+    /// Remembers that these addresses of a process are handed over, and gives those that were not handed over before, and
+    /// how many more there is no room for. Where there is none, the process that has the most begins anew, so that it
+    /// keeps nobody else's functions from having names; it has no more room itself.
+    fn tell(&mut self, process: ProcessHandle, addresses: &[u64]) -> (Vec<u64>, u64) {
+        let mut all: usize = self.told.values().map(HashSet::len).sum();
+        if all + addresses.len() > MOST_TOLD {
+            let sizes = self.told.iter().map(|(owner, told)| (told.len(), *owner));
+            let own = self.told.get(&process).map_or(0, HashSet::len);
+            if let Some((size, owner)) = sizes.max()
+                && size > own + addresses.len()
+            {
+                self.told.remove(&owner);
+                all -= size;
+            }
+        }
+        let own = self.told.entry(process).or_default();
+        let (mut unknown, mut put_off) = (Vec::new(), 0);
+        for address in addresses {
+            if own.contains(address) {
+                continue;
+            }
+            if all < MOST_TOLD {
+                own.insert(*address);
+                unknown.push(*address);
+                all += 1;
+            } else {
+                put_off += 1;
+            }
+        }
+        (unknown, put_off)
+    }
+
     /// Forgets that these addresses were handed over, so that they are handed over when they are seen again.
     fn untell(&mut self, process: ProcessHandle, addresses: &[u64]) {
-        for address in addresses {
-            self.told.remove(&(process, *address));
+        if let Some(told) = self.told.get_mut(&process) {
+            for address in addresses {
+                told.remove(address);
+            }
         }
     }
 
     pub(super) fn forget(&mut self, process: ProcessHandle) {
-        self.told.retain(|(owner, _)| *owner != process);
+        self.told.remove(&process);
         self.waiting.retain(|(owner, _), _| *owner != process);
         self.waited.retain(|(owner, _)| *owner != process);
     }
@@ -59,12 +97,8 @@ impl Keeper {
         if seen.unfinished {
             self.native.wait(process, seen);
         }
-        let mut unknown = Vec::new();
-        for address in &seen.natives {
-            if self.native.told.insert((process, *address)) {
-                unknown.push(*address);
-            }
-        }
+        let (unknown, put_off) = self.native.tell(process, &seen.natives);
+        self.count_put_off(put_off);
         if unknown.is_empty() {
             return;
         }
@@ -84,7 +118,13 @@ impl Keeper {
     /// These addresses could not be handed over. They are named when they are seen again.
     pub(super) fn put_off_names(&mut self, process: ProcessHandle, addresses: &[u64]) {
         self.native.untell(process, addresses);
-        *self.skipped.entry("native_names_put_off").or_default() += addresses.len() as u64;
+        self.count_put_off(addresses.len() as u64);
+    }
+
+    fn count_put_off(&mut self, addresses: u64) {
+        if addresses > 0 {
+            *self.skipped.entry("native_names_put_off").or_default() += addresses;
+        }
     }
 
     /// Takes in the outer frames of a stack.
@@ -114,11 +154,13 @@ impl Keeper {
 
     /// Code was unmapped or replaced: addresses in these ranges are named again when they are seen again.
     pub(super) fn moved(&mut self, process: ProcessHandle, ranges: &[(u64, u64)]) {
-        self.native.told.retain(|(owner, address)| {
-            // The name is that of the call, which lies before the return address.
-            let call = address.wrapping_sub(1);
-            *owner != process || !ranges.iter().any(|(from, to)| (*from..*to).contains(&call))
-        });
+        if let Some(told) = self.native.told.get_mut(&process) {
+            told.retain(|address| {
+                // The name is that of the call, which lies before the return address.
+                let call = address.wrapping_sub(1);
+                !ranges.iter().any(|(from, to)| (*from..*to).contains(&call))
+            });
+        }
         if let Some(watched) = self.watched.get(&process) {
             watched.slot.resend_stacks();
         }
@@ -128,17 +170,42 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memscope_tests::limits::{Met, constant};
 
     #[test]
     fn names_that_were_put_off_are_asked_for_again() {
         let mut natives = Natives::default();
         let (process, other) = (ProcessHandle(1), ProcessHandle(2));
-        for (owner, address) in [(process, 10), (process, 20), (other, 10)] {
-            assert!(natives.told.insert((owner, address)));
-        }
+        assert_eq!(natives.tell(process, &[10, 20]), (vec![10, 20], 0));
+        assert_eq!(natives.tell(other, &[10]), (vec![10], 0));
         natives.untell(process, &[10]);
-        assert!(natives.told.insert((process, 10)));
-        assert!(!natives.told.insert((process, 20)));
-        assert!(!natives.told.insert((other, 10)));
+        assert_eq!(natives.tell(process, &[10, 20]), (vec![10], 0));
+        assert_eq!(natives.tell(other, &[10]), (vec![], 0));
+    }
+
+    #[test]
+    fn whoever_has_the_most_addresses_has_no_room_for_more() {
+        let mut natives = Natives::default();
+        let (loud, quiet) = (ProcessHandle(1), ProcessHandle(2));
+        assert_eq!(natives.tell(quiet, &[10]), (vec![10], 0));
+        let many: Vec<u64> = (0..MOST_TOLD as u64 + 100).collect();
+        let (unknown, put_off) = natives.tell(loud, &many);
+        assert_eq!((unknown.len(), put_off), (MOST_TOLD - 1, 101));
+        let (unknown, put_off) = natives.tell(loud, &many);
+        assert_eq!((unknown.len(), put_off), (0, 101));
+        // The quiet one has room for what is new, and what it had is not handed over again.
+        assert_eq!(natives.tell(quiet, &[10, 20]), (vec![20], 0));
+        let (unknown, put_off) = natives.tell(loud, &many);
+        assert_eq!((unknown.len(), put_off), (MOST_TOLD - 2, 102));
+        natives.forget(loud);
+        assert_eq!(natives.tell(quiet, &many).0.len(), MOST_TOLD - 2);
+        Met {
+            what: "addresses of compiled code that were handed over to be named",
+            most: constant("memscope-daemon/src/keeper/native.rs", "MOST_TOLD"),
+            beyond: "further ones of the process that has the most have no name; others have room",
+            told: "`native_names_put_off` in `status`",
+            test: "whoever_has_the_most_addresses_has_no_room_for_more",
+        }
+        .is_told();
     }
 }

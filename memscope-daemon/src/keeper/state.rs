@@ -95,7 +95,7 @@ pub(super) struct Naming {
 #[derive(Default)]
 pub(super) struct Natives {
     /// Addresses that were handed over to be named.
-    pub(super) told: HashSet<(ProcessHandle, u64)>,
+    pub(super) told: HashMap<ProcessHandle, HashSet<u64>>,
     /// Inner frames of the stacks that wait for their outer frames.
     pub(super) waiting: HashMap<(ProcessHandle, u64), Vec<u64>>,
     /// The same stacks in the order in which they came. The oldest is dropped when there are too many, because its

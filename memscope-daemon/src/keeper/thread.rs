@@ -280,6 +280,7 @@ impl Keeper {
                 }
             }
             Command::Unnamed { process, addresses } => self.put_off_names(process, &addresses),
+            Command::NoRule => *self.skipped.entry("unwind_rules_full").or_default() += 1,
             Command::Moved { process, ranges } => self.moved(process, &ranges),
             Command::Calibrate { process, known } => self.calibrate(process, known),
             Command::Unwatch { process, done } => {

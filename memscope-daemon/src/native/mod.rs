@@ -242,6 +242,7 @@ impl Worker {
                     // correct.
                     tracing::debug!(error = %crate::error_chain(&error), "a rule found no room");
                     watched.rules.remove(&address);
+                    let _ = self.keeper.send(Command::NoRule);
                 }
             }
         }
@@ -327,6 +328,7 @@ mod tests {
     use crate::keeper::Keeper;
     use memscope_ledger::{Ledger, LedgerConfig};
     use memscope_rpc::EventHub;
+    use memscope_tests::limits::{Met, constant};
 
     #[tokio::test]
     async fn what_finds_no_place_in_the_queue_of_names_is_told_and_counted() {
@@ -361,5 +363,13 @@ mod tests {
         assert_eq!(first.files.len(), 1);
         assert!(waiting.try_recv().is_err());
         keeper.send(Command::Stop).unwrap();
+        Met {
+            what: "searches for names of compiled code that wait",
+            most: constant("memscope-daemon/src/native/mod.rs", "NAMING"),
+            beyond: "the names are put off until their addresses are seen again",
+            told: "`native_names_put_off` in `status`",
+            test: "what_finds_no_place_in_the_queue_of_names_is_told_and_counted",
+        }
+        .is_told();
     }
 }

@@ -5,6 +5,7 @@ use memscope_ledger::Ledger;
 use memscope_ledger::event::{Body, Event, EventId, ProcessFacts, ProcessHandle};
 use memscope_ledger::report::{AsOf, SnapshotSegment};
 use memscope_proto::formats::{self, SNAPSHOTS};
+use memscope_tests::limits::{Met, constant};
 use std::time::{Duration, Instant};
 
 const P: ProcessHandle = ProcessHandle(1);
@@ -373,6 +374,14 @@ fn only_so_much_waits() {
     assert!(!place.writer.has_room());
     drop(held);
     place.settle();
+    Met {
+        what: "snapshots that wait to be written",
+        most: constant("memscope-daemon/src/snapshots/mod.rs", "WAITING"),
+        beyond: "further ones are not taken",
+        told: "`busy` in `trigger list`, a message in `status`",
+        test: "only_so_much_waits",
+    }
+    .is_told();
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod reading;
 mod rules;
 mod save;
 mod share;
+mod sites;
 mod take_over;
 mod traced;
 mod waiting;
@@ -46,6 +47,7 @@ use tokio::sync::oneshot;
 use crate::ingest::ring::Ring;
 use crate::keeper::{Command, KeeperHandle, KeeperMessage};
 use crate::native::Unwinder;
+use crate::probe::ProbeError;
 use crate::probe::calibrate::Layout;
 use crate::probe::load::{AttachMethod, Kernel};
 use crate::watchdog::Pulse;
@@ -368,16 +370,16 @@ impl Tracer {
         object: &ObjectSites,
         site: &FoundSite,
         new: &mut Vec<DaemonRecord>,
-    ) -> u32 {
+    ) -> Result<u32, ProbeError> {
         let key = (
             object.identity.clone(),
             site.function_offset,
             site.row.name.to_owned(),
         );
         if let Some(number) = self.sites.get(&key) {
-            return *number;
+            return Ok(*number);
         }
-        let number = self.sites.len() as u32 + 1;
+        let number = sites::next_site(self.sites.len())?;
         self.sites.insert(key, number);
         let op = match site.row.purpose {
             Purpose::Call(op) => memscope_log::records::call_op(op),
@@ -396,7 +398,7 @@ impl Tracer {
             library: object.display_path.clone(),
             offset: site.entry_offset,
         }));
-        number
+        Ok(number)
     }
 
     fn configure(&mut self) {

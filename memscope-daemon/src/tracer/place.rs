@@ -182,6 +182,7 @@ impl Tracer {
     ) -> Result<(), Refusal> {
         let mut points: BTreeMap<Program, Vec<Point>> = BTreeMap::new();
         let mut new = Vec::new();
+        let mut full = None;
         for site in &object.sites {
             let program = match site.row.purpose {
                 Purpose::Call(_) => Program::CallEntry,
@@ -210,7 +211,13 @@ impl Tracer {
             {
                 continue;
             }
-            let number = self.site_number(object, site, &mut new);
+            let number = match self.site_number(object, site, &mut new) {
+                Ok(number) => number,
+                Err(error) => {
+                    full = Some(error);
+                    break;
+                }
+            };
             let cookie = site.cookie(number).0;
             points.entry(program).or_default().push(Point {
                 offset: site.entry_offset,
@@ -234,6 +241,9 @@ impl Tracer {
         }
         if !new.is_empty() {
             self.define(new);
+        }
+        if let Some(full) = full {
+            return Err(internal("probes could not be attached")(full));
         }
         // Returns first: a return without its entry is dropped, but an entry without its return would wait for ever.
         for program in [

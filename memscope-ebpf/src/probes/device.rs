@@ -28,10 +28,15 @@ pub struct ContextKey {
     process: u64,
 }
 
+/// Most threads whose device is followed, of all processes together.
+const THREADS_MOST: u32 = 1 << 16;
+/// Most contexts whose device is known, of all processes together.
+const CONTEXTS_MOST: u32 = 1 << 14;
+
 #[map]
-static THREAD_DEVICE: HashMap<u64, ThreadDevice> = HashMap::with_max_entries(65536, 0);
+static THREAD_DEVICE: HashMap<u64, ThreadDevice> = HashMap::with_max_entries(THREADS_MOST, 0);
 #[map]
-static CONTEXTS: HashMap<ContextKey, i32> = HashMap::with_max_entries(16384, 0);
+static CONTEXTS: HashMap<ContextKey, i32> = HashMap::with_max_entries(CONTEXTS_MOST, 0);
 
 /// The device that the thread selected in a call that we saw.
 #[inline(always)]

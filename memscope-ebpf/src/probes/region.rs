@@ -23,10 +23,13 @@ use crate::emit::{
 };
 use crate::read;
 
+/// Most threads that are in calls of mstx at the same time, of all processes together.
+const REGION_CALLS_MOST: u32 = 1 << 15;
+
 /// The call that each thread is inside of. A call that was left by a long jump stays here until the thread's next call,
 /// or the thread's end.
 #[map]
-static REGION_CALLS: HashMap<u64, RegionCall> = HashMap::with_max_entries(32768, 0);
+static REGION_CALLS: HashMap<u64, RegionCall> = HashMap::with_max_entries(REGION_CALLS_MOST, 0);
 
 /// `MSTX_MEM_REGION_REF_TYPE_HANDLE` of mstx's header.
 const BY_HANDLE: u32 = 1;

@@ -135,6 +135,7 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
             &[
                 "regions_baseline_unknown",
                 "regions_domain_unknown",
+                "regions_full",
                 "regions_untold",
             ],
             Effect::at_least(&[Regions]),
@@ -201,7 +202,10 @@ pub const EFFECTS: &[(&[&str], Effect)] = {
         (&["not_probed"], Effect::at_least(&[Driver, History])),
         // Particular numbers of the pool and of the driver.
         (&["rounded_size_unknown"], Effect::at_least(&[Blocks])),
-        (&["sizes_untold"], Effect::at_least(&[History])),
+        (
+            &["failures_full", "sizes_untold"],
+            Effect::at_least(&[History]),
+        ),
         (
             &["layout_not_read", "pool_ids_unknown"],
             Effect::either_way(&[Layout, Segments]),

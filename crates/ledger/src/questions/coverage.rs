@@ -112,6 +112,24 @@ fn from_memory(process: &Process, say: &mut impl FnMut(&str, String)) {
             ),
         );
     }
+    if process.regions.refused() > 0 {
+        say(
+            "regions_full",
+            format!(
+                "the process reports memory in too many domains: {} reports in further ones are in no number",
+                process.regions.refused()
+            ),
+        );
+    }
+    if process.driver.failures_refused() > 0 {
+        say(
+            "failures_full",
+            format!(
+                "calls fail in too many ways: {} failed calls are not listed",
+                process.driver.failures_refused()
+            ),
+        );
+    }
 }
 
 fn from_regions(process: &Process, say: &mut impl FnMut(&str, String)) {

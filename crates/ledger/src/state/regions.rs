@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// Maximum number of domains kept of a process; a library has one.
+/// Maximum number of domains kept of a process; a library has one. Reports of further ones are only counted.
 const DOMAINS: usize = 256;
 /// Maximum number of live regions kept of a process. Further ones are only counted (`untold`).
 const LIVE: usize = 1 << 20;
@@ -115,6 +115,9 @@ pub struct RegionBook {
     /// Names of domains that were made without a handle.
     without_handle: HashSet<Arc<str>>,
     pools: BTreeMap<u64, Pool>,
+    /// Number of reports of pools for which there was no room.
+    #[serde(default)]
+    refused: u64,
 }
 
 impl RegionBook {
@@ -159,6 +162,7 @@ impl RegionBook {
             return;
         }
         if self.pools.len() >= DOMAINS && !self.pools.contains_key(&region.domain) {
+            self.refused += 1;
             return;
         }
         let room = self
@@ -246,6 +250,11 @@ impl RegionBook {
         }
         pools.sort_by_key(|pool| (pool.domain.is_none(), pool.domain.clone()));
         pools
+    }
+
+    /// Number of reports of pools for which there was no room.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Number of names, live regions and heaps that are kept.

@@ -171,7 +171,7 @@ pub(crate) struct Stacks {
     /// them.
     #[serde(default)]
     gone: u32,
-    /// Number of code objects for which there was no room, so that their frames have no name.
+    /// Number of times code came for whose name there was no room, so that its frames have no name.
     #[serde(default)]
     pub(crate) nameless: u64,
     /// Bytes of what stacks and names consist of. Follows from the rest, so a checkpoint does not contain it.
@@ -329,6 +329,8 @@ impl Stacks {
             let before = self.natives.get(&name.address);
             self.content_bytes -= before.map_or(0, |before| native_bytes(before));
             self.natives.insert(name.address, Arc::new(name.clone()));
+        } else {
+            self.nameless += 1;
         }
     }
 
@@ -402,10 +404,14 @@ impl Stacks {
     pub(crate) fn died(&mut self, address: u64, event: u64) {
         self.deaths += 1;
         self.forget_identities();
-        if let Some(sighting) = self.current.remove(&address)
-            && self.dead.len() < MOST_DEAD
-        {
+        let Some(sighting) = self.current.remove(&address) else {
+            return;
+        };
+        if self.dead.len() < MOST_DEAD {
             self.dead.insert(event, sighting);
+        } else {
+            // The name that is sent for its death will find nobody.
+            self.nameless += 1;
         }
     }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use memscope_tests::limits::{Met, constant};
 use proptest::prelude::*;
 
 /// `{"segments": [{"address": 2**63, "size": -2}], "same": …}` by CPython 3.11, protocol 4.
@@ -91,6 +92,14 @@ fn memory_has_a_limit() {
     );
     let refused = Pickle::read(&b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff"[..]).unwrap_err();
     assert!(matches!(refused, PickleError::Broken { .. }), "{refused}");
+    Met {
+        what: "memory that the values of a pickle take",
+        most: constant("memscope-ctl/src/files/pickle.rs", "MOST_BYTES"),
+        beyond: "the file is refused",
+        told: "the error says how much",
+        test: "memory_has_a_limit",
+    }
+    .is_told();
 }
 
 #[test]

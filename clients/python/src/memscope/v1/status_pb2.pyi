@@ -309,6 +309,7 @@ class StatusResponse(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     ATTACHING_FIELD_NUMBER: _builtins.int
     READS_GIVEN_UP_FIELD_NUMBER: _builtins.int
+    TOTALS_LEFT_OUT_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the daemon."""
@@ -338,6 +339,10 @@ class StatusResponse(_message.Message):
     """
     reads_given_up: _builtins.int
     """How often memory or a file of a process was not delivered to the reader process that read it, which was given up then."""
+    totals_left_out: _builtins.bool
+    """The caller may not see all processes, so totals of the whole machine are left out: `sites`, `records`, `drops`, `reads_given_up`,
+    `memory`, and of the journal `bytes`, `last_sequence` and `refused_records`.
+    """
     @_builtins.property
     def journal(self) -> Global___Journal:
         """State of the journal."""
@@ -383,11 +388,12 @@ class StatusResponse(_message.Message):
         messages: _abc.Iterable[Global___Message] | None = ...,
         attaching: _builtins.bool = ...,
         reads_given_up: _builtins.int = ...,
+        totals_left_out: _builtins.bool = ...,
         memory: Global___Memory | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method", "_memory", b"_memory", "_replay", b"_replay", "_ring_bytes", b"_ring_bytes", "attach_method", b"attach_method", "journal", b"journal", "memory", b"memory", "replay", b"replay", "ring_bytes", b"ring_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method", "_memory", b"_memory", "_replay", b"_replay", "_ring_bytes", b"_ring_bytes", "attach_method", b"attach_method", "attaching", b"attaching", "drops", b"drops", "journal", b"journal", "kernel", b"kernel", "libraries", b"libraries", "memory", b"memory", "messages", b"messages", "now_unix_ns", b"now_unix_ns", "pid", b"pid", "reads_given_up", b"reads_given_up", "records", b"records", "replay", b"replay", "ring_bytes", b"ring_bytes", "rules", b"rules", "sites", b"sites", "traced_processes", b"traced_processes", "uptime_ns", b"uptime_ns", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method", "_memory", b"_memory", "_replay", b"_replay", "_ring_bytes", b"_ring_bytes", "attach_method", b"attach_method", "attaching", b"attaching", "drops", b"drops", "journal", b"journal", "kernel", b"kernel", "libraries", b"libraries", "memory", b"memory", "messages", b"messages", "now_unix_ns", b"now_unix_ns", "pid", b"pid", "reads_given_up", b"reads_given_up", "records", b"records", "replay", b"replay", "ring_bytes", b"ring_bytes", "rules", b"rules", "sites", b"sites", "totals_left_out", b"totals_left_out", "traced_processes", b"traced_processes", "uptime_ns", b"uptime_ns", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attach_method: _TypeAlias = _typing.Literal["attach_method"]  # noqa: Y015
     _WhichOneofArgType__attach_method: _TypeAlias = _typing.Literal["_attach_method", b"_attach_method"]  # noqa: Y015

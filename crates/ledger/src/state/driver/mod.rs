@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Maximum number of kinds of failure that are kept: pairs of function and status, of which there are few.
+/// Maximum number of kinds of failure that are kept: pairs of function and status, of which there are few. Failures of
+/// further kinds are only counted.
 const FAILURE_KINDS: usize = 1024;
 /// Maximum number of addresses whose overtaken frees are awaited; there are never more than threads inside a free.
 const OVERTAKEN: usize = 4096;
@@ -55,6 +56,9 @@ pub(crate) struct Driver {
     arrays: FastMap<u64, ()>,
     arrays_made: u64,
     failures: BTreeMap<(Arc<str>, i32), (u64, u64)>,
+    /// Number of failed calls of further kinds, for which there was no room.
+    #[serde(default)]
+    failures_refused: u64,
     nested: u64,
     /// Number of allocations that turned out to be gone although their frees were not seen.
     found_gone: u64,
@@ -227,6 +231,7 @@ impl Driver {
     fn note_failure(&mut self, call: &Call) {
         let key = (Arc::clone(&call.function), call.status);
         if self.failures.len() >= FAILURE_KINDS && !self.failures.contains_key(&key) {
+            self.failures_refused += 1;
             return;
         }
         let kind = self.failures.entry(key).or_default();
@@ -435,6 +440,11 @@ impl Driver {
                 bytes,
             })
             .collect()
+    }
+
+    /// Number of failed calls that are not among the failures, because there was no room for their kind.
+    pub(crate) fn failures_refused(&self) -> u64 {
+        self.failures_refused
     }
 
     /// Number of calls that were made inside other calls.

@@ -262,6 +262,7 @@ impl TraceRing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memscope_tests::limits::Met;
 
     #[test]
     fn bounded_and_counted() {
@@ -298,6 +299,14 @@ mod tests {
         }
         assert_eq!((ring.len(), ring.dropped()), (3, 70_000 - 3));
         assert_eq!(ring.forgotten_ns(), 70_000 - RECENT as u64);
+        Met {
+            what: "entries of an allocator's trace",
+            most: "`--trace-entries`".to_owned(),
+            beyond: "the oldest go",
+            told: "`trace_dropped` of a snapshot",
+            test: "bounded_and_counted",
+        }
+        .is_told();
     }
 
     #[test]

@@ -320,6 +320,7 @@ impl Before {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use memscope_tests::limits::{Met, constant};
 
     /// Code that consists of calls only: there is a limit of what is noted of them, and no part of them counts as all.
     #[test]
@@ -346,6 +347,14 @@ mod tests {
         let many = calls(&elf, &entries).unwrap();
         assert!(many.too_many && many.calls.is_empty());
         assert!(many.functions <= functions);
+        Met {
+            what: "calls that are noted of a stripped library",
+            most: constant("crates/site/src/stripped/walk/mod.rs", "MOST_CALLS"),
+            beyond: "none counts, because a part would mislead",
+            told: "the search says that nothing was found",
+            test: "what_is_noted_of_calls_is_bounded",
+        }
+        .is_told();
     }
 
     #[test]

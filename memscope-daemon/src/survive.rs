@@ -211,7 +211,7 @@ fn resume(
             return Ok(None);
         }
     };
-    let replayed = match replay::replay(left.epoch_dir(), ledger_config) {
+    let replayed = match replay::replay_left(left.epoch_dir(), ledger_config) {
         Ok(replayed) if replayed.begins_late => {
             not_taken(
                 "its journal is too small for it (--journal-mib N makes it larger)".to_owned(),
@@ -231,6 +231,15 @@ fn resume(
             return Ok(None);
         }
     };
+    if !replayed.warnings.is_empty() {
+        words.push((
+            Severity::Warning,
+            format!(
+                "a part of the journal is missing, and counts as lost: {}",
+                replayed.warnings.join("; ")
+            ),
+        ));
+    }
     Ok(Some(Resumed {
         epoch: kept.epoch,
         journal,

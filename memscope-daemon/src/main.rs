@@ -186,6 +186,7 @@ async fn serve_recording(config: &Config, path: &std::path::Path) -> Result<()> 
         replay: Some((path.to_owned(), replayed.end)),
         shelf: None,
         journal_limit: None,
+        flushing: sync::Flushing::default(),
     };
     let options = ServeOptions {
         // Whoever can read the file may see what is in it, no matter who owned the processes.
@@ -283,7 +284,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
             .as_ref()
             .map(|journal| journal.epoch_dir().to_owned()),
     );
-    sync::start(folders)
+    let flushing = sync::start(folders)
         .context("the thread that flushes the state directory could not be started")?;
     let watching = Watching::new(&config.state_dir, epoch);
     let resumed = left.as_ref().is_some_and(|left| left.resumed);
@@ -337,6 +338,7 @@ async fn serve_live(config: &Config) -> Result<Ending> {
         replay: None,
         shelf,
         journal_limit: (config.journal_mib > 0).then_some(config.journal_mib << 20),
+        flushing,
     };
     let (wakes, goes_round) = (keeper.clone(), orders.clone());
     watchdog::start(vec![

@@ -48,6 +48,46 @@ pub struct Replayed {
     pub left_out: Vec<NotThere>,
 }
 
+impl Replayed {
+    /// Says of each process what could not be read of it.
+    fn noted(mut self) -> Replayed {
+        let mut notes = Vec::new();
+        if !self.warnings.is_empty() {
+            notes.push(CoverageNote {
+                code: "recording_damaged".to_owned(),
+                text: format!(
+                    "a part of the recording could not be read, and what it told is not in this answer: {}",
+                    self.warnings.join("; ")
+                ),
+            });
+        }
+        if self.begins_late {
+            notes.push(CoverageNote {
+                code: "journal_begins_late".to_owned(),
+                text:
+                    "the journal's oldest part is gone: blocks that came before what is left of it \
+                       are not in this answer"
+                        .to_owned(),
+            });
+        }
+        for process in self.ledger.processes() {
+            for note in &notes {
+                self.ledger.apply(&Event {
+                    id: self.end.event,
+                    time_ns: self.end.boot_ns,
+                    process: process.handle,
+                    tid: 0,
+                    lost_before: 0,
+                    stack: memscope_ledger::event::StackRef::NotTaken,
+                    sampling: 0,
+                    body: Body::Coverage(note.clone()),
+                });
+            }
+        }
+        self
+    }
+}
+
 /// A process of which nothing is left at a moment, because others needed the room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotThere {
@@ -101,6 +141,12 @@ pub fn first_moment(known_from_unix_ns: u64) -> String {
 
 /// Reads a recording to its end.
 pub fn replay(path: &Path, config: LedgerConfig) -> Result<Replayed, ReplayError> {
+    fold(path, config, None, None, &Bounds::NONE).map(Replayed::noted)
+}
+
+/// Reads a journal to its end, to go on with it. What could not be read is not said of the processes: whoever goes on counts what is
+/// missing as lost, and reads the processes anew.
+pub fn replay_left(path: &Path, config: LedgerConfig) -> Result<Replayed, ReplayError> {
     fold(path, config, None, None, &Bounds::NONE)
 }
 
@@ -112,7 +158,7 @@ pub fn replay_until(
     until: Until,
     pid: Option<u32>,
 ) -> Result<Replayed, ReplayError> {
-    fold(path, config, Some(until), pid, &Bounds::NONE)
+    fold(path, config, Some(until), pid, &Bounds::NONE).map(Replayed::noted)
 }
 
 /// The same within bounds, which are looked at now and then.
@@ -123,7 +169,7 @@ pub fn replay_within(
     pid: Option<u32>,
     bounds: &Bounds<'_>,
 ) -> Result<Replayed, ReplayError> {
-    fold(path, config, Some(until), pid, bounds)
+    fold(path, config, Some(until), pid, bounds).map(Replayed::noted)
 }
 
 /// What ends the reading of a recording early.
@@ -447,31 +493,13 @@ fn fold(
             fold.sequence = entry.sequence;
         }
     }
-    let mut ledger = fold.ledger;
+    let ledger = fold.ledger;
     let warnings: Vec<String> = records
         .warnings()
         .iter()
         .skip(known_warnings)
         .map(ToString::to_string)
         .collect();
-    let mut notes = Vec::new();
-    if !warnings.is_empty() {
-        notes.push(CoverageNote {
-            code: "recording_damaged".to_owned(),
-            text: format!(
-                "a part of the recording could not be read, and what it told is not in this answer: {}",
-                warnings.join("; ")
-            ),
-        });
-    }
-    if begins_late {
-        notes.push(CoverageNote {
-            code: "journal_begins_late".to_owned(),
-            text: "the journal's oldest part is gone: blocks that came before what is left of it \
-                   are not in this answer"
-                .to_owned(),
-        });
-    }
     let end = AsOf {
         boot_ns: ledger.last_ns(),
         unix_ns: ledger.unix_ns(ledger.last_ns()),
@@ -480,20 +508,6 @@ fn fold(
             sequence: fold.sequence,
         },
     };
-    for process in ledger.processes() {
-        for note in &notes {
-            ledger.apply(&Event {
-                id: end.event,
-                time_ns: end.boot_ns,
-                process: process.handle,
-                tid: 0,
-                lost_before: 0,
-                stack: memscope_ledger::event::StackRef::NotTaken,
-                sampling: 0,
-                body: Body::Coverage(note.clone()),
-            });
-        }
-    }
     let left_out = absent.all().map(|one| NotThere {
         process: ProcessHandle(one.process),
         pid: one.pid,

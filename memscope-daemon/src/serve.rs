@@ -24,6 +24,7 @@ use crate::memory::{FoldRoom, Memory, NoRoom};
 use crate::messages::{Messages, Severity};
 use crate::replay::{Bounds, NotThere, ReplayError, Replayed, Until, first_moment, replay_within};
 use crate::snapshots::Shelf;
+use crate::sync::Flushing;
 use crate::tracer::{Order, QUESTION, TracerStatus};
 
 /// How long an answer waits until the tracer has checked the processes' allocators. The tracer may be busy with an
@@ -55,6 +56,8 @@ pub struct Serving {
     pub memory: Option<Memory>,
     /// Largest size of the journal in bytes; `None` without a journal.
     pub journal_limit: Option<u64>,
+    /// Whether the state directory reaches the disk.
+    pub flushing: Flushing,
 }
 
 impl From<Gone> for RefusalOf {
@@ -569,7 +572,7 @@ impl Serving {
             (Some(_), _) => "replay",
             (None, None) => "off",
             (None, Some(memscope_log::State::Running)) => "writing",
-            (None, Some(memscope_log::State::Stopped { .. })) if keeper.journal_full => "full",
+            (None, Some(memscope_log::State::Stopped { is_full: true, .. })) => "full",
             (None, Some(memscope_log::State::Stopped { .. })) => "failed",
         };
         let journal = v1::Journal {
@@ -580,7 +583,10 @@ impl Serving {
             bytes: directory_bytes(&keeper.journal_dir),
             limit_bytes: self.journal_limit,
             refused_records: keeper.journal_dropped,
-            problem: keeper.journal_problem.clone(),
+            problem: keeper
+                .journal_problem
+                .clone()
+                .or_else(|| self.flushing.problem()),
             known_from_unix_ns,
         };
         let mut drops = keeper.skipped.clone();

@@ -17,7 +17,7 @@ use crate::messages::Severity;
 use crate::probe::load;
 use crate::probe::pins::{PinError, Pins};
 use crate::replay;
-use crate::tracer::{Keeping, Kept, TakeOver, read_kept};
+use crate::tracer::{Keeping, Kept, TakeOver, read_kept, write_kept};
 use crate::{clock, error_chain};
 
 /// What the daemon begins with.
@@ -53,7 +53,7 @@ pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> 
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())
         .unwrap_or_default();
-    let kept = match read_kept(&config.state_dir) {
+    let mut kept = match read_kept(&config.state_dir) {
         Ok(kept) => kept,
         Err(error) => {
             words.push((
@@ -82,6 +82,14 @@ pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> 
     let taken_over = resumed.is_some() && fits;
     if !taken_over {
         remove_leftovers(kept.as_ref(), &mut pins, &mut words);
+        // What this one pins before it has written down what it traces is for nobody to take over.
+        if let Some(kept) = &mut kept
+            && kept.pins.take().is_some()
+            && let Err(error) = write_kept(&config.state_dir, kept)
+        {
+            let why = "what is traced could not be written down";
+            words.push((Severity::Error, format!("{why}: {error}")));
+        }
     }
     let position = resumed.as_ref().map(|one| one.ring_position);
     let is_resumed = resumed.is_some();
@@ -89,7 +97,7 @@ pub fn begin(config: &Config, ledger_config: LedgerConfig) -> Result<Beginning> 
         Some(one) => (one.epoch, Some(one.journal), one.decoder, one.ledger),
         None => {
             let epoch = clock::boot_ns();
-            let journal = new_journal(config, epoch, &boot)?;
+            let journal = new_journal(config, epoch, &boot, &mut words)?;
             (
                 epoch,
                 journal,
@@ -203,7 +211,7 @@ fn resume(
             return Ok(None);
         }
     };
-    let replayed = match replay::replay(left.epoch_dir(), ledger_config) {
+    let replayed = match replay::replay_left(left.epoch_dir(), ledger_config) {
         Ok(replayed) if replayed.begins_late => {
             not_taken(
                 "its journal is too small for it (--journal-mib N makes it larger)".to_owned(),
@@ -223,6 +231,15 @@ fn resume(
             return Ok(None);
         }
     };
+    if !replayed.warnings.is_empty() {
+        words.push((
+            Severity::Warning,
+            format!(
+                "a part of the journal is missing, and counts as lost: {}",
+                replayed.warnings.join("; ")
+            ),
+        ));
+    }
     Ok(Some(Resumed {
         epoch: kept.epoch,
         journal,
@@ -241,16 +258,28 @@ fn journal_config(config: &Config, epoch: u64, boot: &str) -> memscope_log::Conf
     journal
 }
 
-fn new_journal(config: &Config, epoch: u64, boot: &str) -> Result<Option<Journal>> {
+fn new_journal(
+    config: &Config,
+    epoch: u64,
+    boot: &str,
+    words: &mut Vec<(Severity, String)>,
+) -> Result<Option<Journal>> {
     if config.journal_mib == 0 {
         return Ok(None);
     }
-    Journal::create(
-        &config.state_dir.join("journal"),
-        journal_config(config, epoch, boot),
-    )
-    .map(Some)
-    .context("the journal could not be started (--state-dir DIR puts it elsewhere, --journal-mib 0 does without)")
+    let dir = config.state_dir.join("journal");
+    let created = Journal::create_or_wait(&dir, journal_config(config, epoch, boot));
+    let (journal, failed) = created.context("the journal could not be started (--state-dir DIR puts it elsewhere, --journal-mib 0 does without)")?;
+    if let Some(error) = failed {
+        words.push((
+            Severity::Error,
+            format!(
+                "the journal waits for its disk, and tracing begins without it: {}",
+                error_chain(&error)
+            ),
+        ));
+    }
+    Ok(Some(journal))
 }
 
 /// Removes pins that are not taken over: their probes would write for nobody.

@@ -339,21 +339,45 @@ fn processes_of_others() {
 
 #[test]
 fn a_full_disk_under_the_journal() {
-    // Too small to begin with.
+    let journal = |daemon: &Daemon| daemon.json(&["status"])["journal"].clone();
     let tmpfs = |size: &str| {
         format!(
             "mkdir -p \"$E2E_STATE\" && mount -t tmpfs -o size={size} none \"$E2E_STATE\" && exec \"$0\" \"$@\""
         )
     };
     let script = tmpfs("512k");
-    let mut daemon = Daemon::launch(&["unshare", "--mount", "sh", "-c", &script], &[]);
-    let status = daemon.wait();
-    let log = daemon.log();
-    assert_eq!(status.code(), Some(1), "{log}");
-    assert!(
-        log.contains("No space left") && log.contains("--state-dir") && !log.contains("panicked"),
-        "{log}"
-    );
+    // Too small to begin with: it traces, and waits for room.
+    let daemon = Daemon::wrapped(&["unshare", "--mount", "sh", "-c", &script], &[]);
+    let now = journal(&daemon);
+    assert_eq!(now["state"], "full", "{now:#}");
+    let problem = now["problem"].as_str().unwrap();
+    assert!(problem.contains("no space"), "{now:#}");
+    let said = daemon.json(&["status"])["messages"].to_string();
+    assert!(said.contains("the journal waits for its disk"), "{said}");
+    let mut calls = Calls::start(&[]);
+    daemon.attach(calls.pid(), "segments");
+    calls.call("cudaSetDevice 0");
+    calls.call("cudaMalloc a 123");
+    let bytes = |daemon: &Daemon, pid| daemon.stats(pid)["devices"][0]["driver"]["bytes"].clone();
+    assert_eq!(bytes(&daemon, calls.pid()), 123);
+    let larger = Command::new("nsenter")
+        .args(["--mount", "--target", &daemon.pid().to_string()])
+        .args(["mount", "-o", "remount,size=64m"])
+        .arg(daemon.state())
+        .status();
+    assert!(larger.unwrap().success());
+    until(LONG, "the journal begins", || {
+        (journal(&daemon)["state"] == "writing").then_some(())
+    });
+    assert_eq!(bytes(&daemon, calls.pid()), 123);
+    // What came before it begins is known in it.
+    let snapshot = ["snapshot", "--pid", &calls.pid_text(), "--format", "json"];
+    until(LONG, "it has its checkpoint", || {
+        let said = daemon.ctl(&[&snapshot[..], &["--at", "-0s"]].concat());
+        (said.code == 0).then_some(())
+    });
+    calls.finish();
+    drop(daemon);
 
     // Full while it runs: the oldest part goes first. When nothing is left that could go, the journal stops, tracing goes
     // on, and both are said. When there is room again, the journal goes on by itself.
@@ -367,7 +391,6 @@ fn a_full_disk_under_the_journal() {
     let pid = calls.pid();
     daemon.attach(pid, "segments");
     calls.call("cudaSetDevice 0");
-    let journal = |daemon: &Daemon| daemon.json(&["status"])["journal"].clone();
     let begins = number(&journal(&daemon)["known_from_unix_ns"]);
     until(LONG, "the oldest part of the journal has gone", || {
         calls.call("pairs 5000 4096");

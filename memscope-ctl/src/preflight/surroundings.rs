@@ -1,7 +1,8 @@
-//! Checks what can separate the daemon from the processes, or slow it down: namespaces, lockdown, the BPF JIT, hidden
-//! processes, control groups.
+//! Checks what can separate the daemon from the processes, or slow it down: namespaces, lockdown, the BPF JIT, the BPF file
+//! system, hidden processes, control groups.
 
 use crate::preflight::{Check, Machine, Status};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Inode of the initial pid namespace (`PROC_PID_INIT_INO` in include/linux/proc_ns.h).
@@ -9,6 +10,7 @@ const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let mut checks = vec![pid_namespace(machine), lockdown(machine), jit(machine)];
+    checks.push(bpf_fs(machine));
     checks.extend(hidepid(machine));
     checks.push(cgroup(machine));
     checks
@@ -86,6 +88,41 @@ fn jit(machine: &Machine) -> Check {
             "this kernel does not say",
         ),
     }
+}
+
+/// Where memscoped pins what outlives it, unless `--pin-dir` says otherwise.
+const BPF_FS: &str = "/sys/fs/bpf";
+
+fn bpf_fs(machine: &Machine) -> Check {
+    let mounts = machine.read("proc/self/mounts").unwrap_or_default();
+    let all = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (point, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "bpf").then_some((point, options.split(',').any(|option| option == "rw")))
+    });
+    // Of several at one place, the last one is seen.
+    let all: BTreeMap<&str, bool> = all.collect();
+    let writable = all.iter().find(|(_, writable)| **writable);
+    let (found, todo) = match (all.get(BPF_FS), writable) {
+        (Some(true), _) => {
+            let means = "what is traced outlives memscoped: a crash or an upgrade loses no records";
+            return Check::new("bpf-fs", Status::Ok, BPF_FS, means);
+        }
+        (_, Some((point, _))) => (
+            format!("only at {point}"),
+            format!("start memscoped with --pin-dir {point}/memscope"),
+        ),
+        (Some(false), None) => (
+            format!("{BPF_FS} is read-only"),
+            format!("mount -o remount,rw {BPF_FS}"),
+        ),
+        (None, None) => (
+            format!("not mounted at {BPF_FS}"),
+            format!("mount -t bpf bpf {BPF_FS}"),
+        ),
+    };
+    let means = "probes end with memscoped, so that a crash or an upgrade loses records";
+    Check::new("bpf-fs", Status::Warn, found, means).todo(todo)
 }
 
 fn hidepid(machine: &Machine) -> Option<Check> {
@@ -167,7 +204,46 @@ mod tests {
             .collect();
         assert_eq!(
             warned,
-            ["pid-namespace", "lockdown", "bpf-jit", "proc", "cgroup"]
+            [
+                "pid-namespace",
+                "lockdown",
+                "bpf-jit",
+                "bpf-fs",
+                "proc",
+                "cgroup"
+            ]
         );
+    }
+
+    #[test]
+    fn a_place_for_pins() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir_all(root.join("proc/self")).unwrap();
+        for (mounts, found, todo) in [
+            ("bpf /sys/fs/bpf bpf rw,nosuid,mode=700 0 0", BPF_FS, ""),
+            (
+                "tmpfs /sys/fs/bpf tmpfs rw 0 0",
+                "not mounted",
+                "mount -t bpf bpf",
+            ),
+            (
+                "bpf /sys/fs/bpf bpf ro,nosuid 0 0",
+                "read-only",
+                "remount,rw",
+            ),
+            (
+                "bpf /run/bpf bpf rw 0 0",
+                "only at /run/bpf",
+                "--pin-dir /run/bpf/memscope",
+            ),
+        ] {
+            fs::write(root.join("proc/self/mounts"), format!("{mounts}\n")).unwrap();
+            let check = bpf_fs(&Machine::at(root));
+            assert!(check.found.contains(found), "{check:?}");
+            let way_out = check.todo.clone().unwrap_or_default();
+            assert!(way_out.contains(todo), "{check:?}");
+            assert_eq!(check.status == Status::Ok, todo.is_empty(), "{check:?}");
+        }
     }
 }

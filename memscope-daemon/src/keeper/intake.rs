@@ -11,7 +11,7 @@ use memscope_rpc::EventItem;
 use super::command::KeeperMessage;
 use super::state::Keeper;
 use super::status::KeeperStatus;
-use super::thread::HOUSEKEEPING;
+use super::thread::RETRY;
 use crate::clock;
 use crate::ingest::ring::{Drained, Ring};
 
@@ -140,12 +140,11 @@ impl Keeper {
 
     fn journal_stops(&mut self, error: &memscope_log::JournalError) {
         let text = crate::error_chain(error);
-        self.journal_full = matches!(error, memscope_log::JournalError::NoSpace { .. });
         if self.journal_problem.is_none() {
             tracing::error!(
                 error = %text,
                 "the journal has stopped; tracing goes on without it, and it is tried again every {} s",
-                HOUSEKEEPING.as_secs()
+                RETRY.as_secs()
             );
         }
         self.journal_problem = Some(text);
@@ -155,7 +154,6 @@ impl Keeper {
         if self.journal_problem.take().is_none() {
             return;
         }
-        self.journal_full = false;
         let dropped = self.journal.as_ref().map_or(0, Journal::dropped);
         tracing::info!(
             dropped,
@@ -272,7 +270,6 @@ impl Keeper {
                 .clone()
                 .or_else(|| self.too_small())
                 .or_else(|| self.unshared()),
-            journal_full: self.journal_full,
             epoch: self.epoch,
             ring_bytes: self.ring.as_ref().map(Ring::capacity),
             ring_unread: self.ring.as_ref().map_or(0, |r| {

@@ -10,6 +10,7 @@ use memscope_ledger::event::{CodeName, Event, ProcessHandle, StackSeen};
 use memscope_log::records::{DaemonRecord, dying_code};
 
 use super::state::Keeper;
+use crate::clock;
 
 /// Most rounds in a row, since naming may bring more stacks to name. What is left waits for the next records.
 const ROUNDS: u32 = 8;
@@ -54,21 +55,30 @@ impl Keeper {
             if dying.is_empty() && stacks.is_empty() {
                 break;
             }
-            for (process, name) in dying {
-                self.append(process, &DaemonRecord::Code(name));
-            }
+            let dying = dying.into_iter();
+            self.append_all(
+                dying
+                    .map(|(process, name)| (process, DaemonRecord::Code(name)))
+                    .collect(),
+            );
             let mut found: Vec<(ProcessHandle, u32, CodeName)> = Vec::new();
             let mut looked_at = HashSet::new();
             for (process, seen) in stacks {
                 self.read_names(process, &seen, &mut looked_at, &mut found);
             }
             // If an object died before the readings were over, the record of its death is in the ring by now.
+            let now = clock::boot_ns();
             self.read_everything();
-            for (process, sighting, name) in found {
-                if self.ledger.code_sighting(process, name.code) == Some(sighting) {
-                    self.append(process, &DaemonRecord::Code(name));
-                }
-            }
+            found.retain(|(process, sighting, name)| {
+                self.ledger.code_sighting(*process, name.code) == Some(*sighting)
+            });
+            let found = found.into_iter();
+            self.write_all(
+                now,
+                found
+                    .map(|(process, _, name)| (process, DaemonRecord::Code(name)))
+                    .collect(),
+            );
         }
         self.naming.busy = false;
     }

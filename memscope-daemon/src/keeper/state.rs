@@ -46,7 +46,6 @@ pub struct Keeper {
     pub(super) ring: Option<Ring>,
     pub(super) journal: Option<Journal>,
     pub(super) journal_problem: Option<String>,
-    pub(super) journal_full: bool,
     pub(super) decoder: Decoder,
     pub(super) ledger: Ledger,
     pub(super) hub: Arc<EventHub>,

@@ -21,8 +21,6 @@ pub struct KeeperStatus {
     pub journal_sequence: u64,
     /// Why the journal stopped or works only in part, in words.
     pub journal_problem: Option<String>,
-    /// Whether the journal stopped because there was no room.
-    pub journal_full: bool,
     /// Epoch of this run of the daemon.
     pub epoch: u64,
     /// Size of the ring in bytes; `None` without a ring.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use memscope_ledger::Ledger;
 use memscope_ledger::event::{EventId, ProcessHandle};
 use memscope_ledger::report::AsOf;
-use memscope_log::Journal;
 use memscope_log::records::{Clock, DaemonRecord, Decoder, Stamp};
+use memscope_log::{Journal, State};
 use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
@@ -35,7 +35,9 @@ const MISSED_LOOKS: u32 = 10;
 const MISSED_PAUSE: Duration = Duration::from_millis(5);
 /// Time between two rounds of housekeeping, in which the clocks are paired, ended processes expire, and a journal that
 /// has stopped tries to go on.
-pub(super) const HOUSEKEEPING: Duration = Duration::from_secs(10);
+const HOUSEKEEPING: Duration = Duration::from_secs(10);
+/// The same while the journal has stopped.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// What the keeper begins with.
 pub struct Start {
@@ -84,6 +86,10 @@ impl Keeper {
         )?);
         let epoll = watch(&wake)?;
         let handle = KeeperHandle::new(sender, Arc::clone(&wake), Arc::clone(&hub));
+        let waits_for = journal.as_ref().and_then(|journal| match journal.state() {
+            State::Running => None,
+            State::Stopped { reason, .. } => Some(reason.clone()),
+        });
         let mut keeper = Keeper {
             commands,
             pulse,
@@ -91,8 +97,7 @@ impl Keeper {
             epoll,
             ring: None,
             journal,
-            journal_problem: None,
-            journal_full: false,
+            journal_problem: waits_for,
             decoder,
             ledger,
             hub,
@@ -174,11 +179,17 @@ impl Keeper {
             }
             // A recording needs none. Before a daemon has its ring, what lies in there belongs before anything that is said now.
             if self.ring.is_some()
-                && now.saturating_sub(self.last_housekeeping) > HOUSEKEEPING.as_nanos() as u64
+                && now.saturating_sub(self.last_housekeeping)
+                    > self.housekeeping_pause().as_nanos() as u64
             {
                 self.housekeeping(now);
             }
         }
+    }
+
+    fn housekeeping_pause(&self) -> Duration {
+        let stopped = self.journal_problem.is_some();
+        if stopped { RETRY } else { HOUSEKEEPING }
     }
 
     /// Whether so much is unread that there is no time to sleep.
@@ -195,7 +206,7 @@ impl Keeper {
     fn wait(&self) {
         // If no process is watched, only the housekeeping needs a timer.
         let pause = if self.watched.is_empty() {
-            HOUSEKEEPING
+            self.housekeeping_pause()
         } else {
             TICK
         };
@@ -227,9 +238,8 @@ impl Keeper {
             }
             Command::Append { process, record } => self.append(process, &record),
             Command::Define { records, done } => {
-                for record in records {
-                    self.append(ProcessHandle(0), &record);
-                }
+                let records = records.into_iter();
+                self.append_all(records.map(|one| (ProcessHandle(0), one)).collect());
                 // It is no error if nobody waits any more.
                 let _ = done.send(());
             }
@@ -275,9 +285,8 @@ impl Keeper {
                 whole,
             } => self.unwound(process, stack, &frames, whole),
             Command::Named { process, names } => {
-                for name in names {
-                    self.append(process, &DaemonRecord::Native(name));
-                }
+                let names = names.into_iter().map(DaemonRecord::Native);
+                self.append_all(names.map(|name| (process, name)).collect());
             }
             Command::Unnamed { process, addresses } => self.put_off_names(process, &addresses),
             Command::NoRule => *self.skipped.entry("unwind_rules_full").or_default() += 1,
@@ -467,7 +476,32 @@ impl Keeper {
         self.write(process, now, record);
     }
 
+    /// The same for several records, which go into the journal together.
+    pub(super) fn append_all(&mut self, records: Vec<(ProcessHandle, DaemonRecord)>) {
+        if records.is_empty() {
+            return;
+        }
+        let now = clock::boot_ns();
+        self.read_everything();
+        self.write_all(now, records);
+    }
+
+    /// The same after everything was read that came before `time_ns`.
+    pub(super) fn write_all(&mut self, time_ns: u64, records: Vec<(ProcessHandle, DaemonRecord)>) {
+        let mut bytes = Vec::new();
+        for (process, record) in &records {
+            bytes.extend(self.encode(*process, time_ns, record));
+        }
+        self.take(&bytes);
+    }
+
     fn write(&mut self, process: ProcessHandle, time_ns: u64, record: &DaemonRecord) {
+        let bytes = self.encode(process, time_ns, record);
+        self.take(&bytes);
+    }
+
+    /// The bytes of one of the daemon's own records; none if it cannot be written, which is counted.
+    fn encode(&mut self, process: ProcessHandle, time_ns: u64, record: &DaemonRecord) -> Vec<u8> {
         let stamp = Stamp {
             process,
             tid: 0,
@@ -479,15 +513,11 @@ impl Keeper {
                 _ => self.watched.get(&process).map_or(0, |w| w.lost_told),
             },
         };
-        let bytes = match record.encode(stamp) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                tracing::error!(%error, "a record of the daemon's own could not be written");
-                *self.skipped.entry("unwritable").or_default() += 1;
-                return;
-            }
-        };
-        self.take(&bytes);
+        record.encode(stamp).unwrap_or_else(|error| {
+            tracing::error!(%error, "a record of the daemon's own could not be written");
+            *self.skipped.entry("unwritable").or_default() += 1;
+            Vec::new()
+        })
     }
 }
 

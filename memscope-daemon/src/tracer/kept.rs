@@ -295,6 +295,11 @@ pub fn write(state_dir: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::File::open(state_dir)?.sync_all()
 }
 
+/// Writes down what is traced, or was.
+pub fn write_kept(state_dir: &Path, kept: &Kept) -> std::io::Result<()> {
+    write(state_dir, &serde_json::to_vec(kept)?)
+}
+
 /// Writes down that nothing is traced any more.
 pub fn write_stopped(state_dir: &Path, kept: Kept) -> std::io::Result<()> {
     let stopped = Kept {
@@ -303,7 +308,7 @@ pub fn write_stopped(state_dir: &Path, kept: Kept) -> std::io::Result<()> {
         processes: Vec::new(),
         ..kept
     };
-    write(state_dir, &serde_json::to_vec(&stopped)?)
+    write_kept(state_dir, &stopped)
 }
 
 /// The tracer's side of the file.

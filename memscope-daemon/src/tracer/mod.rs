@@ -24,7 +24,9 @@ mod traced;
 mod waiting;
 mod waits;
 
-pub use kept::{Keeping, Kept, KeptError, TakeOver, TakenOver, read as read_kept, write_stopped};
+pub use kept::{
+    Keeping, Kept, KeptError, TakeOver, TakenOver, read as read_kept, write_kept, write_stopped,
+};
 pub use outcome::ReadingOutcome;
 pub use rules::{Rule, maps_device_library};
 pub use traced::{TraceState, Traced};

@@ -1,21 +1,25 @@
-//! `cargo xtask chaos`: daemons that are killed, panic or hand over at random moments, some of them with a full disk, while processes
-//! allocate and questions are under way. After each end the next daemon must know what PyTorch knows: each block, and how many there were.
+//! `cargo xtask chaos`: daemons that are killed, panic or hand over at random moments, while processes allocate and questions are under
+//! way; some of them with a full, failing or slow disk, after a reboot's worth of losses, or of another build. The next daemon
+//! must know what PyTorch knows: each block, and how many there were.
 
+mod disk;
 mod node;
+mod traced;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fastrand::Rng;
-use serde_json::Value;
 
-use crate::live::{self, Python};
 use crate::setup::{self, torch};
-use crate::{process, sim};
+use crate::{live, sim};
+use disk::{Trouble, Troubled};
 use node::{End, Node};
+use traced::Traced;
 
 /// How often, and with what.
 #[derive(Args, Clone)]
@@ -43,6 +47,10 @@ pub struct Options {
     /// With programs that are built for speed, in which no thread can be made to panic
     #[arg(long)]
     pub release: bool,
+
+    /// Folder with another build's memscoped: each daemon that starts is of one of the two builds, by chance, and none panics
+    #[arg(long, value_name = "FOLDER")]
+    pub other: Option<PathBuf>,
 }
 
 /// Levels and stacks with which the processes are attached, one after the other.
@@ -58,25 +66,73 @@ const THREADS: [&str; 2] = ["keeper", "tracer"];
 const RUNS: u64 = 1500;
 const AWAY: u64 = 1000;
 
-/// A process, and what it had when it was attached.
-struct Traced {
-    program: Python,
-    pid: String,
-    allocs: u64,
-    frees: u64,
+/// What happens in a round besides the daemon's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Nothing,
+    /// The disk is in trouble while the daemon runs and ends.
+    Runs(Trouble),
+    /// The disk is in trouble while the next daemon starts.
+    Starts(Trouble),
+    /// What was pinned has vanished when the next daemon starts, as after a reboot.
+    Vanish,
 }
+
+/// All events. They come in any order, and none comes again before all have come.
+const EVENTS: [Event; 8] = [
+    Event::Nothing,
+    Event::Nothing,
+    Event::Runs(Trouble::Full),
+    Event::Runs(Trouble::Errors),
+    Event::Runs(Trouble::Slow(50)),
+    Event::Starts(Trouble::Full),
+    Event::Starts(Trouble::Errors),
+    Event::Vanish,
+];
 
 /// What came of it.
 #[derive(Default)]
 struct Tally {
     ends: BTreeMap<String, u32>,
     interrupted: BTreeMap<&'static str, u32>,
-    full: u32,
+    events: BTreeMap<&'static str, u32>,
+    anew: u32,
     compared: u64,
+    counted: u64,
     blocks: u64,
-    events: u64,
+    allocations: u64,
     lost: u64,
     starts: Vec<Duration>,
+}
+
+impl Tally {
+    fn event(&mut self, name: &'static str) {
+        *self.events.entry(name).or_default() += 1;
+    }
+
+    /// Compares each process with what the daemon knows of it.
+    fn compare(&mut self, node: &Node, traced: &mut [Traced]) -> Result<()> {
+        for process in traced {
+            let compared = process.compare(node)?;
+            self.compared += 1;
+            self.counted += u64::from(compared.counted);
+            self.blocks += compared.blocks;
+            self.allocations = self.allocations.max(compared.events);
+            self.lost = self.lost.max(compared.lost);
+        }
+        Ok(())
+    }
+}
+
+/// A run: the place, what is traced there, and what has come of it.
+struct Chaos<'a> {
+    options: &'a Options,
+    rng: Rng,
+    node: Node,
+    traced: Vec<Traced>,
+    tally: Tally,
+    /// The layouts of maps that there were.
+    maps: BTreeSet<String>,
 }
 
 /// Runs the task; the results go to standard output as Markdown.
@@ -93,105 +149,176 @@ pub fn run(options: &Options) -> Result<()> {
     // A short trace: what is to be written at each rotation is small, so that rotations can be frequent.
     let arguments = ["--journal-mib", &journal, "--trace-entries", "5000"];
     let mut node = Node::new(&programs, &arguments, options.journal_mib * 2 + 64)?;
-    node.start()?;
+    node.start(None)?;
     node.wait()?;
-    let script = process::root().join("xtask/chaos/load.py");
     let mut traced = Vec::new();
     for number in 0..options.processes {
         let words = [
             (options.seed * 100 + number as u64).to_string(),
             (options.pace / 1000.0).to_string(),
         ];
-        let mut program = Python::start_with(&python, &script, &words, &variables, Stdio::piped())?;
-        program.line()?;
-        // It has something when it is attached, and stands still, so that both begin to count at the same moment.
+        let mut process = Traced::start(&python, &words, &variables)?;
+        // It has something when it is attached.
         std::thread::sleep(Duration::from_millis(rng.u64(50..500)));
-        let held = program.ask_json("hold")?;
-        let pid = program.pid().to_string();
-        let how = ATTACHED[number % ATTACHED.len()];
-        node.json(&[&["attach", "--pid", &pid], how].concat())?;
-        program.ask_json("go")?;
-        traced.push(Traced {
-            pid,
-            allocs: number_at(&held, "allocs")?,
-            frees: number_at(&held, "frees")?,
-            program,
-        });
+        process.attach(&node, ATTACHED[number % ATTACHED.len()])?;
+        traced.push(process);
     }
-    let mut tally = Tally::default();
+    let mut chaos = Chaos {
+        options,
+        rng,
+        node,
+        traced,
+        tally: Tally::default(),
+        maps: BTreeSet::new(),
+    };
+    let mut events = Vec::new();
     for round in 0..options.kills {
-        let end = choose(&mut rng, options.release);
-        std::thread::sleep(Duration::from_millis(rng.u64(0..RUNS)));
-        // The disk is full for a while: for so long nothing comes into the journal.
-        let full = if rng.u8(0..5) == 0 {
-            tally.full += 1;
-            let filler = node.fill_disk()?;
-            std::thread::sleep(Duration::from_millis(rng.u64(0..2 * RUNS)));
-            Some(filler)
-        } else {
-            None
-        };
-        let busy = if rng.bool() {
-            let (name, child) = question(&node, &traced, &mut rng)?;
-            *tally.interrupted.entry(name).or_default() += 1;
-            std::thread::sleep(Duration::from_millis(rng.u64(0..60)));
-            Some(child)
-        } else {
-            None
-        };
-        node.end(end)?;
-        // There is room again before the next daemon starts.
-        drop(full);
-        *tally.ends.entry(format!("{end:?}")).or_default() += 1;
-        if let Some(mut child) = busy {
-            // It may have been answered, or not.
-            child.wait()?;
+        if events.is_empty() {
+            events = EVENTS.to_vec();
+            chaos.rng.shuffle(&mut events);
         }
-        std::thread::sleep(Duration::from_millis(rng.u64(0..AWAY)));
-        node.start()?;
-        if rng.u8(0..5) == 0 {
-            // Killed while it takes over.
-            std::thread::sleep(Duration::from_millis(rng.u64(0..400)));
-            node.end(End::Kill)?;
-            *tally
-                .ends
-                .entry("Kill at the start".to_owned())
-                .or_default() += 1;
-            node.start()?;
-        }
-        tally.starts.push(node.wait()?);
-        for process in &mut traced {
-            compare(&node, process, &mut tally)
-                .with_context(|| format!("after end {} ({end:?}):\n{}", round + 1, node.log()))?;
-        }
+        let event = events.pop().unwrap_or(Event::Nothing);
+        let end = chaos.choose();
+        let ended = chaos.round(event, end);
+        ended.with_context(|| {
+            let log = chaos.node.log();
+            format!("in round {} ({event:?}, {end:?}):\n{log}", round + 1)
+        })?;
         if (round + 1).is_multiple_of(10) {
+            let tally = &chaos.tally;
             eprintln!(
-                "{} of {}: {} comparisons, {} events, {} lost",
+                "{} of {}: {} comparisons, {} allocations, {} lost",
                 round + 1,
                 options.kills,
                 tally.compared,
-                tally.events,
+                tally.allocations,
                 tally.lost
             );
         }
     }
-    node.stop()?;
-    report(options, tally);
+    chaos.node.stop()?;
+    report(options, chaos.tally);
     Ok(())
 }
 
-fn choose(rng: &mut Rng, release: bool) -> End {
-    match rng.u8(0..10) {
-        0..6 => End::Kill,
-        6..8 => End::HandOver,
-        _ if release => End::Kill,
-        _ => End::Panic(THREADS[rng.usize(0..THREADS.len())]),
+impl Chaos<'_> {
+    fn round(&mut self, event: Event, end: End) -> Result<()> {
+        self.pause(RUNS);
+        let mut trouble = None;
+        if let Event::Runs(what) = event {
+            trouble = self.trouble_while_it_runs(what)?;
+        }
+        let busy = if self.rng.bool() {
+            let (name, child) = question(&self.node, &self.traced, &mut self.rng)?;
+            *self.tally.interrupted.entry(name).or_default() += 1;
+            self.pause(60);
+            Some(child)
+        } else {
+            None
+        };
+        self.node.end(end)?;
+        // There is room again before the next daemon starts.
+        drop(trouble.take());
+        *self.tally.ends.entry(format!("{end:?}")).or_default() += 1;
+        if let Some(mut child) = busy {
+            // It may have been answered, or not.
+            child.wait()?;
+        }
+        self.maps.insert(self.node.maps()?);
+        if event == Event::Vanish {
+            self.tally.event("what was pinned has vanished");
+            self.node.lose_pins()?;
+        }
+        self.pause(AWAY);
+        if let Event::Starts(what) = event {
+            self.tally.event(match what {
+                Trouble::Full => "the disk was full at the start",
+                _ => "the disk failed at the start",
+            });
+            trouble = Some(self.node.trouble(what)?);
+        }
+        self.start()?;
+        if self.rng.u8(0..5) == 0 {
+            // Killed while it takes over.
+            self.pause(400);
+            self.node.end(End::Kill)?;
+            let ends = &mut self.tally.ends;
+            *ends.entry("Kill at the start".to_owned()).or_default() += 1;
+            self.start()?;
+        }
+        self.tally.starts.push(self.node.wait()?);
+        let said = self.node.messages()?;
+        self.maps.insert(self.node.maps()?);
+        if !said.contains(&format!("{} traced on without a gap", self.traced.len())) {
+            // Maps of another layout cannot be taken over.
+            if event != Event::Vanish && self.maps.len() == 1 {
+                bail!("not all was traced on: {said}");
+            }
+            self.tally.anew += 1;
+            self.traced.iter_mut().for_each(Traced::begins_anew);
+        }
+        self.tally.compare(&self.node, &mut self.traced)?;
+        if let Some(trouble) = trouble {
+            drop(trouble);
+            self.node.wait_for_journal("writing")?;
+            self.tally.compare(&self.node, &mut self.traced)?;
+        }
+        Ok(())
+    }
+
+    /// Brings the disk into trouble. What the daemon says meanwhile is right all the same. By chance the disk is well again before the daemon
+    /// ends.
+    fn trouble_while_it_runs(&mut self, what: Trouble) -> Result<Option<Troubled>> {
+        let (name, what) = match what {
+            Trouble::Full => ("the disk was full", what),
+            Trouble::Errors => ("the disk failed", what),
+            Trouble::Slow(most) => ("the disk was slow", Trouble::Slow(self.rng.u64(1..most))),
+        };
+        self.tally.event(name);
+        let trouble = self.node.trouble(what)?;
+        self.pause(2 * RUNS);
+        self.tally.compare(&self.node, &mut self.traced)?;
+        if self.rng.bool() {
+            return Ok(Some(trouble));
+        }
+        drop(trouble);
+        self.tally
+            .event("the disk was well again while the daemon ran");
+        self.node.wait_for_journal("writing")?;
+        self.pause(RUNS);
+        self.tally.compare(&self.node, &mut self.traced)?;
+        Ok(None)
+    }
+
+    /// Starts the next daemon: of the one build or of the other one.
+    fn start(&mut self) -> Result<()> {
+        let other = self.options.other.as_deref();
+        let other = other.filter(|_| self.rng.bool());
+        if other.is_some() {
+            self.tally.event("started from the other build");
+        }
+        self.node.start(other)
+    }
+
+    fn pause(&mut self, most: u64) {
+        std::thread::sleep(Duration::from_millis(self.rng.u64(0..most)));
+    }
+
+    fn choose(&mut self) -> End {
+        // Without debug assertions no thread can be made to panic.
+        let panics = !self.options.release && self.options.other.is_none();
+        match self.rng.u8(0..10) {
+            0..6 => End::Kill,
+            6..8 => End::HandOver,
+            _ if panics => End::Panic(THREADS[self.rng.usize(0..THREADS.len())]),
+            _ => End::Kill,
+        }
     }
 }
 
 /// Something that the daemon is busy with when it ends.
 fn question(node: &Node, traced: &[Traced], rng: &mut Rng) -> Result<(&'static str, Child)> {
-    let pid = traced[rng.usize(0..traced.len())].pid.as_str();
+    let pid = traced[rng.usize(0..traced.len())].pid();
     let file = node.file("interrupted");
     let _ = std::fs::remove_file(&file);
     let file = file.to_str().context("a path that is no text")?;
@@ -214,59 +341,6 @@ fn question(node: &Node, traced: &[Traced], rng: &mut Rng) -> Result<(&'static s
     Ok((name, child))
 }
 
-/// Stops a process, and compares what both know.
-fn compare(node: &Node, process: &mut Traced, tally: &mut Tally) -> Result<()> {
-    let held = process.program.ask_json("hold")?;
-    let pid = process.pid.as_str();
-    let stats = node.json(&["stats", "--pid", pid])?;
-    let devices = stats["devices"].as_array().context("no devices")?;
-    let device = devices
-        .iter()
-        .find(|device| device["device"] == 0)
-        .context("no device 0")?;
-    let lost = number_at(&stats, "lost_records")?;
-    let mut expected = vec![
-        ("allocated_bytes", number_at(&held, "allocated")?),
-        ("reserved_bytes", number_at(&held, "reserved")?),
-    ];
-    if lost == 0 {
-        // Where the ring had no room, the state is read again, and the counts stay behind.
-        expected.push(("alloc_count", number_at(&held, "allocs")? - process.allocs));
-        expected.push(("free_count", number_at(&held, "frees")? - process.frees));
-    }
-    for (key, value) in expected {
-        if number_at(device, key)? != value {
-            bail!(
-                "{key} of process {pid} is {}, and PyTorch has {value}: {stats:#}",
-                device[key]
-            );
-        }
-    }
-    let file = node.file("snapshot.pickle");
-    let name = file.to_str().context("a path that is no text")?;
-    let taken = node.ctl(&["snapshot", "--pid", pid, "-o", name]).output()?;
-    if !taken.status.success() {
-        bail!("no snapshot: {}", String::from_utf8_lossy(&taken.stderr));
-    }
-    let compared = process.program.ask_json(&format!("compare {name}"))?;
-    std::fs::remove_file(&file)?;
-    if compared["equal"] != true {
-        bail!("the blocks of process {pid} differ: {compared}");
-    }
-    process.program.ask_json("go")?;
-    tally.compared += 1;
-    tally.blocks += number_at(&compared, "blocks")?;
-    tally.events = tally.events.max(number_at(device, "alloc_count")?);
-    tally.lost = tally.lost.max(lost);
-    Ok(())
-}
-
-fn number_at(value: &Value, key: &str) -> Result<u64> {
-    value[key]
-        .as_u64()
-        .with_context(|| format!("no number {key} in {value:#}"))
-}
-
 fn report(options: &Options, mut tally: Tally) {
     println!(
         "{} ends, seed {}, {} processes, journal {} MiB, {} build\n",
@@ -284,15 +358,20 @@ fn report(options: &Options, mut tally: Tally) {
     for (name, count) in &tally.interrupted {
         println!("| {name} | {count} |");
     }
+    println!("\n| what else happened | times |\n|---|---|");
+    for (name, count) in &tally.events {
+        println!("| {name} | {count} |");
+    }
     tally.starts.sort();
     let middle = tally.starts.get(tally.starts.len() / 2);
     println!(
-        "\nThe disk was full {} times. {} comparisons with PyTorch, {} blocks: all equal. The busiest process allocated {} times; at most {} records of a process were lost. \
-         Until the next daemon answered: median {} ms, longest {} ms.",
-        tally.full,
+        "\n{} comparisons with PyTorch ({} of them with counts), {} blocks: all equal. {} times all was attached anew. The busiest process allocated \
+         {} times; at most {} records of a process were lost. Until the next daemon answered: median {} ms, longest {} ms.",
         tally.compared,
+        tally.counted,
         tally.blocks,
-        tally.events,
+        tally.anew,
+        tally.allocations,
         tally.lost,
         middle.map_or(0, Duration::as_millis),
         tally.starts.last().map_or(0, Duration::as_millis),

@@ -1,16 +1,14 @@
 //! A daemon that is killed and started anew in the same place, with a BPF file system of its own.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::disk::{self, Trouble, Troubled};
 use crate::live::{Ended, tied};
 use crate::process;
 
@@ -30,28 +28,12 @@ pub enum End {
     Panic(&'static str),
 }
 
-/// Keeps a disk full.
-pub struct Filler {
-    path: PathBuf,
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Filler {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
 /// The place, and the daemon that runs there.
 pub struct Node {
     folder: TempDir,
     programs: PathBuf,
     arguments: Vec<String>,
+    faults: PathBuf,
     running: Option<Ended>,
 }
 
@@ -67,19 +49,17 @@ impl Node {
         for name in ["bpf", "panic", "disk"] {
             std::fs::create_dir(folder.path().join(name))?;
         }
-        process::run(
-            Command::new("mount")
-                .args(["-t", "bpf", "bpf"])
-                .arg(folder.path().join("bpf")),
-        )?;
+        mount_bpf(&folder.path().join("bpf"))?;
         let size = format!("size={disk_mib}m");
         process::run(
             Command::new("mount")
                 .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
                 .arg(folder.path().join("disk")),
         )?;
+        let faults = disk::build(folder.path())?;
         Ok(Node {
             folder,
+            faults,
             programs: programs.to_owned(),
             arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
             running: None,
@@ -91,32 +71,57 @@ impl Node {
         self.folder.path().join(name)
     }
 
-    /// Fills the disk with the daemon's state, and takes all that becomes free there until the result is dropped.
-    pub fn fill_disk(&self) -> Result<Filler> {
-        let path = self.file("disk/filler");
-        let mut file = std::fs::File::create(&path)?;
-        let (stop, stopped) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let (much, little) = (vec![1; 1 << 20], vec![1; 4096]);
-            while stopped.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
-                while file.write_all(&much).is_ok() {}
-                while file.write_all(&little).is_ok() {}
-            }
-        });
-        Ok(Filler {
-            path,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+    /// The disk with the daemon's state is in trouble until the result is dropped.
+    pub fn trouble(&self, what: Trouble) -> Result<Troubled> {
+        what.begin(&self.file("disk"), self.file("faults"))
     }
 
-    /// Starts the daemon, and does not wait.
-    pub fn start(&mut self) -> Result<()> {
+    /// Loses all that is pinned, as in a reboot.
+    pub fn lose_pins(&self) -> Result<()> {
+        let bpf = self.file("bpf");
+        process::run(Command::new("umount").arg(&bpf))?;
+        mount_bpf(&bpf)
+    }
+
+    /// The maps that the last daemon has written down, in its words.
+    pub fn maps(&self) -> Result<String> {
+        let text = std::fs::read_to_string(self.file("disk/state/attachments.json"))?;
+        let kept: Value = serde_json::from_str(&text)?;
+        let shapes = kept["shapes"].as_str();
+        Ok(shapes.context("no shapes of maps")?.to_owned())
+    }
+
+    /// Waits until the daemon's journal is in this state.
+    pub fn wait_for_journal(&self, state: &str) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let status = self.json(&["status"])?;
+            if status["journal"]["state"] == state {
+                return Ok(());
+            }
+            if began.elapsed() > PATIENCE {
+                bail!("the journal is not {state}: {:#}", status["journal"]);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// What the daemon has to say about itself.
+    pub fn messages(&self) -> Result<String> {
+        let status = self.json(&["status"])?;
+        let all = status["messages"].as_array().context("no messages")?;
+        let texts = all.iter().filter_map(|one| one["text"].as_str());
+        Ok(texts.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Starts the daemon from the folder `programs`, or else from the one that has the client, and does not wait.
+    pub fn start(&mut self, programs: Option<&Path>) -> Result<()> {
+        let programs = programs.unwrap_or(&self.programs);
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.file("log"))?;
-        let child = tied(&mut Command::new(self.programs.join("memscoped")))
+        let child = tied(&mut Command::new(programs.join("memscoped")))
             .arg("--socket")
             .arg(self.file("sock"))
             .arg("--state-dir")
@@ -126,6 +131,9 @@ impl Node {
             .args(["--stack-budget", "off"])
             .args(&self.arguments)
             .env("MEMSCOPE_TEST_PANIC", self.file("panic"))
+            .env("LD_PRELOAD", &self.faults)
+            .env("FAULTS_FILE", self.file("faults"))
+            .env("FAULTS_BELOW", self.file("disk/state"))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stderr(log)
@@ -254,6 +262,10 @@ impl Node {
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(15)..].join("\n")
     }
+}
+
+fn mount_bpf(at: &Path) -> Result<()> {
+    process::run(Command::new("mount").args(["-t", "bpf", "bpf"]).arg(at))
 }
 
 impl Drop for Node {

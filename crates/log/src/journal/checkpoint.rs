@@ -24,7 +24,12 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long whoever needs a checkpoint waits for it, counted from its beginning.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The state that a checkpoint is written from.
 #[derive(Clone, Copy, Serialize)]
@@ -123,6 +128,9 @@ pub(crate) struct Writing {
     /// Path of the file, under a name that marks it as unfinished.
     pub(crate) new: PathBuf,
     thread: JoinHandle<Result<Shares, JournalError>>,
+    /// Nothing comes here. The thread's end of the channel goes when the thread ends.
+    ended: Receiver<()>,
+    began: Instant,
 }
 
 impl Writing {
@@ -134,7 +142,9 @@ impl Writing {
     ) -> Result<Writing, JournalError> {
         let (decoder, ledger) = (state.decoder.clone(), state.ledger.clone());
         let path = new.clone();
+        let (ends, ended) = mpsc::channel();
         let write_all = move || {
+            let _ends = ends;
             let failed = |error| JournalError::of("write", &path, 0, error);
             let file = OpenOptions::new()
                 .write(true)
@@ -159,12 +169,43 @@ impl Writing {
             .name("checkpoint".to_owned())
             .spawn(write_all)
             .map_err(JournalError::checkpoint)?;
-        Ok(Writing { index, new, thread })
+        Ok(Writing {
+            index,
+            new,
+            thread,
+            ended,
+            began: Instant::now(),
+        })
+    }
+
+    /// The same, done only when the other end of `until` has gone: for tests, a disk that is as slow as they need it.
+    #[cfg(test)]
+    pub(crate) fn held_up(self, until: Receiver<()>) -> Writing {
+        let (ends, ended) = mpsc::channel();
+        let inner = self.thread;
+        let thread = std::thread::spawn(move || {
+            let _ends = ends;
+            let _ = until.recv();
+            inner
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        Writing {
+            thread,
+            ended,
+            ..self
+        }
     }
 
     /// Whether [`Writing::finish`] returns without waiting.
     pub(crate) fn is_finished(&self) -> bool {
         self.thread.is_finished()
+    }
+
+    /// Waits for the thread for a short time, so that a slow disk holds nobody up. Returns whether it has ended.
+    pub(crate) fn finishes_soon(&self) -> bool {
+        let left = PATIENCE.saturating_sub(self.began.elapsed());
+        self.is_finished() || self.ended.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
     }
 
     /// Waits for the thread, and returns the bytes of each part. The file is removed if it is not complete.

@@ -64,7 +64,7 @@ pub struct SegmentHeader {
     pub first_boot_ns: u64,
     /// The same moment on both clocks, as last known when the segment was made.
     pub clock: ClockPair,
-    /// Bytes allocated for the segment.
+    /// Bytes allocated for the segment when it was made. It may have been lengthened since.
     pub segment_bytes: u64,
     /// Bytes between the header and the first batch: the list of the processes that are left out, and the checkpoint.
     /// 0: the checkpoint is in a file beside the segment, or there is none.

@@ -60,7 +60,7 @@ fn noise(number: u64) -> String {
         .collect()
 }
 
-fn record(n: u64) -> Vec<u8> {
+pub(super) fn record(n: u64) -> Vec<u8> {
     DaemonRecord::Backend(memscope_ledger::event::Backend::Other(noise(n)))
         .encode(Stamp {
             process: ProcessHandle(1),
@@ -71,7 +71,7 @@ fn record(n: u64) -> Vec<u8> {
         .unwrap()
 }
 
-fn numbers(journal: &Journal) -> (Vec<u64>, Vec<Warning>) {
+pub(super) fn numbers(journal: &Journal) -> (Vec<u64>, Vec<Warning>) {
     let mut records = Recording::open(journal.epoch_dir()).unwrap().records();
     let mut numbers = Vec::new();
     while let Some(entry) = records.next_record().unwrap() {
@@ -107,6 +107,48 @@ fn no_space_for_the_first_segment_is_an_error_at_once() {
 }
 
 #[test]
+fn it_can_begin_without_room_and_wait_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = tight(0, rustix::io::Errno::NOSPC);
+    let config = Config {
+        segment_bytes: 256 << 10,
+        ..Config::new(5, [0; 16], ClockPair::default())
+    };
+    let (mut journal, error) =
+        Journal::create_or_wait_in(dir.path(), config, Box::new(space.clone())).unwrap();
+    assert!(matches!(error, Some(JournalError::NoSpace { .. })));
+    assert!(matches!(
+        journal.state(),
+        State::Stopped {
+            from_sequence: 1,
+            is_full: true,
+            ..
+        }
+    ));
+    let (decoder, ledger) = (Decoder::new(5), Ledger::new(LedgerConfig::default()));
+    let state = || {
+        Some(Folded {
+            decoder: &decoder,
+            ledger: &ledger,
+        })
+    };
+    assert_eq!(journal.append(&record(1), 1, state()).unwrap(), 1);
+    journal.resume();
+    assert!(journal.append(&record(2), 2, state()).is_err());
+    space.segments.store(9, Ordering::Relaxed);
+    journal.resume();
+    assert_eq!(journal.append(&record(3), 3, state()).unwrap(), 3);
+    assert_eq!(journal.dropped(), 2);
+    journal.settle().unwrap();
+    let recording = Recording::open(journal.epoch_dir()).unwrap();
+    assert!(
+        recording.segments()[0].stands_alone(),
+        "it begins with what came before it"
+    );
+    assert_eq!(numbers(&journal), (vec![3], vec![]));
+}
+
+#[test]
 fn it_stops_counts_and_goes_on_when_asked() {
     let dir = tempfile::tempdir().unwrap();
     let space = tight(2, rustix::io::Errno::NOSPC);
@@ -122,11 +164,15 @@ fn it_stops_counts_and_goes_on_when_asked() {
     let State::Stopped {
         reason,
         from_sequence,
+        is_full,
     } = journal.state().clone()
     else {
         panic!("{:?}", journal.state())
     };
-    assert_eq!((reason, from_sequence), (error.to_string(), 11));
+    assert_eq!(
+        (reason, from_sequence, is_full),
+        (error.to_string(), 11, true)
+    );
     assert_eq!((journal.dropped(), journal.next_sequence()), (3, 14));
     // The error comes once; numbers go on.
     assert_eq!(journal.append(&record(14), 14, None).unwrap(), 14);

@@ -72,6 +72,8 @@ mod writer;
 
 #[cfg(test)]
 mod full_disk;
+#[cfg(test)]
+mod slow_disk;
 
 pub use checkpoint::{CheckpointPlace, Folded, Restored};
 pub use config::Config;

@@ -87,8 +87,8 @@ impl LeftJournal {
 
 /// Cuts off what stands behind the last whole batch of a segment.
 fn cut_torn_batch(path: &Path) -> Result<(), JournalError> {
-    let failed = |error| JournalError::of("cut", path, 0, error);
-    let unreadable = |error: RecordingError| failed(std::io::Error::other(error));
+    let unreadable =
+        |error: RecordingError| JournalError::of("read", path, 0, std::io::Error::other(error));
     let (file, header) = match read_header(path) {
         Ok(read) => read,
         // A reader passes such a segment by and says so; so does the next one that is begun.
@@ -102,6 +102,11 @@ fn cut_torn_batch(path: &Path) -> Result<(), JournalError> {
             end = batches.place_of_next();
         }
     }
-    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-    file.set_len(end).map_err(failed)
+    // A disk that refuses may be well again later. Without the cut the journal goes on, too: mostly there are only zeros, and readers take
+    // those for the end of the segment; of a torn batch they say that a part is damaged.
+    let _ = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|file| file.set_len(end));
+    Ok(())
 }

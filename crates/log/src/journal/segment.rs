@@ -83,6 +83,21 @@ impl Segment {
             .map_err(|error| JournalError::of("rename", &self.new, size, error))
     }
 
+    /// Allocates room for `bytes` more bytes.
+    pub(crate) fn lengthen(&mut self, bytes: u64, space: &dyn Space) -> Result<(), JournalError> {
+        let size = self.size + bytes;
+        space
+            .allocate(&self.file, size)
+            .map_err(|error| JournalError::of("lengthen", &self.path, bytes, error))?;
+        self.size = size;
+        Ok(())
+    }
+
+    /// Bytes that are allocated.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Removes a file that could not be opened. If that fails, the next start of the daemon removes it.
     pub(crate) fn discard(self) {
         let _ = std::fs::remove_file(&self.new);

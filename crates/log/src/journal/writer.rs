@@ -30,6 +30,8 @@ pub enum State {
         reason: String,
         /// Number of the first record that was not written.
         from_sequence: u64,
+        /// Whether there was no room on the disk.
+        is_full: bool,
     },
 }
 
@@ -56,7 +58,7 @@ pub struct Journal {
     segment: Option<Segment>,
     pub(crate) next_index: u64,
     /// The checkpoint that another thread is writing.
-    writing: Option<Writing>,
+    pub(crate) writing: Option<Writing>,
     /// Size of the last checkpoint in bytes; the next field is the number of its segment.
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_index: u64,
@@ -100,20 +102,43 @@ impl Journal {
         config: Config,
         space: Box<dyn Space>,
     ) -> Result<Self, JournalError> {
-        let mut journal = Self::prepare(dir, config, space)?;
-        let epoch_dir = journal.epoch_dir.clone();
-        match DirBuilder::new().mode(0o700).create(&epoch_dir) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                return Err(JournalError::EpochTaken { path: epoch_dir });
+        match Self::create_or_wait_in(dir, config, space)? {
+            (journal, None) => Ok(journal),
+            (journal, Some(error)) => {
+                let _ = std::fs::remove_dir(&journal.epoch_dir);
+                Err(error)
             }
-            Err(error) => return Err(JournalError::of("make", &epoch_dir, 0, error)),
         }
-        if let Err(error) = journal.rotate(config.clock.boot_ns, 0, None) {
-            let _ = std::fs::remove_dir(&epoch_dir);
-            return Err(error);
+    }
+
+    /// The same, but a disk that takes no first segment is no reason to fail: then the journal begins stopped, as after an error of
+    /// [`Self::append`], and the disk's error is returned beside it.
+    ///
+    /// # Errors
+    /// Where the directory cannot be made or locked, or there is a journal with this epoch.
+    pub fn create_or_wait(
+        dir: &Path,
+        config: Config,
+    ) -> Result<(Self, Option<JournalError>), JournalError> {
+        Self::create_or_wait_in(dir, config, Box::new(Disk))
+    }
+
+    pub(crate) fn create_or_wait_in(
+        dir: &Path,
+        config: Config,
+        space: Box<dyn Space>,
+    ) -> Result<(Self, Option<JournalError>), JournalError> {
+        let mut journal = Self::prepare(dir, config, space)?;
+        if journal.epoch_dir.exists() {
+            return Err(JournalError::EpochTaken {
+                path: journal.epoch_dir.clone(),
+            });
         }
-        Ok(journal)
+        let failed = journal.rotate(config.clock.boot_ns, 0, None).err();
+        if let Some(error) = &failed {
+            journal.stop(error);
+        }
+        Ok((journal, failed))
     }
 
     /// Takes the directory's lock and removes unfinished files. The journal has no segment yet.
@@ -291,6 +316,7 @@ impl Journal {
         self.state = State::Stopped {
             reason: error.to_string(),
             from_sequence: self.next,
+            is_full: matches!(error, JournalError::NoSpace { .. }),
         };
     }
 
@@ -311,7 +337,8 @@ impl Journal {
             &mut buffer,
         );
         let room = self.segment.as_ref().map_or(0, Segment::room);
-        let written = if buffer.len() > room {
+        let missing = buffer.len().saturating_sub(room);
+        let written = if missing > 0 && !self.lengthen(missing as u64) {
             self.rotate(first_time(records), buffer.len() as u64, state)
         } else {
             Ok(())
@@ -324,6 +351,28 @@ impl Journal {
         self.sharing.written(index, tally, buffer.len() as u64);
         self.buffer = buffer;
         written
+    }
+
+    /// Gives the current segment at least `missing` more bytes, if the next one cannot begin yet because the checkpoint of this one is
+    /// still being written: on a slow disk that takes long, and meanwhile the ring would fill. Returns whether there is room now. A segment
+    /// takes at most half of the journal.
+    fn lengthen(&mut self, missing: u64) -> bool {
+        let more = self.config.segment_bytes.max(missing);
+        let most = self.config.total_bytes;
+        let needed_from = self.needed_from().min(self.checkpoint_index);
+        let (Some(writing), Some(segment)) = (&self.writing, &mut self.segment) else {
+            return false;
+        };
+        if segment.size() + more > most / 2 || writing.finishes_soon() {
+            return false;
+        }
+        let open = (self.epoch_dir.as_path(), needed_from);
+        // If it cannot be lengthened, the next segment begins, which says why there is no room.
+        let Ok(gone) = retain::make_room(&self.dir, open, more, most) else {
+            return false;
+        };
+        self.sharing.removed(&gone);
+        segment.lengthen(more, self.space.as_ref()).is_ok()
     }
 
     /// Ends the current segment and begins the next, with room for at least `needed` bytes.
@@ -348,8 +397,8 @@ impl Journal {
             }
         };
         self.segment = Some(segment);
-        // The first segment needs no checkpoint, because no records come before it.
-        if let Some(state) = state.filter(|_| self.next_index > 0) {
+        // The first segment needs no checkpoint, unless records came before it that were not written.
+        if let Some(state) = state.filter(|_| self.next_index > 0 || self.next > 1) {
             let new = self.checkpoint_path().with_added_extension(UNFINISHED);
             self.lacks_checkpoint = true;
             self.writing = Some(Writing::begin(state, self.next_index, new)?);
@@ -361,6 +410,13 @@ impl Journal {
 
     /// Makes the file of the next segment.
     fn begin(&mut self, first_boot_ns: u64, needed: u64) -> Result<Segment, JournalError> {
+        if self.next_index == 0 {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&self.epoch_dir)
+                .map_err(|error| JournalError::of("make", &self.epoch_dir, 0, error))?;
+        }
         let mut segment =
             Segment::begin(&self.epoch_dir, self.next_index, self.config.segment_bytes)?;
         match self.open(&mut segment, first_boot_ns, needed) {

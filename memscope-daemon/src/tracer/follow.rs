@@ -52,20 +52,12 @@ impl Tracer {
                         self.layouts.insert(file.clone(), layout);
                     }
                     traced.trace = TraceState::Proven;
-                    let (reports, rest) = std::mem::take(&mut traced.links)
-                        .into_iter()
-                        .partition(|l| l.program().is_report());
-                    traced.links = rest;
                     for library in traced.libraries.values_mut() {
                         library.ways.retain(|way| !memscope_vendors::is_report(way));
                     }
                     tracing::info!(pid, ?layout, "the allocator's layout is proven");
-                    // Written down first: a daemon that takes over must not look for probes that are gone.
-                    self.save();
-                    crate::probe::links::detach_all(reports);
                 }
-                self.note(pid, "both_ways", "");
-                self.say_placed(pid);
+                self.remove_reports(Some(pid));
             }
             KeeperMessage::NotCalibrated { process, reason } => {
                 let Some(pid) = self.pid_of(process) else {

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use memscope_site::FileIdentity;
 
-use super::Tracer;
 use super::kept::{FILE, FORMAT, Kept, KeptProcess, write};
+use super::{TraceState, Tracer};
 use crate::probe::calibrate::Layout;
+use crate::probe::links::{Link, detach_all};
 
 /// Longest time for which a change is not on disk that nobody waits for.
 const SAVE: Duration = Duration::from_secs(1);
@@ -16,6 +17,34 @@ impl Tracer {
     pub(super) fn save_sometimes(&mut self) {
         if self.keeping.looked.elapsed() >= SAVE {
             self.save();
+            self.remove_reports(None);
+        }
+    }
+
+    /// Removes the probes on reports of processes whose trace is proven. That is written down first: a daemon that takes over must not
+    /// rely on probes that are gone. On a disk that takes nothing they stay. `proven`: the process of which that is new.
+    pub(super) fn remove_reports(&mut self, proven: Option<u32>) {
+        let mut removed = Vec::new();
+        for traced in self.traced.values_mut() {
+            if traced.trace == TraceState::Proven {
+                let is_report = |link: &mut Link| link.program().is_report();
+                let reports: Vec<Link> = traced.links.extract_if(.., is_report).collect();
+                removed.push((traced.pid, reports));
+            }
+        }
+        removed.retain(|(pid, reports)| !reports.is_empty() || proven == Some(*pid));
+        if removed.is_empty() {
+            return;
+        }
+        self.save();
+        for (pid, reports) in removed {
+            if !self.keeping.failed {
+                detach_all(reports);
+                self.note(pid, "both_ways", "");
+                self.say_placed(pid);
+            } else if let Some(traced) = self.traced.get_mut(&pid) {
+                traced.links.extend(reports);
+            }
         }
     }
 
@@ -31,6 +60,7 @@ impl Tracer {
             }
         };
         if bytes == self.keeping.written {
+            self.keeping.failed = false;
             return;
         }
         match write(&self.keeping.state_dir, &bytes) {

@@ -237,14 +237,14 @@ impl Chaos<'_> {
             });
             trouble = Some(self.node.trouble(what)?);
         }
-        self.start()?;
+        self.start(trouble.is_none())?;
         if self.rng.u8(0..5) == 0 {
             // Killed while it takes over.
             self.pause(400);
             self.node.end(End::Kill)?;
             let ends = &mut self.tally.ends;
             *ends.entry("Kill at the start".to_owned()).or_default() += 1;
-            self.start()?;
+            self.start(trouble.is_none())?;
         }
         self.tally.starts.push(self.node.wait()?);
         let said = self.node.messages()?;
@@ -291,9 +291,10 @@ impl Chaos<'_> {
     }
 
     /// Starts the next daemon: of the one build or of the other one.
-    fn start(&mut self) -> Result<()> {
+    fn start(&mut self, is_well: bool) -> Result<()> {
         let other = self.options.other.as_deref();
-        let other = other.filter(|_| self.rng.bool());
+        // Earlier versions do not start when the disk is in trouble.
+        let other = other.filter(|_| is_well && self.rng.bool());
         if other.is_some() {
             self.tally.event("started from the other build");
         }

@@ -25,6 +25,7 @@ pub mod sync;
 pub mod tracer;
 pub mod triggers;
 pub mod watchdog;
+pub mod works;
 
 /// An error and all its causes, in one line.
 pub fn error_chain(error: &dyn std::error::Error) -> String {

@@ -30,7 +30,7 @@ fn main() -> std::process::ExitCode {
         .nth(1)
         .is_some_and(|word| word == memscope_memory::reader::ARGUMENT)
     {
-        return memscope_memory::reader::serve();
+        return memscope_memory::reader::serve(&memscope_daemon::works::ALL);
     }
     let config = Config::parse();
     panics::end_with_any_thread();

@@ -7,12 +7,13 @@ use memscope_common::{
 };
 use memscope_ledger::event::CodeName;
 use memscope_log::records::DyingCode;
-use memscope_memory::ProcessMemory;
 use memscope_python::layout::{
     INSTRUCTION_ADDRESS, INSTRUCTION_UNITS, KIND_CFRAME, KIND_CURRENT_FRAME, KIND_FRAME_OBJECT,
     Layout, NONE,
 };
 use memscope_python::{Code, Interpreter, RawCode};
+
+use crate::works::Hurried;
 
 /// Why the programs cannot walk an interpreter whose layout is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -116,10 +117,13 @@ pub fn entry(interpreter: &Interpreter) -> Result<PythonEntry, UnfitLayout> {
     })
 }
 
+/// Most code objects of which the names are asked for at once.
+const AT_ONCE: usize = 4096;
+
 /// Finds the names of the code objects of one process.
 #[derive(Debug)]
 pub struct Names {
-    memory: ProcessMemory,
+    memory: Hurried,
     interpreter: Interpreter,
 }
 
@@ -127,21 +131,23 @@ impl Names {
     /// Opens the memory of a process with this interpreter.
     pub fn open(pid: u32, interpreter: Interpreter) -> Result<Names, memscope_site::SiteError> {
         Ok(Names {
-            memory: ProcessMemory::open_directly(pid)
+            memory: Hurried::open(pid)
                 .map_err(|source| memscope_site::SiteError::memory(pid, source))?,
             interpreter,
         })
     }
 
-    /// Reads a code object. The caller must know whether the object at this address was still the same one.
-    pub fn read(&self, code: u64) -> Option<CodeName> {
-        match self.interpreter.code(&self.memory, code) {
-            Ok(found) => Some(name(&found, None)),
-            Err(error) => {
-                tracing::debug!(code, error = %crate::error_chain(&error), "a code object was not read");
-                None
+    /// Reads code objects, of which those that cannot be read are left out. The caller must know whether the objects at these addresses were
+    /// still the same ones.
+    pub fn read(&self, codes: &[u64]) -> Vec<CodeName> {
+        let mut names = Vec::new();
+        for some in codes.chunks(AT_ONCE) {
+            match self.memory.names(self.interpreter.codes(), some) {
+                Ok(read) => names.extend(read.into_iter().flatten()),
+                Err(error) => tracing::debug!(%error, "code objects were not read"),
             }
         }
+        names
     }
 
     /// Makes a name from what the programs kept of a code object that died with the event of this number.
@@ -159,7 +165,8 @@ impl Names {
     }
 }
 
-fn name(code: &Code, died: Option<u64>) -> CodeName {
+/// The name that a code object gives.
+pub(crate) fn name(code: &Code, died: Option<u64>) -> CodeName {
     let mut lines: Vec<(u32, u32)> = Vec::new();
     for range in code.line_ranges() {
         let Ok(start) = u32::try_from(range.start) else {

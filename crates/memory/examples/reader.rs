@@ -1,5 +1,21 @@
 //! A reader process, for the tests.
 
+use memscope_memory::Memory;
+use memscope_memory::reader::Work;
+
+/// Adds the words at the addresses that it is told.
+const SUM: Work = Work {
+    number: 7,
+    run: |memory, told| {
+        let mut sum = 0u64;
+        for address in told.chunks_exact(8) {
+            let address = u64::from_ne_bytes(address.try_into().map_err(std::io::Error::other)?);
+            sum = sum.wrapping_add(memory.read_u64(address)?);
+        }
+        Ok(sum.to_ne_bytes().to_vec())
+    },
+};
+
 fn main() -> std::process::ExitCode {
-    memscope_memory::reader::serve()
+    memscope_memory::reader::serve(&[SUM])
 }

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io;
+use std::time::Duration;
 
 use crate::gather::{gather, gather_one};
 use crate::owner::Owner;
 use crate::part::{Memory, Part};
 use crate::place::MOST_BYTES;
-use crate::reader;
+use crate::reader::{self, MOST_TOLD, Work};
 
 /// The memory of a live process. It stays tied to the memory image that the process had when it
 /// was opened, even if the pid is reused later.
@@ -42,6 +43,31 @@ impl ProcessMemory {
             file,
             reader: None,
         })
+    }
+
+    /// The memory that this memory file is of, read by ourselves.
+    pub(crate) fn of_file(pid: libc::pid_t, file: File) -> ProcessMemory {
+        ProcessMemory {
+            pid,
+            file,
+            reader: None,
+        }
+    }
+
+    /// Has work done on this memory: in a reader process if there are any, which is waited for only as long as it does not stand still
+    /// for longer than `patience`.
+    ///
+    /// # Errors
+    /// The work's own, the reader's end, [`io::ErrorKind::FileTooLarge`] if the work is told or answers too much.
+    pub fn work(&self, work: &Work, told: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
+        if told.len() > MOST_TOLD {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let Some(owner) = self.reader else {
+            return (work.run)(self, told);
+        };
+        let readers = reader::readers().ok_or(io::ErrorKind::NotConnected)?;
+        readers.work(owner, (self.pid, &self.file), work.number, told, patience)
     }
 }
 

@@ -2,7 +2,8 @@
 //! only root may hold up the kernel's own accesses with userfaultfd(2).
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_memory::{Memory, Part, ProcessMemory, reader};
+use memscope_memory::reader::{self, Work};
+use memscope_memory::{Memory, Part, ProcessMemory};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -149,6 +150,25 @@ fn the_same_bytes_and_nobody_hangs() {
     );
     assert_eq!(own.read_u64(words.as_ptr() as u64 + 80).unwrap(), 10);
 
+    // Work is done where the memory is read: not by us, who have no such work.
+    let work = |number| Work {
+        number,
+        run: |_, _| panic!("the reader does it"),
+    };
+    let done = |number, addresses: &[u64]| {
+        let patience = std::time::Duration::from_millis(50);
+        own.work(&work(number), &bytes(addresses), patience)
+    };
+    let at = words.as_ptr() as u64;
+    assert_eq!(done(7, &[at + 80, at + 96]).unwrap(), 22u64.to_ne_bytes());
+    assert_eq!(
+        done(7, &[8]).unwrap_err().raw_os_error(),
+        Some(libc::EFAULT)
+    );
+    assert!(done(8, &[at]).is_err(), "nobody has such a work");
+    let too_much = done(7, &vec![at; 1 << 18]).unwrap_err();
+    assert_eq!(too_much.kind(), ErrorKind::FileTooLarge);
+
     // It may look at other users' processes and files, and do nothing else: CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE and
     // CAP_CHECKPOINT_RESTORE.
     let rights = 1u64 << 2 | 1 << 19 | 1 << 40;
@@ -162,6 +182,10 @@ fn the_same_bytes_and_nobody_hangs() {
     let withheld = Withheld::new();
     assert_eq!(own.read_u64(withheld.address as u64).unwrap(), 4711);
     let hangs = (withheld.address + PAGE) as u64;
+    let before = reader::given_up();
+    assert_eq!(done(7, &[hangs]).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(reader::given_up(), before + 1);
+    assert_eq!(done(7, &[at + 80]).unwrap(), 10u64.to_ne_bytes());
     // Each attempt costs a reader and some time, so after some of them the process is left alone for a while.
     let attempts = std::iter::repeat_with(|| own.read_u64(hangs).unwrap_err());
     let alone = attempts

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use memscope_memory::{Memory, ProcessMemory};
 use memscope_site::SiteError;
 use memscope_site::mapped::{self, Mapped};
+use serde::{Deserialize, Serialize};
 
 use crate::code::{Code, CodeError, read_code};
 use crate::debug_offsets;
@@ -417,6 +418,34 @@ impl Interpreter {
             .collect()
     }
 
+    /// What must be known to read code objects.
+    pub fn codes(&self) -> Codes {
+        Codes {
+            layout: self.layout,
+            code_type: self.code_type,
+        }
+    }
+
+    /// Whether there is a code object at this address now.
+    pub fn is_code<M: Memory + ?Sized>(&self, memory: &M, address: u64) -> io::Result<bool> {
+        self.codes().is_code(memory, address)
+    }
+
+    /// Reads the code object at this address; an error where there is none.
+    pub fn code<M: Memory + ?Sized>(&self, memory: &M, address: u64) -> Result<Code, CodeError> {
+        self.codes().read(memory, address)
+    }
+}
+
+/// What must be known of an interpreter to read its code objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Codes {
+    layout: Layout,
+    /// Address of the type of code objects.
+    code_type: u64,
+}
+
+impl Codes {
     /// Whether there is a code object at this address now.
     pub fn is_code<M: Memory + ?Sized>(&self, memory: &M, address: u64) -> io::Result<bool> {
         memory
@@ -425,7 +454,7 @@ impl Interpreter {
     }
 
     /// Reads the code object at this address; an error where there is none.
-    pub fn code<M: Memory + ?Sized>(&self, memory: &M, address: u64) -> Result<Code, CodeError> {
+    pub fn read<M: Memory + ?Sized>(&self, memory: &M, address: u64) -> Result<Code, CodeError> {
         match self.is_code(memory, address) {
             Ok(true) => read_code(memory, &self.layout, address),
             Ok(false) => Err(CodeError::Malformed {

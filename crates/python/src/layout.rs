@@ -1,5 +1,7 @@
 //! Offsets of the fields in CPython's structures, as plain numbers, for code that walks frames.
 
+use serde::{Deserialize, Serialize};
+
 /// Offset of a field that this version does not have.
 pub const NONE: u32 = u32::MAX;
 
@@ -27,7 +29,7 @@ pub const LINES_LOCATIONS: u32 = 3;
 
 /// All offsets that are needed to walk frames. They are in bytes; [`NONE`] where a version has no such field.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// How a thread state leads to its frames: `KIND_*`.
     pub kind: u32,
@@ -51,7 +53,7 @@ pub struct Layout {
 
 /// Offsets for the lists that lead to all thread states.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RuntimeLayout {
     /// In `_PyRuntime`: pointer to the first interpreter.
     pub interpreters: u32,
@@ -66,7 +68,7 @@ pub struct RuntimeLayout {
 
 /// Offsets in a thread state.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ThreadLayout {
     /// Pointer to the next thread state of the same interpreter.
     pub next: u32,
@@ -86,7 +88,7 @@ pub struct ThreadLayout {
 
 /// Offsets in a frame, and how its fields are to be read.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FrameLayout {
     /// Number of bytes, from the beginning of a frame, that contain all fields named here.
     pub size: u32,
@@ -111,7 +113,7 @@ pub struct FrameLayout {
 
 /// Offsets in a piece of the data stack, on which most frames lie.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ChunkLayout {
     /// Pointer to the piece below.
     pub previous: u32,
@@ -123,7 +125,7 @@ pub struct ChunkLayout {
 
 /// Offsets in a code object, and how its fields are to be read.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CodeLayout {
     /// Number of bytes, from the beginning of a code object, that contain all fields named here.
     pub size: u32,
@@ -154,7 +156,7 @@ pub struct CodeLayout {
 
 /// Offsets in a string object, and how its state is to be read.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TextLayout {
     /// Number of characters: 64 bits.
     pub length: u32,
@@ -176,7 +178,7 @@ pub struct TextLayout {
 
 /// Offsets in a bytes object.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BytesLayout {
     /// Number of bytes: 64 bits.
     pub length: u32,

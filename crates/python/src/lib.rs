@@ -37,7 +37,7 @@ mod walk;
 
 pub use code::{Code, CodeError, MAX_LINES, MAX_TEXT, RawCode, read_code};
 pub use error::PythonError;
-pub use find::{FileFunction, Interpreter, Limit, VersionFrom, find, threads, walk_thread};
+pub use find::{Codes, FileFunction, Interpreter, Limit, VersionFrom, find, threads, walk_thread};
 pub use layout::{
     BytesLayout, ChunkLayout, CodeLayout, FrameLayout, Layout, RuntimeLayout, TextLayout,
     ThreadLayout,

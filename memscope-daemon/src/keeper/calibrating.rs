@@ -2,11 +2,20 @@
 
 use memscope_common::PLACE_STACK;
 use memscope_ledger::event::{Body, Event, ProcessHandle, TraceAction};
-use memscope_memory::ProcessMemory;
 
 use super::command::KeeperMessage;
 use super::state::{Calibrating, Keeper};
-use crate::probe::calibrate::{CalibrationStep, Calibrator, Layout, ReportSeen, TraceSeen};
+use crate::probe::calibrate::{CalibrationStep, Calibrator, Layout, Places, ReportSeen, TraceSeen};
+use crate::works::Hurried;
+
+impl Places for Option<Hurried> {
+    fn read(&self, addresses: &[u64], length: usize) -> Vec<Option<Vec<u8>>> {
+        let read = self
+            .as_ref()
+            .and_then(|memory| memory.places(addresses, length).ok());
+        read.unwrap_or_else(|| vec![None; addresses.len()])
+    }
+}
 
 impl Keeper {
     pub(super) fn calibrate(&mut self, process: ProcessHandle, known: Option<Layout>) {
@@ -16,7 +25,7 @@ impl Keeper {
         watched.slot.set_on_trial(true);
         watched.slot.set_layout(known.as_ref());
         // Without access to the memory, a layout that is known already can still be proven.
-        let memory = ProcessMemory::open_directly(watched.pid).ok();
+        let memory = Hurried::open(watched.pid).ok();
         let search = Calibrating {
             pid: watched.pid,
             search: Calibrator::new(known),
@@ -46,20 +55,17 @@ impl Keeper {
                         .collect(),
                     None => Vec::new(),
                 };
-                one.search.trace(
-                    &TraceSeen {
-                        time_ns: event.time_ns,
-                        tid: event.tid,
-                        allocator: trace.allocator,
-                        action,
-                        addr: trace.addr,
-                        size: trace.size,
-                        candidates: &candidates,
-                        block_size: trace.block_size,
-                        totals: memscope_log::records::totals_on_trial(record),
-                    },
-                    &one.memory,
-                );
+                one.search.trace(&TraceSeen {
+                    time_ns: event.time_ns,
+                    tid: event.tid,
+                    allocator: trace.allocator,
+                    action,
+                    addr: trace.addr,
+                    size: trace.size,
+                    candidates: &candidates,
+                    block_size: trace.block_size,
+                    totals: memscope_log::records::totals_on_trial(record),
+                });
                 return;
             }
             Body::Report(report) => one.search.report(&ReportSeen {

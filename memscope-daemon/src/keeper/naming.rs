@@ -4,7 +4,7 @@
 //! is first seen, and the name counts only if no record of its death came before the reading was over. If one came,
 //! the name is what the programs kept of the object at its death.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 
 use memscope_ledger::event::{CodeName, Event, ProcessHandle, StackSeen};
 use memscope_log::records::{DaemonRecord, dying_code};
@@ -61,11 +61,7 @@ impl Keeper {
                     .map(|(process, name)| (process, DaemonRecord::Code(name)))
                     .collect(),
             );
-            let mut found: Vec<(ProcessHandle, u32, CodeName)> = Vec::new();
-            let mut looked_at = HashSet::new();
-            for (process, seen) in stacks {
-                self.read_names(process, &seen, &mut looked_at, &mut found);
-            }
+            let mut found = self.read_names(&stacks);
             // If an object died before the readings were over, the record of its death is in the ring by now.
             let now = clock::boot_ns();
             self.read_everything();
@@ -83,29 +79,35 @@ impl Keeper {
         self.naming.busy = false;
     }
 
-    /// Reads the names of the code objects in a stack that have none yet. An object that cannot be read gets its name
-    /// at its death, or is read when it is seen again.
+    /// Reads the names of the code objects in stacks that have none yet, with the number of the sighting of each object. An object that
+    /// cannot be read gets its name at its death, or is read when it is seen again.
     fn read_names(
         &self,
-        process: ProcessHandle,
-        seen: &StackSeen,
-        looked_at: &mut HashSet<(ProcessHandle, u32)>,
-        found: &mut Vec<(ProcessHandle, u32, CodeName)>,
-    ) {
-        let Some(names) = self.watched.get(&process).and_then(|w| w.names.as_ref()) else {
-            return;
-        };
-        for (code, _) in &seen.frames {
-            let Some(sighting) = self.ledger.code_sighting(process, *code) else {
-                continue;
-            };
-            let known = self.ledger.code_name(process, *code).is_some();
-            if !known
-                && looked_at.insert((process, sighting))
-                && let Some(name) = names.read(*code)
-            {
-                found.push((process, sighting, name));
+        stacks: &[(ProcessHandle, Box<StackSeen>)],
+    ) -> Vec<(ProcessHandle, u32, CodeName)> {
+        let mut nameless: BTreeMap<ProcessHandle, BTreeMap<u64, u32>> = BTreeMap::new();
+        for (process, seen) in stacks {
+            for (code, _) in &seen.frames {
+                let sighting = self.ledger.code_sighting(*process, *code);
+                let known = self.ledger.code_name(*process, *code).is_some();
+                if let (Some(sighting), false) = (sighting, known) {
+                    nameless
+                        .entry(*process)
+                        .or_default()
+                        .insert(*code, sighting);
+                }
             }
         }
+        let mut found = Vec::new();
+        for (process, codes) in nameless {
+            let names = self.watched.get(&process).and_then(|w| w.names.as_ref());
+            let Some(names) = names else {
+                continue;
+            };
+            let addresses: Vec<u64> = codes.keys().copied().collect();
+            let read = names.read(&addresses).into_iter();
+            found.extend(read.filter_map(|name| Some((process, *codes.get(&name.code)?, name))));
+        }
+        found
     }
 }

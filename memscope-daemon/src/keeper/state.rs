@@ -9,7 +9,6 @@ use memscope_ledger::Ledger;
 use memscope_ledger::event::{CodeName, ProcessHandle, StackSeen};
 use memscope_log::Journal;
 use memscope_log::records::Decoder;
-use memscope_memory::ProcessMemory;
 use memscope_rpc::EventHub;
 
 use super::command::{Command, KeeperMessage};
@@ -23,6 +22,7 @@ use crate::probe::slot::Slot;
 use crate::python::Names;
 use crate::triggers::Firing;
 use crate::watchdog::Pulse;
+use crate::works::Hurried;
 
 pub(super) struct Watched {
     pub(super) pid: u32,
@@ -77,7 +77,7 @@ pub struct Keeper {
 pub(super) struct Calibrating {
     pub(super) pid: u32,
     pub(super) search: Calibrator,
-    pub(super) memory: Option<ProcessMemory>,
+    pub(super) memory: Option<Hurried>,
     pub(super) slot: Slot,
 }
 

@@ -8,9 +8,14 @@
 //!
 //! Pure: memory is read through a trait, and decisions are returned as [`CalibrationStep`]s.
 
-use memscope_memory::Memory;
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// The memory of the process in which is searched.
+pub trait Places {
+    /// Reads `length` bytes at each of these addresses; none where not all of them can be read.
+    fn read(&self, addresses: &[u64], length: usize) -> Vec<Option<Vec<u8>>>;
+}
 
 /// Offsets and places in the allocator's objects: the result of a search, which holds for other processes with the
 /// same library file too.
@@ -104,8 +109,17 @@ const UNREAD: u32 = 3;
 const PATIENCE: u32 = 600;
 /// Number of layouts that may fail their proof before the search is given up.
 const ATTEMPTS: u32 = 4;
-/// Number of calls per round for which the process's memory is read, since such reads are expensive.
-const READS_PER_ROUND: u32 = 64;
+/// Number of calls per round, the last ones, for which the process's memory is read, since such reads are expensive.
+const READS_PER_ROUND: usize = 64;
+
+/// A call of `record_trace` for which the block is searched at the end of the round.
+struct Unsearched {
+    action: i32,
+    addr: u64,
+    size: u64,
+    /// Places, and the addresses that they held.
+    candidates: Vec<(u8, u64)>,
+}
 
 /// A call of `record_trace`, kept until the report that it is compared with comes.
 struct Pending {
@@ -154,7 +168,7 @@ pub struct Calibrator {
     calls: u64,
     calls_before: u64,
     rounds: u32,
-    reads_left: u32,
+    unsearched: VecDeque<Unsearched>,
 }
 
 impl Default for Calibrator {
@@ -184,12 +198,12 @@ impl Calibrator {
             calls: 0,
             calls_before: 0,
             rounds: 0,
-            reads_left: READS_PER_ROUND,
+            unsearched: VecDeque::new(),
         }
     }
 
     /// Takes in a call of `record_trace`.
-    pub fn trace(&mut self, seen: &TraceSeen<'_>, memory: &dyn Memory) {
+    pub fn trace(&mut self, seen: &TraceSeen<'_>) {
         self.calls += 1;
         if seen.action != ALLOC && seen.action != FREE_REQUESTED {
             return;
@@ -208,26 +222,46 @@ impl Calibrator {
         if self.pending.len() > 4096 {
             self.pending.clear();
         }
-        if self.trying.is_some() || self.reads_left == 0 {
+        if self.trying.is_some() {
             return;
         }
-        self.reads_left -= 1;
-        let votes = if seen.action == ALLOC {
-            &mut self.alloc_votes
-        } else {
-            &mut self.free_votes
-        };
-        let mut bytes = [0u8; BLOCK_SPAN];
-        for (place, value) in seen.candidates {
-            if *value < 0x1_0000 || *value >> ADDRESS_BITS != 0 || *value & 7 != 0 {
-                continue;
-            }
-            if memory.read(*value, &mut bytes).is_err() {
-                continue;
-            }
-            for offset in (24..BLOCK_SPAN - 8).step_by(8) {
-                if word(&bytes, offset) == seen.addr && word(&bytes, offset - 16) == seen.size {
-                    *votes.found.entry((*place, offset as u16)).or_default() += 1;
+        let is_address =
+            |value: u64| value >= 0x1_0000 && value >> ADDRESS_BITS == 0 && value & 7 == 0;
+        let candidates = seen.candidates.iter().copied();
+        self.unsearched.push_back(Unsearched {
+            action: seen.action,
+            addr: seen.addr,
+            size: seen.size,
+            candidates: candidates.filter(|(_, value)| is_address(*value)).collect(),
+        });
+        if self.unsearched.len() > READS_PER_ROUND {
+            self.unsearched.pop_front();
+        }
+    }
+
+    /// Searches for the blocks of the last calls, all at once.
+    fn search_blocks(&mut self, memory: &dyn Places) {
+        let calls = std::mem::take(&mut self.unsearched);
+        let all = calls.iter().flat_map(|call| &call.candidates);
+        let addresses: Vec<u64> = all.map(|(_, address)| *address).collect();
+        if addresses.is_empty() {
+            return;
+        }
+        let mut read = memory.read(&addresses, BLOCK_SPAN).into_iter();
+        for call in &calls {
+            let votes = if call.action == ALLOC {
+                &mut self.alloc_votes
+            } else {
+                &mut self.free_votes
+            };
+            for (place, _) in &call.candidates {
+                let Some(bytes) = read.next().flatten() else {
+                    continue;
+                };
+                for offset in (24..BLOCK_SPAN - 8).step_by(8) {
+                    if word(&bytes, offset) == call.addr && word(&bytes, offset - 16) == call.size {
+                        *votes.found.entry((*place, offset as u16)).or_default() += 1;
+                    }
                 }
             }
         }
@@ -330,8 +364,8 @@ impl Calibrator {
     }
 
     /// Called after each batch of records: searches for the totals, and puts a layout on trial.
-    pub fn round(&mut self, memory: &dyn Memory) -> CalibrationStep {
-        self.reads_left = READS_PER_ROUND;
+    pub fn round(&mut self, memory: &dyn Places) -> CalibrationStep {
+        self.search_blocks(memory);
         if self.calls == self.calls_before {
             return CalibrationStep::Wait;
         }
@@ -371,10 +405,11 @@ impl Calibrator {
             self.recent_allocated.insert(allocated);
             self.recent_reserved.insert(reserved);
         }
-        let mut picture = vec![0u8; OBJECT_SPAN];
-        if memory.read(allocator, &mut picture).is_ok() {
-            self.snapshot = Some(picture);
-        }
+        self.snapshot = memory
+            .read(&[allocator], OBJECT_SPAN)
+            .pop()
+            .flatten()
+            .or(self.snapshot.take());
         let (Some((alloc_place, on_alloc)), Some((free_place, on_free)), Some(totals)) = (
             self.alloc_votes.best(),
             self.free_votes.best(),

@@ -17,7 +17,8 @@ use std::sync::OnceLock;
 use pool::Readers;
 
 pub use pool::ARGUMENT;
-pub use serve::serve;
+pub use serve::{Work, serve};
+pub(crate) use wire::MOST_TOLD;
 
 static READERS: OnceLock<Readers> = OnceLock::new();
 

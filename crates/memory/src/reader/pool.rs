@@ -154,6 +154,21 @@ impl Readers {
         Ok(())
     }
 
+    /// Has work done on a process's memory. Nobody waits longer than `patience` for a reader that stands still.
+    pub(crate) fn work(
+        &self,
+        owner: Owner,
+        (pid, file): (i32, &File),
+        number: u32,
+        told: &[u8],
+        patience: Duration,
+    ) -> io::Result<Vec<u8>> {
+        let told = told.to_vec();
+        let question = Question::Work { pid, number, told };
+        let answer = self.ask(owner, &question, Some(file.as_fd()), patience)?;
+        Ok(answer.bytes)
+    }
+
     /// Reads a piece of the file at this place.
     pub(crate) fn read_file(
         &self,
@@ -198,7 +213,7 @@ impl Readers {
         about: Option<BorrowedFd<'_>>,
         patience: Duration,
     ) -> io::Result<Answer> {
-        let mut reader = self.take(owner)?;
+        let mut reader = self.take(owner, patience)?;
         let outcome = reader.ask(question, about, patience);
         let mut state = self.state();
         let user = state.users.entry(owner.uid).or_default();
@@ -228,10 +243,12 @@ impl Readers {
         result
     }
 
-    /// A reader for this user, who has one of the user's places from then on.
-    fn take(&self, owner: Owner) -> io::Result<Reader> {
+    /// A reader for this user, who has one of the user's places from then on. While others have all places, it is waited for one, as long
+    /// as their readers may take: whoever is in a hurry waits no longer than it would wait for the reader itself.
+    fn take(&self, owner: Owner, patience: Duration) -> io::Result<Reader> {
         let mut state = self.state();
         let now = Instant::now();
+        let until = now + if patience < MEMORY { patience } else { LONGEST };
         let process = state.processes.get(&owner.pid);
         if process.is_some_and(|process| process.is_too_much(now, OF_PROCESS)) {
             return Err(owner.is_left_alone());
@@ -250,10 +267,15 @@ impl Readers {
                 user.at_work += 1;
                 break;
             }
-            state = self
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(owner.is_left_alone());
+            }
+            let (waited, _) = self
                 .returned
-                .wait(state)
+                .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner);
+            state = waited;
         }
         drop(state);
         let started = self.start();

@@ -13,10 +13,23 @@ use super::confine;
 use super::wire::{self, Answer, Question};
 use crate::gather::gather;
 use crate::part::Part;
-use crate::place;
+use crate::place::{self, MOST_BYTES};
+use crate::process::ProcessMemory;
 
-/// Answers questions at standard input, which is a socket, until the other side closes it.
-pub fn serve() -> ExitCode {
+/// Something that is done with a process's memory where it is read, instead of asking for each byte of it.
+///
+/// What it is told and what it answers are bytes, of which both sides make sense together. An error ends in the reader: the other side
+/// gets its number only.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// The number by which the other side asks for it.
+    pub number: u32,
+    /// Does it, with what it is told.
+    pub run: fn(&ProcessMemory, &[u8]) -> io::Result<Vec<u8>>,
+}
+
+/// Answers questions at standard input, which is a socket, until the other side closes it. `works` are all works that may be asked for.
+pub fn serve(works: &[Work]) -> ExitCode {
     let input = io::stdin().as_fd().try_clone_to_owned();
     let Ok(socket) = input.map(UnixStream::from) else {
         return ExitCode::FAILURE;
@@ -25,20 +38,20 @@ pub fn serve() -> ExitCode {
         // It reads all the same: what it is for is that it may hang.
         eprintln!("memscoped: a reader keeps rights that it does not need: {error}");
     }
-    match answer_all(socket) {
+    match answer_all(socket, works) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn answer_all(mut socket: UnixStream) -> io::Result<()> {
+fn answer_all(mut socket: UnixStream, works: &[Work]) -> io::Result<()> {
     while let Some((question, about)) = wire::asked(&mut socket)? {
-        wire::answer(&mut socket, read(&question, about))?;
+        wire::answer(&mut socket, read(&question, about, works))?;
     }
     Ok(())
 }
 
-fn read(question: &Question, about: Option<OwnedFd>) -> io::Result<Answer> {
+fn read(question: &Question, about: Option<OwnedFd>, works: &[Work]) -> io::Result<Answer> {
     let about = about.ok_or_else(wire::malformed);
     let bytes = match question {
         Question::Memory { pid, ranges } => {
@@ -49,6 +62,16 @@ fn read(question: &Question, about: Option<OwnedFd>) -> io::Result<Answer> {
             let mut parts: Vec<Part> = ranges.iter().map(part).collect();
             gather(*pid, &File::from(about?), &mut parts)?;
             parts.into_iter().flat_map(|part| part.bytes).collect()
+        }
+        Question::Work { pid, number, told } => {
+            let work = works.iter().find(|work| work.number == *number);
+            let work = work.ok_or_else(wire::malformed)?;
+            let memory = ProcessMemory::of_file(*pid, File::from(about?));
+            let bytes = (work.run)(&memory, told)?;
+            if bytes.len() as u64 > MOST_BYTES {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            bytes
         }
         Question::File(range) => {
             let mut bytes = vec![0; range.len as usize];

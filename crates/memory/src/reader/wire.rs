@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -23,6 +23,8 @@ use crate::place::{FileFacts, MOST_BYTES};
 pub(crate) const MOST_RANGES: usize = 1024;
 /// Most bytes of a path: the kernel's own limit (`PATH_MAX`).
 const MOST_PATH: usize = 4096;
+/// Most bytes of what a work is told.
+pub(crate) const MOST_TOLD: usize = 1 << 20;
 
 /// What is asked.
 #[derive(Debug)]
@@ -33,6 +35,15 @@ pub(crate) enum Question {
         pid: i32,
         /// What of it.
         ranges: Vec<Range>,
+    },
+    /// Work on the memory of a process, whose memory file is beside it.
+    Work {
+        /// The process.
+        pid: i32,
+        /// Which work.
+        number: u32,
+        /// What the work is told.
+        told: Vec<u8>,
     },
     /// Bytes of the file at the place that is beside it.
     File(Range),
@@ -52,6 +63,7 @@ const FILE: u32 = 1;
 const OPEN: u32 = 2;
 const OPEN_ITSELF: u32 = 3;
 const WHOLE: u32 = 4;
+const WORK: u32 = 5;
 
 /// Bytes from `start` on: an address, or an offset in a file.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
@@ -67,7 +79,10 @@ struct Head {
     kind: u32,
     pid: i32,
     ranges: u32,
-    path: u32,
+    /// Bytes of the path, or of what a work is told.
+    text: u32,
+    /// Number of the work.
+    work: u32,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
@@ -92,7 +107,7 @@ impl Question {
             Question::Memory { ranges, .. } => sum(ranges),
             Question::File(range) => range.len,
             Question::Open { .. } => size_of::<FileFacts>() as u64,
-            Question::Whole(_) => MOST_BYTES,
+            Question::Whole(_) | Question::Work { .. } => MOST_BYTES,
         }
     }
 }
@@ -108,22 +123,30 @@ pub(crate) fn ask(
     question: &Question,
     about: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    let none = Path::new("");
-    let (kind, pid, ranges, path) = match question {
-        Question::Memory { pid, ranges } => (MEMORY, *pid, ranges.as_slice(), none),
-        Question::File(range) => (FILE, 0, std::slice::from_ref(range), none),
-        Question::Open { path, follow: true } => (OPEN, 0, &[][..], path.as_path()),
-        Question::Open { path, .. } => (OPEN_ITSELF, 0, &[][..], path.as_path()),
-        Question::Whole(path) => (WHOLE, 0, &[][..], path.as_path()),
+    let path = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
+    let (kind, pid, ranges, text) = match question {
+        Question::Memory { pid, ranges } => (MEMORY, *pid, ranges.as_slice(), Vec::new()),
+        Question::Work { pid, told, .. } => (WORK, *pid, &[][..], told.clone()),
+        Question::File(range) => (FILE, 0, std::slice::from_ref(range), Vec::new()),
+        Question::Open {
+            path: at,
+            follow: true,
+        } => (OPEN, 0, &[][..], path(at)),
+        Question::Open { path: at, .. } => (OPEN_ITSELF, 0, &[][..], path(at)),
+        Question::Whole(at) => (WHOLE, 0, &[][..], path(at)),
     };
-    let path = path.as_os_str().as_bytes();
+    let work = match question {
+        Question::Work { number, .. } => *number,
+        _ => 0,
+    };
     let head = Head {
         kind,
         pid,
         ranges: ranges.len() as u32,
-        path: path.len() as u32,
+        text: text.len() as u32,
+        work,
     };
-    let bytes = [head.as_bytes(), ranges.as_bytes(), path].concat();
+    let bytes = [head.as_bytes(), ranges.as_bytes(), &text].concat();
     send(socket, &bytes, about)
 }
 
@@ -132,27 +155,40 @@ pub(crate) fn asked(socket: &mut UnixStream) -> io::Result<Option<(Question, Opt
     let Some((head, about)) = receive::<Head>(socket)? else {
         return Ok(None);
     };
-    let (count, length) = (head.ranges as usize, head.path as usize);
-    if count > MOST_RANGES || length > MOST_PATH {
+    let (count, length) = (head.ranges as usize, head.text as usize);
+    let most = if head.kind == WORK {
+        MOST_TOLD
+    } else {
+        MOST_PATH
+    };
+    if count > MOST_RANGES || length > most {
         return Err(malformed());
     }
     let mut ranges = vec![Range { start: 0, len: 0 }; count];
     socket.read_exact(ranges.as_mut_bytes())?;
-    let mut path = vec![0; length];
-    socket.read_exact(&mut path)?;
-    let path = PathBuf::from(OsString::from_vec(path));
+    let mut text = vec![0; length];
+    socket.read_exact(&mut text)?;
+    let path = |text| PathBuf::from(OsString::from_vec(text));
     let question = match (head.kind, ranges.as_slice()) {
         (MEMORY, _) => Question::Memory {
             pid: head.pid,
             ranges,
         },
+        (WORK, []) => Question::Work {
+            pid: head.pid,
+            number: head.work,
+            told: text,
+        },
         (FILE, [range]) => Question::File(*range),
-        (OPEN, []) => Question::Open { path, follow: true },
+        (OPEN, []) => Question::Open {
+            path: path(text),
+            follow: true,
+        },
         (OPEN_ITSELF, []) => Question::Open {
-            path,
+            path: path(text),
             follow: false,
         },
-        (WHOLE, []) => Question::Whole(path),
+        (WHOLE, []) => Question::Whole(path(text)),
         _ => return Err(malformed()),
     };
     if question.most() > MOST_BYTES {

@@ -14,14 +14,21 @@ struct Process {
     cells: RefCell<HashMap<u64, u64>>,
 }
 
-impl Memory for Process {
-    fn read(&self, address: u64, into: &mut [u8]) -> std::io::Result<()> {
+impl Places for Process {
+    fn read(&self, addresses: &[u64], length: usize) -> Vec<Option<Vec<u8>>> {
         let cells = self.cells.borrow();
-        for (i, chunk) in into.chunks_mut(8).enumerate() {
-            let value = cells.get(&(address + 8 * i as u64)).copied().unwrap_or(7);
-            chunk.copy_from_slice(&value.to_ne_bytes()[..chunk.len()]);
-        }
-        Ok(())
+        let word = |address: u64| cells.get(&address).copied().unwrap_or(7).to_ne_bytes();
+        let place = |address: &u64| {
+            (*address..)
+                .step_by(8)
+                .flat_map(word)
+                .take(length)
+                .collect()
+        };
+        addresses
+            .iter()
+            .map(|address| Some(place(address)))
+            .collect()
     }
 }
 
@@ -60,26 +67,23 @@ fn run(
                 let place = [l.alloc_place, l.free_place][action as usize];
                 place == 2 || place == 1 && early
             });
-            search.trace(
-                &TraceSeen {
-                    time_ns: n,
-                    tid: 1,
-                    allocator: OBJECT,
-                    action,
-                    addr,
-                    size: rounded - 100,
-                    candidates: &[
-                        (0, 3),
-                        (1, block),
-                        (2, block),
-                        (3, 0x60_0000),
-                        (4, block + 4),
-                    ],
-                    block_size: read.then_some(rounded),
-                    totals: read.then_some((in_trap + u64::from(lie), reserved)),
-                },
-                process,
-            );
+            search.trace(&TraceSeen {
+                time_ns: n,
+                tid: 1,
+                allocator: OBJECT,
+                action,
+                addr,
+                size: rounded - 100,
+                candidates: &[
+                    (0, 3),
+                    (1, block),
+                    (2, block),
+                    (3, 0x60_0000),
+                    (4, block + 4),
+                ],
+                block_size: read.then_some(rounded),
+                totals: read.then_some((in_trap + u64::from(lie), reserved)),
+            });
             // Everything is in the small pool, so its numbers equal those of all pools.
             let ever = (1 << 40) + allocated;
             let blocks = [allocated, (1 << 20) + 2560, ever, 1 << 40];

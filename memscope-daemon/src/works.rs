@@ -1,0 +1,165 @@
+//! What reader processes do with the memory of traced processes beside reading it: works for which a question for each place would cost the
+//! keeper too much time.
+//!
+//! Owns: both sides of each work, and what passes between them (MessagePack). Refuses: to believe an answer because it came: what a reader
+//! says comes from a process's memory, and is bounded as that is.
+
+use std::cell::Cell;
+use std::io;
+use std::time::{Duration, Instant};
+
+use memscope_ledger::event::CodeName;
+use memscope_memory::reader::Work;
+use memscope_memory::{Memory, ProcessMemory};
+use memscope_python::{Codes, MAX_LINES, MAX_TEXT};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// All works.
+pub const ALL: [Work; 2] = [NAMES, PLACES];
+
+const NAMES: Work = Work {
+    number: 1,
+    run: read_names,
+};
+const PLACES: Work = Work {
+    number: 2,
+    run: read_places,
+};
+
+/// Longest time for which the keeper waits for a reader that stands still, and how long it asks for nothing of that process after it
+/// waited in vain. So a process that withholds its memory takes one part in a thousand of the keeper's time.
+const PATIENCE: Duration = Duration::from_millis(50);
+const REST: Duration = Duration::from_secs(60);
+/// Most bytes of names in one answer: what does not fit has none, and is asked for when it is seen again.
+const MOST_OF_NAMES: usize = 8 << 20;
+
+#[derive(Serialize, Deserialize)]
+struct NamesTold {
+    codes: Codes,
+    addresses: Vec<u64>,
+}
+
+/// The memory of a process for the keeper, which never waits for it for long.
+#[derive(Debug)]
+pub struct Hurried {
+    memory: ProcessMemory,
+    /// Until when the process is left alone.
+    rests: Cell<Option<Instant>>,
+}
+
+impl Hurried {
+    /// Opens the memory of a process.
+    pub fn open(pid: u32) -> io::Result<Hurried> {
+        Ok(Hurried {
+            memory: ProcessMemory::open(pid)?,
+            rests: Cell::default(),
+        })
+    }
+
+    /// Reads the names of the code objects at these addresses; none for those that cannot be read.
+    pub fn names(&self, codes: Codes, addresses: &[u64]) -> io::Result<Vec<Option<CodeName>>> {
+        let told = NamesTold {
+            codes,
+            addresses: addresses.to_vec(),
+        };
+        let names: Vec<Option<CodeName>> = unpacked(&self.work(&NAMES, &told)?)?;
+        // A text has at most four bytes for each character.
+        let is_sound = |(name, address): (&Option<CodeName>, &u64)| match name {
+            Some(name) => {
+                name.code == *address
+                    && name.died.is_none()
+                    && name.name.len().max(name.file.len()) <= 4 * MAX_TEXT
+                    && name.lines.len() <= MAX_LINES
+            }
+            None => true,
+        };
+        let is_sound = names.len() == addresses.len() && names.iter().zip(addresses).all(is_sound);
+        is_sound.then_some(names).ok_or_else(malformed)
+    }
+
+    /// Reads `length` bytes at each of these addresses; none where not all of them can be read.
+    pub fn places(&self, addresses: &[u64], length: usize) -> io::Result<Vec<Option<Vec<u8>>>> {
+        let told = PlacesTold {
+            addresses: addresses.to_vec(),
+            length,
+        };
+        let answer = self.work(&PLACES, &told)?;
+        // For each place a byte that says whether it could be read, and its bytes.
+        if answer.len() != addresses.len() * (1 + length) {
+            return Err(malformed());
+        }
+        let place = |answer: &[u8]| match answer {
+            [1, bytes @ ..] => Some(bytes.to_vec()),
+            _ => None,
+        };
+        Ok(answer.chunks_exact(1 + length).map(place).collect())
+    }
+
+    fn work(&self, work: &Work, told: &impl Serialize) -> io::Result<Vec<u8>> {
+        let now = Instant::now();
+        if self.rests.get().is_some_and(|until| now < until) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let done = self.memory.work(work, &packed(told)?, PATIENCE);
+        if done
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
+        {
+            self.rests.set(Some(now + REST));
+        }
+        done
+    }
+}
+
+fn read_names(memory: &ProcessMemory, told: &[u8]) -> io::Result<Vec<u8>> {
+    let told: NamesTold = unpacked(told)?;
+    let mut left = MOST_OF_NAMES;
+    let read = |address: &u64| {
+        let code = told.codes.read(memory, *address).ok()?;
+        let name = crate::python::name(&code, None);
+        let bytes = name.name.len() + name.file.len() + name.lines.len() * 10 + 64;
+        left = left.checked_sub(bytes)?;
+        Some(name)
+    };
+    let names: Vec<Option<CodeName>> = told.addresses.iter().map(read).collect();
+    packed(&names)
+}
+
+/// Places of the same length.
+#[derive(Serialize, Deserialize)]
+struct PlacesTold {
+    addresses: Vec<u64>,
+    length: usize,
+}
+
+fn read_places(memory: &ProcessMemory, told: &[u8]) -> io::Result<Vec<u8>> {
+    let told: PlacesTold = unpacked(told)?;
+    let whole = told.addresses.len().saturating_mul(1 + told.length);
+    if whole > MOST_OF_NAMES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut answer = vec![0; whole];
+    for (address, place) in told
+        .addresses
+        .iter()
+        .zip(answer.chunks_exact_mut(1 + told.length))
+    {
+        if let [there, bytes @ ..] = place {
+            *there = u8::from(memory.read(*address, bytes).is_ok());
+        }
+    }
+    Ok(answer)
+}
+
+fn packed(what: &impl Serialize) -> io::Result<Vec<u8>> {
+    rmp_serde::to_vec(what).map_err(io::Error::other)
+}
+
+fn unpacked<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    rmp_serde::from_slice(bytes).map_err(io::Error::other)
+}
+
+fn malformed() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}

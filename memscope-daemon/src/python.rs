@@ -7,13 +7,10 @@ use memscope_common::{
 };
 use memscope_ledger::event::CodeName;
 use memscope_log::records::DyingCode;
-use memscope_python::layout::{
-    INSTRUCTION_ADDRESS, INSTRUCTION_UNITS, KIND_CFRAME, KIND_CURRENT_FRAME, KIND_FRAME_OBJECT,
-    Layout, NONE,
-};
+use memscope_python::layout::{KIND_CFRAME, KIND_CURRENT_FRAME, KIND_FRAME_OBJECT, Layout, NONE};
 use memscope_python::{Code, Interpreter, RawCode};
 
-use crate::works::Hurried;
+use crate::works::{Hurried, name};
 
 /// Why the programs cannot walk an interpreter whose layout is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -162,37 +159,5 @@ impl Names {
         };
         let found = Code::decode(&self.interpreter.layout, &raw).ok()?;
         Some(name(&found, Some(event)))
-    }
-}
-
-/// The name that a code object gives.
-pub(crate) fn name(code: &Code, died: Option<u64>) -> CodeName {
-    let mut lines: Vec<(u32, u32)> = Vec::new();
-    for range in code.line_ranges() {
-        let Ok(start) = u32::try_from(range.start) else {
-            break;
-        };
-        let line = range.line.unwrap_or(0);
-        if lines.last().is_none_or(|(_, before)| *before != line) {
-            lines.push((start, line));
-        }
-    }
-    CodeName {
-        code: code.address,
-        died,
-        name: code.name.text.as_str().into(),
-        file: code.file_name.text.as_str().into(),
-        first_line: u32::try_from(code.first_line).unwrap_or(0),
-        origin: match code.instruction_is {
-            INSTRUCTION_ADDRESS => code.first_instruction,
-            _ => 0,
-        },
-        unit: match code.instruction_is {
-            INSTRUCTION_UNITS => 2,
-            _ => 1,
-        },
-        entered_at: u32::try_from(code.first_traceable).unwrap_or(0),
-        lines,
-        lines_cut: code.lines_truncated,
     }
 }

@@ -9,9 +9,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use memscope_ledger::event::CodeName;
-use memscope_memory::reader::Work;
-use memscope_memory::{Memory, ProcessMemory};
-use memscope_python::{Codes, MAX_LINES, MAX_TEXT};
+use memscope_memory::{Memory, ProcessMemory, Work};
+use memscope_python::layout::{INSTRUCTION_ADDRESS, INSTRUCTION_UNITS};
+use memscope_python::{Code, Codes, MAX_LINES, MAX_TEXT};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -117,13 +117,45 @@ fn read_names(memory: &ProcessMemory, told: &[u8]) -> io::Result<Vec<u8>> {
     let mut left = MOST_OF_NAMES;
     let read = |address: &u64| {
         let code = told.codes.read(memory, *address).ok()?;
-        let name = crate::python::name(&code, None);
+        let name = name(&code, None);
         let bytes = name.name.len() + name.file.len() + name.lines.len() * 10 + 64;
         left = left.checked_sub(bytes)?;
         Some(name)
     };
     let names: Vec<Option<CodeName>> = told.addresses.iter().map(read).collect();
     packed(&names)
+}
+
+/// The name that a code object gives.
+pub(crate) fn name(code: &Code, died: Option<u64>) -> CodeName {
+    let mut lines: Vec<(u32, u32)> = Vec::new();
+    for range in code.line_ranges() {
+        let Ok(start) = u32::try_from(range.start) else {
+            break;
+        };
+        let line = range.line.unwrap_or(0);
+        if lines.last().is_none_or(|(_, before)| *before != line) {
+            lines.push((start, line));
+        }
+    }
+    CodeName {
+        code: code.address,
+        died,
+        name: code.name.text.as_str().into(),
+        file: code.file_name.text.as_str().into(),
+        first_line: u32::try_from(code.first_line).unwrap_or(0),
+        origin: match code.instruction_is {
+            INSTRUCTION_ADDRESS => code.first_instruction,
+            _ => 0,
+        },
+        unit: match code.instruction_is {
+            INSTRUCTION_UNITS => 2,
+            _ => 1,
+        },
+        entered_at: u32::try_from(code.first_traceable).unwrap_or(0),
+        lines,
+        lines_cut: code.lines_truncated,
+    }
 }
 
 /// Places of the same length.

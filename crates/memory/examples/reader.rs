@@ -1,7 +1,6 @@
 //! A reader process, for the tests.
 
-use memscope_memory::Memory;
-use memscope_memory::reader::Work;
+use memscope_memory::{Memory, Work};
 
 /// Adds the words at the addresses that it is told.
 const SUM: Work = Work {

@@ -8,7 +8,19 @@ use crate::gather::{gather, gather_one};
 use crate::owner::Owner;
 use crate::part::{Memory, Part};
 use crate::place::MOST_BYTES;
-use crate::reader::{self, MOST_TOLD, Work};
+use crate::reader::{self, MOST_TOLD};
+
+/// Something that is done with a process's memory where it is read, instead of asking for each byte of it.
+///
+/// What it is told and what it answers are bytes, of which both sides make sense together. An error ends in the reader: the other side
+/// gets its number only.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// The number by which the other side asks for it.
+    pub number: u32,
+    /// Does it, with what it is told.
+    pub run: fn(&ProcessMemory, &[u8]) -> io::Result<Vec<u8>>,
+}
 
 /// The memory of a live process. It stays tied to the memory image that the process had when it
 /// was opened, even if the pid is reused later.

@@ -2,8 +2,7 @@
 //! only root may hold up the kernel's own accesses with userfaultfd(2).
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use memscope_memory::reader::{self, Work};
-use memscope_memory::{Memory, Part, ProcessMemory};
+use memscope_memory::{Memory, Part, ProcessMemory, Work, reader};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use pool::Readers;
 
 pub use pool::ARGUMENT;
-pub use serve::{Work, serve};
+pub use serve::serve;
 pub(crate) use wire::MOST_TOLD;
 
 static READERS: OnceLock<Readers> = OnceLock::new();

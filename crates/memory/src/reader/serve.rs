@@ -14,19 +14,7 @@ use super::wire::{self, Answer, Question};
 use crate::gather::gather;
 use crate::part::Part;
 use crate::place::{self, MOST_BYTES};
-use crate::process::ProcessMemory;
-
-/// Something that is done with a process's memory where it is read, instead of asking for each byte of it.
-///
-/// What it is told and what it answers are bytes, of which both sides make sense together. An error ends in the reader: the other side
-/// gets its number only.
-#[derive(Clone, Copy, Debug)]
-pub struct Work {
-    /// The number by which the other side asks for it.
-    pub number: u32,
-    /// Does it, with what it is told.
-    pub run: fn(&ProcessMemory, &[u8]) -> io::Result<Vec<u8>>,
-}
+use crate::process::{ProcessMemory, Work};
 
 /// Answers questions at standard input, which is a socket, until the other side closes it. `works` are all works that may be asked for.
 pub fn serve(works: &[Work]) -> ExitCode {
